@@ -10,6 +10,7 @@ SpecdecError                  what, where, found, expected, remedy
 │   ├── LeaseError            another capture holds the device or the machine
 │   └── DeadlineError         the time given to the capture is used up
 └── RunError                  a run directory cannot be read, or belongs to another version
+    └── ScoreError            stored scores are no distributions
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ __all__ = [
     "PlanError",
     "RequestError",
     "RunError",
+    "ScoreError",
     "SpecdecError",
 ]
 
@@ -82,3 +84,7 @@ class DeadlineError(CaptureError):
 
 class RunError(SpecdecError):
     """A run directory cannot be read, or belongs to another version."""
+
+
+class ScoreError(RunError):
+    """Stored scores are no distributions: nothing can be judged by them."""

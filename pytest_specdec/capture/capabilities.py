@@ -12,11 +12,12 @@ from pytest_specdec.capture.thread_pool import ThreadPool
 from pytest_specdec.config.config import Reasoning
 from pytest_specdec.engines.protocol import CHAT_COMPLETIONS
 from pytest_specdec.model.captured import CHAT_ROUTE, Capabilities, FeatureSupport
+from pytest_specdec.model.soundness import flaw
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Request, Route
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_specdec.capture.client import TimedAnswer
     from pytest_specdec.capture.server.server import ArmServer
@@ -122,13 +123,16 @@ class CapabilityProbe:
     def _scored(self, plain: Answer | None, route: ScoringRoute) -> FeatureSupport:
         """Ask for the distribution at a greedy answer's tokens: its best ones, where the ids were read, but for near-ties.
 
-        The first one is no draft token, so that a variant which drafts wrongly is not taken for a server that cannot score.
+        The first one is no draft token, so that a variant which drafts wrongly is not taken for a server that cannot score. Lists of the
+        scored token alone are no distribution: every token would pass for the best one.
         """
         distribution = self._distribution(plain, route)
         if distribution is None or distribution.failed or distribution.denied:
             return FeatureSupport.UNKNOWN
         if not distribution.positions:
             return FeatureSupport.REFUSED if distribution.refused else FeatureSupport.IGNORED
+        if not _ranks(distribution.positions):
+            return FeatureSupport.IGNORED
         best = [position.top_ids[:1] == (position.token_id,) for position in distribution.positions]
         return FeatureSupport.HONOURED if best[0] or 2 * sum(best) > len(best) else FeatureSupport.IGNORED
 
@@ -166,6 +170,11 @@ class CapabilityProbe:
         if answer is not None and answer.choice.cut_in_reasoning:
             return FeatureSupport.UNKNOWN
         return _judged(answer, _obeys_schema if feature == "json_schema" else _looks_like_object)
+
+
+def _ranks(positions: Sequence[Position]) -> bool:
+    """Whether the positions are sound, and one of them at least lists a token beside the scored one."""
+    return any(len(position.top_ids) > 1 for position in positions) and not any(flaw(each, top_tokens=_TOP) for each in positions)
 
 
 def _raw(position: Position) -> float:

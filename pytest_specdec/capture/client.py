@@ -179,7 +179,7 @@ class Client:
         try:
             answer = self._parsed(request, exchange, streamed=streamed, pass_index=pass_index)
         except _MALFORMED as error:
-            answer = _failed(request, pass_index, exchange, _outside(error), FailureKind.ERROR)
+            answer = _failed(request, pass_index, exchange, self.error_text(_outside(error)), FailureKind.ERROR)
         return replace(answer, limited=exchange.limited)
 
     def exchange(
@@ -232,9 +232,9 @@ class Client:
             except _LOST as error:
                 if limits.overdue or isinstance(error, _TIMED_OUT):
                     return failed(overdue(deadline_s, limits.parts, body if streamed else {}), FailureKind.HUNG)
-                return failed(f"connection lost: {error.__cause__ or error!r}", FailureKind.DIED)
+                return failed(self.error_text(f"connection lost: {error.__cause__ or error!r}"), FailureKind.DIED)
             except _MALFORMED as error:
-                return failed(_outside(error), FailureKind.ERROR)
+                return failed(self.error_text(_outside(error)), FailureKind.ERROR)
 
     def _open(
         self, path: str, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float, client: openai.OpenAI | None = None
@@ -275,7 +275,7 @@ class Client:
     def error_text(self, error: object) -> str:
         """Return what an error object, or a text in its place, says, cut to what a reader may want of it."""
         text = error.get("message") or error if isinstance(error, Mapping) else error or ""
-        return self._setup.secrets.mask(sse.web_page(str(text)) or str(text))[:_MAX_MESSAGE]
+        return self._setup.secrets.excerpt(sse.web_page(str(text)) or str(text), _MAX_MESSAGE)
 
     def _parsed(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
         if exchange.received is None:

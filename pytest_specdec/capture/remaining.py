@@ -131,7 +131,8 @@ def _is_unexplained(transcript: Transcript, findings: Collection[str]) -> bool:
 def _is_scored(directory: RunDirectory, under: str, task: ScoringTask) -> bool:
     try:
         transcript = transcripts.read(directory, task.arm, task.workload)
-        distribution = {score.key: score for score in transcripts.read_scores(directory, under, task.arm, task.workload)}
+        scores = transcripts.read_scores(directory, under, task.arm, task.workload, top_tokens=task.top_tokens)
+        distribution = {score.key: score for score in scores}
     except RunError:
         return False
     emitted = {answer.key: answer.choice.token_ids for answer in transcript.answers if answer.ok} if transcript else {}

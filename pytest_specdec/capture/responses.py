@@ -6,13 +6,13 @@ What a server left out or set to null stays empty. What is of another type than 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
 from pytest_specdec.capture import echoes
+from pytest_specdec.model.soundness import LOWEST
 from pytest_specdec.model.transcript import Choice, ListedTokens, ToolCall, Usage
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ def _listed_tokens(name: str, top: Sequence[tuple[str, JSON]]) -> ListedTokens:
 
 
 def _finite(value: JSON) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= -LOWEST
     return float(value) if is_number and isinstance(value, (int, float)) else None
 
 
@@ -289,7 +289,7 @@ def _prompt_logprobs(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str
 
 
 def _logprob(value: JSON) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= -LOWEST:
         _mismatch("logprobs", value, "finite numbers")
     return float(value)
 

@@ -170,19 +170,35 @@ def read(parts: Iterable[bytes], *, events: int | None = None) -> ReceivedRespon
     """Read ``parts`` to their end, or to that of the first ``events`` events, stamping each."""
     stamps: list[float] = []
     received: list[bytes] = []
+    counter = _EventCounter()
     clock = time.monotonic
     for part in parts:
         stamps.append(clock())
         received.append(part)
-        if events is not None and _is_behind(received, events):
+        if events is not None and counter.count(part) >= events and not counter.is_done:
             return ReceivedResponse(stamps_s=tuple(stamps), parts=tuple(received), left=True)
     return ReceivedResponse(stamps_s=tuple(stamps), parts=tuple(received))
 
 
-def _is_behind(received: Sequence[bytes], events: int) -> bool:
-    """Whether so many events have come and the stream goes on."""
-    body = b"".join(received)
-    return len(_BLANK.findall(body)) >= events and DONE.encode() not in body
+class _EventCounter:
+    """Counts the events of a stream part by part, each byte once: a search of the whole for every part would outlast any deadline."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+        """Whether the last event has come."""
+        self._events = 0
+        self._rest = b""
+
+    def count(self, part: bytes) -> int:
+        """Take the next part and return how many events have ended."""
+        text = self._rest + part
+        self.is_done = self.is_done or DONE.encode() in text
+        start = 0
+        for blank in _BLANK.finditer(text, 0, len(text) - text.endswith(b"\r")):  # a line feed may follow
+            self._events += 1
+            start = blank.end()
+        self._rest = text[max(start, len(text) - len(DONE)) :]
+        return self._events
 
 
 def objects(events: Iterable[Event]) -> Iterator[tuple[float, Mapping[str, JSON]]]:

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from contextvars import Token
     from typing import Self
 
-__all__ = ["HTTPX", "MAX_BYTES", "ExchangeLimits", "Recorder", "Transport"]
+__all__ = ["HTTPX", "MAX_BYTES", "MAX_PARTS", "ExchangeLimits", "Recorder", "Transport", "decompressor", "inflated"]
 
 HTTPX = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]
 """What this version of openai stands on: httpx, or what came after it."""
 MAX_BYTES = 64 * 1024**2
 """Of a body, decoded; a thousand times what an answer takes."""
-_MAX_PARTS = 2**20
+MAX_PARTS = 2**20
 """Chunks, each of which takes memory of its own; a token takes at most one."""
 _PART_BYTES = 65_536
 """Decoded at once."""
@@ -83,11 +83,16 @@ class ExchangeLimits:
             self._socket = None
 
     def count(self, part: bytes) -> None:
-        """Count what came. Raises ValueError when it is more than the most."""
+        """Count what came. Raises ValueError when it is more than the most, and a timeout when it came too late.
+
+        What was received before the socket was shut is still handed on, piece by piece: the time is over for it too.
+        """
+        if self.overdue:
+            raise HTTPX.ReadTimeout(_OVERDUE)
         self._bytes += len(part)
         self.parts += 1
-        if self._bytes > self._max_bytes or self.parts > _MAX_PARTS:
-            msg = f"a body of more than {self._max_bytes:,} bytes, or {_MAX_PARTS:,} parts"
+        if self._bytes > self._max_bytes or self.parts > MAX_PARTS:
+            msg = f"a body of more than {self._max_bytes:,} bytes, or {MAX_PARTS:,} parts"
             raise ValueError(msg)
 
     def _expire(self) -> None:
@@ -186,12 +191,9 @@ class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as abo
 
     def _decoded(self) -> Iterator[bytes]:
         """Decode what was compressed unasked. Raises ValueError when it cannot be."""
-        if self._encoding not in _COMPRESSED:
-            msg = f"content-encoding {self._encoding!r}, expected identity"
-            raise ValueError(msg)
-        decoder = zlib.decompressobj(_EITHER_HEADER)
+        decoder = decompressor(self._encoding)
         for part in self._stream:
-            for decoded in _inflated(decoder, part):
+            for decoded in inflated(decoder, part):
                 self._bounds.count(decoded)
                 yield decoded
             if decoder.eof:
@@ -201,7 +203,15 @@ class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as abo
             raise ValueError(msg)
 
 
-def _inflated(decoder: Any, part: bytes) -> Iterator[bytes]:  # noqa: ANN401 - zlib does not name its class
+def decompressor(encoding: str) -> Any:  # noqa: ANN401 - zlib does not name its class
+    """Return what decodes a body that was compressed unasked. Raises ValueError where nothing here does."""
+    if encoding not in _COMPRESSED:
+        msg = f"content-encoding {encoding!r}, expected identity"
+        raise ValueError(msg)
+    return zlib.decompressobj(_EITHER_HEADER)
+
+
+def inflated(decoder: Any, part: bytes) -> Iterator[bytes]:  # noqa: ANN401 - zlib does not name its class
     """Decode ``part`` a little at a time: it may be a thousand times as long. Raises ValueError when it cannot be decoded."""
     try:
         while decoded := decoder.decompress(part, _PART_BYTES):

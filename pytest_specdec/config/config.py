@@ -184,6 +184,8 @@ class Config:
     """A further server of the same weights that scores tokens."""
     may_kill: bool = False
     """Whether attached servers are sent requests that have taken servers down."""
+    public: tuple[str, ...] = ()
+    """Variables of the environment whose values may be shown, though headers, bodies or servers' environments take them."""
     placement: Placement = Placement.IN_TURN
     lossy: bool = False
     """Whether the variants may change the distribution: then equivalence is reported and does not gate."""

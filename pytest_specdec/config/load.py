@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.config import docker_settings, gates, shipped, validate, variables, waivers
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, Published, Reasoning, VariantSettings
-from pytest_specdec.errors import ConfigError
+from pytest_specdec.errors import ConfigError, RunError
 from pytest_specdec.files import yaml
+from pytest_specdec.files.run_directory import read_text
 from pytest_specdec.model.baseline import Slo
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.workload import JSON, Family
@@ -60,6 +61,7 @@ def load(path: Path) -> Config:
         *validate.problems(document),
         *variables.written_out(document),
         *variables.misplaced(document),
+        *variables.unused(document),
         *docker_settings.problems(document),
         *_texts_in_args(document),
         *_unknown_features(document),
@@ -80,6 +82,7 @@ def load(path: Path) -> Config:
         speed=Overlay(**_overlaid(data["speed"])) if "speed" in data else None,
         scorer=_engine(data["scorer"]) if "scorer" in data else None,
         may_kill=data.get("may_kill", False),
+        public=tuple(data.get("public", ())),
         placement=Placement(data.get("placement", Placement.IN_TURN)),
         lossy=data.get("lossy", False),
         require=tuple(data.get("require", ())),
@@ -130,10 +133,10 @@ def _names(folder: Path) -> Iterator[str]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        what = "the config cannot be read"
-        raise ConfigError(what, where=str(path), found=str(error), expected="a YAML file in UTF-8") from None
+        return read_text(path)
+    except (OSError, UnicodeDecodeError, RunError) as error:
+        what, found = "the config cannot be read", error.found if isinstance(error, RunError) else str(error)
+        raise ConfigError(what, where=str(path), found=found, expected="a YAML file in UTF-8") from None
 
 
 def _texts_in_args(document: YamlDocument) -> Iterator[Problem]:

@@ -26,12 +26,16 @@ if TYPE_CHECKING:
     from pytest_specdec.files.yaml import KeyPath, YamlDocument
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["changed", "digests", "expand", "filled", "misplaced", "names", "secrets_of", "unset", "written_out"]
+__all__ = ["changed", "digests", "expand", "filled", "misplaced", "names", "secrets_of", "unset", "unused", "written_out"]
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SHELL = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(?![A-Za-z0-9_}])[^}]*\}?")
 """A shell's ``${NAME:-default}`` and its like."""
 _PLACES = ("model", "executable", "venv", "image")
+_PRIVATE = frozenset({"headers", "body", "env"})
+"""Parts of an arm whose ``${VAR}`` are secrets by whatever name: what a gateway or a server takes as a key is not known here."""
+_PATHS = ("/", "~", "./")
+"""Beginnings of an environment variable's value that is a path."""
 _Layer = TypeVar("_Layer", "EngineSettings", "Overlay", "VariantSettings")
 
 
@@ -135,16 +139,35 @@ def _lookup(name: str, environ: Mapping[str, str], path: KeyPath) -> str:
 
 
 def secrets_of(config: str, environ: Mapping[str, str] = os.environ) -> Secrets:
-    """Return the secrets of the environment and those that the text of a config takes from it, by the names of keys and of variables."""
+    """Return the secrets of the environment and those that the text of a config takes from it.
+
+    They are known by the names of keys and of variables, and in headers, bodies and servers' environments by their place, unless the config
+    names them under ``public`` or shows their value elsewhere.
+    """
     return secrets.Secrets.of(environ, also=_values(yaml.load(config, "config.yaml").data, environ))
 
 
 def written_out(document: YamlDocument) -> Iterator[Problem]:
     """Give a problem for every secret that stands in the config itself, without showing it: the file is kept with the run."""
     for path, text in _texts(document.data, ()):
-        if text and not names(text) and (_is_secret(path) or secrets.is_literal(text)):
+        if not text or names(text):
+            continue
+        if _is_secret(path) or secrets.is_literal(text):
             expected = "a variable of the environment, such as ${MY_API_KEY}"
             yield validate.problem(document, path, "a secret that is written out", expected, "the config is kept with every run")
+        elif _part(path) == "headers" and str(path[-1]).lower() not in secrets.HARMLESS_HEADERS:
+            expected = "a variable of the environment, such as ${MY_HEADER}"
+            hint = "it may be a gateway's key, and the config is kept with every run; `public: [MY_HEADER]` leaves it readable"
+            yield validate.problem(document, path, "a header that is written out", expected, hint)
+
+
+def unused(document: YamlDocument) -> Iterator[Problem]:
+    """Give a problem for every name under ``public`` that is no variable of the config: its value would stay masked, or be shown."""
+    named = names(document.data)
+    for index, name in enumerate(_public(document.data)):
+        if name not in named:
+            near = nearest(name, named)
+            yield validate.problem(document, ("public", index), f"{name}, which nothing in the config takes", "a variable of it", near)
 
 
 def misplaced(document: YamlDocument) -> Iterator[Problem]:
@@ -170,11 +193,35 @@ def _keys(data: JSON, path: KeyPath) -> Iterator[KeyPath]:
 
 
 def _values(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
+    readable = {environ[name] for name in _public(data) if name in environ} | set(_readable(data, environ))
     for path, text in _texts(data, ()):
         named = [name for name in names(text) if name in environ]
         yield from (environ[name] for name in named if _is_secret(path) or secrets.is_secret(name, variable=True))
+        if part := _part(path):
+            values = {environ[name] for name in named} - readable
+            yield from (value for value in values if secrets.is_maskable(value) and not (part == "env" and value.startswith(_PATHS)))
         if _is_secret(path) and len(named) == len(names(text)):
             yield str(expand(text, environ))
+
+
+def _public(data: JSON) -> tuple[str, ...]:
+    public = data.get("public") if isinstance(data, Mapping) else None
+    return tuple(map(str, public)) if isinstance(public, list) else ()
+
+
+def _readable(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
+    """Give the values that the config shows: those written out, and those of models, programs and images."""
+    for path, text in _texts(data, ()):
+        if path[-1] in _PLACES and _part(path) == "" and environ.keys() >= set(names(text)):
+            yield str(expand(text, environ))
+        elif not names(text):
+            yield text
+
+
+def _part(path: KeyPath) -> str:
+    """Return the part of an arm that a value stands in, where all in it is private; empty elsewhere."""
+    part = path[2:3] if path[:1] == ("variants",) else path[1:2]
+    return str(part[0]) if part and part[0] in _PRIVATE else ""
 
 
 def _texts(data: JSON, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:

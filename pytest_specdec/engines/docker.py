@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import uuid
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
     from pytest_specdec.config.validate import Problem
     from pytest_specdec.files.secrets import Secrets
 
-__all__ = ["check", "command"]
+__all__ = ["check", "command", "is_name", "kill", "running"]
 
 _ANSWER_S = 20.0
+_NAME = re.compile(r"specdec-[0-9a-f]{12}")
+"""Of every container that is started here."""
 _DEFAULTS = (("--ipc", "host"), ("--ulimit", "memlock=-1"), ("--ulimit", "stack=67108864"))
 """Shared memory and locked memory as the images of all engines ask for them."""
 _HUB = {"HF_HOME": ".cache/huggingface"}
@@ -36,6 +39,21 @@ _FOLDERS = ("TIKTOKEN_ENCODINGS_BASE", "TIKTOKEN_RS_CACHE_DIR")
 """Variables of this machine that hold in the container too; where one names a folder, that is mounted."""
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 _NO_DEVICES = {"", "-1", "none"}
+
+
+def is_name(text: str) -> bool:
+    """Whether ``text`` can be the name of a container of ours."""
+    return bool(_NAME.fullmatch(text))
+
+
+def kill(name: str) -> tuple[str, ...]:
+    """Return the command that kills the container ``name``."""
+    return ("docker", "kill", name)
+
+
+def running(name: str) -> tuple[str, ...]:
+    """Return the command that prints the id of the container ``name`` while it runs, and nothing once it is gone."""
+    return ("docker", "ps", "--quiet", "--filter", f"name=^/?{name}$")
 
 
 def check(config: Config) -> None:
@@ -124,7 +142,9 @@ def command(
         env=environment,
         folders=tuple(kept.values()),
         stop=("docker", "stop", "--time", str(round(config.limits.stop_s)), name),
-        kill=("docker", "kill", name),
+        kill=kill(name),
+        running=running(name),
+        container=name,
         look=("docker", "exec", name, "sh", "-c", "ls -l /proc/[0-9]*/fd"),
         secrets=secrets,
     )

@@ -68,6 +68,10 @@ class Command:
     """A command that ends what signals do not reach, such as a container."""
     kill: tuple[str, ...] = ()
     """The same, at once."""
+    running: tuple[str, ...] = ()
+    """A command that prints something for as long as that runs, and exits with 0."""
+    container: str = ""
+    """The name of the container that it runs in; empty for a process."""
     look: tuple[str, ...] = ()
     """A command that lists the open files of processes that are not children of ours, such as a container's."""
     secrets: Secrets = field(default_factory=Secrets)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import codec, yaml
-from pytest_specdec.files.run_directory import atomic_write
+from pytest_specdec.files.run_directory import atomic_write, read_text
 from pytest_specdec.model.baseline import FIGURES, Gate
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def read(path: Path) -> tuple[Gate, ...]:
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

@@ -249,7 +249,7 @@ class _Run:
             yield BootBlock(speculative=self.transcript(boot.arms[-1]), baselines=beside)
 
     def scores(self, arm: str) -> tuple[Score, ...]:
-        scores = transcripts.read_scores(self._directory, BASELINE, arm, self._workload)
+        scores = self._scores(BASELINE, arm)
         if not scores and self._reason(arm) and not self._directory.scores(BASELINE, arm, self._workload).is_file():
             raise self._missing(arm, "scores")
         return scores
@@ -258,10 +258,13 @@ class _Run:
         """Return the draft model's distribution by arm, empty without one: a verdict needs none."""
         if model is None:
             return {}
-        scores = {
-            arm: transcripts.read_scores(self._directory, model, arm, self._workload) for arm in (self._judgement.pair, CONTROL, BASELINE)
-        }
+        scores = {arm: self._scores(model, arm) for arm in (self._judgement.pair, CONTROL, BASELINE)}
         return {arm: distribution for arm, distribution in scores.items() if distribution}
+
+    def _scores(self, under: str, arm: str) -> tuple[Score, ...]:
+        tasks = ((boot.under, task) for boot in self._plan.boots for task in boot.scores)
+        asked = [task.top_tokens for server, task in tasks if (server, task.arm, task.workload) == (under, arm, self._workload)]
+        return transcripts.read_scores(self._directory, under, arm, self._workload, top_tokens=min(asked, default=1))
 
     def _missing(self, arm: str, what: str) -> RunError:
         where = f"{arm}/{self._workload}"

@@ -62,6 +62,9 @@ def decode(cls: type[T], data: JSON) -> T:
     try:
         decoder: Callable[[JSON], T] = _decoder(cls)  # type: ignore[arg-type]  # every class is hashable
         return decoder(data)
+    except RecursionError:
+        msg = f"this is no {cls.__name__}"
+        raise RunError(msg, found="values that are nested too deeply", remedy=f"{_RELEASE}, or capture again") from None
     except _Mismatch as error:
         msg = f"this is no {cls.__name__}"
         raise RunError(
@@ -173,20 +176,50 @@ def _at(step: str, decoder: _Decoder, data: object) -> object:
 
 def _of(cls: type[T], data: object, expected: str) -> T:
     if not isinstance(data, cls) or (isinstance(data, bool) and cls is not bool):
-        raise _Mismatch(repr(data), expected)
+        raise _Mismatch(repr(data)[:_SHOWN], expected)
     return data
+
+
+def _int(data: object) -> int:
+    number = _of(int, data, "a whole number")
+    if abs(number) > _MOST_INT:
+        raise _Mismatch(f"{number:e}" if abs(number) < _MOST_FLOAT else "a longer number", f"a whole number of at most {_MOST_INT:e}")
+    return number
 
 
 def _float(data: object) -> float:
     if isinstance(data, str) and data in {"inf", "-inf", "nan"}:
         return float(data)
-    return float(_of(int, data, "a number")) if isinstance(data, int) else _of(float, data, "a number")
+    number = _of(int, data, "a number") if isinstance(data, int) else _of(float, data, "a number")
+    if math.isfinite(number) and abs(number) > _MOST_FLOAT:
+        raise _Mismatch(repr(data)[:_SHOWN], f"a number of at most {_MOST_FLOAT:g}")
+    return float(number)
 
+
+def _json(data: object) -> object:
+    if not _is_shallow(data, _DEEPEST):
+        msg = f"values nested more than {_DEEPEST} deep"
+        raise _Mismatch(msg, "JSON as requests have it")
+    return data
+
+
+def _is_shallow(data: object, levels: int) -> bool:
+    items = data.values() if isinstance(data, Mapping) else data if isinstance(data, list) else ()
+    return levels > 0 and all(_is_shallow(item, levels - 1) for item in items)
+
+
+_SHOWN = 200
+"""Characters of a wrong value that an error shows."""
+_MOST_INT = 2**63 - 1
+_MOST_FLOAT = 1e39
+"""Beyond single precision; the squares of larger ones are infinite."""
+_DEEPEST = 100
+"""Levels of free JSON: what writes or copies it goes a level deeper with each."""
 
 _PLAIN: Mapping[object, _Decoder] = {
     str: lambda data: _of(str, data, "a string"),
     bool: lambda data: _of(bool, data, "true or false"),
-    int: lambda data: _of(int, data, "a whole number"),
+    int: _int,
     float: _float,
-    object: lambda data: data,
+    object: _json,
 }

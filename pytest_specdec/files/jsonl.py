@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files.codec import check_schema
-from pytest_specdec.files.run_directory import atomic_write
+from pytest_specdec.files.run_directory import atomic_write, read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,9 +45,12 @@ def write(path: Path, schema: str, header: dict[str, JSON], rest: Iterable[JSON]
 
 
 def read(path: Path, schema: str) -> JsonLines | None:
-    """Return the lines of ``path``, None when it is absent. Raises RunError with file and line when it is cut or of another schema."""
+    """Return the lines of ``path``, None when it is absent.
+
+    Raises RunError, with file and line, when it is cut or of another schema, and when it is no regular file.
+    """
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except FileNotFoundError:
         return None
     try:
@@ -70,7 +73,7 @@ def read(path: Path, schema: str) -> JsonLines | None:
 def _parsed(path: Path, number: int, line: str) -> JSON:
     try:
         return json.loads(line)  # type: ignore[no-any-return]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         remedy = "capture again: the file was cut or edited"
         msg = "the file is incomplete"
         raise RunError(msg, where=f"{path}:{number}", found=str(error), expected="one JSON value a line", remedy=remedy) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,11 +18,13 @@ from pytest_specdec.files.secrets import Secrets
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["RUNS", "RunDirectory", "atomic_write", "safe", "writable"]
+__all__ = ["RUNS", "RunDirectory", "atomic_write", "read_bytes", "read_text", "safe", "writable"]
 
 RUNS = ".specdec"
 """The folder that runs go into unless another is named."""
 _LONGEST = 80
+_MOST_BYTES = 1 << 30
+"""Of one file: ten times what the longest run has written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +161,46 @@ def writable(path: Path) -> Iterator[None]:
             expected="a writable folder with free space",
             remedy="free space, correct the permissions, or put the run elsewhere with --specdec-run-dir",
         ) from error
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the bytes of a regular file, however it came to be there.
+
+    Raises FileNotFoundError, and RunError for a folder, a pipe, a device, a link that leads nowhere, and a file of more than 1 GiB: a run
+    may have been copied, linked or edited by anybody, and reading must end.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from None
+    try:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise _unreadable(path, _KINDS.get(stat.S_IFMT(about.st_mode), "no file"))
+        if about.st_size > _MOST_BYTES:
+            raise _unreadable(path, f"{about.st_size:,} bytes")
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            return file.read(_MOST_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a regular file in UTF-8, its lines ended by line feeds.
+
+    Raises what :func:`read_bytes` does, and UnicodeDecodeError.
+    """
+    return read_bytes(path).decode().replace("\r\n", "\n").replace("\r", "\n")
+
+
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+
+
+def _unreadable(path: Path, found: str) -> RunError:
+    what, remedy = "the file cannot be read", "restore the file that the capture wrote, or capture again"
+    return RunError(what, where=str(path), found=found, expected=f"a regular file of at most {_MOST_BYTES:,} bytes", remedy=remedy)
 
 
 def atomic_write(path: Path, text: str) -> None:

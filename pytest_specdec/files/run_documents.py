@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import codec, jsonl
-from pytest_specdec.files.run_directory import atomic_write, writable
+from pytest_specdec.files.run_directory import atomic_write, read_bytes, writable
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.baseline import Environment, Variables
 from pytest_specdec.model.captured import Capabilities, scoring
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_specdec.files.run_directory import RunDirectory
+    from pytest_specdec.model.families import FamilyRow
     from pytest_specdec.model.workload import JSON
 
 __all__ = [
@@ -48,6 +49,8 @@ _SESSION = "session:1"
 _STATUS = "status:1"
 _VARIABLES = "variables:1"
 _NONE = Secrets()
+_LEAST_ALPHA = 1e-9
+"""Far below the smallest share of a plan of many variants and workloads."""
 
 
 def write_plan(directory: RunDirectory, plan: Plan) -> None:
@@ -62,7 +65,20 @@ def read_plan(directory: RunDirectory) -> Plan:
     if undeclared:
         msg = "the plan names a family that it does not declare"
         raise RunError(msg, where=str(directory.plan), found=min(undeclared), expected="a row of it under families", remedy="capture again")
+    for index, judgement in enumerate(plan.judgements):
+        _check_alpha(f"{directory.plan}  judgements[{index}].alpha", judgement.alpha, plan.rows[judgement.family])
     return plan
+
+
+def _check_alpha(where: str, alpha: float, row: FamilyRow) -> None:
+    """Raise RunError for a share that no plan gives: under one that is too small no fault would ever be found."""
+    least = _LEAST_ALPHA if row.budget.alpha * row.part else 0.0
+    if not least <= alpha <= row.budget.alpha:
+        what, remedy = (
+            f"the plan gives a judgement of {row.name} an impossible share of the false alarms",
+            "capture again: the plan was edited",
+        )
+        raise RunError(what, where=where, found=f"{alpha:g}", expected=f"from {least:g} to {row.budget.alpha:g}", remedy=remedy)
 
 
 def write_environment(directory: RunDirectory, environment: Environment) -> None:
@@ -147,8 +163,8 @@ def append_progress(directory: RunDirectory, progress: Progress) -> None:
 def read_progress(directory: RunDirectory) -> tuple[Progress, ...]:
     """Return the steps so far; an incomplete line is left out."""
     try:
-        text = directory.progress.read_text(encoding="utf-8", errors="replace")
-    except OSError:
+        text = read_bytes(directory.progress).decode(errors="replace")
+    except (OSError, RunError):
         return ()
     return tuple(step for line in text[: text.rfind("\n") + 1].split("\n")[:-1] if (step := _step(line)) is not None)
 
@@ -173,7 +189,7 @@ def _read(path: Path, kind: str, cls: type[T]) -> T:
 
 def _document(path: Path, kind: str) -> dict[str, JSON]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_bytes(path).decode())
     except FileNotFoundError:
         msg = f"the run has no {path.name}"
         raise RunError(msg, where=str(path), expected="a capture that got so far", remedy="resume the run with --specdec-resume") from None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Secrets", "is_literal", "is_secret"]
+__all__ = ["HARMLESS_HEADERS", "Secrets", "is_literal", "is_maskable", "is_secret"]
 
 _VARIABLE = re.compile(
     r"(?:(?:^|[-_.])(?:KEY|PASS|PAT|AUTH|AUTHORIZATION|BEARER)|APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?(?:_ID)?$",
@@ -37,9 +37,24 @@ _LITERAL = re.compile(
     re.IGNORECASE,
 )
 """Values that are secrets in any place."""
+HARMLESS_HEADERS = frozenset(
+    {
+        *("accept", "accept-language", "anthropic-version", "cache-control", "content-type", "http-referer", "openai-beta"),
+        *("openai-organization", "openai-project", "origin", "pragma", "priority", "referer", "user-agent", "x-request-id", "x-title"),
+    }
+)
+"""Headers that hold no secret, in lower case; any other one may be a gateway's key by whatever name."""
 _SHORTEST = 6
 """Least characters of a value that no config names: ordinary text may hold a shorter word."""
 _OURS = frozenset({"schema", "arm", "workload", "digest", "request_id", "under", "state", "ending", "finish_reason", "doing", "route"})
+_DECIMAL = 8
+"""Least digits of a number that is masked: texts are full of shorter ones."""
+_PIECE = 8
+"""Least characters of a piece: what a cut leaves of a secret, whoever made it."""
+_STEP = _PIECE // 2
+"""Every piece holds that many characters from some multiple of it on."""
+_DISTINCT = 4
+"""Least distinct characters of a piece: rulers and runs of blanks have fewer."""
 _BASE64 = 8
 """Least characters of a value that is searched for in base64: a shorter one leaves too few of its own."""
 
@@ -52,6 +67,11 @@ def is_secret(name: str, *, variable: bool = False) -> bool:
 def is_literal(text: str) -> bool:
     """Return whether ``text`` holds what is a secret by its looks: a well-known kind of token, or an authorization header."""
     return bool(_LITERAL.search(text))
+
+
+def is_maskable(value: str) -> bool:
+    """Return whether a value is long enough to be masked everywhere."""
+    return len(value) >= (_DECIMAL if value.isdecimal() else _SHORTEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +93,12 @@ class Secrets:
         return _spellings(self.values)
 
     def mask(self, text: str) -> str:
-        """Return ``text`` with every secret replaced by ``***``, in any spelling."""
-        return _pattern(self.values).sub("***", text) if self.values else text
+        """Return ``text`` with every secret replaced by ``***``, in any spelling, and every piece of one of 8 characters or more."""
+        return _without_pieces(_pattern(self.values).sub(_MASK, text), _pieces(self.values)) if self.values else text
+
+    def excerpt(self, text: str, most: int) -> str:
+        """Return the first ``most`` characters of ``text``, masked before they are cut."""
+        return self.mask(text)[:most]
 
     def masked(self, data: JSON) -> JSON:
         """Return ``data`` with the secrets in its strings replaced: before it is serialised, so that no number loses digits.
@@ -93,6 +117,51 @@ def _masked(data: JSON, secrets: Secrets) -> JSON:
     if isinstance(data, Mapping):
         return {name: value if name in _OURS else _masked(value, secrets) for name, value in data.items()}
     return [_masked(value, secrets) for value in data] if isinstance(data, list) else data
+
+
+_MASK = "***"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pieces:
+    """What tells the pieces of secrets."""
+
+    whole: frozenset[str]
+    """Every run of 8 characters."""
+    halves: frozenset[str]
+    """Every run of 4 of them: a text is looked through in steps of 4."""
+
+
+@cache
+def _pieces(values: tuple[str, ...]) -> _Pieces:
+    texts = _spellings(values)
+    runs = {text[start : start + _PIECE] for text in texts for start in range(len(text) - _PIECE + 1)}
+    whole = frozenset(run for run in runs if len(set(run)) >= _DISTINCT)
+    return _Pieces(whole=whole, halves=frozenset(run[start : start + _STEP] for run in whole for start in range(_STEP + 1)))
+
+
+def _without_pieces(text: str, pieces: _Pieces) -> str:
+    parts, end = [], 0
+    for start, stop in _runs(text, pieces):
+        parts += [text[end:start], _MASK]
+        end = stop
+    return "".join([*parts, text[end:]])
+
+
+def _runs(text: str, pieces: _Pieces) -> Iterator[tuple[int, int]]:
+    """Yield where pieces begin and end, in order, those that overlap or touch as one."""
+    first = last = -1
+    for place in range(0, len(text) - _STEP + 1, _STEP):
+        if text[place : place + _STEP] not in pieces.halves:
+            continue
+        for start in range(max(0, place - _STEP), place + 1):
+            if text[start : start + _PIECE] in pieces.whole:
+                if first >= 0 and start > last:
+                    yield first, last
+                    first = -1
+                first, last = (start if first < 0 else first), start + _PIECE
+    if first >= 0:
+        yield first, last
 
 
 @cache

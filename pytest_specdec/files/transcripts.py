@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from operator import index
 from typing import TYPE_CHECKING, Any
 
-from pytest_specdec.errors import RunError
+from pytest_specdec.errors import RunError, ScoreError
 from pytest_specdec.files import codec, jsonl
+from pytest_specdec.model import soundness
 from pytest_specdec.model.transcript import Answer, Position, Score, Transcript
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.transcript import Timing
@@ -21,6 +24,7 @@ __all__ = ["SCHEMA", "SCORES_SCHEMA", "read", "read_scores", "write", "write_sco
 
 SCHEMA = "urn:pytest-specdec:transcript:2"
 _MICROSECONDS = 6
+_RESTORE = "restore the file that the capture wrote, or capture again"
 
 
 def write(directory: RunDirectory, transcript: Transcript) -> None:
@@ -39,9 +43,30 @@ def read(directory: RunDirectory, arm: str, workload: str) -> Transcript | None:
         return None
     answers = tuple(_answer(lines, number, line) for number, line in enumerate(lines.rest, 2))
     try:
-        return replace(codec.decode(Transcript, {**lines.header, "answers": []}), answers=answers)
+        transcript = replace(codec.decode(Transcript, {**lines.header, "answers": []}), answers=answers)
     except RunError as error:
         raise lines.error(error, 1) from None
+    _expect(lines, "these are the answers of another arm", arm=(transcript.arm, arm))
+    _refuse_duplicates(lines, [answer.key for answer in answers])
+    return transcript
+
+
+def _expect(lines: jsonl.JsonLines, what: str, **names: tuple[object, str]) -> None:
+    """Raise RunError unless the header has the names that the file's place says, each given as found and as expected."""
+    for name, (found, expected) in names.items():
+        if found != expected:
+            error = RunError(what, found=f"{name} {found!r}", expected=f"{name} {expected!r}", remedy=_RESTORE)
+            raise lines.error(error, 1)
+
+
+def _refuse_duplicates(lines: jsonl.JsonLines, keys: Sequence[tuple[str, int]]) -> None:
+    """Raise RunError where a row stands twice: it would count twice."""
+    first: dict[tuple[str, int], int] = {}
+    for number, key in enumerate(keys, 2):
+        if first.setdefault(key, number) != number:
+            found = f"request {key[0]}, pass {key[1]}, as in line {first[key]}"
+            error = RunError("a row stands twice", found=found, expected="one row for each request and pass", remedy=_RESTORE)
+            raise lines.error(error, number)
 
 
 def _answer(lines: jsonl.JsonLines, number: int, line: JSON) -> Answer:
@@ -69,12 +94,35 @@ def write_scores(directory: RunDirectory, under: str, arm: str, workload: str, s
     jsonl.write(directory.scores(under, arm, workload), SCORES_SCHEMA, header, map(_line, scores))
 
 
-def read_scores(directory: RunDirectory, under: str, arm: str, workload: str) -> tuple[Score, ...]:
-    """Return the scores of ``arm`` under the distribution of ``under``; () when there are none. Raises RunError with file and line."""
+def read_scores(directory: RunDirectory, under: str, arm: str, workload: str, *, top_tokens: int = 1) -> tuple[Score, ...]:
+    """Return the scores of ``arm`` under the distribution of ``under``; () when there are none.
+
+    Raises RunError with file and line, and ScoreError naming the token where a position is no distribution over ``top_tokens`` at least.
+    """
     lines = jsonl.read(directory.scores(under, arm, workload), SCORES_SCHEMA)
     if lines is None:
         return ()
-    return tuple(_score(lines, number, line, under=under, arm=arm) for number, line in enumerate(lines.rest, 2))
+    header = {name: lines.header.get(name) for name in ("under", "arm", "workload")}
+    expected = {"under": under, "arm": arm, "workload": workload}
+    _expect(lines, "these are other scores", **{name: (header[name], expected[name]) for name in expected})
+    scores = tuple(_score(lines, number, line, under=under, arm=arm) for number, line in enumerate(lines.rest, 2))
+    _refuse_duplicates(lines, [score.key for score in scores])
+    for number, score in enumerate(scores, 2):
+        _check(lines.path, number, score, top_tokens)
+    return scores
+
+
+def _check(path: Path, line: int, score: Score, top_tokens: int) -> None:
+    for place, position in enumerate(score.positions):
+        if flaw := soundness.flaw(position, top_tokens=top_tokens):
+            what = f"the scores of {score.arm} under {score.under} are no distributions"
+            raise ScoreError(
+                what,
+                where=f"{path}:{line}  request {score.request_id}, pass {score.pass_index}, token {place} (id {position.token_id})",
+                found=f"the token {flaw}",
+                expected=f"its log-probability and the {top_tokens} most probable tokens or more, finite, not above 0",
+                remedy="restore the file that the capture wrote; if the server sent this, name another one as `scorer:`",
+            )
 
 
 def _line(score: Score) -> JSON:
@@ -95,12 +143,12 @@ def _score(lines: jsonl.JsonLines, number: int, line: JSON, *, under: str, arm: 
     try:
         fields: dict[str, Any] = dict(line)  # type: ignore[arg-type]
         positions = tuple(
-            Position(token_id=token, logprob=float(logprob), top_ids=tuple(ids), top_logprobs=tuple(map(float, values)))
+            Position(token_id=index(token), logprob=float(logprob), top_ids=tuple(map(index, ids)), top_logprobs=tuple(map(float, values)))
             for token, logprob, ids, values in fields["positions"]
         )
         prompt = tuple(map(int, fields.get("prompt_token_ids", ())))
-        key = {"request_id": fields["request_id"], "pass_index": fields["pass_index"]}
-        return Score(**key, arm=arm, under=under, positions=positions, prompt_token_ids=prompt)
-    except (KeyError, TypeError, ValueError) as error:
+        name, pass_index = str(fields["request_id"]), index(fields["pass_index"])
+        return Score(request_id=name, pass_index=pass_index, arm=arm, under=under, positions=positions, prompt_token_ids=prompt)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         expected = "request_id, pass_index, positions of [token, logprob, [top tokens], [logprobs]]"
         raise lines.error(RunError("this is no Score", found=f"{type(error).__name__}: {error}", expected=expected), number) from None

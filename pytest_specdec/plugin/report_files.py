@@ -15,7 +15,6 @@ import pytest
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import transcripts
 from pytest_specdec.files.run_directory import atomic_write, writable
-from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.plugin.options import REPORT_FORMATS
 from pytest_specdec.report import benchmark_json, markdown
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_specdec.files.run_directory import RunDirectory
+    from pytest_specdec.files.secrets import Secrets
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.transcript import Transcript
 
@@ -73,9 +73,8 @@ def _wrong(name: str, found: str, expected: str) -> pytest.UsageError:
     return pytest.UsageError(f"--specdec-report={name}: found {found}; expected {expected}")
 
 
-def write(folder: Path, run: Run, formats: Sequence[FileFormat]) -> tuple[Path, ...]:
-    """Write a file per format into ``folder``, without secrets; return the paths. Raises RunError where nothing can be written."""
-    secrets = Secrets.of(os.environ)
+def write(folder: Path, run: Run, formats: Sequence[FileFormat], secrets: Secrets) -> tuple[Path, ...]:
+    """Write a file per format into ``folder``, without ``secrets``; return the paths. Raises RunError where nothing can be written."""
     texts = {folder / form.target: _masked(secrets, form.target, form.render(run)) for form in formats}
     for path, text in texts.items():
         atomic_write(path, text)
@@ -89,12 +88,12 @@ def _masked(secrets: Secrets, target: str, text: str) -> str:
     return json.dumps(secrets.masked(json.loads(text)), ensure_ascii=False, indent=1) + "\n" if secrets.values else text
 
 
-def append_step_summary(run: Run) -> None:
-    """Append the Markdown report to the step summary of a CI job, where there is one."""
+def append_step_summary(run: Run, secrets: Secrets) -> None:
+    """Append the Markdown report, without ``secrets``, to the step summary of a CI job, where there is one."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:
         with writable(Path(path)), Path(path).open("a", encoding="utf-8", errors="backslashreplace") as summary:
-            summary.write(Secrets.of(os.environ).mask(markdown.FORMAT.render(run)))
+            summary.write(secrets.mask(markdown.FORMAT.render(run)))
 
 
 def saves_benchmarks(config: pytest.Config) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from pytest_specdec.config import variables
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import accepted_lengths, baselines, commands, judgements, report_files, run_state, waivers
 from pytest_specdec.plugin.options import SETTINGS
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.status import Status
 
 __all__ = ["SummaryPlugin"]
 
@@ -72,12 +76,12 @@ class SummaryPlugin:
         return bool(settings.replay or settings.taken_up) or run_documents.session(RunDirectory(self._root)) == self._session
 
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Gather the run; one in which nothing could be judged, be it of one variant, is no success."""
+        """Gather the run; one in which nothing could be judged, be it of one variant, or whose capture ended in an error, is no success."""
         self._run = self._gathered()
         if self._config.pluginmanager.getplugin("terminalreporter") is None:
             self._write(self._run)
         report_files.add_benchmarks(self._config, self._run)
-        if exitstatus == pytest.ExitCode.OK and self._run.red:
+        if exitstatus == pytest.ExitCode.OK and (self._run.red or (self._run.status and self._run.status.error)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _gathered(self) -> Run:
@@ -85,7 +89,7 @@ class SummaryPlugin:
         plan, environment = run_documents.read_plan(directory), _or_none(run_documents.read_environment, directory)
         gated = baselines.notes(settings.baselines, plan.config, environment)
         status = _or_none(run_documents.read_status, directory)
-        noticed = status.warnings if status else ()
+        noticed = (*_error(status), *status.warnings) if status else ()
         capabilities = _or_none(run_documents.read_capabilities, directory) or {}
         untested = table.untested_routes(capabilities)
         state = run_state.state_or_error(self._config)  # the controller of several processes has none yet
@@ -130,12 +134,17 @@ class SummaryPlugin:
         """Write the files and return a line for each; a replay writes into --specdec-run-dir only."""
         settings = self._config.stash[SETTINGS]
         folder = settings.run_dir if settings.replay else self._root
-        report_files.append_step_summary(run)
+        secrets = self._secrets()
+        report_files.append_step_summary(run, secrets)
         if folder is None:
             return ()
-        paths = report_files.write(folder, run, self._formats)
+        paths = report_files.write(folder, run, self._formats, secrets)
         lines = tuple(f"{path.stem}: {commands.typed(path, self._config)}" for path in paths)
         return (*lines, *self._baseline(folder, run))
+
+    def _secrets(self) -> Secrets:
+        state = run_state.state_or_error(self._config)
+        return Secrets.of(os.environ) if isinstance(state, str) else variables.secrets_of(state.config.text)
 
     def _baseline(self, folder: Path, run: Run) -> tuple[str, ...]:
         """Update the baseline file where the option says so; write a candidate where there is none."""
@@ -177,6 +186,12 @@ def _or_none(read: Callable[[RunDirectory], T], directory: RunDirectory) -> T | 
         return read(directory)
     except RunError:
         return None
+
+
+def _error(status: Status) -> tuple[str, ...]:
+    """Return the error of a capture that misses nothing, on one line: no test has it then."""
+    lines = [line.strip() for line in status.error.splitlines()]
+    return (f"THE CAPTURE ENDED IN AN ERROR: {'; '.join(lines)}",) if lines and not status.missing else ()
 
 
 def _print(reporter: pytest.TerminalReporter, lines: Sequence[terminal.Line]) -> None:

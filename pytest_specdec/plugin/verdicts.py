@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import pytest
 
-from pytest_specdec.errors import RunError
+from pytest_specdec.errors import RunError, ScoreError
 from pytest_specdec.files import captured as stored
 from pytest_specdec.files import codec
 from pytest_specdec.judge import registry
@@ -130,13 +130,14 @@ def _leave_out(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoReturn:
 
 
 def _read(item: pytest.Item, run: RunState, read: Callable[[], _Read]) -> _Read:
-    """Return what ``read`` does; what is missing in the run is the error of the test's setup."""
+    """Return what ``read`` does; what is missing or unsound is the error of the test's setup."""
     try:
         return read()
     except RunError as error:
         missing = error
     # Outside the except block, or pytest would show the cause a second time.
-    return _refuse(item, run, "not captured", str(missing), cause=missing.found or str(missing))
+    kind = "invalid" if isinstance(missing, ScoreError) else "not captured"
+    return _refuse(item, run, kind, str(missing), cause=missing.found or str(missing))
 
 
 def _check_control(item: pytest.Item, run: RunState, whole: Captured, measured: Captured | CapturedRun) -> None:

@@ -77,6 +77,23 @@ def test_chat_is_probed_as_the_config_asks_for_reasoning(arm):
     assert found.support["logprobs"] is FeatureSupport.HONOURED
 
 
+def prompt_listed(*beside):
+    """Every prompt token's own log-probability, and those of ``beside``."""
+
+    def reply(prompt):
+        lists = [{str(token): {"logprob": math.log(0.5), "rank": 1}, **{str(t): {"logprob": -2.0} for t in beside}} for token in prompt]
+        return {"choices": [{"prompt_logprobs": lists}]}
+
+    return reply
+
+
+@pytest.mark.parametrize("beside, support", [((), FeatureSupport.IGNORED), ((99, 98, 97, 96), FeatureSupport.HONOURED)])
+def test_a_list_of_the_scored_token_alone_is_no_route_to_scores(beside, support):
+    server = Server(prompt_listed(*beside))
+    server.running = True
+    assert CapabilityProbe(server, 4096)._scored(warm(()), ScoringRoute.PROMPT_LOGPROBS) is support
+
+
 HALF, UNLISTED = math.log(0.5), -7.0
 
 

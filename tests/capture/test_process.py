@@ -304,7 +304,8 @@ def test_a_container_is_run_and_ended_by_name(start, log, tmp_path, monkeypatch)
     said(log, "running")
     server.stop(5.0)
     name = command.argv[command.argv.index("--name") + 1]
-    run, stop = (tmp_path / "calls").read_text().splitlines()
+    run, stop, running = (tmp_path / "calls").read_text().splitlines()[:3]
+    assert running == f"ps --quiet --filter name=^/?{name}$"
     assert run.startswith(f"run --rm --name {name} --network host --gpus all --ipc host ")
     assert " --env SECRET " in run
     assert " --volume /m:/m:ro " in run

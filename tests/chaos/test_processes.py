@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -15,12 +16,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_specdec.capture.server import orphans, watchdog
+from pytest_specdec.capture.server import orphans, ports, watchdog
 from pytest_specdec.capture.server import server as arm_server
 from pytest_specdec.capture.server.process import ServerProcess
 from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
+from pytest_specdec.engines import docker
 from pytest_specdec.engines.protocol import Command, ServerSetup
-from pytest_specdec.errors import CaptureError
+from pytest_specdec.errors import CaptureError, EngineError
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.files.secrets import Secrets
@@ -29,6 +31,10 @@ from pytest_specdec.model.workload import Depth
 
 SLEEP = (sys.executable, "-S", "-c", "import time; time.sleep(600)")
 PLAN = Plan(config="c", engine="e", model="m", depth=Depth.SMOKE, pairs=(), workloads=(), judgements=(), boots=(), estimate_s=0.0)
+
+
+def row(fault, expected, *values):
+    return pytest.param(*values, id=fault, marks=pytest.mark.chaos(fault, expected=expected, quick=True))
 
 
 def python(code, **fields):
@@ -308,3 +314,97 @@ def test_a_process_that_cannot_be_ended_is_an_error(start, monkeypatch, seen):
             server.stop(0.0)
     went_on = server.wait(30.0)
     seen("an error with its number, and the watchdog goes on" if went_on else "an error, and the server lives on")
+
+
+DOCKER = """#!/bin/sh
+here=$(dirname "$0")
+echo "$1" >> "$here/calls"
+case "$1" in
+run) touch "$here/alive"; echo running; exec sleep 600 ;;
+ps) PS; [ -e "$here/alive" ] && echo 0123456789ab; exit 0 ;;
+stop) STOP; rm -f "$here/alive" ;;
+kill) KILL; rm -f "$here/alive" ;;
+esac
+"""
+NAME = "specdec-0123456789ab"
+
+
+@pytest.fixture
+def container(tmp_path, monkeypatch):
+    """Put a docker on PATH whose container is a file, and which does as it is told; return the command that runs it."""
+
+    def install(*, stop="true", kill="true", ps="true"):
+        program = tmp_path / "bin" / "docker"
+        program.parent.mkdir()
+        program.write_text(DOCKER.replace("STOP", stop).replace("KILL", kill).replace("PS", ps))
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+        stop_argv = ("docker", "stop", NAME)
+        return Command(argv=("docker", "run"), stop=stop_argv, kill=docker.kill(NAME), running=docker.running(NAME), container=NAME)
+
+    return install
+
+
+@pytest.mark.parametrize(
+    "lies",
+    [
+        row("docker stop works", "gone", {}),
+        row("docker stop fails, the client dies of its signal", "killed by name", {"stop": "exit 1"}),
+        row("docker stop hangs", "killed by name", {"stop": "exec sleep 600"}),
+        row("docker stop says that it stopped, and did not", "killed by name", {"stop": "exit 0"}),
+        row("docker stop and docker kill fail", f"an error that names {NAME}", {"stop": "exit 1", "kill": "exit 1"}),
+        row("docker hangs, whatever it is asked", f"an error that names {NAME}", dict.fromkeys(("stop", "kill", "ps"), "exec sleep 600")),
+        row("docker ps fails", f"an error that names {NAME}", {"stop": "exit 1", "ps": "exit 1"}),
+    ],
+)
+def test_a_container_is_gone_when_docker_says_so(tmp_path, monkeypatch, container, lies, seen):
+    monkeypatch.setattr("pytest_specdec.capture.server.process._KILL_S", 0.3)
+    monkeypatch.setattr("pytest_specdec.capture.server.process._ASK_S", 0.3)
+    server = ServerProcess(container(**lies), tmp_path / "logs" / "0-arm.log")
+    alive, calls = tmp_path / "bin" / "alive", tmp_path / "bin" / "calls"
+    while not alive.exists():
+        time.sleep(0.01)
+    try:
+        server.stop(0.3)
+    except CaptureError as error:
+        outcome = f"an error that names {NAME}" if NAME in error.found and NAME in error.remedy else str(error)
+    else:
+        outcome = "left running" if alive.exists() else "killed by name" if "kill" in calls.read_text() else "gone"
+    seen(outcome)
+
+
+@pytest.mark.chaos("a container of a capture that was killed together with its watchdog", expected="killed by name", quick=True)
+def test_an_orphaned_container_is_killed(run, stranger, tmp_path, container, seen):
+    container()
+    (tmp_path / "bin" / "alive").touch()
+    swept(run, stranger, noted(stranger, container=NAME))
+    seen("left running" if (tmp_path / "bin" / "alive").exists() else "killed by name")
+
+
+@pytest.mark.parametrize("name", ["--help", "web", f"{NAME}; reboot", 7])
+@pytest.mark.chaos("a note that names a container which is none of ours", expected="docker is not called", quick=True)
+def test_a_container_of_another_name_is_left_alone(run, stranger, tmp_path, container, name, seen):
+    container()
+    swept(run, stranger, noted(stranger, container=name))
+    seen("docker is called" if (tmp_path / "bin" / "calls").exists() else "docker is not called")
+
+
+@pytest.mark.parametrize(
+    "exec_",
+    [
+        row("docker exec prints bytes that are no UTF-8", "nobody is blamed", "printf '\\377\\376socket'"),
+        row("docker exec hangs", "docker does not say what a container has open", "exec sleep 600"),
+        row("docker exec fails", "nobody is blamed", "exit 1"),
+    ],
+)
+def test_a_container_that_does_not_say_what_it_has_open_blames_nobody(start, monkeypatch, exec_, seen):
+    monkeypatch.setattr(ports, "_LOOK_S", 0.3)
+    with socket.socket() as listening:
+        listening.bind((ports.HOST, 0))
+        listening.listen()
+        server = start(Command(argv=SLEEP, look=("sh", "-c", exec_), container=NAME))
+        try:
+            blamed = ports.foreign_listener(server, listening.getsockname()[1])
+        except EngineError as error:
+            blamed = error.what
+    seen(blamed or "nobody is blamed")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import os
+import random
 import shlex
+import string
 import sys
 from dataclasses import replace
 from urllib.parse import quote
@@ -13,17 +15,22 @@ from urllib.parse import quote
 import pytest
 
 from pytest_specdec.capture import runner
+from pytest_specdec.capture.client import Client
+from pytest_specdec.capture.server import attached, readiness
 from pytest_specdec.capture.server.process import ServerProcess
 from pytest_specdec.config.variables import filled
 from pytest_specdec.engines import registry
-from pytest_specdec.engines.protocol import Command
+from pytest_specdec.engines.protocol import Command, ServerSetup
+from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.status import State, Status
+from pytest_specdec.model.workload import Request, Route
 from pytest_specdec.report.escape import printable
 from tests.capture.conftest import FakeEngine
 from tests.capture.test_remaining import planned
+from tests.chaos.raw_server import RawServer, always, response
 
 KEY = 'it\'s a "key"/of+mine'
 SPELLINGS = {
@@ -74,3 +81,42 @@ def test_hostile_text_commands_nothing(hostile, seen):
     shown = printable(hostile)
     harmless = shown.isprintable() and not shown.lstrip().startswith("::") and "##[" not in shown
     seen("neutralised" if harmless else repr(shown))
+
+
+TOKEN = "".join(random.Random(7).choices(string.ascii_letters + string.digits + "-_.", k=1_282))
+REFUSALS = {
+    "a refusal in JSON": response(json.dumps({"error": {"message": f"no such token {TOKEN}"}}), "403 Forbidden"),
+    "a refusal in text": response(f"no such token {TOKEN}", "403 Forbidden", kind="text/plain"),
+    "a web page that has it in its title": response(f"<html><head><title>{TOKEN}</title></head></html>", "403 Forbidden", kind="text/html"),
+}
+ANSWERS = {
+    "a text where JSON should be": response(json.dumps(TOKEN)),
+    "a field of another type": response(json.dumps({"choices": [{"index": 0, "token_ids": TOKEN}]})),
+    "an error that echoes it": response(json.dumps({"error": {"message": TOKEN}}), "500 Internal Server Error"),
+    "a web page": REFUSALS["a web page that has it in its title"],
+}
+
+
+def pieces(text):
+    return [TOKEN[start : start + 8] for start in range(len(TOKEN) - 7) if TOKEN[start : start + 8] in text]
+
+
+@pytest.mark.parametrize("how", REFUSALS)
+@pytest.mark.chaos("a gateway refuses the key and quotes it, 1,282 characters", expected="no piece of it", quick=True)
+def test_no_piece_of_a_refused_key_is_shown(how, seen):
+    with RawServer(always(REFUSALS[how])).running() as server:
+        setup = ServerSetup(model="m", port=server.port, secrets=Secrets(values=(TOKEN,)), headers={"X-Gate": TOKEN})
+        error = attached.refused(setup, readiness.look(setup, "/v1/models", seconds=5.0))
+    assert "refuses the key" in str(error)
+    seen(f"{pieces(str(error))}" if pieces(str(error)) else "no piece of it")
+
+
+@pytest.mark.parametrize("how", ANSWERS)
+@pytest.mark.chaos("a server quotes the key where its answer should be", expected="no piece of it", quick=True)
+def test_no_piece_of_a_quoted_key_is_stored(how, seen):
+    with RawServer(always(ANSWERS[how])).running() as server:
+        client = Client(ServerSetup(model="m", port=server.port, secrets=Secrets(values=(TOKEN,))), VllmDialect(), model="m")
+        sent = client.send(Request(id="a", route=Route.COMPLETIONS, body={"prompt": "A"}), streamed=False, deadline_s=5.0)
+        client.close()
+    assert sent.answer.error
+    seen(f"{pieces(sent.answer.error)}" if pieces(sent.answer.error) else "no piece of it")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_specdec.config import load
+from pytest_specdec.config import load, variables
 from pytest_specdec.config.variables import expand, filled
 from pytest_specdec.errors import ConfigError
 
@@ -129,3 +129,62 @@ def test_where_no_variable_may_stand_the_error_says_so(tmp_path, line, path):
         load.load(tmp_path / "c.yaml")
     assert f'c.yaml:3  {path}: found "${{V}}", expected' in caught.value.what
     assert "write it out: variables stand in the texts of engine" in caught.value.what
+
+
+PRIVATE = """
+engine:
+  kind: attach
+  model: ${MODEL}
+  headers: {Cookie: "session=${SESSION}", X-Subscription: "${SUBSCRIPTION}"}
+  body: {model: "${MODEL}", metadata: [{team: "${TEAM}"}]}
+  env: {DATABASE: "${DATABASE}", HF_HOME: "${SCRATCH}/hf", COUNT: "${COUNT}"}
+baseline: {url: "http://${HOST}"}
+variants: {v: {url: http://b, headers: {X-Route: "${ROUTE}"}, args: {fault: "${FAULT}"}}}
+scorer: {kind: attach, model: m, headers: {X-Team: "${TEAM}"}}
+"""
+VALUES = {
+    "MODEL": "Qwen/Qwen3-32B",
+    "SESSION": "c2Vzc2lvbg",
+    "SUBSCRIPTION": "0f1e2d3c4b5a",
+    "TEAM": "platform",
+    "DATABASE": "postgres://u:pw@h/db",
+    "SCRATCH": "/scratch/me",
+    "COUNT": "4096",
+    "HOST": "gpu-7:8000",
+    "ROUTE": "fast-lane",
+    "FAULT": "accept-all",
+}
+
+
+@pytest.mark.parametrize("more, public", [("", set()), ("public: [TEAM, ROUTE]", {"TEAM", "ROUTE"})])
+def test_what_headers_bodies_and_environments_take_is_secret_by_any_name(more, public):
+    """Models, paths and short numbers stay readable, and so does what the config names as public."""
+    masked = variables.secrets_of(PRIVATE + more, VALUES)
+    secret = {name for name, value in VALUES.items() if masked.mask(f"<{value}>") != f"<{value}>"}
+    assert secret == {"SESSION", "SUBSCRIPTION", "TEAM", "DATABASE", "ROUTE"} - public
+
+
+@pytest.mark.parametrize("name", ["Cookie", "Ocp-Apim-Subscription-Key", "X-Api-Token", "X-Anything", "Authorization"])
+@pytest.mark.parametrize("part", ["engine", "baseline", "variants.v"])
+def test_a_header_that_is_written_out_is_refused_and_not_shown(tmp_path, name, part):
+    layers = {"engine": "", "baseline": "", "variants.v": ""} | {part: f"headers: {{{name}: open-barley}}"}
+    engine, baseline, variant = layers.values()
+    text = f"engine: {{kind: attach, model: m, {engine}}}\nbaseline: {{{baseline}}}\nvariants: {{v: {{{variant}}}}}\n"
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="written out") as caught:
+        load.load(tmp_path / "c.yaml")
+    assert f"{part}.headers.{name}: found a" in str(caught.value)
+    assert "open-barley" not in str(caught.value)
+
+
+def test_harmless_headers_may_be_written_out(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("engine: {kind: attach, model: m, headers: {User-Agent: gate/1, x-title: nightly}}\nvariants: {v: {}}\n")
+    assert load.load(path).engine.headers == {"User-Agent": "gate/1", "x-title": "nightly"}
+
+
+def test_a_public_variable_that_nothing_takes_is_refused(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("engine: {kind: attach, model: m, headers: {X-Team: '${TEAM}'}}\nvariants: {v: {}}\npublic: [TAEM]\n")
+    with pytest.raises(ConfigError, match=r"TAEM, which nothing in the config takes.*did you mean 'TEAM'"):
+        load.load(path)

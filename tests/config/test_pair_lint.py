@@ -271,7 +271,7 @@ def attached(engine="", baseline="url: 'http://a:1'", mine="url: 'http://b:1'"):
     [
         attached(),
         attached(engine=", url: 'http://a:1'", baseline="", mine="body: {speculate: true}"),
-        attached(mine="url: 'http://a:1', headers: {x-route: fast}"),
+        attached(mine="url: 'http://a:1', headers: {accept-language: fast}"),
         attached(mine="url: 'http://b:1', args: {draft: model, draft-tokens: 3}"),
     ],
 )

@@ -77,6 +77,9 @@ def test_a_container_gets_what_every_engine_needs(config):
     (name,) = values(argv, "--name")
     assert made.stop == ("docker", "stop", "--time", "20", name)
     assert made.kill == ("docker", "kill", name)
+    assert made.running == ("docker", "ps", "--quiet", "--filter", f"name=^/?{name}$")
+    assert made.container == name
+    assert docker.is_name(name)
     assert made.look == ("docker", "exec", name, "sh", "-c", "ls -l /proc/[0-9]*/fd")
     assert "--entrypoint" not in argv
 

@@ -96,7 +96,7 @@ def scores():
 
 
 def _scores(arm: str, under: str = "baseline") -> tuple[Score, ...]:
-    position = Position(token_id=7, logprob=-0.123456789, top_ids=(7, 9), top_logprobs=(-0.123456789, float("-inf")))
+    position = Position(token_id=7, logprob=-0.123456789, top_ids=(7, 9, 11), top_logprobs=(-0.123456789, -2.5, float("-inf")))
     return (
         Score(request_id="chat-00", arm=arm, under=under, positions=(position, position)),
         Score(request_id="chat-01", pass_index=1, arm=arm, under=under, positions=(), prompt_token_ids=(3, 4)),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.errors import RunError
+from pytest_specdec.errors import RunError, ScoreError
 from pytest_specdec.files import captured, run_documents, transcripts
 from pytest_specdec.model.baseline import Gate, Slo
 from pytest_specdec.model.captured import Capabilities
@@ -40,6 +40,14 @@ def test_a_judge_sees_everything_that_the_run_has(run, plan, scores):
     assert set(found.draft_scores) == {"v", "control"}
     assert set(found.capabilities) == set(ARMS)
     assert (found.alpha, found.family, found.pair.name) == (1e-5, "greedy", "v")
+
+
+def test_scores_of_the_scored_token_alone_reach_no_judge(run, plan, scores):
+    """Every token would be the best one listed: a judge would count 0 wrong tokens whatever the variant emitted."""
+    alone = [replace(p, top_ids=p.top_ids[:1], top_logprobs=p.top_logprobs[:1]) for p in scores("v")[0].positions]
+    transcripts.write_scores(run, "baseline", "v", "greedy-mixed", [replace(scores("v")[0], positions=tuple(alone))])
+    with pytest.raises(ScoreError, match="token 0"):
+        captured.read(run, plan, plan.judgements[0], ())
 
 
 def test_gates_of_other_variants_and_workloads_are_left_out(run, plan):

@@ -18,6 +18,7 @@ from pytest_specdec.model.plan import Plan
 from pytest_specdec.model.status import Progress, Status
 from pytest_specdec.model.transcript import Score, Transcript
 from pytest_specdec.model.verdict import Verdict
+from pytest_specdec.model.workload import Request
 
 VALUES = [Plan, Transcript, Score, Status, Progress, Environment, Capabilities, Verdict, Gate]
 
@@ -26,9 +27,13 @@ JSON_VALUES = st.recursive(
 )
 
 
+INTEGERS = st.integers(1 - 2**63, 2**63 - 1)
+FLOATS = st.floats(-1e39, 1e39) | st.sampled_from((float("inf"), float("-inf")))
+
+
 def values_of(hint):
     """Values of any annotation that the model uses."""
-    plain = {str: st.text(), int: st.integers(), float: st.floats(allow_nan=False), bool: st.booleans(), object: JSON_VALUES}
+    plain = {str: st.text(), int: INTEGERS, float: FLOATS, bool: st.booleans(), object: JSON_VALUES}
     if hint in plain:
         return plain[hint]
     if is_dataclass(hint):
@@ -71,7 +76,22 @@ def test_what_is_not_finite_is_a_word():
     assert codec.encode(gate)["log_ratios"] == ["inf", "-inf"]
 
 
+@pytest.mark.parametrize("levels, fine", [(99, True), (101, False), (5_000, False)])
+def test_free_json_is_nested_as_deep_as_requests_have_it(levels, fine):
+    deep = 0
+    for _ in range(levels):
+        deep = [deep]
+    data = {"id": "a", "route": "completions", "body": {"x": deep}}
+    if fine:
+        codec.decode(Request, data)
+    else:
+        with pytest.raises(RunError, match="this is no Request"):
+            codec.decode(Request, data)
+
+
 WRONG = [
+    ({"state": "complete", "wall_s": 1e308}, "wall_s", "1e+308", "a number of at most 1e+39"),
+    ({"state": "complete", "boots": 10**400}, "boots", "a longer number", "a whole number of at most 9.223372e+18"),
     ({}, "state", "nothing", "a value"),
     ({"state": "done"}, "state", "'done'", "one of running, complete, incomplete"),
     ({"state": "complete", "boots": True}, "boots", "True", "a whole number"),

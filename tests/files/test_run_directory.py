@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_specdec.errors import RunError
+from pytest_specdec.files import run_directory
 from pytest_specdec.files.run_directory import RunDirectory, atomic_write, safe
 
 
@@ -75,3 +78,35 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
     with pytest.raises(RunError, match=r"cannot be written\n.*x.txt\n.*No space left"):
         atomic_write(tmp_path / "a" / "x.txt", "new\n")
     assert [path.read_text() for path in (tmp_path / "a").iterdir()] == ["old\n"]
+
+
+def sparse(path):
+    with path.open("wb") as file:
+        file.truncate(2**31)
+
+
+PLACED = {
+    "a folder": lambda path: path.mkdir(),
+    "a pipe": os.mkfifo,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "Too many levels of symbolic links": lambda path: path.symlink_to(path),
+    "2,147,483,648 bytes": sparse,
+}
+
+
+@pytest.mark.parametrize("found", PLACED)
+def test_only_a_regular_file_of_some_size_is_read(tmp_path, found):
+    """A pipe would be waited for, an endless file would fill the memory."""
+    PLACED[found](tmp_path / "a")
+    with pytest.raises(RunError, match="the file cannot be read") as caught:
+        run_directory.read_bytes(tmp_path / "a")
+    assert caught.value.found == found
+
+
+def test_a_regular_file_is_read_as_it_is_and_through_a_link(tmp_path):
+    (tmp_path / "a").write_bytes(b"one\r\ntwo\n")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    assert run_directory.read_bytes(tmp_path / "b") == b"one\r\ntwo\n"
+    assert run_directory.read_text(tmp_path / "b") == "one\ntwo\n"
+    with pytest.raises(FileNotFoundError):
+        run_directory.read_bytes(tmp_path / "c")

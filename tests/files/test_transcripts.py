@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_specdec.errors import RunError
+from pytest_specdec.errors import RunError, ScoreError
 from pytest_specdec.files import transcripts
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.transcript import Position, Score
@@ -85,6 +86,39 @@ def test_a_damaged_file_is_told_with_its_line(directory, damage, where, what, tr
     assert (caught.value.what, caught.value.where) == (what, f"{path}{where}")
 
 
+def test_the_answers_of_another_arm_are_refused(directory, transcript):
+    transcripts.write(directory, transcript("v"))
+    path = directory.transcript("w", "greedy-mixed")
+    path.parent.mkdir(parents=True)
+    directory.transcript("v", "greedy-mixed").rename(path)
+    with pytest.raises(RunError, match="another arm") as caught:
+        transcripts.read(directory, "w", "greedy-mixed")
+    assert (caught.value.where, caught.value.found, caught.value.expected) == (f"{path}:1", "arm 'v'", "arm 'w'")
+
+
+@pytest.mark.parametrize("changed", ["under", "arm", "workload"])
+def test_scores_of_something_else_are_refused(directory, scores, changed):
+    place = {"under": "baseline", "arm": "v", "workload": "w"}
+    transcripts.write_scores(directory, *place.values(), scores("v"))
+    other = {**place, changed: "other"}
+    directory.scores(*other.values()).parent.mkdir(parents=True, exist_ok=True)
+    directory.scores(*place.values()).rename(directory.scores(*other.values()))
+    with pytest.raises(RunError, match="these are other scores") as caught:
+        transcripts.read_scores(directory, *other.values())
+    assert (caught.value.found, caught.value.expected) == (f"{changed} {place[changed]!r}", f"{changed} 'other'")
+
+
+def test_a_row_that_stands_twice_is_refused_with_both_lines(directory, transcript, scores):
+    answers = transcript("v").answers
+    transcripts.write(directory, transcript("v", answers=(*answers, answers[1])))
+    transcripts.write_scores(directory, "baseline", "v", "w", (*scores("v"), scores("v")[1]))
+    with pytest.raises(RunError, match="twice") as caught:
+        transcripts.read(directory, "v", "greedy-mixed")
+    assert (caught.value.where.rpartition(":")[2], caught.value.found) == ("5", "request chat-01, pass 0, as in line 3")
+    with pytest.raises(RunError, match="twice"):
+        transcripts.read_scores(directory, "baseline", "v", "w")
+
+
 def test_the_file_is_json_lines_that_any_program_reads(directory, transcript):
     transcripts.write(directory, transcript("v"))
     text = directory.transcript("v", "greedy-mixed").read_text(encoding="utf-8")
@@ -102,20 +136,25 @@ def test_scores_are_read_as_they_were_written_to_seven_digits(directory, scores)
     assert [score.key for score in read] == [("chat-00", 0), ("chat-01", 1)]
     assert (read[0].arm, read[0].under) == ("v", "org/d")
     assert [score.prompt_token_ids for score in read] == [(), (3, 4)]
-    assert read[0].positions[0] == Position(token_id=7, logprob=-0.1234568, top_ids=(7, 9), top_logprobs=(-0.1234568, float("-inf")))
+    top = (-0.1234568, -2.5, float("-inf"))
+    assert read[0].positions[0] == Position(token_id=7, logprob=-0.1234568, top_ids=(7, 9, 11), top_logprobs=top)
 
 
 def test_absent_scores_are_none_at_all(directory):
     assert transcripts.read_scores(directory, "baseline", "v", "w") == ()
 
 
-LOGPROBS = st.floats(max_value=0.0, allow_nan=False)
+LOGPROBS = st.lists(st.floats(min_value=-1e38, max_value=0.0, allow_nan=False), min_size=1, max_size=8)
 POSITIONS = st.builds(
-    Position,
-    token_id=st.integers(0, 10**6),
-    logprob=LOGPROBS,
-    top_ids=st.lists(st.integers(0, 10**6)).map(tuple),
-    top_logprobs=st.lists(LOGPROBS).map(tuple),
+    lambda logprobs, place, first: Position(
+        token_id=first + place % len(logprobs),
+        logprob=sorted(logprobs)[::-1][place % len(logprobs)],
+        top_ids=tuple(range(first, first + len(logprobs))),
+        top_logprobs=tuple(sorted(logprobs)[::-1]),
+    ),
+    logprobs=LOGPROBS,
+    place=st.integers(0, 7),
+    first=st.integers(0, 10**6),
 )
 
 
@@ -128,6 +167,24 @@ def test_rounding_twice_changes_nothing(tmp_path_factory, positions, name):
     transcripts.write_scores(directory, "baseline", "v", "w", once)
     assert transcripts.read_scores(directory, "baseline", "v", "w") == once
     assert all(a.logprob == pytest.approx(b.logprob, rel=1e-6) for a, b in zip(once[0].positions, positions, strict=True))
+
+
+@pytest.mark.parametrize(
+    "position, found",
+    [
+        (Position(token_id=7, logprob=math.nan, top_ids=(7, 9), top_logprobs=(math.nan, -2.0)), "a log-probability of nan"),
+        (Position(token_id=7, logprob=-0.5, top_ids=(7,), top_logprobs=(-0.5,)), "lists one token"),
+        (Position(token_id=7, logprob=-0.5, top_ids=(), top_logprobs=()), "lists 0 tokens"),
+    ],
+)
+def test_a_score_that_is_no_distribution_is_refused_with_its_token(directory, position, found):
+    sound = Position(token_id=7, logprob=-0.5, top_ids=(7, 9), top_logprobs=(-0.5, -2.0))
+    scores = [Score(request_id="a", arm="v", under="baseline", positions=(sound, position))]
+    transcripts.write_scores(directory, "baseline", "v", "w", scores)
+    with pytest.raises(ScoreError, match="no distributions") as caught:
+        transcripts.read_scores(directory, "baseline", "v", "w", top_tokens=20)
+    assert caught.value.where.endswith(":2  request a, pass 0, token 1 (id 7)")
+    assert found in caught.value.found
 
 
 @pytest.mark.parametrize("line", ["[]", '{"request_id":"a","pass_index":0}', '{"request_id":"a","pass_index":0,"positions":[[1,2]]}', "7"])

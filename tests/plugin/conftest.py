@@ -106,7 +106,7 @@ def written(plan, directory, tell):
 
 
 def scores(arm, under, workload):
-    positions = tuple(Position(token_id=token, logprob=-0.1, top_ids=(token,), top_logprobs=(-0.1,)) for token in (1, 2, 3))
+    positions = tuple(Position(token_id=token, logprob=-0.1, top_ids=(token, 9), top_logprobs=(-0.1, -3.0)) for token in (1, 2, 3))
     return tuple(Score(request_id=request.id, arm=arm, under=under, positions=positions) for request in workload.requests)
 
 

@@ -82,3 +82,26 @@ def test_sigterm_ends_a_capture_cleanly(project, monkeypatch):
 def test_the_deadline_reaches_the_capture(project):
     project.tests().run("--specdec-deadline=90.5")
     assert project.captures[0]["deadline_s"] == 90.5
+
+
+ENDS_BADLY = """
+
+def ends_badly(config, plan, directory, *, deadline_s, tell):
+    fake(config, plan, directory, deadline_s=deadline_s, tell=tell)
+    status = Status(state=State.INCOMPLETE, error="a server could not be ended\\n  found:    the container c still runs")
+    records.write_status(directory, status)
+    return status
+
+
+def pytest_configure(config):
+    record.record, record.resume = ends_badly, resumed
+"""
+
+
+def test_an_error_at_the_end_of_a_whole_capture_is_said_and_no_success(project):
+    """Every test has its answers and none fails: a container that was left running would go unseen."""
+    project.pytester.makeconftest((project.path / "conftest.py").read_text() + ENDS_BADLY)
+    result = project.tests().run()
+    result.assert_outcomes(passed=4)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*ENDED IN AN ERROR: a server could not be ended; found:    the container c still runs"])

@@ -39,6 +39,8 @@ _FINAL = {400, 404, 405, 422, *_DENIED}
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
 """OpenSSL's word for it."""
 _WEB_PAGE = "a web page"
+_MOST_SHOWN = 500
+"""Characters of a refusal that an error shows."""
 _LOOK_S = 2.0
 _PAUSE_S = 0.2
 
@@ -220,7 +222,7 @@ def refused(setup: ServerSetup, reply: Reply) -> BootError:
     if is_untrusted(reply):
         what, remedy = f"the certificate of {setup.url} is not trusted", "set SSL_CERT_FILE to the file of the authority that signed it"
         return BootError(what, where=setup.url, found=reply.text, expected="a certificate of a known authority", remedy=remedy)
-    found = setup.secrets.mask(f"{reply.status}: {web_page(reply.text) or reply.text}"[:500])
+    found = setup.secrets.excerpt(f"{reply.status}: {web_page(reply.text) or reply.text}", _MOST_SHOWN)
     if reply.status in _DENIED:
         what = f"{setup.url} refuses the key" if setup.api_key or setup.headers else f"{setup.url} asks for a key"
         remedy = "set `api_key: ${MY_KEY}` under `engine:`, or `headers` as the server's gateway wants them"

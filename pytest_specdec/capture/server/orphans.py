@@ -1,4 +1,4 @@
-"""Orphans: servers of a capture that was killed together with their watchdogs, found by the notes it orphan."""
+"""Orphans: servers of a capture that was killed together with their watchdogs, found by the notes that it left."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import fcntl
 import json
 import os
 import signal
+import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.server import watchdog
+from pytest_specdec.engines import docker
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory, atomic_write
@@ -26,6 +28,8 @@ __all__ = ["note", "sweep"]
 
 _ATTEMPTS = 40
 """Times that a killed server is looked for, 0.05 s apart."""
+_KILL_S = 10.0
+"""Seconds that docker gets to kill a container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,8 @@ class _Orphan:
     pid: int
     started: int
     marker: str
+    container: str
+    """Empty for a server that runs in none."""
 
 
 def note(path: Path, server: ServerProcess) -> None:
@@ -64,16 +70,17 @@ def note(path: Path, server: ServerProcess) -> None:
         "owner": owner,
         "owner_started": watchdog.stat(owner)[2],
         "command": str(server.command),
+        "container": server.command.container,
     }
     atomic_write(path, json.dumps(document) + "\n")
 
 
 def sweep(root: Path, held: Path | None = None) -> tuple[int, ...]:
-    """End the servers noted in the runs in ``root`` that were left behind; return the processes that were ended.
+    """End the servers noted in the runs in ``root`` that were left behind, and their containers; return the processes that were ended.
 
     A note counts only in a run directory that no capture holds but this one, which holds ``held``, and only from this user, this boot of
     the machine and this namespace of process numbers. A process is known by its number together with its start, or by the marker in its
-    environment, never by its name.
+    environment, never by its name; a container by the random name that it was given.
     """
     ended: list[int] = []
     for folder in sorted({path.parent.parent for path in root.glob("*/servers/*.json")}):
@@ -81,6 +88,8 @@ def sweep(root: Path, held: Path | None = None) -> tuple[int, ...]:
             for path in sorted(folder.glob("servers/*.json")) if is_ours else ():
                 orphan = _read(path)
                 ended += _end(orphan) if orphan else []
+                if orphan and orphan.container:
+                    _end_container(orphan.container)
     return tuple(ended)
 
 
@@ -123,8 +132,14 @@ def _read(path: Path) -> _Orphan | None:
         document = json.loads(path.read_text(encoding="utf-8"))
         is_here = all(document[name] == value for name, value in asdict(_ProcessNamespace.here()).items())
         is_owned = watchdog.stat(int(document["owner"]))[2] == document["owner_started"]
-        orphan = _Orphan(pid=int(document["pid"]), started=int(document["started"]), marker=str(document["marker"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        name = str(document.get("container", ""))
+        orphan = _Orphan(
+            pid=int(document["pid"]),
+            started=int(document["started"]),
+            marker=str(document["marker"]),
+            container=name if docker.is_name(name) else "",
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None  # nothing of ours, torn, or written by another version
     return orphan if is_here and not is_owned else None
 
@@ -139,6 +154,12 @@ def _end(orphan: _Orphan) -> list[int]:
         watchdog.send(signal.SIGKILL, alive)
         time.sleep(0.05)
     return list(ended)
+
+
+def _end_container(name: str) -> None:
+    """Kill a container, whose processes are root's; one that is gone, or a docker that does not answer, is left alone."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(docker.kill(name), stdin=subprocess.DEVNULL, capture_output=True, timeout=_KILL_S, check=False)  # noqa: S603
 
 
 def _is_mine(pid: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pytest_specdec.capture.server.process import ServerProcess
+    from pytest_specdec.engines.protocol import Command
 
 __all__ = ["foreign_listener", "free", "listener", "pinned"]
 
@@ -50,9 +52,9 @@ def _foreign_listener(server: ServerProcess, port: int) -> str:
     own = server.members
     foreign = _reached(port) - {file for pid in own for file in _open_files(Path(f"/proc/{pid}"))}
     if foreign and server.command.look:
-        inside = _inside(server.command.look)
-        foreign = {file for file in foreign if file not in inside}
-        return _listener(foreign) or ("a process outside of the container" if foreign and "socket:[" in inside else "")
+        inside = _inside(server.command)
+        foreign = {file for file in foreign if file not in inside} if "socket:[" in inside else set()
+        return _listener(foreign) or ("a process outside of the container" if foreign else "")
     known = all(_is_readable(pid) for pid in own)
     return _listener(foreign) or ("a process of another user" if foreign and known else "")
 
@@ -81,12 +83,19 @@ def _listener(sockets: Iterable[str]) -> str:
     return ""
 
 
-def _inside(look: tuple[str, ...]) -> str:
-    """Return what the processes of a container have open, as text; empty when it does not answer."""
+def _inside(command: Command) -> str:
+    """Return what the processes of a container have open, as text; what it does not list cannot be told.
+
+    Raises EngineError where docker does not answer: whose port it is would be unknown for the rest of the run.
+    """
     try:
-        return subprocess.run(look, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_LOOK_S, check=False).stdout  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
+        done = subprocess.run(command.look, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LOOK_S, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired) as error:
+        what, expected = "docker does not say what a container has open", f"an answer within {_LOOK_S:.0f} s"
+        remedy = f"run it by hand: docker exec {command.container} true; restart the daemon if that hangs too"
+        found = error.strerror if isinstance(error, OSError) else "no answer"
+        raise EngineError(what, where=shlex.join(command.look), found=str(found), expected=expected, remedy=remedy) from None
+    return done.stdout.decode(errors="replace")
 
 
 def _open_files(process: Path) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -122,6 +123,8 @@ LOG_TAIL = 20
 """Lines of a server's log that an error shows."""
 _KILL_S = 10.0
 """Seconds that the kernel gets to end killed processes, which may hold device memory."""
+_ASK_S = 5.0
+"""Seconds that docker gets to say whether a container runs."""
 
 
 class ServerProcess:
@@ -266,20 +269,26 @@ class ServerProcess:
         self._run(self.command.kill, _KILL_S)
         self._signal(signal.SIGKILL)
         if not _within(_KILL_S, self._is_gone):
-            survivors = ", ".join(map(str, self.members))
-            what = "a server could not be ended"
-            raise CaptureError(
-                what,
-                where=str(self.command),
-                found=f"processes that survive SIGKILL: {survivors}",
-                remedy="look at their state in /proc; a device driver may hold them",
-            )
+            raise self._survival()
+
+    def _survival(self) -> CaptureError:
+        """Return the error for a server that goes on, whatever was done to end it."""
+        what, where = "a server could not be ended", str(self.command)
+        if survivors := ", ".join(map(str, self.members)):
+            remedy = "look at their state in /proc; a device driver may hold them"
+            return CaptureError(what, where=where, found=f"processes that survive SIGKILL: {survivors}", remedy=remedy)
+        found, expected = f"the container {self.command.container} still runs, or docker does not answer", "a container that is gone"
+        return CaptureError(what, where=where, found=found, expected=expected, remedy=f"{shlex.join(self.command.kill)}, and see docker ps")
 
     def _signal(self, number: signal.Signals) -> None:
         watchdog.send(number, self.members)
 
     def _is_gone(self) -> bool:
-        return self.exit_code is not None and not self.members
+        return self.exit_code is not None and not self.members and not self._is_contained()
+
+    def _is_contained(self) -> bool:
+        """Whether the container runs, or may run: the end of the client that started it says nothing of it."""
+        return bool(self.command.running) and self._run(self.command.running, _ASK_S) != ""
 
     def _announce_log(self, max_s: float) -> None:
         spellings = self.command.secrets.spellings
@@ -301,18 +310,30 @@ class ServerProcess:
                 os.close(self._pipe)
                 self._pipe = -1
             for child in self._children:
-                with suppress(subprocess.TimeoutExpired), self._collecting:
-                    child.wait(_KILL_S)
+                with self._collecting:
+                    self._collect(child)
             if self._children and self._children[0].returncode != 0:
                 watchdog.strike_out(str(self.log), [text.encode() for text in self.command.secrets.spellings])
 
+    def _collect(self, child: subprocess.Popen[bytes]) -> None:
+        try:
+            child.wait(_KILL_S)
+        except subprocess.TimeoutExpired:
+            # The watchdog has become the command that kills a container: a docker that hangs must not stay as a process.
+            if child is self._children[0] and self.command.kill:
+                child.kill()
+                child.wait()
+
     @staticmethod
-    def _run(argv: tuple[str, ...], seconds: float) -> None:
-        if argv:
-            try:
-                subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False)  # noqa: S603
-            except (OSError, subprocess.TimeoutExpired):
-                return  # whether anything survived is looked at next
+    def _run(argv: tuple[str, ...], seconds: float) -> str | None:
+        """Return what a command printed; None where it failed, which is looked into by asking whether anything survived."""
+        if not argv:
+            return None
+        try:
+            result = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False)  # noqa: S603
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return result.stdout.decode(errors="replace").strip() if result.returncode == 0 else None
 
 
 def _within(seconds: float, is_so: Callable[[], bool]) -> bool:

@@ -15,11 +15,13 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_specdec.capture.sse import ReceivedResponse
+from pytest_specdec.capture.timed.stamper import find_head
+from pytest_specdec.capture.transport import MAX_BYTES, MAX_PARTS, decompressor, inflated
 from pytest_specdec.errors import CaptureError
 from pytest_specdec.model.transcript import ClientLoad
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = ["CLOSED", "OVERDUE", "TOO_MUCH", "WHOLE", "LoadSamples", "RawRequest", "Stamped", "StampedResponse", "response", "send"]
 
@@ -190,39 +192,67 @@ def response(sent_ns: int, ended_ns: int, end: str, stamps_ns: Sequence[int], pa
     Each piece of the body has the stamp of the read that brought its last byte.
     """
     received = b"".join(parts)
-    head, blank, body = received.partition(b"\r\n\r\n")
-    if not blank:
+    found = find_head(received)
+    if found is None:
         if received and end in {WHOLE, CLOSED}:
             msg = f"no head of a response: {received[:100]!r}"
             raise ValueError(msg)
         nothing = ReceivedResponse(stamps_s=(), parts=())
         return StampedResponse(sent_s=sent_ns / 1e9, done_s=ended_ns / 1e9, end=end, whole=False, status=None, headers=(), received=nothing)
-    status, headers = _head(head)
-    ends = list(accumulate(map(len, parts)))
-    begins = len(head) + len(blank)
+    start, stop, begins = found
+    status, headers = _head(received[start:stop])
     fields = dict(headers)
     chunked = "chunked" in fields.get("transfer-encoding", "").lower()
-    pieces = list(_chunks(body)) if chunked else [(0, len(body))]
     ends_itself = chunked or "content-length" in fields
-    read, kept = [], []
-    for start, stop in pieces:
-        for low, high, number in _by_read(ends, begins + start, begins + stop):
-            read.append(stamps_ns[number] / 1e9)
-            kept.append(received[low:high])
+    whole = end == WHOLE or (end == CLOSED and not ends_itself)
     done_ns = stamps_ns[-1] if end in {WHOLE, CLOSED} else ended_ns
+    pieces = _chunks(received, begins) if chunked else ((begins, len(received)),)
+    body = _body(received, pieces, list(accumulate(map(len, parts))), stamps_ns)
     return StampedResponse(
         sent_s=sent_ns / 1e9,
         done_s=done_ns / 1e9,
         end=end,
-        whole=end == WHOLE or (end == CLOSED and not ends_itself),
+        whole=whole,
         status=status,
         headers=headers,
-        received=ReceivedResponse(stamps_s=tuple(read), parts=tuple(kept)),
+        received=_decoded(body, fields.get("content-encoding", "").lower(), whole=whole),
     )
 
 
+def _body(received: bytes, pieces: Iterable[tuple[int, int]], ends: Sequence[int], stamps_ns: Sequence[int]) -> ReceivedResponse:
+    """Return the ``pieces`` of a body, read by read. Raises ValueError where there are more than anything has."""
+    read, kept = [], []
+    for start, stop in pieces:
+        for low, high, number in _by_read(ends, start, stop):
+            read.append(stamps_ns[number] / 1e9)
+            kept.append(received[low:high])
+        if len(kept) > MAX_PARTS:
+            msg = f"a body of more than {MAX_PARTS:,} parts"
+            raise ValueError(msg)
+    return ReceivedResponse(stamps_s=tuple(read), parts=tuple(kept))
+
+
+def _decoded(body: ReceivedResponse, encoding: str, *, whole: bool) -> ReceivedResponse:
+    """Return the body as it was before a server compressed it unasked, each part with its stamp. Raises ValueError when it cannot be."""
+    if encoding in {"", "identity"}:
+        return body
+    decoder, read, kept, size = decompressor(encoding), [], [], 0
+    for at_s, part in zip(body.stamps_s, body.parts, strict=True):
+        for decoded in inflated(decoder, part):
+            size += len(decoded)
+            if size > MAX_BYTES:
+                msg = f"a body of more than {MAX_BYTES:,} bytes"
+                raise ValueError(msg)
+            read.append(at_s)
+            kept.append(decoded)
+    if whole and not decoder.eof:
+        msg = f"a truncated {encoding} body"
+        raise ValueError(msg)
+    return ReceivedResponse(stamps_s=tuple(read), parts=tuple(kept))
+
+
 def _head(head: bytes) -> tuple[int, tuple[tuple[str, str], ...]]:
-    first, *lines = head.decode("latin-1").split("\r\n")
+    first, *lines = (line.removesuffix("\r") for line in head.decode("latin-1").split("\n"))
     version, _, rest = first.partition(" ")
     code = rest[:3]
     if not version.startswith("HTTP/1.") or not code.isdecimal():
@@ -232,9 +262,11 @@ def _head(head: bytes) -> tuple[int, tuple[tuple[str, str], ...]]:
     return int(code), tuple((name.strip().lower(), value.strip()) for name, _, value in fields)
 
 
-def _chunks(body: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where the data of each chunk begins and ends; up to where the body breaks off. Raises ValueError where a size is none."""
-    at = 0
+def _chunks(body: bytes, at: int) -> Iterator[tuple[int, int]]:
+    """Yield where the data of each chunk begins and ends, the first one ``at`` a place; up to where the body breaks off.
+
+    Raises ValueError where a size is none.
+    """
     while (end := body.find(b"\r\n", at)) >= 0:
         size = body[at:end].partition(b";")[0].strip()
         try:

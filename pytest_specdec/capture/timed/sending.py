@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["TimedRequest", "answers", "is_possible"]
 
 _HTTP = 80
-_OK = 200
+_OK, _REDIRECT = 200, 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +69,10 @@ def _exchange(client: Client, one: TimedRequest, response: StampedResponse) -> E
     if response.end == TOO_MUCH:
         return failed(f"answered outside the protocol: a body of more than {MAX_BYTES:,} bytes", FailureKind.ERROR)
     if response.malformed:
-        return failed(f"answered outside the protocol: {response.malformed}", FailureKind.ERROR)
+        return failed(client.error_text(f"answered outside the protocol: {response.malformed}"), FailureKind.ERROR)
     if response.status is None or not response.whole:
         return failed(f"connection lost: {response.end}", FailureKind.DIED)
-    if response.status != _OK:
+    if not _OK <= response.status < _REDIRECT:
         return failed(_reason(client, response), None if turns_away(response.status) else FailureKind.ERROR)
     return Exchange(sent_s=response.sent_s, done_s=response.done_s, status=response.status, received=response.received)
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _READ = 1 << 16
 _MOST = 64 * 1024**2
 """Bytes of one answer, as everywhere else."""
+_MOST_READS = 1 << 20
+"""Reads of one answer: each takes memory of its own."""
 _TICK_NS = 100_000_000
 """Between two looks at deadlines."""
 _SHORT = 4
@@ -36,8 +38,27 @@ _SHORT = 4
 _TAIL = 4096
 _LAST_CHUNK = re.compile(rb"\r\n0+(?:;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)*\r\n\Z")
 """The end of a chunked body (RFC 9112, section 7.1), trailers included."""
-_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
-_CHUNKED = re.compile(rb"\r\ntransfer-encoding:[^\r\n]*chunked", re.IGNORECASE)
+_LENGTH = re.compile(rb"\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\ntransfer-encoding:[^\r\n]*chunked", re.IGNORECASE)
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
+"""A line may end in a line feed alone (RFC 9112, section 2.2)."""
+_INTERIM = re.compile(rb"HTTP/1\.\d 1\d\d\b")
+"""100 Continue, 103 Early Hints and their like come before the response (RFC 9110, section 15.2)."""
+_BODILESS = re.compile(rb"HTTP/1\.\d (?:204|304)\b")
+_MOST_HEAD = 1 << 18
+"""Bytes before the body."""
+_MOST_DIGITS = 12
+"""Of a length that can be: a longer one is more than the most, whatever it is."""
+
+
+def find_head(received: bytes) -> tuple[int, int, int] | None:
+    """Return where the head of the response begins and ends, and where its body begins; None before all of it has come."""
+    start = 0
+    while blank := _HEAD_END.search(received, start):
+        if not _INTERIM.match(received, start):
+            return start, blank.start(), blank.end()
+        start = blank.end()
+    return None
 
 
 class Exchange:
@@ -143,7 +164,7 @@ class Stamper:
         exchange.stamps.append(clock())
         exchange.parts.append(part)
         exchange.received += len(part)
-        if exchange.missing is None and part[-4:] != b"\r\n\r\n" and len(part) > _SHORT and exchange.received < _MOST:
+        if exchange.missing is None and part[-4:] != b"\r\n\r\n" and len(part) > _SHORT and not self._is_too_much(exchange):
             return
         self._look_for_the_end(exchange, part)
 
@@ -153,7 +174,7 @@ class Stamper:
             exchange.stamps.pop()
             exchange.parts.pop()
             self._finish(exchange, "closed")
-        elif exchange.received >= _MOST:
+        elif self._is_too_much(exchange):
             self._finish(exchange, "too much")
         elif exchange.missing is None:
             self._finish_behind_last_chunk(exchange)
@@ -164,17 +185,26 @@ class Stamper:
             if exchange.missing <= 0:
                 self._finish(exchange, "whole")
 
+    @staticmethod
+    def _is_too_much(exchange: Exchange) -> bool:
+        return exchange.received >= _MOST or len(exchange.stamps) >= _MOST_READS
+
     def _take_head(self, exchange: Exchange) -> None:
         received = b"".join(exchange.parts)
-        head, blank, body = received.partition(b"\r\n\r\n")
-        if not blank:
+        found = find_head(received)
+        if found is None:
+            if exchange.received > _MOST_HEAD:
+                self._finish(exchange, "no end of its head")
             return
+        start, end, begin = found
+        head = received[start:end]
         length = _LENGTH.search(head)
         if _CHUNKED.search(head):
             exchange.missing = None
             self._finish_behind_last_chunk(exchange)
-        elif length:
-            exchange.missing = int(length[1]) - len(body)
+        elif length or _BODILESS.match(head):
+            digits = length[1].lstrip(b"0") if length and not _BODILESS.match(head) else b""
+            exchange.missing = (int(digits or b"0") if len(digits) <= _MOST_DIGITS else _MOST) - (len(received) - begin)
             if exchange.missing <= 0:
                 self._finish(exchange, "whole")
         else:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from itertools import cycle, islice, pairwise
+from itertools import cycle, islice
 from typing import TYPE_CHECKING
 
 from pytest_specdec.doctor.contract.clause import Clause, broken, kept, not_claimed, unchecked
 from pytest_specdec.doctor.contract.visit import TOP, NoAnswerError
+from pytest_specdec.model.soundness import ROUNDING, flaw
 from pytest_specdec.model.transcript import ScoringRoute
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CLAUSES"]
 
-_ROUNDING = 1e-3
-"""Nats, and probability, by which sums and log-probabilities of one server may be off."""
 _SINGLE = 1e-3
 """Nats at most between a token's log-probability as reported and as scored, in single precision."""
 _HALF, _FAR = 0.05, 1.0
@@ -75,18 +74,11 @@ def _unsound(positions: Sequence[Position], ids: Sequence[int], top: int) -> str
 
 def _unsound_position(position: Position, top: int) -> str:
     logprobs = position.top_logprobs
-    if len(logprobs) != len(position.top_ids) or not 0 < len(logprobs) <= top:
+    if len(logprobs) > top:
         return f"lists {len(logprobs)} tokens, asked for {top}"
-    if any(b > a for a, b in pairwise(logprobs)):
-        return f"is not ranked: {logprobs}"
-    if (total := math.fsum(map(math.exp, logprobs))) > 1 + _ROUNDING:
+    if (total := math.fsum(math.exp(min(logprob, 0.0)) for logprob in logprobs)) > 1 + ROUNDING:
         return f"has probabilities that sum to {total:.4f}"
-    own = dict(zip(position.top_ids, logprobs, strict=True)).get(position.token_id)
-    if own is not None and abs(own - position.logprob) > _ROUNDING:
-        return f"has token {position.token_id} at {position.logprob:.4f} and in the list at {own:.4f} nats"
-    if own is None and position.logprob > logprobs[0] + _ROUNDING:
-        return "has a token above the best one listed"
-    return ""
+    return flaw(position, top_tokens=top)
 
 
 def _gaps(positions: Sequence[Position], reported: Sequence[float]) -> list[float]:

@@ -1,0 +1,55 @@
+"""Soundness of a score: what a distribution at one token must hold before anything is judged by it."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.model.transcript import Position
+
+__all__ = ["LOWEST", "ROUNDING", "flaw", "is_logprob"]
+
+ROUNDING = 1e-3
+"""Nats, and probability, by which log-probabilities of one server and their sums may be off."""
+LOWEST = -1e39
+"""Below every number of single precision, which some engines write in place of minus infinity."""
+_ALL = -0.01
+"""Nats: a token of more has nearly all the probability, so that its server may list nothing beside it."""
+
+
+def flaw(position: Position, *, top_tokens: int) -> str:
+    """Return why a position is no distribution; empty where it is one.
+
+    ``top_tokens`` is how many were asked for. A list of the scored token alone leaves open how far below the best one it is, unless that
+    token has nearly all the probability.
+    """
+    ids, logprobs, own = position.top_ids, position.top_logprobs, position.logprob
+    if not logprobs or len(ids) != len(logprobs):
+        return f"lists {len(ids)} tokens with {len(logprobs)} log-probabilities"
+    if not all(map(is_logprob, logprobs)):
+        return f"lists a log-probability of {next(value for value in logprobs if not is_logprob(value))}"
+    if not math.isfinite(logprobs[0]):
+        return "lists no best token: its log-probability is not finite"
+    if any(after > before + ROUNDING for before, after in pairwise(logprobs)):
+        return "lists tokens that are not ranked by falling probability"
+    if len(logprobs) < min(2, top_tokens) and logprobs[0] < _ALL:
+        return f"lists one token, at {logprobs[0]:.4g} nats, where {top_tokens} were asked for: a better one may be missing"
+    return _own_flaw(own, ids.index(position.token_id) if position.token_id in ids else None, logprobs)
+
+
+def is_logprob(value: float) -> bool:
+    """Whether ``value`` can be a log-probability; minus infinity can."""
+    return value == -math.inf or LOWEST <= value <= ROUNDING
+
+
+def _own_flaw(own: float, place: int | None, logprobs: Sequence[float]) -> str:
+    """Hold the scored token's log-probability against the list; nan is that of an unlisted one, where the route lists top tokens only."""
+    if place is None:
+        fits = math.isnan(own) or (is_logprob(own) and own <= logprobs[0] + ROUNDING)
+        return "" if fits else f"has a log-probability of {own}, the best one listed has {logprobs[0]:.4g}"
+    listed = logprobs[place]
+    return "" if own == listed or abs(own - listed) <= ROUNDING else f"has a log-probability of {own}, and of {listed:.4g} in the list"
