@@ -8,7 +8,7 @@ correct verify step ``P(recovered | x) = max(0, 1 - q(x)/p(x))``: earlier window
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -124,8 +124,9 @@ def _normalised(weight: Floats) -> Floats:
 
 
 def _at(distribution: TokenDistribution, here: Bools) -> TokenDistribution:
-    arrays = {field.name: value for field in fields(distribution) if isinstance(value := getattr(distribution, field.name), np.ndarray)}
-    return replace(distribution, **{name: value[here] for name, value in arrays.items()})
+    values = {field.name: getattr(distribution, field.name) for field in fields(distribution)}
+    arrays: dict[str, Any] = {name: value[here] for name, value in values.items() if isinstance(value, np.ndarray)}
+    return replace(distribution, **arrays)
 
 
 def _log_payoffs(distribution: TokenDistribution, m: Floats, allowance: float) -> Floats:
