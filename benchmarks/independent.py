@@ -39,13 +39,16 @@ class MadeUpDistributions:
         return MadeUpDistributions(raw_p=self.raw_p, raw_q=self.raw_q, p=p, q=q)
 
 
-def made_up(random: np.random.Generator) -> MadeUpDistributions:
-    """Return distributions of two kinds: three in five Zipf-like, the others with one token that has most of the mass."""
+def made_up(random: np.random.Generator, error: float = 0.95) -> MadeUpDistributions:
+    """Return distributions of two kinds: three in five Zipf-like, the others with one token that has most of the mass.
+
+    The draft's logits are off by ``error`` nats.
+    """
     steepness = random.uniform(0.85, 1.6, size=(CONTEXTS, 1))
     logits = -steepness * np.log(np.arange(1, VOCABULARY + 1)) + random.normal(size=(CONTEXTS, VOCABULARY)) * 0.6
     peaked = random.random(CONTEXTS) < 0.4
     logits[peaked, 0] += random.uniform(1.0, 6.0, size=int(peaked.sum()))
-    guess = logits + random.normal(size=logits.shape) * 0.95
+    guess = logits + random.normal(size=logits.shape) * error
     shuffled = random.permuted(np.tile(np.arange(VOCABULARY), (CONTEXTS, 1)), axis=1)
     p, q = (_softmax(np.take_along_axis(one, shuffled, axis=1)) for one in (logits, guess))
     return MadeUpDistributions(raw_p=p, raw_q=q, p=p, q=q)

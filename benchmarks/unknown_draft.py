@@ -5,7 +5,7 @@ a remainder and the windows. Printed are median tokens to an alarm of the panel 
 the token's own distribution, and of the whole panel, which also learns from the windows of earlier tokens. Once every context is new, once
 sixteen come again and again. Then the size of the whole panel on correct servers, and tokens until acceptance alone differs from that of a
 known-good run, which judges the rule and not the distribution. Writes ``benchmarks/results/unknown_draft.json`` and ``.md``; ``--quick`` is
-small and writes nothing.
+small and writes nothing, ``--only FORM`` measures one form of power anew.
 """
 
 from __future__ import annotations
@@ -156,10 +156,12 @@ def alarms(one: Whole, name: str, table: Table, seed: Sequence[int], *, again: b
     return found
 
 
-def power(drawn: Mapping[str, Whole], table: Table) -> Iterator[dict[str, object]]:
-    """Yield how soon each fault is seen."""
+def power(drawn: Mapping[str, Whole], table: Table, only: str = "") -> Iterator[dict[str, object]]:
+    """Yield how soon each fault is seen, in the form ``only`` or in all."""
     for again in (False, True):
         for drafter, one in drawn.items():
+            if only not in {"", f"{drafter}, {AGAIN if again else NEW}"}:
+                continue
             for number, name in enumerate(RULES):
                 if name == HEALTHY:
                     continue
@@ -258,15 +260,22 @@ def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few and short runs: that it works, not how well")
-    scale, begun = QUICK if parser.parse_args().quick else FULL, time.perf_counter()
+    parser.add_argument(
+        "--only", default="", choices=("", *(f"{drafter}, {contexts}" for contexts in (NEW, AGAIN) for drafter in DRAFTERS))
+    )
+    options = parser.parse_args()
+    scale, begun = QUICK if options.quick else FULL, time.perf_counter()
     texts = written(scale.texts, np.random.default_rng(1))
-    drawn = {drafter: whole(texts, drafter, RULES) for drafter in DRAFTERS}
+    drawn = {
+        drafter: whole(texts, drafter, RULES) for drafter in DRAFTERS if options.only in {"", f"{drafter}, {NEW}", f"{drafter}, {AGAIN}"}
+    }
     table = Table(
         scale=scale,
-        seats=grid(_bank(drawn[DRAFTERS[0]]), SURROGATE, windows=True, k=K),
+        seats=grid(_bank(next(iter(drawn.values()))), SURROGATE, windows=True, k=K),
     )
     kept = True
-    for part in (acceptance(drawn), power(drawn, table), size(drawn, table)):
+    parts = (acceptance(drawn), power(drawn, table), size(drawn, table))
+    for part in (power(drawn, table, options.only),) if options.only else parts:
         for place, rows in groupby(part, key=lambda row: (row["table"], row.get("form"))):
             found = []
             for row in rows:

@@ -14,6 +14,7 @@ from pytest_specdec.judge.tolerance import logit_noise
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.stats import duplicates, penalties
+from pytest_specdec.stats.jumps import JUMP_RATE
 from pytest_specdec.stats.logprob_noise import INVALID_ABOVE
 from pytest_specdec.stats.request_params import SamplingParams, sampling_params
 from pytest_specdec.stats.token_distribution import NOISE, Processing, raw_distribution, requested
@@ -148,8 +149,11 @@ class _AnswerPart:
     slots: VerifySlots
 
 
-def gather(captured: Captured, *, scoring_bias: float = 0.0) -> SamplingData:
-    """Return the judged arm's tokens with distributions and slots, the baseline's taken to the power ``1 + scoring_bias``."""
+def gather(captured: Captured, *, scoring_bias: float = 0.0, jump_rate: float = JUMP_RATE) -> SamplingData:
+    """Return the judged arm's tokens with distributions and slots, the baseline's taken to the power ``1 + scoring_bias``.
+
+    A correct server may have any other distribution at the share ``jump_rate`` of all positions.
+    """
     scores = {score.key: score for score in captured.scores.get(captured.arm, ())}
     bodies = {request.id: sampling_params(request.body) for request in captured.workload.requests}
     draft = drafting(captured)
@@ -175,7 +179,8 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0) -> SamplingData:
         return SamplingData(skipped=lines, draft_distribution=draft.unknown)
     calibration = logit_noise(captured)
     noise = min(max(NOISE, calibration.noise or 0.0), INVALID_ABOVE)
-    observed = _observed(captured, parts, draft, noise, scoring_bias)
+    numerics = _Numerics(noise=noise, jump_rate=jump_rate, scoring_bias=scoring_bias)
+    observed = _observed(captured, parts, draft, numerics)
     return SamplingData(
         observed=observed,
         answers=len(parts),
@@ -229,13 +234,25 @@ def _slots(answer: Answer, draft: DraftSource) -> VerifySlots:
     return replace(slots_from_windows(windows, tokens, lambda start: draft.drafted(answer, start)), implied=told is None)
 
 
-def _observed(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSource, noise: float, scoring_bias: float) -> Observed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Numerics:
+    """How far a correct server's distribution may lie from the scored one."""
+
+    noise: float
+    """Standard deviation of log-probabilities, in nats."""
+    jump_rate: float
+    """Largest share of positions with any other distribution, 0..1."""
+    scoring_bias: float
+    """Power of the scored distribution, less 1."""
+
+
+def _observed(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSource, numerics: _Numerics) -> Observed:
     distribution_of = raw_distribution(
         [position for part in parts for position in part.positions], captured.workload.top_tokens, captured.vocabulary
     )
     processing = _processing(parts, distribution_of.ids, captured.penalty_window)
-    upright = processing.biased(scoring_bias) if scoring_bias else processing
-    distribution = requested(distribution_of, upright, noise)
+    upright = processing.biased(numerics.scoring_bias) if numerics.scoring_bias else processing
+    distribution = requested(distribution_of, upright, numerics.noise, numerics.jump_rate)
     slots = joined([part.slots for part in parts])
     answers = [part.answer for part in parts]
     view = draft.view(answers, slots, distribution_of.ids, distribution, processing)

@@ -8,13 +8,14 @@ correct verify step ``P(recovered | x) = max(0, 1 - q(x)/p(x))``: earlier window
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pytest_specdec.stats import betting
 from pytest_specdec.stats.betting import Bettor
-from pytest_specdec.stats.fault_models import Fault
+from pytest_specdec.stats.draft_distribution import at_drafts
+from pytest_specdec.stats.fault_models import CATALOGUE, Fault
 from pytest_specdec.stats.verify_slots import REMAINDER
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, TokenDistribution
     from pytest_specdec.stats.verify_slots import Observed
 
-__all__ = ["ADAPTIVE_BETTORS", "ALLOWANCE", "AdaptiveBettor", "AdaptiveInputs", "inside", "log_payoffs", "rates"]
+__all__ = ["ADAPTIVE_BETTORS", "ALLOWANCE", "GUESSES", "AdaptiveBettor", "AdaptiveInputs", "guess", "inside", "log_payoffs", "rates"]
 
 ALLOWANCE = 0.01
 """How far a correct server's distribution p' may lie from the scored p at every context anew: the root of ``sum p (p'/p - 1)^2``."""
@@ -77,8 +78,13 @@ ADAPTIVE_BETTORS = (
 )
 
 
+GUESSES = tuple(one for one in CATALOGUE if one.name in {"lenient acceptance 1.25 p/q", "lenient acceptance 1.05 p/q"})
+"""Faults that are bet on with the learned rates as a guess at the draft's distribution: more of them earned no more."""
+OF_GUESS = " of drafts as accepted before"
+
+
 def log_payoffs(observed: Observed, *, allowance: float = ALLOWANCE) -> tuple[Bettor, ...]:
-    """Return the bettors of ADAPTIVE_BETTORS, equal weights; none without contexts and previous tokens.
+    """Return the bettors of ADAPTIVE_BETTORS and GUESSES, equal weights; none without contexts and previous tokens.
 
     Tokens come in the order in which they are judged, answer by answer. Where windows are unknown nothing is learned of recovered tokens,
     and every token counts for a draft slot. Valid for every distribution p' within ``allowance`` of p inside the core: by Cauchy and
@@ -87,13 +93,32 @@ def log_payoffs(observed: Observed, *, allowance: float = ALLOWANCE) -> tuple[Be
     if observed.contexts is None or observed.previous is None:
         return ()
     slots, learned = observed.slots, rates(observed, observed.contexts, observed.previous)
-    return tuple(
+    adapted = tuple(
         bettor
         for adaptive in ADAPTIVE_BETTORS
         for bettor in _bettors(
             adaptive, observed.distribution, learned, slots.bonus_slot if adaptive.bonus else slots.draft_slot | ~slots.known, allowance
         )
     )
+    return (*adapted, *_guesses(observed, learned, allowance))
+
+
+def guess(distribution: TokenDistribution, learned: AdaptiveInputs) -> Floats:
+    """Return the draft's distribution as learned, ``q ~ p (1 - rate)`` [N, K+1], p itself where no windows are known.
+
+    A correct server recovers x with chance ``max(0, 1 - q(x)/p(x))``: so q falls short of p by the rate. By how much it is above p
+    elsewhere does not show; that mass is spread in proportion.
+    """
+    return _normalised(inside(distribution) * np.maximum(1.0 - learned.rate, LEAST_ACCEPTED))
+
+
+def _guesses(observed: Observed, learned: AdaptiveInputs, allowance: float) -> Iterator[Bettor]:
+    here = observed.slots.draft_slot
+    part, p, q = _at(observed.distribution, here), inside(observed.distribution)[here], guess(observed.distribution, learned)[here]
+    for one in GUESSES:
+        paid = np.zeros(observed.tokens)
+        paid[here] = _log_payoffs(part, at_drafts(one, p, q), allowance)
+        yield Bettor(name=one.name + OF_GUESS, fault=Fault.RULE, weight=1.0, log_payoffs=paid, guessed=True)
 
 
 def _bettors(
@@ -124,8 +149,9 @@ def _normalised(weight: Floats) -> Floats:
 
 
 def _at(distribution: TokenDistribution, here: Bools) -> TokenDistribution:
-    arrays = {field.name: value for field in fields(distribution) if isinstance(value := getattr(distribution, field.name), np.ndarray)}
-    return replace(distribution, **{name: value[here] for name, value in arrays.items()})
+    values = {field.name: getattr(distribution, field.name) for field in fields(distribution)}
+    arrays: dict[str, Any] = {name: value[here] for name, value in values.items() if isinstance(value, np.ndarray)}
+    return replace(distribution, **arrays)
 
 
 def _log_payoffs(distribution: TokenDistribution, m: Floats, allowance: float) -> Floats:
@@ -148,6 +174,8 @@ LEAST_PROBABILITY = 1e-7
 """Least probability whose logarithm is used."""
 RATE_SD = 0.2
 """Typical standard deviation of rates at one context."""
+LEAST_ACCEPTED = 1e-3
+"""Least share of a token's drafts that counts as accepted, 0..1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

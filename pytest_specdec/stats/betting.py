@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from scipy.special import logsumexp, stdtr
 
+from pytest_specdec.stats import jumps
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -31,6 +33,7 @@ __all__ = [
     "ControlDifference",
     "Earnings",
     "WealthProcess",
+    "at_jumps",
     "at_outcome",
     "bet",
     "counterpart",
@@ -132,7 +135,8 @@ def table(distribution: TokenDistribution, m: Floats, noise: float | None = None
 
     Independent noise of standard deviation s in the log-probabilities makes the average distribution
     ``p_i (1 + s^2 (sum p^2 - p_i))`` to second order; each payoff is divided by ``1 + s^2 max(0, sum_i p_i (sum p^2 - p_i) e_i)``,
-    s being ``noise`` or else the distribution's own. The remainder counts as many small tokens there.
+    s being ``noise`` or else the distribution's own. The remainder counts as many small tokens there. Jumps are allowed for as in
+    stats/jumps.py, given the core at their share of what falls into it; they add to the bound of violations.
     """
     return _payoffs(distribution, m, distribution.noise if noise is None else noise, None)
 
@@ -144,7 +148,11 @@ def _payoffs(distribution: TokenDistribution, m: Floats, noise: Floats | float, 
     view = np.where(view.sum(axis=1, keepdims=True) > 0, RESERVE * core.p + (1.0 - RESERVE) * view, core.p)
     widening = 1.0 + np.asarray(noise)[..., None] ** 2 * np.maximum(0.0, (view * core.flattening).sum(axis=1, keepdims=True))
     bets = _at(outcomes, core.bets)
-    inside = np.where(bets, np.log(np.where(bets, _at(outcomes, view), 1.0)) - _at(outcomes, core.log_p) - np.log(widening), 0.0)
+    paid = np.log(np.where(bets, _at(outcomes, view), 1.0)) - _at(outcomes, core.log_p) - np.log(widening)
+    if core.jump_rate is not None:
+        at_jumps = jumps.least_favourable(np.where(core.bets, view / widening, 0.0), core.p, core.jump_rate)
+        paid = np.minimum(paid + _at(outcomes, at_jumps), jumps.log_largest(distribution.jump_rate))
+    inside = np.where(bets, paid, 0.0)
     if core.bound is None:
         return inside
     rare, elsewhere = _outside(distribution, core.bound, m)
@@ -169,20 +177,28 @@ class _Core:
     """[N, K+1], see ``_flattening``."""
     bound: Floats | None
     """[N], the bound of violations, 1 where none is possible; None where that is everywhere."""
+    jump_rate: Floats | None
+    """[N], share of tokens inside the core that a jump may have brought; None without jumps."""
 
 
 @lru_cache(maxsize=1)  # of the panel's bettors all bet on one distribution, one after the other
 def _core(distribution: TokenDistribution) -> _Core:
     p = _conditioned(distribution.p, distribution.core)
     bets = distribution.core & (p > 0)
-    possible = distribution.violation.any(axis=1)
+    possible, rate = distribution.violation.any(axis=1), distribution.jump_rate
+    mass = np.where(distribution.core, distribution.p, 0.0).sum(axis=1)
     return _Core(
         p=p,
         log_p=np.log(np.where(bets, p, 1.0)),
         bets=bets,
         flattening=_flattening(p),
-        bound=np.where(possible, distribution.violation_bound, 1.0) if possible.any() else None,
+        bound=np.where(possible, _violation_bound(distribution), 1.0) if possible.any() else None,
+        jump_rate=rate / (rate + (1.0 - rate) * np.maximum(mass, rate)) if rate > 0.0 else None,
     )
+
+
+def _violation_bound(distribution: TokenDistribution) -> Floats:
+    return np.minimum(distribution.violation_bound + distribution.jump_rate, 1.0)
 
 
 def _flattening(p: Floats) -> Floats:
@@ -222,14 +238,29 @@ def pointwise(distribution: TokenDistribution, share: float, vocabulary: int, no
     """Return the log payoffs [N] of ``e = 1 - l + l / (V p(x))``, which needs the emitted token's own probability only.
 
     Valid at any K: its mean is at most ``1 - l + l |vocabulary| / V``. An upper bound of p(x) serves where p(x) is bounded only; where
-    truncation leaves no bound nothing is bet.
+    truncation leaves no bound nothing is bet. Jumps are allowed for as if the top tokens were drawn evenly too.
     """
     spread = distribution.noise if noise is None else noise
     known = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
     payoff = 1.0 - share + share / (vocabulary * np.where(known, distribution.chosen_bound, 1.0))
     concentration = (distribution.p[:, :-1] ** 2).sum(axis=1)
     widening = 1.0 + spread**2 * share * np.maximum(0.0, concentration - 1.0 / vocabulary)
-    return np.where(known, np.log(payoff) - np.log(widening), 0.0)
+    evenly = np.full(distribution.p.shape, 1.0 / vocabulary)
+    evenly[:, -1] = max(1.0 - evenly[0, :-1].sum(), 0.0)
+    return np.where(known, at_jumps(distribution, np.log(payoff) - np.log(widening), evenly, share), 0.0)
+
+
+def at_jumps(distribution: TokenDistribution, log_payoffs: Floats, alternative: Floats, share: float) -> Floats:
+    """Return the ``log_payoffs`` [N] of ``1 - l + l a(x)/p(x)`` for a server that jumps, l being ``share`` and a the ``alternative``.
+
+    They are of the emitted token itself; of the remainder's tokens each pays by the remainder's factor, [N, K+1] being the alternative's
+    distribution on the outcomes.
+    """
+    if distribution.jump_rate <= 0.0:
+        return log_payoffs
+    view = (1.0 - share) * distribution.p + share * alternative
+    factors = jumps.least_favourable(view, distribution.p, np.full(len(view), distribution.jump_rate))
+    return np.minimum(log_payoffs + at_outcome(factors, distribution), jumps.log_largest(distribution.jump_rate))
 
 
 def raw_payoffs(distribution: TokenDistribution) -> Floats:
@@ -243,13 +274,14 @@ def raw_payoffs(distribution: TokenDistribution) -> Floats:
     payoff = RESERVE + (1.0 - RESERVE) * distribution.chosen_raw / np.where(whole, distribution.chosen_bound, 1.0)
     raised = (distribution.raw * _flattening(distribution.p)).sum(axis=1)
     widening = 1.0 + np.asarray(distribution.noise) ** 2 * np.maximum(0.0, raised)
-    return np.where(whole, np.log(payoff) - np.log(widening), listed)
+    paid = at_jumps(distribution, np.log(payoff) - np.log(widening), distribution.raw, 1.0 - RESERVE)
+    return np.where(whole, paid, listed)
 
 
 def violations(distribution: TokenDistribution, share: float) -> Floats:
     """Return the log payoffs [N] of ``e = 1 - l + l 1[violation] / bound``: nothing is bet where no outcome is a violation."""
     hit = np.take_along_axis(distribution.violation, distribution.outcome[:, None], axis=1)[:, 0]
-    payoff = 1.0 - share + share * hit / distribution.violation_bound
+    payoff = 1.0 - share + share * hit / _violation_bound(distribution)
     return np.where(distribution.violation.any(axis=1), np.log(payoff), 0.0)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.stats import adaptive_bettors, betting, fault_models
+from pytest_specdec.stats import adaptive_bettors, betting, fault_models, jumps
 from pytest_specdec.stats.betting import Bettor, unweighted
 from pytest_specdec.stats.draft_distribution import SplitRemainder, at_drafts, favourite, hidden_bonus, merged, one_hot, overlap
 from pytest_specdec.stats.duplicates import HAZARDS, hazard
@@ -107,7 +107,7 @@ def leak(observed: Observed, share: float, table: Floats) -> Floats:
     flat = (distribution.p[:, :-1] ** 2).sum(axis=1) - (distribution.p * observed.q)[:, :-1].sum(axis=1)
     widening = 1.0 + np.asarray(distribution.noise) ** 2 * share * np.maximum(0.0, flat)
     paid = np.log(1.0 - share + share * _ratio(distribution, observed.q_chosen)) - np.log(widening)
-    return np.where(_bounded(distribution), paid, listed)
+    return np.where(_bounded(distribution), betting.at_jumps(distribution, paid, observed.q, share), listed)
 
 
 def refined(observed: Observed, stake: Floats) -> Floats:
@@ -308,8 +308,7 @@ def _catalogue(observed: Observed) -> Iterator[Bettor]:
     share = observed.slot_chances.draft * observed.drafted
 
     def paid(m: Floats, accept: Floats) -> Floats:
-        finer = refined(observed, excess(split, accept))
-        return betting.weighed(betting.bet(observed.distribution, m) + finer, share)
+        return betting.weighed(_finer(observed, m, excess(split, accept)), share)
 
     for one in CATALOGUE:
         m = at_drafts(one, observed.distribution.p, observed.q)
@@ -328,11 +327,15 @@ def window(observed: Observed) -> Iterator[Bettor]:
         return
     split = SplitRemainder.of(observed.distribution.p, observed.q).spread()
     accept = fault_models.accepts_once(split, observed)
-    finer = refined(observed, 2.0 * excess(split, accept))
     share = observed.slot_chances.draft * observed.drafted
-    yield unweighted(
-        ReusedNumber.WINDOW.value, Fault.ORDER, betting.weighed(betting.bet(observed.distribution, _ruled(split, accept, 4)) + finer, share)
-    )
+    paid = _finer(observed, _ruled(split, accept, 4), 2.0 * excess(split, accept))
+    yield unweighted(ReusedNumber.WINDOW.value, Fault.ORDER, betting.weighed(paid, share))
+
+
+def _finer(observed: Observed, m: Floats, stake: Floats) -> Floats:
+    """Return the log payoffs [N] of a bettor with view ``m`` [N, K+1], ``refined`` within the remainder."""
+    most = jumps.log_largest(observed.distribution.jump_rate)
+    return np.minimum(betting.bet(observed.distribution, m) + refined(observed, stake), most)
 
 
 def _ruled(split: SplitRemainder, accept: Floats, parts: int = 2) -> Floats:

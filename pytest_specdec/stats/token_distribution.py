@@ -124,6 +124,8 @@ class TokenDistribution:
     noise: Floats | float = NOISE
     """[N] or one for all, of the requested distribution in nats of log-ratio: what the null hypothesis is widened for. Temperature
     divides logits and noise."""
+    jump_rate: float = 0.0
+    """Largest share of positions, 0..1, at which a correct server may have any other distribution (stats/jumps.py)."""
 
     @property
     def information(self) -> float:
@@ -168,7 +170,7 @@ def raw_probabilities(raw: RawDistribution) -> Floats:
     return np.asarray(whole / whole.sum(axis=1, keepdims=True))
 
 
-def requested(raw: RawDistribution, processing: Processing, noise: float = NOISE) -> TokenDistribution:
+def requested(raw: RawDistribution, processing: Processing, noise: float = NOISE, jump_rate: float = 0.0) -> TokenDistribution:
     """Return the distribution that ``processing`` makes of ``raw``, applied exactly once.
 
     Temperature 1 is exact, and so is any where the top tokens are the whole vocabulary. Other temperatures bound the remainder's mass only:
@@ -192,6 +194,7 @@ def requested(raw: RawDistribution, processing: Processing, noise: float = NOISE
         core=np.take_along_axis(distribution.core, order, axis=1),
         violation=np.take_along_axis(distribution.violation, order, axis=1),
         noise=noise / processing.temperature,
+        jump_rate=jump_rate,
     )
 
 

@@ -15,6 +15,7 @@ from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
 from pytest_specdec.stats.betting import wealth_process
 from pytest_specdec.stats.bettors import bettors
+from pytest_specdec.stats.jumps import JUMP_RATE
 from pytest_specdec.stats.penalties import Penalties
 from pytest_specdec.stats.request_params import sampling_params
 from pytest_specdec.stats.token_distribution import NOISE
@@ -141,6 +142,12 @@ def test_the_noise_of_the_control_is_told_and_widens_the_null():
     assert gather(quiet).observed.distribution.noise.tolist() == [NOISE] * gather(quiet).observed.tokens
     mute = with_control(toy_speculation.captured("model"), reported=False)
     assert said_of_noise(sampling.judge(mute)) == "logit noise unknown: the baseline reported no log-probabilities"
+
+
+@pytest.mark.parametrize("asked, null", [({}, JUMP_RATE), ({"jump_rate": 0.0}, 0.0)])
+def test_a_correct_server_may_jump_as_often_as_is_measured_or_taken(asked, null):
+    observed = gather(toy_speculation.captured("model", answers=2), **asked).observed
+    assert observed.distribution.jump_rate == null
 
 
 def test_too_much_noise_leaves_the_difference_to_the_control():

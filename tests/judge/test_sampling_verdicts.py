@@ -35,9 +35,10 @@ def test_sampling_is_suspicious_short_of_its_alarm(short_by, outcome):
 def test_a_suspicious_verdict_says_how_far_it_is_and_what_settles_it():
     captured = toy_speculation.captured("model", "leak", answers=56)
     found = sampling.judge(captured).figures["log10_wealth"]
-    verdict = sampling.judge(replace(captured, alpha=10 ** -(found + 0.4)))
+    alpha = 10 ** -(found + 0.4)
+    verdict = sampling.judge(replace(captured, alpha=alpha))
     assert "acceptance leak of 20%" in verdict.headline
-    assert f"10^{found:.1f} (alarm at {10 ** (found + 0.4):,.0f})" in verdict.headline
+    assert f"10^{found:.1f} (alarm at {1.0 / alpha:,.0f})" in verdict.headline
     assert "--specdec-continue" in verdict.settle
     assert not verdict.rules_out
     assert not verdict.red

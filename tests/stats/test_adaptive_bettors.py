@@ -9,13 +9,14 @@ from benchmarks.bank import zipf
 from benchmarks.detection.faults import RULES
 from benchmarks.simulation import RIGHT, simulate
 from pytest_specdec.stats import adaptive_bettors
-from pytest_specdec.stats.adaptive_bettors import ADAPTIVE_BETTORS, BLOCK, PRIOR_RATE, inside, log_payoffs, tilted_by_counts
+from pytest_specdec.stats.adaptive_bettors import ADAPTIVE_BETTORS, BLOCK, GUESSES, PRIOR_RATE, inside, log_payoffs, tilted_by_counts
 from pytest_specdec.stats.betting import mixture, wealth_process
 from pytest_specdec.stats.bettors import bettors
 
 BANK = zipf(np.random.default_rng(1), positions=12, vocabulary=64, top_tokens=8)
 LN = np.log
 SEATS = [(adaptive, spread) for adaptive in ADAPTIVE_BETTORS for spread in adaptive.spreads]
+AT_THE_BONUS = [*(adaptive.bonus for adaptive, _ in SEATS), *(False for _ in GUESSES)]
 
 
 def drawn(rules=RIGHT, *, seed=0, runs=1, answers=24, tokens=16, windows=True):
@@ -44,12 +45,12 @@ def draft_slot_of_third_block(seen):
     return int(np.flatnonzero(seen.slots.draft_slot & (np.arange(seen.tokens) >= 2 * BLOCK))[5])
 
 
-@pytest.mark.parametrize("view", range(len(SEATS)))
+@pytest.mark.parametrize("view", range(len(AT_THE_BONUS)))
 @pytest.mark.parametrize("noise", [0.0, 0.05])
 def test_whatever_was_learned_the_mean_payoff_is_one(view, noise):
     seen = drawn(RULES["resample-from-p"])
     seen = replace(seen, distribution=replace(seen.distribution, noise=noise))
-    slots = seen.slots.bonus_slot if SEATS[view][0].bonus else seen.slots.draft_slot
+    slots = seen.slots.bonus_slot if AT_THE_BONUS[view] else seen.slots.draft_slot
     at = int(np.flatnonzero(slots & (np.arange(seen.tokens) >= 4 * BLOCK))[3])
     outcomes = range(seen.distribution.p.shape[1])
     paid = np.exp([log_payoffs(with_outcome(seen, at, one), allowance=0.0)[view].log_payoffs[at] for one in outcomes])
@@ -97,7 +98,9 @@ def test_without_windows_nothing_is_known_of_recovered_tokens_and_every_token_co
     assert found.rate == pytest.approx(np.full(seen.distribution.p.shape, PRIOR_RATE))
     assert found.features[:, :, -1] == pytest.approx(0.0)
     assert found.seen[-1].sum() > 0
-    for (adaptive, _), one in zip(SEATS, log_payoffs(seen), strict=True):
+    adapted, guesses = log_payoffs(seen)[: len(SEATS)], log_payoffs(seen)[len(SEATS) :]
+    assert not any(one.log_payoffs.any() for one in guesses)
+    for (adaptive, _), one in zip(SEATS, adapted, strict=True):
         assert (np.abs(one.log_payoffs[BLOCK:]) > 1e-9).mean() == (0.0 if adaptive.bonus else pytest.approx(1.0, abs=0.1))
 
 
@@ -121,12 +124,13 @@ def test_nothing_is_bet_outside_the_core():
         assert one.log_payoffs[~outside].any()
 
 
-def test_a_distribution_within_the_allowance_pays_no_more_than_one():
-    seen = drawn(RULES["accept-all"], answers=60)
+@pytest.mark.parametrize("fault, views", [("accept-all", range(5)), ("lenient", [len(SEATS)])])
+def test_a_distribution_within_the_allowance_pays_no_more_than_one(fault, views):
+    seen = drawn(RULES[fault], answers=60)
     seen = replace(seen, distribution=replace(seen.distribution, noise=0.0))
     at = int(np.flatnonzero(seen.slots.draft_slot)[-1])
     p, allowance = inside(seen.distribution)[at], 0.05
-    for view in range(5):
+    for view in views:
         paid = np.exp(
             [
                 log_payoffs(with_outcome(seen, at, one), allowance=allowance)[view].log_payoffs[at]
@@ -146,6 +150,21 @@ def test_a_fault_that_hides_behind_an_unknown_draft_shows(fault):
     seen = drawn(RULES[fault], answers=256)
     assert wealth_process(log_payoffs(seen)).peak > 2 * LN(1000)
     assert wealth_process(bettors(replace(seen, contexts=None, previous=None))).peak < LN(1000)
+
+
+def test_the_drafts_of_earlier_windows_tell_what_leniency_would_make_of_them():
+    """Against correct servers the same bets lose; without windows there is no guess."""
+    lenient, correct = (log_payoffs(drawn(rules, answers=400))[len(SEATS) :] for rules in (RULES["lenient"], RIGHT))
+    assert min(one.log_wealth for one in lenient) > 2.0
+    assert max(one.log_wealth for one in correct) < 0.0
+
+
+def test_the_guess_at_a_draft_is_near_it_where_it_falls_short():
+    seen = drawn(answers=400)
+    row = np.array([np.flatnonzero((BANK.ids == ids).all(axis=1))[0] for ids in seen.ids])[-200:]
+    found, p, q = adaptive_bettors.guess(seen.distribution, rates(seen))[-200:], BANK.p[row], BANK.q[row]
+    assert found.sum(axis=1) == pytest.approx(1.0)
+    assert np.abs(found - q).sum() < 0.7 * np.abs(p - q).sum()
 
 
 def test_correct_servers_do_not_alarm():
@@ -180,6 +199,6 @@ def test_an_adaptive_bettor_learns_the_slope_of_a_server_that_tilts():
 
 def test_names_tell_the_bettors_apart_and_all_guess():
     paid = log_payoffs(drawn())
-    assert len({one.name for one in paid}) == len(SEATS)
+    assert len({one.name for one in paid}) == len(AT_THE_BONUS)
     assert all(one.guessed for one in paid)
     assert len(mixture(paid)[0]) == len(paid[0].log_payoffs)

@@ -1,0 +1,62 @@
+"""Jumps: a null for servers whose distribution is another one at a small share of positions.
+
+Experts of a mixture flip, and a logit moves by a nat or more. The distribution of an emitted token is then ``(1 - r) p + r J``, J being any
+distribution over top tokens and remainder, and r the rate of jumps at most. Of all these the least favourable one for a bet on m is
+``p* = max((1 - r) p, m / c)``, with c such that it adds up to one, and ``m / p* = min(m / ((1 - r) p), c)`` has a mean of one at most under
+each of them (Huber 1965; Huber and Strassen 1973). A mild bet loses next to nothing, and no token pays more than ``1 / r``.
+
+Within the remainder a jump is taken for one without a direction: there J is in proportion to p.
+"""
+
+from __future__ import annotations
+
+from math import inf, log
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pytest_specdec.stats.token_distribution import Floats
+
+__all__ = ["JUMP_RATE", "largest_payoff", "least_favourable", "log_largest"]
+
+JUMP_RATE = 1e-4
+"""Rate of jumps allowed for where none is measured: one position in 10,000."""
+SHARE_AT_MOST = 0.01
+"""Largest mean payoff of jumps to one token."""
+LEAST = 10.0
+"""Largest payoff of a token where jumps are frequent."""
+TINY = 1e-300
+
+
+def log_largest(rate: float) -> float:
+    """Return the log of the largest payoff of one token; inf without jumps.
+
+    A jump within the remainder may have a direction after all: its mean payoff at every token is then SHARE_AT_MOST, or LEAST times the
+    rate.
+    """
+    return log(max(SHARE_AT_MOST / rate, LEAST)) if rate > 0.0 else inf
+
+
+def largest_payoff(m: Floats, p: Floats, rate: Floats) -> Floats:
+    """Return c [N] with ``sum max((1 - r) p, m / c) = 1`` for views ``m`` and distributions ``p`` [N, K+1] and jumps at the ``rate`` [N].
+
+    It is the largest ``m(A) / (r + (1 - r) p(A))`` over sets A of outcomes, found by Dinkelbach's iteration (1967): from a set to the
+    outcomes that pay more than its value, until no value grows.
+    """
+    usual = (1.0 - rate)[:, None] * p
+    most = m.sum(axis=1) / np.maximum(rate + usual.sum(axis=1), TINY)
+    for _ in range(m.shape[1]):
+        dearer = m > most[:, None] * usual
+        value = np.where(dearer, m, 0.0).sum(axis=1) / (rate + np.where(dearer, usual, 0.0).sum(axis=1))
+        if (value <= most * (1.0 + 1e-12)).all():
+            break
+        most = np.maximum(value, most)
+    return np.asarray(most)
+
+
+def least_favourable(m: Floats, p: Floats, rate: Floats) -> Floats:
+    """Return the log factors [N, K+1] that turn payoffs ``m / p`` into ``m / p*`` for jumps at the ``rate`` [N] > 0."""
+    most = largest_payoff(m, p, rate)[:, None] * p
+    capped = np.log(np.maximum(most, TINY)) - np.log(np.maximum(m, TINY))
+    return np.where(m > 0.0, np.minimum(-np.log1p(-rate)[:, None], capped), 0.0)
