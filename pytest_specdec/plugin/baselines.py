@@ -14,17 +14,19 @@ from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, LAST_RUNS, LEAST_SH
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import accepted_lengths
+from pytest_specdec.report.run import PytestOutcome
 from pytest_specdec.stats.boot_spread import RUN_BOOTS, boot_spread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from pytest_specdec.model.baseline import Environment
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.plugin.accepted_lengths import Results
+    from pytest_specdec.report.run import JudgementResult
 
-__all__ = ["Update", "candidate", "check", "gates", "keep", "measured", "notes", "path", "refused", "update"]
+__all__ = ["Update", "candidate", "check", "gates", "keep", "measured", "not_clean", "notes", "path", "refused", "unclean", "update"]
 
 BOOT_LOG_RATIO = "boot_log_ratio"
 """The figure of a speed verdict that tells how far the baseline's two boots lie apart."""
@@ -47,6 +49,7 @@ FARTHEST = 0.55
 """Of the typical ratio: no floor is lower, however much runs vary. From half of it on a floor in a file could as well be none."""
 NOTABLE = 0.02
 """Change of the typical ratio from which on it is given as the cause of a floor's move, and not what runs vary by."""
+_BROKEN = frozenset({PytestOutcome.FAILED, PytestOutcome.WAIVED})
 TAKEN = frozenset({Outcome.PASS, Outcome.NOT_DECIDED})
 ACCEPT = '--specdec-update-baselines --specdec-accept-regression "why"'
 
@@ -226,7 +229,7 @@ def _same(gates: Iterable[Gate], wanted: Gate) -> Gate | None:
 
 def update(folder: Path, config: str, environment: Environment, results: Results) -> Update | None:
     """Write this run's speed and accepted lengths into the baseline file; None when nothing may be taken."""
-    target = path(folder, config, environment)
+    target, results = path(folder, config, environment), results.clean
     known = _current(stored.read(target), environment)
     speed = _keyed(measured(results.verdicts, known, results.accepted), environment)
     pooled = accepted_lengths.pooled(results, known, environment)
@@ -254,6 +257,33 @@ def _move(before: Gate | None, now: Gate) -> str:
     return f"{about}: at_least {' -> '.join(floors)} ({now.reason}){accepted}"
 
 
+def unclean(judgements: Iterable[JudgementResult]) -> dict[str, str]:
+    """Return, by variant, why its run may become no baseline: it has a correctness failure, or neither greedy nor sampling was judged.
+
+    A lossy mode, whose failures the config has reported alone, is clean without them.
+    """
+    by_pair: dict[str, list[JudgementResult]] = {}
+    for judgement in judgements:
+        by_pair.setdefault(judgement.pair, []).append(judgement)
+    reasons = {pair: _unclean([j for j in results if j.family is not Family.SPEED]) for pair, results in by_pair.items()}
+    return {pair: why for pair, why in reasons.items() if why}
+
+
+def _unclean(results: Sequence[JudgementResult]) -> str:
+    broken = [j for j in results if j.result in _BROKEN and (j.verdict is None or j.verdict.red or j.verdict.outcome is Outcome.SUSPICIOUS)]
+    if broken:
+        return f"it is not clean: {', '.join(dict.fromkeys(j.family.value for j in broken))} failed"
+    if not any(j.judged and j.family in {Family.GREEDY, Family.SAMPLING} for j in results):
+        return "whether its tokens are right was not judged: run suites/greedy or suites/sampling with it"
+    return ""
+
+
+def not_clean(results: Results) -> tuple[str, ...]:
+    """Return a line per variant with speed or acceptance of which nothing is taken for want of right answers."""
+    timed = dict.fromkeys(v.pair for v in results.verdicts if v.family is Family.SPEED and {SPEEDUP, ACCEPTANCE_LENGTH} & set(v.figures))
+    return tuple(f"no baseline of {pair}: {results.unclean[pair]}" for pair in timed if pair in results.unclean)
+
+
 def refused(verdicts: Iterable[Verdict], accepted: str = "") -> tuple[str, ...]:
     """Return a line per verdict on speed or acceptance that is not taken: a failed one only where no regression is ``accepted``."""
     mine = [v for v in verdicts if v.family is Family.SPEED]
@@ -266,7 +296,8 @@ def refused(verdicts: Iterable[Verdict], accepted: str = "") -> tuple[str, ...]:
 
 
 def candidate(folder: Path, environment: Environment, results: Results) -> Path | None:
-    """Write what the baseline file would be as ``baseline-candidate.yaml`` into ``folder``; None when nothing was measured."""
+    """Write what the baseline file would be as ``baseline-candidate.yaml`` into ``folder``; None when nothing may be taken."""
+    results = results.clean
     new = _keyed(measured(results.verdicts, ()), environment)
     pooled = accepted_lengths.pooled(results, (), environment)
     if not new and not pooled:

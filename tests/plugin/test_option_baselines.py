@@ -14,6 +14,7 @@ from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import baselines
 from pytest_specdec.plugin.accepted_lengths import Results
+from pytest_specdec.report.run import JudgementResult, PytestOutcome
 from pytest_specdec.stats.boot_spread import boot_spread
 
 HERE = Environment(engine="reference", engine_version="0", model="target", processor="p", cores=2, memory_gib=8.0)
@@ -21,7 +22,9 @@ HERE = Environment(engine="reference", engine_version="0", model="target", proce
 TEST = (
     "import pytest\nfrom sample import *\n\n@pytest.mark.specdec(CHAT, family='speed')\ndef test_it(specdec_captured, specdec_check):\n"
     "    print('GATES', [(g.figure, g.at_least, g.source) for g in specdec_captured.gates])\n"
-    "    specdec_check(say(specdec_captured, Outcome.NOT_DECIDED, figures={'speedup': 2.0}))\n"
+    "    specdec_check(say(specdec_captured, Outcome.NOT_DECIDED, figures={'speedup': 2.0}))\n\n\n"
+    "@pytest.mark.specdec(CHAT, family='greedy')\ndef test_tokens(specdec_captured, specdec_check):\n"
+    "    specdec_check(say(specdec_captured, Outcome.PASS))\n"
 )
 
 
@@ -300,3 +303,59 @@ def test_what_was_not_timed_or_failed_is_not_taken(tmp_path, verdicts):
 def test_a_speed_of_whole_requests_is_not_taken_and_that_is_said():
     (line,) = baselines.refused([WHOLE])
     assert line.startswith("draft-k3 chat is not taken: answers came in one burst")
+
+
+WRONG = TEST.replace(
+    "Outcome.PASS))", "Outcome.FAIL if specdec_captured.pair.variant.name == 'draft-k3' else Outcome.PASS, names='accept-all'))"
+)
+
+
+@pytest.mark.parametrize(
+    "options, line",
+    [
+        ((), "no baseline of draft-k3: it is not clean: greedy failed"),
+        (("--specdec-update-baselines",), "no baseline of draft-k3: it is not clean: greedy failed"),
+        (("--specdec-update-baselines", "--specdec-accept-regression=meant"), "no baseline of draft-k3: it is not clean: greedy failed"),
+    ],
+    ids=["candidate", "update", "accepted"],
+)
+def test_a_red_run_becomes_no_baseline_whatever_is_accepted(project, options, line):
+    result = project.tests(WRONG).run(*options)
+    assert line in result.outlines
+    written = [*project.path.glob("baselines/tiny/*"), *project.path.glob(".specdec/*/baseline-candidate.yaml")]
+    assert [gate.pair for path in written for gate in gates.read(named(path))] == ["ngram-k3"]
+
+
+def named(path):
+    """A candidate under the name of the machine, as it is moved to be used."""
+    return path if path.name != "baseline-candidate.yaml" else path.rename(path.with_name(f"{HERE.machine}.yaml"))
+
+
+@pytest.mark.parametrize("option", [(), ("--specdec-update-baselines",)], ids=["candidate", "update"])
+def test_a_speed_of_answers_that_were_not_judged_becomes_no_baseline(project, option):
+    result = project.tests(TEST.partition("@pytest.mark.specdec(CHAT, family='greedy')")[0]).run(*option)
+    result.stdout.fnmatch_lines(["no baseline of draft-k3: whether its tokens are right was not judged: run suites/greedy*"])
+    assert not [*project.path.glob("baselines/tiny/*"), *project.path.glob(".specdec/*/baseline-candidate.yaml")]
+
+
+def judged(outcome, result, family=Family.GREEDY):
+    verdict = Verdict(outcome=outcome, family=family, pair="draft-k3", workload="chat", headline="")
+    return JudgementResult(nodeid="", pair="draft-k3", workload="chat", family=family, result=result, verdict=verdict)
+
+
+@pytest.mark.parametrize(
+    "results, clean",
+    [
+        ([judged(Outcome.PASS, PytestOutcome.PASSED)], True),
+        ([judged(Outcome.PASS, PytestOutcome.PASSED, Family.SAMPLING)], True),
+        ([judged(Outcome.PASS, PytestOutcome.PASSED), judged(Outcome.FAIL, PytestOutcome.FAILED, Family.LIVENESS)], False),
+        ([judged(Outcome.PASS, PytestOutcome.PASSED), judged(Outcome.FAIL, PytestOutcome.WAIVED, Family.TOOLS)], False),
+        ([judged(Outcome.PASS, PytestOutcome.PASSED), judged(Outcome.FAIL, PytestOutcome.FAILED, Family.SPEED)], True),
+        ([judged(Outcome.FAIL, PytestOutcome.SKIPPED)], True),  # lossy: reported and not gated
+        ([judged(Outcome.INCONCLUSIVE, PytestOutcome.SKIPPED)], False),
+        ([judged(Outcome.PASS, PytestOutcome.PASSED, Family.STATE)], False),
+        ([judged(Outcome.PASS, PytestOutcome.PASSED), judged(Outcome.SUSPICIOUS, PytestOutcome.FAILED, Family.SAMPLING)], False),
+    ],
+)
+def test_a_variant_is_clean_where_its_tokens_were_judged_and_nothing_failed(results, clean):
+    assert (baselines.unclean(results) == {}) is clean
