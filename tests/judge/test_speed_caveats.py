@@ -106,3 +106,9 @@ def test_a_busy_machine_is_a_reason_of_a_wide_interval_and_said_once():
 def test_a_machine_with_a_core_to_spare_is_not_mentioned(load):
     verdict = speed.judge(crowded(seen(150.0), "speculative", load))
     assert not any("busy" in line for line in (verdict.headline, *verdict.evidence))
+
+
+@pytest.mark.parametrize("load, figures", [(3.0, {"busy_machine"}), (0.5, set())])
+def test_a_busy_machine_is_marked_so_that_its_speed_becomes_no_floor(load, figures):
+    verdict = speed.judge(crowded(seen(), "speculative", load))
+    assert figures == {"busy_machine", "disturbed"} & set(verdict.figures)
