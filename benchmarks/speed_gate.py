@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
     Passes: TypeAlias = npt.NDArray[np.float64]
 
-RUNS = 8_000
-PROMPTED = 4_000
-SERIES = 500
-SEVERAL = 4_000
+RUNS = 4_000
+PROMPTED = 1_000
+SERIES = 200
+SEVERAL = 1_000
 """Runs of several boots."""
 ACCEPTANCE = "Acceptance length, at the threshold: proven and failed are both false"
 COVERAGE = "The printed 95 % interval, by runs in the file"
@@ -369,7 +369,8 @@ def rows() -> list[dict[str, object]]:
         for earlier in (0, 1, 2, 5, 10)
         for sd in BOOT_SDS
     ]
-    floors = [row for slow in (0.0, 0.03) for sd in BOOT_SDS for row in series_rows(boot_sd=sd, outliers=slow)]
+    machines = [*((sd, 0.0) for sd in BOOT_SDS), (0.02, 0.03), (0.05, 0.03)]
+    floors = [row for sd, slow in machines for row in series_rows(boot_sd=sd, outliers=slow)]
     measured = [{"table": title, **cell(**asked)} for title, cells in tables.items() for asked in cells]
     lengths = [accepted(prompts=prompts, concentration=concentration) for prompts in (20, 100) for concentration in (6.0, 30.0)]
     return [*covered, *measured, *floors, *({"table": ACCEPTANCE, **row} for row in lengths)]
