@@ -1,11 +1,11 @@
 """Speed and acceptance of two real pairs, healthy and with planted faults: ``python -m benchmarks.speed_pairs [--configs reference]``.
 
-For each pair the suite of speed is run healthy ``--runs`` times, the first time without a baseline file; each run joins the file, and the
-next is held against it. Each leaves the floors of all until then, lower ones too, and the file says so: they are one measurement, of which
-the first runs alone knew little. Then it is run with planted faults: dead drafts and a slow verify step without a file, as on a new
-machine, and a drafter that falls behind in company against the file of the healthy runs. ``--write`` writes
-benchmarks/results/speed_pairs.{md,json} and, unless something is not as expected, moves the files to baselines/, where every later run of
-the pair on such a machine finds them. The same command goes on where it was interrupted. Leave the machine alone meanwhile.
+For each pair the suites of speed and greedy are run healthy ``--runs`` times, the first time without a baseline file; each run joins the
+file, whose floors follow, and the next is held against it. Then the suite of speed is run with planted faults: dead drafts and a slow
+verify step without a file, as on a new machine, and a drafter that falls behind in company against the file of the healthy runs.
+``--write`` writes benchmarks/results/speed_pairs.{md,json} and, unless something is not as expected, moves the files to baselines/, where
+every later run of the pair on such a machine finds them. The same command goes on where it was interrupted. Leave the machine alone
+meanwhile.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import results
 from pytest_specdec.files import yaml
+from pytest_specdec.model.workload import Family
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -74,8 +75,8 @@ def main() -> int:
     for config in options.configs:
         stored = folder / f"{config}-baselines"
         for number in range(1, options.runs + 1):
-            joined = ("--specdec-update-baselines", *(accepted(number) if number > 1 else ()))
-            found += _run(CONFIGS / f"{config}.yaml", folder / f"{config}-{number}", f"{HEALTHY} {number}", stored, *joined)
+            update = ("--specdec-update-baselines", str(ROOT / "suites" / "greedy"))  # no baseline of tokens that nobody judged
+            found += _run(CONFIGS / f"{config}.yaml", folder / f"{config}-{number}", f"{HEALTHY} {number}", stored, *update)
         for fault in (*NEW_MACHINE, *STORED[config]):
             written = folder / f"{config}-{fault}" / f"{config}.yaml"
             written.parent.mkdir(parents=True, exist_ok=True)
@@ -98,11 +99,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=ROOT / ".specdec" / "speed-pairs", help="of the runs")
     parser.add_argument("--write", action="store_true")
     return parser.parse_args()
-
-
-def accepted(runs: int) -> tuple[str, str]:
-    """Return what lets floors be those of all healthy ``runs`` so far, and keeps the reason."""
-    return "--specdec-accept-regression", f"the floor of {runs} healthy runs together, where fewer of them had left a higher one"
 
 
 def planted(config: str, fault: str) -> dict[str, JSON]:
@@ -140,7 +136,7 @@ def _run(config: Path, run: Path, name: str, stored: Path, *options: str) -> lis
             check=False,
         )
     document = json.loads((run / "run.json").read_text())
-    return [_judged(config.stem, name, one) for one in document["judgements"]]
+    return [_judged(config.stem, name, one) for one in document["judgements"] if one["family"] == Family.SPEED]
 
 
 def _judged(config: str, run: str, judgement: Mapping[str, JSON]) -> Judged:

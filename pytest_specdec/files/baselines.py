@@ -23,8 +23,9 @@ SCHEMA = "urn:pytest-specdec:baseline:2"
 _OLDER = ("urn:pytest-specdec:baseline:1",)
 """Read as well: they have fewer fields."""
 _HEADER = """\
-# Measured by pytest-specdec. It changes only under --specdec-update-baselines, and its floors follow the typical run: they are computed
-# from all log_ratios, the natural logs of the measured ratios, one per run. A floor of your own belongs under gates: in the config.
+# Measured by pytest-specdec. It changes only under --specdec-update-baselines, and its floors follow the typical run up and down, as each
+# reason says: they are computed from log_ratios, the natural logs of the measured ratios of the last ten runs. A run also fails where it
+# is surely 5 % slower than the median of these. A floor of your own belongs under gates: in the config.
 # boot_log_ratios are those of the baseline's two boots in a run: how much boots vary on this machine.
 # lengths are tokens per verify step, request by request, pooled from so many runs: a later run may not differ by more than 3 %.
 """

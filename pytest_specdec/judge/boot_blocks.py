@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.stats.boot_spread import BootSpread
     from pytest_specdec.stats.paces import ArmTimings, ComparedFigure
     from pytest_specdec.stats.speedup import Estimate
 
@@ -41,12 +42,12 @@ class BootBlocks:
         """The levels of all boots of the baseline."""
         return tuple(level for group in self.groups for level in group.baseline)
 
-    def estimate(self, earlier: Sequence[float], stated_sd: float) -> Estimate | None:
+    def estimate(self, earlier: BootSpread) -> Estimate | None:
         """Return the ratio that other boots would show; None where a block has fewer than two passes."""
         blocks = [paces.response.log_ratios for paces in self.paces]
         if min(map(len, blocks)) < 2:  # noqa: PLR2004 - one pass has no spread
             return None
-        return across_blocks(blocks, self.groups, earlier, stated_sd)
+        return across_blocks(blocks, self.groups, earlier)
 
     def __str__(self) -> str:
         """Return the ratio of every block, and the baseline's boots against the first of them."""

@@ -12,7 +12,7 @@ from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, speculating
 from pytest_specdec.judge.speed_caveats import busy, cell, is_wide, wide
 from pytest_specdec.judge.speed_evidence import doubts, figures, further, latencies, method, spread, table
-from pytest_specdec.judge.speed_gates import PROVEN_ERROR, GateRuling, ruled, stated
+from pytest_specdec.judge.speed_gates import SPEED_ERROR, GateRuling, ruled, ruled_speeds, stated
 from pytest_specdec.judge.step_cost import SlowCause, Suspect, step_cost, suspect
 from pytest_specdec.judge.timing import measured
 from pytest_specdec.judge.verdicts import say
@@ -40,9 +40,9 @@ def judge(captured: Captured | CapturedRun) -> Verdict:
 
     Of a whole run, whether every kind of traffic is drafted for.
 
-    A gate is missed when the speedup lies below it at the captured share of alpha, proven when it lies above it at 2.5 %, both one-sided.
-    Both limits include what boots add: as much as is stated, until this run's control and a baseline file of this machine show otherwise.
-    In between nothing is decided.
+    A gate is missed when the speedup lies below it at the captured share of alpha, proven when it lies above it at .75 %, both one-sided;
+    one of a baseline file is missed when the speedup lies 5 % below its typical run, beyond what either may be off by. Limits include what
+    boots add, as far as this run's control and a baseline file of this machine show it. In between nothing is decided.
     """
     if isinstance(captured, CapturedRun):
         return drafting.judged(captured)
@@ -141,11 +141,11 @@ def _gated(captured: Captured, found: MeasuredSpeed) -> Verdict:
         return _said(captured, found, Outcome.NOT_DECIDED, f"{opening}; not gated: {disturbed}", reason=disturbed)
     if not rulings and breakdown.is_by_load(captured):
         return _said(captured, found, Outcome.PASS, f"{opening}; reported, without a gate")
-    missed = [one.gate for one in rulings if one.ruling is GateRuling.MISSED]
+    missed = [one for one in rulings if one.ruling is GateRuling.MISSED]
     if missed:
-        cause = _cause(captured, found, missed[0])
+        cause = _cause(captured, found, missed[0].gate)
         named = f": {cause.cause}" if cause else ""
-        return _said(captured, found, Outcome.FAIL, f"{opening}{named}; gate missed: {missed[0]}", rulings, cause=cause)
+        return _said(captured, found, Outcome.FAIL, f"{opening}{named}; gate missed: {missed[0].threshold}", rulings, cause=cause)
     if said == {GateRuling.PROVEN}:
         above = " and ".join(str(one.gate) for one in rulings)
         return _said(captured, found, Outcome.PASS, f"{opening}; gate met: {above}", rulings)
@@ -177,6 +177,12 @@ def _disturbed(captured: Captured) -> str:
     return f"{limited} was told to slow down (429, too many requests); lower `limits.concurrency` or raise its limit" if limited else ""
 
 
+def _unfit(captured: Captured) -> dict[str, float]:
+    """Return the figures that mark times which do not show a server's speed."""
+    marks = {"disturbed": bool(_disturbed(captured)), "busy_machine": bool(busy(captured))}
+    return {name: 1.0 for name, unfit in marks.items() if unfit}
+
+
 def _behind(captured: Captured) -> str:
     """Return why the times of an arm may be the client's own; empty where they are the server's."""
     busy = ((arm.arm, arm.client.limited) for arm in _arms(captured) if arm.client is not None)
@@ -192,7 +198,7 @@ def _rulings(captured: Captured, found: MeasuredSpeed) -> tuple[RuledGate, ...]:
     gates, length = _on_speedup(captured), found.length
     lengths = stated(captured.gates, ACCEPTANCE_LENGTH) if length is not None and length.prompts >= LEAST_PROMPTS else ()
     alpha = captured.alpha / max(1, bool(gates) + bool(lengths))
-    return (*ruled(gates, found.estimate, alpha), *ruled(lengths, length, alpha))
+    return (*ruled_speeds(gates, found.estimate, alpha), *ruled(lengths, length, alpha))
 
 
 def _on_speedup(captured: Captured) -> tuple[Gate, ...]:
@@ -248,12 +254,12 @@ def _said(
         headline,
         short=lines,
         evidence=(*table(found), *lines, *further(captured, found), *surer, *latencies(captured)),
-        rules_out=f"a speedup below {min(proven):.2f}x would have been caught (97.5%); {spread(found)}" if proven else "",
+        rules_out=f"a speedup below {min(proven):.2f}x would have been caught ({1.0 - SPEED_ERROR:.2%}); {spread(found)}" if proven else "",
         settle=_settle(captured, found, rulings) if outcome is Outcome.NOT_DECIDED else "",
         reason=reason,
         cell=cell(found),
         names=cause.cause if cause else "",
-        figures={**figures(captured, found), "gates": float(len(rulings)), **({"disturbed": 1.0} if _disturbed(captured) else {})},
+        figures={**figures(captured, found), "gates": float(len(rulings)), **_unfit(captured)},
     )
 
 
@@ -268,10 +274,10 @@ def _settle(captured: Captured, found: MeasuredSpeed, rulings: Sequence[RuledGat
         return "at least two passes"
     noisy = found.estimate.passes_sd**2 / found.estimate.passes > found.estimate.standard_error**2 / 2.0
     if found.one_boot and not noisy:
-        return f"gates.speedup.boot_sd, if boots vary by less than {found.estimate.boots.stated_sd:.1%}; or servers that are booted here"
+        return f"gates.speedup.boot_sd, if boots vary by less than {found.estimate.boots.sd:.1%}; or servers that are booted here"
     boots = "" if found.one_boot else f", more boots in one run (--specdec-boots {_more_boots(found)})"
     more = "more passes or a quieter machine" if noisy else "more runs into the baseline file (--specdec-update-baselines)"
-    return f"{more}{boots}" + ("" if is_wide(found) else f", or a gate of at most {found.estimate.at_least(PROVEN_ERROR):.2f}")
+    return f"{more}{boots}" + ("" if is_wide(found) else f", or a gate of at most {found.estimate.at_least(SPEED_ERROR):.2f}")
 
 
 def _more_boots(found: MeasuredSpeed) -> int:

@@ -16,7 +16,7 @@ __all__ = ["busy", "cell", "is_wide", "wide"]
 
 WIDE = 3.0
 """Upper over lower limit from which on an interval is not shown without the reason: no speedup and a threefold one are alike to it."""
-_FEW = 4.0
+_FEW = 4
 """Degrees of freedom below which limits lie far apart for want of passes alone: Student's t at 2.5 % is 2.8 with four, 12.7 with one."""
 
 
@@ -45,10 +45,10 @@ def _reasons(captured: Captured, measured: MeasuredSpeed) -> Iterator[str]:
         return
     if found.passes_sd**2 / found.passes >= found.standard_error**2 / 2.0:
         yield f"passes vary by {found.passes_sd:.0%}"
-        if found.freedom < _FEW:
+        if found.within_freedom < _FEW:
             yield f"{found.passes} passes are few"
     else:
-        yield f"boots {'vary' if found.boots.measured else 'are taken to vary'} by {found.boots.sd:.0%}"
+        yield f"boots {'vary' if found.boots.freedom else 'are taken to vary'} by {found.boots.sd:.0%}"
     yield from (f"the machine was busy ({why})" for why in busy(captured)[:1])
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge import latency, step_tokens
 from pytest_specdec.judge.acceptance import shown
 from pytest_specdec.judge.step_cost import step_cost
-from pytest_specdec.model.baseline import STATED_BOOTS
+from pytest_specdec.stats.boot_spread import LIKELY
 from pytest_specdec.stats.paces import paces
 
 if TYPE_CHECKING:
@@ -64,13 +64,12 @@ def method(measured: MeasuredSpeed) -> str:
     if found is None or measured.interval is None:
         return f"{passes} pass, no interval"
     passed = f"{passes} passes of {measured.paces.requests} requests (spread {found.passes_sd:.1%})"
-    shown = measured.one_boot or found
-    student = f"Student's t with {shown.freedom:.1f} degrees of freedom"
     if measured.one_boot:
+        student = f"Student's t with {measured.one_boot.within_freedom} degrees of freedom"
         within = f"interval: {100 * measured.interval.confidence:.4g}% over {passed} within one boot of each server"
         return f"{within}, {student}; gates allow for boots as well, whose spread here is unknown: {found.boots.sd:.1%}"
     boots = "and boots" if measured.blocks is None else f"in {_boots(measured.blocks)}"
-    return f"interval: {100 * measured.interval.confidence:.4g}% over {passed} {boots} (spread {found.boots.sd:.1%}), {student}"
+    return f"interval: {100 * measured.interval.confidence:.4g}% over {passed} {boots} (spread about {found.boots.sd:.1%})"
 
 
 def _boots(blocks: BootBlocks) -> str:
@@ -79,15 +78,12 @@ def _boots(blocks: BootBlocks) -> str:
 
 def spread(measured: MeasuredSpeed) -> str:
     """Return what boots are taken to vary by, and where that is from."""
-    boots = measured.spread
-    stated = f"boot spread: {boots.stated_sd:.1%} assumed (gates.speedup.boot_sd, weight of {STATED_BOOTS} measured pairs)"
+    boots, runs = measured.spread, measured.earlier
     here = [] if measured.control is None else [f"control at {math.exp(measured.control):.3f}x the baseline"]
-    runs = boots.measured - len(here)
-    if blocks := measured.blocks:
-        here = [_boots(blocks)]
-        runs = boots.measured - (len(blocks.speculative) + len(blocks.baseline) - 2 if measured.estimate else 0)
+    here = [_boots(measured.blocks)] if measured.blocks else here
     earlier = [f"{runs} earlier run{'s' * (runs > 1)}"] if runs else []
-    return f"{stated}; measured: {' and '.join([*here, *earlier]) or 'none'}"
+    assumed = f"up to {LIKELY * boots.stated_sd:.1%} equally likely beforehand ({LIKELY:g} times gates.speedup.boot_sd)"
+    return f"boot spread: about {boots.sd:.1%}; {assumed}; measured: {' and '.join([*here, *earlier]) or 'none'}"
 
 
 def doubts(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
@@ -164,7 +160,8 @@ def _limits(measured: MeasuredSpeed) -> Mapping[str, float]:
     limits = measured.interval
     if limits is None:
         return {}
-    return {"speedup_low": limits.low, "speedup_high": limits.high, "confidence": limits.confidence}
+    passes = {"passes_low": alone.low, "passes_high": alone.high} if (alone := measured.over_passes) else {}
+    return {"speedup_low": limits.low, "speedup_high": limits.high, "confidence": limits.confidence, **passes}
 
 
 def _row(title: str, figure: ComparedFigure, ratio: float, form: str) -> Sequence[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -11,22 +11,25 @@ from pytest_specdec.judge import boot_blocks
 from pytest_specdec.judge.acceptance import acceptance_length
 from pytest_specdec.model.baseline import SPEEDUP, stated_boot_sd
 from pytest_specdec.stats.answer_timing import in_one_burst
+from pytest_specdec.stats.boot_spread import boot_spread
 from pytest_specdec.stats.paces import paces
-from pytest_specdec.stats.speedup import across_boots, boots, within_one_boot
+from pytest_specdec.stats.speedup import across_boots, within_one_boot
 
 if TYPE_CHECKING:
     from pytest_specdec.judge.acceptance import AcceptanceLength
     from pytest_specdec.judge.boot_blocks import BootBlocks
+    from pytest_specdec.model.baseline import Gate
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.stats.boot_spread import BootSpread
     from pytest_specdec.stats.paces import ArmTimings, ComparedFigure
     from pytest_specdec.stats.proportions import Interval
-    from pytest_specdec.stats.speedup import Boots, Estimate
+    from pytest_specdec.stats.speedup import Estimate
 
 __all__ = ["SHOWN_CONFIDENCE", "MeasuredSpeed", "SpeedChange", "measured"]
 
 SHOWN_CONFIDENCE = 0.95
-"""Of the interval that is shown: its lower limit is the one that proves a gate, one-sided at 2.5 %."""
+"""Of the interval that is shown. A gate is proven by a lower limit that is surer."""
 LEAST_PASSES = 2
 
 
@@ -46,8 +49,10 @@ class MeasuredSpeed:
     paces: ArmTimings
     estimate: Estimate | None
     """None with fewer than two passes."""
-    spread: Boots
+    spread: BootSpread
     """Spread between boots."""
+    earlier: int = 0
+    """Earlier runs that it was measured in, beside this one."""
     control: float | None
     """Natural log of the control's speed over the baseline's; None where no other boot of the baseline was timed."""
     length: AcceptanceLength | None
@@ -66,6 +71,11 @@ class MeasuredSpeed:
         """The interval that is shown; None with fewer than two passes. Within one boot it claims nothing of others."""
         shown = self.one_boot or self.estimate
         return shown.interval(SHOWN_CONFIDENCE) if shown else None
+
+    @property
+    def over_passes(self) -> Interval | None:
+        """The interval over the passes alone; None with fewer than two."""
+        return replace(self.estimate, shares=0.0).interval(SHOWN_CONFIDENCE) if self.estimate else None
 
     @property
     def shown(self) -> str:
@@ -87,7 +97,7 @@ def measured(captured: Captured) -> MeasuredSpeed | None:
     """Return what can be said of the speed; None where no request was timed in every arm.
 
     Every boot of the baseline counts as its speed. Where there are two of them they also tell how boots vary here, beside what baseline
-    files hold of earlier runs and the stated deviation; a control that is judged itself is held against the latter two. An attached
+    files hold of earlier runs; a control that is judged itself is held against the latter. An attached
     baseline shows one boot, so that gates lean on what is stated, and the interval that is shown is over the passes alone. Further boots
     of variant and baseline make boots the unit: what they differ by is what boots are measured to vary.
     """
@@ -98,13 +108,14 @@ def measured(captured: Captured) -> MeasuredSpeed | None:
     if found is None:
         return None
     apart = None if control is None else _apart(captured.baseline, control, whole=found.whole)
-    spread = boots((*_earlier(captured), *([] if apart is None else [apart])), stated_boot_sd(captured.gates))
+    spread = _spread(captured, *([] if apart is None else [apart]))
     estimate = _estimate(found.response, spread, baseline_boots=1 if control is None else 2)
     return MeasuredSpeed(
         paces=found,
         estimate=estimate,
         one_boot=within_one_boot(found.response.log_ratios) if estimate and captured.within_one_boot else None,
         spread=spread,
+        earlier=_runs(captured),
         control=apart,
         length=acceptance_length(captured.speculative),
     )
@@ -117,11 +128,12 @@ def _over_blocks(captured: Captured) -> MeasuredSpeed | None:
     answers = [answer for arm in boot_blocks.arms(captured) for answer in arm.answers]
     found = boot_blocks.joined(blocks, bursts=sum(map(in_one_burst, answers)), answers=len(answers))
     control = _other_boot(captured)
-    estimate = blocks.estimate(_earlier(captured), stated_boot_sd(captured.gates))
+    estimate = blocks.estimate(_spread(captured))
     return MeasuredSpeed(
         paces=found,
         estimate=estimate,
-        spread=estimate.boots if estimate else boots(_earlier(captured), stated_boot_sd(captured.gates)),
+        spread=estimate.boots if estimate else _spread(captured),
+        earlier=_runs(captured),
         control=None if control is None else _apart(captured.baseline, control, whole=found.whole),
         length=acceptance_length(captured.speculative),
         blocks=blocks,
@@ -139,12 +151,24 @@ def _apart(baseline: Transcript, control: Transcript, *, whole: bool) -> float |
     return None if again is None else math.fsum(again.response.log_ratios) / len(again.response.log_ratios)
 
 
-def _earlier(captured: Captured) -> tuple[float, ...]:
-    """Return the longest list of earlier runs that a gate on the speedup knows."""
-    return max((gate.boot_log_ratios for gate in captured.gates if gate.figure == SPEEDUP), key=len, default=())
+def _spread(captured: Captured, *apart: float) -> BootSpread:
+    """Return what is known of boots, from this run's two of the baseline and from the earlier runs of a baseline file."""
+    earlier = _earlier(captured)
+    before, runs = (earlier.boot_log_ratios, earlier.log_ratios) if earlier else ((), ())
+    return boot_spread((*before, *apart), stated_boot_sd(captured.gates), runs)
 
 
-def _estimate(figure: ComparedFigure, spread: Boots, *, baseline_boots: int) -> Estimate | None:
+def _runs(captured: Captured) -> int:
+    earlier = _earlier(captured)
+    return max(len(earlier.boot_log_ratios), len(earlier.log_ratios)) if earlier else 0
+
+
+def _earlier(captured: Captured) -> Gate | None:
+    """Return the gate on the speedup that knows most earlier runs."""
+    return max((gate for gate in captured.gates if gate.figure == SPEEDUP), key=lambda gate: len(gate.boot_log_ratios), default=None)
+
+
+def _estimate(figure: ComparedFigure, spread: BootSpread, *, baseline_boots: int) -> Estimate | None:
     if len(figure.log_ratios) < LEAST_PASSES:
         return None
     return across_boots(figure.log_ratios, spread, baseline_boots=baseline_boots)

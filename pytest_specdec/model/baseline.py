@@ -11,10 +11,11 @@ __all__ = [
     "ACCEPTANCE_LENGTH",
     "BOOT_SD",
     "FIGURES",
+    "LAST_RUNS",
     "LEAST_SHARED",
+    "MARGIN",
     "NOT_COMPARABLE",
     "SPEEDUP",
-    "STATED_BOOTS",
     "Environment",
     "Gate",
     "PromptLength",
@@ -82,9 +83,11 @@ NOT_COMPARABLE = ("model", "draft", "dtype")
 LEAST_SHARED = 10
 """Prompts that both runs must have for their accepted lengths to be compared, and that a run must have to be stored."""
 BOOT_SD = 0.03
-"""Standard deviation of the log of a server's speed from boot to boot, where none is stated or measured."""
-STATED_BOOTS = 4
-"""Measured pairs of boots that a stated deviation is worth: its degrees of freedom."""
+"""Standard deviation of the log of a server's speed from boot to boot, where none is stated; five times as much is as likely."""
+LAST_RUNS = 10
+"""Runs that a floor follows: the last ones of a baseline file."""
+MARGIN = 0.05
+"""Nats by which a run may be slower than the typical run of a baseline file, beyond chance, before its gate fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,13 @@ class Results:
     """By variant and workload."""
     accepted: str = ""
     """Why a regression is accepted; empty where none is."""
+    unclean: Mapping[str, str] = field(default_factory=dict)
+    """By variant: why nothing of it may become a baseline. No accepted regression overrides that."""
+
+    @property
+    def clean(self) -> Results:
+        """Return the results without those variants."""
+        return replace(self, verdicts=tuple(verdict for verdict in self.verdicts if verdict.pair not in self.unclean))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

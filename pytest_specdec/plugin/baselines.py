@@ -10,20 +10,23 @@ from typing import TYPE_CHECKING
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import baselines as stored
 from pytest_specdec.files.run_directory import atomic_write
-from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, BOOT_SD, LEAST_SHARED, SPEEDUP, STATED_BOOTS, Gate
+from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, LAST_RUNS, LEAST_SHARED, SPEEDUP, Gate
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import accepted_lengths
+from pytest_specdec.report.run import PytestOutcome
+from pytest_specdec.stats.boot_spread import RUN_BOOTS, boot_spread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from pytest_specdec.model.baseline import Environment
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.plugin.accepted_lengths import Results
+    from pytest_specdec.report.run import JudgementResult
 
-__all__ = ["Update", "candidate", "check", "gates", "keep", "measured", "notes", "path", "refused", "update"]
+__all__ = ["Update", "candidate", "check", "gates", "keep", "measured", "not_clean", "notes", "path", "refused", "unclean", "update"]
 
 BOOT_LOG_RATIO = "boot_log_ratio"
 """The figure of a speed verdict that tells how far the baseline's two boots lie apart."""
@@ -32,23 +35,23 @@ WHOLE = "answers_in_one_burst"
 """The figure of a speed verdict that compares whole requests."""
 DISTURBED = "disturbed"
 """The figure that marks a speed verdict as unfit: the client fell behind, others used the server, or it asked to slow down."""
-WIDEST = 1.5
-"""Upper over lower 95 % limit of a run that a floor may be made of.
-
-Its limits are then a fifth away from it, about as far as the floor of a first run.
-"""
-SPREADS = 4.0
-"""A floor stands so many standard deviations of a run, and one standard error of the typical run, under the typical one.
-
-That is some 17 % after a first run, later on what the machine shows. The standard error is why a lucky run, or several, do not leave a
-floor for good that later runs cannot prove, since it never comes down by itself (``benchmarks.speed_gate`` has the figures).
-"""
-FAR = 10.0
-"""Standard deviations under the typical run at which a floor is out of reach; half of the typical ratio is, too."""
+BUSY = "busy_machine"
+"""The figure that marks a speed verdict whose client's machine had more to do than its cores can."""
+WIDEST = (("passes", 1.5), ("speedup", 3.0))
+"""Upper over lower 95 % limit of a run that a floor may be made of: over its passes alone, and with what boots may add."""
+PROOF = 0.0075
+"""Error of the limit that proves a floor, as in judge/speed_gates.py, which needs numpy."""
+HEALTHY = 1.645
+"""Standard deviations of a run under the typical one that 95 of 100 runs are above."""
+NEAREST = 0.1
+"""Nats under the typical run that every floor stands: no fewer, since passes vary too. What a floor proves is no more than that."""
+FARTHEST = 0.55
+"""Of the typical ratio: no floor is lower, however much runs vary. From half of it on a floor in a file could as well be none."""
+NOTABLE = 0.02
+"""Change of the typical ratio from which on it is given as the cause of a floor's move, and not what runs vary by."""
+_BROKEN = frozenset({PytestOutcome.FAILED, PytestOutcome.WAIVED})
 TAKEN = frozenset({Outcome.PASS, Outcome.NOT_DECIDED})
 ACCEPT = '--specdec-update-baselines --specdec-accept-regression "why"'
-_MAD_TO_SD = 1.4826
-"""Of normal values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,10 +114,9 @@ def _vacuous(gate: Gate) -> Iterator[tuple[str, str, str]]:
     if gate.figure == ACCEPTANCE_LENGTH and gate.at_least is not None and gate.at_least <= 1.0:
         yield "at_least", f"{gate.at_least:g}", "more than 1: a step brings one token whether or not a draft is accepted"
     if gate.figure == SPEEDUP and gate.at_least is not None and gate.log_ratios:
-        typical, far = statistics.median(gate.log_ratios), FAR * _spread(gate)
-        least = max(math.exp(typical - far), math.exp(typical) / 2.0)
-        if gate.at_least < least:
-            yield "at_least", f"{gate.at_least:g} under a median of {math.exp(typical):.2f}x", f"{least:.3g} or more"
+        typical = math.exp(statistics.median(gate.log_ratios))
+        if gate.at_least < typical / 2.0:
+            yield "at_least", f"{gate.at_least:g} under a median of {typical:.2f}x", f"{typical / 2.0:.3g} or more"
 
 
 def keep(folder: Path, config: str, environment: Environment, kept: Path) -> None:
@@ -127,10 +129,10 @@ def keep(folder: Path, config: str, environment: Environment, kept: Path) -> Non
 
 
 def measured(verdicts: Iterable[Verdict], known: tuple[Gate, ...], accepted: str = "") -> tuple[Gate, ...]:
-    """Return a gate per speed verdict that may be taken: its log-ratios join those known, and the floor follows all of them, upwards.
+    """Return a gate per speed verdict that may be taken: its log-ratio joins those known, and the floor follows the last ten, up or down.
 
-    A floor comes down only where a regression is ``accepted``, for the reason given; a failed verdict is taken only then, and begins anew.
-    What :func:`_unfit` names is left out.
+    A failed verdict is taken only where a regression is ``accepted``, for the reason given, and begins anew. What :func:`_unfit` names is
+    left out.
     """
     taken = TAKEN | ({Outcome.FAIL} if accepted else set())
     timed = (v for v in _on_speed(verdicts) if v.outcome in taken)
@@ -146,68 +148,78 @@ def _unfit(verdict: Verdict) -> str:
     figures = verdict.figures
     if DISTURBED in figures:
         return verdict.reason
+    if BUSY in figures:
+        return "the machine was busy while servers were timed"
     if WHOLE in figures:
         return "answers came in one burst, so that whole requests were timed, which is another quantity than decoding"
-    low, high = (figures.get(f"speedup_{end}", figures[SPEEDUP]) for end in ("low", "high"))
-    return f"{figures[SPEEDUP]:.2f}x [{low:.2f}, {high:.2f}] is too wide for a floor" if high > WIDEST * low else ""
+    for name, widest in WIDEST:
+        low, high = (figures.get(f"{name}_{end}", figures[SPEEDUP]) for end in ("low", "high"))
+        if high > widest * low:
+            over = " over the passes alone" if name != SPEEDUP else ""
+            return f"{figures[SPEEDUP]:.2f}x [{low:.2f}, {high:.2f}]{over} is too wide for a floor"
+    return ""
 
 
 def _joined(verdict: Verdict, known: tuple[Gate, ...], accepted: str) -> Gate:
     before = _same(known, Gate(figure=SPEEDUP, pair=verdict.pair, workload=verdict.workload))
     kept = before if before and verdict.outcome is not Outcome.FAIL else None
-    ratios = (*(kept.log_ratios if kept else ()), round(math.log(verdict.figures[SPEEDUP]), 6))
     apart, tokens = verdict.figures.get(BOOT_LOG_RATIO), verdict.figures.get(TOKENS_PER_STEP)
     gate = Gate(
         figure=SPEEDUP,
         pair=verdict.pair,
         workload=verdict.workload,
-        log_ratios=ratios,
-        log_tokens_per_step=(
-            *(kept.log_tokens_per_step if kept else ()),
-            *([] if tokens is None else [round(math.log(tokens), 6)]),
-        ),
-        boot_log_ratios=(*(before.boot_log_ratios if before else ()), *([] if apart is None else [round(apart, 6)])),
+        log_ratios=_last(kept.log_ratios if kept else (), math.log(verdict.figures[SPEEDUP])),
+        log_tokens_per_step=_last(kept.log_tokens_per_step if kept else (), None if tokens is None else math.log(tokens)),
+        boot_log_ratios=_last(before.boot_log_ratios if before else (), apart),
     )
-    gate = replace(gate, at_least=_floor(gate), reason=_reason(gate))
-    if before is None or before.at_least is None or (gate.at_least or 0.0) >= before.at_least:
-        return replace(gate, accepted_regression=before.accepted_regression if before else "")
-    return replace(gate, accepted_regression=accepted) if accepted else _unloosened(gate, before)
+    gate = replace(gate, at_least=_floor(gate))
+    lower = before is not None and before.at_least is not None and (gate.at_least or 0.0) < before.at_least
+    earlier = before.accepted_regression if before else ""
+    return replace(gate, reason=_reason(gate, before), accepted_regression=accepted if accepted and lower else earlier)
 
 
-def _unloosened(gate: Gate, before: Gate) -> Gate:
-    """Return ``gate`` with the floor that stood before, which is higher."""
-    return replace(gate, at_least=before.at_least, reason=before.reason, accepted_regression=before.accepted_regression)
+def _last(values: tuple[float, ...], value: float | None) -> tuple[float, ...]:
+    """Return the last runs, of which the newest has ``value``; a machine changes, so that older ones say little of it."""
+    return (*values, *([] if value is None else [round(value, 6)]))[-LAST_RUNS:]
 
 
 def _floor(gate: Gate) -> float:
-    return round(math.exp(statistics.median(gate.log_ratios) - _deviations(gate) * _spread(gate)), 3)
+    typical = math.exp(statistics.median(gate.log_ratios))
+    return round(max(typical * math.exp(-_below(gate)), typical * FARTHEST), 3)
 
 
-def _deviations(gate: Gate) -> float:
-    """Return how far the floor lies under the typical run, whose standard error is one deviation over the root of the number of runs."""
-    return SPREADS + 1.0 / math.sqrt(len(gate.log_ratios))
+def _below(gate: Gate) -> float:
+    """Return how far the floor stands under the typical run, in nats: 95 of 100 runs like those behind it prove it, as far as is known.
 
-
-def _reason(gate: Gate) -> str:
-    runs, typical = len(gate.log_ratios), math.exp(statistics.median(gate.log_ratios))
-    less = f"{_deviations(gate):.2g} x {_spread(gate):.1%}"
-    return f"median {typical:.2f}x over {runs} run{'s' * (runs > 1)}, less {less}, by which a run varies"
-
-
-def _spread(gate: Gate) -> float:
-    """Return the standard deviation of a run's log-ratio around the typical one.
-
-    A run's three boots make 1.5 times the variance of one: what is stated and what the baseline's boots of each run were measured to vary
-    by, with the degrees of freedom of both, as in stats/speedup.py. So a first run on an unsteady machine knows that it may be a lucky one.
-    The runs count for one less than there are, by their median absolute deviation, times 1.4826 to be a standard one: a single lucky or
-    unlucky run moves neither it nor the median. The formula is written out, since stats/speedup.py needs numpy, which listing the suites
-    does not load.
+    Such a run lies up to 1.645 s sqrt(1 + pi / (2 n)) under the median of n runs, s^2 = 1.5 sigma^2 over its three boots, and proves what
+    lies another half-width of its own lower limit below. sigma is what both boots of the baseline and the runs themselves show; the
+    half-width is over all values of it that they leave open, so that a first run, which may be a lucky one, leaves a low floor.
     """
-    centre = statistics.median(gate.log_ratios)
-    seen = _MAD_TO_SD * statistics.median(abs(ratio - centre) for ratio in gate.log_ratios)
-    squares = STATED_BOOTS * BOOT_SD**2 + math.fsum(apart**2 / 2.0 for apart in gate.boot_log_ratios)
-    boots, more = STATED_BOOTS + len(gate.boot_log_ratios), len(gate.log_ratios) - 1
-    return math.sqrt((1.5 * squares + more * seen**2) / (boots + more))
+    runs, spread = len(gate.log_ratios), boot_spread(gate.boot_log_ratios, runs=gate.log_ratios)
+    unlucky = HEALTHY * math.sqrt(RUN_BOOTS * (1.0 + math.pi / (2.0 * runs))) * spread.sd
+    return max(NEAREST, unlucky + spread.half_width(PROOF, RUN_BOOTS))
+
+
+def _reason(gate: Gate, before: Gate | None) -> str:
+    """Return how the floor came about and, where it moved, why."""
+    runs, typical = len(gate.log_ratios), math.exp(statistics.median(gate.log_ratios))
+    count = f"{runs} run{'s' * (runs > 1)}{': add more' * (runs == 1)}"
+    spread = boot_spread(gate.boot_log_ratios, runs=gate.log_ratios).sd
+    less = 1.0 - (gate.at_least or 0.0) / typical
+    came = _moved(before, gate) if before is not None and before.at_least is not None else ""
+    return f"median {typical:.2f}x over {count}, less {less:.1%}, which healthy runs prove where boots vary by {spread:.1%}{came}"
+
+
+def _moved(before: Gate, now: Gate) -> str:
+    if before.at_least == now.at_least or not before.log_ratios:
+        return ""
+    way = "down" if (now.at_least or 0.0) < (before.at_least or 0.0) else "up"
+    then, new = (statistics.median(gate.log_ratios) for gate in (before, now))
+    if abs(new - then) >= NOTABLE and (new > then) == (way == "up"):
+        why = f"the typical run went from {math.exp(then):.2f}x to {math.exp(new):.2f}x"
+    else:
+        why = f"{len(now.log_ratios)} runs show {'more' if way == 'down' else 'less'} spread than was reckoned with"
+    return f"; {way} from {before.at_least:g}, as {why}"
 
 
 def _same(gates: Iterable[Gate], wanted: Gate) -> Gate | None:
@@ -217,7 +229,7 @@ def _same(gates: Iterable[Gate], wanted: Gate) -> Gate | None:
 
 def update(folder: Path, config: str, environment: Environment, results: Results) -> Update | None:
     """Write this run's speed and accepted lengths into the baseline file; None when nothing may be taken."""
-    target = path(folder, config, environment)
+    target, results = path(folder, config, environment), results.clean
     known = _current(stored.read(target), environment)
     speed = _keyed(measured(results.verdicts, known, results.accepted), environment)
     pooled = accepted_lengths.pooled(results, known, environment)
@@ -240,12 +252,36 @@ def _current(gates: Iterable[Gate], environment: Environment) -> tuple[Gate, ...
 
 def _move(before: Gate | None, now: Gate) -> str:
     floors = [f"{gate.at_least:g}" for gate in (before, now) if gate is not None and gate.at_least is not None]
-    floor, why = _floor(now), _reason(now)
     about = f"{now.figure} {now.pair} {now.workload}"
-    if now.at_least is not None and floor < now.at_least:
-        return f"{about}: at_least stays {now.at_least:g}; {why} would be {floor:g}; to lower it: {ACCEPT}"
     accepted = f"; accepted: {now.accepted_regression}" if now.accepted_regression and floors[0] != floors[-1] else ""
-    return f"{about}: at_least {' -> '.join(floors)} ({why}){accepted}"
+    return f"{about}: at_least {' -> '.join(floors)} ({now.reason}){accepted}"
+
+
+def unclean(judgements: Iterable[JudgementResult]) -> dict[str, str]:
+    """Return, by variant, why its run may become no baseline: it has a correctness failure, or neither greedy nor sampling was judged.
+
+    A lossy mode, whose failures the config has reported alone, is clean without them.
+    """
+    by_pair: dict[str, list[JudgementResult]] = {}
+    for judgement in judgements:
+        by_pair.setdefault(judgement.pair, []).append(judgement)
+    reasons = {pair: _unclean([j for j in results if j.family is not Family.SPEED]) for pair, results in by_pair.items()}
+    return {pair: why for pair, why in reasons.items() if why}
+
+
+def _unclean(results: Sequence[JudgementResult]) -> str:
+    broken = [j for j in results if j.result in _BROKEN and (j.verdict is None or j.verdict.red or j.verdict.outcome is Outcome.SUSPICIOUS)]
+    if broken:
+        return f"it is not clean: {', '.join(dict.fromkeys(j.family.value for j in broken))} failed"
+    if not any(j.judged and j.family in {Family.GREEDY, Family.SAMPLING} for j in results):
+        return "whether its tokens are right was not judged: run suites/greedy or suites/sampling with it"
+    return ""
+
+
+def not_clean(results: Results) -> tuple[str, ...]:
+    """Return a line per variant with speed or acceptance of which nothing is taken for want of right answers."""
+    timed = dict.fromkeys(v.pair for v in results.verdicts if v.family is Family.SPEED and {SPEEDUP, ACCEPTANCE_LENGTH} & set(v.figures))
+    return tuple(f"no baseline of {pair}: {results.unclean[pair]}" for pair in timed if pair in results.unclean)
 
 
 def refused(verdicts: Iterable[Verdict], accepted: str = "") -> tuple[str, ...]:
@@ -260,7 +296,8 @@ def refused(verdicts: Iterable[Verdict], accepted: str = "") -> tuple[str, ...]:
 
 
 def candidate(folder: Path, environment: Environment, results: Results) -> Path | None:
-    """Write what the baseline file would be as ``baseline-candidate.yaml`` into ``folder``; None when nothing was measured."""
+    """Write what the baseline file would be as ``baseline-candidate.yaml`` into ``folder``; None when nothing may be taken."""
+    results = results.clean
     new = _keyed(measured(results.verdicts, ()), environment)
     pooled = accepted_lengths.pooled(results, (), environment)
     if not new and not pooled:

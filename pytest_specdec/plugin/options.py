@@ -127,13 +127,13 @@ def _add_baselines(group: pytest.OptionGroup) -> None:
         "--specdec-update-baselines",
         action="count",
         default=0,
-        help="Add the speed and the acceptance of this run to the baseline file of this machine and update its gates, which are only "
-        "tightened. Under CI, give the option twice.",
+        help="Add the speed and the acceptance of this run to the baseline file of this machine and update its gates, which "
+        "follow the last ten runs up and down. Nothing is added of a variant with wrong answers. Under CI, give the option twice.",
     )
     option(
         "--specdec-accept-regression",
         metavar="WHY",
-        help="With --specdec-update-baselines: lower the gates too, also to what failed in this run. The reason is kept in the file.",
+        help="With --specdec-update-baselines: also take what failed in this run, and begin anew. The reason is kept in the file.",
     )
 
 

@@ -155,20 +155,31 @@ class SummaryPlugin:
             unknown = "baseline not updated: which machine attached servers run on is not known; state gates.speedup in the config"
             return (unknown,) if settings.update_baselines else ()
         results = self._results(run)
+        dirty = baselines.not_clean(results)
         if settings.update_baselines:
             updated = baselines.update(settings.baselines, run.plan.config, environment, results)
             shown = (f"baseline updated: {self._typed(updated.path)}", *(f"  {move}" for move in updated.moves)) if updated else ()
-            return (*shown, *baselines.refused(results.verdicts, settings.accept_regression))
+            return (*shown, *dirty, *baselines.refused(results.clean.verdicts, settings.accept_regression))
         home = baselines.path(settings.baselines, run.plan.config, environment)
-        path = None if home.is_file() else baselines.candidate(folder, environment, results)
-        if path is None:
+        if home.is_file():
             return ()
-        return (f"baseline candidate: {self._typed(path)}; to gate on it: {commands.moved(path, home, self._config)}",)
+        path = baselines.candidate(folder, environment, results)
+        if path is None:
+            return dirty
+        return (
+            *dirty,
+            f"baseline candidate: {self._typed(path)}; to gate on it: {commands.moved(path, home, self._config)}",
+        )
 
     def _results(self, run: Run) -> accepted_lengths.Results:
         verdicts = tuple(judgement.verdict for judgement in run.judgements if judgement.verdict)
         found = accepted_lengths.read(RunDirectory.open(self._root), run.plan, verdicts)
-        return accepted_lengths.Results(verdicts=verdicts, lengths=found, accepted=self._config.stash[SETTINGS].accept_regression)
+        return accepted_lengths.Results(
+            verdicts=verdicts,
+            lengths=found,
+            accepted=self._config.stash[SETTINGS].accept_regression,
+            unclean=baselines.unclean(run.judgements),
+        )
 
     def _typed(self, path: Path) -> str:
         return commands.typed(path, self._config)

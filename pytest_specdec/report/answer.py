@@ -8,7 +8,7 @@ from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import table
 from pytest_specdec.report.escape import printable
-from pytest_specdec.report.run import PytestOutcome
+from pytest_specdec.report.run import NOT_COUNTED, PytestOutcome
 from pytest_specdec.report.table import CellText, Tone
 
 if TYPE_CHECKING:
@@ -70,8 +70,20 @@ def _without_verdict(failed: list[JudgementResult], count: int) -> str:
 
 
 def speed(run: Run) -> CellText:
-    """Return whether the speedup is above its gate, below it, or not decided."""
+    """Return whether the speedup is above its gate, below it, or not decided; without the variants whose tokens are wrong."""
     results = [j for j in run.judgements if j.family is Family.SPEED]
+    slow = {j.pair for j in results if _red(j)}
+    void = [j for j in results if j.pair in run.not_counted and j.pair not in slow]
+    if not void:
+        return _speed(results)
+    rest = [j for j in results if j not in void]
+    if not rest:
+        return CellText(text=f"SPEED: {NOT_COUNTED} ({_pairs(void)})", tone=Tone.UNSURE)
+    counted = _speed(rest)
+    return CellText(text=f"{counted.text}; {_pairs(void)} {NOT_COUNTED}", tone=Tone.UNSURE if counted.tone is Tone.GOOD else counted.tone)
+
+
+def _speed(results: list[JudgementResult]) -> CellText:
     if not results:
         return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
     red = [j for j in results if _red(j)]
@@ -102,7 +114,9 @@ def not_gated(run: Run) -> Iterator[CellText]:
     """Yield a sentence per speed that no gate decided on and that the first line does not explain."""
     first_line = speed(run).text
     for j in run.judgements:
-        if j.verdict is not None and j.verdict.outcome is Outcome.NOT_DECIDED and not first_line.endswith(_why(j)):
+        if j.pair in run.not_counted or j.verdict is None or j.verdict.outcome is not Outcome.NOT_DECIDED:
+            continue
+        if _why(j) not in first_line:
             what = "NOT DECIDED" if _of_traffic(j) else "NOT GATED"
             yield CellText(text=printable(f"{what}: {j.pair} ({j.workload}){_why(j)}"), tone=Tone.UNSURE)
 
@@ -190,8 +204,12 @@ def detectable_in_short(run: Run) -> tuple[tuple[str, str], ...]:
 
 
 def _sensitive(run: Run) -> list[Verdict]:
-    passed = (j.verdict for j in run.judgements if j.result is PytestOutcome.PASSED)
+    passed = (j.verdict for j in run.judgements if j.result is PytestOutcome.PASSED and not _is_void(run, j))
     return [verdict for verdict in passed if verdict is not None and verdict.outcome is Outcome.PASS and verdict.rules_out]
+
+
+def _is_void(run: Run, judgement: JudgementResult) -> bool:
+    return judgement.family is Family.SPEED and judgement.pair in run.not_counted
 
 
 def not_tested(run: Run) -> str:

@@ -78,7 +78,7 @@ def _table(rows: Sequence[Sequence[str]], align: str = ":--") -> Iterator[str]:
 
 def _speed(run: Run) -> Iterator[str]:
     for verdict in speed_table.verdicts(run):
-        yield f"\n**Speed of {escaped(f'{verdict.pair}, {verdict.workload}')}**: {escaped(verdict.headline)}\n"
+        yield f"\n**Speed of {escaped(f'{verdict.pair}, {verdict.workload}')}**: {escaped(speed_table.sentence(run, verdict))}\n"
         yield from _table([speed_table.HEADER, *speed_table.rows(verdict.figures)], align="--:")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec import __version__
 from pytest_specdec.files import codec
 from pytest_specdec.model.verdict import Outcome, Verdict
+from pytest_specdec.model.workload import Family
 from pytest_specdec.report import parameter_table
 from pytest_specdec.report.formats import ReportFormat, When
 
@@ -20,11 +21,27 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Capabilities
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.status import Status
-    from pytest_specdec.model.workload import JSON, Family, Workload
+    from pytest_specdec.model.workload import JSON, Workload
 
-__all__ = ["FORMAT", "SCHEMA", "Commands", "JudgementResult", "PytestOutcome", "Run", "TimedAnswers", "counted", "document", "render"]
+__all__ = [
+    "FORMAT",
+    "NOT_COUNTED",
+    "SCHEMA",
+    "Commands",
+    "JudgementResult",
+    "PytestOutcome",
+    "Run",
+    "TimedAnswers",
+    "counted",
+    "document",
+    "render",
+]
 
 SCHEMA = "pytest-specdec/run/2"
+NOT_COUNTED = "not counted: tokens are wrong"
+"""Stands for speed and acceptance of a variant with wrong answers: the speed of wrong tokens is no speed."""
+_BESIDE_TOKENS = frozenset({Family.SPEED, Family.LOGPROBS, Family.LIVENESS, Family.SEEDS})
+"""Families that can fail though every token is right."""
 KNOWN = "known"
 """Counts the failures that waivers expect."""
 
@@ -61,6 +78,13 @@ class JudgementResult:
         if self.verdict is None:
             return self.result in {PytestOutcome.PASSED, PytestOutcome.FAILED}
         return self.verdict.outcome not in {Outcome.INCONCLUSIVE, Outcome.SUSPICIOUS, Outcome.REFUSED, Outcome.INVALID}
+
+    @property
+    def calls_tokens_wrong(self) -> bool:
+        """Whether answers are not the baseline's; also where a waiver expects it, and not where a lossy mode promises nothing else."""
+        if self.family in _BESIDE_TOKENS or self.verdict is None or self.verdict.outcome is not Outcome.FAIL:
+            return False
+        return self.result in {PytestOutcome.FAILED, PytestOutcome.WAIVED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +166,12 @@ class Run:
         seen = {j.pair for j in self.judgements}
         return tuple(pair.name for pair in self.plan.pairs if pair.name in seen)
 
+    @property
+    def not_counted(self) -> tuple[str, ...]:
+        """The pairs with wrong tokens, in the order of the plan: their speed and acceptance count for nothing."""
+        wrong = {j.pair for j in self.judgements if j.calls_tokens_wrong}
+        return tuple(pair for pair in self.pairs if pair in wrong)
+
     def of(self, pair: str, family: Family) -> tuple[JudgementResult, ...]:
         """Return what was judged of one pair in one family."""
         return tuple(j for j in self.judgements if j.pair == pair and j.family is family)
@@ -179,6 +209,7 @@ def document(run: Run) -> JSON:
         "status": codec.encode(run.status),
         "capabilities": {arm: _capabilities_summary(known) for arm, known in run.capabilities.items()},
         "parameters": codec.encode(parameter_table.effects(run)),
+        "not_counted": list(run.not_counted),
         "notes": list(run.notes),
         "judgements": [codec.encode(judgement) for judgement in run.judgements],
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.workload import Family
+from pytest_specdec.report.run import NOT_COUNTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.report.run import Run
 
-__all__ = ["HEADER", "rows", "verdicts"]
+__all__ = ["HEADER", "rows", "sentence", "verdicts"]
 
 HEADER = ("Metric", "Baseline", "Speculative", "Speedup")
 
@@ -28,6 +29,11 @@ def verdicts(run: Run) -> tuple[Verdict, ...]:
     """Return the speed verdicts that carry figures."""
     speeds = (j.verdict for j in run.judgements if j.family is Family.SPEED)
     return tuple(verdict for verdict in speeds if verdict is not None and rows(verdict.figures))
+
+
+def sentence(run: Run, verdict: Verdict) -> str:
+    """Return what goes with the rows: the verdict's headline, or that it counts for nothing."""
+    return NOT_COUNTED if verdict.pair in run.not_counted and not verdict.red else verdict.headline
 
 
 def rows(figures: Mapping[str, float]) -> tuple[tuple[str, str, str, str], ...]:

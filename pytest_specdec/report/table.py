@@ -11,7 +11,7 @@ from pytest_specdec.model.captured import CHAT_ROUTE, FeatureSupport
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report.escape import printable
-from pytest_specdec.report.run import PytestOutcome
+from pytest_specdec.report.run import NOT_COUNTED, PytestOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -68,7 +68,7 @@ def _rows(run: Run, family: Family) -> Iterator[tuple[CellText, ...]]:
     row = run.plan.rows[family]
     if family is Family.SPEED:
         for title in (row.promise, DRAFTING, TRAFFIC):
-            yield from _filled(title, run, partial(_speed_cell, title, row.promise))
+            yield from _filled(title, run, partial(_speed_cell, run, title, row.promise))
         return
     yield from _filled(row.promise or row.name, run, cell, family)
     if family is Family.SAMPLING:
@@ -83,8 +83,12 @@ def _filled(
         yield (CellText(text=printable(title)), *cells)
 
 
-def _speed_cell(title: str, speed: str, judgements: tuple[JudgementResult, ...]) -> CellText:
-    return cell(tuple(judgement for judgement in judgements if _speed_row(judgement, speed) == title))
+def _speed_cell(run: Run, title: str, speed: str, judgements: tuple[JudgementResult, ...]) -> CellText:
+    """Return the cell of a row; that of a variant with wrong tokens praises nothing."""
+    results = tuple(judgement for judgement in judgements if _speed_row(judgement, speed) == title)
+    shown = cell(results)
+    void = shown.tone is not Tone.BAD and any(result.pair in run.not_counted for result in results)
+    return CellText(text=NOT_COUNTED, tone=Tone.UNSURE) if void else shown
 
 
 def _speed_row(judgement: JudgementResult, speed: str) -> str:

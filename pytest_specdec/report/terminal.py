@@ -131,7 +131,7 @@ def _speed(run: Run) -> Iterator[Line]:
             *((f"  {row[0]}", *row[1:]) for row in speed_table.rows(verdict.figures)),
         ]
         yield from _right_aligned(rows)
-        yield _plain(f"  {verdict.headline}")
+        yield _plain(f"  {speed_table.sentence(run, verdict)}")
 
 
 def _right_aligned(rows: Sequence[Sequence[str]]) -> Iterator[Line]:

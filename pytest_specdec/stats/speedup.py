@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
-from pytest_specdec.model.baseline import BOOT_SD, STATED_BOOTS
+from pytest_specdec.model.baseline import BOOT_SD
+from pytest_specdec.stats.boot_spread import RUN_BOOTS, BootSpread, deviations
 from pytest_specdec.stats.proportions import Interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TypeAlias
+
+    import numpy.typing as npt
+
+    Floats: TypeAlias = npt.NDArray[np.float64]
 
 __all__ = [
     "HODGES_LEHMANN_FROM",
     "BootLevels",
-    "Boots",
     "Estimate",
     "across_blocks",
     "across_boots",
-    "boots",
     "centre",
     "steady",
     "typical",
@@ -32,29 +36,9 @@ __all__ = [
 
 HODGES_LEHMANN_FROM = 10
 """Passes from which the median of pairwise means is taken: under slow outliers it sees more than the mean."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Boots:
-    """How much the log of a server's speed varies from one boot to the next."""
-
-    variance: float
-    """Of one boot, nats squared."""
-    freedom: int
-    """Degrees of freedom of that variance: those of the stated deviation, and one per measured pair of boots, or per boot but one of each
-    server where several were measured."""
-    stated_sd: float
-    """The deviation that was assumed before anything was measured."""
-
-    @property
-    def sd(self) -> float:
-        """The deviation, stated and measured taken together."""
-        return math.sqrt(self.variance)
-
-    @property
-    def measured(self) -> int:
-        """Pairs of boots it was measured on, or degrees of freedom that several boots of each server bring."""
-        return self.freedom - STATED_BOOTS
+STEADY = 1.7
+"""Stated deviations of a boot that an interval over passes alone may reach to either side."""
+_BISECTIONS = 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,22 +68,28 @@ class BootLevels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A log-ratio with its standard error, of which any limit can be asked."""
+    """A log-ratio, and what it may be off by: a mixture of Student's t over the deviations that boots may have."""
 
     log_ratio: float
-    standard_error: float
-    """Nats, boots included."""
-    freedom: float
-    """Of the standard error, for Student's t."""
+    shares: float
+    """Variance of the log-ratio over that of one boot: 1.5 with a control; 0 where nothing is claimed of other boots."""
+    within: float
+    """Variance of the passes' centre, nats squared."""
+    within_freedom: int
     passes: int
     passes_sd: float
     """Standard deviation of the log-ratio from pass to pass, nats."""
-    boots: Boots
+    boots: BootSpread
 
     @property
     def ratio(self) -> float:
         """The factor itself."""
         return math.exp(self.log_ratio)
+
+    @property
+    def standard_error(self) -> float:
+        """Nats, boots included with the median of what they may vary by."""
+        return math.sqrt(self.shares * self.boots.sd**2 + self.within)
 
     def at_least(self, error: float) -> float:
         """Return the factor that the true one is below with probability ``error``."""
@@ -114,22 +104,39 @@ class Estimate:
         error = (1.0 - confidence) / 2.0
         return Interval(low=self.at_least(error), high=self.at_most(error), confidence=confidence)
 
+    def beside_median(self, runs: int) -> Estimate:
+        """Return the estimate with what the median of so many earlier runs is off by added to its variance.
+
+        Of normal runs of variance s^2 the median has pi s^2 / (2 n). Where all runs are like this one its variance is 1 + pi / (2 n) times
+        as large: the prediction interval of one more run.
+        """
+        more = 1.0 + math.pi / (2.0 * runs) * (RUN_BOOTS / self.shares)
+        return replace(self, shares=self.shares * more, within=self.within * more)
+
+    def beyond(self, *distances: float) -> tuple[float, ...]:
+        """Return the chances that the true log-ratio is further off than each distance, on one side: sum_k w_k P(t_k > distance).
+
+        t_k has the scale sqrt(shares sd_k^2 + within), and the freedom of the passes, more where boots vary more (Welch, Satterthwaite).
+        """
+        weights, scales, freedoms = self._components()
+        return tuple(float(weights @ stdtr(freedoms, -distance / scales)) for distance in distances)
+
+    def _components(self) -> tuple[Floats, Floats, Floats]:
+        weights = np.array(self.boots.weights(self.within / self.shares))
+        variances = self.shares * np.square(deviations(self.boots.stated_sd)) + self.within
+        freedoms = self.within_freedom * np.square(variances / self.within) if self.within else np.full_like(variances, np.inf)
+        return weights, np.sqrt(variances), freedoms
+
     def _half(self, error: float) -> float:
-        return -float(stdtrit(self.freedom, error)) * self.standard_error
-
-
-def boots(log_ratios: Sequence[float], stated_sd: float = BOOT_SD) -> Boots:
-    """Return how boots vary, from the ``log_ratios`` of two boots of one server each, and from what is stated.
-
-    s^2 = (4 sd^2 + sum of d^2 / 2) / nu, nu = 4 + number of d: two boots differ by d with variance 2 sigma^2, so that d^2 / 2 estimates
-    sigma^2 with one degree of freedom, and the stated sd is a scaled inverse chi-square prior with four (Gelman et al., Bayesian Data
-    Analysis, 3rd edition, section 2.6); s^2 and nu are those of the posterior, under which (x - mu) / s is Student's t with nu.
-    Assumes logs that are normal and independent from boot to boot, and variants whose boots vary as the baseline's do. What the passes of
-    both boots add to d makes s larger, never smaller.
-    """
-    freedom = STATED_BOOTS + len(log_ratios)
-    squares = STATED_BOOTS * stated_sd**2 + math.fsum(d**2 / 2.0 for d in log_ratios)
-    return Boots(variance=squares / freedom, freedom=freedom, stated_sd=stated_sd)
+        """Return the distance that :meth:`beyond` gives ``error`` for."""
+        if not self.shares:
+            return -float(stdtrit(self.within_freedom, error)) * math.sqrt(self.within)
+        weights, scales, freedoms = self._components()
+        low, high = 0.0, -float(stdtrit(self.within_freedom, error)) * float(scales[-1])
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2.0
+            low, high = (middle, high) if float(weights @ stdtr(freedoms, -middle / scales)) > error else (low, middle)
+        return high
 
 
 def within_one_boot(log_ratios: Sequence[float]) -> Estimate:
@@ -137,54 +144,48 @@ def within_one_boot(log_ratios: Sequence[float]) -> Estimate:
 
     Raises ValueError for fewer than two passes.
     """
-    return across_boots(log_ratios, Boots(variance=0.0, freedom=len(log_ratios) - 1, stated_sd=0.0), baseline_boots=1)
+    return replace(across_boots(log_ratios, BootSpread(), baseline_boots=1), shares=0.0)
 
 
 def steady(log_ratios: Sequence[float], stated_sd: float = BOOT_SD) -> bool:
-    """Return whether passes add little to an interval beside what the boots of a first run are stated to add.
+    """Return whether passes add little to an interval beside what boots are stated to add.
 
-    t(n-1) sd / sqrt(n) <= t(4) sqrt(1.5) stated_sd / 2, both t at 97.5 %: the half-width of the interval over the n passes alone is at most
-    half of that over boots alone, three boots of which nothing is measured. For normal passes the spread is independent of the mean, so
-    that passes that are taken until it is small enough say nothing of the speedup itself (Stein 1945, for two stages; with more of them
-    the spread comes out a little small: ``benchmarks.speed_gate`` has the errors). Raises ValueError for fewer than two passes.
+    t(n-1) sd / sqrt(n) <= 1.7 stated_sd, t at 97.5 %: the half-width of the interval over the n passes alone is at most about half of what
+    three boots that vary as stated would make it. For normal passes the spread is independent of the mean, so that passes that are taken
+    until it is small enough say nothing of the speedup itself (Stein 1945, for two stages; with more of them the spread comes out a little
+    small: ``benchmarks.speed_gate`` has the errors). Raises ValueError for fewer than two passes.
     """
     passes = within_one_boot(log_ratios)
-    of_passes = float(stdtrit(passes.freedom, 0.975)) * passes.standard_error
-    of_boots = float(stdtrit(STATED_BOOTS, 0.975)) * math.sqrt(1.5) * stated_sd
-    return of_passes <= of_boots / 2.0
+    return float(stdtrit(passes.within_freedom, 0.975)) * math.sqrt(passes.within) <= STEADY * stated_sd
 
 
-def across_boots(log_ratios: Sequence[float], spread: Boots, *, baseline_boots: int) -> Estimate:
+def across_boots(log_ratios: Sequence[float], spread: BootSpread, *, baseline_boots: int) -> Estimate:
     """Return the ratio that other boots would show, from one log-ratio per pass of one variant boot against ``baseline_boots``.
 
-    variance = (1 + 1 / baseline_boots) s^2 + that of the passes' centre: 1.5 s^2 with a control. Student's t with the degrees of freedom
-    of s^2, fewer where the passes vary more than the boots (Welch 1947, Satterthwaite 1946), never more. Raises ValueError for fewer than
-    two passes.
+    variance = (1 + 1 / baseline_boots) sigma^2 + that of the passes' centre: 1.5 sigma^2 with a control. The unknown sigma is integrated
+    out. Raises ValueError for fewer than two passes.
     """
     if len(log_ratios) < 2:  # noqa: PLR2004 - one value has no spread
         msg = f"an interval needs two passes, not {len(log_ratios)}"
         raise ValueError(msg)
-    between = (1.0 + 1.0 / baseline_boots) * spread.variance
     sd = float(np.std(log_ratios, ddof=1))
-    within = sd**2 / len(log_ratios)
     return Estimate(
         log_ratio=centre(log_ratios),
-        standard_error=math.sqrt(between + within),
-        freedom=_freedom(between, spread.freedom, within, len(log_ratios) - 1),
+        shares=1.0 + 1.0 / baseline_boots,
+        within=sd**2 / len(log_ratios),
+        within_freedom=len(log_ratios) - 1,
         passes=len(log_ratios),
         passes_sd=sd,
         boots=spread,
     )
 
 
-def across_blocks(
-    blocks: Sequence[Sequence[float]], groups: Sequence[BootLevels], earlier: Sequence[float] = (), stated_sd: float = BOOT_SD
-) -> Estimate:
+def across_blocks(blocks: Sequence[Sequence[float]], groups: Sequence[BootLevels], earlier: BootSpread) -> Estimate:
     """Return the ratio that other boots would show, from blocks of one variant boot and the baseline boots beside it.
 
     ``blocks`` are log-ratios, one per pass, of each variant boot against the baseline boots beside it. ``groups`` are the boots that
-    blocks connect: in turn all of them, since neighbours share a baseline boot; side by side those of one wave. ``earlier`` and
-    ``stated_sd`` are as for :func:`boots`.
+    blocks connect: in turn all of them, since neighbours share a baseline boot; side by side those of one wave. ``earlier`` is what other
+    runs have shown of boots.
 
     In turn a block reads y_i = S_i - (B_i + B_(i+1)) / 2. Neighbours share a boot, so that blocks covary: by sigma^2 / 4 where each has
     1.5 sigma^2. Taken together with the differences d_i = B_(i+1) - B_i of the baseline boots around them, they hold all contrasts of
@@ -193,33 +194,32 @@ def across_blocks(
 
         log-ratio of a group = mean(S) - mean(B)                             its variance: v sigma^2, v = 1/n + 1/m
         log-ratio = sum(log-ratio of a group / v) / sum(1 / v)               its variance: sigma^2 / sum(1 / v)
-        s^2 = (4 sd^2 + squares of S and of B, about their mean in the group + sum of (log-ratio of a group - log-ratio)^2 / v
-               + sum of d^2 / 2 of earlier runs) / nu
-        nu = 4 + sum(n + m - 2) + (groups - 1) + earlier runs
+        squares   = squares of S and of B, about their mean in the group + sum of (log-ratio of a group - log-ratio)^2 / v
+        freedom   = sum(n + m - 2) + (groups - 1)
 
-    s^2 is independent of the log-ratio and, with the stated sd as in :func:`boots`, (x - mu) / s is Student's t with nu. One block between
-    two baseline boots gives :func:`across_boots`: the mean of two boots, and d^2 / 2 between them. The passes' own variance is added as
-    there, though boots have it in them already: the error gets larger, never smaller. In turn a steady drift of the machine cancels where
-    the order reads the same from both ends, and adds to s. Raises ValueError for a block of fewer than two passes.
+    The squares join those of earlier runs. One block between two baseline boots gives :func:`across_boots`: the mean of two boots, and
+    d^2 / 2 between them. In turn a steady drift of the machine cancels where the order reads the same from both ends, and adds to the
+    squares. Raises ValueError for a block of fewer than two passes.
     """
     if not blocks or min(map(len, blocks)) < 2:  # noqa: PLR2004 - one value has no spread
         msg = f"an interval needs two passes a block, not {[len(block) for block in blocks]}"
         raise ValueError(msg)
-    known, passes, weights = boots(earlier, stated_sd), sum(map(len, blocks)), _precisions(groups)
+    passes, weights = sum(map(len, blocks)), _precisions(groups)
     log_ratio = math.fsum(w * group.log_ratio for w, group in zip(weights, groups, strict=True)) / math.fsum(weights)
     apart = math.fsum(w * (group.log_ratio - log_ratio) ** 2 for w, group in zip(weights, groups, strict=True))
-    freedom = known.freedom + sum(group.freedom for group in groups) + len(groups) - 1
-    squares = known.freedom * known.variance + math.fsum(group.squares for group in groups) + apart
-    spread = Boots(variance=squares / freedom, freedom=freedom, stated_sd=stated_sd)
-    between = spread.variance / math.fsum(weights)
     variance = math.fsum(map(_squares, blocks)) / (passes - len(blocks))
     return Estimate(
         log_ratio=log_ratio,
-        standard_error=math.sqrt(between + variance / passes),
-        freedom=_freedom(between, freedom, variance / passes, passes - len(blocks)),
+        shares=1.0 / math.fsum(weights),
+        within=variance / passes,
+        within_freedom=passes - len(blocks),
         passes=passes,
         passes_sd=math.sqrt(variance),
-        boots=spread,
+        boots=replace(
+            earlier,
+            squares=earlier.squares + math.fsum(group.squares for group in groups) + apart,
+            freedom=earlier.freedom + sum(group.freedom for group in groups) + len(groups) - 1,
+        ),
     )
 
 
@@ -253,8 +253,3 @@ def centre(values: Sequence[float]) -> float:
     if len(values) < HODGES_LEHMANN_FROM:
         return math.fsum(values) / len(values)
     return float(np.median([(a + b) / 2.0 for a, b in combinations_with_replacement(values, 2)]))
-
-
-def _freedom(between: float, between_freedom: int, within: float, within_freedom: int) -> float:
-    doubt = between**2 / between_freedom + within**2 / within_freedom
-    return min(float(between_freedom), (between + within) ** 2 / doubt) if doubt else float(between_freedom)

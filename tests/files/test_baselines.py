@@ -58,7 +58,7 @@ def test_a_file_under_another_machines_name_is_refused(path, environment):
     moved = path.rename(path.with_name("elsewhere.yaml"))
     with pytest.raises(RunError, match="has another machine") as caught:
         baselines.read(moved)
-    assert caught.value.where == f"{moved}:6"
+    assert caught.value.where == f"{moved}:7"
     with pytest.raises(RunError, match="has another machine"):
         baselines.write(moved, environment, GATES)
 

@@ -6,8 +6,8 @@ import pytest
 
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
-from pytest_specdec.report import answer
-from pytest_specdec.report.run import PytestOutcome
+from pytest_specdec.report import answer, markdown, table, terminal
+from pytest_specdec.report.run import PytestOutcome, document
 
 NOT_GATED = "SPEED: NOT GATED (draft-k3), because the interval contains the gate: speedup at least 1, settle it with more passes"
 
@@ -108,3 +108,66 @@ def test_detectable_faults_in_short_are_those_of_the_largest_judgements(make_run
     assert answer.detectable_in_short(run) == (("draft-k3, ngram-k3", "900 tokens"),)
     assert len(answer.detectable(run)) == 4
     assert answer.detectable_in_short(make_run(judged(alive))) == (("draft-k3", "deaths"),)
+
+
+def wrong_and_fast(make_run, verdicts, judged, result=PytestOutcome.FAILED, **fields):
+    """A variant with a wrong token that is above its gate, accepts everything and would have caught less."""
+    above = {
+        "outcome": Outcome.PASS,
+        "pair": "ngram-k3",
+        "headline": "2.16x, faster; gate met",
+        "cell": "2.16x",
+        "rules_out": "a speedup below 2",
+    }
+    length = {"headline": "4.00 tokens per step", "cell": "4.00 tokens per step", "figures": {"acceptance_length": 4.0}}
+    return make_run(
+        judged(replace(verdicts["failed"], **fields), result),
+        judged(replace(verdicts["speed"], **above)),
+        judged(replace(verdicts["speed"], **{**above, **length})),
+        judged(replace(verdicts["speed"], outcome=Outcome.PASS, headline="1.82x, faster; gate met")),
+    )
+
+
+@pytest.mark.parametrize("result", [PytestOutcome.FAILED, PytestOutcome.WAIVED])
+def test_the_speed_of_wrong_tokens_is_not_counted_in_any_report(make_run, verdicts, judged, result):
+    run = wrong_and_fast(make_run, verdicts, judged, result)
+    assert answer.speed(run).text == "SPEED: above its gate; ngram-k3 not counted: tokens are wrong"
+    assert run.not_counted == ("ngram-k3",)
+    assert document(run)["not_counted"] == ["ngram-k3"]
+    cells = {row[0].text: [cell.text for cell in row[1:]] for row in table.table(run)}
+    column = run.pairs.index("ngram-k3")
+    for title in (run.plan.rows[Family.SPEED].promise, table.DRAFTING):
+        assert cells[title][column] == "not counted: tokens are wrong"
+    assert answer.detectable(run) == ()
+    on_terminal = "".join(piece.text + "\n" for line in terminal.lines(run) for piece in line)
+    for text in (on_terminal, markdown.render(run)):
+        assert "not counted: tokens are wrong" in text
+        assert "2.16x" not in text
+        assert "4.00 tokens" not in text
+        assert "1.82x, faster; gate met" in text, "that of the other variant"
+
+
+def test_where_every_variant_is_wrong_no_speed_is_counted(make_run, verdicts, judged):
+    above = replace(verdicts["speed"], outcome=Outcome.PASS, pair="ngram-k3")
+    run = make_run(judged(verdicts["failed"], PytestOutcome.FAILED), judged(above))
+    assert answer.speed(run).text == "SPEED: not counted: tokens are wrong (ngram-k3)"
+    slow = make_run(judged(verdicts["failed"], PytestOutcome.FAILED), judged(replace(above, outcome=Outcome.FAIL), PytestOutcome.FAILED))
+    assert answer.speed(slow).text == "SPEED: BELOW ITS GATE (ngram-k3)"
+    assert not list(
+        answer.not_gated(make_run(judged(verdicts["failed"], PytestOutcome.FAILED), judged(replace(verdicts["speed"], pair="ngram-k3"))))
+    )
+
+
+@pytest.mark.parametrize(
+    "fields, result",
+    [
+        ({"family": Family.LOGPROBS}, PytestOutcome.FAILED),
+        ({"family": Family.LIVENESS}, PytestOutcome.FAILED),
+        ({"outcome": Outcome.INCONCLUSIVE}, PytestOutcome.FAILED),
+        ({}, PytestOutcome.SKIPPED),  # of a lossy mode, reported alone
+    ],
+)
+def test_right_tokens_have_a_speed_whatever_else_is_wrong(make_run, verdicts, judged, fields, result):
+    run = wrong_and_fast(make_run, verdicts, judged, result, **fields)
+    assert run.not_counted == ()
+    assert answer.speed(run).text == "SPEED: above its gate"

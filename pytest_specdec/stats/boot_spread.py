@@ -1,0 +1,112 @@
+"""Boot spread: how much the log of a server's speed varies from one boot to the next, and what is known of it.
+
+It needs the standard library alone: floors are computed by processes that load no numpy.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.baseline import BOOT_SD
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["LIKELY", "RUN_BOOTS", "BootSpread", "boot_spread"]
+
+LIKELY = 5.0
+"""Times the stated deviation up to which all deviations are taken to be equally likely, before anything is measured."""
+UNLIKELY = 1e-3
+"""Density just beyond that, over the density below; it falls with the square."""
+RUN_BOOTS = 1.5
+"""Variance of a run's log-ratio over that of one boot: the variant's, and half each of the baseline's two."""
+_BISECTIONS = 28
+_OCTAVES_UP, _OCTAVES_DOWN, _PER_OCTAVE = 4, 7, 4
+_MAD_TO_SD = 1.4826
+_MAD_EFFICIENCY = 0.37
+"""Of normal values: a median absolute deviation tells as much as the standard deviation of so many times fewer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootSpread:
+    """What is known of the deviation between boots: a prior, and sums of squares that were measured."""
+
+    squares: float = 0.0
+    """Nats squared, about the means; one degree of freedom of them estimates the variance of one boot."""
+    freedom: float = 0.0
+    """Degrees of freedom of the squares; 0 where nothing is measured."""
+    stated_sd: float = BOOT_SD
+
+    def weights(self, pass_variance: float = 0.0) -> tuple[float, ...]:
+        """Return the posterior weight of each of :func:`deviations`.
+
+        w_k ~ prior(sd_k) v_k^(-freedom / 2) exp(-squares / (2 v_k)), v_k = sd_k^2 + ``pass_variance``, which a boot's mean over its passes
+        varies by beside the boot itself: with it, passes are not taken for boots.
+        """
+        variances = [sd**2 + pass_variance for sd in deviations(self.stated_sd)]
+        logs = [-self.freedom / 2.0 * math.log(v) - self.squares / (2.0 * v) for v in variances]
+        most = max(logs)
+        likely = [prior * math.exp(log - most) for prior, log in zip(_prior(), logs, strict=True)]
+        total = math.fsum(likely)
+        return tuple(each / total for each in likely)
+
+    @property
+    def sd(self) -> float:
+        """The median of the deviations."""
+        below = 0.0
+        for sd, weight in zip(deviations(self.stated_sd), self.weights(), strict=True):
+            below += weight
+            if below >= 0.5:  # noqa: PLR2004 - a half
+                return sd
+        return deviations(self.stated_sd)[-1]
+
+    def half_width(self, error: float, shares: float) -> float:
+        """Return what the mean of boots is off by with probability ``error``, one-sided; its variance is ``shares`` times a boot's."""
+        weights = self.weights()
+        scales = [math.sqrt(2.0 * shares) * sd for sd in deviations(self.stated_sd)]
+        low, high = 0.0, 10.0 * scales[-1]
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2.0
+            tail = math.fsum(w * math.erfc(middle / scale) for w, scale in zip(weights, scales, strict=True)) / 2.0
+            low, high = (middle, high) if tail > error else (low, middle)
+        return high
+
+
+@functools.cache
+def deviations(stated_sd: float) -> tuple[float, ...]:
+    """Return the deviations that are weighed, four an octave, up to 80 times the stated one."""
+    steps = range(-_OCTAVES_DOWN * _PER_OCTAVE, _OCTAVES_UP * _PER_OCTAVE + 1)
+    return tuple(LIKELY * stated_sd * 2.0 ** (step / _PER_OCTAVE) for step in steps)
+
+
+@functools.cache
+def _prior() -> tuple[float, ...]:
+    """Return the mass at each deviation: uniform up to LIKELY times the stated one, which on octaves is in proportion to it.
+
+    The lowest stands for all that lie below it, and half of the one at the edge lies beyond it.
+    """
+    lowest = -_OCTAVES_DOWN * _PER_OCTAVE
+    below = [2.0 ** (step / _PER_OCTAVE) for step in range(lowest, 0)]
+    beyond = [UNLIKELY * 2.0 ** (-step / _PER_OCTAVE) for step in range(1, _OCTAVES_UP * _PER_OCTAVE + 1)]
+    return (below[0] / (1.0 - 2.0 ** (-1.0 / _PER_OCTAVE)), *below[1:], (1.0 + UNLIKELY) / 2.0, *beyond)
+
+
+def boot_spread(apart: Sequence[float], stated_sd: float = BOOT_SD, runs: Sequence[float] = ()) -> BootSpread:
+    """Return what is known of boots from the log-ratios of two boots of one server each, and from those of whole ``runs``.
+
+    ``apart``: two boots differ by d with variance 2 sigma^2, so that d^2 / 2 estimates sigma^2 with one degree of freedom. ``runs``: about
+    their median they vary by 1.5 sigma^2, which their median absolute deviation estimates as well as .37 (n - 1) degrees of freedom would
+    (Rousseeuw and Croux 1993): one lucky run moves it little. The prior is uniform in sigma (Gelman 2006), up to five times what is stated:
+    with one pair of boots the data alone leave Student's t with one degree of freedom, whose limits say nothing.
+    Assumes logs that are normal and independent from boot to boot, and variants whose boots vary as the baseline's do.
+    """
+    squares, freedom = math.fsum(d**2 / 2.0 for d in apart), float(len(apart))
+    if len(runs) > 1:
+        centre, more = statistics.median(runs), _MAD_EFFICIENCY * (len(runs) - 1)
+        seen = _MAD_TO_SD * statistics.median(abs(each - centre) for each in runs)
+        squares, freedom = squares + more * seen**2 / RUN_BOOTS, freedom + more
+    return BootSpread(squares=squares, freedom=freedom, stated_sd=stated_sd)
