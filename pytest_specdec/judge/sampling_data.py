@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.judge.draft_distribution import drafting
-from pytest_specdec.judge.tolerance import logit_noise
+from pytest_specdec.judge.tolerance import jump_rate, logit_noise
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.stats import duplicates, penalties
-from pytest_specdec.stats.jumps import JUMP_RATE
 from pytest_specdec.stats.logprob_noise import INVALID_ABOVE
 from pytest_specdec.stats.request_params import SamplingParams, sampling_params
 from pytest_specdec.stats.token_distribution import NOISE, Processing, raw_distribution, requested
@@ -149,10 +148,10 @@ class _AnswerPart:
     slots: VerifySlots
 
 
-def gather(captured: Captured, *, scoring_bias: float = 0.0, jump_rate: float = JUMP_RATE) -> SamplingData:
+def gather(captured: Captured, *, scoring_bias: float = 0.0) -> SamplingData:
     """Return the judged arm's tokens with distributions and slots, the baseline's taken to the power ``1 + scoring_bias``.
 
-    A correct server may have any other distribution at the share ``jump_rate`` of all positions.
+    A correct server may have any other distribution at as many positions as the run's calibration jumps at.
     """
     scores = {score.key: score for score in captured.scores.get(captured.arm, ())}
     bodies = {request.id: sampling_params(request.body) for request in captured.workload.requests}
@@ -179,7 +178,7 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0, jump_rate: float = 
         return SamplingData(skipped=lines, draft_distribution=draft.unknown)
     calibration = logit_noise(captured)
     noise = min(max(NOISE, calibration.noise or 0.0), INVALID_ABOVE)
-    numerics = _Numerics(noise=noise, jump_rate=jump_rate, scoring_bias=scoring_bias)
+    numerics = _Numerics(noise=noise, jump_rate=jump_rate(captured), scoring_bias=scoring_bias)
     observed = _observed(captured, parts, draft, numerics)
     return SamplingData(
         observed=observed,

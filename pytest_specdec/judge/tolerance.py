@@ -12,6 +12,7 @@ from pytest_specdec.judge.greedy_gap import distinct_gaps
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.stats import excess, proportions
 from pytest_specdec.stats.excess import EventCount
+from pytest_specdec.stats.jumps import JUMP_RATE
 from pytest_specdec.stats.logprob_noise import NORMAL_UP_TO, Calibration, calibrate
 from pytest_specdec.stats.near_ties import HALF_PRECISION, SINGLE_PRECISION, UNSEEN, FlipNoise, sigma_of
 from pytest_specdec.stats.noise import EXACT, KernelNoise, kernel_noise
@@ -33,6 +34,7 @@ __all__ = [
     "Tolerance",
     "allowed",
     "describe_jumps",
+    "jump_rate",
     "logit_noise",
     "peer_boots",
     "tolerance",
@@ -222,6 +224,14 @@ def _granted(captured: Captured, calibration: Calibration) -> _Granted:
 def _single_precision(captured: Captured) -> bool:
     known = captured.capabilities.get(BASELINE)
     return known is not None and known.single_precision
+
+
+def jump_rate(captured: Captured) -> float:
+    """Return the rate of positions at which the distribution may be any other one: 0 where the run shows that its servers are exact."""
+    calibration, decode = logit_noise(captured), kernel_noise(captured.calibration)
+    if _is_exact(captured, calibration, decode):
+        return 0.0
+    return max(JUMP_RATE, decode.beyond(max(STATED, _GAP_PER_NOISE * (calibration.noise or 0.0))).rate)
 
 
 def peer_boots(captured: Captured) -> tuple[Transcript, ...]:

@@ -20,6 +20,7 @@ from pytest_specdec.stats.penalties import Penalties
 from pytest_specdec.stats.request_params import sampling_params
 from pytest_specdec.stats.token_distribution import NOISE
 from tests.judge import toy_speculation
+from tests.judge.captured_values import calibration
 
 BIAS = {"3": 2.0, "11": -1.0, "20": 1.0}
 
@@ -144,9 +145,13 @@ def test_the_noise_of_the_control_is_told_and_widens_the_null():
     assert said_of_noise(sampling.judge(mute)) == "logit noise unknown: the baseline reported no log-probabilities"
 
 
-@pytest.mark.parametrize("asked, null", [({}, JUMP_RATE), ({"jump_rate": 0.0}, 0.0)])
-def test_a_correct_server_may_jump_as_often_as_is_measured_or_taken(asked, null):
-    observed = gather(toy_speculation.captured("model", answers=2), **asked).observed
+@pytest.mark.parametrize(
+    "reported, null",
+    [(calibration(), 0.0), (calibration(2000, noise=0.02), JUMP_RATE), (calibration(2000, noise=0.02, jumps=4), 0.002)],
+    ids=["exact", "noisy", "jumping"],
+)
+def test_a_correct_server_may_jump_as_often_as_the_run_shows(reported, null):
+    observed = gather(replace(toy_speculation.captured("model", answers=2), calibration=reported)).observed
     assert observed.distribution.jump_rate == null
 
 

@@ -51,5 +51,5 @@ def test_evidence_adds_up_over_rounds_and_the_peers_events_take_from_it():
 def test_the_alarm_comes_at_fewer_events_where_more_peers_have_none():
     assert [alarm_at(1600, 0, peers, ALPHA) for peers in (1600, 5200, 20_000)] == [16, 8, 5]
     assert alarm_at(1600, 3, 5200, ALPHA) > 8
-    assert alarm_at(4, 0, 5200, ALPHA) is None
+    assert alarm_at(1, 0, 5200, ALPHA) is None
     assert alarm_at(1600, 0, 0, ALPHA) is None
