@@ -39,6 +39,7 @@ def judged(mine, theirs=None, control=None, *, temperature=0, prompts=False, **f
     body = {"temperature": temperature, "max_tokens": 64, **({"prompt_logprobs": 0} if prompts else {"logprobs": 0})}
     workload = a_workload([Request(id=f"chat-{i:02}", route=Route.COMPLETIONS, body=body) for i in range(3)], scored=False)
     theirs = answers() if theirs is None else theirs
+    fields = {"calibration": (), **fields}
     return logprobs.judge(captured("logprobs", mine, theirs, theirs if control is None else control, workload=workload, **fields))
 
 
