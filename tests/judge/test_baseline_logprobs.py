@@ -113,7 +113,7 @@ def test_two_kernels_of_one_server_are_no_finding_whatever_their_tails():
 
 def test_without_another_report_of_the_baseline_a_lawful_rate_is_stated():
     mine, theirs = off_by(3), answers()
-    alone = [replace(captured("logprobs", given, theirs, workload=WORKLOAD), alpha=4.5e-6) for given in (mine, off_by(8))]
+    alone = [replace(captured("logprobs", given, theirs, workload=WORKLOAD, calibration=()), alpha=4.5e-6) for given in (mine, off_by(8))]
     assert [logprobs.judge(one).outcome for one in alone] == [Outcome.PASS, Outcome.FAIL]
 
 
