@@ -202,6 +202,22 @@ def test_what_the_baselines_boots_report_is_read_beside_its_scores(run, plan, sc
     assert captured.read_calibration(run, plan) == ()
 
 
+def test_where_the_plan_has_a_calibration_nothing_else_changes_the_noise(run, plan, transcript, scores):
+    """Whichever other tests are selected: their reports do not count."""
+    asked = asked_for_logprobs(plan)
+    only = replace(asked.workloads[0], name="noise.calibration")
+    for arm in ARMS:
+        transcripts.write(run, told(transcript(arm)))
+        transcripts.write(run, replace(told(transcript(arm), -0.5), workload=only.name, digest=only.digest))
+        transcripts.write_scores(run, "baseline", arm, only.name, scores(arm))
+    pairs = captured.read_calibration(run, replace(asked, workloads=(*asked.workloads, only)))
+    assert {reported for reported, _ in pairs} == {-0.5}
+    assert captured.read_calibration(run, replace(asked, workloads=(only,))) == pairs
+    verified = captured.read_calibration(run, replace(asked, workloads=(only,)), "v")
+    assert {reported for reported, _ in verified} == {-0.5}
+    assert captured.read_calibration(run, asked) != pairs
+
+
 @pytest.mark.parametrize("changes", [{"temperature": 0.8}, {"temperature": None}, {"top_p": 0.9}, {"min_p": 0.1}, {"response_format": {}}])
 def test_only_the_distribution_as_it_is_calibrates(run, plan, transcript, changes):
     for arm in ARMS:
