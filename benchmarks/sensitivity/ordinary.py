@@ -1,6 +1,6 @@
 """A pytest plugin for runs of many faulty variants: each is judged by the share of an ordinary run, and seeds can be moved.
 
-A config with N variants gives each of them an Nth of its family's false-alarm budget. A fault would then be harder to find the more faults
+A config with N variants gives each of them about an Nth of its family's false-alarm budget. A fault would then be harder to find the more faults
 share its run. Under this plugin the plan gives every judgement the share that a config with two variants gives. The plan in the run
 directory holds these shares, so that a replay judges by the same.
 """
@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import planner
+from pytest_specdec.model.families import with_outside
 from pytest_specdec.plugin.run_state import RunState
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ def pytest_configure(config: pytest.Config) -> None:  # noqa: ARG001 - a hook's 
 
 def ordinary(plan: Plan, variants: int) -> Plan:
     """Return the plan of a config with ``variants`` variants with the shares of one that has two."""
-    scale = variants / VARIANTS
-    return replace(plan, judgements=tuple(replace(one, alpha=one.alpha * scale) for one in plan.judgements))
+    rows = with_outside(plan.families)
+    scale = {name: row.chances(variants) / row.chances(VARIANTS) for name, row in rows.items()}
+    return replace(plan, judgements=tuple(replace(one, alpha=one.alpha * scale[one.family]) for one in plan.judgements))
 
 
 def reseeded(workload: Workload, number: int) -> Workload:

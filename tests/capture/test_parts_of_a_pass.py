@@ -8,7 +8,7 @@ from pytest_specdec.capture.workload_runner import WorkloadRunner
 
 
 class Arm:
-    restarts, running = 0, True
+    restarts, running, aside = 0, True, 0
 
 
 @pytest.mark.parametrize("concurrency, waves, sizes", [(1, (), [1, 1, 1, 1, 1]), (4, (), [5]), (4, (1, 3), [1, 3, 1])])

@@ -23,7 +23,7 @@ def test_a_judge_is_given_what_the_whole_run_reported(monkeypatch):
     )
     monkeypatch.setattr(verdicts, "replace", lambda value, **changes: value)
     verdicts.captured(ITEM, None)
-    assert read == [("directory", "plan", cell, (), ("pair",), ("pair", "draft-k3"))]
+    assert read == [("directory", "plan", cell, (), ("pair",), ("pair", "draft-k3"), "slo")]
 
 
 def test_the_run_is_read_once(monkeypatch, tmp_path):
