@@ -1,6 +1,6 @@
 """A pytest plugin for runs of many faulty variants: each is judged by the share of an ordinary run, and seeds can be moved.
 
-A config with N variants gives each of them about an Nth of its family's false-alarm budget. A fault would then be harder to find the more faults
+A config with N variants gives each of them about an Nth of its budget. A fault would then be harder to find the more faults
 share its run. Under this plugin the plan gives every judgement the share that a config with two variants gives. The plan in the run
 directory holds these shares, so that a replay judges by the same.
 """
