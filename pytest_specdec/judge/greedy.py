@@ -20,7 +20,7 @@ from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, distinct
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.penalised_scores import penalised_scores
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
-from pytest_specdec.judge.tolerance import ASK_AGAIN, STATED, describe_jumps, peer_boots, tolerance
+from pytest_specdec.judge.tolerance import ASK_AGAIN, STATED, describe_jumps, describe_noise, peer_boots, tolerance
 from pytest_specdec.judge.verdicts import LN_10, against, guess, quoted, say
 from pytest_specdec.model.pair import SCORER
 from pytest_specdec.model.verdict import Outcome
@@ -329,7 +329,7 @@ def _passed(captured: Captured, tally: GreedyTally) -> Verdict:
         f"0 of {tokens:,} tokens wrong{_by_chance(tally)}; {_counted(tally)}{_unjudged(captured)}",
         evidence=evidence,
         rules_out=f"{tokens:,} tokens checked; a wrong-token rate above {rate:.2%} would have been caught (99%). "
-        f"Wrong: more than {gap:.3g} nats below the baseline's best token",
+        f"Wrong: more than {gap:.3g} nats below the baseline's best token; {describe_noise(tally.allowed)}",
         cell=f"0 of {tokens:,} tokens wrong",
         figures=figures | {"wrong_rate_ruled_out": rate},
     )

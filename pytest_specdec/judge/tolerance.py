@@ -34,6 +34,7 @@ __all__ = [
     "Tolerance",
     "allowed",
     "describe_jumps",
+    "describe_noise",
     "jump_rate",
     "logit_noise",
     "peer_boots",
@@ -172,6 +173,14 @@ def allowed(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
         own_events=own,
         own_tokens=len(gaps),
     )
+
+
+def describe_noise(tolerance: Tolerance) -> str:
+    """Return the noise of the run in a few words."""
+    if tolerance.exact:
+        return "numbers are exact"
+    jumps = f"at most 1 jump in {1.0 / tolerance.chance:,.0f} tokens" if tolerance.chance < 1.0 else "jumps unknown"
+    return f"noise {tolerance.noise:.3f} nats, {jumps}"
 
 
 def describe_jumps(tolerance: Tolerance) -> str:

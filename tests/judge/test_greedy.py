@@ -196,6 +196,12 @@ def test_a_pass_rules_out_no_more_than_so_many_tokens_could_show():
     assert 2.0 * exact < noisy < 0.03
 
 
+def test_a_pass_says_how_noisy_the_run_is():
+    assert greedy.judge(seen()).rules_out.endswith("; numbers are exact")
+    verdict = greedy.judge(replace(seen(), calibration=NOISY))
+    assert verdict.rules_out.endswith("; noise 0.029 nats, at most 1 jump in 565 tokens")
+
+
 @pytest.mark.parametrize("control, outcome", [({}, Outcome.FAIL), ({1: {3: 0.1}}, Outcome.PASS)])
 def test_one_token_is_proof_only_where_no_boot_of_the_baseline_shows_a_gap(control, outcome):
     verdict = greedy.judge(seen({4: {17: 0.5}}, control=control))
