@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating
+from pytest_specdec.judge.tolerance import VERIFY_FACTOR, allowed
 from pytest_specdec.judge.verdicts import quoted, say
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
@@ -38,10 +39,11 @@ UNSEEDED = "requests without a seed give the same answer again"
 STREAM = "requests share one random stream"
 COPIES = "n choices are copies"
 
-_PLACES = 2
+_PLACES = 2.5
 """Times as readily as a decode step a verify step may lawfully flip a draw: by whether the draft is accepted, and by what comes instead.
 
-Measured on correct servers are 0.9 to 2.2 times (18 and 36 pairs; an alarm there in fewer than 1 of 10^5 runs).
+Measured on correct servers are 0.9 to 2.2 times where both kernels are as noisy (18 and 36 pairs). A flip is as frequent as noise is large,
+so that a noisier verify kernel has as many times more, up to what is lawful.
 """
 _MOSTLY = 0.75
 """Share of repeats alone from which on the baseline is said to honour seeds: noise alone leaves so many, and none of four of the judged
@@ -173,16 +175,21 @@ def _rate(pairs: Sequence[tuple[Draw, Draw]]) -> float:
     return 1.0 - len(_unequal(pairs)) / len(pairs) if pairs else 1.0
 
 
-def _p_value(mine: Sequence[tuple[Draw, Draw]], theirs: Sequence[tuple[Draw, Draw]]) -> float:
-    return _of_unequal(len(_unequal(mine)), len(mine), theirs)
+def _readiness(captured: Captured) -> float:
+    """Return how many times as readily as the baseline the judged arm may lawfully flip a draw."""
+    return _PLACES * min(allowed(captured, ()).verify_factor, VERIFY_FACTOR)
 
 
-def _of_unequal(unequal: int, pairs: int, theirs: Sequence[tuple[Draw, Draw]]) -> float:
-    return proportions.greater_than_times(unequal, pairs, len(_unequal(theirs)), len(theirs), _PLACES)
+def _p_value(captured: Captured, mine: Sequence[tuple[Draw, Draw]], theirs: Sequence[tuple[Draw, Draw]]) -> float:
+    return _of_unequal(captured, len(_unequal(mine)), len(mine), theirs)
+
+
+def _of_unequal(captured: Captured, unequal: int, pairs: int, theirs: Sequence[tuple[Draw, Draw]]) -> float:
+    return proportions.greater_than_times(unequal, pairs, len(_unequal(theirs)), len(theirs), _readiness(captured))
 
 
 def _not_repeated(captured: Captured, mine: Repeats, theirs: Repeats) -> Verdict | None:
-    p_value = min(_p_value(mine.pairs, theirs.pairs), _p_value(mine.company, theirs.company))
+    p_value = min(_p_value(captured, mine.pairs, theirs.pairs), _p_value(captured, mine.company, theirs.company))
     is_silent = bool(mine.alone and theirs.alone) and not _rate(mine.alone) and _rate(theirs.alone) >= _MOSTLY
     if p_value > captured.alpha and not is_silent:
         return None
@@ -316,4 +323,4 @@ def _untold(theirs: Repeats) -> str:
 
 def _would_show(captured: Captured, mine: Sequence[tuple[Draw, Draw]], theirs: Sequence[tuple[Draw, Draw]]) -> bool:
     """Whether the test would have found that none of so many pairs repeats."""
-    return _of_unequal(len(mine), len(mine), theirs) <= captured.alpha
+    return _of_unequal(captured, len(mine), len(mine), theirs) <= captured.alpha

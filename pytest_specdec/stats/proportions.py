@@ -55,7 +55,7 @@ def greater_than_rate(hits: int, trials: int, rate: float) -> float:
     return float(betainc(hits, trials - hits + 1, rate)) if hits else 1.0
 
 
-def greater_than_times(hits: int, trials: int, other_hits: int, other_trials: int, times: int) -> float:
+def greater_than_times(hits: int, trials: int, other_hits: int, other_trials: int, times: float) -> float:
     """Return the p-value of "one trial of the first hits no more readily than ``times`` trials of the other together".
 
     Barnard's exact test (1945) of ``p <= 1 - (1 - p_other)^times``: outcomes as extreme as these, by the p-value of Fisher's test, at the
