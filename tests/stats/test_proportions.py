@@ -116,3 +116,8 @@ def test_the_size_of_the_test_of_so_many_times_is_exact(rate, level):
         if proportions.greater_than_times(x, 12, y, 20, 2) <= level
     )
     assert size <= level * 1.01, "the least favourable rate is looked for on a grid"
+
+
+def test_many_times_as_readily_leave_no_rate_that_cannot_be_computed():
+    assert proportions.greater_than_times(18, 18, 9, 18, 12.5) > 0.01
+    assert 0.001 < proportions.greater_than_times(18, 18, 0, 18, 12.5) < 0.01
