@@ -102,12 +102,10 @@ class Tolerance:
         return EventCount(events=events, tokens=tokens, peer_events=self.own_events, peer_tokens=self.own_tokens)
 
     def log_evidence(self, events: int, tokens: int, repeats: Sequence[EventCount] = ()) -> float:
-        """Return the natural log of the evidence against an arm with so many tokens beyond the tolerance; infinite where one is proof.
+        """Return the natural log of the evidence against an arm with so many tokens beyond the tolerance, whether or not one is proof.
 
         ``repeats`` are the rounds in which the same was asked again.
         """
-        if self.exact and (events or any(each.events for each in repeats)):
-            return float("inf")
         first = EventCount(events=events, tokens=tokens, peer_events=self.peer_events, peer_tokens=self.peer_tokens)
         return excess.log_evidence([first, *repeats])
 
@@ -144,9 +142,9 @@ def allowed(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
     """Return max(0.25, 8 s), s being the measured noise of the judged arm, and how many of ``peer_gaps`` exceed it.
 
     The noise is that of decoding, by the baseline's calibration, or that of the variant's verify kernel where this is larger, up to
-    VERIFY_FACTOR times as large. Tokens beyond the tolerance are counted against the peers' and the calibration's, whose differences beyond
-    it are at least as frequent as gaps: a gap takes a difference, and a near-tie as well. One alone is proof where the calibration shows
-    nothing but rounding.
+    VERIFY_FACTOR times as large. Tokens beyond the tolerance are counted against the peers' and the calibration's. Differences beyond it are
+    at least as frequent as gaps, since a gap takes a difference and a near-tie as well. One token is proof where calibration and peers
+    show nothing but rounding.
     """
     gaps = np.array(list(peer_gaps), dtype=np.float64)
     calibration, decode = logit_noise(captured), kernel_noise(captured.calibration)
