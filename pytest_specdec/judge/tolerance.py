@@ -142,9 +142,9 @@ def allowed(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
     """Return max(0.25, 8 s), s being the measured noise of the judged arm, and how many of ``peer_gaps`` exceed it.
 
     The noise is that of decoding, by the baseline's calibration, or that of the variant's verify kernel where this is larger, up to
-    VERIFY_FACTOR times as large. Tokens beyond the tolerance are counted against the peers' and the calibration's. Differences beyond it are
-    at least as frequent as gaps, since a gap takes a difference and a near-tie as well. One token is proof where calibration and peers
-    show nothing but rounding.
+    VERIFY_FACTOR times as large. Tokens beyond the tolerance are counted against the peers' and the calibration's. Differences beyond it
+    are at least as frequent as gaps, since a gap takes a difference and a near-tie as well. One token is proof where calibration and
+    peers show nothing but rounding.
     """
     gaps = np.array(list(peer_gaps), dtype=np.float64)
     calibration, decode = logit_noise(captured), kernel_noise(captured.calibration)
