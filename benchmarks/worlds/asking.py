@@ -179,19 +179,19 @@ def cut(logits: Logits, batch: Batch, rows: Ids) -> Logits:
     heat = np.maximum(batch.temperature[rows], _GREEDY)[:, None]
     logits = (logits / heat).astype(np.float32)
     tops, most, least = batch.top_p[rows], batch.top_k[rows], batch.min_p[rows]
-    for row in np.flatnonzero((tops < 1.0) | (most > 0) | (least > 0.0)):
-        logits[row] = _cut(logits[row], float(tops[row]), int(most[row]), float(least[row]))
+    some = np.flatnonzero((tops < 1.0) | (most > 0) | (least > 0.0))
+    if len(some):
+        logits[some] = _cut(logits[some], tops[some, None], most[some, None], least[some, None])
     return logits
 
 
-def _cut(logits: Logits, top_p: float, top_k: int, min_p: float) -> Logits:
-    order = np.argsort(-logits, kind="stable")
-    mass = np.exp((logits[order] - logits[order[0]]).astype(np.float64))
-    keeps = mass >= min_p
-    if top_k > 0:
-        keeps[top_k:] = False
+def _cut(logits: Logits, top_p: Floats, top_k: Ids, min_p: Floats) -> Logits:
+    order = np.argsort(-logits, axis=1, kind="stable")
+    ranked = np.take_along_axis(logits, order, axis=1)
+    mass = np.exp((ranked - ranked[:, :1]).astype(np.float64))
+    keeps = (mass >= min_p) & ((top_k <= 0) | (np.arange(VOCABULARY) < top_k))
     mass = np.where(keeps, mass, 0.0)
-    keeps &= np.cumsum(mass) - mass < top_p * mass.sum()
-    cut_off = np.full_like(logits, _NOWHERE)
-    cut_off[order[keeps]] = logits[order[keeps]]
+    keeps &= np.cumsum(mass, axis=1) - mass < top_p * mass.sum(axis=1, keepdims=True)
+    cut_off = np.empty_like(logits)
+    np.put_along_axis(cut_off, order, np.where(keeps, ranked, _NOWHERE), axis=1)
     return cut_off

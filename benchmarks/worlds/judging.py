@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from benchmarks.worlds.numerics import WORLDS
-from benchmarks.worlds.results import CONTROL, ERROR, LETTERS
-from benchmarks.worlds.run import Run
+from benchmarks.worlds.results import AGAIN, CONTROL, ERROR, LETTERS
+from benchmarks.worlds.run import CELLS, Run
 from benchmarks.worlds.server import Fault
+from pytest_specdec.judge import sensitivity
 from pytest_specdec.judge.registry import judge_of
-from pytest_specdec.model.families import FAMILIES
+from pytest_specdec.judge.tolerance import ROUNDS
+from pytest_specdec.model.families import COUNTED, FAMILIES
 from pytest_specdec.model.verdict import Outcome
 
 if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
 
-__all__ = ["Job", "judged", "outcomes"]
+__all__ = ["Job", "asked", "judged", "outcomes"]
 
 _NO_CONTROL = frozenset({Outcome.FAIL, Outcome.INVALID})
+_LEAKS = (1.0,)
+"""Shares of leaked drafts that a passing sampling verdict is asked about. Fewer can only make a run inconclusive, and take half the time."""
+
+
+def asked(run: Run, cell: str) -> tuple[str, str]:
+    """Return the same as :func:`judged` after what is open was asked again, as a run does (plugin/repeats.py)."""
+    captured, rounds = run.captured(cell), 0
+    while CELLS[cell].family in COUNTED and rounds < ROUNDS and _is_open(captured):
+        rounds += 1
+        captured = run.captured(cell, rounds=rounds)
+    letter, headline = judged(captured)
+    return (AGAIN if rounds and letter == LETTERS[Outcome.PASS] else letter), headline
+
+
+def _is_open(captured: Captured) -> bool:
+    return judge_of(FAMILIES[captured.family])(replace(captured, repeatable=True)).outcome is Outcome.SUSPICIOUS
 
 
 def judged(captured: Captured) -> tuple[str, str]:
@@ -47,4 +65,5 @@ class Job:
 def outcomes(job: Job) -> list[tuple[str, str, str]]:
     """Return cell, letter and headline of every judgement of ``job``."""
     simulated = Run(WORLDS[job.world], job.run, fault=Fault.parse(job.fault))
-    return [(cell, *judged(simulated.captured(cell))) for cell in job.cells]
+    sensitivity.LEAKS = _LEAKS
+    return [(cell, *asked(simulated, cell)) for cell in job.cells]

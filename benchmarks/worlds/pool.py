@@ -12,6 +12,7 @@ from benchmarks.worlds.language import VOCABULARY
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from benchmarks.worlds.asking import Floats
     from benchmarks.worlds.language import Logits
 
 __all__ = ["GUMBEL", "NORMAL", "Pool"]
@@ -33,7 +34,11 @@ class Pool:
 
     def rows(self, count: int, random: np.random.Generator) -> Logits:
         """Return rows [count, VOCABULARY]."""
-        return np.asarray(self._numbers[random.integers(len(self._numbers), size=count)])
+        return self.rows_at(random.random(count))
+
+    def rows_at(self, places: Floats) -> Logits:
+        """Return the rows [N, VOCABULARY] that begin at ``places`` [N], 0..1 of the pool."""
+        return np.asarray(self._numbers[(places * len(self._numbers)).astype(np.int64)])
 
 
 def _normal(random: np.random.Generator) -> Logits:

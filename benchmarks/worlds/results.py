@@ -15,7 +15,7 @@ from pytest_specdec.stats.proportions import limits
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["HEALTHY", "LETTERS", "Cells", "Outcomes", "page"]
+__all__ = ["AGAIN", "HEALTHY", "LETTERS", "Cells", "Outcomes", "page"]
 
 FOLDER: Final = Path("benchmarks/results")
 HEALTHY: Final = "healthy"
@@ -29,6 +29,8 @@ LETTERS: Final[Mapping[Outcome, str]] = {
     Outcome.REFUSED: "R",
     Outcome.NOT_DECIDED: "D",
 }
+AGAIN: Final = "a"
+"""A pass after what was open had been asked again."""
 CONTROL: Final = "X"
 """A failing control: a set-up error, whatever the variant's verdict would be."""
 ERROR: Final = "E"
@@ -97,8 +99,10 @@ class Cells:
         return [line for world in worlds for line in _world(world, {cell: self.of(world, fault, cell) for cell in cells})]
 
 
-_HEAD: Final = "| world | judgement | runs | pass | fail | invalid | inconclusive | suspicious | control fails | other |"
-_RULE: Final = "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|"
+_HEAD: Final = (
+    "| world | judgement | runs | pass | pass, asked again | fail | invalid | inconclusive | suspicious | control fails | other |"
+)
+_RULE: Final = "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
 
 
 def page(cells: Mapping[str, Outcomes]) -> str:
@@ -122,11 +126,11 @@ def _world(world: str, cells: Mapping[str, Outcomes]) -> list[str]:
     if len(cells) > 1 and whole:
         most = limits(red, len(whole), 2.0 * _SURE - 1.0).high
         shown = f"{len(whole)} | {len(whole) - red} | {red} red, at most {most:.2%}"
-        lines.append(f"| **{world}** | **any of {len(cells)}** | {shown} | | | | | |")
+        lines.append(f"| **{world}** | **any of {len(cells)}** | {shown} | | | | | | |")
     return lines
 
 
 def _line(world: str, cell: str, counts: Counter[str]) -> str:
-    shown = [counts[letter] for letter in "pFICSX"]
+    shown = [counts[letter] for letter in f"p{AGAIN}FICSX"]
     other = counts.total() - sum(shown)
     return f"| {world} | {cell} | {counts.total()} | {' | '.join(map(str, shown))} | {other} |"

@@ -95,20 +95,25 @@ class Run:
         self.baseline, self.variant, self.control, self.drafter = (Boot(world, number, root) for number in range(4))
         self._answers: dict[str, tuple[ArmAnswers, ...]] = {}
 
-    def captured(self, name: str) -> Captured:
-        """Return what the judge of the cell ``name`` sees."""
+    def captured(self, name: str, *, rounds: int = 0) -> Captured:
+        """Return what the judge of the cell ``name`` sees after so many ``rounds`` in which the same was asked again."""
+        first, *repeats = (self._asked(name, number) for number in range(rounds + 1))
+        return replace(first, repeats=tuple(repeats))
+
+    def _asked(self, name: str, number: int) -> Captured:
         cell = CELLS[name]
-        arms = self._arms(cell.workload)
+        workload = replace(cell.workload, name=f"{cell.workload.name}~{number + 1}") if number else cell.workload
+        arms = self._arms(workload)
         by_arm = {each.transcript.arm: each for each in arms}
         return Captured(
             pair=self.pair,
-            workload=cell.workload,
+            workload=workload,
             family=cell.family,
             baseline=by_arm[BASELINE].transcript,
             control=by_arm[CONTROL].transcript,
             speculative=by_arm[VARIANT].transcript,
-            scores=self._scores(cell.workload, arms),
-            draft_scores=self._draft_scores(cell.workload, arms),
+            scores=self._scores(workload, arms),
+            draft_scores=self._draft_scores(workload, arms),
             calibration=self.calibration,
             verify_calibration=self.verify_calibration,
             capabilities=dict.fromkeys(by_arm, self._capabilities),

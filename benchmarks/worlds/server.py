@@ -78,7 +78,8 @@ class _Draws:
     """Random numbers of A answers: of its own generator for one with a seed, of the server's for the others."""
 
     def __init__(self, asked: tuple[Asking, ...], random: np.random.Generator) -> None:
-        self._own = {row: np.random.default_rng(one.stream) for row, one in enumerate(asked) if one.request.seed is not None}
+        self._seeded = np.array([one.request.seed is not None for one in asked], dtype=np.bool_)
+        self._state = np.array([_number_of(one) for one in asked], dtype=np.uint64)
         self._random = random
 
     def common(self, count: int) -> Floats:
@@ -86,19 +87,21 @@ class _Draws:
         return self._random.random(count)
 
     def uniform(self, rows: Ids) -> Floats:
-        drawn = self._random.random(len(rows))
-        for at, row in enumerate(rows.tolist()):
-            if row in self._own:
-                drawn[at] = self._own[row].random()
-        return drawn
+        return np.where(self._seeded[rows], self._next(rows), self._random.random(len(rows)))
 
     def race(self, rows: Ids) -> Logits:
         """Return Gumbel noise [N, V]."""
-        noise = GUMBEL.rows(len(rows), self._random)
-        for at, row in enumerate(rows.tolist()):
-            if row in self._own:
-                noise[at] = GUMBEL.rows(1, self._own[row])[0]
-        return noise
+        return GUMBEL.rows_at(np.where(self._seeded[rows], self._next(rows), self._random.random(len(rows))))
+
+    def _next(self, rows: Ids) -> Floats:
+        """Return the next number of each answer's own, 0..1."""
+        self._state[rows] = follow(self._state[rows], rows * 0)
+        return np.asarray((self._state[rows] >> np.uint64(11)) * 2.0**-53)
+
+
+def _number_of(one: Asking) -> int:
+    """Return where the random numbers of a seeded answer begin."""
+    return int(np.random.SeedSequence(one.stream).generate_state(1, np.uint64)[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ASK_AGAIN",
     "OPEN_AT",
+    "REPEAT_AT",
     "ROUNDS",
     "STATED",
     "VERIFY_FACTOR",
@@ -62,10 +63,12 @@ _UNKNOWN = 0.125
 _OFTEN, _SURELY = 5e-3, 1e-4
 """A baseline repeats itself unless more than five in a thousand of its own tokens lie beyond the tolerance, at the second's level."""
 ASK_AGAIN = "the same requests again, by --specdec-continue: a fault comes back, a jump does not"
-ROUNDS = 2
+ROUNDS = 4
 """Times that open counts are asked again; what raises no alarm then is too rare to be one."""
 OPEN_AT = 100.0
 """Evidence, 1 : 1/p, from which wrong tokens are too many to be put down to noise: a correct server comes here in 1 of 100 at most."""
+REPEAT_AT = 10.0
+"""The same where the run can ask again, which costs a correct server time and no verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +99,8 @@ class Tolerance:
     own_events: int
     """Those of the baseline's own boots alone."""
     own_tokens: int
+    open_at: float = OPEN_AT
+    """Evidence from which a count is left open."""
 
     def round(self, events: int, tokens: int) -> EventCount:
         """Return the events of an arm beside those of the baseline's own boots, as a round of its own."""
@@ -118,7 +123,7 @@ class Tolerance:
         """Whether the same is to be asked again: they are too many for noise and too few for an alarm, and came back so far."""
         if not events or len(repeats) >= ROUNDS or (repeats and not any(each.events for each in repeats)):
             return False
-        return self.log_evidence(events, tokens, repeats) >= log(OPEN_AT)
+        return self.log_evidence(events, tokens, repeats) >= log(self.open_at)
 
     @property
     def chance(self) -> float:
@@ -170,6 +175,7 @@ def allowed(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
         peer_tokens=len(gaps) + beyond.tokens,
         own_events=own,
         own_tokens=len(gaps),
+        open_at=REPEAT_AT if captured.repeatable else OPEN_AT,
     )
 
 

@@ -131,6 +131,8 @@ class Captured:
     speculative: Transcript
     further: tuple[BootBlock, ...] = ()
     """Further boots, where speed is measured over several; empty elsewhere."""
+    repeatable: bool = False
+    """Whether the run can still ask the same again: a count of wrong tokens is then left open sooner."""
     repeats: tuple[Captured, ...] = ()
     """The same requests and traffic again, where a verdict by counts was left open; empty elsewhere."""
     scores: Mapping[str, tuple[Score, ...]] = field(default_factory=dict)

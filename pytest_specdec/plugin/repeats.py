@@ -61,5 +61,5 @@ def _is_open(run: RunState, judgement: Judgement) -> bool:
         measured = stored.read(run.directory, run.plan, judgement, (), known, verify_calibration=verify)
     except RunError:
         return False
-    verdict = registry.judge_of(run.families[judgement.family])(replace(measured, on_verdict=None))
+    verdict = registry.judge_of(run.families[judgement.family])(replace(measured, repeatable=True, on_verdict=None))
     return verdict.outcome is Outcome.SUSPICIOUS

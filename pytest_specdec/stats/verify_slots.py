@@ -9,6 +9,7 @@ weigh it so. A one-hot draft leaves no doubt: the windows follow from the tokens
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -120,7 +121,7 @@ class SlotChances:
         return np.asarray(self.at[:, :, REJECTED_BEFORE:].sum(axis=(1, 2)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Observed:
     """N emitted tokens with all that is known before each of them."""
 
@@ -172,7 +173,7 @@ class Observed:
         emitted = np.take_along_axis(ids, self.distribution.outcome[:, None], axis=1)[:-1, 0]
         return np.concatenate([[NO_TOKEN], np.where(self.slots.last[:-1], NO_TOKEN, emitted)]).astype(np.int64)
 
-    @property
+    @cached_property
     def slot_chances(self) -> SlotChances:
         """The chances of each slot, from windows or from the draft's distribution."""
         return chances(self.slots, self.accepted_if_emitted, self.drafted, self.k)

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from benchmarks.worlds.judging import asked
 from benchmarks.worlds.numerics import WORLDS
 from benchmarks.worlds.results import Cells
 from benchmarks.worlds.run import CELLS, Run, simulate_run
@@ -59,6 +60,15 @@ def test_documents_part_where_noise_says_and_a_wrong_token_in_one_is_red():
     assert judge.structured.judge(noisy).outcome is Outcome.PASS
     faulty = simulate_run("exact", 1, cells=["documents"], fault=Fault.parse("wrong:0.1"))["documents"]
     assert judge.structured.judge(faulty).outcome is Outcome.FAIL
+
+
+@pytest.mark.parametrize("fault, letter, rounds", [("wrong:0.0033", "F", 2), ("", "p", 0)])
+def test_what_is_open_is_asked_again_of_the_same_boots(fault, letter, rounds):
+    run = Run(WORLDS["g.03"], 1, fault=Fault.parse(fault))
+    assert asked(run, "greedy")[0] == letter
+    assert len(run.captured("greedy", rounds=rounds).repeats) == rounds
+    first, *others = (each.speculative for each in (run.captured("greedy", rounds=rounds), *run.captured("greedy", rounds=rounds).repeats))
+    assert all(each.boot == first.boot and each.answers != first.answers for each in others)
 
 
 def test_every_cell_is_judged_at_the_share_of_one_variant():

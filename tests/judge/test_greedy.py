@@ -8,6 +8,7 @@ import pytest
 from pytest_specdec.judge import greedy
 from pytest_specdec.judge.greedy_diagnosis import ACCEPTED_UNVERIFIED, BONUS, NOT_ROLLED_BACK, RECOVERED, UNNAMED, fault_name
 from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, forced
+from pytest_specdec.judge.tolerance import ROUNDS
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.transcript import FailureKind, Score, ServerFailure, SpecCounters
@@ -181,7 +182,13 @@ def test_wrong_tokens_are_counted_against_the_baselines_own_where_servers_may_ju
 
 @pytest.mark.parametrize(
     "rounds, outcome",
-    [((), Outcome.SUSPICIOUS), ((8,), Outcome.FAIL), ((1,), Outcome.SUSPICIOUS), ((1, 1), Outcome.PASS), ((0,), Outcome.PASS)],
+    [
+        ((), Outcome.SUSPICIOUS),
+        ((8,), Outcome.FAIL),
+        ((1,), Outcome.SUSPICIOUS),
+        ((1, 0, 1, 0)[:ROUNDS], Outcome.PASS),
+        ((0,), Outcome.PASS),
+    ],
 )
 def test_a_fault_comes_back_when_the_same_is_asked_again_and_a_jump_does_not(rounds, outcome):
     first = replace(seen(beyond(5), alpha=5.4e-5), calibration=NOISY)
@@ -189,6 +196,13 @@ def test_a_fault_comes_back_when_the_same_is_asked_again_and_a_jump_does_not(rou
     verdict = greedy.judge(replace(first, repeats=again))
     assert verdict.outcome is outcome
     assert sum("asked again" in line for line in verdict.evidence) == len(rounds)
+
+
+@pytest.mark.parametrize("wrong, outcome", [(1, Outcome.PASS), (3, Outcome.SUSPICIOUS), (9, Outcome.FAIL)])
+def test_a_run_that_can_ask_again_leaves_a_count_open_sooner(wrong, outcome):
+    given = replace(seen(beyond(wrong), alpha=5.4e-5), calibration=NOISY)
+    assert greedy.judge(replace(given, repeatable=True)).outcome is outcome
+    assert greedy.judge(given).outcome is (Outcome.FAIL if outcome is Outcome.FAIL else Outcome.PASS)
 
 
 def test_a_pass_rules_out_no_more_than_so_many_tokens_could_show():

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.judge.tolerance import ROUNDS
 from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
 from pytest_specdec.model.plan import Boot, Judgement, Plan, Role
@@ -62,8 +63,13 @@ def run(tmp_path, monkeypatch):
     )
     found.calibration = lambda *arms: found.noise
     monkeypatch.setattr(repeats.stored, "read", lambda *what, **more: SimpleNamespace())
-    monkeypatch.setattr(repeats, "replace", lambda value, **changes: value)
-    monkeypatch.setattr(repeats.registry, "judge_of", lambda row: lambda what: SimpleNamespace(outcome=found.outcomes.pop(0)))
+    monkeypatch.setattr(repeats, "replace", lambda value, **changes: SimpleNamespace(**changes))
+    monkeypatch.setattr(repeats.registry, "judge_of", lambda row: judge)
+
+    def judge(what):
+        assert what.repeatable
+        return SimpleNamespace(outcome=found.outcomes.pop(0))
+
     return found
 
 
@@ -78,10 +84,10 @@ def ask(run, *outcomes, status=COMPLETE):
         ([Outcome.PASS], 0),
         ([Outcome.FAIL], 0),
         ([Outcome.SUSPICIOUS, Outcome.PASS], 1),
-        ([Outcome.SUSPICIOUS, Outcome.SUSPICIOUS, Outcome.SUSPICIOUS], 2),
+        ([Outcome.SUSPICIOUS] * (ROUNDS + 1), ROUNDS),
     ],
 )
-def test_what_is_open_is_asked_again_until_it_is_not_or_twice(run, outcomes, rounds):
+def test_what_is_open_is_asked_again_until_it_is_not_or_often_enough(run, outcomes, rounds):
     assert ask(run, *outcomes) is COMPLETE
     names = tuple(f"{WORKLOAD.name}.more{number + 1}" for number in range(rounds))
     assert run.plan.extensions == ({WORKLOAD.name: names} if names else {})
