@@ -11,8 +11,8 @@ from benchmarks.worlds.run import CELLS, Run
 from benchmarks.worlds.server import Fault
 from pytest_specdec.judge import sensitivity
 from pytest_specdec.judge.registry import judge_of
-from pytest_specdec.judge.tolerance import ROUNDS
 from pytest_specdec.model.families import COUNTED, FAMILIES
+from pytest_specdec.model.plan import ROUNDS
 from pytest_specdec.model.verdict import Outcome
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ __all__ = ["Job", "asked", "judged", "outcomes"]
 
 _NO_CONTROL = frozenset({Outcome.FAIL, Outcome.INVALID})
 _LEAKS = (1.0,)
-"""Shares of leaked drafts that a passing sampling verdict is asked about. Fewer can only make a run inconclusive, and take half the time."""
+"""Shares of leaked drafts that a passing sampling verdict is asked about. Fewer take less time, and can only make a run inconclusive."""
 
 
 def asked(run: Run, cell: str) -> tuple[str, str]:

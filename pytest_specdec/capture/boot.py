@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -26,13 +27,12 @@ from pytest_specdec.errors import EngineError, RunError
 from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.captured import Capabilities
-from pytest_specdec.model.pair import BASELINE, CONTROL, SCORER
+from pytest_specdec.model.pair import BASELINE, SCORER
 from pytest_specdec.model.plan import Role
 from pytest_specdec.prompts import context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from collections.abc import Set as AbstractSet
     from contextlib import AbstractContextManager
     from typing import Self
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.workload import JSON, Workload
 
-__all__ = ["BootSession", "ServerRecipes", "needless"]
+__all__ = ["BootSession", "ServerRecipes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,25 +160,8 @@ def _address(url: str | None) -> str | None:
     return None if url is None else url.rstrip("/").removesuffix("/v1")
 
 
-def needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
-    """Return why nothing needs ``boot``: a draft model, a control or a scorer of ``dead`` variants only, or a further boot for speed.
-
-    Empty where something does.
-    """
-    if boot.role is Role.DRAFT:
-        served = {task.arm for task in boot.scores} - {CONTROL}
-    elif boot.number > 1 and boot.role is Role.VARIANT:
-        served = {boot.arm}
-    elif boot.role in {Role.CONTROL, Role.SCORER} or boot.number > 1:
-        served = {pair.name for pair in plan.pairs}
-    else:
-        return ""
-    if not served or not served <= dead:
-        return ""
-    names = ", ".join(sorted(served))
-    return f"not booted: {names} did not come up, and nothing else needs the {boot.role}"
-
-
+_PAUSE_S = 0.05
+"""Between two looks at whether another server's answers are there."""
 _DEFAULT_S = Limits().request_s
 """The default of a workload's deadline and of the config's."""
 
@@ -283,9 +266,13 @@ class BootSession:
 
     def _ask(self, arm: str, workload: Workload, on_answer: Callable[[Answer], None] | None) -> WorkloadRunner:
         """Have ``workload`` answered, again with more room where most of the baseline's documents are cut off."""
-        room, decides = None, deciding_boot(self.recipes.plan, workload.name) == self.boot
+        room, deciding = None, deciding_boot(self.recipes.plan, workload.name)
+        decides = deciding is not None and arm == BASELINE
+        if deciding is not None and not decides:
+            self._wait_for_baseline(deciding, workload)
         while True:
-            runner = self.runner(arm, workload, on_answer, room)
+            # Answers that are asked for anew are not worth a score: those that stay are scored in their turn.
+            runner = self.runner(arm, workload, None if decides else on_answer, room)
             with self.exclusive() if workload.timed else self.shared():
                 runner.begin()
                 for pass_index in range(workload.passes):
@@ -294,10 +281,18 @@ class BootSession:
             result = runner.result()
             if not decides or result.missing or result.transcript.server_failures:
                 return runner
-            room = sufficient(self._filled(workload), result.transcript, self._context_tokens())
+            room = sufficient(self._filled(workload), result.transcript, self._context_tokens(), self.recipes.plan.depth)
             if room == result.transcript.room:
                 return runner
             self.reporter.say(f"{workload.name} again with {room} times its token limits: most documents were cut off")
+
+    def _wait_for_baseline(self, deciding: Boot, workload: Workload) -> None:
+        """Wait, side by side, until the baseline's answers say which token limits all arms get. Raises DeadlineError."""
+        if not self.completeness.is_settled(deciding, BASELINE, workload.name):
+            self.reporter.step(self.boot, "waiting for the baseline", self.boot.arm, workload.name)
+        while not self.completeness.is_settled(deciding, BASELINE, workload.name):
+            self.heartbeat()
+            time.sleep(_PAUSE_S)
 
     def runner(
         self, arm: str, workload: Workload, on_answer: Callable[[Answer], None] | None = None, room: int | None = None

@@ -12,7 +12,9 @@ from pytest_specdec.stats.request_params import penalties
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
+    from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.workload import Request
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "fewest_boots",
     "further",
     "layout",
+    "needless",
     "pressed",
     "rescored",
     "timed_apart",
@@ -155,6 +158,25 @@ def rescored(planned: Iterable[Boot], *, has_scorer: bool) -> Iterator[Boot]:
         yield replace(boot, scores=()) if is_scoring else boot
         if is_scoring:
             yield Boot(index=0, role=Role.SCORER, arm=SCORER, probe=True, scores=boot.scores)
+
+
+def needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
+    """Return why nothing needs ``boot``: a draft model, a control or a scorer of ``dead`` variants only, or a further boot for speed.
+
+    Empty where something does.
+    """
+    if boot.role is Role.DRAFT:
+        served = {task.arm for task in boot.scores} - {CONTROL}
+    elif boot.number > 1 and boot.role is Role.VARIANT:
+        served = {boot.arm}
+    elif boot.role in {Role.CONTROL, Role.SCORER} or boot.number > 1:
+        served = {pair.name for pair in plan.pairs}
+    else:
+        return ""
+    if not served or not served <= dead:
+        return ""
+    names = ", ".join(sorted(served))
+    return f"not booted: {names} did not come up, and nothing else needs the {boot.role}"
 
 
 def _boots(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:

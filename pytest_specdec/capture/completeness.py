@@ -92,6 +92,10 @@ class Completeness:
         """Return whether a whole transcript is there."""
         return (arm, workload) in self._answered
 
+    def is_settled(self, boot: Boot, arm: str, workload: str) -> bool:
+        """Return whether nothing of a workload is to come from ``boot`` any more: answered, or given up."""
+        return self.has_answers(arm, workload) or (arm, workload) in self._answer_gaps or boot.index in self._boot_errors
+
     def scored(self, boot: Boot, task: ScoringTask, missing: str) -> None:
         """Enter scores, with the reason if some are not there."""
         if missing:

@@ -21,7 +21,7 @@ LONG_BOOT_S = 90.0
 """From here on a boot takes minutes: small engines on busy CPU cores, which boot in half a minute, stay below."""
 MOST = 10
 """Times the requests that the depth says, at most."""
-PART = 0.5
+PART = 1 / 3
 """What more requests may cost, of what the boots cost that answer them."""
 _STEPS = 2
 """Of the factor, per unit."""
@@ -32,7 +32,7 @@ def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None
 
     ``deepest`` are whole lists by name, none of which is exceeded. The run is not planned beyond ``deadline_s``.
     """
-    booted = [boot for boot in plan.boots if not (boot.attached or boot.small_cache or boot.timed)]
+    booted = [boot for boot in plan.boots if boot.answers and not (boot.attached or boot.small_cache or boot.timed)]
     if plan.depth is Depth.SMOKE or plan.rates.boot_s < LONG_BOOT_S or not booted:
         return {}
     judged = {each.workload for each in plan.judgements if each.family is Family.SAMPLING}

@@ -132,11 +132,16 @@ def _of_boot(boot: Boot, named: Callable[[str], Workload], rates: Rates) -> Iter
 
 
 def _answering(workload: Workload, rates: Rates) -> float:
+    """Return the seconds of all passes, none of which ends before its longest answer does."""
+    limits = _limits(workload)
     side_by_side = max(1.0, min(workload.concurrency, len(workload.requests)) * rates.scaling)
-    warm_up = 1 + (1 / workload.passes if workload.timed else 0)
-    return _tokens(workload) * warm_up / (rates.tokens_per_s * side_by_side)
+    passes = workload.passes + (1 if workload.timed else 0)
+    return passes * max(sum(limits) / side_by_side, max(limits, default=0)) / rates.tokens_per_s
 
 
 def _tokens(workload: Workload) -> int:
-    limits = (request.body.get("max_tokens") for request in workload.requests)
-    return workload.passes * sum(tokens for tokens in limits if isinstance(tokens, int))
+    return workload.passes * sum(_limits(workload))
+
+
+def _limits(workload: Workload) -> list[int]:
+    return [request.token_limit or 0 for request in workload.requests]

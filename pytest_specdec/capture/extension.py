@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import boot_layout, estimate
-from pytest_specdec.model.plan import Role
+from pytest_specdec.model.families import COUNTED
+from pytest_specdec.model.plan import ROUNDS, Role
+from pytest_specdec.model.workload import Depth
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,7 +17,16 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.workload import Request, Workload
 
-__all__ = ["base", "extended", "rounds"]
+__all__ = ["again_s", "base", "extended", "rounds"]
+
+
+def again_s(plan: Plan) -> float:
+    """Return the seconds of asking again at most: every workload with counts, in all rounds; 0 at smoke depth."""
+    counted = {judgement.workload for judgement in plan.judgements if judgement.family in COUNTED}
+    if plan.depth is Depth.SMOKE or not counted:
+        return 0.0
+    workloads = {name: plan.workload(name) for name in sorted(counted)}
+    return ROUNDS * extended(plan, workloads, [pair.name for pair in plan.pairs], rounds(plan) + 1, again=counted).estimate_s
 
 
 def rounds(plan: Plan) -> int:
@@ -56,7 +67,7 @@ def extended(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], 
         boots=(*plan.boots, *boots),
         workloads=(*plan.workloads, *added),
         extensions=extensions,
-        estimate_s=estimate.seconds(estimate.steps(boots, added, plan.rates, route=plan.route)),
+        estimate_s=estimate.total(estimate.steps(boots, added, plan.rates, route=plan.route), plan.servers),
     )
 
 

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
+from pytest_specdec.capture.thread_pool import ThreadPool
 from pytest_specdec.model.transcript import FailureKind, ServerFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_specdec.capture.client import TimedAnswer
     from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.model.workload import Request
 
-__all__ = ["Failure"]
+__all__ = ["Failure", "GroupReplay", "Job", "Sender", "terminate_unless_sound"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One request of one pass."""
+
+    request: Request
+    pass_index: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What its answer is kept under."""
+        return (self.request.id, self.pass_index)
 
 
 _RUNNING = {FailureKind.HUNG, FailureKind.REFUSED}
@@ -77,3 +92,93 @@ class Failure:
             cause=arm.cause() if ended else "",
             log_tail=arm.log_tail(),
         )
+
+
+class Sender(Protocol):
+    """What sends a workload, as far as a replay needs it."""
+
+    def send(self, job: Job) -> TimedAnswer:
+        """Send one request."""
+
+    def has_failed(self, job: Job, sent: TimedAnswer) -> bool:
+        """Return whether the server failed the request."""
+
+    def keep(self, job: Job, sent: TimedAnswer) -> None:
+        """Enter an answer in place of the reason why there was none."""
+
+    def set_aside(self, job: Job, error: str) -> None:
+        """Enter why a request has no answer."""
+
+    def restart(self) -> bool:
+        """Put a fresh server in place of this one; return whether one was left for that."""
+
+    def ensure_running(self) -> None:
+        """Start the server if it does not run; raise where none is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReplay:
+    """A replay of what one failure of a server left unanswered."""
+
+    arm: ArmServer
+    sender: Sender
+    failure: Failure
+    say: Callable[[str], None]
+
+    def run(self, failed: Sequence[Job], group: Sequence[Job]) -> None:
+        """Send each request that failed alone to a fresh server, then all that was in flight together; what fails alone is quarantined."""
+        self._replay_alone(failed)
+        if not self.failure.is_explained:
+            self._replay_group(group)
+
+    def _replay_alone(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self.sender.ensure_running()
+            again = self.sender.send(job)
+            if again.ending is None:
+                self.sender.keep(job, again)
+                self.failure.answered(again)
+            elif self.sender.has_failed(job, again):
+                server_failure = self.failure.recurred(again)
+                text = f"quarantined: alone on a fresh server it failed again: {server_failure.process}: {again.answer.error}"
+                self.sender.set_aside(job, text)
+                terminate_unless_sound(self.arm, [again])
+
+    def _replay_group(self, group: Sequence[Job]) -> None:
+        """Send the group at once, to this server and then to a fresh one; where that fails again, look for a smaller group that does.
+
+        A server that answered 5xx and goes on running gets the first of the two only: the restart is left to a death of the same workload.
+        """
+        if len(group) == 1:
+            return
+        if self._fails_together(group) or (not self.failure.is_error_only and self.sender.restart() and self._fails_together(group)):
+            self.arm.max_in_flight = self._max_survived(group)
+            self.say(f"{self.arm.max_in_flight} requests at a time from here on: the server fails with more in flight")
+
+    def _max_survived(self, group: Sequence[Job]) -> int:
+        """Return how many at a time the server survives, by groups of 2, 4, 8 … up to one that fails; 1 where no restart is left to see.
+
+        Growing groups cost one more death, where halves of a whole that fails might cost one each.
+        """
+        size = 1
+        while 2 * size < len(group) and (self.arm.running or self.sender.restart()):
+            parts = [group[at : at + 2 * size] for at in range(0, len(group), 2 * size)]
+            if any(self._fails_together(part) for part in parts if len(part) > size):
+                break
+            size *= 2
+        return size
+
+    def _fails_together(self, group: Sequence[Job]) -> bool:
+        """Send a group at once and return whether the server fails."""
+        self.sender.ensure_running()
+        failed = [sent for job, sent in ThreadPool(group, self.sender.send, len(group)) if self.sender.has_failed(job, sent)]
+        if failed:
+            self.failure.recurred_together(failed[0], [job.request.id for job in group])
+            terminate_unless_sound(self.arm, failed)
+        return bool(failed)
+
+
+def terminate_unless_sound(arm: ArmServer, failed: Sequence[TimedAnswer]) -> None:
+    """End the server, unless all it did was to answer 5xx."""
+    if any(sent.ending is not FailureKind.ERROR for sent in failed):
+        arm.terminate()

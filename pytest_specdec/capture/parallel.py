@@ -11,7 +11,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.alternation import Alternation, TimedArm
-from pytest_specdec.capture.boot import BootSession, needless
+from pytest_specdec.capture.boot import BootSession
+from pytest_specdec.capture.boot_layout import needless
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.baseline import stated_boot_sd
 from pytest_specdec.model.plan import Role

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import boot_layout, enlargement, environment, estimate
+from pytest_specdec.capture import boot_layout, enlargement, environment, estimate, extension
 from pytest_specdec.capture.rates import from_size
 from pytest_specdec.capture.requests import admitted
 from pytest_specdec.config import gates
@@ -181,7 +181,8 @@ def make(
     usual = laid_out(judged)
     more = enlargement.counts(usual, deepest, deadline_s) if enlarged is None else enlarged
     larger = [workload for workload in enlargement.enlarged(usual, deepest, more) if workload.name in deepest]
-    return replace(laid_out(larger), enlarged={name: len(usual.workload(name).requests) for name in more})
+    whole = replace(laid_out(larger), enlarged={name: len(usual.workload(name).requests) for name in more})
+    return replace(whole, again_s=extension.again_s(whole) if deadline_s is None else 0.0)
 
 
 def _without_boots(config: Config, placed: MachinePlacement, rates: Rates) -> Plan:

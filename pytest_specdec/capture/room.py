@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.pair import BASELINE
-from pytest_specdec.model.plan import Placement
-from pytest_specdec.model.workload import Family
+from pytest_specdec.model.workload import Depth, Family
 
 if TYPE_CHECKING:
     from pytest_specdec.model.plan import Boot, Plan
@@ -20,22 +19,25 @@ __all__ = ["MOST", "deciding_boot", "sufficient"]
 
 MOST = 4
 """Times the planned limits, at most: asked again twice, each time with twice as much."""
+_MOST_AT_SMOKE = 2
+"""One more round of the baseline alone: a quick look stays one."""
 
 
 def deciding_boot(plan: Plan, workload: str) -> Boot | None:
     """Return the baseline's boot that may raise the limits of a workload whose documents are judged.
 
-    None where it is not the first to answer: at smoke depth, side by side, and where its server belongs to somebody else. Nor is what may
-    take a server down asked twice: that the server survives shows in short documents too.
+    None where it is not the first to answer, as in turn at smoke depth: its one boot is the last, when the variants' servers are gone.
+    Side by side the other arms wait for it. Nor is what may take a server down asked twice: that the server survives shows in short
+    documents too.
     """
     judged = any((each.workload, each.family) == (workload, Family.STRUCTURED) for each in plan.judgements)
     first = next((boot for boot in plan.boots if workload in boot.answers), None)
-    if first is None or not judged or plan.workload(workload).may_kill or plan.placement is not Placement.IN_TURN:
+    if first is None or not judged or plan.workload(workload).may_kill:
         return None
-    return first if first.arms == (BASELINE,) and not first.attached else None
+    return first if first.arms[0] == BASELINE else None
 
 
-def sufficient(workload: Workload, transcript: Transcript, context_tokens: int) -> int:
+def sufficient(workload: Workload, transcript: Transcript, context_tokens: int, depth: Depth) -> int:
     """Return how many times the limits of ``workload`` are to be, of which ``transcript`` had ``transcript.room``.
 
     Twice as many where its documents were cut off more often than not and ``context_tokens``, 0 where unknown, hold every request; else as
@@ -45,7 +47,7 @@ def sufficient(workload: Workload, transcript: Transcript, context_tokens: int) 
     answers = [answer for answer in transcript.answers if answer.ok and answer.request_id in bound]
     cut = sum(any(choice.finish_reason == "length" for choice in answer.choices) for answer in answers)
     more = 2 * transcript.room
-    if 2 * cut <= len(answers) or more > MOST:
+    if 2 * cut <= len(answers) or more > (_MOST_AT_SMOKE if depth is Depth.SMOKE else MOST):
         return transcript.room
     limits = {request.id: request.token_limit for request in workload.with_room(more).requests}
     fits = all(_prompt_tokens(answer) + (limits[answer.request_id] or 0) <= context_tokens for answer in transcript.answers)

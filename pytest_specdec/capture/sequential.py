@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.boot import BootSession, needless
+from pytest_specdec.capture.boot import BootSession
+from pytest_specdec.capture.boot_layout import needless
 from pytest_specdec.errors import BootError, EngineError
 from pytest_specdec.model.plan import Role
 

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, refusals
-from pytest_specdec.capture.group_replay import Failure
+from pytest_specdec.capture.group_replay import Failure, GroupReplay, Job, terminate_unless_sound
 from pytest_specdec.capture.server.traffic import Discrepancy, TrafficAccount
 from pytest_specdec.capture.thread_pool import ThreadPool
 from pytest_specdec.capture.timed import sending
@@ -36,19 +36,6 @@ _MIN_S = 0.1
 """Seconds that a request gets which is sent in the capture's last moment."""
 _COUNTERS_PAUSE_S = 0.02
 """Between two readings of counters that a server updates behind its answers."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One request of one pass."""
-
-    request: Request
-    pass_index: int
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """What its answer is kept under."""
-        return (self.request.id, self.pass_index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +145,7 @@ class WorkloadRunner:
             for turn in self._workload.turns if part is None else (self.parts[part],):
                 jobs = [Job(request=request, pass_index=pass_index) for request in turn]
                 while pending := [job for job in jobs if job.key not in self._sent and job.key not in self._unanswered]:
-                    self._ensure_running()
+                    self.ensure_running()
                     failed = {}
                     for job, sent in self._stamped(pending) if self._is_stamped else self._pool(pending):
                         if self._fails(job, sent):
@@ -201,17 +188,17 @@ class WorkloadRunner:
 
     def _warm_up(self) -> None:
         if self._workload.timed:
-            self._ensure_running()
+            self.ensure_running()
             jobs = [Job(request=request, pass_index=0) for request in self._workload.requests]
             failed = []
             for job, sent in self._pool(jobs):
                 self._reporter.update(0, 0)
-                if self._has_failed(job, sent):
+                if self.has_failed(job, sent):
                     failed.append(sent)
             if failed:
                 self._server_failures += self._failure(failed).server_failures
-                self._terminate_unless_sound(failed)
-        self._ensure_running()
+                terminate_unless_sound(self._arm, failed)
+        self.ensure_running()
 
     def _fails(self, job: Job, sent: TimedAnswer) -> bool:
         """Keep an answer; return whether the server failed the request."""
@@ -219,9 +206,9 @@ class WorkloadRunner:
             # Alone again it would leave before the server's end shows: those beside it tell, and what was in flight is replayed together.
             sent = replace(sent, ending=None, answer=replace(sent.answer, aborted=True))
         if sent.ending is None:
-            self._keep(job, sent)
+            self.keep(job, sent)
             return False
-        if self._has_failed(job, sent):
+        if self.has_failed(job, sent):
             return True
         self._unanswered[job.key] = _without_answer(job, "cut off when the time given to the capture was used up")
         return False
@@ -229,7 +216,7 @@ class WorkloadRunner:
     def _pool(self, jobs: Sequence[Job]) -> ThreadPool[Job, TimedAnswer]:
         return ThreadPool(
             jobs,
-            self._send,
+            self.send,
             self._arm.concurrency(self._workload.concurrency),
             until=lambda sent: sent.ending is not None or bool(sent.denial),
             is_over=lambda: self._reporter.left_s <= 0,
@@ -250,77 +237,27 @@ class WorkloadRunner:
         return [job for job in jobs if job.key in members]
 
     def _replay(self, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequence[Job]) -> None:
-        """Send each request that failed alone to a fresh server, then all that was in flight together; what fails alone is quarantined."""
+        """Have what failed, and what was in flight beside it, sent again to a fresh server, where there may be one."""
         failure, group = self._failure([sent for _, sent in failed]), self._in_flight_with(jobs, failed)
         for job, sent in failed:
-            self._unanswered[job.key] = _without_answer(job, f"in flight when the server failed: {sent.answer.error}")
+            self.set_aside(job, f"in flight when the server failed: {sent.answer.error}")
         try:
-            if self._arm.may_replay and self._restart():
-                self._replay_alone(failure, [job for job, _ in failed])
-                if not failure.is_explained:
-                    self._replay_group(failure, group)
+            if self._arm.may_replay and self.restart():
+                GroupReplay(arm=self._arm, sender=self, failure=failure, say=self._reporter.say).run([job for job, _ in failed], group)
             else:
-                self._terminate_unless_sound([sent for _, sent in failed])
+                terminate_unless_sound(self._arm, [sent for _, sent in failed])
         finally:
             self._server_failures += failure.server_failures
 
-    def _replay_alone(self, failure: Failure, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            self._ensure_running()
-            again = self._send(job)
-            if again.ending is None:
-                del self._unanswered[job.key]
-                self._keep(job, again)
-                failure.answered(again)
-            elif self._has_failed(job, again):
-                server_failure = failure.recurred(again)
-                text = f"quarantined: alone on a fresh server it failed again: {server_failure.process}: {again.answer.error}"
-                self._unanswered[job.key] = _without_answer(job, text)
-                self._terminate_unless_sound([again])
-
-    def _replay_group(self, failure: Failure, group: Sequence[Job]) -> None:
-        """Send the group at once, to this server and then to a fresh one; where that fails again, look for a smaller group that does.
-
-        A server that answered 5xx and goes on running gets the first of the two only: the restart is left to a death of the same workload.
-        """
-        if len(group) == 1:
-            return
-        if self._fails_together(failure, group) or (not failure.is_error_only and self._restart() and self._fails_together(failure, group)):
-            self._arm.max_in_flight = self._max_survived(failure, group)
-            self._reporter.say(f"{self._arm.max_in_flight} requests at a time from here on: the server fails with more in flight")
-
-    def _max_survived(self, failure: Failure, group: Sequence[Job]) -> int:
-        """Return how many at a time the server survives, by groups of 2, 4, 8 … up to one that fails; 1 where no restart is left to see.
-
-        Growing groups cost one more death, where halves of a whole that fails might cost one each.
-        """
-        size = 1
-        while 2 * size < len(group) and (self._arm.running or self._restart()):
-            parts = [group[at : at + 2 * size] for at in range(0, len(group), 2 * size)]
-            if any(self._fails_together(failure, part) for part in parts if len(part) > size):
-                break
-            size *= 2
-        return size
-
-    def _fails_together(self, failure: Failure, group: Sequence[Job]) -> bool:
-        """Send a group at once and return whether the server fails."""
-        self._ensure_running()
-        failed = [sent for job, sent in ThreadPool(group, self._send, len(group)) if self._has_failed(job, sent)]
-        if failed:
-            failure.recurred_together(failed[0], [job.request.id for job in group])
-            self._terminate_unless_sound(failed)
-        return bool(failed)
+    def set_aside(self, job: Job, error: str) -> None:
+        """Enter why a request has no answer."""
+        self._unanswered[job.key] = _without_answer(job, error)
 
     def _failure(self, failed: Sequence[TimedAnswer]) -> Failure:
         number = 1 + max((server_failure.failure for server_failure in self._server_failures), default=-1)
         return Failure(self._arm, number, failed)
 
-    def _terminate_unless_sound(self, failed: Sequence[TimedAnswer]) -> None:
-        """End the server, unless all it did was to answer 5xx."""
-        if any(sent.ending is not FailureKind.ERROR for sent in failed):
-            self._arm.terminate()
-
-    def _has_failed(self, job: Job, sent: TimedAnswer) -> bool:
+    def has_failed(self, job: Job, sent: TimedAnswer) -> bool:
         """Return whether the server failed the request, rather than the capture's own deadline."""
         cut = sent.ending is FailureKind.HUNG and job.key in self._cut_off
         return sent.ending is not None and not cut and self._reporter.left_s > 0
@@ -346,10 +283,11 @@ class WorkloadRunner:
 
     def _again(self, job: Job) -> TimedAnswer:
         """Send a request again that was refused with a 429, with pauses."""
-        sent = self._send(job)
+        sent = self.send(job)
         return replace(sent, limited=sent.limited + 1)
 
-    def _send(self, job: Job) -> TimedAnswer:
+    def send(self, job: Job) -> TimedAnswer:
+        """Send one request, again where its refusal is to be examined."""
         return self._examined(job, self._send_once(job))
 
     def _examined(self, job: Job, sent: TimedAnswer) -> TimedAnswer:
@@ -382,7 +320,9 @@ class WorkloadRunner:
             self._deadlines.learn(job.request, sent.answer)
         return _explained(sent, deadline.reason) if sent.ending is FailureKind.HUNG else sent
 
-    def _keep(self, job: Job, sent: TimedAnswer) -> None:
+    def keep(self, job: Job, sent: TimedAnswer) -> None:
+        """Enter an answer in place of the reason why there was none."""
+        self._unanswered.pop(job.key, None)
         if sent.denial:
             self._denials[sent.denial] = None
             self._unanswered[job.key] = sent.answer
@@ -402,15 +342,16 @@ class WorkloadRunner:
         """Whether this workload may have a fresh server; one that an earlier workload left dead is not put down to it."""
         return self._arm.may_restart and self._arm.restarts - self._restarts_before < _RESTARTS + self._began_dead
 
-    def _restart(self) -> bool:
+    def restart(self) -> bool:
         """Put a fresh server in place of this one; return False, and leave things as they are, where no restart is left for that."""
         if not self._may_restart:
             return False
         self._arm.terminate()
-        self._ensure_running()
+        self.ensure_running()
         return True
 
-    def _ensure_running(self) -> None:
+    def ensure_running(self) -> None:
+        """Start the server if it does not run; raise _Unavailable where none is left."""
         if self._arm.lost:
             raise _Unavailable(self._arm.lost)
         if self._reporter.left_s > 0 and (self._arm.running or self._may_restart) and self._arm.ensure_running():

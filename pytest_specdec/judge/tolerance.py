@@ -10,6 +10,7 @@ import numpy as np
 
 from pytest_specdec.judge.greedy_gap import distinct_gaps
 from pytest_specdec.model.pair import BASELINE, CONTROL
+from pytest_specdec.model.plan import ROUNDS
 from pytest_specdec.stats import excess, proportions
 from pytest_specdec.stats.excess import EventCount
 from pytest_specdec.stats.jumps import JUMP_RATE
@@ -29,7 +30,6 @@ __all__ = [
     "ASK_AGAIN",
     "OPEN_AT",
     "REPEAT_AT",
-    "ROUNDS",
     "STATED",
     "VERIFY_FACTOR",
     "Tolerance",
@@ -63,8 +63,6 @@ _UNKNOWN = 0.125
 _OFTEN, _SURELY = 5e-3, 1e-4
 """A baseline repeats itself unless more than five in a thousand of its own tokens lie beyond the tolerance, at the second's level."""
 ASK_AGAIN = "the same requests again, by --specdec-continue: a fault comes back, a jump does not"
-ROUNDS = 4
-"""Times that open counts are asked again; what raises no alarm then is too rare to be one."""
 OPEN_AT = 100.0
 """Evidence, 1 : 1/p, from which wrong tokens are too many to be put down to noise: a correct server comes here in 1 of 100 at most."""
 REPEAT_AT = 10.0

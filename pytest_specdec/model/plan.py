@@ -14,6 +14,7 @@ from pytest_specdec.model.workload import Depth, Family, Workload
 
 __all__ = [
     "MOST_PASSES",
+    "ROUNDS",
     "Boot",
     "Judgement",
     "Placement",
@@ -26,6 +27,8 @@ __all__ = [
 
 MOST_PASSES = 2
 """Times the planned passes of a timed workload that servers side by side are asked at most, where passes vary too much."""
+ROUNDS = 4
+"""Times that open counts are asked again; what raises no alarm then is too rare to be one."""
 
 
 class Placement(StrEnum):
@@ -146,6 +149,8 @@ class Plan:
     boots: tuple[Boot, ...]
     estimate_s: float
     """Seconds that boots and answers are expected to take."""
+    again_s: float = 0.0
+    """Seconds that :data:`ROUNDS` of asking again may add, at most; no part of the estimate, since few runs need it."""
     placement: Placement = Placement.IN_TURN
     servers: int = 1
     """Servers that may run at once."""

@@ -13,8 +13,8 @@ from pytest_specdec.errors import RunError
 from pytest_specdec.files import captured as stored
 from pytest_specdec.files import run_documents
 from pytest_specdec.judge import registry
-from pytest_specdec.judge.tolerance import ROUNDS
 from pytest_specdec.model.families import COUNTED
+from pytest_specdec.model.plan import ROUNDS
 from pytest_specdec.model.status import State
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Depth

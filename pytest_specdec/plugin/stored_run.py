@@ -32,7 +32,7 @@ __all__ = ["next_round", "plan"]
 
 _MOST = 4
 """Differences in the message."""
-_FREE = {"estimate_s", "placement_reason"}
+_FREE = {"estimate_s", "again_s", "placement_reason"}
 """Fields of a plan that are for people only."""
 
 

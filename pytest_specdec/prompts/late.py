@@ -13,13 +13,13 @@ def with_late(workload: Workload, late: Workload, *, standard: int) -> Workload:
     """Return ``workload`` with the requests of ``late`` as well, under ids of their own.
 
     Standard depth sends ``standard`` of them, right after what smoke depth sends, so that a long answer begins early and rides beside the
-    short ones. Smoke depth sends none, deep all. The other requests stay as they are.
+    short ones. Smoke depth sends none, deep all, the rest right after what standard depth sends. The other requests stay as they are.
     """
-    first = workload.take[Depth.SMOKE]
+    first, usual = workload.take[Depth.SMOKE], workload.take[Depth.STANDARD]
     requests = tuple(replace(request, id=f"late-{request.id}") for request in late.requests)
     own = workload.requests
     return replace(
         workload,
-        requests=(*own[:first], *requests[:standard], *own[first:], *requests[standard:]),
-        take={**workload.take, Depth.STANDARD: workload.take[Depth.STANDARD] + standard},
+        requests=(*own[:first], *requests[:standard], *own[first:usual], *requests[standard:], *own[usual:]),
+        take={**workload.take, Depth.STANDARD: usual + standard},
     )

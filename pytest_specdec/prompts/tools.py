@@ -133,4 +133,4 @@ def twins() -> Workload:
         for name, body in _CASES.items()
         for stream in (False, True)
     )
-    return Workload(name="tools", version=1, requests=requests, take={Depth.SMOKE: 8}, scored=False)
+    return Workload(name="tools", version=1, requests=requests, concurrency=16, take={Depth.SMOKE: 8}, scored=False)

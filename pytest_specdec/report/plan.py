@@ -21,7 +21,7 @@ def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
 
     ``origin`` is the run directory as a person would type it.
     """
-    costs = (_cost(plan), *_further_passes(plan), *_enlarged(plan), *_scoring(plan), *_attached(plan))
+    costs = (_cost(plan), *_further_passes(plan), *_asking_again(plan), *_enlarged(plan), *_scoring(plan), *_attached(plan))
     cost = () if replayed else tuple(f"  {line}" for line in costs)
     way = f"replay of {origin}" if replayed else f"capture into {origin}"
     first = f"specdec: {plan.config} · {plan.engine} {plan.model} · {plan.depth.value} · {way}"
@@ -70,6 +70,11 @@ def _further_passes(plan: Plan) -> tuple[str, ...]:
     """Say what a noisy machine adds: the estimate is of the passes that are taken in any case."""
     more = plan.further_tokens
     return (f"timed passes are repeated where they vary too much: at most {more:,} tokens an arm besides",) if more else ()
+
+
+def _asking_again(plan: Plan) -> tuple[str, ...]:
+    """Say what open counts of wrong tokens add: most runs leave none."""
+    return (f"asking again what a count of wrong tokens leaves open may add up to {clock(plan.again_s)}",) if plan.again_s else ()
 
 
 def _enlarged(plan: Plan) -> tuple[str, ...]:

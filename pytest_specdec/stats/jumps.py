@@ -60,7 +60,7 @@ def largest_payoff(m: Floats, p: Floats, rate: Floats) -> Floats:
 
 def _row_sums(values: Floats) -> Floats:
     """Return the sums of the rows: numpy's own reduction of short rows takes several times as long."""
-    return np.einsum("ij->i", values)
+    return np.asarray(np.einsum("ij->i", values))
 
 
 def least_favourable(m: Floats, p: Floats, rate: Floats) -> Floats:

@@ -18,6 +18,8 @@ import numpy as np
 from scipy.special import log_ndtr, ndtr
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from pytest_specdec.stats.token_distribution import Floats
 
 __all__ = ["EvidenceGrowth", "first_passage", "growth", "overshoot"]
@@ -26,6 +28,8 @@ BINS = 2048
 """Of log ratios, for the distribution of a step."""
 FREQUENCIES = np.geomspace(1e-3, 100.0, 64)
 """Of that distribution's characteristic function, in units of one over its standard deviation."""
+FINE = 24
+"""How many of them need float64: the others are sums of sines in float32, in a tenth of the time and to seven digits."""
 TINY = 1e-24
 """Variance of log ratios below which a test does not move."""
 STEADIEST = 0.9
@@ -106,11 +110,17 @@ def overshoot(log_ratios: Floats, truth: Floats) -> float:
     if variance <= TINY:
         return 0.0
     at = FREQUENCIES / sqrt(variance)
-    phase = at[:, None] * steps[None, :]
-    away = np.hypot(2.0 * np.sin(phase / 2.0) ** 2 @ chance, np.sin(phase) @ chance)
+    coarse = np.float32
+    away = np.concatenate([_distance(at[:FINE], steps, chance), _distance(at[FINE:], steps.astype(coarse), chance.astype(coarse))])
     each = np.log(2.0 * away / (at**2 * variance)) / at**2
     integral = each[0] * at[0] + np.trapezoid(each * at, np.log(at)) + (log(2.0 / variance) - 2.0 * log(at[-1]) - 2.0) / at[-1]
     return float(chance @ steps**3) / (6.0 * variance) - float(integral) / pi
+
+
+def _distance(at: Floats, steps: npt.NDArray[np.floating], chance: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    """Return the distances [F] of the characteristic function from 1 at frequencies ``at`` [F], in the precision of ``steps`` [B]."""
+    phase = at.astype(steps.dtype)[:, None] * steps[None, :]
+    return np.asarray(np.hypot(2.0 * np.sin(phase / 2.0) ** 2 @ chance, np.sin(phase) @ chance))
 
 
 def _pooled(log_ratios: Floats, truth: Floats) -> tuple[Floats, Floats]:

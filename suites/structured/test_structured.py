@@ -17,7 +17,7 @@ DOCUMENTS = JSON_TASKS.structured(version=4, max_tokens=128, concurrency=16, tak
 DRAWN = structured.graded_draws(max_tokens=64, requests=460, concurrency=32, take={Depth.SMOKE: 6, Depth.STANDARD: 90})
 ALONE = structured.graded(version=2, max_tokens=64, concurrency=1, stream=True, scored=True, take={Depth.SMOKE: 0, Depth.STANDARD: 9})
 CONSTRAINED = structured.constrained(
-    version=2, max_tokens=32, concurrency=8, stream=True, scored=True, take={Depth.SMOKE: 5, Depth.STANDARD: 33}
+    version=2, max_tokens=32, concurrency=16, stream=True, scored=True, take={Depth.SMOKE: 5, Depth.STANDARD: 33}
 )
 UNCOMPILABLE = structured.uncompilable()
 

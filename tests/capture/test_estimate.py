@@ -73,6 +73,25 @@ def test_requests_side_by_side_save_time_and_a_timed_pass_is_warmed_up(plan, wor
     assert {step.seconds for step in estimate.steps(one.boots, one.workloads, one.rates) if step.doing == "answering"} == {answering_s}
 
 
+@pytest.mark.parametrize(
+    "limit, fields, answering_s",
+    [
+        (6, {}, 6.0),
+        (24, {}, 12.0),
+        (600, {}, 300.0),
+        (600, {"passes": 3}, 900.0),
+        (600, {"passes": 3, "timed": True}, 1200.0),
+    ],
+)
+def test_no_pass_ends_before_its_longest_answer(plan, workload, limit, fields, answering_s):
+    """Four requests of six tokens and one of ``limit``, all at once: 2.5 streams' worth of two tokens per second."""
+    short = workload(**{"concurrency": 5, "passes": 1, **fields})
+    longest = replace(short.requests[-1], body={**short.requests[-1].body, "max_tokens": limit})
+    one = replace(plan(), workloads=(replace(short, requests=(*short.requests[:-1], longest)),))
+    steps = estimate.steps(one.boots, one.workloads, one.rates)
+    assert {step.seconds for step in steps if step.doing == "answering"} == {answering_s}
+
+
 @pytest.mark.parametrize("servers, booting_s", [(2, 24.0), (3, 24.0), (4, 16.0)])
 def test_servers_that_boot_at_once_delay_each_other_and_scoring_rides_behind_the_answers(plan, servers, booting_s):
     one = plan()

@@ -65,6 +65,20 @@ def test_a_round_is_added_once_and_can_be_taken_off(plan, whole):
     assert (extension.rounds(plan), extension.rounds(once)) == (0, 1)
 
 
+@pytest.mark.parametrize("placement", [Placement.IN_TURN, Placement.SIDE_BY_SIDE])
+def test_a_plan_knows_what_asking_again_adds_at_most(config, workload, placement):
+    """Two rounds of every workload with counts, which a run with open counts in all of them would ask."""
+    config = replace(config, placement=placement)
+    counted = SelectedWorkload(workload=workload(), family=Family.GREEDY)
+    drawn = SelectedWorkload(workload=workload("drawn"), family=Family.SAMPLING)
+    plan = make(config, [counted, drawn], Depth.STANDARD)
+    again = extension.extended(plan, {"greedy": workload()}, [pair.name for pair in plan.pairs], 1, again={"greedy"})
+    assert plan.again_s == 2 * again.estimate_s > 0
+    assert plan.estimate_s == make(config, [counted, drawn], Depth.STANDARD, deadline_s=1e9).estimate_s
+    for wanted, depth, deadline_s in (([drawn], Depth.STANDARD, None), ([counted], Depth.SMOKE, None), ([counted], Depth.STANDARD, 1e9)):
+        assert make(config, wanted, depth, deadline_s=deadline_s).again_s == 0.0
+
+
 def test_no_share_and_no_judgement_is_added(plan, whole):
     assert further(plan, whole, 1).judgements == plan.judgements
 

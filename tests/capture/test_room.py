@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.capture import remaining, runner
+from pytest_specdec.capture.completeness import Completeness
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.room import deciding_boot, sufficient
 from pytest_specdec.files import captured, transcripts
@@ -49,11 +50,31 @@ def answered(cut, count=4, room=1, prompt=10):
     (4, 1, 0, 1),
 ])  # fmt: skip
 def test_limits_are_doubled_at_most_twice_while_most_are_cut_and_the_context_holds_them(cut, room, context, wanted):
-    assert sufficient(documents(), answered(cut, room=room), context) == wanted
+    assert sufficient(documents(), answered(cut, room=room), context, Depth.STANDARD) == wanted
+
+
+def test_smoke_depth_has_one_more_round_at_most():
+    assert [sufficient(documents(), answered(4, room=room), 1000, Depth.SMOKE) for room in (1, 2)] == [2, 2]
 
 
 def test_answers_without_a_grammar_raise_nothing():
-    assert sufficient(documents(bound={"type": "text"}), answered(4), 1000) == 1
+    assert sufficient(documents(bound={"type": "text"}), answered(4), 1000, Depth.STANDARD) == 1
+
+
+def test_other_arms_wait_until_the_baseline_has_answered_or_never_will():
+    plan = make(BESIDE, wanted(), Depth.STANDARD)
+    boot = deciding_boot(plan, "documents")
+
+    def settled(enter=lambda account: None):
+        account = Completeness(plan)
+        enter(account)
+        return account.is_settled(boot, "baseline", "documents")
+
+    assert not settled()
+    assert not settled(lambda account: account.answered("control", "documents", ""))
+    assert settled(lambda account: account.answered("baseline", "documents", ""))
+    assert settled(lambda account: account.answered("baseline", "documents", "the server died"))
+    assert settled(lambda account: account.failed(boot, "it did not come up"))
 
 
 def wanted(**fields):
@@ -61,29 +82,39 @@ def wanted(**fields):
 
 
 def test_only_a_baseline_that_is_asked_first_decides():
-    def decides(placement, depth, family=Family.STRUCTURED, **fields):
+    def decides(placement, depth, family=Family.STRUCTURED, config=CONFIG, **fields):
         asked = [SelectedWorkload(workload=replace(documents(), **fields), family=family)]
-        return deciding_boot(make(replace(CONFIG, placement=placement), asked, depth), "documents") is not None
+        boot = deciding_boot(make(replace(config, placement=placement), asked, depth), "documents")
+        assert boot is None or boot.arms[0] == "baseline"
+        return boot is not None
 
     assert decides(Placement.IN_TURN, Depth.STANDARD)
+    assert decides(Placement.SIDE_BY_SIDE, Depth.STANDARD)
+    assert decides(Placement.SIDE_BY_SIDE, Depth.SMOKE), "one server is baseline and control, and is there from the first wave on"
     assert not decides(Placement.IN_TURN, Depth.SMOKE), "its only boot is the last"
-    assert not decides(Placement.SIDE_BY_SIDE, Depth.STANDARD)
+    attached = replace(CONFIG, engine=replace(CONFIG.engine, url="http://a:1"))
+    assert decides(Placement.AUTO, Depth.STANDARD, config=attached)
+    assert not decides(Placement.AUTO, Depth.SMOKE, config=attached)
     assert not decides(Placement.IN_TURN, Depth.STANDARD, Family.LIVENESS)
     assert not decides(Placement.IN_TURN, Depth.STANDARD, may_kill=True)
 
 
-def test_all_arms_answer_with_the_room_that_the_baseline_needed_and_are_judged_by_it(tmp_path):
-    directory, plan = RunDirectory.create(tmp_path / "run"), make(IN_TURN, wanted(), Depth.STANDARD)
+BESIDE = replace(IN_TURN, placement=Placement.SIDE_BY_SIDE)
+
+
+@pytest.mark.parametrize("config, depth, room", [(IN_TURN, Depth.STANDARD, 4), (BESIDE, Depth.SMOKE, 2)], ids=["in-turn", "side-by-side"])
+def test_all_arms_answer_with_the_room_that_the_baseline_needed_and_are_judged_by_it(tmp_path, config, depth, room):
+    directory, plan = RunDirectory.create(tmp_path / "run"), make(config, wanted(), depth)
     said = []
-    runner.record(IN_TURN, plan, directory, deadline_s=None, tell=said.append)
+    runner.record(config, plan, directory, deadline_s=None, tell=said.append)
     arms = {arm: transcripts.read(directory, arm, "documents") for arm in ("baseline", "ngram-k3", "control")}
-    assert {arm.room for arm in arms.values()} == {4}
-    assert all(2 < len(a.choice.token_ids) <= 8 for arm in arms.values() for a in arm.answers)
+    assert {arm.room for arm in arms.values()} == {room}
+    assert all(2 < len(a.choice.token_ids) <= 2 * room for arm in arms.values() for a in arm.answers)
     assert {arm.digest for arm in arms.values()} == {plan.workload("documents").digest}
-    assert sum("times its token limits" in one.doing for one in said) == 2
+    assert sum("times its token limits" in one.doing for one in said) == room // 2
     (judgement,) = plan.judgements
     read = captured.read(directory, plan, judgement, ())
-    assert {request.token_limit for request in read.workload.requests} == {8}
+    assert {request.token_limit for request in read.workload.requests} == {2 * room}
     verdict = structured.judge(read)
     assert verdict.outcome is not Outcome.FAIL, verdict.headline
     assert len(remaining.reusable_results(directory, plan).answers) == 3

@@ -9,10 +9,9 @@ import pytest
 
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory
-from pytest_specdec.judge.tolerance import ROUNDS
 from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
-from pytest_specdec.model.plan import Boot, Judgement, Plan, Role
+from pytest_specdec.model.plan import ROUNDS, Boot, Judgement, Plan, Role
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload

@@ -20,6 +20,8 @@ def test_standard_depth_sends_some_long_answers_smoke_none_and_deep_all():
 def test_the_short_ones_stay_as_they_are_and_the_long_ones_begin_early():
     ids = [request.id for request in MIXED.at(Depth.STANDARD).requests]
     assert ids.index("late-code-03") == 2
+    deepest = [request.id for request in MIXED.at(Depth.DEEP).requests]
+    assert not deepest[-1].startswith("late-"), "a long answer that begins last is waited for alone"
     for depth in Depth:
         assert [r for r in MIXED.at(depth).requests if not r.id.startswith("late-")] == list(SHORT.at(depth).requests)
 

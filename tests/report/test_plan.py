@@ -33,6 +33,12 @@ def test_a_plan_shouts_where_every_token_takes_a_request(plan):
     assert len(lines(replace(dear, boots=plan.boots), origin="RUN", replayed=False)) == len(said) - 1
 
 
+def test_a_plan_says_what_asking_again_may_add_and_adds_it_to_nothing(plan):
+    usual, more = (lines(one, origin="RUN", replayed=False) for one in (plan, replace(plan, again_s=754.0)))
+    assert [line for line in more if line not in usual] == ["  asking again what a count of wrong tokens leaves open may add up to 12:34"]
+    assert len(more) == len(usual) + 1
+
+
 def test_a_plan_says_which_placement_it_came_to_and_why(plan):
     beside = replace(plan, placement=Placement.SIDE_BY_SIDE, servers=3)
     assert "side by side, 3 servers" in lines(beside, origin="RUN", replayed=False)[2]
