@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.worlds import documents
 from benchmarks.worlds.asking import Asking, askings
-from benchmarks.worlds.language import END, log_softmax, ranked, row_of
+from benchmarks.worlds.language import END, language, log_mass, ranked, row_of
 from benchmarks.worlds.numerics import Kernel
 from benchmarks.worlds.server import CORRECT, K, speak
 from pytest_specdec.judge.logprob_lists import asked_top
@@ -19,9 +19,9 @@ from pytest_specdec.model.transcript import Answer, Choice, ListedTokens, Positi
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from benchmarks.worlds.language import Hashes, Ids
+    from benchmarks.worlds.language import Hashes, Ids, Logits
     from benchmarks.worlds.numerics import Boot
     from benchmarks.worlds.server import Fault, Spoken
     from pytest_specdec.model.workload import Request, Workload
@@ -143,15 +143,15 @@ def _counted(answers: list[Answer]) -> SpecCounters:
 
 def scores(answers: ArmAnswers, scorer: Boot, random: np.random.Generator, *, top_tokens: int) -> tuple[Score, ...]:
     """Return the scores of ``answers`` under the baseline's prefill kernel on the boot ``scorer``."""
-    return _scores(answers, "baseline", lambda rows: scorer.target(rows, Kernel.PREFILL, random), top_tokens)
+    return _scores(answers, "baseline", lambda rows: scorer.target(rows, Kernel.PREFILL, random), language().likely, top_tokens)
 
 
 def draft_scores(answers: ArmAnswers, drafter: Boot, random: np.random.Generator, *, top_tokens: int) -> tuple[Score, ...]:
     """Return the same under the draft model that the boot ``drafter`` serves alone."""
-    return _scores(answers, "draft", lambda rows: drafter.draft(rows, random), top_tokens)
+    return _scores(answers, "draft", lambda rows: drafter.draft(rows, random), language().likely_drafts, top_tokens)
 
 
-def _scores(answers: ArmAnswers, under: str, logits_at, top_tokens: int) -> tuple[Score, ...]:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def _scores(answers: ArmAnswers, under: str, logits_at: Callable[[Ids], Logits], likely: Ids, top_tokens: int) -> tuple[Score, ...]:
     kept = [each for each in answers.transcript.answers if each.key in answers.prefixes]
     if not kept:
         return ()
@@ -160,7 +160,8 @@ def _scores(answers: ArmAnswers, under: str, logits_at, top_tokens: int) -> tupl
     flat = [
         position
         for start in range(0, len(tokens), _ROWS)
-        for position in _positions(logits_at(contexts[start : start + _ROWS]), tokens[start : start + _ROWS], top_tokens)
+        for rows, emitted in [(contexts[start : start + _ROWS], tokens[start : start + _ROWS])]
+        for position in _positions(logits_at(rows), emitted, likely[rows], top_tokens)
     ]
     made, at = [], 0
     for each in kept:
@@ -179,10 +180,9 @@ def _scores(answers: ArmAnswers, under: str, logits_at, top_tokens: int) -> tupl
     return tuple(made)
 
 
-def _positions(logits: np.ndarray[tuple[int, int], np.dtype[np.float32]], tokens: Ids, top_tokens: int) -> Iterator[Position]:
-    raw = log_softmax(logits)
-    best = ranked(logits, top_tokens)
-    ids, logprobs = best.tolist(), np.take_along_axis(raw, best, axis=1).tolist()
-    own = raw[np.arange(len(tokens)), tokens].tolist()
+def _positions(logits: Logits, tokens: Ids, likely: Ids, top_tokens: int) -> Iterator[Position]:
+    mass, best = log_mass(logits), ranked(logits, top_tokens, likely)
+    ids, logprobs = best.tolist(), (np.take_along_axis(logits, best, axis=1) - mass).tolist()
+    own = (logits[np.arange(len(tokens)), tokens] - mass[:, 0]).tolist()
     for token, logprob, top_ids, top_logprobs in zip(tokens.tolist(), own, ids, logprobs, strict=True):
         yield Position(token_id=token, logprob=logprob, top_ids=tuple(top_ids), top_logprobs=tuple(top_logprobs))

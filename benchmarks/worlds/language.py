@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     Ids: TypeAlias = npt.NDArray[np.int64]
     Hashes: TypeAlias = npt.NDArray[np.uint64]
 
-__all__ = ["CONTEXTS", "END", "VOCABULARY", "Language", "follow", "language", "log_softmax", "ranked", "row_of"]
+__all__ = ["CONTEXTS", "END", "VOCABULARY", "Language", "follow", "language", "log_mass", "log_softmax", "ranked", "row_of"]
 
-VOCABULARY, CONTEXTS = 600, 3000
+VOCABULARY, CONTEXTS, LIKELY = 600, 3000, 48
 END: Final = 1
 """The end of a sequence: the best token of a few contexts, by far, and impossible elsewhere."""
 _ENDS = 0.007
@@ -26,7 +26,7 @@ _DRAFT_NOISE = 0.9
 _SEED = 20_261_124
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Language:
     """Next-token logits of the target and the draft model, [CONTEXTS, VOCABULARY] each."""
 
@@ -34,6 +34,20 @@ class Language:
     draft: Logits
     level: Logits
     """[CONTEXTS, 1], what is added so that the best logit lies where those of real models do, between 20 and 29."""
+
+    @cached_property
+    def likely(self) -> Ids:
+        """[CONTEXTS, LIKELY], the target's best tokens, by id."""
+        return _likely(self.target)
+
+    @cached_property
+    def likely_drafts(self) -> Ids:
+        """The same of the draft model."""
+        return _likely(self.draft)
+
+
+def _likely(logits: Logits) -> Ids:
+    return np.sort(np.argsort(-logits, axis=1)[:, :LIKELY], axis=1)
 
 
 @cache
@@ -70,14 +84,29 @@ def follow(prefixes: Hashes, tokens: Ids) -> Hashes:
 
 def log_softmax(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     """Return natural-log probabilities [N, V] of ``logits`` [N, V]."""
+    return np.asarray(logits - log_mass(logits))
+
+
+def log_mass(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+    """Return log sum exp [N, 1] of ``logits`` [N, V]."""
     best = logits.max(axis=1, keepdims=True)
-    shifted = (logits - best).astype(np.float64)
-    mass = np.exp(logits - best).sum(axis=1, keepdims=True, dtype=np.float64)
-    return np.asarray(shifted - np.log(mass))
+    mass = np.einsum("ij->i", np.exp(logits - best), dtype=np.float64)
+    return np.asarray(best + np.log(mass)[:, None])
 
 
-def ranked(logits: Logits, count: int) -> Ids:
-    """Return the ``count`` best tokens [N, count] of ``logits`` [N, V], ties by id."""
-    best = np.sort(np.argpartition(-logits, count, axis=1)[:, :count], axis=1)
-    order = np.argsort(-np.take_along_axis(logits, best, axis=1), axis=1, kind="stable")
-    return np.asarray(np.take_along_axis(best, order, axis=1))
+def ranked(logits: Logits, count: int, likely: Ids) -> Ids:
+    """Return the ``count`` best tokens [N, count] of ``logits`` [N, V], ties by id.
+
+    Noise hardly ever lifts a token that is not ``likely`` [N, M] among them; where one is, all are ranked.
+    """
+    best = _ranked(np.take_along_axis(logits, likely, axis=1), likely)[:, :count]
+    others = logits.copy()
+    np.put_along_axis(others, likely, -np.inf, axis=1)
+    lifted = np.flatnonzero(others.max(axis=1) >= logits[np.arange(len(logits)), best[:, -1]])
+    best[lifted] = _ranked(logits[lifted], np.broadcast_to(np.arange(VOCABULARY), (len(lifted), VOCABULARY)))[:, :count]
+    return best
+
+
+def _ranked(logits: Logits, tokens: Ids) -> Ids:
+    order = np.argsort(-logits, axis=1, kind="stable")
+    return np.asarray(np.take_along_axis(tokens, order, axis=1))

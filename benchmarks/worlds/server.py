@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from benchmarks.worlds.asking import Batch, cut, masked, processed
-from benchmarks.worlds.language import END, VOCABULARY, follow, log_softmax, ranked, row_of
+from benchmarks.worlds.language import END, VOCABULARY, follow, language, log_mass, log_softmax, ranked, row_of
 from benchmarks.worlds.numerics import Kernel
 from benchmarks.worlds.pool import GUMBEL
 
@@ -137,12 +137,13 @@ class _Speech:
 
     def add(self, step: int, batch: Batch, logits: Logits, token: Ids, accepted: Bools) -> None:
         """Take in one token of every live answer."""
-        rows, raw = self.live, log_softmax(logits)
+        contexts = row_of(self.prefix[self.live])
+        rows, mass = self.live, log_mass(logits)
         self.tokens[rows, step], self.prefixes[rows, step], self.accepted[rows, step] = token, self.prefix[rows], accepted
-        self.reported[rows, step], self.ended[rows, step] = raw[np.arange(len(rows)), token], ~accepted
+        self.reported[rows, step], self.ended[rows, step] = logits[np.arange(len(rows)), token] - mass[:, 0], ~accepted
         if self.width:
-            best = ranked(logits, self.width)
-            self.listed[rows, step], self.listed_logprobs[rows, step] = best, np.take_along_axis(raw, best, axis=1)
+            best = ranked(logits, self.width, language().likely[contexts])
+            self.listed[rows, step], self.listed_logprobs[rows, step] = best, np.take_along_axis(logits, best, axis=1) - mass
         self.slot[rows] = np.where(accepted, self.slot[rows] + 1, 0)
         self.lengths[rows] += 1
         self.prefix[rows] = follow(self.prefix[rows], token)
