@@ -113,6 +113,8 @@ class TimedAnswer:
     """The chunks of a stream; empty where the answer was not streamed."""
     denial: str = ""
     """Why its 4xx is no refusal of the engine's, as of a lost key; empty for anything else."""
+    on_silent_route: bool = False
+    """Whether it was refused, and a plain request on its route too, of which none was answered here."""
     refusal: TimedAnswer | None = None
     """What the same request got before it was sent again and answered; None elsewhere."""
 

@@ -1,4 +1,4 @@
-"""Refusals: a 4xx counts as the engine's only where the same request, sent again, gets it too, and other prompts are answered.
+"""Refusals: a 4xx counts as the engine's only where the same request, sent again, gets it too, and plain ones are answered.
 
 An expired key, a used-up quota, a proxy that times out, an unloaded model: all of them look like refusals. None is one.
 """
@@ -11,19 +11,23 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.client import turns_away
 from pytest_specdec.capture.server.readiness import ONE_TOKEN
+from pytest_specdec.model.workload import Request, Route
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_specdec.capture.client import TimedAnswer
     from pytest_specdec.capture.server.server import ArmServer
-    from pytest_specdec.model.workload import Request
 
 __all__ = ["examine"]
 
 _PAUSE_S = 0.5
 """Before a request is sent again that got a status of keys, quotas and proxies."""
 _DEADLINE_S = 60.0
+_PLAIN_CHAT = Request(
+    id="plain", route=Route.CHAT, body={"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1, "temperature": 0.0}
+)
+"""What every server answers that has the route."""
 _NO_ROUTE = {404, 405}
 _TOO_MANY = 429
 
@@ -58,18 +62,42 @@ def _is_refusal(arm: ArmServer, request: Request, sent: TimedAnswer) -> bool:
 
 def _held_against_one_token(arm: ArmServer, request: Request, sent: TimedAnswer, *, is_refusal: bool) -> TimedAnswer:
     """Ask for the one token that the server gave at its boot: a server that refuses this too answers nobody."""
-    one = arm.client.send(ONE_TOKEN, streamed=False, deadline_s=max(1.0, min(_DEADLINE_S, arm.left_s())))
+    one = _ask(arm, ONE_TOKEN, sent)
     if one.ending is not None:
-        return replace(one, answer=replace(one.answer, request_id=sent.answer.request_id, pass_index=sent.answer.pass_index))
+        return one
     if one.answer.ok:
-        arm.add_aside(one.answer)
-        return sent if is_refusal else replace(sent, denial=f"{_words(request, sent)}, twice, while other requests are answered")
+        if is_refusal:
+            return sent if request.route is ONE_TOKEN.route else _held_against_its_route(arm, request, sent)
+        return replace(sent, denial=f"{_words(request, sent)}, twice, while other requests are answered")
     arm.lost = arm.lost or (
         f"access lost: {arm.recipe.setup.url} answers no request any more: {_words(request, sent)}, "
         f"and so a prompt of one token that was answered before ({one.answer.status}); "
         "see to key, quota and proxy: --specdec-resume RUN asks again"
     )
     return replace(sent, denial=arm.lost)
+
+
+def _held_against_its_route(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
+    """Ask for one plain token on the same route: where it is refused too, the request's own fields are not what was refused."""
+    plain = _ask(arm, _PLAIN_CHAT, sent)
+    if plain.ending is not None:
+        return plain
+    if plain.answer.ok:
+        arm.answered_routes.add(request.route)
+        return sent
+    if request.route in arm.answered_routes:
+        return replace(sent, denial=f"{_words(request, sent)}, and so did a plain request on its route, which answered before")
+    return replace(sent, on_silent_route=True)
+
+
+def _ask(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
+    """Send a request beside ``sent``; what ends it counts as its ending."""
+    one = arm.client.send(request, streamed=False, deadline_s=max(1.0, min(_DEADLINE_S, arm.left_s())))
+    if one.ending is not None:
+        return replace(one, answer=replace(one.answer, request_id=sent.answer.request_id, pass_index=sent.answer.pass_index))
+    if one.answer.ok:
+        arm.add_aside(one.answer)
+    return one
 
 
 def _words(request: Request, sent: TimedAnswer) -> str:

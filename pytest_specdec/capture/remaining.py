@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -74,7 +75,9 @@ def has_unexplained(directory: RunDirectory, plan: Plan) -> bool:
     """Return whether there are answers that another capture would give anew although nothing is missing."""
     findings = _findings(directory, plan)
     answers = (transcripts.read(directory, arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms)
-    return any(transcript is not None and _is_unexplained(transcript, findings) for transcript in answers)
+    return any(
+        transcript is not None and (_is_unexplained(transcript, findings) or _is_out(directory, plan, transcript)) for transcript in answers
+    )
 
 
 def discard_torn(directory: RunDirectory) -> None:
@@ -116,7 +119,21 @@ def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, findings
         transcript = transcripts.read(directory, arm, name)
     except RunError:
         return False
-    return transcript is not None and transcript.digest == plan.workload(name).digest and not _is_unexplained(transcript, findings)
+    if transcript is None or transcript.digest != plan.workload(name).digest:
+        return False
+    return not (_is_unexplained(transcript, findings) or _is_out(directory, plan, transcript))
+
+
+def _is_out(directory: RunDirectory, plan: Plan, transcript: Transcript) -> bool:
+    """Whether a route that answered another arm answered nothing here, as behind a proxy in front of one server."""
+    if not transcript.silent_routes:
+        return False
+    for other in (arm for boot in plan.boots if transcript.workload in boot.answers for arm in boot.arms):
+        with suppress(RunError):
+            beside = transcripts.read(directory, other, transcript.workload)
+            if beside is not None and not set(transcript.silent_routes) <= set(beside.silent_routes):
+                return True
+    return False
 
 
 def _is_unexplained(transcript: Transcript, findings: Collection[str]) -> bool:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.server.server import ArmServer
     from pytest_specdec.capture.timed.requests import LoadSamples
     from pytest_specdec.model.transcript import ServerFailure
-    from pytest_specdec.model.workload import Request, Workload
+    from pytest_specdec.model.workload import Request, Route, Workload
 
 __all__ = ["WorkloadResult", "WorkloadRunner"]
 
@@ -417,6 +417,7 @@ class WorkloadRunner:
             foreign=self._counted_beside.foreign,
             elsewhere=self._counted_beside.elsewhere,
             uncounted=self._counted_beside.uncounted,
+            silent_routes=self._silent_routes(jobs),
             limited=sum(sent.limited for sent in self._sent.values()),
             client=None if self._load is None else self._load.load,
             machine_load=None if self._machine_load is None else round(self._machine_load, 3),
@@ -425,6 +426,10 @@ class WorkloadRunner:
             started_at=self._started_at,
             wall_s=round(self._wall_s, 6),
         )
+
+    def _silent_routes(self, jobs: Sequence[Job]) -> tuple[Route, ...]:
+        silent = (job.request.route for job in jobs if job.key in self._sent and self._sent[job.key].on_silent_route)
+        return tuple(dict.fromkeys(silent))
 
     def _answer(self, job: Job) -> Answer:
         if job.key in self._sent:

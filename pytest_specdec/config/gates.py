@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.config import validate
 from pytest_specdec.files import yaml
-from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, SPEEDUP, Gate
+from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, SPEEDUP, VERIFY_NOISE, Gate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,6 +28,9 @@ def stated(document: YamlDocument, name: str) -> Iterator[Gate]:
     data: Any = document.data
     gates = data.get("gates", {})
     for figure, gate in (gates if SPEEDUP in gates else {SPEEDUP: {}, **gates}).items():
+        if figure == VERIFY_NOISE:
+            yield Gate(figure=figure, at_most=float(gate["at_most"]), source=f"{name}:{document.line(('gates', figure))} gates.{figure}")
+            continue
         given = "at_least" in gate
         where = f"{name}:{document.line(('gates', figure))} gates.{figure}" if given else f"{name}: gates.{figure} (default)"
         yield Gate(figure=figure, at_least=float(gate.get("at_least", _NO_SLOWER)), source=where, boot_sd=gate.get("boot_sd"))

@@ -93,7 +93,7 @@ def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check
         notes = baselines.notes(folder, config.name, environment)
     except SpecdecError as error:
         return (failed("baselines", error),)
-    stated = ", ".join(f"{gate.figure} at least {gate.at_least:g}" for gate in config.gates if gate.at_least is not None)
+    stated = ", ".join(f"{gate.figure} {gate.threshold}" for gate in config.gates if gate.threshold)
     if measured:
         path = baselines.path(folder, config.name, environment)
         return (ok("baselines", f"{len(measured)} of this machine in {path}, beside {stated}"),)

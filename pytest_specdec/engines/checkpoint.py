@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["described", "folder", "gib", "hub_cache", "same_vocabulary", "there", "vocabulary", "weights_gib"]
+__all__ = ["described", "folder", "gib", "hub_cache", "is_quantised", "same_vocabulary", "there", "vocabulary", "weights_gib"]
+
+_QUANTISED = frozenset({"quantization", "quantization_config", "compression_config"})
+"""Keys of a config.json: of mlx-lm, of transformers, and of compressed-tensors before it had that one."""
 
 
 def there(config: Config) -> None:
@@ -89,3 +92,11 @@ def described(checkpoint: Path) -> Mapping[str, JSON]:
     except (OSError, ValueError):
         return {}
     return settings if isinstance(settings, Mapping) else {}
+
+
+def is_quantised(checkpoint: Path) -> bool:
+    """Whether a checkpoint's own files say that its weights or cache are quantised; False where there are none."""
+    settings = described(checkpoint)
+    text = settings.get("text_config")
+    keys = {*settings, *(text if isinstance(text, Mapping) else ())}
+    return not keys.isdisjoint(_QUANTISED) or (checkpoint / "hf_quant_config.json").exists() or checkpoint.suffix == ".gguf"

@@ -6,7 +6,6 @@ and where ``top_logprobs`` are asked for they take the place of the emitted toke
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -165,11 +164,9 @@ class MlxLm:
 
     def single_precision(self, config: Config) -> bool:
         """Whether the checkpoint says float32, which mlx-lm computes in."""
-        try:
-            document = json.loads((Path(config.resolve(config.engine.model)) / "config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return False
-        return "quantization" not in document and (document.get("dtype") or document.get("torch_dtype")) == "float32"
+        model = Path(config.resolve(config.engine.model))
+        document = checkpoint.described(model)
+        return not checkpoint.is_quantised(model) and (document.get("dtype") or document.get("torch_dtype")) == "float32"
 
     def _program(self, config: Config) -> str:
         return locate.program(config, "mlx_lm.server", default=shutil.which("mlx_lm.server"), remedy=_REMEDY)

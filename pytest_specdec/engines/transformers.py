@@ -286,10 +286,12 @@ class Transformers:
     def single_precision(self, config: Config) -> bool:
         """Whether ``dtype`` is float32, or the checkpoint's own and that is."""
         args = {plain(name): value for name, value in config.engine.args.items()}
-        document = checkpoint.described(checkpoint.folder(config, config.engine.model))
+        model = checkpoint.folder(config, config.engine.model)
+        document = checkpoint.described(model)
         dtype = args.get("dtype", "auto")
         stored = document.get("dtype") or document.get("torch_dtype")
-        return "quantization" not in args and "quantization_config" not in document and (stored if dtype == "auto" else dtype) == "float32"
+        quantised = "quantization" in args or checkpoint.is_quantised(model)
+        return not quantised and (stored if dtype == "auto" else dtype) == "float32"
 
     def _program(self, config: Config) -> str:
         return locate.program(config, "transformers", default=shutil.which("transformers"), remedy=_REMEDY)

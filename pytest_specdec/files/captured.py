@@ -197,6 +197,7 @@ def _joined(parts: Sequence[Transcript]) -> Transcript:
         foreign=next((part.foreign for part in parts if part.foreign), ""),
         elsewhere=next((part.elsewhere for part in parts if part.elsewhere), ""),
         uncounted=next((part.uncounted for part in parts if part.uncounted), ""),
+        silent_routes=tuple(dict.fromkeys(route for part in parts for route in part.silent_routes)),
         limited=sum(part.limited for part in parts),
         machine_load=max((part.machine_load for part in parts if part.machine_load is not None), default=None),
         wall_s=sum(part.wall_s for part in parts),

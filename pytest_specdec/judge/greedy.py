@@ -22,6 +22,7 @@ from pytest_specdec.judge.penalised_scores import penalised_scores
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
 from pytest_specdec.judge.tolerance import ASK_AGAIN, STATED, describe_jumps, describe_noise, peer_boots, tolerance
 from pytest_specdec.judge.verdicts import LN_10, against, guess, quoted, say
+from pytest_specdec.judge.verify_noise import TOO_NOISY, gated_noise
 from pytest_specdec.model.pair import SCORER
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.near_ties import GreedyTokens, wealth
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.judge.greedy_gap import FirstDifference, ScoredAnswer
     from pytest_specdec.judge.tolerance import Tolerance
+    from pytest_specdec.judge.verify_noise import GatedNoise
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Position
     from pytest_specdec.model.verdict import Verdict
@@ -95,6 +97,8 @@ class GreedyTally:
     """Of the judged arm's tokens, nats, each computation once."""
     repeats: tuple[EventCount, ...] = ()
     """What came of the same requests again."""
+    gate: GatedNoise | None = None
+    """The verify kernel's noise, where the config gates it."""
 
     @property
     def lengths(self) -> list[FirstDifference]:
@@ -133,12 +137,17 @@ def _scored(captured: Captured) -> Verdict:
     if not any(answer.positions for answer in tally.answers):
         return say(captured, Outcome.INVALID, f"no token of {captured.arm} was scored under the baseline")
     tally = replace(tally, repeats=tuple(each.allowed.round(each.events, len(each.gaps)) for each in again))
+    gate = gated_noise(captured, captured.alpha / 2.0)
+    if gate is not None:  # tokens and gate are two tests of one share
+        captured = replace(captured, alpha=captured.alpha / 2.0)
+        tally = replace(tally, gate=gate)
     return (
         _untrustworthy(captured, tally)
         or _wrong(captured, tally)
         or _unscored(captured, tally)
         or _flips(captured, tally)
         or speculating(captured)
+        or _too_noisy(captured, tally)
         or _passed(captured, tally)
     )
 
@@ -310,10 +319,27 @@ def _flips(captured: Captured, tally: GreedyTally) -> Verdict | None:
     )
 
 
+def _too_noisy(captured: Captured, tally: GreedyTally) -> Verdict | None:
+    """Fail a verify kernel that is surely noisier than the config's gate allows."""
+    if tally.gate is None or not tally.gate.missed:
+        return None
+    return say(
+        captured,
+        Outcome.FAIL,
+        tally.gate.headline,
+        short=("lawful      noise alone makes no token wrong; the config gates it", f"to change   {tally.gate.gate.source}"),
+        evidence=_evidence(captured, tally),
+        cell="verify kernel too noisy",
+        names=TOO_NOISY,
+        figures=_figures(tally),
+    )
+
+
 def _passed(captured: Captured, tally: GreedyTally) -> Verdict:
     tokens, gap = _tokens(tally.answers), tally.allowed.gap
     figures, evidence = _figures(tally), _evidence(captured, tally)
     rate = tally.allowed.ruled_out(tokens, captured.alpha)
+    undecided = tally.gate.undecided if tally.gate else ""
     if tokens < LEAST_TOKENS:
         return say(
             captured,
@@ -326,7 +352,7 @@ def _passed(captured: Captured, tally: GreedyTally) -> Verdict:
     return say(
         captured,
         Outcome.PASS,
-        f"0 of {tokens:,} tokens wrong{_by_chance(tally)}; {_counted(tally)}{_unjudged(captured)}",
+        f"0 of {tokens:,} tokens wrong{_by_chance(tally)}; {_counted(tally)}{_unjudged(captured)}{undecided}",
         evidence=evidence,
         rules_out=f"{tokens:,} tokens checked; a wrong-token rate above {rate:.2%} would have been caught (99%). "
         f"Wrong: more than {gap:.3g} nats below the baseline's best token; {describe_noise(tally.allowed)}",
@@ -382,6 +408,7 @@ def _evidence(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
     return (
         f"tolerance: {tally.allowed.gap:.4g} nats below the best token, {tally.allowed.reason}",
         f"noise: {noise}; {describe_jumps(tally.allowed)}",
+        *([tally.gate.evidence] if tally.gate else []),
         f"checked: {_tokens(tally.answers):,} tokens of {len(tally.answers)} answers, {unscored} answers not scored",
         f"between boots of the baseline: {_near_ties(tally.peers):,} of {_tokens(tally.peers):,} tokens with a gap",
         f"{_counted(tally)}{_unjudged(captured)}",
@@ -412,4 +439,5 @@ def _figures(tally: GreedyTally) -> dict[str, float]:
         "baseline_tokens": float(len(theirs)),
         "baseline_near_ties": float(sum(gap > 0.0 for gap in theirs)),
         "baseline_largest_gap_nats": max(theirs, default=0.0),
+        **(tally.gate.figures if tally.gate else {}),
     }

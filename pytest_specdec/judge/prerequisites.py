@@ -49,12 +49,21 @@ def refusal(captured: Captured) -> Verdict | None:
 
 
 def _access_lost(captured: Captured) -> Verdict | None:
-    """Return INVALID where a request of some arm got a 4xx that refuses no request."""
+    """Return INVALID where a request of some arm got a 4xx that refuses no request, or its route answers other arms alone."""
     routes = {request.id: request.route for request in captured.workload.requests}
     control = () if captured.control is None or captured.is_control else (captured.control,)
-    for arm in (captured.speculative, captured.baseline, *control):
+    arms = (captured.speculative, captured.baseline, *control)
+    everywhere = frozenset.intersection(*(frozenset(arm.silent_routes) for arm in arms))
+    for arm in arms:
         served = {routes.get(answer.request_id) for answer in arm.answers if answer.ok}
-        lost = [each for each in arm.answers if each.denied or (each.status in _NO_ROUTE and routes.get(each.request_id) in served)]
+        out = frozenset(arm.silent_routes) - everywhere
+        lost = [
+            each
+            for each in arm.answers
+            if each.denied
+            or (each.status in _NO_ROUTE and routes.get(each.request_id) in served)
+            or (each.refused and routes.get(each.request_id) in out)
+        ]
         if lost:
             words = f"{lost[0].status}: {quoted(lost[0].error or '', 100)}"
             headline = f"access to {arm.arm} was lost: {len(lost)} of {len(arm.answers)} requests got no answer, first {lost[0].request_id}"

@@ -16,7 +16,7 @@ from pytest_specdec.stats.excess import EventCount
 from pytest_specdec.stats.jumps import JUMP_RATE
 from pytest_specdec.stats.logprob_noise import NORMAL_UP_TO, Calibration, calibrate
 from pytest_specdec.stats.near_ties import HALF_PRECISION, SINGLE_PRECISION, UNSEEN, FlipNoise, sigma_of
-from pytest_specdec.stats.noise import EXACT, KernelNoise, kernel_noise
+from pytest_specdec.stats.noise import EXACT, ROUNDING, KernelNoise, kernel_noise
 from pytest_specdec.stats.request_params import penalties
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def _granted(captured: Captured, calibration: Calibration) -> _Granted:
     decode, verify = calibration.noise, kernel_noise(captured.verify_calibration).scale or 0.0
     most = max(VERIFY_FACTOR * decode, _VERIFY_FLOOR_SINGLE if single else _VERIFY_FLOOR_HALF)
     noise = max(decode, min(verify, most))
-    factor = verify / decode if decode > EXACT / _GAP_PER_NOISE and verify > decode else 1.0
+    factor = verify / decode if decode > ROUNDING and verify > decode else 1.0
     reason = (
         f"logit noise {decode:.4f}, measured over {calibration.tokens:,} tokens"
         if noise == decode

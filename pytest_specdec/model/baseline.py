@@ -16,6 +16,7 @@ __all__ = [
     "MARGIN",
     "NOT_COMPARABLE",
     "SPEEDUP",
+    "VERIFY_NOISE",
     "Environment",
     "Gate",
     "PromptLength",
@@ -77,7 +78,9 @@ class Variables:
 SPEEDUP = "speedup"
 ACCEPTANCE_LENGTH = "acceptance_length"
 FIGURES = (SPEEDUP, ACCEPTANCE_LENGTH)
-"""Everything that can be gated."""
+"""Everything that a baseline file can gate."""
+VERIFY_NOISE = "verify_noise"
+"""Times decode's noise that the verify kernel's may be. A config alone gates it."""
 NOT_COMPARABLE = ("model", "draft", "dtype")
 """Parts of an environment's key: figures that differ in one of them are of different things. Another engine version is what is judged."""
 LEAST_SHARED = 10
@@ -106,8 +109,10 @@ class Gate:
     """One threshold on one figure of one pair, or the stored lengths that it is compared with."""
 
     figure: str
-    """What is gated: ``speedup`` (response tokens per second, speculative over baseline) or ``acceptance_length``."""
+    """What is gated: ``speedup`` (response tokens per second, speculative over baseline), ``acceptance_length`` or ``verify_noise``."""
     at_least: float | None = None
+    at_most: float | None = None
+    """The highest value that passes, where less is better; None elsewhere."""
     source: str = ""
     """Where the threshold stands: ``reference.yaml: gates.speedup`` or a baseline file."""
     log_ratios: tuple[float, ...] = ()
@@ -141,8 +146,15 @@ class Gate:
 
     def __str__(self) -> str:
         """Return threshold and source: ``speedup at least 1.3 (reference.yaml:27 gates.speedup)``."""
-        threshold = "" if self.at_least is None else f" at least {self.at_least:g}"
+        threshold = f" {self.threshold}" if self.threshold else ""
         return f"{self.figure.replace('_', ' ')}{threshold} ({self.source or 'no source given'})"
+
+    @property
+    def threshold(self) -> str:
+        """The threshold in words: ``at least 1.3``; empty without one."""
+        if self.at_most is not None:
+            return f"at most {self.at_most:g}"
+        return "" if self.at_least is None else f"at least {self.at_least:g}"
 
     @property
     def comparable(self) -> bool:

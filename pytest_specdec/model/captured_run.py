@@ -51,6 +51,7 @@ def _united(parts: Sequence[Captured], transcripts: Sequence[Transcript]) -> Tra
         counters=sum(counters, SpecCounters()) if len(counters) == len(transcripts) else None,
         server_failures=(),
         elsewhere=next((each.elsewhere for each in transcripts if each.elsewhere), ""),
+        silent_routes=tuple(dict.fromkeys(route for each in transcripts for route in each.silent_routes)),
         concurrency=None,
     )
 

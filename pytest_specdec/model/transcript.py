@@ -6,6 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from pytest_specdec.model.workload import Route
+
 __all__ = [
     "REFUSALS",
     "WAITED_S",
@@ -422,6 +424,8 @@ class Transcript:
     """How counters show that the baseline's server gave some of these answers; empty where nothing shows it."""
     uncounted: str = ""
     """What an attached server answered and did not count, where nothing shows who did; empty elsewhere."""
+    silent_routes: tuple[Route, ...] = ()
+    """Routes whose requests were refused and on which not even a plain one was answered: an engine without it, or an outage."""
     limited: int = 0
     """Times that a request was refused with a 429, too many requests, and sent again."""
     client: ClientLoad | None = None

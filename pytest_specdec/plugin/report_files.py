@@ -11,13 +11,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
+from _pytest.junitxml import xml_key
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import transcripts
 from pytest_specdec.files.run_directory import atomic_write, writable
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.plugin.options import REPORT_FORMATS
-from pytest_specdec.report import benchmark_json, markdown
+from pytest_specdec.report import benchmark_json, junit, markdown
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.run import Run, TimedAnswers
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.transcript import Transcript
 
-__all__ = ["FileFormat", "add_benchmarks", "append_step_summary", "file_formats", "saves_benchmarks", "timings", "write"]
+__all__ = ["FileFormat", "add_benchmarks", "append_step_summary", "file_formats", "saves_benchmarks", "timings", "withhold_speeds", "write"]
 
 FileFormat: TypeAlias = "ReportFormat[Run, str]"
 
@@ -123,6 +124,13 @@ def add_benchmarks(config: pytest.Config, run: Run) -> None:
     if saves_benchmarks(config):
         session: Any = config._benchmarksession  # type: ignore[attr-defined]  # noqa: SLF001 - pytest-benchmark has no other way in
         session.benchmarks.extend(map(_metadata, benchmark_json.FORMAT.render(run)))
+
+
+def withhold_speeds(config: pytest.Config, run: Run) -> None:
+    """Take the speed of wrong tokens out of the session's JUnit file before pytest writes it; nothing without one."""
+    log = config.stash.get(xml_key, None)
+    for reporter in log.node_reporters_ordered if log is not None and run.not_counted else ():
+        junit.withhold_speed(reporter.to_xml(), run.not_counted)
 
 
 def _metadata(benchmark: benchmark_json.Benchmark) -> Any:  # noqa: ANN401 - pytest-benchmark has no types

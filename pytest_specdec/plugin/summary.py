@@ -81,6 +81,7 @@ class SummaryPlugin:
         if self._config.pluginmanager.getplugin("terminalreporter") is None:
             self._write(self._run)
         report_files.add_benchmarks(self._config, self._run)
+        report_files.withhold_speeds(self._config, self._run)
         if exitstatus == pytest.ExitCode.OK and (self._run.red or (self._run.status and self._run.status.error)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

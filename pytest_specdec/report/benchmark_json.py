@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_specdec.report.escape import printable
 from pytest_specdec.report.formats import ReportFormat, When
+from pytest_specdec.report.run import NOT_COUNTED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,9 +33,12 @@ def benchmarks(run: Run) -> tuple[Benchmark, ...]:
 
     Answers of another length, as after a change of ``max_tokens``, are then still compared by what a token takes.
 
-    Without them a session whose answers were timed by servers alone would have "no benchmarks", which strict projects make an error.
+    Those of a variant with wrong tokens are left out, and every benchmark says why: tools compare whatever number there is.
+    Without any a session whose answers were timed by servers alone would have "no benchmarks", which strict projects make an error.
     """
     about: dict[str, JSON] = {"config": run.plan.config, "depth": run.plan.depth.value}
+    if run.not_counted:
+        about["not_comparable"] = dict.fromkeys(map(printable, run.not_counted), NOT_COUNTED)
     timed = (
         Benchmark(
             name=f"{arm.workload}[{arm.arm}]",
@@ -42,7 +47,7 @@ def benchmarks(run: Run) -> tuple[Benchmark, ...]:
             extra_info={**about, "unit": "seconds per token", "tokens_per_s": round(sum(arm.tokens) / sum(arm.latencies_s), 3)},
         )
         for arm in run.timings
-        if sum(arm.latencies_s) > 0.0
+        if sum(arm.latencies_s) > 0.0 and arm.arm not in run.not_counted
     )
     wall_s = run.status.wall_s if run.status is not None else 0.0
     capture = [Benchmark(name="capture", group="capture", seconds=(wall_s,), extra_info=about)] if wall_s > 0.0 else []

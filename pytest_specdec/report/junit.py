@@ -1,16 +1,22 @@
-"""A verdict as properties of its test case in a JUnit file: scalars, one line each."""
+"""A verdict as properties of its test case in a JUnit file: scalars, one line each. The speed of wrong tokens is taken out at the end."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Family
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.formats import ReportFormat, When
+from pytest_specdec.report.run import NOT_COUNTED
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+    from xml.etree.ElementTree import Element
+
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["FORMAT", "properties"]
+__all__ = ["FORMAT", "properties", "withhold_speed"]
 
 
 def properties(verdict: Verdict) -> tuple[tuple[str, str], ...]:
@@ -22,6 +28,24 @@ def properties(verdict: Verdict) -> tuple[tuple[str, str], ...]:
         ("specdec.workload", printable(verdict.workload)),
         ("specdec.headline", printable(verdict.headline)),
     )
+
+
+def withhold_speed(case: Element, pairs: Collection[str]) -> None:
+    """Take the speed out of a test case of ``pairs``, and say why; a red one stays, as it praises nothing.
+
+    Which tokens are wrong is known behind the last test, and a case is written with its own.
+    """
+    written = case.find("properties")
+    by_name = {} if written is None else {each.get("name"): each for each in written}
+    values = {name: each.get("value") for name, each in by_name.items()}
+    is_speed = values.get("specdec.family") == Family.SPEED.value and values.get("specdec.pair") in set(map(printable, pairs))
+    if written is None or not is_speed or values.get("specdec.outcome") == Outcome.FAIL.value:
+        return
+    by_name["specdec.headline"].set("value", NOT_COUNTED)
+    written.append(written.makeelement("property", {"name": "specdec.not_comparable", "value": NOT_COUNTED}))
+    for skipped in case.findall("skipped"):
+        skipped.set("message", NOT_COUNTED)
+        skipped.text = None
 
 
 FORMAT = ReportFormat(name="junit", target="--junit-xml", when=When.TEST, render=properties)

@@ -7,13 +7,15 @@ that a server whose numbers are exact has none.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy import stats
 
 from pytest_specdec.stats import proportions
-from pytest_specdec.stats.logprob_noise import robust_scale, squares
+from pytest_specdec.stats.logprob_noise import MEDIAN_SQUARE, robust_scale, squares
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,10 +23,12 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Position
     from pytest_specdec.stats.token_distribution import Floats
 
-__all__ = ["EXACT", "JumpCount", "KernelNoise", "kernel_noise"]
+__all__ = ["EXACT", "ROUNDING", "JumpCount", "KernelNoise", "NoiseRatio", "kernel_noise", "noise_ratio"]
 
 EXACT = 0.01
 """Nats: differences up to here are rounding of float32, or of what a server prints; half precision shows ten times as much."""
+ROUNDING = EXACT / 8.0
+"""Nats: a kernel's noise up to here is rounding, and no ratio is taken of it."""
 _ENOUGH = 200
 """Least tokens for a scale, and for a claim that a server is exact."""
 
@@ -68,6 +72,18 @@ class KernelNoise:
         """Whether enough tokens show no difference beyond rounding."""
         return len(self.deviations) >= _ENOUGH and self.largest <= EXACT
 
+    def scale_limit(self, error: float) -> float:
+        """Return what the true scale is below with chance ``error``; above a half, what it is above with the rest.
+
+        An order statistic, for tokens of any distribution (David and Nagaraja 2003, section 7.1). The noise of tokens is taken to be
+        independent.
+        """
+        tokens = len(self.of_logit)
+        rank = int(stats.binom.ppf(min(error, 1.0 - error), tokens, 0.5)) - 1
+        if rank < 0:
+            return 0.0 if error < 0.5 else math.inf  # noqa: PLR2004 - the median
+        return float(self.of_logit[rank if error < 0.5 else tokens - 1 - rank]) / math.sqrt(MEDIAN_SQUARE)  # noqa: PLR2004 - the median
+
     def beyond(self, limit: float) -> JumpCount:
         """Count the tokens with a difference above ``limit`` nats."""
         return JumpCount(jumps=int((self.deviations > limit).sum()), tokens=len(self.deviations))
@@ -87,3 +103,31 @@ def kernel_noise(pairs: Iterable[tuple[float, Position]]) -> KernelNoise:
     scale = robust_scale(weighed) if len(weighed) >= _ENOUGH else None
     deviations = np.abs(np.array([delta for delta, _ in numbers], dtype=np.float64))
     return KernelNoise(scale=scale, deviations=deviations, of_logit=np.sort(np.sqrt(weighed)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseRatio:
+    """The noise of one kernel over that of another."""
+
+    ratio: float
+    low: float
+    """What the true ratio is below with at most the chance that was allowed."""
+    tokens: int
+    """Tokens of the first kernel."""
+
+
+def noise_ratio(kernel: KernelNoise, other: KernelNoise, error: float) -> NoiseRatio | None:
+    """Return the robust scale of ``kernel`` over that of ``other``, and its lower limit; None where a scale is unknown.
+
+    The limits of the two logarithms are combined by squaring and adding their distances (Zou and Donner 2008). Scales below rounding count
+    as rounding.
+    """
+    if kernel.scale is None or other.scale is None:
+        return None
+    above, below = _log(kernel.scale), _log(other.scale)
+    distance = math.hypot(above - _log(kernel.scale_limit(error)), _log(other.scale_limit(1.0 - error)) - below)
+    return NoiseRatio(ratio=math.exp(above - below), low=math.exp(above - below - distance), tokens=len(kernel.of_logit))
+
+
+def _log(scale: float) -> float:
+    return math.log(max(scale, ROUNDING))

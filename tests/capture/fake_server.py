@@ -30,6 +30,8 @@ parser.add_argument("--hang-on", default="")
 parser.add_argument("--break-on", default="", help="answer 500")
 parser.add_argument("--refuse-on", default="", help="answer 400")
 parser.add_argument("--turn-away-on", default="", help="answer --turn-away from the first prompt with this word on, whatever is asked")
+parser.add_argument("--turn-away-chat", action="store_true", help="from then on turn away conversations alone")
+parser.add_argument("--only-completions", action="store_true", help="answer 400 to every conversation")
 parser.add_argument("--turn-away", type=int, default=401, help="a status")
 parser.add_argument("--turn-away-times", type=int, default=0, help="answer so to prompts with that word alone, and to so many of them")
 parser.add_argument("--refuse-fields", default="", help="answer 400 to a body with one of these")
@@ -131,7 +133,9 @@ def turns_away(text):
 
 def refusal(text, body):
     """Return the status and the words of what is refused; None for what is answered."""
-    if turns_away(text):
+    if options.only_completions and "messages" in body:
+        return 400, "bad request"
+    if not (options.turn_away_chat and "messages" not in body) and turns_away(text):
         return options.turn_away, "who are you?"
     if any(field in body for field in options.refuse_fields.split(",")):
         return 400, "no such field"

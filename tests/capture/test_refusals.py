@@ -27,15 +27,24 @@ def at_once(monkeypatch):
 def run(directory, workload, config, with_args):
     """Capture two workloads, with arguments for one variant's server alone; again with ``again``."""
 
-    def _run(*, again=False, timed=False, **args):
+    def _run(*, again=False, timed=False, route=Route.COMPLETIONS, **args):
         # One at a time, so that it is known which request is the first.
         asked = [workload(timed=timed, concurrency=1, scored=False), workload("other", concurrency=1, scored=False)]
+        asked = [replace(one, requests=tuple(sent_to(route, request) for request in one.requests)) for one in asked]
         selected = [SelectedWorkload(workload=one, family=Family.LIVENESS) for one in asked]
         plan = make(config, selected, Depth.SMOKE, [VARIANT])
         capture = runner.resume if again else runner.record
         return plan, capture(with_args(config, VARIANT, **args), plan, directory, deadline_s=None, tell=lambda _: None)
 
     return _run
+
+
+def sent_to(route, request):
+    """The same prompt on another route."""
+    prompt, *_ = request.body.values()
+    messages = [{"role": "user", "content": prompt}]
+    body = request.body if route is Route.COMPLETIONS else {"messages": messages, "max_tokens": 6, "temperature": 0.0}
+    return replace(request, route=route, body=body)
 
 
 def written(directory):
@@ -94,6 +103,25 @@ def test_a_401_of_one_request_costs_its_workload_and_no_other(run, directory):
     assert all(answer.ok for answer in transcripts.read(directory, VARIANT, "other").answers)
 
 
+@pytest.mark.parametrize("chat, silent", [({"only_completions": True}, True), ({"refuse_on": "p0 of"}, False)])
+def test_a_route_that_answers_nothing_stands_in_the_transcript(run, directory, chat, silent):
+    """As behind a proxy that answers 400 to every conversation, beside an engine that refuses one."""
+    _, found = run(route=Route.CHAT, **chat)
+    assert found.state is State.COMPLETE
+    for arm, routes in ((VARIANT, (Route.CHAT,) if silent else ()), ("baseline", ())):
+        assert transcripts.read(directory, arm, "greedy").silent_routes == routes
+    plan, again = run(route=Route.CHAT, again=True)
+    assert again.state is State.COMPLETE
+    assert transcripts.read(directory, VARIANT, "greedy").silent_routes == (), "a resume asked again"
+    assert not remaining.has_unexplained(directory, plan)
+
+
+def test_a_route_that_goes_silent_after_answers_is_an_outage(run, directory):
+    _, found = run(route=Route.CHAT, turn_away_chat=True, turn_away_on="p2 of greedy", turn_away=400)
+    assert found.state is State.INCOMPLETE
+    assert "request p2 got 400 (who are you?), and so did a plain request on its route, which answered before" in found.missing[0].reason
+
+
 class Arm:
     """A server that gives the next of ``statuses`` to each request; None is a connection that is lost."""
 
@@ -114,7 +142,7 @@ class Arm:
         assert answer.ok
 
 
-ONE, TWO, THREE = ["a"], ["a", "a"], ["a", "a", "ready"]
+ONE, TWO, THREE, FOUR = ["a"], ["a", "a"], ["a", "a", "ready"], ["a", "a", "ready", "plain"]
 CHAT = Request(id="a", route=Route.CHAT, body={})
 
 
@@ -124,9 +152,12 @@ CHAT = Request(id="a", route=Route.CHAT, body={})
         ([200], ONE, "200"),
         ([500], ONE, "500 5xx"),
         ([None], ONE, "None died"),
-        ([400, 400, 200], THREE, "400"),
-        ([501, 501, 200], THREE, "501"),
-        ([404, 404, 200], THREE, "404"),
+        ([400, 400, 200, 200], FOUR, "400"),
+        ([400, 400, 200, 400], FOUR, "400 silent"),
+        ([400, 400, 200, 403], FOUR, "400 silent"),
+        ([400, 400, 200, None], FOUR, "None died"),
+        ([501, 501, 200, 501], FOUR, "501 silent"),
+        ([404, 404, 200, 404], FOUR, "404 silent"),
         ([422, 200], TWO, "200 after 422"),
         ([400, None], TWO, "None died"),
         ([400, 400, None], THREE, "None died"),
@@ -144,7 +175,8 @@ def test_what_a_4xx_is_taken_for(statuses, asked, comes):
     after = f" after {found.refusal.answer.status}" if found.refusal else ""
     ending = f" {found.ending.value}" if found.ending else ""
     denied = f"denied: {'twice' if 'twice' in found.denial else 'once'}" if found.denial else ""
-    assert ("lost" if arm.lost else denied or f"{found.answer.status}{ending}{after}") == comes
+    silent = " silent" if found.on_silent_route else ""
+    assert ("lost" if arm.lost else denied or f"{found.answer.status}{ending}{after}{silent}") == comes
     assert arm.asked == asked
     assert found.answer.request_id == "a"
     assert not arm.lost or found.denial == arm.lost
@@ -153,6 +185,19 @@ def test_what_a_4xx_is_taken_for(statuses, asked, comes):
 def test_a_404_of_a_route_that_was_answered_before_is_no_refusal():
     arm = Arm([404, 404, 200], answered_chat=True)
     assert "twice, while other requests are answered" in refusals.examine(arm, CHAT, arm.send(CHAT), lambda: arm.send(CHAT)).denial
+
+
+@pytest.mark.parametrize("plain, denied", [(200, False), (400, True)])
+def test_a_400_of_a_route_that_answered_before_counts_where_it_still_answers(plain, denied):
+    arm = Arm([400, 400, 200, plain], answered_chat=True)
+    found = refusals.examine(arm, CHAT, arm.send(CHAT), lambda: arm.send(CHAT))
+    assert ("plain request on its route" in found.denial, found.on_silent_route) == (denied, False)
+
+
+def test_the_route_of_the_one_token_is_asked_no_second_time():
+    arm, request = Arm([400, 400, 200], answered_chat=False), replace(CHAT, route=Route.COMPLETIONS)
+    assert refusals.examine(arm, request, arm.send(request), lambda: arm.send(request)).answer.status == 400
+    assert arm.asked == THREE
 
 
 def test_who_is_turned_away_after_access_was_lost_is_not_asked_again():

@@ -50,3 +50,16 @@ def test_one_out_of_reach_of_a_variant_is_refused_with_its_line(read):
         gates.check(config, [pair(7), pair(4, "short")])
     found = "found 5.5 tokens a step, expected at most 5: short drafts 4 a step, and one token comes on top; ask for less, such as 3"
     assert f"mine.yaml:5  gates.acceptance_length.at_least: {found}" in str(caught.value)
+
+
+def test_the_noise_of_the_verify_kernel_may_be_gated_and_is_not_by_default(read):
+    assert [gate.figure for gate in read("").gates] == ["speedup"]
+    gate = next(gate for gate in read("gates: {verify_noise: {at_most: 3}}\n").gates if gate.figure == "verify_noise")
+    assert (gate.at_most, gate.at_least) == (3.0, None)
+    assert str(gate) == "verify noise at most 3 (mine.yaml:3 gates.verify_noise)"
+
+
+@pytest.mark.parametrize("value", ["{}", "3", "{at_most: 0}", "{at_most: .nan}", "{at_least: 3}"])
+def test_a_gate_on_noise_is_one_number_above_0(read, value):
+    with pytest.raises(ConfigError, match="verify_noise"):
+        read(f"gates: {{verify_noise: {value}}}\n")

@@ -311,3 +311,32 @@ def test_a_server_that_somebody_else_started_anew_is_invalid_and_may_be_asked_ag
     assert verdict.outcome is Outcome.INVALID
     assert "its counters went back" in verdict.headline
     assert "--specdec-resume" in verdict.settle
+
+
+CHAT = (Route.CHAT,)
+
+
+@pytest.mark.parametrize(
+    "mine, baseline, control, outcome",
+    [
+        (CHAT, (), (), Outcome.INVALID),
+        (CHAT, (), CHAT, Outcome.INVALID),
+        ((), CHAT, (), Outcome.INVALID),
+        ((), (), CHAT, Outcome.INVALID),
+        (CHAT, CHAT, CHAT, Outcome.REFUSED),
+        ((), (), (), Outcome.REFUSED),
+    ],
+)
+@pytest.mark.parametrize("status", [400, 404, 501])
+def test_a_route_that_answers_one_arm_alone_is_out_and_one_that_answers_none_is_refused(status, mine, baseline, control, outcome):
+    """Routes on which not even a plain request is answered: behind a proxy's 400, or of an engine without it."""
+    no = [replace(each, status=status, error="no", choices=()) for each in four()]
+    given = of(no, no if baseline else four())
+    given = replace(
+        given,
+        workload=replace(given.workload, requests=tuple(replace(each, route=Route.CHAT) for each in given.workload.requests)),
+        speculative=replace(given.speculative, answers=tuple(no if mine or not (baseline or control) else four()), silent_routes=mine),
+        baseline=replace(given.baseline, silent_routes=baseline),
+        control=replace(given.baseline, arm="control", answers=tuple(no if control else four()), silent_routes=control),
+    )
+    assert liveness.judge(given).outcome is outcome

@@ -84,3 +84,15 @@ def test_a_run_without_timed_answers_does_not_crash(benchmarking):
     result = benchmarking.tests().run("--benchmark-json=x.json", subprocess=True)
     result.assert_outcomes(passed=4)
     assert result.ret == 0
+
+
+def test_the_json_has_no_speed_of_wrong_tokens_and_says_why(benchmarking):
+    wrong = TIMED + (
+        "\n\n@pytest.mark.specdec(workload('chat'), family='greedy')\ndef test_tokens(specdec_captured, specdec_check):\n"
+        "    specdec_check(say(specdec_captured, Outcome.FAIL if specdec_captured.pair.name == 'ngram-k3' else Outcome.PASS))\n"
+    )
+    benchmarking.tests(wrong).run("--benchmark-json=x.json", subprocess=True).assert_outcomes(passed=3, failed=1)
+    found = {one["name"]: one for one in json.loads((benchmarking.path / "x.json").read_text())["benchmarks"]}
+    assert list(found) == ["timed[baseline]", "timed[draft-k3]", "capture"]
+    why = {"ngram-k3": "not counted: tokens are wrong"}
+    assert [one["extra_info"]["not_comparable"] for one in found.values()] == [why] * 3

@@ -36,6 +36,7 @@ _READY_SINCE = (0, 5, 20)
 _SHARE, _PARALLEL = "mem-fraction-static", ("tp-size", "tensor-parallel-size", "tp")
 _DEFAULT_SHARE = 0.9
 """About what SGLang chooses by itself; it depends on the device and on the chunk size."""
+_QUANTISING, _QUANTISED_FORMATS = ("quantization", "torchao-config", "modelopt-quant", "quantization-param-path"), {"bitsandbytes", "gguf"}
 _PRESSED_TOKENS = 1152
 """Of a small key-value cache: a multiple of all page sizes."""
 _CONSERVATIVENESS = 0.1
@@ -114,8 +115,9 @@ class Sglang:
         return ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:
-        """Whether every arm says float32."""
-        return all(_is_single(args) for args in _arm_args(config))
+        """Whether every arm says float32 and nothing quantises."""
+        quantised = checkpoint.is_quantised(checkpoint.folder(config, config.engine.model))
+        return not quantised and all(_is_single(args) for args in _arm_args(config))
 
     def grammar_backend(self, config: Config) -> GrammarBackend | None:
         """Return llguidance where ``grammar-backend`` chooses it for all arms."""
@@ -196,4 +198,6 @@ def _device_footprint(arm_args: Sequence[Mapping[str, JSON]]) -> Footprint:
 
 def _is_single(args: Mapping[str, JSON]) -> bool:
     cached = args.get("kv-cache-dtype") in {None, "auto"}
-    return args.get("dtype") in {"float32", "float"} and args.get("quantization") is None and cached
+    formats = any(args.get(name) for name in _QUANTISING) or args.get("load-format") in _QUANTISED_FORMATS
+    overrides = "quant" in str(args.get("json-model-override-args", ""))
+    return args.get("dtype") in {"float32", "float"} and cached and not (formats or overrides)

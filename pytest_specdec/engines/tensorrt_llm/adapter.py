@@ -141,8 +141,9 @@ class TensorRtLlm:
         return ScoringRoute.CONTINUATIONS
 
     def single_precision(self, config: Config) -> bool:
-        """Whether every arm's options say float32 and nothing of quantisation."""
-        return all(_is_single(options.llm_api_options(args)) for _, args in _arms(config))
+        """Whether every arm's options say float32 and nothing quantises."""
+        quantised = checkpoint.is_quantised(checkpoint.folder(config, config.engine.model))
+        return not quantised and all(_is_single(args) for _, args in _arms(config))
 
     def _check_drafting(self, config: Config, where: str, args: Mapping[str, JSON]) -> None:
         plainly = {plain(name): value for name, value in args.items()}
@@ -213,5 +214,9 @@ def _size(args: Mapping[str, JSON], names: Sequence[str]) -> int:
     return next((size for name in names if isinstance(size := args.get(name), int)), 1)
 
 
-def _is_single(stated: Mapping[str, JSON]) -> bool:
-    return stated.get("dtype") == "float32" and not any("quant" in name for name in stated)
+def _is_single(args: Mapping[str, JSON]) -> bool:
+    stated = options.llm_api_options(args)
+    cache = stated.get("kv_cache_config")
+    flag = next((value for name, value in args.items() if plain(name) == "kv-cache-dtype"), None)
+    caches = {flag, cache.get("dtype") if isinstance(cache, Mapping) else None}
+    return stated.get("dtype") == "float32" and not any("quant" in name for name in stated) and caches <= {None, "auto", "float32"}

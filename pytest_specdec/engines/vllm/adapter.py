@@ -38,6 +38,7 @@ _CACHES = {"VLLM_CACHE_ROOT": ".cache/vllm"}
 _SHARE, _PARALLEL = "gpu-memory-utilization", ("tensor-parallel-size", "tp")
 _DEFAULT_SHARE = 0.92
 """vLLM's own ``gpu-memory-utilization``."""
+_QUANTISING, _QUANTISED_FORMATS = ("quantization", "q", "quantization-config", "quantization-param-path"), {"bitsandbytes", "gguf"}
 _KV_GIB = "4"
 """vLLM's own ``VLLM_CPU_KVCACHE_SPACE``."""
 _PROCESSES_GIB = 3.0
@@ -160,8 +161,12 @@ class Vllm:
         return ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:
-        """Whether every arm says float32; without ``--dtype`` float32 checkpoints are computed in half precision."""
-        return all(_is_single(args) for args in _arm_args(config))
+        """Whether every arm says float32 and nothing quantises.
+
+        Without ``--dtype`` float32 checkpoints are computed in half precision.
+        """
+        quantised = checkpoint.is_quantised(checkpoint.folder(config, config.engine.model))
+        return not quantised and all(_is_single(args) for args in _arm_args(config))
 
     def grammar_backend(self, config: Config) -> GrammarBackend | None:
         """Return llguidance where ``structured-outputs-config`` chooses it for all arms."""
@@ -223,4 +228,6 @@ def _device_footprint(arm_args: Sequence[Mapping[str, JSON]]) -> Footprint:
 
 def _is_single(args: Mapping[str, JSON]) -> bool:
     cached = args.get("kv-cache-dtype") in {None, "auto", "float32"}
-    return args.get("dtype") in {"float32", "float"} and args.get("quantization") is None and cached
+    formats = any(args.get(name) is not None for name in _QUANTISING) or args.get("load-format") in _QUANTISED_FORMATS
+    overrides = "quant" in str(args.get("hf-overrides", ""))
+    return args.get("dtype") in {"float32", "float"} and cached and not (formats or overrides)

@@ -1,0 +1,74 @@
+"""Verify noise: the verify kernel's over decode's, held against the gate of a config that states one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.baseline import VERIFY_NOISE
+from pytest_specdec.model.workload import Family
+from pytest_specdec.stats.noise import kernel_noise, noise_ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.model.baseline import Gate
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.stats.noise import NoiseRatio
+
+__all__ = ["TOO_NOISY", "GatedNoise", "gated_noise"]
+
+TOO_NOISY = "the verify kernel is noisier than the config allows"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatedNoise:
+    """The verify kernel's noise beside the gate on it."""
+
+    gate: Gate
+    measured: NoiseRatio | None
+    """None where too few log-probabilities were reported."""
+    error: float
+    """Chance that a kernel exactly at the gate misses it."""
+
+    @property
+    def missed(self) -> bool:
+        """Whether the ratio is surely above the gate."""
+        return self.measured is not None and self.gate.at_most is not None and self.measured.low > self.gate.at_most
+
+    @property
+    def headline(self) -> str:
+        """What is found, what is allowed, and where that is changed."""
+        return f"{TOO_NOISY}: {self._ratio}; gate missed: {self.gate}"
+
+    @property
+    def evidence(self) -> str:
+        """The gate, the ruling and its limit."""
+        ruling = "not decided" if self.measured is None else "missed" if self.missed else "met, or not surely missed"
+        return f"gate: {self.gate}: {ruling}: {self._ratio}"
+
+    @property
+    def undecided(self) -> str:
+        """What a pass says where nothing shows the noise; empty elsewhere."""
+        return "" if self.measured is not None else f"; gate not decided: {self.gate}: {self._ratio}"
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """Numbers for machines."""
+        return {} if self.measured is None else {"gated_verify_noise": self.measured.ratio, "gated_verify_noise_low": self.measured.low}
+
+    @property
+    def _ratio(self) -> str:
+        if self.measured is None:
+            return "too few log-probabilities were reported to tell the kernels' noise"
+        low = f"{self.measured.low:.2f} or more at {100.0 * (1.0 - self.error):.5g}%"
+        return f"{self.measured.ratio:.2f} times decode's noise, {low}, over {self.measured.tokens:,} tokens"
+
+
+def gated_noise(captured: Captured, error: float) -> GatedNoise | None:
+    """Return the verify kernel's noise beside its gate, at ``error``; None where greedy has no gate on it, and for the control."""
+    gate = next((each for each in captured.gates if each.figure == VERIFY_NOISE), None)
+    if gate is None or captured.is_control or captured.family is not Family.GREEDY:
+        return None
+    measured = noise_ratio(kernel_noise(captured.verify_calibration), kernel_noise(captured.calibration), error)
+    return GatedNoise(gate=gate, measured=measured, error=error)
