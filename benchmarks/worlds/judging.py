@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Job", "asked", "judged", "outcomes"]
 
 _NO_CONTROL = frozenset({Outcome.FAIL, Outcome.INVALID})
-_LEAKS = (1.0,)
+_LEAKS = (0.2, 1.0)
 """Shares of leaked drafts that a passing sampling verdict is asked about. Fewer take less time, and can only make a run inconclusive."""
 
 
