@@ -7,9 +7,10 @@ fault, the suites or the engine change, and the same command resumes what was in
 left there are judged again. ``--own`` asks only the families that should find the fault, and nearly all where one of those judges whole
 runs: a third of the time.
 
-``--healthy N`` judges N healthy runs at smoke depth, ``--lawful`` the variations of the engine that are no faults. ``--write`` writes
-docs/sensitivity.md and benchmarks/results/sensitivity.json; what stands there and is not shown now stays, each cell with its date. Exit 1
-when a cell is not caught by name, or anything else turned red.
+``--healthy N`` judges N healthy runs at smoke depth, ``--lawful`` the variations of the engine that are no faults, ``--world NAME`` all of
+it where no number is exact (names as in ``benchmarks.healthy``). ``--write`` writes docs/sensitivity.md and
+benchmarks/results/sensitivity.json, of a world both in benchmarks/results/; what stands there and is not shown now stays, each cell with
+its date. Exit 1 when a cell is not caught by name, or anything else turned red.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import results
+from benchmarks.healthy import WORLDS
 from benchmarks.sensitivity import batches, green, suite_run, tables
 from benchmarks.sensitivity.cells import Found, Measured, Store, cell, judged_by
 from benchmarks.sensitivity.suite_run import ROOT, SuiteRun, planted
@@ -31,13 +33,13 @@ from pytest_specdec.reference.faults.catalogue import FAULTS
 from pytest_specdec.reference.faults.planted import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from benchmarks.sensitivity.cells import Cell
     from benchmarks.sensitivity.green import GreenRun
 
 PAGE = ROOT / "docs" / "sensitivity.md"
-RESULTS = ROOT / "benchmarks" / "results" / "sensitivity.json"
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 def main() -> int:
@@ -47,10 +49,12 @@ def main() -> int:
     greens = list(_greens(options))
     print("\n".join([*(tables.lines(cells) if cells else []), *tables.green_lines(greens)]))
     if options.write:
-        cells, greens = (list(tables.with_earlier(mine, kept)) for mine, kept in zip((cells, greens), tables.earlier(RESULTS), strict=True))
+        data = RESULTS / f"sensitivity{_suffix(options)}.json"
+        cells, greens = (list(tables.with_earlier(mine, kept)) for mine, kept in zip((cells, greens), tables.earlier(data), strict=True))
         now = results.environment()
-        PAGE.write_text(tables.page(cells, greens, now), encoding="utf-8")
-        RESULTS.write_text(json.dumps(tables.document(cells, greens, now), indent=1) + "\n", encoding="utf-8")
+        page = data.with_name(f"{data.stem}.md") if options.world else PAGE
+        page.write_text(tables.page(cells, greens, now, world=options.world), encoding="utf-8")
+        data.write_text(json.dumps(tables.document(cells, greens, now), indent=1) + "\n", encoding="utf-8")
     wrong = [one for one in cells if one.found is not Found.CAUGHT or one.alarms]
     return int(bool(wrong) or any(run.alarms for run in greens))
 
@@ -64,7 +68,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=batches.MOST, help="faults that share a run at most")
     parser.add_argument("--healthy", type=int, default=0, metavar="N", help="healthy runs at smoke depth")
     parser.add_argument("--lawful", action="store_true", help="variations of the engine that are no faults")
-    parser.add_argument("--folder", type=Path, default=ROOT / ".specdec" / "sensitivity", help="of the cells and the runs")
+    parser.add_argument("--world", choices=[name for name in WORLDS if WORLDS[name]], default="", help="whose numerics all servers have")
+    parser.add_argument("--folder", type=Path, help="of the cells and the runs (default: .specdec/sensitivity, and one for each world)")
     parser.add_argument("--own", action="store_true", help="ask only the families that should find a fault, where none was asked yet")
     parser.add_argument("--keep", action="store_true", help="keep what was captured, some 10 MB a cell: other judges can judge it again")
     parser.add_argument("--read", action="store_true", help="capture nothing: show the cells that are there")
@@ -72,8 +77,13 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     options.faults = options.faults if options.faults is not None else batches.quick() if options.quick else batches.every()
     options.seeds = options.seeds or ((1,) if options.quick else (1, 2, 3))
+    options.folder = options.folder or ROOT / ".specdec" / f"sensitivity{_suffix(options)}"
     options.depth = options.depth or ("smoke" if options.quick else "standard")
     return options
+
+
+def _suffix(options: argparse.Namespace) -> str:
+    return f"-{options.world}" if options.world else ""
 
 
 def _faults(text: str) -> tuple[str, ...]:
@@ -102,7 +112,7 @@ def _cells(options: argparse.Namespace) -> Iterator[Cell]:
         kept = [one for one in stale if (scratch / one.run / "plan.json").exists()]
         missing = [fault for fault, one in held.items() if one is None or (one in stale and one not in kept)]
         if not options.read:
-            _judge_again(kept, scratch, store)
+            _judge_again(kept, scratch, store, options.world)
             _make_missing(missing, seed, options, store)
         cells = (store.read(FAULTS[fault], seed, options.depth, own=True) for fault in options.faults)
         yield from (cell(one, FAULTS[one.fault].expected[Place.REFERENCE]) for one in cells if one is not None)
@@ -113,19 +123,22 @@ def _make_missing(missing: Sequence[str], seed: int, options: argparse.Namespace
     for number, batch in enumerate(several, 1):
         print(f"seed {seed}, batch {number} of {len(several)}: {', '.join(batch)}", flush=True)
         asked = batches.own(batch) if options.own else ()
-        run = _run(batch, seed, options.depth, families=asked)
+        run = _run(batch, seed, options.depth, families=asked, world=options.world)
         _make(run, scratch, store)
         if not options.keep:
             shutil.rmtree(scratch / run.name, ignore_errors=True)
 
 
-def _run(faults: Sequence[str], seed: int, depth: str, *, families: Sequence[str] = (), name: str = "") -> SuiteRun:
+def _run(faults: Sequence[str], seed: int, depth: str, *, families: Sequence[str] = (), name: str = "", world: str = "") -> SuiteRun:
     """Return the run of these faults by ``families``, by all where there are none; ``name`` where it has one."""
     variants = {fault: planted(FAULTS[fault]) for fault in faults}
     name = name or f"{depth}-{seed}-{faults[0]}-{len(faults)}{'-own' if families else ''}"
     known = tuple(family for family in suite_run.families() if not families or family in families)
     first = FAULTS[faults[0]]
-    return SuiteRun(name=name, variants=variants, seed=seed, depth=depth, families=known, reasons=first.reasons, timed=first.timed)
+    engine: Mapping[str, str] = {"numerics": WORLDS[world]} if world else {}
+    return SuiteRun(
+        name=name, variants=variants, seed=seed, depth=depth, families=known, engine=engine, reasons=first.reasons, timed=first.timed
+    )
 
 
 def _make(run: SuiteRun, scratch: Path, store: Store) -> None:
@@ -145,12 +158,12 @@ def _make(run: SuiteRun, scratch: Path, store: Store) -> None:
         store.write(FAULTS[fault], made)
 
 
-def _judge_again(stale: Sequence[Measured], scratch: Path, store: Store) -> None:
+def _judge_again(stale: Sequence[Measured], scratch: Path, store: Store, world: str) -> None:
     """Judge kept runs by the judges of now."""
     for name in dict.fromkeys(one.run for one in stale):
         several = {one.fault: one for one in stale if one.run == name}
         print(f"judging again: {name}", flush=True)
-        run = _run([*several], stale[0].seed, stale[0].depth, families=next(iter(several.values())).families, name=name)
+        run = _run([*several], stale[0].seed, stale[0].depth, families=next(iter(several.values())).families, name=name, world=world)
         run.judge_again(scratch)
         for fault, judged in run.judged(scratch).items():
             store.write(FAULTS[fault], replace(several[fault], judged=judged))

@@ -96,12 +96,12 @@ def _which(one: Cell | GreenRun) -> tuple[str, int, str]:
     return (one.fault if isinstance(one, Cell) else one.name, one.seed, one.depth)
 
 
-def page(cells: Sequence[Cell], runs: Sequence[GreenRun], environment: Mapping[str, str]) -> str:
-    """Return docs/sensitivity.md."""
+def page(cells: Sequence[Cell], runs: Sequence[GreenRun], environment: Mapping[str, str], *, world: str = "") -> str:
+    """Return docs/sensitivity.md, or the page of a ``world`` whose numbers are not exact."""
     head = [
-        "# Sensitivity: which suite finds which fault",
+        f"# Sensitivity: which suite finds which fault{f' in the world {world}' if world else ''}",
         "",
-        "Written by `python -m benchmarks.sensitivity --write`; do not edit.",
+        f"Written by `python -m benchmarks.sensitivity{f' --world {world}' if world else ''} --write`; do not edit.",
         "",
         "Each fault of the reference engine is planted in a server of its own and judged at standard depth by the suites without",
         "their timed test, or with it where the fault is one of time, at the false-alarm shares of a config with two variants.",

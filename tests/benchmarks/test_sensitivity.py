@@ -234,7 +234,7 @@ def verdict(family, outcome, names=""):
 def test_the_command_makes_what_is_missing_and_writes_the_table(monkeypatch, tmp_path, capsys):
     captured = faked(monkeypatch, [verdict("sampling", "fail", "lenient acceptance"), {**verdict("greedy", ""), "verdict": None}])
     monkeypatch.setattr(command, "PAGE", tmp_path / "page.md")
-    monkeypatch.setattr(command, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(command, "RESULTS", tmp_path)
     monkeypatch.setattr(
         sys, "argv", ["sensitivity", "--faults", "lenient,stale-bonus", "--seeds", "1,2", "--folder", str(tmp_path / "s"), "--write"]
     )
@@ -246,7 +246,20 @@ def test_the_command_makes_what_is_missing_and_writes_the_table(monkeypatch, tmp
     page = (tmp_path / "page.md").read_text()
     assert "| `lenient` | Accepts a draft token with probability min(1, 1.5 p/q). | 1, 2 | caught |" in page
     assert "| sampling | 4 | 2 | 2 | 0 | 0 | 0 |" in page
-    assert str(tmp_path) not in page + (tmp_path / "results.json").read_text()
+    assert str(tmp_path) not in page + (tmp_path / "sensitivity.json").read_text()
+
+
+def test_a_world_has_its_numerics_its_cells_and_its_page(monkeypatch, tmp_path):
+    captured = faked(monkeypatch, [verdict("sampling", "fail", "lenient acceptance")])
+    monkeypatch.setattr(command, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(command, "RESULTS", tmp_path)
+    monkeypatch.setattr(command, "ROOT", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["sensitivity", "--faults", "lenient", "--seeds", "1", "--world", "bf16.03", "--write"])
+    command.main()
+    assert [run.config()["engine"]["args"]["numerics"] for run in captured] == ["normal:0.03,grid:bf16"]
+    assert (tmp_path / ".specdec" / "sensitivity-bf16.03" / "cells").exists()
+    assert "in the world bf16.03" in (tmp_path / "sensitivity-bf16.03.md").read_text()
+    assert not (tmp_path / "page.md").exists()
 
 
 def test_healthy_and_lawful_servers_are_counted_with_the_exact_limit(monkeypatch, tmp_path, capsys):
