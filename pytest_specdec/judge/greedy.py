@@ -138,7 +138,7 @@ def _scored(captured: Captured) -> Verdict:
         return say(captured, Outcome.INVALID, f"no token of {captured.arm} was scored under the baseline")
     tally = replace(tally, repeats=tuple(each.allowed.round(each.events, len(each.gaps)) for each in again))
     gate = gated_noise(captured, captured.alpha / 2.0)
-    if gate is not None:  # tokens and gate are two tests of one share
+    if gate is not None:  # three tests of half a share, where two of a whole one are paid for
         captured = replace(captured, alpha=captured.alpha / 2.0)
         tally = replace(tally, gate=gate)
     return (

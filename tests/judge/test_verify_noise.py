@@ -21,11 +21,9 @@ GATE = Gate(figure=VERIFY_NOISE, at_most=3.0, source="mine.yaml:4 gates.verify_n
 def run(verify, *gates, wrong=None, decode=DECODE):
     """A run of one answer a prompt; ``verify``: times the noise of decoding that the verify kernel has."""
     answers = [answer(f"chat-{i:02}", TOKENS) for i in range(10)]
-    gaps = wrong or {}
-    scores = {
-        arm: tuple(score(arm, a, gaps.get(i, {}).items() if arm == VARIANT else ()) for i, a in enumerate(answers))
-        for arm in (VARIANT, "control", "baseline")
-    }
+    scores = {arm: tuple(score(arm, each) for each in answers) for arm in (VARIANT, "control", "baseline")}
+    if wrong:
+        scores[VARIANT] = tuple(score(VARIANT, each, wrong.items()) for each in answers)
     given = captured("greedy", answers, answers, answers, scores=scores, alpha=1e-3, gates=gates)
     kernel = calibration(2000, noise=0.02 * verify, seed=2) if verify else ()
     return replace(given, calibration=decode, verify_calibration=kernel)
@@ -52,12 +50,9 @@ def test_a_red_gate_says_what_was_found_what_is_allowed_and_where():
     assert verdict.names == TOO_NOISY
     assert verdict.figures["gated_verify_noise"] == pytest.approx(3.9, rel=0.06)
     assert 3.0 < verdict.figures["gated_verify_noise_low"] < 3.9
-    for part in (
-        f"{verdict.figures['gated_verify_noise']:.2f} times decode's noise",
-        "verify noise at most 3",
-        "mine.yaml:4 gates.verify_noise",
-    ):
-        assert part in verdict.headline
+    assert f"{verdict.figures['gated_verify_noise']:.2f} times decode's noise" in verdict.headline
+    assert "or more at 99.95%" in verdict.headline, "half of the share of 1e-3"
+    assert "verify noise at most 3 (mine.yaml:4 gates.verify_noise)" in verdict.headline
 
 
 def test_a_noisy_kernel_beside_exact_decoding_fails_too():
@@ -72,7 +67,7 @@ def test_a_tail_of_the_verify_kernel_is_not_its_scale():
 
 
 def test_wrong_tokens_come_before_the_noise():
-    wrong = {i: dict.fromkeys(range(20), 4.0) for i in range(10)}
+    wrong = dict.fromkeys(range(20), 4.0)
     verdict = greedy.judge(run(3.9, GATE, wrong=wrong))
     assert (verdict.outcome, "tokens wrong" in verdict.headline) == (Outcome.FAIL, True)
 

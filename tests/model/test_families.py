@@ -66,7 +66,8 @@ def test_a_bet_is_paid_for_as_often_as_its_suspicion_may_be_red():
 
 
 ALARMS = {
-    "greedy": {"_flips": ["near-ties"], "_wrong": ["wrong tokens"], "_passed": []},
+    # A gate that the config asks for takes half a share, and leaves half of its own to each of the two.
+    "greedy": {"_flips": ["near-ties"], "_wrong": ["wrong tokens"], "_passed": [], "_scored": []},
     "sampling": {name: ["evidence"] for name in ("_analysis", "_noisy", "_suspected", "_failed", "_cleared")},
     "parameters": {"_share": ["near-ties", "wrong tokens"]},
     "logprobs": {"_analysis": ["noise", "jumps"], "_passed": []},
