@@ -143,25 +143,25 @@ def _counted(answers: list[Answer]) -> SpecCounters:
 
 def scores(answers: ArmAnswers, scorer: Boot, random: np.random.Generator, *, top_tokens: int) -> tuple[Score, ...]:
     """Return the scores of ``answers`` under the baseline's prefill kernel on the boot ``scorer``."""
-    return _scores(answers, "baseline", lambda rows: scorer.target(rows, Kernel.PREFILL, random), language().likely, top_tokens)
+    return _scores(answers, "baseline", lambda prefixes: scorer.target(prefixes, Kernel.PREFILL, random), language().likely, top_tokens)
 
 
 def draft_scores(answers: ArmAnswers, drafter: Boot, random: np.random.Generator, *, top_tokens: int) -> tuple[Score, ...]:
     """Return the same under the draft model that the boot ``drafter`` serves alone."""
-    return _scores(answers, "draft", lambda rows: drafter.draft(rows, random), language().likely_drafts, top_tokens)
+    return _scores(answers, "draft", lambda prefixes: drafter.draft(prefixes, random), language().likely_drafts, top_tokens)
 
 
-def _scores(answers: ArmAnswers, under: str, logits_at: Callable[[Ids], Logits], likely: Ids, top_tokens: int) -> tuple[Score, ...]:
+def _scores(answers: ArmAnswers, under: str, logits_at: Callable[[Hashes], Logits], likely: Ids, top_tokens: int) -> tuple[Score, ...]:
     kept = [each for each in answers.transcript.answers if each.key in answers.prefixes]
     if not kept:
         return ()
-    contexts = row_of(np.concatenate([answers.prefixes[each.key] for each in kept]))
+    prefixes = np.concatenate([answers.prefixes[each.key] for each in kept])
     tokens = np.array([token for each in kept for token in each.choice.token_ids], dtype=np.int64)
     flat = [
         position
         for start in range(0, len(tokens), _ROWS)
-        for rows, emitted in [(contexts[start : start + _ROWS], tokens[start : start + _ROWS])]
-        for position in _positions(logits_at(rows), emitted, likely[rows], top_tokens)
+        for here in [slice(start, start + _ROWS)]
+        for position in _positions(logits_at(prefixes[here]), tokens[here], likely[row_of(prefixes[here])], top_tokens)
     ]
     made, at = [], 0
     for each in kept:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from benchmarks.worlds.language import CONTEXTS, VOCABULARY, language
+from benchmarks.worlds.language import CONTEXTS, VOCABULARY, follow, language, row_of
 from benchmarks.worlds.pool import NORMAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from benchmarks.worlds.language import Ids, Logits
+    from benchmarks.worlds.language import Hashes, Logits
 
 __all__ = ["WORLDS", "Boot", "Kernel", "World"]
 
@@ -51,6 +52,8 @@ class World:
     """Positions at which another expert answers."""
     jump: float = 1.0
     """Standard deviation of one logit there, nats."""
+    jumps_recur: bool = False
+    """Whether kernels repeat themselves: one jumps behind the same prefix at every call, of every boot."""
     per_boot: float = 0.0
     """Of what a boot adds to a token behind a context, whenever it comes."""
     per_token: float = 0.0
@@ -82,6 +85,8 @@ WORLDS: Final = {
         World(name="out1e-4", noise=_JUMPS, jump_rate=1e-4),
         World(name="out1e-4h", noise=_JUMPS, jump_rate=1e-4, jump=0.5),
         World(name="out1e-3", noise=_JUMPS, jump_rate=1e-3),
+        World(name="rep1e-4", noise=_JUMPS, jump_rate=1e-4, jumps_recur=True),
+        World(name="rep1e-3", noise=_JUMPS, jump_rate=1e-3, jumps_recur=True),
         World(name="boot.1", noise=0.02, per_boot=0.1),
         World(name="tok.03", noise=0.01, per_token=0.03),
         World(name="bf16.03", noise=0.03, grid=True),
@@ -106,30 +111,38 @@ class Boot:
         self._contexts = random.standard_normal((CONTEXTS, VOCABULARY), dtype=np.float32) * world.per_boot if world.per_boot else None
         self._tokens = random.standard_normal(VOCABULARY, dtype=np.float32) * world.per_token if world.per_token else None
 
-    def target(self, rows: Ids, kernel: Kernel, random: np.random.Generator) -> Logits:
-        """Return the target's logits [N, V] at contexts ``rows`` [N] as ``kernel`` computes them now."""
-        logits = self._varied(language().target[rows], rows, kernel, random)
+    def target(self, prefixes: Hashes, kernel: Kernel, random: np.random.Generator) -> Logits:
+        """Return the target's logits [N, V] behind ``prefixes`` [N] as ``kernel`` computes them now."""
+        rows = row_of(prefixes)
+        logits = self._varied(language().target[rows], prefixes, kernel, random)
         if self.world.tilt is not None and kernel in self.world.tilt:
             logits *= np.float32(self.world.tilt[kernel])
         return _rounded(logits, language().level[rows]) if self.world.grid else logits
 
-    def draft(self, rows: Ids, random: np.random.Generator) -> Logits:
+    def draft(self, prefixes: Hashes, random: np.random.Generator) -> Logits:
         """Return the draft model's logits, off by what decoding is off by: a seed then repeats less often under speculation."""
-        logits = self._varied(language().draft[rows], rows, Kernel.DECODE, random)
+        rows = row_of(prefixes)
+        logits = self._varied(language().draft[rows], prefixes, Kernel.DECODE, random)
         return _rounded(logits, language().level[rows]) if self.world.grid else logits
 
-    def _varied(self, logits: Logits, rows: Ids, kernel: Kernel, random: np.random.Generator) -> Logits:
-        world, scale = self.world, self.world.noise_of(kernel)
+    def _varied(self, logits: Logits, prefixes: Hashes, kernel: Kernel, random: np.random.Generator) -> Logits:
+        world, scale, rows = self.world, self.world.noise_of(kernel), row_of(prefixes)
         if scale:
             logits += _drawn(world.tail, logits.shape, random) * np.float32(scale)
         if self._contexts is not None:
             logits += self._contexts[rows]
         if self._tokens is not None:
             logits += self._tokens
-        jumps = np.flatnonzero(random.random(len(rows)) < world.jump_rate) if world.jump_rate else ()
-        if len(jumps):
-            logits[jumps] += random.standard_normal((len(jumps), VOCABULARY), dtype=np.float32) * np.float32(world.jump)
+        if world.jump_rate:
+            keys = _keys(prefixes, kernel) if world.jumps_recur else random.integers(2**63, size=len(rows), dtype=np.uint64)
+            for row in np.flatnonzero((keys >> np.uint64(11)) * 2.0**-53 < world.jump_rate).tolist():
+                logits[row] += np.random.default_rng(int(keys[row])).standard_normal(VOCABULARY, dtype=np.float32) * np.float32(world.jump)
         return logits
+
+
+def _keys(prefixes: Hashes, kernel: Kernel) -> Hashes:
+    """Return numbers [N] that hang on prefix and kernel alone."""
+    return follow(prefixes, np.full(len(prefixes), zlib.crc32(kernel.encode()), dtype=np.int64))
 
 
 def _drawn(tail: Tail, shape: tuple[int, int], random: np.random.Generator) -> Logits:

@@ -168,13 +168,14 @@ def speak(
             break
         verifies = speculates and step > 0
         kernel = Kernel.PREFILL if step == 0 else Kernel.VERIFY if speculates else Kernel.DECODE
-        contexts = row_of(speech.prefix[rows])
-        raw = boot.target(contexts, kernel, random)
+        prefixes = speech.prefix[rows]
+        contexts = row_of(prefixes)
+        raw = boot.target(prefixes, kernel, random)
         counts = None if speech.counts is None else speech.counts[rows]
         logits = masked(processed(raw, batch, rows, counts), batch, rows, contexts, step)
         token, accepted = _own(logits, batch, rows, draws), np.zeros(len(rows), dtype=np.bool_)
         if verifies:
-            guess = masked(processed(boot.draft(contexts, random), batch, rows, None), batch, rows, contexts, step)
+            guess = masked(processed(boot.draft(prefixes, random), batch, rows, None), batch, rows, contexts, step)
             verified = _Step(rows=rows, logits=logits, guess=guess, offers=speech.slot[rows] < K)
             token, accepted = _verified(verified, token, batch, draws, fault)
         speech.add(step, batch, raw, token, accepted)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.workload import Request, Workload
 
-__all__ = ["again_s", "base", "extended", "rounds"]
+__all__ = ["again_s", "base", "extended", "repeated", "rounds"]
 
 
 def again_s(plan: Plan) -> float:
@@ -45,12 +45,15 @@ def base(plan: Plan) -> Plan:
 def extended(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], round_: int, *, again: Collection[str] = ()) -> Plan:
     """Return ``plan`` with as many requests again of the workloads ``deepest``, whole lists by name, for the variants ``pairs``.
 
-    Those named in ``again`` send the very same requests in the same traffic: a fault comes back, noise does not. A plan that has this round
-    already is returned as it is. Every round boots the variants, one baseline and the draft models once.
+    Those named in ``again`` send the same requests in the same traffic, each behind a line of the round: a fault comes back, and a jump
+    that kernels repeat at the same prefix is not counted twice. A plan that has this round already is returned as it is. Every round boots
+    the variants, one baseline and the draft models once.
     """
     if rounds(plan) >= round_:
         return plan
-    added = [_repeated(plan, name, round_) if name in again else _further(plan, name, whole, round_) for name, whole in deepest.items()]
+    added = [
+        repeated(plan.workload(name), round_) if name in again else _further(plan, name, whole, round_) for name, whole in deepest.items()
+    ]
     selected = tuple(pair for pair in plan.pairs if pair.name in pairs)
     first = max(boot.index for boot in plan.boots) + 1
     known = {boot.arm for boot in plan.boots}
@@ -71,8 +74,10 @@ def extended(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], 
     )
 
 
-def _repeated(plan: Plan, name: str, round_: int) -> Workload:
-    return replace(plan.workload(name), name=f"{name}.more{round_}")
+def repeated(workload: Workload, round_: int) -> Workload:
+    """Return what ``workload`` sends in a round in which it is asked again."""
+    requests = tuple(request.opened_by(f"Part {round_}.") for request in workload.requests)
+    return replace(workload, name=f"{workload.name}.more{round_}", requests=requests)
 
 
 def _further(plan: Plan, name: str, whole: Workload, round_: int) -> Workload:

@@ -134,7 +134,7 @@ class Captured:
     repeatable: bool = False
     """Whether the run can still ask the same again: a count of wrong tokens is then left open sooner."""
     repeats: tuple[Captured, ...] = ()
-    """The same requests and traffic again, where a verdict by counts was left open; empty elsewhere."""
+    """The same requests and traffic again, each prompt behind a line more, where a verdict by counts was left open; empty elsewhere."""
     scores: Mapping[str, tuple[Score, ...]] = field(default_factory=dict)
     """Scores under the baseline, by the arm that emitted the tokens: the variant's name, ``control``, ``baseline``."""
     draft_scores: Mapping[str, tuple[Score, ...]] = field(default_factory=dict)

@@ -215,7 +215,7 @@ FAMILIES: Mapping[str, FamilyRow] = {row.name: row for row in _ROWS}
 
 
 COUNTED = frozenset({"greedy", "parameters", "state", "concurrency", "pressure"})
-"""Those that count wrong tokens against the baseline's own: where a count is open, the very same requests again settle it."""
+"""Those that count wrong tokens against the baseline's own: where a count is open, the same requests again settle it."""
 
 
 def with_outside(outside: Iterable[FamilyRow]) -> Mapping[str, FamilyRow]:

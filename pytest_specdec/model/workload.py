@@ -69,6 +69,7 @@ class Route(StrEnum):
 
 _PROMPTING = {"prompt", "messages", "tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt"}
 """Fields that make the prompt, together with the route."""
+_OPENED = {"prompt", "messages"}
 _NEUTRAL = {
     *("prompt", "messages", "chat_template_kwargs", "reasoning_effort", "max_tokens", "max_completion_tokens"),
     *("temperature", "top_p", "seed", "logprobs", "top_logprobs"),
@@ -141,6 +142,25 @@ class Request:
         """Route and body without the seed: requests that agree in it draw from one distribution."""
         body = {name: value for name, value in self.body.items() if name != "seed"}
         return json.dumps([self.route, body], sort_keys=True)
+
+    def opened_by(self, line: str) -> Request:
+        """Return the same with ``line`` before its prompt, so that no token of it stands after the same prefix again.
+
+        A prompt of token ids begins with its first one twice.
+        """
+        return replace(self, body={**self.body, **{name: _opened(value, line) for name, value in self.body.items() if name in _OPENED}})
+
+
+def _opened(prompt: JSON, line: str) -> JSON:
+    """Return a prompt, messages or the content of one behind ``line``; what else there is unchanged."""
+    if isinstance(prompt, str):
+        return f"{line}\n\n{prompt}"
+    if isinstance(prompt, dict):
+        return {**prompt, **{name: _opened(value, line) for name, value in prompt.items() if name in {"content", "text"}}}
+    if isinstance(prompt, list) and prompt:
+        first = prompt[0]
+        return [first, *prompt] if isinstance(first, int) else [_opened(first, line), *prompt[1:]]
+    return prompt
 
 
 def _apart(requests: tuple[Request, ...]) -> tuple[tuple[Request, ...], ...]:

@@ -123,17 +123,17 @@ def test_a_quick_look_stays_quick_and_the_deepest_has_no_more(plan, depth):
 
 def test_a_deadline_is_not_planned_past(plan):
     usual = plan(enlarged={})
-    assert plan(deadline_s=usual.estimate_s + 1e6) == plan()
+    assert plan(deadline_s=usual.estimate_s + 1e6) == replace(plan(), again_s=0.0)
     some = plan(deadline_s=usual.estimate_s + 15.0)
     assert 5 < sizes(some)["sampled"] < 50
     assert some.estimate_s <= usual.estimate_s + 15.0
-    assert plan(deadline_s=1.0) == usual
+    assert plan(deadline_s=1.0) == replace(usual, again_s=0.0)
 
 
 def test_what_was_taken_is_taken_again_whatever_boots_cost_now(plan):
     begun = plan()
     again = {name: sizes(begun)[name] for name in begun.enlarged}
-    assert plan(rates=begun.rates, enlarged=again, deadline_s=1.0) == begun
+    assert plan(rates=begun.rates, enlarged=again, deadline_s=1.0) == replace(begun, again_s=0.0)
     assert sizes(plan(rates=Rates(boot_s=1.0), enlarged=again)) == sizes(begun)
 
 

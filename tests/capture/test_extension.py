@@ -10,7 +10,7 @@ from pytest_specdec.capture import extension
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record, resume
 from pytest_specdec.files import captured, run_documents
-from pytest_specdec.model.plan import Placement, Role
+from pytest_specdec.model.plan import ROUNDS, Placement, Role
 from pytest_specdec.model.status import State
 from pytest_specdec.model.workload import Depth, Family
 
@@ -67,13 +67,13 @@ def test_a_round_is_added_once_and_can_be_taken_off(plan, whole):
 
 @pytest.mark.parametrize("placement", [Placement.IN_TURN, Placement.SIDE_BY_SIDE])
 def test_a_plan_knows_what_asking_again_adds_at_most(config, workload, placement):
-    """Two rounds of every workload with counts, which a run with open counts in all of them would ask."""
+    """All rounds of every workload with counts, which a run with open counts in all of them would ask."""
     config = replace(config, placement=placement)
     counted = SelectedWorkload(workload=workload(), family=Family.GREEDY)
     drawn = SelectedWorkload(workload=workload("drawn"), family=Family.SAMPLING)
     plan = make(config, [counted, drawn], Depth.STANDARD)
     again = extension.extended(plan, {"greedy": workload()}, [pair.name for pair in plan.pairs], 1, again={"greedy"})
-    assert plan.again_s == 2 * again.estimate_s > 0
+    assert plan.again_s == ROUNDS * again.estimate_s > 0
     assert plan.estimate_s == make(config, [counted, drawn], Depth.STANDARD, deadline_s=1e9).estimate_s
     for wanted, depth, deadline_s in (([drawn], Depth.STANDARD, None), ([counted], Depth.SMOKE, None), ([counted], Depth.STANDARD, 1e9)):
         assert make(config, wanted, depth, deadline_s=deadline_s).again_s == 0.0
@@ -117,10 +117,13 @@ def test_more_answers_are_judged_together_with_those_that_were_there(config, pla
     assert one.alpha == other.alpha == plan.judgements[0].alpha
 
 
-def test_what_counts_left_open_is_asked_again_in_the_very_same_traffic(plan, whole, workload):
+def test_what_counts_left_open_is_asked_again_in_the_same_traffic_behind_other_prefixes(plan, whole, workload):
     name = workload().name
     again = extension.extended(plan, {"drawn": whole, name: workload()}, ["draft-k3"], 1, again={name})
-    assert replace(again.workload(f"{name}.more1"), name=name) == again.workload(name)
+    first, more = again.workload(name), again.workload(f"{name}.more1")
+    assert replace(more, name=name, requests=first.requests) == first
+    assert [request.body["prompt"] for request in more.requests] == [f"Part 1.\n\n{request.body['prompt']}" for request in first.requests]
+    assert [(each.id, each.body.keys()) for each in more.requests] == [(each.id, each.body.keys()) for each in first.requests]
     assert asked(again, "drawn.more1") == ["p3", "p4", "p5"]
     answering = {boot.arm for boot in again.boots[len(plan.boots) :] if f"{name}.more1" in boot.answers}
     assert "draft-k3" in answering

@@ -83,3 +83,24 @@ def test_a_wave_falls_apart_only_where_it_has_seeded_and_unseeded_draws():
     greedy, seeded, unseeded = drawing("g", temperature=0), drawing("s", temperature=1, seed=1), drawing("u", temperature=1)
     sent = a_workload(requests=(greedy, unseeded, greedy, seeded, greedy, seeded, unseeded), waves=(2, 2, 3))
     assert [[request.id for request in turn] for turn in sent.turns] == [["g", "u"], ["g", "s"], ["g", "s"], ["u"]]
+
+
+@pytest.mark.parametrize(
+    "body, opened",
+    [
+        ({"prompt": "Once", "n": 2}, {"prompt": "Part 1.\n\nOnce", "n": 2}),
+        ({"prompt": [5, 6]}, {"prompt": [5, 5, 6]}),
+        (
+            {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]},
+            {"messages": [{"role": "system", "content": "Part 1.\n\nBe brief."}, {"role": "user", "content": "Hi"}]},
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "Part 1.\n\nHi"}]}]},
+        ),
+        ({"prompt": ""}, {"prompt": "Part 1.\n\n"}),
+    ],
+)
+def test_a_line_before_the_prompt_changes_nothing_else(body, opened):
+    request = Request(id="r", route=Route.COMPLETIONS, body=body)
+    assert request.opened_by("Part 1.") == dataclasses.replace(request, body=opened)
