@@ -1,4 +1,4 @@
-"""Whether a change of form changed anything: ``python -m benchmarks.equality [freeze] [--parts verdicts,plans,requests,answers]``.
+"""Whether a change of form changed anything: ``python -m benchmarks.equality [freeze] [--parts PART ...]``.
 
 ``freeze`` computes every part on the commit at hand and keeps it below ``--corpus``; without it the same is computed again and compared.
 Each difference is printed: exit 1 where there is one. The corpus stays out of the repository: its runs are ``runs/NAME``, made or put there
@@ -64,7 +64,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", nargs="?", choices=("freeze", "compare"), default="compare")
-    parser.add_argument("--parts", type=lambda text: text.split(","), default=list(PARTS), help="by name, with commas (default: all)")
+    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="(default: all)")
     parser.add_argument("--corpus", type=Path, default=ROOT / ".specdec" / "equality")
     parser.add_argument("--make", action="store_true", help="make the runs of the reference engine that are missing")
     return parser.parse_args()

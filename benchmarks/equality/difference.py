@@ -31,7 +31,10 @@ def differences(frozen: Mapping[str, JSON], now: Mapping[str, JSON]) -> Iterator
 def _between(frozen: JSON, now: JSON, where: str) -> Iterator[str]:
     if isinstance(frozen, dict) and isinstance(now, dict):
         for key in sorted(frozen.keys() | now.keys()):
-            yield from _between(frozen.get(key), now.get(key), f"{where}.{key}")
+            if key in frozen and key in now:
+                yield from _between(frozen[key], now[key], f"{where}.{key}")
+            else:
+                yield f"{where}.{key}: {'new' if key in now else 'gone'}"
     elif isinstance(frozen, list) and isinstance(now, list) and len(frozen) == len(now):
         for index, (before, after) in enumerate(zip(frozen, now, strict=True)):
             yield from _between(before, after, f"{where}[{index}]")
@@ -41,5 +44,5 @@ def _between(frozen: JSON, now: JSON, where: str) -> Iterator[str]:
 
 def _same(frozen: JSON, now: JSON) -> bool:
     if isinstance(frozen, float) and isinstance(now, int | float):
-        return math.isclose(frozen, now, rel_tol=_EQUAL, abs_tol=_EQUAL)
+        return math.isclose(frozen, now, rel_tol=_EQUAL, abs_tol=_EQUAL) or (math.isnan(frozen) and math.isnan(now))
     return frozen == now

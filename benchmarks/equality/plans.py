@@ -53,7 +53,7 @@ def plans(_: Path) -> Iterator[tuple[str, JSON]]:
     for path in _CONFIGS:
         config = load.load(path)
         for depth in Depth:
-            plan = codec.encode(planner.make(config, suites(), depth, enlarged={}))
+            plan = codec.encode(planner.make(config, suites(), depth))
             assert isinstance(plan, dict)
             workloads = plan.pop("workloads")
             yield f"{path.stem} {depth}", {**plan, "workloads": _hash(workloads)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from benchmarks.equality import plans
@@ -18,6 +20,8 @@ from pytest_specdec.model.workload import Family
         ({"a": ["l", "m"]}, {"a": ["l", "n"]}, ["a[1]: 'm' -> 'n'"]),
         ({"a": ["l"]}, {"a": ["l", "n"]}, ["a: \"['l']\" -> \"['l', 'n']\""]),
         ({"a": 1, "b": 2}, {"b": 2, "c": 3}, ["a: gone", "c: new"]),
+        ({"a": {"x": None}}, {"a": {"y": None}}, ["a.x: gone", "a.y: new"]),
+        ({"a": math.nan}, {"a": math.nan}, []),
     ],
 )
 def test_every_difference_but_rounding_is_a_line(frozen, now, lines):
