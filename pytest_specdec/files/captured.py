@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import grammar_masks, run_documents, server_failures, transcripts
-from pytest_specdec.model.captured import BootBlock, Captured
+from pytest_specdec.model.captured import BootBlock, Captured, ReportedDraws
 from pytest_specdec.model.captured_run import CapturedRun, joined
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.plan import Placement, Role
@@ -34,18 +33,25 @@ MOST_TOKENS = 8192
 """Tokens of the calibration: enough for the noise to one part in a hundred."""
 
 
-def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> tuple[tuple[float, Position], ...]:
+def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> ReportedDraws:
     """Return log-probabilities that ``arms`` reported of plain draws at temperature 1, with the scored positions.
 
     By default the arms are baseline and control. Where the plan has a calibration nothing else is read, so that the noise is the same
     whichever tests are selected; elsewhere any such draw counts. Only such draws report the scored distribution both before and after
-    processing, and a token drawn cold is selected by the noise. () where none are reported. A file that cannot be read is skipped: its own
-    judgement reports the error.
+    processing, and a token drawn cold is selected by the noise. Empty where none are reported. A file that cannot be read is skipped:
+    its own judgement reports the error.
     """
-    return tuple(islice(_pairs(directory, plan, arms or (BASELINE, CONTROL)), MOST_TOKENS))
+    answers: list[tuple[tuple[float, Position], ...]] = []
+    room = MOST_TOKENS
+    for answer in _answers(directory, plan, arms or (BASELINE, CONTROL)):
+        answers.append(answer[:room])
+        room -= len(answers[-1])
+        if not room:
+            break
+    return ReportedDraws(answers=tuple(answers))
 
 
-def _pairs(directory: RunDirectory, plan: Plan, arms: Sequence[str]) -> Iterator[tuple[float, Position]]:
+def _answers(directory: RunDirectory, plan: Plan, arms: Sequence[str]) -> Iterator[tuple[tuple[float, Position], ...]]:
     calibrations = [workload for workload in plan.workloads if workload.calibrates]
     for workload in calibrations or plan.workloads:
         wanted = {request.id for request in workload.requests if request.unprocessed and "logprobs" in request.body}
@@ -57,8 +63,8 @@ def _pairs(directory: RunDirectory, plan: Plan, arms: Sequence[str]) -> Iterator
 
 def _of(
     directory: RunDirectory, arm: str, workload: str, wanted: set[str], earlier: dict[tuple[str, int], tuple[int, ...]]
-) -> Iterator[tuple[float, Position]]:
-    """Yield the pairs of one arm; an answer equal to the ``earlier`` one to its request is left out."""
+) -> Iterator[tuple[tuple[float, Position], ...]]:
+    """Yield the pairs of one arm by answer; an answer equal to the ``earlier`` one to its request is left out."""
     transcript = transcripts.read(directory, arm, workload)
     scored = {score.key: score.positions for score in transcripts.read_scores(directory, BASELINE, arm, workload)}
     for answer in () if transcript is None else transcript.answers:
@@ -66,7 +72,7 @@ def _of(
         repeated = earlier.get(answer.key) == token_ids
         if answer.request_id in wanted and reported is not None and len(reported) == len(positions) and not repeated:
             earlier[answer.key] = token_ids
-            yield from zip(reported, positions, strict=True)
+            yield tuple(zip(reported, positions, strict=True))
 
 
 def read(
@@ -74,9 +80,9 @@ def read(
     plan: Plan,
     judgement: Judgement,
     gates: tuple[Gate, ...],
-    calibration: tuple[tuple[float, Position], ...] = (),
+    calibration: ReportedDraws = ReportedDraws(),  # noqa: B008 - frozen
     *,
-    verify_calibration: tuple[tuple[float, Position], ...] = (),
+    verify_calibration: ReportedDraws = ReportedDraws(),  # noqa: B008 - frozen
     slo: Slo | None = None,
 ) -> Captured:
     """Return all that the run holds for one judgement; the calibrations are those of the whole run, ``slo`` that of its config.

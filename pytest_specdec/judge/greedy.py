@@ -22,9 +22,9 @@ from pytest_specdec.judge.penalised_scores import penalised_scores
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
 from pytest_specdec.judge.tolerance import ASK_AGAIN, STATED, describe_jumps, describe_noise, peer_boots, tolerance
 from pytest_specdec.judge.verdicts import LN_10, against, guess, quoted, say
-from pytest_specdec.judge.verify_noise import TOO_NOISY, gated_noise
+from pytest_specdec.judge.verify_noise import gated_noise
 from pytest_specdec.model.pair import SCORER
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import TOO_NOISY, Outcome
 from pytest_specdec.stats.near_ties import GreedyTokens, wealth
 from pytest_specdec.stats.request_params import penalties
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import chain
 
 from pytest_specdec.model.baseline import Gate, Slo
 from pytest_specdec.model.grammar_mask import GrammarMasks
@@ -14,7 +15,7 @@ from pytest_specdec.model.transcript import Position, Score, ScoringRoute, Strea
 from pytest_specdec.model.verdict import Verdict
 from pytest_specdec.model.workload import Family, Workload
 
-__all__ = ["CHAT_ROUTE", "BootBlock", "Capabilities", "Captured", "FeatureSupport", "UnexplainedFailures", "scoring"]
+__all__ = ["CHAT_ROUTE", "BootBlock", "Capabilities", "Captured", "FeatureSupport", "ReportedDraws", "UnexplainedFailures", "scoring"]
 
 
 class FeatureSupport(StrEnum):
@@ -119,6 +120,22 @@ class BootBlock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedDraws:
+    """Log-probabilities reported of plain draws, each with its score."""
+
+    answers: tuple[tuple[tuple[float, Position], ...], ...] = ()
+    """By answer, and in it by token: the tokens of one answer share a batch, a prompt and so their noise."""
+
+    def __iter__(self) -> Iterator[tuple[float, Position]]:
+        """Give the tokens of all answers, one behind the other."""
+        return chain.from_iterable(self.answers)
+
+    def __len__(self) -> int:
+        """Return the tokens of all answers."""
+        return sum(map(len, self.answers))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
     """One pair's answers to one workload, with everything known about them."""
 
@@ -141,9 +158,9 @@ class Captured:
     """Scores under the draft model served alone, by arm; empty where there is none."""
     grammar_masks: Mapping[str, GrammarMasks] = field(default_factory=dict)
     """What llguidance allows along the tokens of each arm; empty where the servers enforce grammars through another backend."""
-    calibration: tuple[tuple[float, Position], ...] = ()
+    calibration: ReportedDraws = ReportedDraws()
     """Log-probabilities that the baseline's boots reported of plain draws at temperature 1, over the whole run, each with its score."""
-    verify_calibration: tuple[tuple[float, Position], ...] = ()
+    verify_calibration: ReportedDraws = ReportedDraws()
     """The same of the variant: what its verify kernel reports. Empty for the control, which does not speculate."""
     capabilities: Mapping[str, Capabilities] = field(default_factory=dict)
     """By arm."""
@@ -170,7 +187,9 @@ class Captured:
             msg = f"{self.workload.name} of {self.pair.name} has no control"
             raise ValueError(msg)
         again = tuple(each.as_control() for each in self.repeats if each.control is not None)
-        return replace(self, speculative=self.control, further=(), repeats=again, verify_calibration=(), is_control=True, on_verdict=None)
+        return replace(
+            self, speculative=self.control, further=(), repeats=again, verify_calibration=ReportedDraws(), is_control=True, on_verdict=None
+        )
 
     @property
     def scoring(self) -> Capabilities | None:

@@ -58,7 +58,7 @@ def _open(run: RunState) -> list[Judgement]:
 def _is_open(run: RunState, judgement: Judgement) -> bool:
     try:
         known, verify = run.calibration(), run.calibration(judgement.pair)
-        measured = stored.read(run.directory, run.plan, judgement, (), known, verify_calibration=verify)
+        measured = stored.read(run.directory, run.plan, judgement, run.gates, known, verify_calibration=verify)
     except RunError:
         return False
     verdict = registry.judge_of(run.families[judgement.family])(replace(measured, repeatable=True, on_verdict=None))

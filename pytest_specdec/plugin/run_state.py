@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.baseline import Gate
+    from pytest_specdec.model.captured import ReportedDraws
     from pytest_specdec.model.families import FamilyRow
     from pytest_specdec.model.pair import Pair
     from pytest_specdec.model.plan import Judgement, Plan
-    from pytest_specdec.model.transcript import Position
     from pytest_specdec.model.verdict import Outcome
     from pytest_specdec.model.workload import Family, Workload
     from pytest_specdec.plugin.options import Settings
@@ -65,7 +65,7 @@ class RunState:
         self._plan = plan
         self._outside: tuple[FamilyRow, ...] | None = None
         self._gates: tuple[Gate, ...] | None = None
-        self._calibrations: dict[tuple[str, ...], tuple[tuple[float, Position], ...]] = {}
+        self._calibrations: dict[tuple[str, ...], ReportedDraws] = {}
 
     @property
     def pair_names(self) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ class RunState:
             self._gates = (*self.config.gates, *baselines.gates(folder, self.plan.config, environment))
         return self._gates
 
-    def calibration(self, *arms: str) -> tuple[tuple[float, Position], ...]:
+    def calibration(self, *arms: str) -> ReportedDraws:
         """Return what ``arms`` reported of plain draws, beside the scores; by default the baseline's boots."""
         if arms not in self._calibrations:
             self._calibrations[arms] = captured.read_calibration(self.directory, self.plan, *arms)

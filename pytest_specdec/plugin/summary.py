@@ -13,6 +13,7 @@ from pytest_specdec.errors import RunError
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.files.secrets import Secrets
+from pytest_specdec.model.baseline import VERIFY_NOISE
 from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import accepted_lengths, baselines, commands, judgements, report_files, run_state, waivers
 from pytest_specdec.plugin.options import SETTINGS
@@ -94,7 +95,7 @@ class SummaryPlugin:
         capabilities = _or_none(run_documents.read_capabilities, directory) or {}
         untested = table.untested_routes(capabilities)
         state = run_state.state_or_error(self._config)  # the controller of several processes has none yet
-        unused = () if isinstance(state, str) else waivers.unused(state.config.waivers, self._judgements)
+        unused = () if isinstance(state, str) else self._unused(state.config)
         published = () if isinstance(state, str) else self._published(state.config)
         notes = (*self._warnings, *noticed, *untested, *own_prompts(plan), *judgements.notes(self._left_out), *gated, *published, *unused)
         saves_benchmarks = report_files.saves_benchmarks(self._config)
@@ -116,6 +117,13 @@ class SummaryPlugin:
     def _published(self, config: Config) -> tuple[str, ...]:
         """Return what others have published, where speed is judged."""
         return tuple(map(str, config.published)) if any(each.family is Family.SPEED for each in self._judgements) else ()
+
+    def _unused(self, config: Config) -> tuple[str, ...]:
+        """Return the waivers and gates of the config that no judgement of this run had a use for."""
+        is_greedy_judged = any(each.family is Family.GREEDY for each in self._judgements)
+        gates = () if is_greedy_judged else (gate for gate in config.gates if gate.figure == VERIFY_NOISE)
+        idle = (f"gate not used: {gate}: only greedy judges it, and no test of it was run" for gate in gates)
+        return (*waivers.unused(config.waivers, self._judgements), *idle)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary, then write the files, since a full disk must not cost the verdicts, then the next command."""

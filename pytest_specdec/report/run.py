@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec import __version__
 from pytest_specdec.files import codec
-from pytest_specdec.model.verdict import Outcome, Verdict
+from pytest_specdec.model.verdict import TOO_NOISY, Outcome, Verdict
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import parameter_table
 from pytest_specdec.report.formats import ReportFormat, When
@@ -83,6 +83,8 @@ class JudgementResult:
     def calls_tokens_wrong(self) -> bool:
         """Whether answers are not the baseline's; also where a waiver expects it, and not where a lossy mode promises nothing else."""
         if self.family in _BESIDE_TOKENS or self.verdict is None or self.verdict.outcome is not Outcome.FAIL:
+            return False
+        if self.verdict.names == TOO_NOISY:
             return False
         return self.result in {PytestOutcome.FAILED, PytestOutcome.WAIVED}
 

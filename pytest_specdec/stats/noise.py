@@ -7,23 +7,23 @@ that a server whose numbers are exact has none.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import stats
 
 from pytest_specdec.stats import proportions
 from pytest_specdec.stats.logprob_noise import MEDIAN_SQUARE, robust_scale, squares
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pytest_specdec.model.transcript import Position
     from pytest_specdec.stats.token_distribution import Floats
 
-__all__ = ["EXACT", "ROUNDING", "JumpCount", "KernelNoise", "NoiseRatio", "kernel_noise", "noise_ratio"]
+__all__ = ["EXACT", "ROUNDING", "JumpCount", "KernelNoise", "NoiseRatio", "answer_scales", "kernel_noise", "noise_ratio"]
 
 EXACT = 0.01
 """Nats: differences up to here are rounding of float32, or of what a server prints; half precision shows ten times as much."""
@@ -31,6 +31,8 @@ ROUNDING = EXACT / 8.0
 """Nats: a kernel's noise up to here is rounding, and no ratio is taken of it."""
 _ENOUGH = 200
 """Least tokens for a scale, and for a claim that a server is exact."""
+_ENOUGH_OF_AN_ANSWER = 16
+"""Least tokens for the scale of one answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,18 +74,6 @@ class KernelNoise:
         """Whether enough tokens show no difference beyond rounding."""
         return len(self.deviations) >= _ENOUGH and self.largest <= EXACT
 
-    def scale_limit(self, error: float) -> float:
-        """Return what the true scale is below with chance ``error``; above a half, what it is above with the rest.
-
-        An order statistic, for tokens of any distribution (David and Nagaraja 2003, section 7.1). The noise of tokens is taken to be
-        independent.
-        """
-        tokens = len(self.of_logit)
-        rank = int(stats.binom.ppf(min(error, 1.0 - error), tokens, 0.5)) - 1
-        if rank < 0:
-            return 0.0 if error < 0.5 else math.inf  # noqa: PLR2004 - the median
-        return float(self.of_logit[rank if error < 0.5 else tokens - 1 - rank]) / math.sqrt(MEDIAN_SQUARE)  # noqa: PLR2004 - the median
-
     def beyond(self, limit: float) -> JumpCount:
         """Count the tokens with a difference above ``limit`` nats."""
         return JumpCount(jumps=int((self.deviations > limit).sum()), tokens=len(self.deviations))
@@ -98,11 +88,23 @@ def kernel_noise(pairs: Iterable[tuple[float, Position]]) -> KernelNoise:
     """
     deltas = [(reported - position.logprob, position) for reported, position in pairs]
     numbers = [(delta, position) for delta, position in deltas if delta == delta]  # noqa: PLR0124 - not a number
-    weighed_squares = squares((delta, position) for delta, position in numbers if abs(delta) < np.inf)
-    weighed = np.array(weighed_squares)
+    weighed = _weighed(numbers)
     scale = robust_scale(weighed) if len(weighed) >= _ENOUGH else None
     deviations = np.abs(np.array([delta for delta, _ in numbers], dtype=np.float64))
     return KernelNoise(scale=scale, deviations=deviations, of_logit=np.sort(np.sqrt(weighed)))
+
+
+def _weighed(deltas: Iterable[tuple[float, Position]]) -> Floats:
+    return np.array(squares((delta, position) for delta, position in deltas if abs(delta) < np.inf))
+
+
+def answer_scales(answers: Iterable[Sequence[tuple[float, Position]]]) -> Floats:
+    """Return the robust scale of each answer's noise, nats, [N].
+
+    Answers of fewer than 16 tokens that can show noise are left out: which they are depends on the scores alone.
+    """
+    weighed = [_weighed((reported - position.logprob, position) for reported, position in answer) for answer in answers]
+    return np.array([math.sqrt(float(np.median(each)) / MEDIAN_SQUARE) for each in weighed if len(each) >= _ENOUGH_OF_AN_ANSWER])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,22 +114,47 @@ class NoiseRatio:
     ratio: float
     low: float
     """What the true ratio is below with at most the chance that was allowed."""
-    tokens: int
-    """Tokens of the first kernel."""
+    answers: int
+    """Answers of the first kernel that the noise was measured in."""
 
 
-def noise_ratio(kernel: KernelNoise, other: KernelNoise, error: float) -> NoiseRatio | None:
-    """Return the robust scale of ``kernel`` over that of ``other``, and its lower limit; None where a scale is unknown.
+def noise_ratio(kernel: Floats, other: Floats, error: float) -> NoiseRatio | None:
+    """Return how many times ``other`` the answers' scales of ``kernel`` are, and the lower limit.
 
-    The limits of the two logarithms are combined by squaring and adding their distances (Zou and Donner 2008). Scales below rounding count
-    as rounding.
+    The centre and the limits of the logarithms are those of Wilcoxon's signed ranks (Hodges and Lehmann 1963; Hollander, Wolfe and Chicken
+    2014, section 3.3), combined by squaring and adding their distances (Zou and Donner 2008). The tokens of an answer may depend on one
+    another in any way. Assumed is that answers do not, and that the logarithms of their scales lie evenly about the centre. Scales below
+    rounding count as rounding. None for answers so few that they all lie on one side with more than the chance ``error``.
     """
-    if kernel.scale is None or other.scale is None:
+    if min(len(kernel), len(other)) == 0 or 0.5 ** min(len(kernel), len(other)) > error:
         return None
-    above, below = _log(kernel.scale), _log(other.scale)
-    distance = math.hypot(above - _log(kernel.scale_limit(error)), _log(other.scale_limit(1.0 - error)) - below)
-    return NoiseRatio(ratio=math.exp(above - below), low=math.exp(above - below - distance), tokens=len(kernel.of_logit))
+    above, below = _centre(kernel, error), _centre(other, error)
+    distance = math.hypot(above.middle - above.low, below.high - below.middle)
+    ratio = above.middle - below.middle
+    return NoiseRatio(ratio=math.exp(ratio), low=math.exp(ratio - distance), answers=len(kernel))
 
 
-def _log(scale: float) -> float:
-    return math.log(max(scale, ROUNDING))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Centre:
+    """The centre of logarithms of scales, with a limit on either side."""
+
+    low: float
+    middle: float
+    high: float
+
+
+def _centre(scales: Floats, error: float) -> _Centre:
+    logs = np.log(np.maximum(scales, ROUNDING))
+    one, another = np.triu_indices(len(logs))
+    averages = np.sort((logs[one] + logs[another]) / 2.0)
+    rank = _signed_rank(len(logs), error)
+    return _Centre(low=float(averages[rank]), middle=float(np.median(averages)), high=float(averages[-1 - rank]))
+
+
+@functools.cache
+def _signed_rank(values: int, error: float) -> int:
+    """Return the largest statistic, of at most which the chance is ``error``: each rank from 1 to ``values`` counts or not, evenly."""
+    chances = np.ones(1)
+    for rank in range(1, values + 1):
+        chances = np.concatenate((chances, np.zeros(rank))) / 2.0 + np.concatenate((np.zeros(rank), chances)) / 2.0
+    return int(np.searchsorted(np.cumsum(chances), error, side="right")) - 1

@@ -60,6 +60,7 @@ def test_baseline_and_variants_report_and_are_scored_apart_from_what_is_judged(r
     answers = transcripts.read(directory, "baseline", NAME).answers
     pairs = captured.read_calibration(directory, run.plan)
     assert len(answers) == 32
+    assert [len(each) for each in pairs.answers] == [len(answer.choice.token_ids) for answer in answers]
     assert len(pairs) == sum(len(answer.choice.token_ids) for answer in answers) == 32 * 64
     verified = captured.read_calibration(directory, run.plan, "draft-k3")
     assert len(verified) == 32 * 64
@@ -76,7 +77,7 @@ def test_at_smoke_depth_the_one_baseline_boot_reports_as_both_of_its_arms(run, c
 
 def test_a_baseline_that_refuses_to_report_leaves_the_noise_unknown(run, config, drawn, directory, with_args):
     assert run(with_args(config, refuse_fields="logprobs"), drawn).state is State.COMPLETE
-    assert captured.read_calibration(directory, run.plan) == ()
+    assert not captured.read_calibration(directory, run.plan)
 
 
 def test_an_interrupted_calibration_is_taken_up_again(run, config, drawn, directory):

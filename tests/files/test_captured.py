@@ -196,10 +196,17 @@ def test_what_the_baselines_boots_report_is_read_beside_its_scores(run, plan, sc
         transcripts.write(run, told(transcript(arm)))
     distribution = transcripts.read_scores(run, "baseline", "baseline", "greedy-mixed")[0].positions
     once = tuple((-0.25, position) for position in distribution)
-    assert captured.read_calibration(run, asked_for_logprobs(plan)) == once, "the control said the same, token by token"
+    assert tuple(captured.read_calibration(run, asked_for_logprobs(plan))) == once, "the control said the same, token by token"
     transcripts.write(run, says(told(transcript("control")), 3, 2, 1))
-    assert captured.read_calibration(run, asked_for_logprobs(plan)) == once * 2
-    assert captured.read_calibration(run, plan) == ()
+    assert tuple(captured.read_calibration(run, asked_for_logprobs(plan))) == once * 2
+    assert not captured.read_calibration(run, plan)
+
+
+def test_the_calibration_ends_within_an_answer_where_it_has_enough_tokens(run, plan, transcript, monkeypatch):
+    for arm in ARMS:
+        transcripts.write(run, told(transcript(arm)))
+    monkeypatch.setattr(captured, "MOST_TOKENS", 1)
+    assert [len(answer) for answer in captured.read_calibration(run, asked_for_logprobs(plan)).answers] == [1]
 
 
 def test_where_the_plan_has_a_calibration_nothing_else_changes_the_noise(run, plan, transcript, scores):
@@ -223,7 +230,7 @@ def test_only_the_distribution_as_it_is_calibrates(run, plan, transcript, change
     for arm in ARMS:
         transcripts.write(run, told(transcript(arm)))
     assert captured.read_calibration(run, asked_for_logprobs(plan))
-    assert captured.read_calibration(run, asked_for_logprobs(plan, **changes)) == ()
+    assert not captured.read_calibration(run, asked_for_logprobs(plan, **changes))
 
 
 def test_a_file_that_cannot_be_read_is_passed_over(run, plan, transcript):

@@ -59,9 +59,11 @@ def run(tmp_path, monkeypatch):
         noise=calibration(2000, noise=0.02),
         outcomes=[],
         captured=[],
+        gates=("a gate",),
+        read=[],
     )
     found.calibration = lambda *arms: found.noise
-    monkeypatch.setattr(repeats.stored, "read", lambda *what, **more: SimpleNamespace())
+    monkeypatch.setattr(repeats.stored, "read", lambda *what, **more: found.read.append(what) or SimpleNamespace())
     monkeypatch.setattr(repeats, "replace", lambda value, **changes: SimpleNamespace(**changes))
     monkeypatch.setattr(repeats.registry, "judge_of", lambda row: judge)
 
@@ -93,6 +95,12 @@ def test_what_is_open_is_asked_again_until_it_is_not_or_often_enough(run, outcom
     assert len(run.captured) == rounds
     if rounds:
         assert run_documents.read_plan(run.directory) == run.plan
+
+
+def test_what_is_open_is_judged_by_the_gates_of_the_final_verdict(run):
+    """A gate on the noise takes half of the share."""
+    ask(run, Outcome.PASS)
+    assert [gates for *_, gates, _ in run.read] == [run.gates]
 
 
 def test_nothing_is_asked_again_where_one_token_is_proof(run):

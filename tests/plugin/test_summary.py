@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from fnmatch import fnmatch
 
 import jsonschema
 import pytest
@@ -93,3 +94,18 @@ def test_a_test_that_skips_itself_says_why_under_the_table(project):
         "def test_it(specdec_captured): pytest.skip('not on this machine')\n"
     )
     project.run().stdout.fnmatch_lines(["  draft-k3, ngram-k3 greedy skipped: not on this machine"])
+
+
+@pytest.mark.parametrize("family, notes", [("speed", 1), ("greedy", 0)])
+def test_a_gate_on_noise_that_greedy_does_not_judge_is_noted(project, family, notes):
+    path = project.path / "suites/configs/tiny.yaml"
+    path.write_text(path.read_text() + "gates: {verify_noise: {at_most: 3}}\n")
+    test = (
+        f"from sample import *\n\n@pytest.mark.specdec(CHAT, family='{family}')\n"
+        "def test_it(specdec_captured, specdec_check): specdec_check(say(specdec_captured, Outcome.PASS))\n"
+    )
+    result = project.tests(f"import pytest\n{test}").run()
+    line = "gate not used: verify noise at most 3 (tiny.yaml:*gates.verify_noise): only greedy judges it, and no test of it was run"
+    assert len([note for note in project.document["notes"] if fnmatch(note, line)]) == notes
+    if notes:
+        result.stdout.fnmatch_lines([f"note: {line}"])

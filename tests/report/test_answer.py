@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import TOO_NOISY, Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import answer, markdown, table, terminal
 from pytest_specdec.report.run import PytestOutcome, document
@@ -165,6 +165,8 @@ def test_where_every_variant_is_wrong_no_speed_is_counted(make_run, verdicts, ju
         ({"family": Family.LIVENESS}, PytestOutcome.FAILED),
         ({"outcome": Outcome.INCONCLUSIVE}, PytestOutcome.FAILED),
         ({}, PytestOutcome.SKIPPED),  # of a lossy mode, reported alone
+        ({"names": TOO_NOISY}, PytestOutcome.FAILED),
+        ({"names": TOO_NOISY}, PytestOutcome.WAIVED),
     ],
 )
 def test_right_tokens_have_a_speed_whatever_else_is_wrong(make_run, verdicts, judged, fields, result):

@@ -8,15 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from pytest_specdec.stats.noise import KernelNoise, kernel_noise, noise_ratio
+from pytest_specdec.stats.noise import answer_scales, kernel_noise, noise_ratio
 from tests.judge.captured_values import calibration
-
-
-def kernel(differences):
-    """A kernel whose tokens show these differences of one logit, nats."""
-    of_logit = np.sort(np.abs(differences))
-    scale = float(np.median(of_logit)) / 0.6745 if len(of_logit) >= 200 else None
-    return KernelNoise(scale=scale, deviations=of_logit, of_logit=of_logit)
 
 
 def test_a_tail_and_wrong_numbers_hardly_move_the_scale():
@@ -48,18 +41,62 @@ def test_an_infinite_difference_is_a_jump_and_one_that_is_no_number_is_nothing()
     assert len(found.deviations) == 301
 
 
-@pytest.mark.parametrize("degrees", [None, 3])
-def test_a_ratio_exactly_at_its_limit_lies_above_it_as_rarely_as_stated(degrees):
-    """300 pairs of kernels, one twice as noisy, in normal noise and in tails of three degrees."""
-    random = np.random.default_rng(7)
+def scales(random, times, log_sd, *, answers=32, degrees=None):
+    """Robust scales of answers of 64 tokens, each with a noise of its own about ``times``."""
     draw = random.standard_normal if degrees is None else functools.partial(random.standard_t, degrees)
-    above = sum(noise_ratio(kernel(0.04 * draw(size=2000)), kernel(0.02 * draw(size=4000)), 0.05).low > 2.0 for _ in range(300))
-    assert 3 <= above <= 30, "5 % of 300 are 15"
+    deviations = times * np.exp(log_sd * random.standard_normal(answers))[:, None] * draw(size=(answers, 64))
+    return np.median(np.abs(deviations), axis=1) / 0.6745
 
 
-def test_a_ratio_of_too_few_tokens_is_none_and_of_rounding_is_one():
+@pytest.mark.parametrize(
+    "log_sd, other_log_sd, degrees",
+    [(0.0, 0.0, None), (0.3, 0.3, None), (0.5, 0.5, None), (0.5, 0.0, None), (0.0, 0.5, None), (0.3, 0.3, 3)],
+)
+def test_a_ratio_exactly_at_its_limit_lies_above_it_as_rarely_as_stated(log_sd, other_log_sd, degrees):
+    """600 pairs of kernels, one three times as noisy, whose answers have a noise of their own: half a nat is a factor of 1.6."""
     random = np.random.default_rng(7)
-    quiet, few = kernel(1e-6 * random.standard_normal(400)), kernel(random.standard_normal(100))
+    above = {0.05: 0, 7e-6: 0}
+    for _ in range(600):
+        kernel, other = scales(random, 3.0, log_sd, degrees=degrees), scales(random, 1.0, other_log_sd, degrees=degrees)
+        for error in above:
+            above[error] += noise_ratio(kernel, other, error).low > 3.0
+    assert 12 <= above[0.05] <= 48, "5 % of 600 are 30"
+    assert above[7e-6] == 0
+
+
+@pytest.mark.parametrize(
+    "times, log_sd, least, most", [(4.0, 0.0, 0.97, 1.0), (5.0, 0.3, 0.6, 0.9), (6.0, 0.3, 0.97, 1.0), (9.0, 0.5, 0.97, 1.0)]
+)
+def test_a_kernel_beyond_a_gate_of_three_is_seen_as_often_as_the_docs_say(times, log_sd, least, most):
+    random = np.random.default_rng(7)
+    ratios = [noise_ratio(scales(random, times, log_sd), scales(random, 1.0, log_sd), 7e-6) for _ in range(200)]
+    assert least <= np.mean([each.low > 3.0 for each in ratios]) <= most
+    assert np.median([each.ratio for each in ratios]) == pytest.approx(times, rel=0.05)
+
+
+def test_a_limit_on_the_centre_of_few_scales_is_that_of_the_published_signed_ranks():
+    """For 10 values the chance of at most 10 is .0420, of at most 11 .0527 (Hollander, Wolfe and Chicken 2014, table A.4)."""
+    ratio = noise_ratio(np.exp(np.arange(10.0)), np.exp(np.zeros(10)), 0.05)
+    assert math.log(ratio.ratio / ratio.low) == pytest.approx(4.5 - sorted(averages_of(10))[10])
+
+
+def averages_of(values):
+    return [(one + another) / 2 for one in range(values) for another in range(one, values)]
+
+
+def test_answers_too_short_have_no_scale_and_tokens_without_a_number_none():
+    few, enough = calibration(15, noise=0.02), calibration(64, noise=0.02)
+    ((_, at),) = calibration(1)
+    assert len(answer_scales([few, enough])) == 1
+    assert answer_scales([(*enough, (math.nan, at), (-math.inf, at))]) == answer_scales([enough])
+    assert answer_scales([enough])[0] == pytest.approx(0.02, rel=0.4)
+
+
+def test_a_ratio_of_too_few_answers_is_none_and_of_rounding_is_one():
+    random = np.random.default_rng(7)
+    quiet, few = scales(random, 1e-6, 0.0), scales(random, 1.0, 0.0, answers=4)
     assert noise_ratio(few, quiet, 0.05) is None
-    ratio = noise_ratio(kernel(1e-5 * random.standard_normal(400)), quiet, 0.05)
+    assert noise_ratio(few, quiet, 0.0625) is not None, "four of four lie on one side with a chance of a sixteenth"
+    assert noise_ratio(few[:0], quiet, 0.05) is None
+    ratio = noise_ratio(scales(random, 1e-5, 0.0), quiet, 0.05)
     assert (ratio.ratio, ratio.low) == (1.0, 1.0)
