@@ -59,8 +59,9 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
     wanted = [(arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms]
     whole = {key for key in wanted if _is_whole(directory, plan, *key, findings)}
     torn = {name for _, name in wanted if plan.workload(name).timed} & {name for arm, name in wanted if (arm, name) not in whole}
-    torn |= {name for _, name in wanted if (BASELINE, name) not in whole and deciding_boot(plan, name) is not None}
-    answers = frozenset((arm, name) for arm, name in whole - _again(plan, whole) if name not in torn)
+    untouched = whole - _again(plan, whole)
+    torn |= {name for _, name in wanted if (BASELINE, name) not in untouched and deciding_boot(plan, name) is not None}
+    answers = frozenset((arm, name) for arm, name in untouched if name not in torn)
     # Scores that cannot be had are not missing: no server is booted for them.
     unscorable = bool(run_documents.unscorable(directory))
     tasks = [(boot, t) for boot in plan.boots for t in boot.scores if unscorable or (t.arm, t.workload) in answers]

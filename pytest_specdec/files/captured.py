@@ -82,11 +82,13 @@ def read(
     """Return all that the run holds for one judgement; the calibrations are those of the whole run, ``slo`` that of its config.
 
     Raises RunError, with the reason that the capture gave, when planned answers or scores of an arm are missing, and when an arm answered
-    another workload of that name.
+    another workload of that name, or under other token limits than the baseline.
     """
     parts = _parts(plan, judgement)
     runs = [_Run(directory, plan, replace(judgement, workload=name)) for name in parts]
     scored = [arm for arm in (judgement.pair, CONTROL, BASELINE) if runs[0].is_scored(arm)]
+    for run in runs:
+        run.check_room()
     speculative = _joined([run.transcript(judgement.pair) for run in runs])
     baseline = _joined([run.transcript(BASELINE) for run in runs])
     workload = replace(plan.workload(judgement.workload), requests=tuple(r for name in parts for r in plan.workload(name).requests))
@@ -139,6 +141,7 @@ def read_run(directory: RunDirectory, plan: Plan, judgement: Judgement) -> Captu
 
 def _part(directory: RunDirectory, plan: Plan, judgement: Judgement) -> Captured:
     run = _Run(directory, plan, judgement)
+    run.check_room()
     speculative, baseline = run.transcript(judgement.pair), run.transcript(BASELINE)
     return Captured(
         pair=_with_draft_tokens(plan.pair(judgement.pair), speculative),
@@ -220,6 +223,7 @@ class _Run:
         self._plan = plan
         self._judgement = judgement
         self._workload = judgement.workload
+        self._transcripts: dict[str, Transcript] = {}
 
     def is_planned(self, arm: str) -> bool:
         return any(boot.arm == arm and self._workload in boot.answers for boot in self._plan.boots)
@@ -229,6 +233,11 @@ class _Run:
         return any((task.arm, task.workload) == (arm, self._workload) for task in tasks)
 
     def transcript(self, arm: str) -> Transcript:
+        if arm not in self._transcripts:
+            self._transcripts[arm] = self._read(arm)
+        return self._transcripts[arm]
+
+    def _read(self, arm: str) -> Transcript:
         transcript = transcripts.read(self._directory, arm, self._workload)
         if transcript is None:
             raise self._missing(arm, "answers")
@@ -238,6 +247,16 @@ class _Run:
             msg = "the answers are to another workload"
             raise RunError(msg, where=where, found=f"digest {transcript.digest}", expected=f"{planned}, as in plan.json", remedy=_AGAIN)
         return transcript
+
+    def check_room(self) -> None:
+        """Raise RunError where an arm answered under other token limits than the baseline."""
+        for arm in (self._judgement.pair, *([CONTROL] if self.is_planned(CONTROL) else [])):
+            room, baseline = self.transcript(arm).room, self.transcript(BASELINE).room
+            if room != baseline:
+                what = f"{arm} and the baseline answered under different token limits"
+                where = f"{self._directory.transcript(arm, self._workload)}:1"
+                found, expected = f"{room} times the planned limits", f"{baseline} times, as the baseline"
+                raise RunError(what, where=where, found=found, expected=expected, remedy=_AGAIN)
 
     def further(self, pair: str) -> Iterator[BootBlock]:
         """Yield the further boots of the variant in their order, each with the baseline's boots beside it."""

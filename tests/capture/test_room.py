@@ -118,5 +118,10 @@ def test_all_arms_answer_with_the_room_that_the_baseline_needed_and_are_judged_b
     verdict = structured.judge(read)
     assert verdict.outcome is not Outcome.FAIL, verdict.headline
     assert len(remaining.reusable_results(directory, plan).answers) == 3
+    control = directory.transcript("control", "documents")
+    control.rename(control.with_suffix(".away"))
+    left = set() if depth is Depth.SMOKE else {("baseline", "documents"), ("ngram-k3", "documents")}
+    assert remaining.reusable_results(directory, plan).answers == left, "a baseline that answers for its control again decides anew"
+    control.with_suffix(".away").rename(control)
     directory.transcript("baseline", "documents").unlink()
     assert remaining.reusable_results(directory, plan).answers == frozenset(), "it decides anew"

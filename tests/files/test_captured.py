@@ -288,3 +288,17 @@ def test_what_was_asked_again_is_a_round_of_its_own_elsewhere_than_in_sampling(r
     assert len(found.speculative.answers) == len(found.repeats[0].speculative.answers)
     sampled = captured.read(run, longer, replace(judgement, family=Family.SAMPLING), ())
     assert (sampled.repeats, len(sampled.speculative.answers)) == ((), 2 * len(found.speculative.answers))
+
+
+@pytest.mark.parametrize("odd", ["v", "control"])
+@pytest.mark.parametrize("read", [lambda *given: captured.read(*given, ()), captured.read_run])
+def test_arms_that_answered_under_different_token_limits_are_not_compared(run, plan, transcript, odd, read):
+    for arm in ARMS:
+        transcripts.write(run, transcript(arm, room=2))
+    assert read(run, plan, plan.judgements[0])
+    transcripts.write(run, transcript(odd, room=4))
+    with pytest.raises(RunError) as raised:
+        read(run, plan, plan.judgements[0])
+    error = raised.value
+    assert error.where.endswith(f"{odd}/greedy-mixed.jsonl:1")
+    assert ("4 times" in error.found, "2 times" in error.expected, bool(error.remedy)) == (True, True, True)
