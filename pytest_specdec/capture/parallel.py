@@ -292,7 +292,7 @@ class _Wave:
             with runners[0][0].exclusive():
                 self._workers.passes[name] = _alternation(runners, self._workers.passes.get(name, 0)).run()
             for session, runner in runners:
-                session.keep(runner)
+                session.keep(runner.result())
 
     def _start_and_answer(self, worker: _Worker) -> None:
         worker.start()
