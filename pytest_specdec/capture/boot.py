@@ -266,11 +266,10 @@ class BootSession:
             self.probe()
 
     def _ask(self, arm: str, workload: Workload, on_answer: Callable[[Answer], None] | None) -> WorkloadResult:
-        """Have ``workload`` answered, again with more room where most of the baseline's documents are cut off."""
+        """Have ``workload`` answered; ``on_answer`` takes no answers of the baseline that may be asked for anew, with more room."""
         deciding = deciding_boot(self.recipes.plan, workload.name)
         if deciding is not None and arm == BASELINE:
             return last_whole_round(
-                # Answers that are asked for anew are not worth a score: those that stay are scored in their turn.
                 lambda room: self._round(self.runner(arm, workload, None, room)),
                 lambda answers: sufficient(self._filled(workload), answers, self._context_tokens(), self.recipes.plan.depth),
                 lambda: self.reporter.left_s,
