@@ -223,7 +223,8 @@ def test_no_arm_waits_for_a_scoring_server_that_did_not_come_up():
     worker = parallel._Worker(session, waiting)
 
     def start(_):
-        raise BootError("died at boot")
+        msg = "died at boot"
+        raise BootError(msg)
 
     parallel._Workers(session.reporter).run([worker], start)
     assert not hand_on(waiting).is_alive()
