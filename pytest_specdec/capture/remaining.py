@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -129,12 +128,7 @@ def _is_out(directory: RunDirectory, plan: Plan, transcript: Transcript) -> bool
     """Whether a route that answered another arm answered nothing here, as behind a proxy in front of one server."""
     if not transcript.silent_routes:
         return False
-    for other in (arm for boot in plan.boots if transcript.workload in boot.answers for arm in boot.arms):
-        with suppress(RunError):
-            beside = transcripts.read(directory, other, transcript.workload)
-            if beside is not None and not set(transcript.silent_routes) <= set(beside.silent_routes):
-                return True
-    return False
+    return bool(transcript.lost_routes(transcripts.beside(directory, plan, transcript.workload, {transcript.arm})))
 
 
 def _is_unexplained(transcript: Transcript, findings: Collection[str]) -> bool:

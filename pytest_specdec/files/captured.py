@@ -102,6 +102,7 @@ def read(
         baseline=baseline,
         control=_joined([run.transcript(CONTROL) for run in runs]) if runs[0].is_planned(CONTROL) else None,
         speculative=speculative,
+        beside=runs[0].beside(),
         further=tuple(runs[0].further(judgement.pair)),
         repeats=tuple(
             read(directory, plan, replace(judgement, workload=name), gates, calibration, verify_calibration=verify_calibration)
@@ -150,6 +151,7 @@ def _part(directory: RunDirectory, plan: Plan, judgement: Judgement) -> Captured
         baseline=baseline,
         control=run.transcript(CONTROL) if run.is_planned(CONTROL) else None,
         speculative=speculative,
+        beside=run.beside(),
         capabilities=run_documents.read_capabilities(directory),
         alpha=judgement.alpha,
         within_one_boot=plan.within_one_boot,
@@ -267,6 +269,12 @@ class _Run:
             behind = [each for each in baselines if each.index > boot.index][:1] if self._plan.placement is Placement.IN_TURN else []
             beside = tuple(self.transcript(each.arms[-1]) for each in (*before, *behind))
             yield BootBlock(speculative=self.transcript(boot.arms[-1]), baselines=beside)
+
+    def beside(self) -> tuple[Transcript, ...]:
+        """Return what other arms answered, where a route of this pair's arms was silent."""
+        if not any(transcript.silent_routes for transcript in self._transcripts.values()):
+            return ()
+        return tuple(transcripts.beside(self._directory, self._plan, self._workload, self._transcripts))
 
     def scores(self, arm: str) -> tuple[Score, ...]:
         scores = self._scores(BASELINE, arm)
