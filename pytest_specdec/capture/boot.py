@@ -11,7 +11,7 @@ from pytest_specdec.capture import environment, locks
 from pytest_specdec.capture.burst_probe import BurstProbe
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.deadlines import Deadlines
-from pytest_specdec.capture.room import deciding_boot, sufficient
+from pytest_specdec.capture.room import deciding_boot, last_whole_round, sufficient
 from pytest_specdec.capture.scoring import TranscriptScorer, scorer
 from pytest_specdec.capture.server import context_limit, ports
 from pytest_specdec.capture.server.attached import AttachedArm, dialect_of
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.completeness import Completeness
     from pytest_specdec.capture.progress import Reporter
     from pytest_specdec.capture.scoring import Scorer
+    from pytest_specdec.capture.workload_runner import WorkloadResult
     from pytest_specdec.config.config import Config, VariantSettings
     from pytest_specdec.engines.protocol import Command
     from pytest_specdec.files.run_directory import RunDirectory
@@ -264,27 +265,28 @@ class BootSession:
         if self.boot.role is Role.VARIANT:
             self.probe()
 
-    def _ask(self, arm: str, workload: Workload, on_answer: Callable[[Answer], None] | None) -> WorkloadRunner:
-        """Have ``workload`` answered, again with more room where most of the baseline's documents are cut off."""
-        room, deciding = None, deciding_boot(self.recipes.plan, workload.name)
-        decides = deciding is not None and arm == BASELINE
-        if deciding is not None and not decides:
+    def _ask(self, arm: str, workload: Workload, on_answer: Callable[[Answer], None] | None) -> WorkloadResult:
+        """Have ``workload`` answered; ``on_answer`` takes no answers of the baseline that may be asked for anew, with more room."""
+        deciding = deciding_boot(self.recipes.plan, workload.name)
+        if deciding is not None and arm == BASELINE:
+            return last_whole_round(
+                lambda room: self._round(self.runner(arm, workload, None, room)),
+                lambda answers: sufficient(self._filled(workload), answers, self._context_tokens(), self.recipes.plan.depth),
+                lambda: self.reporter.left_s,
+                say=self.reporter.say,
+                warn=self.completeness.warn,
+            )
+        if deciding is not None:
             self._wait_for_baseline(deciding, workload)
-        while True:
-            # Answers that are asked for anew are not worth a score: those that stay are scored in their turn.
-            runner = self.runner(arm, workload, None if decides else on_answer, room)
-            with self.exclusive() if workload.timed else self.shared():
-                runner.begin()
-                for pass_index in range(workload.passes):
-                    runner.answer(pass_index)
-                runner.end()
-            result = runner.result()
-            if not decides or result.missing or result.transcript.server_failures:
-                return runner
-            room = sufficient(self._filled(workload), result.transcript, self._context_tokens(), self.recipes.plan.depth)
-            if room == result.transcript.room:
-                return runner
-            self.reporter.say(f"{workload.name} again with {room} times its token limits: most documents were cut off")
+        return self._round(self.runner(arm, workload, on_answer))
+
+    def _round(self, runner: WorkloadRunner) -> WorkloadResult:
+        with self.exclusive() if runner.workload.timed else self.shared():
+            runner.begin()
+            for pass_index in range(runner.passes):
+                runner.answer(pass_index)
+            runner.end()
+        return runner.result()
 
     def _wait_for_baseline(self, deciding: Boot, workload: Workload) -> None:
         """Wait, side by side, until the baseline's answers say which token limits all arms get. Raises DeadlineError."""
@@ -324,11 +326,10 @@ class BootSession:
         told = run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities()).context_tokens
         return context.fitted(workload, (told or self._context_tokens()) or None)
 
-    def keep(self, runner: WorkloadRunner) -> None:
+    def keep(self, result: WorkloadResult) -> None:
         """Write what was answered. Raises BootError when another server may have answered, CaptureError when it is of another build."""
         self.arm.check_port()
         self._check_build()
-        result = runner.result()
         transcript, workload = result.transcript, result.transcript.workload
         if result.missing:
             # Kept beside the whole ones under another name, so that no judge takes part of a workload for all of it.

@@ -69,7 +69,7 @@ class Deadlines:
 
 def _needed_s(request: Request, answer: Answer) -> float | None:
     """Return what the baseline's answer took, stretched to the most tokens that the request allows: another one may be longer."""
-    limit = _max_tokens(request)
+    limit = request.token_limit
     emitted = max([len(choice.token_ids) for choice in answer.choices] or [0]) or (answer.usage.completion_tokens if answer.usage else 0)
     if answer.timing is None or not limit:
         return None
@@ -77,9 +77,4 @@ def _needed_s(request: Request, answer: Answer) -> float | None:
 
 
 def _work(request: Request) -> float:
-    return (_max_tokens(request) or 1) + len(json.dumps(request.body)) / _CHARACTERS
-
-
-def _max_tokens(request: Request) -> int | None:
-    limit = request.body.get("max_completion_tokens", request.body.get("max_tokens"))
-    return limit if isinstance(limit, int) else None
+    return (request.token_limit or 1) + len(json.dumps(request.body)) / _CHARACTERS

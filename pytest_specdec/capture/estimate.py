@@ -125,7 +125,7 @@ def _of_boot(boot: Boot, named: Callable[[str], Workload], rates: Rates) -> Iter
         for name in boot.answers:
             yield EstimatedStep(boot=boot.index, doing="answering", arm=arm, workload=name, seconds=_answering(named(name), rates))
     for tokens in boot.scores:
-        scored = _tokens(named(tokens.workload)) / rates.scored_tokens_per_s
+        scored = named(tokens.workload).token_limit / rates.scored_tokens_per_s
         yield EstimatedStep(boot=boot.index, doing="scoring", arm=tokens.arm, workload=tokens.workload, seconds=scored)
     if boot.probe and boot.role is Role.VARIANT:
         yield probe
@@ -137,10 +137,6 @@ def _answering(workload: Workload, rates: Rates) -> float:
     side_by_side = max(1.0, min(workload.concurrency, len(workload.requests)) * rates.scaling)
     passes = workload.passes + (1 if workload.timed else 0)
     return passes * max(sum(limits) / side_by_side, max(limits, default=0)) / rates.tokens_per_s
-
-
-def _tokens(workload: Workload) -> int:
-    return workload.passes * sum(_limits(workload))
 
 
 def _limits(workload: Workload) -> list[int]:

@@ -72,7 +72,7 @@ def _with_their_baseline(further: Sequence[Boot]) -> Iterator[tuple[Boot, ...]]:
 
 _THREADS = 4
 _MAX_WAITING = 256
-"""Answers that may wait to be scored; with more, the thread that brings one is held up."""
+"""Answers that may wait to be scored; with more, the thread that brings one is held up once the baseline is probed."""
 _SCORING_PAUSE_S = 0.1
 
 
@@ -114,9 +114,13 @@ class ScoringQueue:
         return self._closed.is_set() or self._session.reporter.left_s <= 0
 
     def _put(self, job: _Job) -> None:
+        """Leave an answer for which there is no room to its turn, unless room is to come: a baseline may never be probed."""
         while not self._is_over:
+            probed = self._session.probed
             with suppress(queue.Full):
-                self._waiting.put(job, timeout=_SCORING_PAUSE_S)
+                self._waiting.put(job, block=probed, timeout=_SCORING_PAUSE_S)
+                return
+            if not probed:
                 return
 
     def _work(self) -> None:
@@ -253,6 +257,8 @@ class _Workers:
             work(worker)
         except EngineError as error:
             worker.session.completeness.failed(worker.boot, str(error))
+            if not worker.up:
+                worker.queue.close()  # nothing takes answers out of it, and arms would wait for room
             if worker.boot.role is Role.VARIANT and not worker.up and not worker.boot.small_cache:
                 self._dead.add(worker.boot.arm)
             if worker.boot.scores and worker.boot.role not in {Role.DRAFT, Role.SCORER}:
@@ -292,7 +298,7 @@ class _Wave:
             with runners[0][0].exclusive():
                 self._workers.passes[name] = _alternation(runners, self._workers.passes.get(name, 0)).run()
             for session, runner in runners:
-                session.keep(runner)
+                session.keep(runner.result())
 
     def _start_and_answer(self, worker: _Worker) -> None:
         worker.start()

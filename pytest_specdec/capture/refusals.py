@@ -5,12 +5,14 @@ An expired key, a used-up quota, a proxy that times out, an unloaded model: all 
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.client import turns_away
 from pytest_specdec.capture.server.readiness import ONE_TOKEN
+from pytest_specdec.model.transcript import FailureKind
 from pytest_specdec.model.workload import Request, Route
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ _DEADLINE_S = 60.0
 _PLAIN_CHAT = Request(
     id="plain", route=Route.CHAT, body={"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1, "temperature": 0.0}
 )
-"""What every server answers that has the route."""
+"""What every server answers that has the route; asked where the route has answered nothing yet."""
 _NO_ROUTE = {404, 405}
 _TOO_MANY = 429
 
@@ -40,7 +42,7 @@ def examine(arm: ArmServer, request: Request, sent: TimedAnswer, again: Callable
     """
     if not turns_away(sent.answer.status) or sent.ending is not None:
         if sent.answer.ok:
-            arm.answered_routes.add(request.route)
+            _note_answered(arm, request)
         return sent
     if arm.lost:
         return replace(sent, denial=arm.lost)
@@ -57,7 +59,7 @@ def examine(arm: ArmServer, request: Request, sent: TimedAnswer, again: Callable
 
 def _is_refusal(arm: ArmServer, request: Request, sent: TimedAnswer) -> bool:
     """Whether its status refuses what was asked; a route that was answered before is there."""
-    return sent.answer.refused and not (sent.answer.status in _NO_ROUTE and request.route in arm.answered_routes)
+    return sent.answer.refused and not (sent.answer.status in _NO_ROUTE and request.route in arm.answered)
 
 
 def _held_against_one_token(arm: ArmServer, request: Request, sent: TimedAnswer, *, is_refusal: bool) -> TimedAnswer:
@@ -69,6 +71,33 @@ def _held_against_one_token(arm: ArmServer, request: Request, sent: TimedAnswer,
         if is_refusal:
             return sent if request.route is ONE_TOKEN.route else _held_against_its_route(arm, request, sent)
         return replace(sent, denial=f"{_words(request, sent)}, twice, while other requests are answered")
+    return _lost(arm, request, sent, one)
+
+
+def _held_against_its_route(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
+    """Ask for something plain on the same route: where it is refused too, the request's own fields are not what was refused."""
+    plain = _ask(arm, arm.answered.get(request.route, _PLAIN_CHAT), sent)
+    if plain.ending is FailureKind.DIED:
+        return plain
+    if plain.answer.ok:
+        arm.answered.setdefault(request.route, _PLAIN_CHAT)
+        return sent
+    if plain.ending is not None or not plain.answer.refused:
+        return _unless_lost(arm, request, sent)
+    if request.route in arm.answered:
+        return replace(sent, denial=f"{_words(request, sent)}, and so did a plain request on its route, which answered before")
+    return replace(sent, on_silent_route=True)
+
+
+def _unless_lost(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
+    """Return the refusal, of which a failed or denied plain request says nothing, unless one token is not answered any more."""
+    one = _ask(arm, ONE_TOKEN, sent)
+    if one.ending is not None:
+        return one
+    return sent if one.answer.ok else _lost(arm, request, sent, one)
+
+
+def _lost(arm: ArmServer, request: Request, sent: TimedAnswer, one: TimedAnswer) -> TimedAnswer:
     arm.lost = arm.lost or (
         f"access lost: {arm.recipe.setup.url} answers no request any more: {_words(request, sent)}, "
         f"and so a prompt of one token that was answered before ({one.answer.status}); "
@@ -77,17 +106,15 @@ def _held_against_one_token(arm: ArmServer, request: Request, sent: TimedAnswer,
     return replace(sent, denial=arm.lost)
 
 
-def _held_against_its_route(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
-    """Ask for one plain token on the same route: where it is refused too, the request's own fields are not what was refused."""
-    plain = _ask(arm, _PLAIN_CHAT, sent)
-    if plain.ending is not None:
-        return plain
-    if plain.answer.ok:
-        arm.answered_routes.add(request.route)
-        return sent
-    if request.route in arm.answered_routes:
-        return replace(sent, denial=f"{_words(request, sent)}, and so did a plain request on its route, which answered before")
-    return replace(sent, on_silent_route=True)
+def _note_answered(arm: ArmServer, request: Request) -> None:
+    """Remember the shortest request that each route answered."""
+    earlier = arm.answered.get(request.route)
+    if earlier is None or _length(request) < _length(earlier):
+        arm.answered[request.route] = replace(request, abort_after=None, stream=None)
+
+
+def _length(request: Request) -> float:
+    return math.inf if request.token_limit is None else request.token_limit
 
 
 def _ask(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -59,8 +58,9 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
     wanted = [(arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms]
     whole = {key for key in wanted if _is_whole(directory, plan, *key, findings)}
     torn = {name for _, name in wanted if plan.workload(name).timed} & {name for arm, name in wanted if (arm, name) not in whole}
-    torn |= {name for _, name in wanted if (BASELINE, name) not in whole and deciding_boot(plan, name) is not None}
-    answers = frozenset((arm, name) for arm, name in whole - _again(plan, whole) if name not in torn)
+    untouched = whole - _again(plan, whole)
+    torn |= {name for _, name in wanted if (BASELINE, name) not in untouched and deciding_boot(plan, name) is not None}
+    answers = frozenset((arm, name) for arm, name in untouched if name not in torn)
     # Scores that cannot be had are not missing: no server is booted for them.
     unscorable = bool(run_documents.unscorable(directory))
     tasks = [(boot, t) for boot in plan.boots for t in boot.scores if unscorable or (t.arm, t.workload) in answers]
@@ -128,12 +128,7 @@ def _is_out(directory: RunDirectory, plan: Plan, transcript: Transcript) -> bool
     """Whether a route that answered another arm answered nothing here, as behind a proxy in front of one server."""
     if not transcript.silent_routes:
         return False
-    for other in (arm for boot in plan.boots if transcript.workload in boot.answers for arm in boot.arms):
-        with suppress(RunError):
-            beside = transcripts.read(directory, other, transcript.workload)
-            if beside is not None and not set(transcript.silent_routes) <= set(beside.silent_routes):
-                return True
-    return False
+    return bool(transcript.lost_routes(transcripts.beside(directory, plan, transcript.workload, {transcript.arm})))
 
 
 def _is_unexplained(transcript: Transcript, findings: Collection[str]) -> bool:

@@ -7,20 +7,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_specdec.errors import DeadlineError
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.workload import Depth, Family
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_specdec.capture.workload_runner import WorkloadResult
     from pytest_specdec.model.plan import Boot, Plan
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.workload import Workload
 
-__all__ = ["MOST", "deciding_boot", "sufficient"]
+__all__ = ["MOST", "deciding_boot", "last_whole_round", "sufficient"]
 
 MOST = 4
 """Times the planned limits, at most: asked again twice, each time with twice as much."""
 _MOST_AT_SMOKE = 2
 """One more round of the baseline alone: a quick look stays one."""
+_ROUNDS_LEFT = 3
+"""Times the last round that must be left for a further one, which has twice its tokens and other arms behind it."""
 
 
 def deciding_boot(plan: Plan, workload: str) -> Boot | None:
@@ -35,6 +41,42 @@ def deciding_boot(plan: Plan, workload: str) -> Boot | None:
     if first is None or not judged or plan.workload(workload).may_kill:
         return None
     return first if first.arms[0] == BASELINE else None
+
+
+def last_whole_round(
+    ask: Callable[[int], WorkloadResult],
+    wanted: Callable[[Transcript], int],
+    left_s: Callable[[], float],
+    *,
+    say: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> WorkloadResult:
+    """Return the baseline's answers from the last round that is whole, or the first.
+
+    ``ask`` has a round answered with so many times the planned limits, ``wanted`` gives the times that its answers call for. A further
+    round that is cut short, or fails the server, costs no answers: those before it stay. None begins with little time left.
+    """
+    result = ask(1)
+    while _is_whole(result) and left_s() >= _ROUNDS_LEFT * result.transcript.wall_s:
+        room = wanted(result.transcript)
+        if room == result.transcript.room:
+            break
+        say(f"{result.transcript.workload} again with {room} times its token limits: most documents were cut off")
+        try:
+            further = ask(room)
+        except DeadlineError:
+            break
+        if not _is_whole(further):
+            failures = further.transcript.server_failures
+            why = further.missing or f"the server failed {failures[0].request_id}"
+            warn(f"{result.transcript.workload} keeps {result.transcript.room} times its token limits: with {room} times, {why}")
+            break
+        result = further
+    return result
+
+
+def _is_whole(result: WorkloadResult) -> bool:
+    return not (result.missing or result.transcript.server_failures)
 
 
 def sufficient(workload: Workload, transcript: Transcript, context_tokens: int, depth: Depth) -> int:

@@ -88,11 +88,13 @@ def read(
     """Return all that the run holds for one judgement; the calibrations are those of the whole run, ``slo`` that of its config.
 
     Raises RunError, with the reason that the capture gave, when planned answers or scores of an arm are missing, and when an arm answered
-    another workload of that name.
+    another workload of that name, or under other token limits than the baseline.
     """
     parts = _parts(plan, judgement)
     runs = [_Run(directory, plan, replace(judgement, workload=name)) for name in parts]
     scored = [arm for arm in (judgement.pair, CONTROL, BASELINE) if runs[0].is_scored(arm)]
+    for run in runs:
+        run.check_room()
     speculative = _joined([run.transcript(judgement.pair) for run in runs])
     baseline = _joined([run.transcript(BASELINE) for run in runs])
     workload = replace(plan.workload(judgement.workload), requests=tuple(r for name in parts for r in plan.workload(name).requests))
@@ -106,6 +108,7 @@ def read(
         baseline=baseline,
         control=_joined([run.transcript(CONTROL) for run in runs]) if runs[0].is_planned(CONTROL) else None,
         speculative=speculative,
+        beside=runs[0].beside(),
         further=tuple(runs[0].further(judgement.pair)),
         repeats=tuple(
             read(directory, plan, replace(judgement, workload=name), gates, calibration, verify_calibration=verify_calibration)
@@ -145,6 +148,7 @@ def read_run(directory: RunDirectory, plan: Plan, judgement: Judgement) -> Captu
 
 def _part(directory: RunDirectory, plan: Plan, judgement: Judgement) -> Captured:
     run = _Run(directory, plan, judgement)
+    run.check_room()
     speculative, baseline = run.transcript(judgement.pair), run.transcript(BASELINE)
     return Captured(
         pair=_with_draft_tokens(plan.pair(judgement.pair), speculative),
@@ -153,6 +157,7 @@ def _part(directory: RunDirectory, plan: Plan, judgement: Judgement) -> Captured
         baseline=baseline,
         control=run.transcript(CONTROL) if run.is_planned(CONTROL) else None,
         speculative=speculative,
+        beside=run.beside(),
         capabilities=run_documents.read_capabilities(directory),
         alpha=judgement.alpha,
         within_one_boot=plan.within_one_boot,
@@ -226,6 +231,7 @@ class _Run:
         self._plan = plan
         self._judgement = judgement
         self._workload = judgement.workload
+        self._transcripts: dict[str, Transcript] = {}
 
     def is_planned(self, arm: str) -> bool:
         return any(boot.arm == arm and self._workload in boot.answers for boot in self._plan.boots)
@@ -235,6 +241,11 @@ class _Run:
         return any((task.arm, task.workload) == (arm, self._workload) for task in tasks)
 
     def transcript(self, arm: str) -> Transcript:
+        if arm not in self._transcripts:
+            self._transcripts[arm] = self._read(arm)
+        return self._transcripts[arm]
+
+    def _read(self, arm: str) -> Transcript:
         transcript = transcripts.read(self._directory, arm, self._workload)
         if transcript is None:
             raise self._missing(arm, "answers")
@@ -245,6 +256,16 @@ class _Run:
             raise RunError(msg, where=where, found=f"digest {transcript.digest}", expected=f"{planned}, as in plan.json", remedy=_AGAIN)
         return transcript
 
+    def check_room(self) -> None:
+        """Raise RunError where an arm answered under other token limits than the baseline."""
+        for arm in (self._judgement.pair, *([CONTROL] if self.is_planned(CONTROL) else [])):
+            room, baseline = self.transcript(arm).room, self.transcript(BASELINE).room
+            if room != baseline:
+                what = f"{arm} and the baseline answered under different token limits"
+                where = f"{self._directory.transcript(arm, self._workload)}:1"
+                found, expected = f"{room} times the planned limits", f"{baseline} times, as the baseline"
+                raise RunError(what, where=where, found=found, expected=expected, remedy=_AGAIN)
+
     def further(self, pair: str) -> Iterator[BootBlock]:
         """Yield the further boots of the variant in their order, each with the baseline's boots beside it."""
         answering = [boot for boot in self._plan.boots if self._workload in boot.answers]
@@ -254,6 +275,12 @@ class _Run:
             behind = [each for each in baselines if each.index > boot.index][:1] if self._plan.placement is Placement.IN_TURN else []
             beside = tuple(self.transcript(each.arms[-1]) for each in (*before, *behind))
             yield BootBlock(speculative=self.transcript(boot.arms[-1]), baselines=beside)
+
+    def beside(self) -> tuple[Transcript, ...]:
+        """Return what other arms answered, where a route of this pair's arms was silent."""
+        if not any(transcript.silent_routes for transcript in self._transcripts.values()):
+            return ()
+        return tuple(transcripts.beside(self._directory, self._plan, self._workload, self._transcripts))
 
     def scores(self, arm: str) -> tuple[Score, ...]:
         scores = self._scores(BASELINE, arm)

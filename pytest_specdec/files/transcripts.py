@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -13,14 +14,15 @@ from pytest_specdec.model import soundness
 from pytest_specdec.model.transcript import Answer, Position, Score, Transcript
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from pytest_specdec.files.run_directory import RunDirectory
+    from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.transcript import Timing
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["SCHEMA", "SCORES_SCHEMA", "read", "read_scores", "write", "write_scores"]
+__all__ = ["SCHEMA", "SCORES_SCHEMA", "beside", "read", "read_scores", "write", "write_scores"]
 
 SCHEMA = "urn:pytest-specdec:transcript:2"
 _MICROSECONDS = 6
@@ -92,6 +94,15 @@ def write_scores(directory: RunDirectory, under: str, arm: str, workload: str, s
     """Write the scores of ``arm`` under the distribution of ``under``, log-probabilities rounded to 7 significant digits."""
     header: dict[str, JSON] = {"under": under, "arm": arm, "workload": workload}
     jsonl.write(directory.scores(under, arm, workload), SCORES_SCHEMA, header, map(_line, scores))
+
+
+def beside(directory: RunDirectory, plan: Plan, workload: str, arms: Collection[str]) -> Iterator[Transcript]:
+    """Yield what arms other than ``arms`` answered to ``workload``, as far as it can be read."""
+    for arm in (arm for boot in plan.boots if workload in boot.answers for arm in boot.arms if arm not in arms):
+        with suppress(RunError):
+            transcript = read(directory, arm, workload)
+            if transcript is not None:
+                yield transcript
 
 
 def read_scores(directory: RunDirectory, under: str, arm: str, workload: str, *, top_tokens: int = 1) -> tuple[Score, ...]:

@@ -53,10 +53,9 @@ def _access_lost(captured: Captured) -> Verdict | None:
     routes = {request.id: request.route for request in captured.workload.requests}
     control = () if captured.control is None or captured.is_control else (captured.control,)
     arms = (captured.speculative, captured.baseline, *control)
-    everywhere = frozenset.intersection(*(frozenset(arm.silent_routes) for arm in arms))
     for arm in arms:
         served = {routes.get(answer.request_id) for answer in arm.answers if answer.ok}
-        out = frozenset(arm.silent_routes) - everywhere
+        out = arm.lost_routes((*arms, *captured.beside))
         lost = [
             each
             for each in arm.answers

@@ -146,6 +146,8 @@ class Captured:
     control: Transcript | None
     """The baseline booted again; None where the plan has none."""
     speculative: Transcript
+    beside: tuple[Transcript, ...] = ()
+    """What other arms of the run answered to the workload, where a route of this pair's arms was silent; empty elsewhere."""
     further: tuple[BootBlock, ...] = ()
     """Further boots, where speed is measured over several; empty elsewhere."""
     repeatable: bool = False

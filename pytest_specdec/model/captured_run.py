@@ -38,6 +38,7 @@ def joined(whole: Captured, parts: Sequence[Captured]) -> Captured:
         baseline=_united(parts, [part.baseline for part in parts]),
         control=_united(parts, controls) if len(controls) == len(parts) else None,
         speculative=_united(parts, [part.speculative for part in parts]),
+        beside=tuple(transcript for part in parts for transcript in part.beside),
     )
 
 

@@ -212,25 +212,17 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """The most tokens that one arm may answer, from the requests' ``max_tokens``."""
-        return sum(_tokens_asked(workload) for workload in self.workloads)
+        """The most tokens that one arm may answer, from the requests' token limits."""
+        return sum(workload.token_limit for workload in self.workloads)
 
     @property
     def further_tokens(self) -> int:
         """The most tokens that one arm may answer besides, in passes that are taken where timed ones vary too much; 0 where none are."""
         if self.placement is not Placement.SIDE_BY_SIDE or self.depth is Depth.SMOKE:
             return 0
-        return (MOST_PASSES - 1) * sum(_tokens_asked(workload) for workload in self.workloads if workload.timed and workload.passes > 1)
+        return (MOST_PASSES - 1) * sum(workload.token_limit for workload in self.workloads if workload.timed and workload.passes > 1)
 
     @property
     def scored_tokens(self) -> int:
         """The most tokens that are scored, all arms together: as many requests where each is a continuation."""
-        return sum(_tokens_asked(self.workload(asked.workload)) for boot in self.boots for asked in boot.scores)
-
-
-def _tokens_asked(workload: Workload) -> int:
-    return workload.passes * sum(_as_int(request.body.get("max_tokens")) for request in workload.requests)
-
-
-def _as_int(value: object) -> int:
-    return value if isinstance(value, int) else 0
+        return sum(self.workload(asked.workload).token_limit for boot in self.boots for asked in boot.scores)

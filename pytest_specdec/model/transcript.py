@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -440,6 +440,11 @@ class Transcript:
     started_at: str = ""
     """UTC, ISO 8601."""
     wall_s: float = 0.0
+
+    def lost_routes(self, others: Iterable[Transcript]) -> frozenset[Route]:
+        """Return its silent routes that answered one of ``others``, as behind a proxy in front of one server."""
+        silent = frozenset(self.silent_routes)
+        return silent - silent.intersection(*(other.silent_routes for other in others))
 
     @property
     def busy_machine(self) -> str:

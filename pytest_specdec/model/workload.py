@@ -235,6 +235,11 @@ class Workload:
         return self if times == 1 else replace(self, requests=tuple(_with_room(request, times) for request in self.requests))
 
     @property
+    def token_limit(self) -> int:
+        """The most tokens of all its answers, those counted that state a limit."""
+        return self.passes * sum(request.token_limit or 0 for request in self.requests)
+
+    @property
     def calibrates(self) -> bool:
         """Whether it measures the noise of the run, and is not judged."""
         return self.name.endswith(CALIBRATION)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
+import threading
 import time
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +19,7 @@ from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.remaining import reusable_results
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.scoring import TranscriptScorer
+from pytest_specdec.errors import BootError
 from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.model.plan import Boot, Placement, Role, ScoringTask
 from pytest_specdec.model.status import State
@@ -182,6 +186,57 @@ def test_every_boot_says_how_busy_its_server_was(run, beside, workload, director
     assert [(one.boot, one.arm) for one in status.served] == [(0, "baseline"), (1, "draft-k3"), (2, "ngram-k3"), (3, "control")]
     assert all(0 < one.busy <= 1 and one.readiness_s > 0 and one.wall_s > 0 for one in status.served)
     assert run_documents.read_status(directory).served == status.served
+
+
+def scorer_queue(*, probed):
+    """The queue of a server that scores, without a deadline; nothing takes answers out of it."""
+    plan = SimpleNamespace(workload=lambda name: name)
+    reporter = SimpleNamespace(left_s=math.inf, end=lambda _: None)
+    session = SimpleNamespace(
+        boot=replace(boot("small", scores=True), role=Role.DRAFT),
+        reporter=reporter,
+        probed=probed,
+        recipes=SimpleNamespace(plan=plan),
+        scoring=lambda name: name,
+        completeness=SimpleNamespace(failed=lambda *_: None),
+    )
+    return session, parallel.ScoringQueue(session)
+
+
+def hand_on(waiting, seconds=5.0):
+    """Hand on one answer more than may wait; the thread that does it."""
+    taker = waiting.taker("w", 5)
+    arm = threading.Thread(target=lambda: [taker(None) for _ in range(parallel._MAX_WAITING + 1)], daemon=True)
+    arm.start()
+    arm.join(seconds)
+    return arm
+
+
+def test_no_arm_waits_for_a_baseline_that_is_never_probed():
+    """As beside one that did not come up, or whose access was lost, where another server scores: no deadline ends the wait."""
+    _, waiting = scorer_queue(probed=False)
+    assert not hand_on(waiting).is_alive()
+
+
+def test_no_arm_waits_for_a_scoring_server_that_did_not_come_up():
+    session, waiting = scorer_queue(probed=True)
+    worker = parallel._Worker(session, waiting)
+
+    def start(_):
+        msg = "died at boot"
+        raise BootError(msg)
+
+    parallel._Workers(session.reporter).run([worker], start)
+    assert not hand_on(waiting).is_alive()
+
+
+def test_an_arm_waits_for_a_server_that_is_to_score_its_answers():
+    _, waiting = scorer_queue(probed=True)
+    arm = hand_on(waiting, 0.2)
+    assert arm.is_alive()
+    waiting.close()
+    arm.join(5.0)
+    assert not arm.is_alive()
 
 
 def boot(arm, *, scores=False):

@@ -129,21 +129,25 @@ class Arm:
     recipe = SimpleNamespace(setup=SimpleNamespace(url="http://there"))
 
     def __init__(self, statuses, *, answered_chat):
-        self.lost, self.answered_routes, self._statuses, self.client = "", {Route.CHAT} if answered_chat else set(), [*statuses], self
+        self.lost, self.answered, self._statuses, self.client = "", {Route.CHAT: EARLIER} if answered_chat else {}, [*statuses], self
         self.asked = []
 
     def send(self, request, **_):
         self.asked.append(request.id)
         status = self._statuses.pop(0)
-        ending = FailureKind.DIED if status is None else FailureKind.ERROR if status == 500 else None
+        ending = FailureKind.DIED if status is None else {500: FailureKind.ERROR, HANG: FailureKind.HUNG}.get(status)
         return TimedAnswer(answer=Answer(request_id=request.id, status=status, error="no"), ending=ending)
 
     def add_aside(self, answer):
         assert answer.ok
 
 
+HANG = -1
+"""No status: the request hangs."""
 ONE, TWO, THREE, FOUR = ["a"], ["a", "a"], ["a", "a", "ready"], ["a", "a", "ready", "plain"]
+FIVE = [*FOUR, "ready"]
 CHAT = Request(id="a", route=Route.CHAT, body={})
+EARLIER = Request(id="earlier", route=Route.CHAT, body={"max_tokens": 4}, abort_after=2)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +158,10 @@ CHAT = Request(id="a", route=Route.CHAT, body={})
         ([None], ONE, "None died"),
         ([400, 400, 200, 200], FOUR, "400"),
         ([400, 400, 200, 400], FOUR, "400 silent"),
-        ([400, 400, 200, 403], FOUR, "400 silent"),
+        *(([400, 400, 200, plain, 200], FIVE, "400") for plain in (401, 403, 408, 429, 499, 500, HANG)),
+        *(([400, 400, 200, plain, 403], FIVE, "lost") for plain in (401, 403, 429, 500, HANG)),
+        *(([400, 400, 200, plain, None], FIVE, "None died") for plain in (403, 500, HANG)),
+        ([400, 400, 200, 422], FOUR, "400 silent"),
         ([400, 400, 200, None], FOUR, "None died"),
         ([501, 501, 200, 501], FOUR, "501 silent"),
         ([404, 404, 200, 404], FOUR, "404 silent"),
@@ -192,6 +199,22 @@ def test_a_400_of_a_route_that_answered_before_counts_where_it_still_answers(pla
     arm = Arm([400, 400, 200, plain], answered_chat=True)
     found = refusals.examine(arm, CHAT, arm.send(CHAT), lambda: arm.send(CHAT))
     assert ("plain request on its route" in found.denial, found.on_silent_route) == (denied, False)
+    assert arm.asked == [*THREE, "earlier"], "the plain request is one that this server has answered"
+
+
+@pytest.mark.parametrize("failure", [500, HANG, 401, 403, 429])
+def test_what_befalls_the_plain_request_is_not_held_against_a_refusal_on_a_route_that_answered(failure):
+    arm = Arm([400, 400, 200, failure, 200], answered_chat=True)
+    found = refusals.examine(arm, CHAT, arm.send(CHAT), lambda: arm.send(CHAT))
+    assert (found.answer.status, found.ending, found.denial, found.on_silent_route) == (400, None, "", False)
+
+
+def test_the_plain_request_is_the_shortest_that_was_answered_and_is_read_to_its_end():
+    arm = Arm([200] * 3, answered_chat=False)
+    for id_, tokens in (("long", 64), ("short", 2), ("middle", 8)):
+        request = replace(EARLIER, id=id_, body={"max_tokens": tokens})
+        refusals.examine(arm, request, arm.send(request), lambda: None)
+    assert (arm.answered[Route.CHAT].id, arm.answered[Route.CHAT].abort_after) == ("short", None)
 
 
 def test_the_route_of_the_one_token_is_asked_no_second_time():

@@ -9,12 +9,14 @@ import pytest
 from pytest_specdec.capture import remaining, runner
 from pytest_specdec.capture.completeness import Completeness
 from pytest_specdec.capture.planner import SelectedWorkload, make
-from pytest_specdec.capture.room import deciding_boot, sufficient
+from pytest_specdec.capture.room import deciding_boot, last_whole_round, sufficient
+from pytest_specdec.capture.workload_runner import WorkloadResult
+from pytest_specdec.errors import DeadlineError
 from pytest_specdec.files import captured, transcripts
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.judge import structured
 from pytest_specdec.model.plan import Placement
-from pytest_specdec.model.transcript import Answer, Choice, Transcript
+from pytest_specdec.model.transcript import Answer, Choice, FailureKind, ServerFailure, Transcript
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
 from tests.capture.test_reference_capture import CONFIG
@@ -59,6 +61,40 @@ def test_smoke_depth_has_one_more_round_at_most():
 
 def test_answers_without_a_grammar_raise_nothing():
     assert sufficient(documents(bound={"type": "text"}), answered(4), 1000, Depth.STANDARD) == 1
+
+
+FAILED = (ServerFailure(request_id="d1", ending=FailureKind.DIED, recurred=False),)
+
+
+@pytest.mark.parametrize("further, left_s, rounds, room", [
+    ({}, float("inf"), [1, 2, 4], 4),
+    ({2: {"missing": "cut off"}}, float("inf"), [1, 2], 1),
+    ({2: {"failures": FAILED}}, float("inf"), [1, 2], 1),
+    ({2: DeadlineError("used up")}, float("inf"), [1, 2], 1),
+    ({4: {"failures": FAILED}}, float("inf"), [1, 2, 4], 2),
+    ({4: {"missing": "cut off"}}, float("inf"), [1, 2, 4], 2),
+    ({1: {"missing": "cut off"}}, float("inf"), [1], 1),
+    ({1: {"failures": FAILED}}, float("inf"), [1], 1),
+    ({}, 29.0, [1], 1),
+    ({}, 59.0, [1, 2], 2),
+])  # fmt: skip
+def test_a_further_round_that_is_not_whole_costs_none_of_the_answers_before(further, left_s, rounds, room):
+    """A round takes ten seconds for each time of the planned limits."""
+    begun, again, warnings = [], [], []
+
+    def ask(times):
+        begun.append(times)
+        ending = further.get(times, {})
+        if isinstance(ending, Exception):
+            raise ending
+        transcript = replace(answered(4, room=times), wall_s=10.0 * times, server_failures=ending.get("failures", ()))
+        return WorkloadResult(transcript=transcript, missing=ending.get("missing", ""))
+
+    result = last_whole_round(ask, lambda t: min(4, 2 * t.room), lambda: left_s, say=again.append, warn=warnings.append)
+    assert (begun, result.transcript.room) == (rounds, room)
+    assert (result.missing, result.transcript.server_failures) == ("", ()) or room == rounds[-1]
+    assert len(again) == len(rounds) - 1
+    assert len(warnings) == (room < rounds[-1] and not isinstance(further[rounds[-1]], Exception))
 
 
 def test_other_arms_wait_until_the_baseline_has_answered_or_never_will():
@@ -118,5 +154,10 @@ def test_all_arms_answer_with_the_room_that_the_baseline_needed_and_are_judged_b
     verdict = structured.judge(read)
     assert verdict.outcome is not Outcome.FAIL, verdict.headline
     assert len(remaining.reusable_results(directory, plan).answers) == 3
+    control = directory.transcript("control", "documents")
+    control.rename(control.with_suffix(".away"))
+    left = set() if depth is Depth.SMOKE else {("baseline", "documents"), ("ngram-k3", "documents")}
+    assert remaining.reusable_results(directory, plan).answers == left, "a baseline that answers for its control again decides anew"
+    control.with_suffix(".away").rename(control)
     directory.transcript("baseline", "documents").unlink()
     assert remaining.reusable_results(directory, plan).answers == frozenset(), "it decides anew"

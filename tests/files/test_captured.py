@@ -4,13 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_specdec.capture import remaining
 from pytest_specdec.errors import RunError, ScoreError
 from pytest_specdec.files import captured, run_documents, transcripts
+from pytest_specdec.judge.prerequisites import refusal
 from pytest_specdec.model.baseline import Gate, Slo
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.plan import Boot, Placement, Role
 from pytest_specdec.model.status import MissingAnswers, State, Status
-from pytest_specdec.model.workload import Family
+from pytest_specdec.model.workload import Family, Route
 
 ARMS = ("v", "control", "baseline")
 
@@ -295,3 +297,34 @@ def test_what_was_asked_again_is_a_round_of_its_own_elsewhere_than_in_sampling(r
     assert len(found.speculative.answers) == len(found.repeats[0].speculative.answers)
     sampled = captured.read(run, longer, replace(judgement, family=Family.SAMPLING), ())
     assert (sampled.repeats, len(sampled.speculative.answers)) == ((), 2 * len(found.speculative.answers))
+
+
+@pytest.mark.parametrize("odd", ["v", "control"])
+@pytest.mark.parametrize("read", [lambda *given: captured.read(*given, ()), captured.read_run])
+def test_arms_that_answered_under_different_token_limits_are_not_compared(run, plan, transcript, odd, read):
+    for arm in ARMS:
+        transcripts.write(run, transcript(arm, room=2))
+    assert read(run, plan, plan.judgements[0])
+    transcripts.write(run, transcript(odd, room=4))
+    with pytest.raises(RunError) as raised:
+        read(run, plan, plan.judgements[0])
+    error = raised.value
+    assert error.where.endswith(f"{odd}/greedy-mixed.jsonl:1")
+    assert ("4 times" in error.found, "2 times" in error.expected, bool(error.remedy)) == (True, True, True)
+
+
+@pytest.mark.parametrize("silent, beside", [((), ()), (("v",), ("w",)), (("v", "control", "baseline"), ("w",))])
+def test_other_variants_answers_are_read_where_a_route_of_the_pair_was_silent(run, plan, transcript, silent, beside):
+    """A judge and a resume then agree on which arm is cut off."""
+    other = Boot(index=4, role=Role.VARIANT, arm="w", answers=("greedy-mixed",))
+    plan = replace(plan, boots=(*plan.boots, other, replace(other, index=5, arm="never-up")))
+    transcripts.write(run, transcript("w"))
+    for arm in silent:
+        refused = tuple(replace(answer, status=400, choices=(), error="no") for answer in transcript(arm).answers)
+        transcripts.write(run, transcript(arm, answers=refused, server_failures=(), silent_routes=(Route.CHAT,)))
+    given = captured.read(run, plan, plan.judgements[0], ())
+    assert tuple(each.arm for each in given.beside) == beside
+    verdict = refusal(given)
+    assert ("access to v was lost" in verdict.headline if verdict else False) == bool(silent)
+    for each in (given.speculative, given.baseline, given.control):
+        assert remaining._is_out(run, plan, each) == (each.arm in silent), each.arm

@@ -340,3 +340,7 @@ def test_a_route_that_answers_one_arm_alone_is_out_and_one_that_answers_none_is_
         control=replace(given.baseline, arm="control", answers=tuple(no if control else four()), silent_routes=control),
     )
     assert liveness.judge(given).outcome is outcome
+    answering, out = replace(given.speculative, arm="ngram-k3", silent_routes=()), Outcome.INVALID if mine else outcome
+    assert liveness.judge(replace(given, beside=(answering,))).outcome is out, "another variant answers"
+    silent = replace(answering, silent_routes=CHAT)
+    assert liveness.judge(replace(given, beside=(silent,))).outcome is outcome, "another variant is as silent"

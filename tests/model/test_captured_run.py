@@ -55,3 +55,8 @@ def test_counters_add_up_from_nothing():
     run = a_run(*parts(counters=None), speculative=transcript("v", []))
     assert run.whole.speculative.counters is None
     assert sum([SpecCounters()], SpecCounters()) == SpecCounters()
+
+
+def test_other_arms_of_every_part_stand_beside_the_run():
+    first, second = (replace(part, beside=(replace(part.speculative, arm=arm),)) for part, arm in zip(parts(), "xy", strict=True))
+    assert [each.arm for each in a_run(first, second).whole.beside] == ["x", "y"]

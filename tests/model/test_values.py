@@ -94,7 +94,9 @@ def test_figures_of_another_draft_are_not_compared_and_those_of_another_release_
 
 
 def test_a_plan_finds_its_parts_by_name_and_counts_the_tokens_it_may_ask():
-    requests = tuple(Request(id=str(i), route=Route.CHAT, body=body) for i, body in enumerate([{"max_tokens": 8}, {}]))
+    requests = tuple(
+        Request(id=str(i), route=Route.CHAT, body=body) for i, body in enumerate([{"max_tokens": 8}, {}, {"max_completion_tokens": 5}])
+    )
     workload = Workload(name="w", version=1, requests=requests, passes=3)
     plan = Plan(
         config="c",
@@ -107,7 +109,7 @@ def test_a_plan_finds_its_parts_by_name_and_counts_the_tokens_it_may_ask():
         boots=(),
         estimate_s=1.0,
     )
-    assert (plan.workload("w"), plan.pair("v"), plan.tokens) == (workload, PAIR, 24)
+    assert (plan.workload("w"), plan.pair("v"), plan.tokens) == (workload, PAIR, 39)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.client import Client
     from pytest_specdec.engines.protocol import Command, Dialect, ServerSetup, Traffic
     from pytest_specdec.model.transcript import Answer, SpecCounters
-    from pytest_specdec.model.workload import Route
+    from pytest_specdec.model.workload import Request, Route
 
 __all__ = ["RESTARTS", "ArmServer", "LaunchedServer", "ServerRecipe"]
 
@@ -134,7 +134,8 @@ class ArmServer:
         """Of that, with a request in flight."""
         self.lost = ""
         """Why it answers nobody any more although it runs, as without a key; empty where it does."""
-        self.answered_routes: set[Route] = set()
+        self.answered: dict[Route, Request] = {}
+        """By route the shortest request that was answered."""
         self.aside = Aside()
         """What was asked beside workloads and probes."""
         self._aside_lock = threading.Lock()
