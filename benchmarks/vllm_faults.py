@@ -40,6 +40,8 @@ DRAFTERS = ("ngram-k3", "draft-k3", "draft-prob-k3", "eagle3-k3")
 FAMILIES = tuple(family for family in Family if family is not Family.SPEED)
 """All that say whether answers are right: of these models' speed nothing is expected."""
 BAD = {"fail", "not speculating"}
+_JUDGED = {0, 1}
+"""pytest's exit codes of a run whose tests ran, whatever their outcome."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +175,9 @@ def _capture(folder: Path, builds: Sequence[Build], depth: str, asked: argparse.
     where = ["--specdec-resume" if (run / "plan.json").exists() else "--specdec-run-dir", str(run)]
     suites = [str(ROOT / "suites" / family) for family in asked.families]
     options = ["--specdec-config", str(written), "--specdec-depth", depth, *where, "-q", "-p", "no:cacheprovider"]
-    subprocess.run([sys.executable, "-m", "pytest", *suites, *options], cwd=ROOT, check=False)
+    code = subprocess.run([sys.executable, "-m", "pytest", *suites, *options], cwd=ROOT, check=False).returncode
+    if code not in _JUDGED:  # what an earlier run left there is no verdict on this code
+        sys.exit(f"the suites did not run (exit code {code}); where the plan has changed since, remove {run}")
 
 
 def surprises(run: Mapping[str, JSON], build: Build) -> list[str]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 
+from benchmarks import vllm_faults
 from benchmarks.vllm_faults import FAMILIES, HEALTHY, LANE, PLANTED, ROOT, STOCK, Build, config, surprises
 from pytest_specdec.model.workload import Family
 from pytest_specdec.reference.faults.catalogue import FAULTS
@@ -80,3 +84,12 @@ def test_the_stored_table_is_as_expected(fault, drafter, families, names):
     expected = FAULTS[fault].expected[Place.VLLM]
     assert set(families) <= {*expected.red, *Build(drafter=drafter, fault=fault).expected.may}
     assert all(any(word in names for word in expected.red[family].split("|")) for family in families if family in expected.red)
+
+
+@pytest.mark.parametrize("code, ends", [(0, False), (1, False), (2, True), (4, True)])
+def test_what_an_earlier_run_left_is_no_verdict_where_the_suites_did_not_run(monkeypatch, tmp_path, code, ends):
+    """``--specdec-resume`` refuses a run of another plan, with code 4: its old verdicts passed for those of now."""
+    monkeypatch.setattr(vllm_faults.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=code))
+    asked = SimpleNamespace(families=["greedy"], servers=1)
+    with pytest.raises(SystemExit, match="did not run") if ends else nullcontext():
+        vllm_faults._capture(tmp_path, [Build(drafter="draft-k3")], "smoke", asked)
