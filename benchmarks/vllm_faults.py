@@ -41,7 +41,7 @@ FAMILIES = tuple(family for family in Family if family is not Family.SPEED)
 """All that say whether answers are right: of these models' speed nothing is expected."""
 BAD = {"fail", "not speculating"}
 _JUDGED = {0, 1}
-"""pytest's exit codes of a run whose tests ran, whatever their outcome."""
+"""Exit codes of pytest when tests ran: all passed, or some failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

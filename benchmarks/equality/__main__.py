@@ -51,10 +51,10 @@ def main() -> int:
             hashes[part] = {"items": len(made), "sha256": hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()}
             print(f"{part}: {len(made)} items frozen")
             continue
-        found = list(differences(json.loads(path.read_text()), made))
-        different += len(found)
-        print(f"{part}: {len(made)} items, {len(found)} differences")
-        print("\n".join(found[:_SHOWN]))
+        lines = list(differences(json.loads(path.read_text()), made))
+        different += len(lines)
+        print(f"{part}: {len(made)} items, {len(lines)} differences")
+        print("\n".join(lines[:_SHOWN]))
     if hashes:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
         RESULTS.write_text(json.dumps({"commit": commit, **results.environment(), "parts": hashes}, indent=1) + "\n")

@@ -37,24 +37,24 @@ _CHAT: tuple[dict[str, JSON], ...] = (
 def items(_: Path) -> Iterator[tuple[str, JSON]]:
     """Yield a hash of the answers of each server: without speculation, with each way of drafting, and with each fault."""
     for name, speculation in {"alone": None, "probabilistic": PROBABILISTIC, "greedy": GREEDY, "ngram": NGRAM}.items():
-        yield name, _asked(speculation)
+        yield name, _hashes(speculation)
     for fault in planted_in(Place.REFERENCE):
         drafting = {key.replace("-", "_"): value for key, value in FAULTS[fault].drafting.items()}
-        known = {"num_speculative_tokens": "tokens", "prompt_lookup_min": "n_min", "prompt_lookup_max": "n_max"}
-        changes = {known.get(key, key): value for key, value in drafting.items()}
+        fields = {"num_speculative_tokens": "tokens", "prompt_lookup_min": "n_min", "prompt_lookup_max": "n_max"}
+        changes = {fields.get(key, key): value for key, value in drafting.items()}
         speculation = replace(PROBABILISTIC, **{key: value for key, value in changes.items() if hasattr(PROBABILISTIC, key)})
-        yield fault, _asked(speculation, fault=fault, reasoning_end='":' if FAULTS[fault].reasons else "")
+        yield fault, _hashes(speculation, fault=fault, reasoning_end='":' if FAULTS[fault].reasons else "")
 
 
-def _asked(speculation: object, **settings: object) -> JSON:
+def _hashes(speculation: object, **settings: object) -> JSON:
     """Return a hash for every request, or what went wrong: some faults end or hang up."""
-    said: dict[str, JSON] = {}
+    hashes: dict[str, JSON] = {}
     with served(speculation, spec_decode_metrics="detailed", **settings) as server:
         for number, body in enumerate(_COMPLETIONS):
-            said[f"completion {number}"] = _answer(server, "/v1/completions", {"prompt": _PROMPT, **body})
+            hashes[f"completion {number}"] = _answer(server, "/v1/completions", {"prompt": _PROMPT, **body})
         for number, body in enumerate(_CHAT):
-            said[f"chat {number}"] = _answer(server, "/v1/chat/completions", {"messages": [{"role": "user", "content": _PROMPT}], **body})
-    return said
+            hashes[f"chat {number}"] = _answer(server, "/v1/chat/completions", {"messages": [{"role": "user", "content": _PROMPT}], **body})
+    return hashes
 
 
 def _answer(server: object, path: str, body: dict[str, JSON]) -> str:

@@ -25,19 +25,19 @@ def differences(frozen: Mapping[str, JSON], now: Mapping[str, JSON]) -> Iterator
         elif name not in frozen:
             yield f"{name}: new"
         else:
-            yield from _between(frozen[name], now[name], name)
+            yield from _compare(frozen[name], now[name], name)
 
 
-def _between(frozen: JSON, now: JSON, where: str) -> Iterator[str]:
+def _compare(frozen: JSON, now: JSON, where: str) -> Iterator[str]:
     if isinstance(frozen, dict) and isinstance(now, dict):
         for key in sorted(frozen.keys() | now.keys()):
             if key in frozen and key in now:
-                yield from _between(frozen[key], now[key], f"{where}.{key}")
+                yield from _compare(frozen[key], now[key], f"{where}.{key}")
             else:
                 yield f"{where}.{key}: {'new' if key in now else 'gone'}"
     elif isinstance(frozen, list) and isinstance(now, list) and len(frozen) == len(now):
         for index, (before, after) in enumerate(zip(frozen, now, strict=True)):
-            yield from _between(before, after, f"{where}[{index}]")
+            yield from _compare(before, after, f"{where}[{index}]")
     elif not _same(frozen, now):
         yield f"{where}: {str(frozen)[:_CUT]!r} -> {str(now)[:_CUT]!r}"
 

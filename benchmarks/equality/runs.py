@@ -36,10 +36,10 @@ def make(folder: Path) -> None:
 
 
 def _make_faulty(folder: Path) -> None:
-    kept = folder.parent / "faults"
+    cells = folder.parent / "faults"
     sensitivity = [sys.executable, "-m", "benchmarks.sensitivity", "--seeds", "1", "--depth", "smoke", "--own", "--keep"]
-    subprocess.run([*sensitivity, f"--folder={kept}"], cwd=ROOT, check=False)
-    for run in sorted((kept / "runs").iterdir()):
+    subprocess.run([*sensitivity, f"--folder={cells}"], cwd=ROOT, check=False)
+    for run in sorted((cells / "runs").iterdir()):
         link = folder / f"faults-{run.name}"
         if (run / "plan.json").exists() and not link.exists():
             link.symlink_to(run.resolve())

@@ -68,7 +68,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=batches.MOST, help="faults that share a run at most")
     parser.add_argument("--healthy", type=int, default=0, metavar="N", help="healthy runs at smoke depth")
     parser.add_argument("--lawful", action="store_true", help="variations of the engine that are no faults")
-    parser.add_argument("--world", choices=[name for name in WORLDS if WORLDS[name]], default="", help="whose numerics all servers have")
+    parser.add_argument(
+        "--world", choices=[name for name in WORLDS if WORLDS[name]], default="", help="numerics of all servers, by name (default: exact)"
+    )
     parser.add_argument("--folder", type=Path, help="of the cells and the runs (default: .specdec/sensitivity, and one for each world)")
     parser.add_argument("--own", action="store_true", help="ask only the families that should find a fault, where none was asked yet")
     parser.add_argument("--keep", action="store_true", help="keep what was captured, some 10 MB a cell: other judges can judge it again")

@@ -97,7 +97,7 @@ def _which(one: Cell | GreenRun) -> tuple[str, int, str]:
 
 
 def page(cells: Sequence[Cell], runs: Sequence[GreenRun], environment: Mapping[str, str], *, world: str = "") -> str:
-    """Return docs/sensitivity.md, or the page of a ``world`` whose numbers are not exact."""
+    """Return docs/sensitivity.md, or the same page of a ``world`` with noisy numerics."""
     head = [
         f"# Sensitivity: which suite finds which fault{f' in the world {world}' if world else ''}",
         "",

@@ -76,7 +76,7 @@ def extended(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], 
 
 def repeated(workload: Workload, round_: int) -> Workload:
     """Return what ``workload`` sends in a round in which it is asked again."""
-    requests = tuple(request.opened_by(f"Part {round_}.") for request in workload.requests)
+    requests = tuple(request.with_prefix(f"Part {round_}.") for request in workload.requests)
     return replace(workload, name=f"{workload.name}.more{round_}", requests=requests)
 
 

@@ -54,7 +54,7 @@ def examine(arm: ArmServer, request: Request, sent: TimedAnswer, again: Callable
             return later
         if later.answer.ok:
             return replace(later, refusal=sent) if is_refusal else replace(sent, denial=f"{_words(request, sent)}, and an answer later")
-    return _held_against_one_token(arm, request, sent, is_refusal=is_refusal)
+    return _compare_with_one_token(arm, request, sent, is_refusal=is_refusal)
 
 
 def _is_refusal(arm: ArmServer, request: Request, sent: TimedAnswer) -> bool:
@@ -62,19 +62,19 @@ def _is_refusal(arm: ArmServer, request: Request, sent: TimedAnswer) -> bool:
     return sent.answer.refused and not (sent.answer.status in _NO_ROUTE and request.route in arm.answered)
 
 
-def _held_against_one_token(arm: ArmServer, request: Request, sent: TimedAnswer, *, is_refusal: bool) -> TimedAnswer:
+def _compare_with_one_token(arm: ArmServer, request: Request, sent: TimedAnswer, *, is_refusal: bool) -> TimedAnswer:
     """Ask for the one token that the server gave at its boot: a server that refuses this too answers nobody."""
     one = _ask(arm, ONE_TOKEN, sent)
     if one.ending is not None:
         return one
     if one.answer.ok:
         if is_refusal:
-            return sent if request.route is ONE_TOKEN.route else _held_against_its_route(arm, request, sent)
+            return sent if request.route is ONE_TOKEN.route else _compare_with_plain(arm, request, sent)
         return replace(sent, denial=f"{_words(request, sent)}, twice, while other requests are answered")
     return _lost(arm, request, sent, one)
 
 
-def _held_against_its_route(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
+def _compare_with_plain(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
     """Ask for something plain on the same route: where it is refused too, the request's own fields are not what was refused."""
     plain = _ask(arm, arm.answered.get(request.route, _PLAIN_CHAT), sent)
     if plain.ending is FailureKind.DIED:

@@ -76,7 +76,8 @@ def has_unexplained(directory: RunDirectory, plan: Plan) -> bool:
     findings = _findings(directory, plan)
     answers = (transcripts.read(directory, arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms)
     return any(
-        transcript is not None and (_is_unexplained(transcript, findings) or _is_out(directory, plan, transcript)) for transcript in answers
+        transcript is not None and (_is_unexplained(transcript, findings) or _has_lost_a_route(directory, plan, transcript))
+        for transcript in answers
     )
 
 
@@ -121,10 +122,10 @@ def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, findings
         return False
     if transcript is None or transcript.digest != plan.workload(name).digest:
         return False
-    return not (_is_unexplained(transcript, findings) or _is_out(directory, plan, transcript))
+    return not (_is_unexplained(transcript, findings) or _has_lost_a_route(directory, plan, transcript))
 
 
-def _is_out(directory: RunDirectory, plan: Plan, transcript: Transcript) -> bool:
+def _has_lost_a_route(directory: RunDirectory, plan: Plan, transcript: Transcript) -> bool:
     """Whether a route that answered another arm answered nothing here, as behind a proxy in front of one server."""
     if not transcript.silent_routes:
         return False

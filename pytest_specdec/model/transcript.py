@@ -425,7 +425,7 @@ class Transcript:
     uncounted: str = ""
     """What an attached server answered and did not count, where nothing shows who did; empty elsewhere."""
     silent_routes: tuple[Route, ...] = ()
-    """Routes whose requests were refused and on which not even a plain one was answered: an engine without it, or an outage."""
+    """Routes that refused every request, a plain one too: the engine lacks them, or they were down."""
     limited: int = 0
     """Times that a request was refused with a 429, too many requests, and sent again."""
     client: ClientLoad | None = None

@@ -69,7 +69,7 @@ class Route(StrEnum):
 
 _PROMPTING = {"prompt", "messages", "tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt"}
 """Fields that make the prompt, together with the route."""
-_OPENED = {"prompt", "messages"}
+_PREFIXED = {"prompt", "messages"}
 _NEUTRAL = {
     *("prompt", "messages", "chat_template_kwargs", "reasoning_effort", "max_tokens", "max_completion_tokens"),
     *("temperature", "top_p", "seed", "logprobs", "top_logprobs"),
@@ -143,23 +143,25 @@ class Request:
         body = {name: value for name, value in self.body.items() if name != "seed"}
         return json.dumps([self.route, body], sort_keys=True)
 
-    def opened_by(self, line: str) -> Request:
+    def with_prefix(self, line: str) -> Request:
         """Return the same with ``line`` before its prompt, so that no token of it stands after the same prefix again.
 
         A prompt of token ids begins with its first one twice.
         """
-        return replace(self, body={**self.body, **{name: _opened(value, line) for name, value in self.body.items() if name in _OPENED}})
+        return replace(
+            self, body={**self.body, **{name: _with_prefix(value, line) for name, value in self.body.items() if name in _PREFIXED}}
+        )
 
 
-def _opened(prompt: JSON, line: str) -> JSON:
-    """Return a prompt, messages or the content of one behind ``line``; what else there is unchanged."""
+def _with_prefix(prompt: JSON, line: str) -> JSON:
+    """Return a prompt, messages or one message with ``line`` before the text; anything else unchanged."""
     if isinstance(prompt, str):
         return f"{line}\n\n{prompt}"
     if isinstance(prompt, dict):
-        return {**prompt, **{name: _opened(value, line) for name, value in prompt.items() if name in {"content", "text"}}}
+        return {**prompt, **{name: _with_prefix(value, line) for name, value in prompt.items() if name in {"content", "text"}}}
     if isinstance(prompt, list) and prompt:
         first = prompt[0]
-        return [first, *prompt] if isinstance(first, int) else [_opened(first, line), *prompt[1:]]
+        return [first, *prompt] if isinstance(first, int) else [_with_prefix(first, line), *prompt[1:]]
     return prompt
 
 

@@ -213,7 +213,7 @@ def hand_on(waiting, seconds=5.0):
 
 
 def test_no_arm_waits_for_a_baseline_that_is_never_probed():
-    """As beside one that did not come up, or whose access was lost, where another server scores: no deadline ends the wait."""
+    """The baseline did not boot, or lost its access, while another server scores: nothing else would end the wait."""
     _, waiting = scorer_queue(probed=False)
     assert not hand_on(waiting).is_alive()
 

@@ -21,7 +21,7 @@ GATE = Gate(figure=VERIFY_NOISE, at_most=3.0, source="mine.yaml:4 gates.verify_n
 
 
 def draws(times, *, log_sd=0.0, scorer=0.0, answers=32, jumps=0, seed=1):
-    """Answers of 64 tokens, each with a noise scale of its own about ``times`` decode's, beside a scorer whose noise is ``scorer``."""
+    """Return answers of 64 tokens; each has its own noise scale, about ``times`` that of decode, and the scorer adds ``scorer``."""
     random = np.random.default_rng(seed)
     scales = NOISE * times * np.exp(log_sd * random.standard_normal(answers))
     deltas = scales[:, None] * random.standard_normal((answers, 64)) + scorer * random.standard_normal((answers, 64))
@@ -71,7 +71,7 @@ def test_a_red_gate_says_what_was_found_what_is_allowed_and_where():
 
 
 def test_noise_that_an_answers_tokens_share_counts_once():
-    """Kernels exactly at the gate, whose answers differ in their noise: as independent tokens they were surely above it."""
+    """The kernel is exactly at the gate, and its answers differ in noise: a test of independent tokens called it above."""
     given = run(3.0, GATE, decode=draws(1.0, log_sd=0.5, seed=2944))
     verdict = greedy.judge(replace(given, verify_calibration=draws(3.0, log_sd=0.5, seed=3944)))
     assert verdict.figures["gated_verify_noise"] > 3.6, "far above the gate, by chance"

@@ -86,7 +86,7 @@ def test_a_wave_falls_apart_only_where_it_has_seeded_and_unseeded_draws():
 
 
 @pytest.mark.parametrize(
-    "body, opened",
+    "body, prefixed",
     [
         ({"prompt": "Once", "n": 2}, {"prompt": "Part 1.\n\nOnce", "n": 2}),
         ({"prompt": [5, 6]}, {"prompt": [5, 5, 6]}),
@@ -101,6 +101,6 @@ def test_a_wave_falls_apart_only_where_it_has_seeded_and_unseeded_draws():
         ({"prompt": ""}, {"prompt": "Part 1.\n\n"}),
     ],
 )
-def test_a_line_before_the_prompt_changes_nothing_else(body, opened):
+def test_a_line_before_the_prompt_changes_nothing_else(body, prefixed):
     request = Request(id="r", route=Route.COMPLETIONS, body=body)
-    assert request.opened_by("Part 1.") == dataclasses.replace(request, body=opened)
+    assert request.with_prefix("Part 1.") == dataclasses.replace(request, body=prefixed)
