@@ -327,4 +327,4 @@ def test_other_variants_answers_are_read_where_a_route_of_the_pair_was_silent(ru
     verdict = refusal(given)
     assert ("access to v was lost" in verdict.headline if verdict else False) == bool(silent)
     for each in (given.speculative, given.baseline, given.control):
-        assert remaining._is_out(run, plan, each) == (each.arm in silent), each.arm
+        assert remaining._has_lost_a_route(run, plan, each) == (each.arm in silent), each.arm
