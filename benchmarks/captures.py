@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import planner, runner
 from pytest_specdec.config import load, variables
-from pytest_specdec.files import captured
 from pytest_specdec.files import captured as stored
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.judge import sampling
@@ -87,9 +86,8 @@ def _captured(folder: Path, named: Path | None, requests: int) -> list[Captured]
     directory = RunDirectory.create(folder / "run")
     status = runner.record(config, plan, directory, deadline_s=None, tell=lambda _: None)
     assert not status.missing, status.missing
-    known = captured.read_calibration(directory, plan)
-    verify = {pair.name: captured.read_calibration(directory, plan, pair.name) for pair in plan.pairs}
-    return [stored.read(directory, plan, each, (), known, verify_calibration=verify[each.pair]) for each in plan.judgements]
+    calibrations = {pair.name: stored.read_calibrations(directory, plan, pair.name) for pair in plan.pairs}
+    return [stored.read(directory, plan, each, (), calibrations[each.pair]) for each in plan.judgements]
 
 
 def parts(whole: Captured, captures: int, requests: int) -> Iterator[Captured]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from benchmarks.worlds.language import Hashes, Logits
 
-__all__ = ["WORLDS", "Boot", "Kernel", "World"]
+__all__ = ["WORLDS", "BaselineBoots", "Boot", "Kernel", "World"]
 
 
 class Kernel(StrEnum):
@@ -36,6 +36,14 @@ class Tail(StrEnum):
     NORMAL = "normal"
     LOGIT_T3 = "Student t, 3 degrees, on every logit"
     POSITION_T3 = "normal, with a scale for every position from Student t, 3 degrees"
+
+
+class BaselineBoots(StrEnum):
+    """Which boots the baseline has, and which of them scores."""
+
+    IN_TURN = "the last of two scores"
+    SIDE_BY_SIDE = "the first of two scores"
+    ATTACHED = "one server is asked twice and scores"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +71,7 @@ class World:
     tilt: Mapping[Kernel, float] | None = None
     """Powers that kernels take the distribution to."""
     single_precision: bool = False
+    boots: BaselineBoots = BaselineBoots.IN_TURN
 
     def noise_of(self, kernel: Kernel) -> float:
         """Return the scale of what is drawn anew at every call of ``kernel``."""
@@ -88,6 +97,8 @@ WORLDS: Final = {
         World(name="rep1e-4", noise=_JUMPS, jump_rate=1e-4, jumps_recur=True),
         World(name="rep1e-3", noise=_JUMPS, jump_rate=1e-3, jumps_recur=True),
         World(name="boot.1", noise=0.02, per_boot=0.1),
+        World(name="boot.1-side", noise=0.02, per_boot=0.1, boots=BaselineBoots.SIDE_BY_SIDE),
+        World(name="boot.1-attached", noise=0.02, per_boot=0.1, boots=BaselineBoots.ATTACHED),
         World(name="tok.03", noise=0.01, per_token=0.03),
         World(name="bf16.03", noise=0.03, grid=True),
         World(name="bf16.06", noise=0.06, grid=True),

@@ -13,10 +13,10 @@ import numpy as np
 from benchmarks.worlds.arms import ArmAnswers, answer, draft_scores, scores
 from benchmarks.worlds.asking import simulable
 from benchmarks.worlds.language import VOCABULARY
-from benchmarks.worlds.numerics import WORLDS, Boot
+from benchmarks.worlds.numerics import WORLDS, BaselineBoots, Boot
 from benchmarks.worlds.server import CORRECT, K
 from pytest_specdec.capture.extension import repeated
-from pytest_specdec.model.captured import Capabilities, Captured
+from pytest_specdec.model.captured import Capabilities, Captured, ReportedDraws
 from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.pair import BASELINE, CONTROL, Draft, DraftKind, DraftSampling, Pair, Variant
 from pytest_specdec.model.workload import Depth, Family
@@ -39,6 +39,11 @@ PAIR: Final = Pair(
     model="made-up",
     variant=Variant(name=VARIANT, draft=Draft(kind=DraftKind.MODEL, tokens=K, model="draft", sampling=DraftSampling.PROBABILISTIC)),
 )
+_SCORED_BY: Final = {
+    BaselineBoots.IN_TURN: (CONTROL,),
+    BaselineBoots.SIDE_BY_SIDE: (BASELINE,),
+    BaselineBoots.ATTACHED: (BASELINE, CONTROL),
+}
 _PLAIN: Final = frozenset({"prompt", "messages", "max_tokens", "temperature", "top_p", "ignore_eos", "logprobs", "top_logprobs"})
 
 
@@ -94,6 +99,9 @@ class Run:
         self.pair = replace(PAIR, variant=replace(PAIR.variant, draft=replace(PAIR.variant.draft, sampling=draft)))
         root = zlib.crc32(f"{world.name} {seed}".encode())
         self.baseline, self.variant, self.control, self.drafter = (Boot(world, number, root) for number in range(4))
+        if world.boots is BaselineBoots.ATTACHED:
+            self.control = self.baseline
+        self.scored_by = _SCORED_BY[world.boots]
         self._answers: dict[str, tuple[ArmAnswers, ...]] = {}
 
     def captured(self, name: str, *, rounds: int = 0) -> Captured:
@@ -116,7 +124,10 @@ class Run:
             scores=self._scores(workload, arms),
             draft_scores=self._draft_scores(workload, arms),
             calibration=self.calibration,
+            same_boot_calibration=self.same_boot_calibration,
             verify_calibration=self.verify_calibration,
+            scored_by=self.scored_by,
+            within_one_boot=self.world.boots is BaselineBoots.ATTACHED,
             capabilities=dict.fromkeys(by_arm, self._capabilities),
             alpha=FAMILIES[cell.family].alpha(1),
         )
@@ -126,20 +137,30 @@ class Run:
         return Capabilities(vocabulary=VOCABULARY, single_precision=self.world.single_precision)
 
     @cached_property
-    def calibration(self) -> tuple[tuple[float, Position], ...]:
-        """What the baseline reports of plain draws at temperature 1, each with its score."""
-        return self._calibrated(BASELINE, self.baseline)
+    def calibration(self) -> ReportedDraws:
+        """What the boot of the baseline that scores nothing reports of plain draws at temperature 1, each with its score."""
+        return self._calibrated(*((CONTROL, self.control) if self.scored_by == (BASELINE,) else (BASELINE, self.baseline)))
 
     @cached_property
-    def verify_calibration(self) -> tuple[tuple[float, Position], ...]:
+    def same_boot_calibration(self) -> ReportedDraws:
+        """The same of the boot that scores, where there is another."""
+        return self._calibrated(self.scored_by[0], self.scorer) if len(self.scored_by) == 1 else ReportedDraws()
+
+    @property
+    def scorer(self) -> Boot:
+        """The boot of the baseline that scores."""
+        return self.control if CONTROL in self.scored_by else self.baseline
+
+    @cached_property
+    def verify_calibration(self) -> ReportedDraws:
         """The same of the variant, whose verify kernel computes it."""
         return self._calibrated(VARIANT, self.variant, speculates=True)
 
-    def _calibrated(self, arm: str, boot: Boot, *, speculates: bool = False) -> tuple[tuple[float, Position], ...]:
+    def _calibrated(self, arm: str, boot: Boot, *, speculates: bool = False) -> ReportedDraws:
         workload = plain_draws(Depth.STANDARD)
         answers = answer(arm, workload, boot, self._random(workload.name, arm), speculates=speculates)
-        scored = scores(answers, self.control, self._random(workload.name, f"score of {arm}"), top_tokens=workload.top_tokens)
-        return tuple(pair for score in scored for pair in zip(answers.reported[score.key], score.positions, strict=True))
+        scored = scores(answers, self.scorer, self._random(workload.name, f"score of {arm}"), top_tokens=workload.top_tokens)
+        return ReportedDraws(answers=tuple(tuple(zip(answers.reported[score.key], score.positions, strict=True)) for score in scored))
 
     def reported(self, name: str) -> Mapping[str, tuple[tuple[float, Position], ...]]:
         """Return by arm what it computed of its own tokens in the cell ``name``, each with its score, whether or not it was asked for."""
@@ -180,7 +201,7 @@ class Run:
             return {}
         return {
             each.transcript.arm: scores(
-                each, self.control, self._random(workload.name, f"score of {each.transcript.arm}"), top_tokens=workload.top_tokens
+                each, self.scorer, self._random(workload.name, f"score of {each.transcript.arm}"), top_tokens=workload.top_tokens
             )
             for each in arms
         }

@@ -74,9 +74,10 @@ def layout(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, p
 
 
 def calibrated(planned: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    """Give the boots; the first baseline boot and the variants answer the calibration too, scored with all its top tokens.
+    """Give the boots; those of the baseline and the first of each variant answer the calibration too, scored with all its top tokens.
 
-    The variants report what their verify kernel computes, the baseline what decodes one token at a time.
+    The variants report what their verify kernel computes, the baseline what decodes one token at a time: one of its boots is scored by the
+    other and one by itself, and the difference is what a boot keeps.
     """
     boots = tuple(planned)
     arms = [arm for boot in boots if _is_calibrated(boot) for arm in boot.arms]
@@ -88,7 +89,7 @@ def calibrated(planned: Iterable[Boot], calibration: Sequence[Workload], workloa
 
 
 def _is_calibrated(boot: Boot) -> bool:
-    return BASELINE in boot.arms or boot.role is Role.VARIANT
+    return boot.role in {Role.BASELINE, Role.CONTROL, Role.VARIANT}
 
 
 def timed_apart(planned: Sequence[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:

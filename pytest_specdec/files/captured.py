@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import grammar_masks, run_documents, server_failures, transcripts
-from pytest_specdec.model.captured import BootBlock, Captured, ReportedDraws
+from pytest_specdec.model.captured import BootBlock, Calibrations, Captured, ReportedDraws
 from pytest_specdec.model.captured_run import CapturedRun, joined
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.plan import Placement, Role
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Judgement, Plan
     from pytest_specdec.model.transcript import Position, Score, ServerFailure, Transcript
 
-__all__ = ["MOST_TOKENS", "read", "read_calibration", "read_run"]
+__all__ = ["MOST_TOKENS", "read", "read_calibration", "read_calibrations", "read_run"]
 
 _AGAIN = "capture again, or restore the files that the capture wrote"
 
@@ -36,19 +36,34 @@ MOST_TOKENS = 8192
 def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> ReportedDraws:
     """Return log-probabilities that ``arms`` reported of plain draws at temperature 1, with the scored positions.
 
-    By default the arms are baseline and control. Where the plan has a calibration nothing else is read, so that the noise is the same
-    whichever tests are selected; elsewhere any such draw counts. Only such draws report the scored distribution both before and after
-    processing, and a token drawn cold is selected by the noise. Empty where none are reported. A file that cannot be read is skipped:
-    its own judgement reports the error.
+    By default the arms are baseline and control, without the one that scored itself where there is another. Where the plan has a
+    calibration nothing else is read, so that the noise is the same whichever tests are selected; elsewhere any such draw counts. Only such
+    draws report the scored distribution both before and after processing, and a token drawn cold is selected by the noise. Empty where
+    none are reported. A file that cannot be read is skipped: its own judgement reports the error.
     """
     answers: list[tuple[tuple[float, Position], ...]] = []
     room = MOST_TOKENS
-    for answer in _answers(directory, plan, arms or (BASELINE, CONTROL)):
+    for answer in _answers(directory, plan, arms or _of_another_boot(plan)):
         answers.append(answer[:room])
         room -= len(answers[-1])
         if not room:
             break
     return ReportedDraws(answers=tuple(answers))
+
+
+def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibrations:
+    """Return what the judges of ``pair`` see of the calibration."""
+    own = tuple(arm for arm in plan.scored_by if arm not in _of_another_boot(plan))
+    return Calibrations(
+        decode=read_calibration(directory, plan) or read_calibration(directory, plan, BASELINE, CONTROL),
+        same_boot=read_calibration(directory, plan, *own) if own else ReportedDraws(),
+        verify=read_calibration(directory, plan, pair),
+    )
+
+
+def _of_another_boot(plan: Plan) -> tuple[str, ...]:
+    """Return the baseline's arms of another boot than the one that scores, as the variant is; both where there is no other."""
+    return tuple(arm for arm in (BASELINE, CONTROL) if arm not in plan.scored_by) or (BASELINE, CONTROL)
 
 
 def _answers(directory: RunDirectory, plan: Plan, arms: Sequence[str]) -> Iterator[tuple[tuple[float, Position], ...]]:
@@ -80,9 +95,8 @@ def read(
     plan: Plan,
     judgement: Judgement,
     gates: tuple[Gate, ...],
-    calibration: ReportedDraws = ReportedDraws(),  # noqa: B008 - frozen
+    calibrations: Calibrations = Calibrations(),  # noqa: B008 - frozen
     *,
-    verify_calibration: ReportedDraws = ReportedDraws(),  # noqa: B008 - frozen
     slo: Slo | None = None,
 ) -> Captured:
     """Return all that the run holds for one judgement; the calibrations are those of the whole run, ``slo`` that of its config.
@@ -110,15 +124,14 @@ def read(
         speculative=speculative,
         beside=runs[0].beside(),
         further=tuple(runs[0].further(judgement.pair)),
-        repeats=tuple(
-            read(directory, plan, replace(judgement, workload=name), gates, calibration, verify_calibration=verify_calibration)
-            for name in _repeats(plan, judgement)
-        ),
+        repeats=tuple(read(directory, plan, replace(judgement, workload=name), gates, calibrations) for name in _repeats(plan, judgement)),
         scores={arm: tuple(score for run in runs for score in run.scores(arm)) for arm in scored},
         draft_scores={arm: tuple(score for by_arm in drafts for score in by_arm.get(arm, ())) for arm in drafts[0]},
         grammar_masks={arm: known for arm, known in masks.items() if known is not None},
-        calibration=calibration,
-        verify_calibration=verify_calibration,
+        calibration=calibrations.decode,
+        same_boot_calibration=calibrations.same_boot,
+        verify_calibration=calibrations.verify,
+        scored_by=plan.scored_by,
         capabilities=run_documents.read_capabilities(directory),
         alpha=judgement.alpha,
         failures=server_failures.read(directory, plan, judgement.pair),

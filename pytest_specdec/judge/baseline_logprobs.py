@@ -14,7 +14,7 @@ from pytest_specdec.judge.verdicts import quoted, say
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
-from pytest_specdec.stats.noise_comparison import EXACT, HALF_PRECISION, SINGLE_PRECISION, jump_limit, lawful_factor, scale
+from pytest_specdec.stats.noise_comparison import EXACT, jump_limit, lawful_factor, lawful_floor, scale
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -192,7 +192,7 @@ def _peers(captured: Captured) -> _Peers:
     known = captured.capabilities.get(BASELINE)
     single = known is not None and known.single_precision
     noise = scale([distance**2 for distance in distances])
-    limit = jump_limit(noise, SINGLE_PRECISION if single else HALF_PRECISION)
+    limit = jump_limit(noise, lawful_floor(single_precision=single, one_boot=captured.one_boot))
     return _Peers(
         tokens=len(distances),
         noise=noise,

@@ -25,12 +25,11 @@ from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.logprob_noise import squares
 from pytest_specdec.stats.noise_comparison import (
     EXACT,
-    HALF_PRECISION,
-    SINGLE_PRECISION,
     TOLERATED,
     LogprobSample,
     compare,
     detectable,
+    lawful_floor,
 )
 from pytest_specdec.stats.request_params import sampling_params
 from pytest_specdec.stats.token_distribution import raw_distribution, requested
@@ -204,8 +203,9 @@ class _LogprobAnalysis:
 def judge(captured: Captured) -> Verdict:
     """Return whether the reported log-probabilities lie as near to teacher forcing as those of the baseline's other boots.
 
-    FAIL where their noise exceeds four times the baseline's and what is lawful anywhere (.01 nats in single, .05 in half precision), and
-    where more tokens of probability .02 to .98 are off by half a nat and more than the baseline's: two tests, each at ``captured.alpha``.
+    FAIL where their noise exceeds four times the baseline's and what is lawful anywhere (.01 nats in single, .05 in half precision, .15
+    where one boot of the baseline answered and scored), and where more tokens of probability .02 to .98 are off by half a nat and more
+    than the baseline's: two tests, each at ``captured.alpha``.
     One such token fails only where the run has shown that its servers do not jump, or is off by 20 nats. FAIL where asked-for
     log-probabilities are missing or do not match the tokens. INCONCLUSIVE for few tokens, and where the engine gives no scores.
     Lists of most probable tokens must hold what was asked for, in order. Where a workload is not scored, the values that the baseline
@@ -235,9 +235,10 @@ def _compared(captured: Captured) -> Verdict:
 
 
 def _peer(captured: Captured) -> ReportedLogprobs:
-    """Return what the baseline reported, else what the control did: the baseline's were scored by another boot too, as the variant's."""
-    baseline = reported(captured, BASELINE)
-    return baseline if baseline.tokens or captured.is_control or captured.control is None else reported(captured, CONTROL)
+    """Return what the boot of the baseline reported that another one scored, as it did the variant's, else what its other boot did."""
+    boots = [BASELINE, *([] if captured.is_control or captured.control is None else [CONTROL])]
+    first, *others = (reported(captured, arm) for arm in sorted(boots, key=lambda arm: arm in captured.scored_by))
+    return next((each for each in (first, *others) if each.tokens), first)
 
 
 def _analysis(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogprobs) -> _LogprobAnalysis:
@@ -247,12 +248,19 @@ def _analysis(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogpr
     distances = (*baseline.distances, *calibration)
     comparison = compare(
         LogprobSample(squares=arm.squares, distances=arm.distances),
-        LogprobSample(squares=baseline.squares, distances=distances),
-        SINGLE_PRECISION if single else HALF_PRECISION,
+        LogprobSample(squares=_squares_of_two_boots(captured, baseline), distances=distances),
+        lawful_floor(single_precision=single, one_boot=captured.one_boot),
     )
     return _LogprobAnalysis(
         arm=arm, baseline=baseline, comparison=comparison, alpha=captured.alpha, exact=single and max(distances, default=0.0) <= EXACT
     )
+
+
+def _squares_of_two_boots(captured: Captured, baseline: ReportedLogprobs) -> Sequence[float]:
+    """Return the baseline's, or those of the calibration where the baseline scored itself and the judged control was scored by it."""
+    if not captured.is_control or captured.scored_by != (baseline.arm,) or not _calibration(captured):
+        return baseline.squares
+    return squares((value - position.logprob, position) for value, position in captured.calibration if not isnan(position.logprob))
 
 
 def _calibration(captured: Captured) -> tuple[float, ...]:

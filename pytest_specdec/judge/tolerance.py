@@ -16,7 +16,7 @@ from pytest_specdec.stats.excess import EventCount
 from pytest_specdec.stats.jumps import JUMP_RATE
 from pytest_specdec.stats.logprob_noise import NORMAL_UP_TO, Calibration, calibrate
 from pytest_specdec.stats.near_ties import HALF_PRECISION, SINGLE_PRECISION, UNSEEN, FlipNoise, sigma_of
-from pytest_specdec.stats.noise import EXACT, ROUNDING, KernelNoise, kernel_noise
+from pytest_specdec.stats.noise import EXACT, ROUNDING, BootNoise, KernelNoise, answer_scales, boot_noise, kernel_noise
 from pytest_specdec.stats.request_params import penalties
 
 if TYPE_CHECKING:
@@ -97,6 +97,8 @@ class Tolerance:
     own_events: int
     """Those of the baseline's own boots alone."""
     own_tokens: int
+    kept: BootNoise | None = None
+    """What a boot of the baseline keeps; None where that is not seen."""
     open_at: float = OPEN_AT
     """Evidence from which a count is left open."""
 
@@ -173,6 +175,7 @@ def allowed(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
         peer_tokens=len(gaps) + beyond.tokens,
         own_events=own,
         own_tokens=len(gaps),
+        kept=boot_noise(answer_scales(captured.calibration.answers), answer_scales(captured.same_boot_calibration.answers)),
         open_at=REPEAT_AT if captured.repeatable else OPEN_AT,
     )
 
@@ -186,13 +189,19 @@ def describe_noise(tolerance: Tolerance) -> str:
 
 
 def describe_jumps(tolerance: Tolerance) -> str:
-    """Return in words how rarely tokens of the baseline lie beyond the tolerance, and how noisy the verify kernel is."""
+    """Return in words how rarely tokens of the baseline lie beyond the tolerance, what boots keep, and how noisy the verify kernel is."""
     if tolerance.exact:
         jumps = "the servers do not jump: one token beyond the tolerance is proof"
     else:
         jumps = f"at most 1 token in {1.0 / tolerance.chance:,.0f} jumps beyond the tolerance (99%)"
     kernel = f"; the verify kernel is {tolerance.verify_factor:.1f} times as noisy as decode" if tolerance.verify_factor > 1.0 else ""
-    return jumps + kernel
+    kept = (
+        f"; {tolerance.kept.call:.3g} nats between calls of one boot, and a boot keeps {tolerance.kept.kept:.3g} "
+        f"({tolerance.kept.low:.3g} to {tolerance.kept.high:.3g} at 99%, from two boots of the baseline)"
+        if tolerance.kept
+        else ""
+    )
+    return jumps + kept + kernel
 
 
 def _is_exact(captured: Captured, calibration: Calibration, decode: KernelNoise) -> bool:

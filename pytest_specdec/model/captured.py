@@ -9,13 +9,23 @@ from itertools import chain
 
 from pytest_specdec.model.baseline import Gate, Slo
 from pytest_specdec.model.grammar_mask import GrammarMasks
-from pytest_specdec.model.pair import BASELINE, SCORER, Pair
+from pytest_specdec.model.pair import BASELINE, CONTROL, SCORER, Pair
 from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.model.transcript import Position, Score, ScoringRoute, Stream, Transcript
 from pytest_specdec.model.verdict import Verdict
 from pytest_specdec.model.workload import Family, Workload
 
-__all__ = ["CHAT_ROUTE", "BootBlock", "Capabilities", "Captured", "FeatureSupport", "ReportedDraws", "UnexplainedFailures", "scoring"]
+__all__ = [
+    "CHAT_ROUTE",
+    "BootBlock",
+    "Calibrations",
+    "Capabilities",
+    "Captured",
+    "FeatureSupport",
+    "ReportedDraws",
+    "UnexplainedFailures",
+    "scoring",
+]
 
 
 class FeatureSupport(StrEnum):
@@ -136,6 +146,15 @@ class ReportedDraws:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrations:
+    """What the calibration of a run shows to one pair's judges."""
+
+    decode: ReportedDraws = ReportedDraws()
+    same_boot: ReportedDraws = ReportedDraws()
+    verify: ReportedDraws = ReportedDraws()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
     """One pair's answers to one workload, with everything known about them."""
 
@@ -161,9 +180,14 @@ class Captured:
     grammar_masks: Mapping[str, GrammarMasks] = field(default_factory=dict)
     """What llguidance allows along the tokens of each arm; empty where the servers enforce grammars through another backend."""
     calibration: ReportedDraws = ReportedDraws()
-    """Log-probabilities that the baseline's boots reported of plain draws at temperature 1, over the whole run, each with its score."""
+    """Log-probabilities that the baseline reported of plain draws at temperature 1, over the whole run, each with its score by another
+    boot; where no other boot scores, by its own."""
+    same_boot_calibration: ReportedDraws = ReportedDraws()
+    """The same of the boot that scored: what a boot keeps is in neither or in both. Empty where no boot of the baseline scored."""
     verify_calibration: ReportedDraws = ReportedDraws()
     """The same of the variant: what its verify kernel reports. Empty for the control, which does not speculate."""
+    scored_by: tuple[str, ...] = (CONTROL,)
+    """The baseline's arms whose own boot scored."""
     capabilities: Mapping[str, Capabilities] = field(default_factory=dict)
     """By arm."""
     alpha: float = 1e-3
@@ -192,6 +216,11 @@ class Captured:
         return replace(
             self, speculative=self.control, further=(), repeats=again, verify_calibration=ReportedDraws(), is_control=True, on_verdict=None
         )
+
+    @property
+    def one_boot(self) -> bool:
+        """Whether one boot of the baseline answered as both of its arms and scored: nothing shows how boots vary."""
+        return {BASELINE, CONTROL} <= set(self.scored_by)
 
     @property
     def scoring(self) -> Capabilities | None:

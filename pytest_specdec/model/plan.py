@@ -192,6 +192,12 @@ class Plan:
         """Whether the baseline is attached: its control is then the same server asked again, and nothing shows how boots vary."""
         return any(boot.attached for boot in self.boots if boot.role in {Role.BASELINE, Role.CONTROL})
 
+    @property
+    def scored_by(self) -> tuple[str, ...]:
+        """The baseline's arms whose own server scores; none where a server of its own does, and where nothing is scored."""
+        scoring = [boot for boot in self.boots if boot.scores and boot.role in {Role.BASELINE, Role.CONTROL}]
+        return tuple(arm for boot in scoring for arm in ((BASELINE, CONTROL) if self.within_one_boot else boot.arms))
+
     def workload(self, name: str) -> Workload:
         """Return the workload called ``name``; KeyError without one."""
         return {workload.name: workload for workload in self.workloads}[name]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.baseline import Gate
-    from pytest_specdec.model.captured import ReportedDraws
+    from pytest_specdec.model.captured import Calibrations
     from pytest_specdec.model.families import FamilyRow
     from pytest_specdec.model.pair import Pair
     from pytest_specdec.model.plan import Judgement, Plan
@@ -65,7 +65,7 @@ class RunState:
         self._plan = plan
         self._outside: tuple[FamilyRow, ...] | None = None
         self._gates: tuple[Gate, ...] | None = None
-        self._calibrations: dict[tuple[str, ...], ReportedDraws] = {}
+        self._calibrations: dict[str, Calibrations] = {}
 
     @property
     def pair_names(self) -> tuple[str, ...]:
@@ -137,11 +137,11 @@ class RunState:
             self._gates = (*self.config.gates, *baselines.gates(folder, self.plan.config, environment))
         return self._gates
 
-    def calibration(self, *arms: str) -> ReportedDraws:
-        """Return what ``arms`` reported of plain draws, beside the scores; by default the baseline's boots."""
-        if arms not in self._calibrations:
-            self._calibrations[arms] = captured.read_calibration(self.directory, self.plan, *arms)
-        return self._calibrations[arms]
+    def calibrations(self, pair: str) -> Calibrations:
+        """Return what the judges of ``pair`` see of the calibration."""
+        if pair not in self._calibrations:
+            self._calibrations[pair] = captured.read_calibrations(self.directory, self.plan, pair)
+        return self._calibrations[pair]
 
     def pair(self, name: str) -> Pair:
         """Return the pair called ``name``."""

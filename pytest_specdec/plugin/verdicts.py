@@ -91,8 +91,7 @@ def captured(item: pytest.Item, pair: Pair) -> Captured:
 
 
 def _stored(run: RunState, judgement: Judgement) -> Captured:
-    known, verify = run.calibration(), run.calibration(judgement.pair)
-    return stored.read(run.directory, run.plan, judgement, run.gates, known, verify_calibration=verify, slo=run.config.slo)
+    return stored.read(run.directory, run.plan, judgement, run.gates, run.calibrations(judgement.pair), slo=run.config.slo)
 
 
 def captured_run(item: pytest.Item, pair: Pair) -> CapturedRun:

@@ -23,7 +23,18 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Position
     from pytest_specdec.stats.token_distribution import Floats
 
-__all__ = ["EXACT", "ROUNDING", "JumpCount", "KernelNoise", "NoiseRatio", "answer_scales", "kernel_noise", "noise_ratio"]
+__all__ = [
+    "EXACT",
+    "ROUNDING",
+    "BootNoise",
+    "JumpCount",
+    "KernelNoise",
+    "NoiseRatio",
+    "answer_scales",
+    "boot_noise",
+    "kernel_noise",
+    "noise_ratio",
+]
 
 EXACT = 0.01
 """Nats: differences up to here are rounding of float32, or of what a server prints; half precision shows ten times as much."""
@@ -31,6 +42,8 @@ ROUNDING = EXACT / 8.0
 """Nats: a kernel's noise up to here is rounding, and no ratio is taken of it."""
 _ENOUGH = 200
 """Least tokens for a scale, and for a claim that a server is exact."""
+_BOOT_ERROR = 0.01
+"""Chance that what a boot keeps lies below its lower limit, and above the higher one."""
 _ENOUGH_OF_AN_ANSWER = 16
 """Least tokens for the scale of one answer."""
 
@@ -114,12 +127,14 @@ class NoiseRatio:
     ratio: float
     low: float
     """What the true ratio is below with at most the chance that was allowed."""
+    high: float
+    """What it is above with at most the same chance."""
     answers: int
     """Answers of the first kernel that the noise was measured in."""
 
 
 def noise_ratio(kernel: Floats, other: Floats, error: float) -> NoiseRatio | None:
-    """Return how many times ``other`` the answers' scales of ``kernel`` are, and the lower limit.
+    """Return how many times ``other`` the answers' scales of ``kernel`` are, and the limits.
 
     The centre and the limits of the logarithms are those of Wilcoxon's signed ranks (Hodges and Lehmann 1963; Hollander, Wolfe and Chicken
     2014, section 3.3), combined by squaring and adding their distances (Zou and Donner 2008). The tokens of an answer may depend on one
@@ -129,9 +144,35 @@ def noise_ratio(kernel: Floats, other: Floats, error: float) -> NoiseRatio | Non
     if min(len(kernel), len(other)) == 0 or 0.5 ** min(len(kernel), len(other)) > error:
         return None
     above, below = _centre(kernel, error), _centre(other, error)
-    distance = math.hypot(above.middle - above.low, below.high - below.middle)
     ratio = above.middle - below.middle
-    return NoiseRatio(ratio=math.exp(ratio), low=math.exp(ratio - distance), answers=len(kernel))
+    down = math.hypot(above.middle - above.low, below.high - below.middle)
+    up = math.hypot(above.high - above.middle, below.middle - below.low)
+    return NoiseRatio(ratio=math.exp(ratio), low=math.exp(ratio - down), high=math.exp(ratio + up), answers=len(kernel))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootNoise:
+    """What one boot adds to a logit at every call alike, nats: a standard deviation, with limits at 99 % on either side."""
+
+    kept: float
+    low: float
+    high: float
+    call: float
+    """What differs from call to call, between two calls of one boot, nats."""
+
+
+def boot_noise(another: Floats, same: Floats) -> BootNoise | None:
+    """Return what a boot keeps, from the scales of answers that ``another`` boot scored and of answers that the ``same`` boot scored.
+
+    Two calls of one boot share what it keeps, two calls of two boots do not: ``another^2 = same^2 + 2 kept^2``. The limits are those of
+    :func:`noise_ratio`. None for few answers, and where the lower limit is 0.
+    """
+    ratio = noise_ratio(another, same, _BOOT_ERROR)
+    if ratio is None or ratio.low <= 1.0:
+        return None
+    call = math.exp(_centre(same, _BOOT_ERROR).middle)
+    kept, low, high = (call * math.sqrt((times**2 - 1.0) / 2.0) for times in (ratio.ratio, ratio.low, ratio.high))
+    return BootNoise(kept=kept, low=low, high=high, call=call)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

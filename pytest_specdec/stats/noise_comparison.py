@@ -31,6 +31,7 @@ __all__ = [
     "detectable",
     "jump_limit",
     "lawful_factor",
+    "lawful_floor",
     "scale",
 ]
 
@@ -41,6 +42,9 @@ It holds up to a noise of ``MOST`` nats, where probabilities are off by a quarte
 """
 SINGLE_PRECISION, HALF_PRECISION = 0.01, 0.05
 """Logit noise, nats, that is lawful whatever the baseline shows; log-probabilities are reported with four digits by some."""
+_BETWEEN_BOOTS = 0.15
+"""The same in half precision where one boot of the baseline answered and scored: that two boots differ shows nowhere, and boots that keep
+.1 nats each, which is much, differ by .14."""
 EXACT = 0.05
 """Nats: single precision in which no token of the baseline is further off has shown that its servers do not jump."""
 _BULK = 0.2
@@ -102,6 +106,13 @@ class NoiseComparison:
 def scale(squares: Sequence[float] | Floats) -> float:
     """Return the logit noise behind ``squares``, nats, by the quantile that a fifth of them exceeds; 0 of none."""
     return sqrt(float(np.quantile(np.asarray(squares, dtype=np.float64), 1.0 - _BULK)) / _QUANTILE) if len(squares) else 0.0
+
+
+def lawful_floor(*, single_precision: bool, one_boot: bool) -> float:
+    """Return the logit noise, nats, that is lawful whatever the baseline shows; ``one_boot`` of it answered and scored, or several."""
+    if single_precision:
+        return SINGLE_PRECISION
+    return _BETWEEN_BOOTS if one_boot else HALF_PRECISION
 
 
 def lawful_factor(granted: float) -> float:

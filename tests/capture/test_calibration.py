@@ -54,17 +54,20 @@ def reporting(directory, name):
     return [arm for arm, transcript in found.items() if transcript and any(answer.choice.logprobs for answer in transcript.answers)]
 
 
-def test_baseline_and_variants_report_and_are_scored_apart_from_what_is_judged(run, config, drawn, directory):
+def test_all_arms_report_and_are_scored_apart_from_what_is_judged(run, config, drawn, directory):
     assert run(config, drawn).state is State.COMPLETE
-    assert (reporting(directory, NAME), reporting(directory, "drawn")) == (["baseline", "draft-k3", "ngram-k3"], [])
-    answers = transcripts.read(directory, "baseline", NAME).answers
-    pairs = captured.read_calibration(directory, run.plan)
+    assert (reporting(directory, NAME), reporting(directory, "drawn")) == (["baseline", "control", "draft-k3", "ngram-k3"], [])
+    (own,) = run.plan.scored_by
+    assert own == ("baseline" if run.plan.placement is Placement.SIDE_BY_SIDE else "control")
+    answers = transcripts.read(directory, "control" if own == "baseline" else "baseline", NAME).answers
+    found = captured.read_calibrations(directory, run.plan, "draft-k3")
+    pairs = found.decode
     assert len(answers) == 32
     assert [len(each) for each in pairs.answers] == [len(answer.choice.token_ids) for answer in answers]
     assert len(pairs) == sum(len(answer.choice.token_ids) for answer in answers) == 32 * 64
-    verified = captured.read_calibration(directory, run.plan, "draft-k3")
-    assert len(verified) == 32 * 64
-    assert all(told == pytest.approx(position.logprob, abs=1e-4) for told, position in (*pairs, *verified))
+    assert (len(found.same_boot), len(found.verify)) == (32 * 64, 32 * 64)
+    for each in (pairs, found.same_boot, found.verify):
+        assert all(told == pytest.approx(position.logprob, abs=1e-4) for told, position in each)
 
 
 def test_at_smoke_depth_the_one_baseline_boot_reports_as_both_of_its_arms(run, config, drawn, directory):
@@ -82,10 +85,10 @@ def test_a_baseline_that_refuses_to_report_leaves_the_noise_unknown(run, config,
 
 def test_an_interrupted_calibration_is_taken_up_again(run, config, drawn, directory):
     run(config, drawn)
-    directory.transcript("baseline", NAME).unlink()
+    directory.transcript("draft-k3", NAME).unlink()
     others = {path: path.read_bytes() for path in directory.root.glob("transcripts/*/drawn.jsonl")}
     assert run(config, drawn, again=True).state is State.COMPLETE
-    assert len(captured.read_calibration(directory, run.plan)) == 32 * 64
+    assert len(captured.read_calibrations(directory, run.plan, "draft-k3").verify) == 32 * 64
     assert {path: path.read_bytes() for path in others} == others
 
 
@@ -124,7 +127,9 @@ def test_the_noise_is_measured_by_the_same_requests_whichever_tests_are_selected
     ]
     plans = [make(config, [SelectedWorkload(workload=one, family=of) for one, of in chosen], Depth.STANDARD) for chosen in selections]
     assert len({plan.workload(NAME).digest for plan in plans}) == 1
-    assert all({boot.arm for boot in plan.boots if NAME in boot.answers} == {"baseline", "draft-k3", "ngram-k3"} for plan in plans)
+    assert all(
+        {boot.arm for boot in plan.boots if NAME in boot.answers} == {"baseline", "control", "draft-k3", "ngram-k3"} for plan in plans
+    )
 
 
 def test_where_only_seconds_are_judged_there_is_none(config, drawn):

@@ -198,10 +198,46 @@ def test_what_the_baselines_boots_report_is_read_beside_its_scores(run, plan, sc
         transcripts.write(run, told(transcript(arm)))
     distribution = transcripts.read_scores(run, "baseline", "baseline", "greedy-mixed")[0].positions
     once = tuple((-0.25, position) for position in distribution)
-    assert tuple(captured.read_calibration(run, asked_for_logprobs(plan))) == once, "the control said the same, token by token"
+    assert tuple(captured.read_calibration(run, asked_for_logprobs(plan))) == once, "the control scores itself"
+    both = "baseline", "control"
+    assert tuple(captured.read_calibration(run, asked_for_logprobs(plan), *both)) == once, "the control said the same, token by token"
     transcripts.write(run, says(told(transcript("control")), 3, 2, 1))
-    assert tuple(captured.read_calibration(run, asked_for_logprobs(plan))) == once * 2
+    assert tuple(captured.read_calibration(run, asked_for_logprobs(plan), *both)) == once * 2
     assert not captured.read_calibration(run, plan)
+
+
+def reported_by(draws):
+    return {round(value, 1) for value, _ in draws}
+
+
+@pytest.mark.parametrize(
+    "roles, decode, same_boot",
+    [
+        ((Role.BASELINE, Role.CONTROL), -0.3, {-0.2}),
+        ((Role.CONTROL, Role.BASELINE), -0.2, {-0.3}),
+        ((Role.BASELINE, Role.SCORER), -0.3, set()),
+    ],
+    ids=["in turn", "side by side", "a scorer of its own"],
+)
+def test_the_noise_of_decoding_is_that_of_a_boot_which_another_one_scored(run, plan, transcript, roles, decode, same_boot):
+    """As the variant's: what one boot keeps is in its own reports and scores alike, and would not count."""
+    for arm, value in zip(ARMS, (-0.1, -0.2, -0.3), strict=True):
+        transcripts.write(run, told(says(transcript(arm), ARMS.index(arm), 2, 1), value))
+    silent, scoring = roles
+    arms = {Role.BASELINE: "baseline", Role.CONTROL: "control", Role.SCORER: "scorer"}
+    boots = [replace(boot, scores=()) for boot in plan.boots if boot.role not in roles]
+    boots += [replace(plan.boots[0], role=silent, arm=arms[silent], scores=())]
+    boots += [replace(plan.boots[-1], role=scoring, arm=arms[scoring], scores=next(boot.scores for boot in plan.boots if boot.scores))]
+    laid = replace(asked_for_logprobs(plan), boots=tuple(boots))
+    found = captured.read_calibrations(run, laid, "v")
+    expected = {decode} if Role.SCORER not in roles else {-0.2, -0.3}
+    assert (reported_by(found.decode), reported_by(found.same_boot), reported_by(found.verify)) == (expected, same_boot, {-0.1})
+
+
+def test_without_reports_of_another_boot_those_of_the_boot_that_scored_tell_the_noise(run, plan, transcript):
+    transcripts.write(run, told(transcript("control"), -0.2))
+    found = captured.read_calibrations(run, asked_for_logprobs(plan), "v")
+    assert reported_by(found.decode) == reported_by(found.same_boot) == {-0.2}
 
 
 def test_the_calibration_ends_within_an_answer_where_it_has_enough_tokens(run, plan, transcript, monkeypatch):
@@ -239,7 +275,7 @@ def test_a_file_that_cannot_be_read_is_passed_over(run, plan, transcript):
     for arm in ARMS:
         transcripts.write(run, told(transcript(arm)))
     run.transcript("baseline", "greedy-mixed").write_text("torn")
-    assert captured.read_calibration(run, asked_for_logprobs(plan))
+    assert captured.read_calibrations(run, asked_for_logprobs(plan), "v").decode
 
 
 def of_another(run, plan, transcript, arms=ARMS):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pytest_specdec.model.captured import Captured
+from pytest_specdec.model.captured import Captured, ReportedDraws
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
 from pytest_specdec.model.transcript import Answer, Choice, Position, Score, SpecCounters, Timing, Transcript, Usage
 from pytest_specdec.model.workload import Family, Request, Route, Workload
@@ -88,7 +88,7 @@ def calibration(tokens=400, *, noise=0.0, jumps=0, jump=1.0, seed=1):
     deltas = noise * random.standard_normal(tokens)
     deltas[:jumps] += jump
     at = position(7, p_best=0.4, others=((900, 0.3), (901, 0.2)))
-    return tuple((at.logprob + float(delta), at) for delta in deltas)
+    return ReportedDraws(answers=(tuple((at.logprob + float(delta), at) for delta in deltas),))
 
 
 def answers_of(given):

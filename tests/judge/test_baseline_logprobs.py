@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge import logprobs
-from pytest_specdec.model.captured import Capabilities
+from pytest_specdec.model.captured import Capabilities, ReportedDraws
 from pytest_specdec.model.transcript import Position, SpecCounters
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
@@ -39,7 +39,7 @@ def judged(mine, theirs=None, control=None, *, temperature=0, prompts=False, **f
     body = {"temperature": temperature, "max_tokens": 64, **({"prompt_logprobs": 0} if prompts else {"logprobs": 0})}
     workload = a_workload([Request(id=f"chat-{i:02}", route=Route.COMPLETIONS, body=body) for i in range(3)], scored=False)
     theirs = answers() if theirs is None else theirs
-    fields = {"calibration": (), **fields}
+    fields = {"calibration": ReportedDraws(), **fields}
     return logprobs.judge(captured("logprobs", mine, theirs, theirs if control is None else control, workload=workload, **fields))
 
 
@@ -113,7 +113,8 @@ def test_two_kernels_of_one_server_are_no_finding_whatever_their_tails():
 
 def test_without_another_report_of_the_baseline_a_lawful_rate_is_stated():
     mine, theirs = off_by(3), answers()
-    alone = [replace(captured("logprobs", given, theirs, workload=WORKLOAD, calibration=()), alpha=4.5e-6) for given in (mine, off_by(8))]
+    unknown = {"workload": WORKLOAD, "calibration": ReportedDraws(), "alpha": 4.5e-6}
+    alone = [captured("logprobs", given, theirs, **unknown) for given in (mine, off_by(8))]
     assert [logprobs.judge(one).outcome for one in alone] == [Outcome.PASS, Outcome.FAIL]
 
 
@@ -129,7 +130,7 @@ def test_calibration_stands_in_where_there_is_no_control():
     pairs = tuple((position.logprob + 0.3 * (-1) ** i, position) for i in range(50))
     off = answers(tuple(value - 1.0 for value in TRUE), tuple(value - 1.0 for value in TRUE))
     assert judged(off).outcome is Outcome.FAIL
-    assert judged(off, calibration=pairs).outcome is Outcome.PASS
+    assert judged(off, calibration=ReportedDraws(answers=(pairs,))).outcome is Outcome.PASS
 
 
 def test_only_tokens_behind_the_same_tokens_are_compared():

@@ -8,7 +8,7 @@ import pytest
 from pytest_specdec.judge import greedy
 from pytest_specdec.judge.greedy_diagnosis import ACCEPTED_UNVERIFIED, BONUS, NOT_ROLLED_BACK, RECOVERED, UNNAMED, fault_name
 from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, forced
-from pytest_specdec.model.captured import Capabilities, FeatureSupport
+from pytest_specdec.model.captured import Capabilities, FeatureSupport, ReportedDraws
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.plan import ROUNDS
 from pytest_specdec.model.transcript import FailureKind, Score, ServerFailure, SpecCounters
@@ -234,7 +234,7 @@ def test_the_same_wrong_token_again_is_no_more_evidence():
 
 def test_the_logit_noise_raises_the_tolerance():
     control = [answer(a.request_id, TOKENS, logprobs=tuple(math.log(0.6) + (-1) ** i * 0.03 for i in range(60))) for a in ten()]
-    noisy = replace(seen({4: {17: 0.5}}), control=transcript("control", control), calibration=())
+    noisy = replace(seen({4: {17: 0.5}}), control=transcript("control", control), calibration=ReportedDraws())
     verdict = greedy.judge(noisy)
     assert verdict.outcome is Outcome.PASS
     assert any("8 x logit noise" in line for line in verdict.evidence)
@@ -264,7 +264,7 @@ def test_a_baseline_that_does_not_repeat_itself_cannot_judge():
         "the baseline repeats itself, but its greedy tokens are not its scores' best ones",
     )
     far_off = [answer(a.request_id, TOKENS, logprobs=(math.log(0.6) - 0.5,) * 60) for a in ten()]
-    verdict = greedy.judge(replace(seen(), control=transcript("control", far_off), calibration=()))
+    verdict = greedy.judge(replace(seen(), control=transcript("control", far_off), calibration=ReportedDraws()))
     assert (verdict.outcome, verdict.headline.partition(":")[0]) == (Outcome.INVALID, "the baseline does not repeat itself")
 
 

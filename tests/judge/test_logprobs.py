@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge import logprobs
-from pytest_specdec.model.captured import Capabilities
+from pytest_specdec.model.captured import Capabilities, ReportedDraws
 from pytest_specdec.model.transcript import Answer, Choice, SpecCounters, Transcript
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
@@ -95,6 +95,36 @@ def test_what_a_boot_keeps_is_no_fault_of_the_variant():
         logprobs.judge(replace(one, control=quiet.control, scores=one.scores | {"control": quiet.scores["control"]})).outcome
         is Outcome.PASS
     )
+
+
+def by_the_first_boot():
+    """As side by side: the first boot scores itself, quietly; the control and the variant, .14 nats apart from it, are scored by it."""
+    one, quiet = reporting(noise=0.14), reporting(noise=0.01, seed=2)
+    calibration = ReportedDraws(answers=(tuple(pairs_of(one, "control")),))
+    scores = one.scores | {"baseline": quiet.scores["baseline"]}
+    return replace(one, baseline=quiet.baseline, scores=scores, calibration=calibration, scored_by=("baseline",))
+
+
+def pairs_of(captured, arm):
+    for answer, score in zip(captured.control.answers, captured.scores[arm], strict=True):
+        yield from zip(answer.choice.logprobs, score.positions, strict=True)
+
+
+def test_side_by_side_the_variant_is_held_against_the_boot_that_another_one_scored():
+    one = by_the_first_boot()
+    assert logprobs.judge(one).outcome is Outcome.PASS
+    assert logprobs.judge(one.as_control()).outcome is Outcome.PASS
+    assert logprobs.judge(replace(one, scored_by=("control",))).outcome is Outcome.FAIL, "held against the one that scored itself"
+    assert logprobs.judge(replace(one, scored_by=("control",)).as_control()).outcome is Outcome.FAIL
+
+
+def test_where_one_boot_did_everything_more_noise_is_lawful_in_half_precision():
+    one = reporting(noise=0.01, own=0.12)
+    assert logprobs.judge(one).outcome is Outcome.FAIL
+    attached = replace(one, scored_by=("baseline", "control"))
+    assert logprobs.judge(attached).outcome is Outcome.PASS
+    assert logprobs.judge(replace(attached, capabilities=SINGLE)).outcome is Outcome.FAIL
+    assert logprobs.judge(replace(reporting(noise=0.01, own=0.25), scored_by=("baseline", "control"))).outcome is Outcome.FAIL
 
 
 def accepted(captured, answer, place):

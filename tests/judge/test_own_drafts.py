@@ -11,6 +11,7 @@ import pytest
 from pytest_specdec.judge import speed
 from pytest_specdec.judge.own_drafts import LAWFUL, NAME, own_drafts
 from pytest_specdec.model.baseline import Gate
+from pytest_specdec.model.captured import ReportedDraws
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.transcript import Position, SpecCounters
 from pytest_specdec.model.verdict import Outcome
@@ -48,7 +49,7 @@ def seen(
 def calibration(noise):
     """Tokens of probability 1/2 beside one of 2/5: their weight is 1 - 1 + 0.41."""
     listed = Position(token_id=1, logprob=math.log(0.5), top_ids=(1, 2), top_logprobs=(math.log(0.5), math.log(0.4)))
-    return [(listed.logprob + (-1) ** i * noise * math.sqrt(0.41), listed) for i in range(100)]
+    return ReportedDraws(answers=(tuple((listed.logprob + (-1) ** i * noise * math.sqrt(0.41), listed) for i in range(100)),))
 
 
 def test_drafts_that_the_drafter_gets_right_and_the_server_rejects_fail():
@@ -78,7 +79,7 @@ def test_where_the_drafter_hardly_prefers_its_token_a_lost_draft_proves_nothing(
     assert torn is not None
     assert (torn.rejected, torn.right) == (80, 0)
     for noise, right in ((0.12, 0), (0.05, 80)):
-        given = replace(seen(right=REJECTED, lead=0.9), calibration=tuple(calibration(noise)))
+        given = replace(seen(right=REJECTED, lead=0.9), calibration=calibration(noise))
         assert own_drafts(given).right == right, f"8 x {noise} nats"
 
 

@@ -10,6 +10,7 @@ import pytest
 from pytest_specdec.judge import sampling
 from pytest_specdec.judge.sampling_data import gather
 from pytest_specdec.judge.tolerance import logit_noise
+from pytest_specdec.model.captured import ReportedDraws
 from pytest_specdec.model.transcript import Choice, Transcript
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
@@ -246,7 +247,7 @@ def test_a_scoring_bias_is_not_read_off_answers_that_were_drawn_otherwise():
 def test_the_whole_run_calibrates_where_it_is_there():
     one = with_control(toy_speculation.captured("model"), noise=0.12)
     pairs = tuple((position.logprob, position) for position in one.scores["control"][0].positions)
-    assert logit_noise(replace(one, calibration=pairs)).noise == 0.0
+    assert logit_noise(replace(one, calibration=ReportedDraws(answers=(pairs,)))).noise == 0.0
 
 
 def test_a_fault_of_the_variant_alone_stands():

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.model.captured import Calibrations
 from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
 from pytest_specdec.model.plan import ROUNDS, Boot, Judgement, Plan, Role
@@ -62,7 +63,7 @@ def run(tmp_path, monkeypatch):
         gates=("a gate",),
         read=[],
     )
-    found.calibration = lambda *arms: found.noise
+    found.calibrations = lambda pair: Calibrations(decode=found.noise)
     monkeypatch.setattr(repeats.stored, "read", lambda *what, **more: found.read.append(what) or SimpleNamespace())
     monkeypatch.setattr(repeats, "replace", lambda value, **changes: SimpleNamespace(**changes))
     monkeypatch.setattr(repeats.registry, "judge_of", lambda row: judge)

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from pytest_specdec.stats.noise import answer_scales, kernel_noise, noise_ratio
+from pytest_specdec.stats.noise import answer_scales, boot_noise, kernel_noise, noise_ratio
 from tests.judge.captured_values import calibration
 
 
@@ -100,3 +100,17 @@ def test_a_ratio_of_too_few_answers_is_none_and_of_rounding_is_one():
     assert noise_ratio(few[:0], quiet, 0.05) is None
     ratio = noise_ratio(scales(random, 1e-5, 0.0), quiet, 0.05)
     assert (ratio.ratio, ratio.low) == (1.0, 1.0)
+
+
+def test_what_a_boot_keeps_lies_within_its_limits_and_is_not_seen_where_there_is_none():
+    """Between two boots the noise is that of two calls of one and what each of them keeps."""
+    random = np.random.default_rng(11)
+    call, kept = 0.02, 0.05
+    another = [boot_noise(scales(random, math.hypot(call, kept, kept), 0.3), scales(random, call, 0.3)) for _ in range(300)]
+    assert all(each is not None for each in another)
+    assert np.median([each.kept for each in another]) == pytest.approx(kept, rel=0.05)
+    assert np.median([each.call for each in another]) == pytest.approx(call, rel=0.05)
+    assert np.mean([each.low <= kept <= each.high for each in another]) >= 0.97
+    alike = [boot_noise(scales(random, call, 0.3), scales(random, call, 0.3)) for _ in range(300)]
+    assert np.mean([each is not None for each in alike]) <= 0.02
+    assert boot_noise(scales(random, call, 0.3), np.array([])) is None
