@@ -45,7 +45,8 @@ def correctness(run: Run) -> CellText:
         return CellText(text="CORRECTNESS: not tested", tone=Tone.UNSURE)
     red = [j for j in results if _red(j)]
     if red:
-        return CellText(text=f"CORRECTNESS: FAILED ({_pairs(red)})", tone=Tone.BAD)
+        what = "NOISE ABOVE ITS GATE" if all(j.misses_noise_gate for j in red) else "FAILED"
+        return CellText(text=f"CORRECTNESS: {what} ({_pairs(red)})", tone=Tone.BAD)
     if not any(j.judged for j in results) or run.refusing:
         whose = f" of {', '.join(run.refusing)}: all refused" if any(j.judged for j in results) else ""
         return CellText(text=printable(f"CORRECTNESS: nothing could be judged{whose}"), tone=Tone.BAD)
@@ -140,7 +141,8 @@ def waived(run: Run) -> Iterator[CellText]:
 
 
 def _kind(result: JudgementResult) -> str:
-    return "WRONG" if result.verdict is None or result.verdict.outcome is Outcome.FAIL else "FAILED"
+    is_wrong = result.verdict is None or (result.verdict.outcome is Outcome.FAIL and not result.misses_noise_gate)
+    return "WRONG" if is_wrong else "FAILED"
 
 
 def _broken(result: JudgementResult) -> str:
@@ -148,6 +150,8 @@ def _broken(result: JudgementResult) -> str:
         return f"an assertion of a {result.family.value} test failed"
     if result.verdict.outcome is Outcome.NOT_SPECULATING:
         return "the server does not speculate"
+    if result.misses_noise_gate:
+        return "a gate of the config is missed"
     if _of_traffic(result):
         return "some requests do not get the drafts that others get"
     if _of_stored_acceptance(result):

@@ -80,11 +80,16 @@ class JudgementResult:
         return self.verdict.outcome not in {Outcome.INCONCLUSIVE, Outcome.SUSPICIOUS, Outcome.REFUSED, Outcome.INVALID}
 
     @property
+    def misses_noise_gate(self) -> bool:
+        """Whether its one fault is a verify kernel noisier than the config allows: no answer is called wrong."""
+        return self.verdict is not None and self.verdict.names == TOO_NOISY
+
+    @property
     def calls_tokens_wrong(self) -> bool:
         """Whether answers are not the baseline's; also where a waiver expects it, and not where a lossy mode promises nothing else."""
         if self.family in _BESIDE_TOKENS or self.verdict is None or self.verdict.outcome is not Outcome.FAIL:
             return False
-        if self.verdict.names == TOO_NOISY:
+        if self.misses_noise_gate:
             return False
         return self.result in {PytestOutcome.FAILED, PytestOutcome.WAIVED}
 

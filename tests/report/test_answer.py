@@ -72,6 +72,14 @@ def test_a_change_of_acceptance_is_no_matter_of_the_speed_gate(make_run, verdict
     assert answer.speed(make_run(missed)).text == "SPEED: BELOW ITS GATE (draft-k3)"
 
 
+def test_a_missed_gate_on_noise_calls_no_answer_wrong(make_run, verdicts, judged):
+    noisy = judged(replace(verdicts["failed"], names=TOO_NOISY), PytestOutcome.FAILED)
+    assert answer.correctness(make_run(noisy)).text == "CORRECTNESS: NOISE ABOVE ITS GATE (ngram-k3)"
+    (sentence,) = answer.faults(make_run(noisy))
+    assert sentence.text == f"FAILED: ngram-k3: a gate of the config is missed ({TOO_NOISY})"
+    assert answer.correctness(make_run(noisy, judged(verdicts["failed"], PytestOutcome.FAILED))).text == "CORRECTNESS: FAILED (ngram-k3)"
+
+
 def test_undecided_judgements_are_counted_beside_those_that_found_nothing(make_run, verdicts, judged):
     unsettled = judged(replace(verdicts["greedy"], outcome=Outcome.INCONCLUSIVE), PytestOutcome.SKIPPED)
     run = make_run(judged(verdicts["greedy"]), unsettled)
