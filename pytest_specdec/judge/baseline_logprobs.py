@@ -14,7 +14,7 @@ from pytest_specdec.judge.verdicts import quoted, say
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
-from pytest_specdec.stats.noise_comparison import EXACT, jump_limit, lawful_factor, lawful_floor, scale
+from pytest_specdec.stats.noise_comparison import EXACT, TOLERATED, jump_limit, lawful_factor, lawful_floor, scale
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,8 +31,8 @@ PROMPTS_MISSING = "log-probabilities of prompts are missing"
 ECHO_TORN = "the text does not begin with the prompt that is echoed"
 SHIFTED = "reported log-probabilities are those of a neighbouring token"
 
-_MIDDLING = (0.02, 0.98)
-"""Probabilities between which a difference is looked at: far tails are noisy, certain tokens still."""
+_COMPARED = (1e-5, 0.98)
+"""Probabilities between which a difference is looked at: below, engines print marks and rounded tails; certain tokens show nothing."""
 _WRONG_TOKENS = 3
 """Tokens beyond the limit that make a finding where single precision has shown that nothing jumps; elsewhere their number is tested."""
 _CLOSE = 0.02
@@ -40,7 +40,7 @@ _CLOSE = 0.02
 _JUMPS = 1e-3
 """Rate of jumps that is taken to be lawful where nothing shows the baseline's."""
 _LEAST = 10
-"""Compared tokens of middling probability below which a pass would say nothing."""
+"""Compared tokens below which a pass would say nothing."""
 _SHOWN = 30
 
 
@@ -63,9 +63,9 @@ class _Pair:
         return self.mine - self.theirs
 
     @property
-    def middling(self) -> bool:
-        """Whether either value is the log-probability of neither a rare nor a certain token."""
-        return any(_MIDDLING[0] < exp(value) < _MIDDLING[1] for value in (self.mine, self.theirs))
+    def is_compared(self) -> bool:
+        """Whether either value is the log-probability of a token neither all but impossible nor certain."""
+        return any(_COMPARED[0] < exp(value) < _COMPARED[1] for value in (self.mine, self.theirs))
 
     @property
     def shifted(self) -> bool:
@@ -80,7 +80,7 @@ class _Pair:
 def beside_the_baselines(captured: Captured) -> Verdict:
     """Return whether the judged arm reports what the baseline does behind the same tokens.
 
-    FAIL where more tokens of probability .02 to .98 are off by half a nat, and more than noise, than between two boots of the baseline:
+    FAIL where more tokens of probability .00001 to .98 are off by half a nat, and more than noise, than between two boots of the baseline:
     Fisher's exact test at the captured share. Where single precision has shown that its servers do not jump, three such tokens are enough.
     FAIL too where log-probabilities of prompts are missing that the baseline reports. INCONCLUSIVE for few.
     """
@@ -91,7 +91,7 @@ def beside_the_baselines(captured: Captured) -> Verdict:
     if missing:
         headline = f"{PROMPTS_MISSING}: {len(missing)} answers lack them, the baseline's have them; first: {missing[0]}"
         return say(captured, Outcome.FAIL, headline, evidence=missing[:_SHOWN], cell="missing", names=PROMPTS_MISSING)
-    pairs = [pair for pair in _pairs(captured.speculative, captured) if pair.middling]
+    pairs = [pair for pair in _pairs(captured.speculative, captured) if pair.is_compared]
     peers = _peers(captured)
     far = [pair for pair in pairs if abs(pair.delta) > peers.limit]
     if _beyond_chance(captured, len(far), len(pairs), peers):
@@ -170,7 +170,7 @@ def _shared(mine: Sequence[int], theirs: Sequence[int]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Peers:
-    """How far two reports of the baseline are apart, at tokens of middling probability."""
+    """How far two reports of the baseline are apart, at tokens that are compared."""
 
     tokens: int
     """Of the control beside the baseline, and of the calibration."""
@@ -179,25 +179,26 @@ class _Peers:
     limit: float
     """Nats from which on a token is off."""
     far: int
-    """Tokens beyond the limit over what is lawful for a verify kernel."""
+    """Tokens beyond the limit over what is lawful for the kernel that reports."""
     exact: bool
     """Whether single precision has shown that nothing jumps."""
 
 
 def _peers(captured: Captured) -> _Peers:
     control = () if captured.control is None or captured.is_control else _pairs(captured.control, captured)
-    distances = [abs(pair.delta) for pair in control if pair.middling]
+    distances = [abs(pair.delta) for pair in control if pair.is_compared]
     scored = ((abs(value - position.logprob), exp(position.logprob)) for value, position in captured.calibration)
-    distances += [distance for distance, chance in scored if _MIDDLING[0] < chance < _MIDDLING[1]]
+    distances += [distance for distance, chance in scored if _COMPARED[0] < chance < _COMPARED[1]]
     known = captured.capabilities.get(BASELINE)
     single = known is not None and known.single_precision
     noise = scale([distance**2 for distance in distances])
+    factor = TOLERATED if _wants_prompts(captured) else lawful_factor(noise)  # prompts pass no verify kernel
     limit = jump_limit(noise, lawful_floor(single_precision=single, one_boot=captured.one_boot))
     return _Peers(
         tokens=len(distances),
         noise=noise,
         limit=limit,
-        far=sum(distance > limit / lawful_factor(noise) for distance in distances),
+        far=sum(distance > limit / factor for distance in distances),
         exact=single and max(distances, default=0.0) <= EXACT,
     )
 

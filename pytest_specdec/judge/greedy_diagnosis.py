@@ -153,7 +153,8 @@ def _by_slot(wrong: Bools, slots: VerifySlots, after: Bools, full: Bools) -> str
     """Tell a wrong state from a wrong draw: the former spares all tokens before an answer's first rejection, at whichever slot.
 
     A state that is wrong behind fully accepted drafts spares all tokens up to the first bonus, also behind rejections. Where neither fits
-    and no bonus token is wrong, the verify step itself goes wrong at its draft positions.
+    and hardly a bonus token is wrong, the verify step itself goes wrong at its draft positions; where all wrong tokens stand behind a
+    bonus, it may be either.
     """
     by_name = ((slots.bonus_slot, BONUS), (slots.draft_slot & slots.ended, RECOVERED))
     slot, name = next((each for each in by_name if not (wrong & ~each[0]).any()), (slots.known, UNNAMED))
@@ -163,7 +164,8 @@ def _by_slot(wrong: Bools, slots: VerifySlots, after: Bools, full: Bools) -> str
         return name
     if _in(wrong, full, slots.known):
         return AFTER_FULL
-    return AT_DRAFTS if _in(wrong, slots.draft_slot, slots.known) else UNNAMED
+    either = not (wrong & ~full).any()
+    return AT_DRAFTS if not either and _in(wrong, slots.draft_slot, slots.known, _MOST) else UNNAMED
 
 
 def _drafted(drafts: Ints, answers: Sequence[ScoredAnswer], slots: VerifySlots) -> Bools:

@@ -92,10 +92,11 @@ class ReportedLogprobs:
         return tuple(abs(token.delta) for token in self.tokens if token.middling)
 
 
-def reported(captured: Captured, arm: str) -> ReportedLogprobs:
+def reported(captured: Captured, arm: str, *, after: int = 0) -> ReportedLogprobs:
     """Return what ``arm`` reported beside the raw distribution, or the processed one where the baseline reports that.
 
-    The variant has no say in which: another distribution than the baseline's may be its fault.
+    The first ``after`` tokens of each answer are left out. The variant has no say in which distribution: another one than the baseline's
+    may be its fault.
     """
     transcript = _transcript(captured, arm)
     scores = {score.key: score.positions for score in captured.scores.get(arm, ())}
@@ -109,10 +110,10 @@ def reported(captured: Captured, arm: str) -> ReportedLogprobs:
         if logprobs is None or len(positions) != len(logprobs):
             continue
         distribution = positions if known is None or known.raw_logprobs else _processed(positions, requests[answer.request_id], captured)
-        tokens += _tokens(captured, answer, distribution)
+        tokens += _tokens(captured, answer, distribution, after)
         pairs += [
             (value - position.logprob, position)
-            for value, position in zip(logprobs, distribution, strict=True)
+            for value, position in zip(logprobs[after:], distribution[after:], strict=True)
             if not isnan(position.logprob)
         ]
     unmatched = tuple(fault for answer in answers if (fault := _unmatched_reports(answer)))
@@ -135,11 +136,11 @@ def _unmatched_reports(answer: Answer) -> str:
     return "" if wrong is None else f"{answer.request_id}: {wrong!r} is no log-probability"
 
 
-def _tokens(captured: Captured, answer: Answer, distribution: Sequence[Position]) -> Iterator[ReportedToken]:
+def _tokens(captured: Captured, answer: Answer, distribution: Sequence[Position], after: int) -> Iterator[ReportedToken]:
     windows, count = answer.choice.windows, len(answer.choice.token_ids)
     slots = unknown_slots(count) if windows is None else slots_from_windows(windows, count, lambda _: captured.pair.variant.draft.tokens)
     for index, (value, position) in enumerate(zip(answer.choice.logprobs or (), distribution, strict=True)):
-        if not isnan(position.logprob):
+        if index >= after and not isnan(position.logprob):
             # A window ends with the recovered or the bonus token; the last one may end with a draft, where a limit or a stop cut it off.
             is_known = slots.known[index] and not (slots.ended[index] and slots.last[index])
             accepted = not (slots.ended[index] or slots.drafted[index] == 0) if is_known else None
@@ -166,6 +167,8 @@ def _processed(positions: Sequence[Position], request: Request, captured: Captur
 
 LEAST_TOKENS = 100
 """Informative tokens that a verdict needs of either side."""
+LATE = 256
+"""Tokens of an answer after which the others are compared once more by themselves: what begins late is a small part of all."""
 WRONG = "reported log-probabilities or verifier numerics"
 OF_ACCEPTED = "reported log-probabilities of accepted draft tokens"
 
@@ -205,11 +208,12 @@ def judge(captured: Captured) -> Verdict:
 
     FAIL where their noise exceeds four times the baseline's and what is lawful anywhere (.01 nats in single, .05 in half precision, .15
     where one boot of the baseline answered and scored), and where more tokens of probability .02 to .98 are off by half a nat and more
-    than the baseline's: two tests, each at ``captured.alpha``.
-    One such token fails only where the run has shown that its servers do not jump, or is off by 20 nats. FAIL where asked-for
-    log-probabilities are missing or do not match the tokens. INCONCLUSIVE for few tokens, and where the engine gives no scores.
-    Lists of most probable tokens must hold what was asked for, in order. Where a workload is not scored, the values that the baseline
-    reported stand in for scores: those of its prompts, and at temperature 0 those of the tokens that both answered.
+    than the baseline's: two tests, each at ``captured.alpha``; half of it goes to tokens after the first 256 of an answer by themselves.
+    One such token fails only where the run has shown that its servers do not jump, or is off by 20 nats.
+
+    FAIL where asked-for log-probabilities are missing or do not match the tokens. INCONCLUSIVE for few tokens, and where the engine gives
+    no scores. Lists of most probable tokens must hold what was asked for, in order. Where a workload is not scored, the values that the
+    baseline reported stand in for scores: those of its prompts, and at temperature 0 those of the tokens that both answered.
     """
     broken = server_failure(captured) or refusal(captured) or echo(captured) or ended(captured) or wrong_lists(captured)
     if broken is not None:
@@ -230,8 +234,13 @@ def _compared(captured: Captured) -> Verdict:
     if few < LEAST_TOKENS:
         headline = f"not enough evidence: {few} informative log-probabilities, {LEAST_TOKENS} needed"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - few} more such tokens")
-    analysis = _analysis(captured, arm, baseline)
-    return _failed(captured, analysis) if analysis.wrong else speculating(captured, rejecting=False) or _passed(captured, analysis)
+    late = reported(captured, captured.arm, after=LATE)
+    parts = [arm, late] if len(late.squares) >= LEAST_TOKENS else [arm]
+    analyses = [_analysis(captured, part, baseline, captured.alpha / len(parts)) for part in parts]
+    wrong = next((analysis for analysis in analyses if analysis.wrong), None)
+    if wrong is not None:
+        return _failed(captured, wrong, place="" if wrong.arm is arm else f" after token {LATE:,}")
+    return speculating(captured, rejecting=False) or _passed(captured, analyses[0])
 
 
 def _peer(captured: Captured) -> ReportedLogprobs:
@@ -241,7 +250,7 @@ def _peer(captured: Captured) -> ReportedLogprobs:
     return next((each for each in (first, *others) if each.tokens), first)
 
 
-def _analysis(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogprobs) -> _LogprobAnalysis:
+def _analysis(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogprobs, alpha: float) -> _LogprobAnalysis:
     known = captured.capabilities.get(BASELINE)
     single = known is not None and known.single_precision
     calibration = _calibration(captured)
@@ -252,7 +261,7 @@ def _analysis(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogpr
         lawful_floor(single_precision=single, one_boot=captured.one_boot),
     )
     return _LogprobAnalysis(
-        arm=arm, baseline=baseline, comparison=comparison, alpha=captured.alpha, exact=single and max(distances, default=0.0) <= EXACT
+        arm=arm, baseline=baseline, comparison=comparison, alpha=alpha, exact=single and max(distances, default=0.0) <= EXACT
     )
 
 
@@ -277,14 +286,14 @@ def _unmatched(captured: Captured, arm: ReportedLogprobs) -> Verdict:
     return say(captured, Outcome.FAIL, headline, evidence=arm.unmatched, cell="missing", names="log-probabilities not reported")
 
 
-def _failed(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
+def _failed(captured: Captured, analysis: _LogprobAnalysis, *, place: str) -> Verdict:
     off = analysis.far or tuple(token for token in analysis.arm.tokens if abs(token.delta) > 3.0 * analysis.comparison.granted)
     name = OF_ACCEPTED if _all_accepted(off, analysis.arm.tokens) else WRONG
     worst = max(analysis.arm.tokens, key=lambda token: abs(token.delta))
     return say(
         captured,
         Outcome.FAIL,
-        f"{name}: off by {_rms(analysis.arm.tokens):.3g} nats rms over {len(analysis.arm.tokens):,} tokens; "
+        f"{name}: off by {_rms(analysis.arm.tokens):.3g} nats rms over {len(analysis.arm.tokens):,} tokens{place}; "
         f"the baseline by {_rms(analysis.baseline.tokens):.3g}. The sampled tokens are judged apart",
         short=(
             f"worst        {worst}",
@@ -300,7 +309,7 @@ def _failed(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
 
 def _passed(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
     tokens = len(analysis.arm.squares)
-    shown = detectable(tokens, analysis.baseline.squares, analysis.comparison.floor, captured.alpha)
+    shown = detectable(tokens, analysis.baseline.squares, analysis.comparison.floor, analysis.alpha)
     return say(
         captured,
         Outcome.PASS,

@@ -16,7 +16,7 @@ from pytest_specdec.stats.excess import EventCount
 from pytest_specdec.stats.jumps import JUMP_RATE
 from pytest_specdec.stats.logprob_noise import NORMAL_UP_TO, Calibration, calibrate
 from pytest_specdec.stats.near_ties import HALF_PRECISION, SINGLE_PRECISION, UNSEEN, FlipNoise, sigma_of
-from pytest_specdec.stats.noise import EXACT, ROUNDING, BootNoise, KernelNoise, answer_scales, boot_noise, kernel_noise
+from pytest_specdec.stats.noise import EXACT, ROUNDING, BootNoise, KernelNoise, answer_scales, boot_noise, is_noisier, kernel_noise
 from pytest_specdec.stats.request_params import penalties
 
 if TYPE_CHECKING:
@@ -147,9 +147,10 @@ def allowed(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
     """Return max(0.25, 8 s), s being the measured noise of the judged arm, and how many of ``peer_gaps`` exceed it.
 
     The noise is that of decoding, by the baseline's calibration, or that of the variant's verify kernel where this is larger, up to
-    VERIFY_FACTOR times as large. Tokens beyond the tolerance are counted against the peers' and the calibration's. Differences beyond it
-    are at least as frequent as gaps, since a gap takes a difference and a near-tie as well. One token is proof where calibration and
-    peers show nothing but rounding.
+    VERIFY_FACTOR times as large; a kernel that is surely noisier than that is not lawful, and excuses nothing.
+
+    Tokens beyond the tolerance are counted against the peers' and the calibration's. Differences beyond it are at least as frequent as
+    gaps, since a gap takes a difference and a near-tie as well. One token is proof where calibration and peers show nothing but rounding.
     """
     gaps = np.array(list(peer_gaps), dtype=np.float64)
     calibration, decode = logit_noise(captured), kernel_noise(captured.calibration)
@@ -231,7 +232,8 @@ def _granted(captured: Captured, calibration: Calibration) -> _Granted:
         return _Granted(noise=noise, reason=reason, floor=floor, floor_reason=least)
     decode, verify = calibration.noise, kernel_noise(captured.verify_calibration).scale or 0.0
     most = max(VERIFY_FACTOR * decode, _VERIFY_FLOOR_SINGLE if single else _VERIFY_FLOOR_HALF)
-    noise = max(decode, min(verify, most))
+    is_lawful = not is_noisier(answer_scales(captured.verify_calibration.answers), most)
+    noise = max(decode, min(verify, most)) if is_lawful else decode
     factor = verify / decode if decode > ROUNDING and verify > decode else 1.0
     reason = (
         f"logit noise {decode:.4f}, measured over {calibration.tokens:,} tokens"

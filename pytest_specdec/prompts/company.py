@@ -61,7 +61,7 @@ _WAVES: Final = (
     # Behind here from standard depth on.
     _wave("plain", "plain"),
     _wave("plain", "short", "logprobs", "long"),
-    _wave("sampled", "plain", "sampled", "plain", "plain"),
+    _wave("sampled", "short", "sampled", "long", "sampled"),  # whichever is first in the batch, it is soon one that is sampled
     _wave("plain", "penalised", "plain", "penalised", "plain"),
     _wave(*_UNSEEDED, *_UNSEEDED),
     _wave("plain", "leaving", "long", "leaving", "plain", "long"),
@@ -93,7 +93,7 @@ def company(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | Non
     sizes = tuple(len(wave.kinds) for wave in _WAVES)
     return Workload(
         name=name or f"{prompts.name}-company",
-        version=2,
+        version=3,
         requests=tuple(requests),
         take=take or {Depth.SMOKE: _SMOKE, Depth.STANDARD: _STANDARD},
         waves=sizes,

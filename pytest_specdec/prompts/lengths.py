@@ -23,6 +23,8 @@ _PROMPTS = {
 """``run`` goes on as it began, so that whole drafts are accepted and its stop strings fall where their length says."""
 _RUN_STOPS = (_RUN * 4)[7:]
 """What the answer says from its second word on: its beginnings are complete after two words, three, four …"""
+_OBJECT_STOPS = ("name", '": "', '", "age', '"age"', '": 6', '"city"')
+"""In an object whose keys and marks are certain: also where numbers are not exact, and near-ties take other answers elsewhere."""
 _LONG = 32
 _CLASSES = 7
 _STOP_IDS = 4000
@@ -52,9 +54,39 @@ def _limited(prompt: str, most: int) -> Request:
     return _asked(prompt, f"max-{most}", max_tokens=most)
 
 
+def _conversation(name: str, age: int, city: str) -> list[JSON]:
+    """Return a conversation that asks a third time for what was answered twice: also prompt lookup drafts the end of the answer."""
+    question: JSON = {"role": "user", "content": f"Give me a JSON object for {name} who lives in {city}."}
+    answer: JSON = {"role": "assistant", "content": json.dumps({"name": name, "age": age, "city": city})}
+    return [question, answer, question, answer, question]
+
+
+_PEOPLE: Sequence[tuple[str, int, str]] = (
+    ("Ann", 55, "Madrid"),
+    ("Dennis", 31, "Oslo"),
+    ("Grace", 68, "Oslo"),
+    ("Guido", 73, "Madrid"),
+    ("Ken", 18, "Berlin"),
+    ("Grace", 41, "Paris"),
+)
+
+
+def _ending(person: int, what: str, **body: JSON) -> Request:
+    return _third_time(person, f"end-{person}-{what}", 48, **body)
+
+
+def _object(what: str, **body: JSON) -> Request:
+    return _third_time(2, f"json-{what}", _LONG, **body)
+
+
+def _third_time(person: int, name: str, most: int, **body: JSON) -> Request:
+    asked: dict[str, JSON] = {"messages": _conversation(*_PEOPLE[person]), "max_tokens": most, "temperature": 0.0, "top_p": 1.0, **body}
+    return Request(id=name, route=Route.CHAT, body=asked)
+
+
 STOPS = Workload(
     name="stops",
-    version=1,
+    version=2,
     requests=(
         _asked("run", "plain"),
         _at(10),
@@ -82,6 +114,11 @@ STOPS = Workload(
         _asked("novel", "plain"),
         _stopped("novel", "the", " the"),
         _stopped("novel", "comma", ","),
+        _object("plain"),
+        *(_object(f"stop-{number}", stop=[stop]) for number, stop in enumerate(_OBJECT_STOPS)),
+        *(_object(f"stop-{number}-kept", stop=[_OBJECT_STOPS[number]], include_stop_str_in_output=True) for number in (3, 5)),
+        *(_object(f"min-{least}", stop=['"'], min_tokens=least) for least in (6, 12)),
+        *(_object(f"max-{most}", max_tokens=most) for most in (6, 12)),
     ),
     take={Depth.SMOKE: 10},
     concurrency=16,
@@ -89,28 +126,6 @@ STOPS = Workload(
     scored=False,
 )
 """Streamed, since a stop string that is complete within a window may have left the server by then."""
-
-
-def _conversation(name: str, age: int, city: str) -> list[JSON]:
-    """Return a conversation that asks a third time for what was answered twice: also prompt lookup drafts the end of the answer."""
-    question: JSON = {"role": "user", "content": f"Give me a JSON object for {name} who lives in {city}."}
-    answer: JSON = {"role": "assistant", "content": json.dumps({"name": name, "age": age, "city": city})}
-    return [question, answer, question, answer, question]
-
-
-_PEOPLE: Sequence[tuple[str, int, str]] = (
-    ("Ann", 55, "Madrid"),
-    ("Dennis", 31, "Oslo"),
-    ("Grace", 68, "Oslo"),
-    ("Guido", 73, "Madrid"),
-    ("Ken", 18, "Berlin"),
-    ("Grace", 41, "Paris"),
-)
-
-
-def _ending(person: int, what: str, **body: JSON) -> Request:
-    asked: dict[str, JSON] = {"messages": _conversation(*_PEOPLE[person]), "max_tokens": 48, "temperature": 0.0, "top_p": 1.0, **body}
-    return Request(id=f"end-{person}-{what}", route=Route.CHAT, body=asked)
 
 
 LIMITS = Workload(

@@ -39,7 +39,7 @@ DOSES: Final[tuple[tuple[str, int, Prompts, Mapping[str, JSON]], ...]] = (
     ("logit_bias", 2, _TEXTS, {"temperature": 0.0, "logit_bias": _BANS}),
     ("logit_bias", 1, _TEXTS, {"temperature": 0.0, "logit_bias": _FORCED}),
     ("allowed_token_ids", 2, _TEXTS, {"temperature": 0.0, "allowed_token_ids": list(COMMON)}),
-    ("bad_words", 3, _TEXTS, {"temperature": 0.0, "bad_words": list(_WORDS)}),
+    ("bad_words", 6, _TEXTS, {"temperature": 0.0, "bad_words": list(_WORDS)}),
     ("bad_words", 3, _TEXTS, {"temperature": 0.0, "bad_words": list(_PHRASES)}),
     ("frequency_penalty", 1, _TEXTS, {"temperature": 0.0, "frequency_penalty": 0.7}),
     ("presence_penalty", 2, _TEXTS, {"temperature": 0.0, "presence_penalty": 2.0}),
@@ -107,5 +107,5 @@ def _request(name: str, prompt: Prompt, fields: Mapping[str, JSON]) -> Request:
 
 
 def _workload(name: str, requests: list[Request], take: Mapping[Depth, int] | None, traffic: TrafficFields) -> Workload:
-    settings: TrafficFields = {"version": 1, **traffic}
+    settings: TrafficFields = {"version": 2, **traffic}
     return Workload(name=name, requests=tuple(requests), take=take or {}, **settings)

@@ -32,6 +32,7 @@ __all__ = [
     "NoiseRatio",
     "answer_scales",
     "boot_noise",
+    "is_noisier",
     "kernel_noise",
     "noise_ratio",
 ]
@@ -42,8 +43,8 @@ ROUNDING = EXACT / 8.0
 """Nats: a kernel's noise up to here is rounding, and no ratio is taken of it."""
 _ENOUGH = 200
 """Least tokens for a scale, and for a claim that a server is exact."""
-_BOOT_ERROR = 0.01
-"""Chance that what a boot keeps lies below its lower limit, and above the higher one."""
+_ERROR = 0.01
+"""Chance that a true value lies beyond a limit that is stated, on either side."""
 _ENOUGH_OF_AN_ANSWER = 16
 """Least tokens for the scale of one answer."""
 
@@ -150,6 +151,13 @@ def noise_ratio(kernel: Floats, other: Floats, error: float) -> NoiseRatio | Non
     return NoiseRatio(ratio=math.exp(ratio), low=math.exp(ratio - down), high=math.exp(ratio + up), answers=len(kernel))
 
 
+def is_noisier(scales: Floats, limit: float) -> bool:
+    """Whether the centre of the answers' ``scales`` lies surely above ``limit`` nats, by signed ranks at 1 %; False for few answers."""
+    if len(scales) == 0 or 0.5 ** len(scales) > _ERROR:
+        return False
+    return _centre(scales, _ERROR).low > math.log(limit)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootNoise:
     """What one boot adds to a logit at every call alike, nats: a standard deviation, with limits at 99 % on either side."""
@@ -167,10 +175,10 @@ def boot_noise(another: Floats, same: Floats) -> BootNoise | None:
     Two calls of one boot share what it keeps, two calls of two boots do not: ``another^2 = same^2 + 2 kept^2``. The limits are those of
     :func:`noise_ratio`. None for few answers, and where the lower limit is 0.
     """
-    ratio = noise_ratio(another, same, _BOOT_ERROR)
+    ratio = noise_ratio(another, same, _ERROR)
     if ratio is None or ratio.low <= 1.0:
         return None
-    call = math.exp(_centre(same, _BOOT_ERROR).middle)
+    call = math.exp(_centre(same, _ERROR).middle)
     kept, low, high = (call * math.sqrt((times**2 - 1.0) / 2.0) for times in (ratio.ratio, ratio.low, ratio.high))
     return BootNoise(kept=kept, low=low, high=high, call=call)
 

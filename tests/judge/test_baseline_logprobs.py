@@ -140,6 +140,17 @@ def test_only_tokens_behind_the_same_tokens_are_compared():
     assert judged(answers(tuple(value - 1.0 for value in TRUE), None), answers(prompt=None), temperature=1).outcome is Outcome.INCONCLUSIVE
 
 
+def test_values_of_a_prompts_rare_tokens_count_too_and_those_of_marks_do_not():
+    """Sixteen values of one prompt that are off by ten nats were no finding while only tokens of 2 % and more were compared."""
+    rare = tuple(value - 6.0 for value in TRUE)
+    noisy = {"noise": 0.02, "seed": 3}
+    given = [answers(prompt=rare[:8] + tuple(value - 10.0 for value in rare[8:]), **noisy)[0], *answers(prompt=rare, **noisy)[1:]]
+    verdict = judged(given, answers(prompt=rare, noise=0.02), answers(prompt=rare, noise=0.02, seed=2), prompts=True)
+    assert (verdict.outcome, verdict.figures["tokens_far_off"]) == (Outcome.FAIL, 16.0)
+    marked = tuple(-9999.0 for _ in TRUE)
+    assert judged(answers(prompt=marked), answers(prompt=marked), temperature=1, prompts=True).outcome is Outcome.INCONCLUSIVE
+
+
 def test_prompts_are_compared_whatever_is_answered_and_name_their_lengths():
     wrong = (*TRUE[:-8], *(value - 3.0 for value in TRUE[-8:]))
     verdict = judged(answers(prompt=wrong), prompts=True)

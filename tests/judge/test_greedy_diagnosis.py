@@ -12,11 +12,15 @@ WINDOWS = (1, 4, 2, 1, 4, 2, 1, 2, 1, 2)
 """Full windows end at tokens 4 and 11; the first recovered token is token 6."""
 ANSWERS = [answer(f"chat-{i:02}", range(20), windows=WINDOWS) for i in range(8)]
 
+LONGER = [answer(f"chat-{i:02}", range(55), windows=(1, 4, *(2, 2, 4, 2) * 5)) for i in range(8)]
+"""Full windows end at tokens 4, 12, 22 and so on."""
 
-def named(wrong):
-    """The name where these tokens of every answer are wrong."""
-    scores = {VARIANT: tuple(score(VARIANT, each, dict.fromkeys(wrong, 3.0).items()) for each in ANSWERS)}
-    return greedy.judge(captured("greedy", ANSWERS, ANSWERS, scores=scores)).names
+
+def named(wrong, *, also=(), answers=ANSWERS):
+    """The name where these tokens of every answer are wrong, and ``also`` those of the first."""
+    tokens = [(*wrong, *(() if number else also)) for number in range(len(answers))]
+    scores = {VARIANT: tuple(score(VARIANT, each, dict.fromkeys(w, 3.0).items()) for each, w in zip(answers, tokens, strict=True))}
+    return greedy.judge(captured("greedy", answers, answers, scores=scores)).names
 
 
 @pytest.mark.parametrize("wrong, name", [
@@ -30,6 +34,17 @@ def named(wrong):
 ])  # fmt: skip
 def test_a_fault_is_named_from_where_its_wrong_tokens_stand(wrong, name):
     assert named(wrong) == name
+
+
+def test_few_wrong_bonus_tokens_may_have_come_of_wrong_drafts():
+    drafted = (1, 5, 6, 7, 15, 16, 17, 25, 26, 27)
+    assert named(drafted, also=(4,), answers=LONGER) == AT_DRAFTS
+    assert named((*drafted, 4), answers=LONGER) == ""
+
+
+def test_where_all_wrong_tokens_stand_behind_a_full_draft_positions_and_state_are_not_told_apart():
+    assert named((5, 6, 7, 15, 16), answers=LONGER) == ""
+    assert named((1, 5, 6, 7, 15), answers=LONGER) == AT_DRAFTS
 
 
 def test_a_few_wrong_tokens_behind_a_full_window_may_be_an_accident():

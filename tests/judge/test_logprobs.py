@@ -17,30 +17,34 @@ from tests.judge import toy_speculation
 ALPHA = 2.5e-5
 
 
-def told(answer, score, random, *, noise=0.0, temperature=1.0, wrong=None, known=toy_speculation.TARGET):
+def told(answer, score, random, *, noise=0.0, late=None, temperature=1.0, wrong=None, known=toy_speculation.TARGET):
     """The answer with log-probabilities: the scored ones, noisy, or what ``wrong(place, position)`` makes of one."""
     values = []
     for place, position in enumerate(score.positions):
         last = (answer.prompt_token_ids + answer.choice.token_ids)[len(answer.prompt_token_ids) + place - 1]
-        logits = known[last] + noise * random.normal(size=toy_speculation.VOCABULARY)
+        sd = noise if late is None or place < logprobs.LATE else late
+        logits = known[last] + sd * random.normal(size=toy_speculation.VOCABULARY)
         value = float((logits / temperature - np.log(np.exp(logits / temperature).sum()))[position.token_id])
         values.append(value if wrong is None else wrong(place, value))
     return replace(answer, choices=(replace(answer.choice, logprobs=tuple(values)),))
 
 
-def reporting(*, noise=0.0, own=0.0, answers=12, wrong=None, seed=1, **fields):
-    """A variant whose reported log-probabilities have ``own`` noise or are ``wrong``, a baseline and a control that have ``noise``."""
+def reporting(*, noise=0.0, own=0.0, late=None, answers=12, tokens=48, wrong=None, seed=1, **fields):
+    """A variant whose reported log-probabilities have ``own`` noise or are ``wrong``, a baseline and a control that have ``noise``.
+
+    From its 257th token on the variant's noise is ``late``, where that is given.
+    """
     random = np.random.default_rng(seed)
-    one = toy_speculation.captured("model", answers=answers, tokens=48, seed=seed, alpha=ALPHA)
+    one = toy_speculation.captured("model", answers=answers, tokens=tokens, seed=seed, alpha=ALPHA)
     plain = toy_speculation.Server(random=random, draft=toy_speculation.draft_of(), speculates=False)
     arms, scores = {}, {"v": one.scores["v"]}
     for arm in ("baseline", "control"):
-        said = [plain.answer(answer.request_id, answer.prompt_token_ids, 48) for answer in one.speculative.answers]
+        said = [plain.answer(answer.request_id, answer.prompt_token_ids, tokens) for answer in one.speculative.answers]
         scores[arm] = tuple(toy_speculation.score(answer, arm, "baseline", toy_speculation.TARGET) for answer in said)
         reported = tuple(told(answer, score, random, noise=noise, **fields) for answer, score in zip(said, scores[arm], strict=True))
         arms[arm] = Transcript(arm=arm, boot=0, workload="w", digest="d", answers=reported)
     mine = zip(one.speculative.answers, scores["v"], strict=True)
-    spoken = tuple(told(answer, score, random, noise=own or noise, wrong=wrong, **fields) for answer, score in mine)
+    spoken = tuple(told(answer, score, random, noise=own or noise, late=late, wrong=wrong, **fields) for answer, score in mine)
     return replace(
         one,
         family=Family.LOGPROBS,
@@ -95,6 +99,16 @@ def test_what_a_boot_keeps_is_no_fault_of_the_variant():
         logprobs.judge(replace(one, control=quiet.control, scores=one.scores | {"control": quiet.scores["control"]})).outcome
         is Outcome.PASS
     )
+
+
+def test_what_begins_late_is_seen_among_the_late_tokens():
+    """An eighth of the tokens, their noise seven times the baseline's: a fifth of all tokens decides, and of all it is lawful."""
+    one = reporting(noise=0.03, tokens=296)
+    late = reporting(noise=0.03, own=0.03, tokens=296, late=0.2)
+    assert logprobs.judge(one).outcome is Outcome.PASS
+    verdict = logprobs.judge(late)
+    assert verdict.outcome is Outcome.FAIL
+    assert "after token 256" in verdict.headline
 
 
 def by_the_first_boot():

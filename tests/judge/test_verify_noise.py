@@ -127,3 +127,13 @@ def test_the_gate_is_greedys_alone_and_not_of_the_control():
     given = run(4.5, GATE)
     assert greedy.judge(replace(given, family=Family.STATE)).outcome is Outcome.PASS
     assert greedy.judge(replace(given.as_control(), verify_calibration=given.verify_calibration)).outcome is Outcome.PASS
+
+
+def test_a_kernel_noisier_than_any_lawful_one_excuses_no_token():
+    """A fault that garbles what is reported would else widen the tolerance by which its own tokens are judged."""
+    wrong = dict.fromkeys(range(20), 6.0 * 8.0 * NOISE)
+    assert greedy.judge(run(4.5, wrong=wrong)).outcome is Outcome.FAIL
+    assert greedy.judge(run(9.0, wrong=wrong)).outcome is Outcome.FAIL
+    within = dict.fromkeys(range(20), 4.0 * 8.0 * NOISE)
+    assert "wrong" not in greedy.judge(run(4.5, wrong=within)).headline.replace("0 of", "")
+    assert "tokens wrong" in greedy.judge(run(9.0, wrong=within)).headline
