@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from pytest_specdec.stats.noise import answer_scales, boot_noise, kernel_noise, noise_ratio
+from pytest_specdec.stats.noise import answer_scales, boot_noise, is_noisier, kernel_noise, noise_ratio
 from tests.judge.captured_values import calibration
 
 
@@ -114,3 +114,12 @@ def test_what_a_boot_keeps_lies_within_its_limits_and_is_not_seen_where_there_is
     alike = [boot_noise(scales(random, call, 0.3), scales(random, call, 0.3)) for _ in range(300)]
     assert np.mean([each is not None for each in alike]) <= 0.02
     assert boot_noise(scales(random, call, 0.3), np.array([])) is None
+
+
+def test_a_kernel_as_noisy_as_a_limit_is_not_surely_noisier_and_hardly_ever_a_tenth_more():
+    random = np.random.default_rng(13)
+    at = [scales(random, 0.1, 0.1) for _ in range(1000)]
+    assert np.mean([is_noisier(each, 0.1) for each in at]) <= 0.02
+    assert not any(is_noisier(each, 1.1 * 0.1) for each in at)
+    assert np.mean([is_noisier(scales(random, 0.13, 0.1), 1.1 * 0.1) for _ in range(200)]) >= 0.95
+    assert not is_noisier(scales(random, 9.0, 0.1, answers=4), 0.1), "too few answers to tell"
