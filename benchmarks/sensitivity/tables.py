@@ -49,7 +49,11 @@ def _sums(cells: Sequence[Cell]) -> list[str]:
     share = f"{caught / len(cells):.1%}" if cells else "none"
     part = len(cells) - sum(cell.whole for cell in cells)
     asked = f" (in {part} cells only the families that should were asked)" if part else ""
-    return [f"{caught} of {len(cells)} cells caught by every family that should, by name ({share}); {alarms} false alarms{asked}"]
+    red = sum(any(one.found in {Found.CAUGHT, Found.WRONG_NAME} for one in cell.findings) for cell in cells)
+    return [
+        f"{caught} of {len(cells)} cells caught by every family that should, by name ({share}); {alarms} false alarms{asked}",
+        f"{red} of {len(cells)} cells red in a family that should be, whatever it is called ({red / max(1, len(cells)):.1%})",
+    ]
 
 
 def green_lines(runs: Sequence[GreenRun]) -> list[str]:

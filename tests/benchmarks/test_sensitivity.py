@@ -242,7 +242,9 @@ def test_the_command_makes_what_is_missing_and_writes_the_table(monkeypatch, tmp
     assert [run.seed for run in captured] == [1, 2]
     assert command.main() == 1
     assert len(captured) == 2
-    assert "2 of 4 cells caught by every family that should, by name (50.0%); 0 false alarms" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "2 of 4 cells caught by every family that should, by name (50.0%); 0 false alarms" in printed
+    assert "of 4 cells red in a family that should be, whatever it is called" in printed
     page = (tmp_path / "page.md").read_text()
     assert "| `lenient` | Accepts a draft token with probability min(1, 1.5 p/q). | 1, 2 | caught |" in page
     assert "| sampling | 4 | 2 | 2 | 0 | 0 | 0 |" in page
