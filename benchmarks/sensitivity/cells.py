@@ -34,6 +34,7 @@ _JUDGED_BY = ("pytest_specdec/judge", "pytest_specdec/stats")
 """Folders whose code decides the verdicts on them."""
 _FAULTS = {"faults", "faulty_rules"}
 _NO_JUDGEMENT = {"error", "invalid", "failed"}
+_UNDECIDED = {"inconclusive", "suspicious"}
 
 
 class Found(StrEnum):
@@ -45,6 +46,8 @@ class Found(StrEnum):
     """By that family, with other words."""
     ELSEWHERE = "caught elsewhere"
     """By no family that should, but by another."""
+    UNDECIDED = "undecided"
+    """By no family that should: one of them turns the run red, but calls no server wrong."""
     MISSED = "missed"
     NOT_JUDGED = "not judged"
     """The suites came to no verdict: the server had no restart left, or the family has no suite."""
@@ -131,7 +134,8 @@ def _wanted(family: str, words: str, judged: Sequence[Judged]) -> Finding:
     red = [one for one in judged if one.red]
     if not red:
         blind = not judged or all(one.outcome in _NO_JUDGEMENT for one in judged)
-        return Finding(family=family, found=Found.NOT_JUDGED if blind else Found.MISSED)
+        undecided = any(one.outcome in _UNDECIDED for one in judged)
+        return Finding(family=family, found=Found.NOT_JUDGED if blind else Found.UNDECIDED if undecided else Found.MISSED)
     text = " ".join(f"{one.name} {one.headline}" for one in red)
     return _finding(family, Found.CAUGHT if any(word in text for word in words.split("|")) else Found.WRONG_NAME, judged)
 
@@ -145,8 +149,10 @@ def _worst(wanted: Sequence[Finding], others: Sequence[Finding]) -> Found:
     """Return what the fault came to: caught needs every family that should find it, a missed one weighs more than a wrong name."""
     found = {one.found for one in wanted}
     if not found & {Found.CAUGHT, Found.WRONG_NAME}:
-        return Found.ELSEWHERE if others else Found.NOT_JUDGED if found == {Found.NOT_JUDGED} else Found.MISSED
-    return next(worst for worst in (Found.MISSED, Found.NOT_JUDGED, Found.WRONG_NAME, Found.CAUGHT) if worst in found)
+        if others or found == {Found.NOT_JUDGED}:
+            return Found.ELSEWHERE if others else Found.NOT_JUDGED
+        return Found.UNDECIDED if Found.UNDECIDED in found else Found.MISSED
+    return next(worst for worst in (Found.MISSED, Found.NOT_JUDGED, Found.UNDECIDED, Found.WRONG_NAME, Found.CAUGHT) if worst in found)
 
 
 def captured_by(fault: PlantedFault) -> str:

@@ -49,11 +49,11 @@ def _sums(cells: Sequence[Cell]) -> list[str]:
     share = f"{caught / len(cells):.1%}" if cells else "none"
     part = len(cells) - sum(cell.whole for cell in cells)
     asked = f" (in {part} cells only the families that should were asked)" if part else ""
-    red = sum(any(one.found in {Found.CAUGHT, Found.WRONG_NAME} for one in cell.findings) for cell in cells)
-    return [
-        f"{caught} of {len(cells)} cells caught by every family that should, by name ({share}); {alarms} false alarms{asked}",
-        f"{red} of {len(cells)} cells red in a family that should be, whatever it is called ({red / max(1, len(cells)):.1%})",
-    ]
+    red = [cell for cell in cells if any(one.found in {Found.CAUGHT, Found.WRONG_NAME, Found.UNDECIDED} for one in cell.findings)]
+    undecided = sum(not any(one.found in {Found.CAUGHT, Found.WRONG_NAME} for one in cell.findings) for cell in red)
+    by_name = f"{caught} of {len(cells)} cells caught by every family that should, by name ({share}); {alarms} false alarms{asked}"
+    anyhow = f"{len(red)} of {len(cells)} cells red in a family that should be, whatever it is called ({len(red) / max(1, len(cells)):.1%})"
+    return [by_name, f"{anyhow}; {undecided} of them undecided"]
 
 
 def green_lines(runs: Sequence[GreenRun]) -> list[str]:
@@ -123,12 +123,12 @@ def page(cells: Sequence[Cell], runs: Sequence[GreenRun], environment: Mapping[s
 
 
 def _by_family(cells: Sequence[Cell]) -> Iterable[str]:
-    yield "| family | cells that should be red | caught | by another name | missed | not judged | false alarms |"
-    yield "|---|--:|--:|--:|--:|--:|--:|"
+    yield "| family | cells that should be red | caught | by another name | undecided | missed | not judged | false alarms |"
+    yield "|---|--:|--:|--:|--:|--:|--:|--:|"
     findings = sorted((one for cell in cells for one in cell.findings), key=lambda one: one.family)
     for family, several in groupby(findings, key=lambda one: one.family):
         found = [one.found for one in several]
-        counts = [found.count(kind) for kind in (Found.CAUGHT, Found.WRONG_NAME, Found.MISSED, Found.NOT_JUDGED)]
+        counts = [found.count(kind) for kind in (Found.CAUGHT, Found.WRONG_NAME, Found.UNDECIDED, Found.MISSED, Found.NOT_JUDGED)]
         yield f"| {family} | {sum(counts)} | {' | '.join(map(str, counts))} | {found.count(Found.ALARM)} |"
 
 

@@ -48,6 +48,8 @@ def made(*judged):
     ([PASSED, replace(GREEDY, outcome="pass"), replace(SAMPLING, outcome="pass")], Found.MISSED),
     ([replace(PASSED, outcome="fail"), replace(GREEDY, outcome="pass"), replace(SAMPLING, outcome="pass")], Found.ELSEWHERE),
     ([], Found.NOT_JUDGED),
+    ([replace(GREEDY, outcome="inconclusive"), replace(SAMPLING, outcome="pass")], Found.UNDECIDED),
+    ([replace(GREEDY, outcome="inconclusive"), SAMPLING], Found.UNDECIDED),
 ])  # fmt: skip
 def test_a_cell_comes_to_the_worst_of_the_families_that_should_be_red(judged, found):
     assert made(*judged).found is found
@@ -247,7 +249,7 @@ def test_the_command_makes_what_is_missing_and_writes_the_table(monkeypatch, tmp
     assert "of 4 cells red in a family that should be, whatever it is called" in printed
     page = (tmp_path / "page.md").read_text()
     assert "| `lenient` | Accepts a draft token with probability min(1, 1.5 p/q). | 1, 2 | caught |" in page
-    assert "| sampling | 4 | 2 | 2 | 0 | 0 | 0 |" in page
+    assert "| sampling | 4 | 2 | 2 | 0 | 0 | 0 | 0 |" in page
     assert str(tmp_path) not in page + (tmp_path / "sensitivity.json").read_text()
 
 
