@@ -61,7 +61,7 @@ _WAVES: Final = (
     # Behind here from standard depth on.
     _wave("plain", "plain"),
     _wave("plain", "short", "logprobs", "long"),
-    _wave("sampled", "short", "sampled", "long", "sampled"),  # whichever is first in the batch, it is soon one that is sampled
+    _wave("sampled", "short", "sampled", "plain", "sampled"),  # whichever is first in the batch, it is soon one that is sampled
     _wave("plain", "penalised", "plain", "penalised", "plain"),
     _wave(*_UNSEEDED, *_UNSEEDED),
     _wave("plain", "leaving", "long", "leaving", "plain", "long"),

@@ -70,7 +70,7 @@ ALARMS = {
     "greedy": {"_flips": ["near-ties"], "_wrong": ["wrong tokens"], "_passed": [], "_scored": []},
     "sampling": {name: ["evidence"] for name in ("_analysis", "_noisy", "_suspected", "_failed", "_cleared")},
     "parameters": {"_share": ["near-ties", "wrong tokens"]},
-    "logprobs": {"_analysis": ["noise", "jumps"], "_passed": []},
+    "logprobs": {"_compared": ["noise", "jumps"]},  # of all tokens and of late ones, at half of the share each
     "baseline_logprobs": {"_beyond_chance": ["jumps"]},
     "structured": {"_failed": ["invalid documents"], "_stuck": ["endless documents"], "_choices": ["worse tokens"]},
     "grammar_mask": {"_more_than_peers": ["tokens outside the mask"], "masked": ["worse tokens under the mask"]},

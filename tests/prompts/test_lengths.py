@@ -16,7 +16,7 @@ def test_ids_are_unique_and_nothing_is_drawn(workload):
 
 
 def test_both_together_stay_within_their_budget():
-    assert sum(len(workload.requests) for workload in (STOPS, LIMITS)) <= 80
+    assert sum(len(workload.requests) for workload in (STOPS, LIMITS)) <= 76
     assert sum(len(workload.at(Depth.SMOKE).requests) for workload in (STOPS, LIMITS)) <= 16
 
 
