@@ -95,6 +95,6 @@ TOKENS_WRONG = {
 }
 """What may be red beside the families that judge tokens, where a rule of verification emits wrong ones."""
 TEXT_WRONG = dict.fromkeys(
-    set(Family) - {Family.SAMPLING, Family.SPEED}, "It holds the text of its answers against their tokens, whatever else it judges."
+    set(Family) - {Family.SAMPLING}, "It holds the text of its answers against their tokens, whatever else it judges."
 )
 """What may be red where text, ids or finish reasons are delivered wrongly: every family that looks at whole answers."""

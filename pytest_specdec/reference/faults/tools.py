@@ -67,7 +67,7 @@ ROWS = (
     PlantedFault(
         id="tool-close-swallows",
         does="Swallows what follows the end of a tool call in the same step.",
-        expected=in_(Place.REFERENCE, tools="a tool call is lost|delivered as text"),
+        expected=in_(Place.REFERENCE, may=WHOLE_ANSWERS, tools="a tool call is lost|delivered as text"),
         mirrors=("vllm-project/vllm#35800",),
     ),
     PlantedFault(
