@@ -43,7 +43,7 @@ def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> Reporte
     """
     answers: list[tuple[tuple[float, Position], ...]] = []
     room = MOST_TOKENS
-    for answer in _answers(directory, plan, arms or _of_another_boot(plan)):
+    for answer in _answers(directory, plan, arms or _arms_of_other_boots(plan)):
         answers.append(answer[:room])
         room -= len(answers[-1])
         if not room:
@@ -53,17 +53,21 @@ def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> Reporte
 
 def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibrations:
     """Return what the judges of ``pair`` see of the calibration."""
-    own = tuple(arm for arm in plan.scored_by if arm not in _of_another_boot(plan))
+    other = _arms_of_other_boots(plan)
+    own = tuple(arm for arm in (BASELINE, CONTROL) if arm not in other)
     return Calibrations(
-        decode=read_calibration(directory, plan) or read_calibration(directory, plan, BASELINE, CONTROL),
+        decode=read_calibration(directory, plan, *other) or read_calibration(directory, plan, BASELINE, CONTROL),
         same_boot=read_calibration(directory, plan, *own) if own else ReportedDraws(),
         verify=read_calibration(directory, plan, pair),
     )
 
 
-def _of_another_boot(plan: Plan) -> tuple[str, ...]:
-    """Return the baseline's arms of another boot than the one that scores, as the variant is; both where there is no other."""
-    return tuple(arm for arm in (BASELINE, CONTROL) if arm not in plan.scored_by) or (BASELINE, CONTROL)
+def _arms_of_other_boots(plan: Plan) -> tuple[str, ...]:
+    """Return the baseline's arms that another boot than their own scores in the calibration, as it does the variant; both if none."""
+    scored = [workload.name for workload in plan.workloads if workload.calibrates or workload.scored]
+    names = [name for name in scored if plan.workload(name).calibrates] or scored[:1]
+    own = {arm for name in names for arm in plan.scored_by(name)}
+    return tuple(arm for arm in (BASELINE, CONTROL) if arm not in own) or (BASELINE, CONTROL)
 
 
 def _answers(directory: RunDirectory, plan: Plan, arms: Sequence[str]) -> Iterator[tuple[tuple[float, Position], ...]]:
@@ -131,7 +135,7 @@ def read(
         calibration=calibrations.decode,
         same_boot_calibration=calibrations.same_boot,
         verify_calibration=calibrations.verify,
-        scored_by=plan.scored_by,
+        scored_by=plan.scored_by(judgement.workload),
         capabilities=run_documents.read_capabilities(directory),
         alpha=judgement.alpha,
         failures=server_failures.read(directory, plan, judgement.pair),

@@ -168,7 +168,7 @@ def _processed(positions: Sequence[Position], request: Request, captured: Captur
 LEAST_TOKENS = 100
 """Informative tokens that a verdict needs of either side."""
 LATE = 256
-"""Tokens of an answer after which the others are compared once more by themselves: what begins late is a small part of all."""
+"""Tokens of an answer whose later tokens also get a comparison of their own: among all tokens a fault that begins late is hidden."""
 WRONG = "reported log-probabilities or verifier numerics"
 OF_ACCEPTED = "reported log-probabilities of accepted draft tokens"
 
@@ -244,7 +244,7 @@ def _compared(captured: Captured) -> Verdict:
 
 
 def _peer(captured: Captured) -> ReportedLogprobs:
-    """Return what the boot of the baseline reported that another one scored, as it did the variant's, else what its other boot did."""
+    """Return what the baseline's boot reported that was scored by another boot, as the variant was; else what its other boot did."""
     boots = [BASELINE, *([] if captured.is_control or captured.control is None else [CONTROL])]
     first, *others = (reported(captured, arm) for arm in sorted(boots, key=lambda arm: arm in captured.scored_by))
     return next((each for each in (first, *others) if each.tokens), first)

@@ -55,7 +55,7 @@ VERIFY_FACTOR = 5.0
 """Times the noise of decoding up to which the noise of a verify kernel is lawful numerics: k + 1 tokens take other tiles and splits. Three
 times was seen."""
 _SURELY_NOISIER = 1.1
-"""Times what is lawful from which on a verify kernel is surely not: none of 12,000 simulated ones exactly as noisy was called so."""
+"""Times the lawful noise above which a verify kernel is surely not lawful (size: tests/stats/test_noise.py, by simulation)."""
 _VERIFY_FLOOR_HALF, _VERIFY_FLOOR_SINGLE = NORMAL_UP_TO, EXACT
 """Nats of noise that are lawful in a verify kernel, however exact decoding is."""
 _MARGIN = 1.3
@@ -99,7 +99,7 @@ class Tolerance:
     own_events: int
     """Those of the baseline's own boots alone."""
     own_tokens: int
-    kept: BootNoise | None = None
+    boot_noise: BootNoise | None = None
     """What a boot of the baseline keeps; None where that is not seen."""
     open_at: float = OPEN_AT
     """Evidence from which a count is left open."""
@@ -178,7 +178,7 @@ def allowed(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
         peer_tokens=len(gaps) + beyond.tokens,
         own_events=own,
         own_tokens=len(gaps),
-        kept=boot_noise(answer_scales(captured.calibration.answers), answer_scales(captured.same_boot_calibration.answers)),
+        boot_noise=boot_noise(answer_scales(captured.calibration.answers), answer_scales(captured.same_boot_calibration.answers)),
         open_at=REPEAT_AT if captured.repeatable else OPEN_AT,
     )
 
@@ -198,13 +198,8 @@ def describe_jumps(tolerance: Tolerance) -> str:
     else:
         jumps = f"at most 1 token in {1.0 / tolerance.chance:,.0f} jumps beyond the tolerance (99%)"
     kernel = f"; the verify kernel is {tolerance.verify_factor:.1f} times as noisy as decode" if tolerance.verify_factor > 1.0 else ""
-    kept = (
-        f"; {tolerance.kept.call:.3g} nats between calls of one boot, and a boot keeps {tolerance.kept.kept:.3g} "
-        f"({tolerance.kept.low:.3g} to {tolerance.kept.high:.3g} at 99%, from two boots of the baseline)"
-        if tolerance.kept
-        else ""
-    )
-    return jumps + kept + kernel
+    between_boots = f"; {tolerance.boot_noise}" if tolerance.boot_noise else ""
+    return jumps + between_boots + kernel
 
 
 def _is_exact(captured: Captured, calibration: Calibration, decode: KernelNoise) -> bool:

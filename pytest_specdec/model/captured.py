@@ -147,11 +147,14 @@ class ReportedDraws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrations:
-    """What the calibration of a run shows to one pair's judges."""
+    """Log-probabilities that a run's servers reported in the calibration, as the judges of one pair need them."""
 
     decode: ReportedDraws = ReportedDraws()
+    """Of the baseline, scored by another boot of it where there is one."""
     same_boot: ReportedDraws = ReportedDraws()
+    """Of the baseline, scored by the boot that reported them; empty where ``decode`` has all there are."""
     verify: ReportedDraws = ReportedDraws()
+    """Of the variant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +190,7 @@ class Captured:
     verify_calibration: ReportedDraws = ReportedDraws()
     """The same of the variant: what its verify kernel reports. Empty for the control, which does not speculate."""
     scored_by: tuple[str, ...] = (CONTROL,)
-    """The baseline's arms whose own boot scored."""
+    """The arms of the baseline's boot that scored these answers: its own reports and scores share what that boot keeps."""
     capabilities: Mapping[str, Capabilities] = field(default_factory=dict)
     """By arm."""
     alpha: float = 1e-3

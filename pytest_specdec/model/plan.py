@@ -192,10 +192,10 @@ class Plan:
         """Whether the baseline is attached: its control is then the same server asked again, and nothing shows how boots vary."""
         return any(boot.attached for boot in self.boots if boot.role in {Role.BASELINE, Role.CONTROL})
 
-    @property
-    def scored_by(self) -> tuple[str, ...]:
-        """The baseline's arms whose own server scores; none where a server of its own does, and where nothing is scored."""
-        scoring = [boot for boot in self.boots if boot.scores and boot.role in {Role.BASELINE, Role.CONTROL}]
+    def scored_by(self, workload: str) -> tuple[str, ...]:
+        """Return the arms of the baseline's boot that scores ``workload``; empty where another server scores it, or none does."""
+        of_baseline = [boot for boot in self.boots if boot.role in {Role.BASELINE, Role.CONTROL}]
+        scoring = [boot for boot in of_baseline if any(task.workload == workload for task in boot.scores)]
         return tuple(arm for boot in scoring for arm in ((BASELINE, CONTROL) if self.within_one_boot else boot.arms))
 
     def workload(self, name: str) -> Workload:

@@ -24,7 +24,7 @@ _PROMPTS = {
 _RUN_STOPS = (_RUN * 4)[7:]
 """What the answer says from its second word on: its beginnings are complete after two words, three, four …"""
 _OBJECT_STOPS = ("name", '": "', '", "age', '"age"', '": 6', '"city"')
-"""In an object whose keys and marks are certain: also where numbers are not exact, and near-ties take other answers elsewhere."""
+"""Stop strings in a JSON object that the bundled model answers with certainty: elsewhere a near-tie may lead past the stop."""
 _OBJECT = 24
 """Tokens; the object has 18 in the vocabulary of the bundled model."""
 _LONG = 32
@@ -74,14 +74,14 @@ _PEOPLE: Sequence[tuple[str, int, str]] = (
 
 
 def _ending(person: int, what: str, **body: JSON) -> Request:
-    return _third_time(person, f"end-{person}-{what}", 48, **body)
+    return _repeated_question(person, f"end-{person}-{what}", 48, **body)
 
 
 def _object(what: str, **body: JSON) -> Request:
-    return _third_time(2, f"json-{what}", _OBJECT, **body)
+    return _repeated_question(2, f"json-{what}", _OBJECT, **body)
 
 
-def _third_time(person: int, name: str, most: int, **body: JSON) -> Request:
+def _repeated_question(person: int, name: str, most: int, **body: JSON) -> Request:
     asked: dict[str, JSON] = {"messages": _conversation(*_PEOPLE[person]), "max_tokens": most, "temperature": 0.0, "top_p": 1.0, **body}
     return Request(id=name, route=Route.CHAT, body=asked)
 

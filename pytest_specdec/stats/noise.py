@@ -168,6 +168,10 @@ class BootNoise:
     call: float
     """What differs from call to call, between two calls of one boot, nats."""
 
+    def __str__(self) -> str:
+        limits = f"{self.low:.3g} to {self.high:.3g} at 99%, from two boots of the baseline"
+        return f"{self.call:.3g} nats between calls of one boot, and a boot keeps {self.kept:.3g} ({limits})"
+
 
 def boot_noise(another: Floats, same: Floats) -> BootNoise | None:
     """Return what a boot keeps, from the scales of answers that ``another`` boot scored and of answers that the ``same`` boot scored.

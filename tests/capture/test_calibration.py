@@ -57,7 +57,7 @@ def reporting(directory, name):
 def test_all_arms_report_and_are_scored_apart_from_what_is_judged(run, config, drawn, directory):
     assert run(config, drawn).state is State.COMPLETE
     assert (reporting(directory, NAME), reporting(directory, "drawn")) == (["baseline", "control", "draft-k3", "ngram-k3"], [])
-    (own,) = run.plan.scored_by
+    (own,) = run.plan.scored_by(NAME)
     assert own == ("baseline" if run.plan.placement is Placement.SIDE_BY_SIDE else "control")
     answers = transcripts.read(directory, "control" if own == "baseline" else "baseline", NAME).answers
     found = captured.read_calibrations(directory, run.plan, "draft-k3")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.capture import remaining
+from pytest_specdec.capture import extension, remaining
 from pytest_specdec.errors import RunError, ScoreError
 from pytest_specdec.files import captured, run_documents, transcripts
 from pytest_specdec.judge.prerequisites import refusal
@@ -232,6 +232,17 @@ def test_the_noise_of_decoding_is_that_of_a_boot_which_another_one_scored(run, p
     found = captured.read_calibrations(run, laid, "v")
     expected = {decode} if Role.SCORER not in roles else {-0.2, -0.3}
     assert (reported_by(found.decode), reported_by(found.same_boot), reported_by(found.verify)) == (expected, same_boot, {-0.1})
+
+
+def test_asking_again_changes_neither_the_noise_nor_who_scored(run, plan, transcript):
+    """A further round has one boot for both arms, which scores itself: what it adds is no second reading of the calibration."""
+    for arm, value in zip(ARMS, (-0.1, -0.2, -0.3), strict=True):
+        transcripts.write(run, told(says(transcript(arm), ARMS.index(arm), 2, 1), value))
+    first = asked_for_logprobs(plan)
+    again = extension.extended(first, {"greedy-mixed": first.workload("greedy-mixed")}, ["v"], 1, again=("greedy-mixed",))
+    assert again.scored_by("greedy-mixed") == first.scored_by("greedy-mixed") == ("control",)
+    assert set(again.scored_by("greedy-mixed.more1")) == {"baseline", "control"}
+    assert captured.read_calibrations(run, again, "v") == captured.read_calibrations(run, first, "v")
 
 
 def test_without_reports_of_another_boot_those_of_the_boot_that_scored_tell_the_noise(run, plan, transcript):
