@@ -11,6 +11,7 @@ from pytest_specdec.capture import environment, locks
 from pytest_specdec.capture.burst_probe import BurstProbe
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.deadlines import Deadlines
+from pytest_specdec.capture.reporting import reporting
 from pytest_specdec.capture.room import deciding_boot, last_whole_round, sufficient
 from pytest_specdec.capture.scoring import TranscriptScorer, scorer
 from pytest_specdec.capture.server import context_limit, ports
@@ -309,7 +310,7 @@ class BootSession:
         deadlines = Deadlines(self._request_s(workload), baseline, paced=self.boot.role is Role.VARIANT)
         return WorkloadRunner(
             self.arm,
-            self._filled(workload),
+            reporting(self._filled(workload), self.recipes.directory, self.recipes.plan, arm),
             name=arm,
             digest=workload.digest,
             room=room or (1 if baseline is None else baseline.room),
