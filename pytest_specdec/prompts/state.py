@@ -95,7 +95,7 @@ def _beginning() -> dict[str, JSON]:
 
 def _middle() -> dict[str, JSON]:
     base = _words(64)
-    tails = {f"shared/{count}": f"{_words(count)} {_words(12, start=70 + 3 * index)}" for index, count in enumerate(_SHARED)}
+    tails = {f"shared/{count}": f"{_words(count)} {_words(1 + index % 3, start=70 + 3 * index)}" for index, count in enumerate(_SHARED)}
     return {
         "again/story": _STORY,
         "again/code": _CODE,
