@@ -336,6 +336,9 @@ class BootSession:
             # Kept beside the whole ones under another name, so that no judge takes part of a workload for all of it.
             transcript = replace(transcript, workload=f"{workload}.partial")
         self._note_others(transcript)
+        if transcript.server_failures and self.recipes.plan.workload(workload).calibrates:
+            ending = transcript.server_failures[0].ending.value
+            self.completeness.warn(f"{transcript.arm}: the server failed in the calibration ({ending}); its noise may not be measured")
         if not result.missing or transcript.tokens or transcript.server_failures:
             transcripts.write(self.recipes.directory, transcript)
         self.completeness.answered(transcript.arm, workload, result.missing)

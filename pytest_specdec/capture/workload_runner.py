@@ -113,6 +113,10 @@ class WorkloadRunner:
         return self._passes
 
     @property
+    def _jobs(self) -> list[Job]:
+        return [Job(request=request, pass_index=p) for p in range(self._passes) for request in self._workload.requests]
+
+    @property
     def is_available(self) -> bool:
         """Whether there is a server to send it to, and time."""
         return not self._unavailable
@@ -238,6 +242,9 @@ class WorkloadRunner:
 
     def _replay(self, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequence[Job]) -> None:
         """Have what failed, and what was in flight beside it, sent again to a fresh server, where there may be one."""
+        if self._workload.calibrates:
+            self._try_once_more([sent for _, sent in failed], failed[0][0])
+            return
         failure, group = self._failure([sent for _, sent in failed]), self._in_flight_with(jobs, failed)
         for job, sent in failed:
             self.set_aside(job, f"in flight when the server failed: {sent.answer.error}")
@@ -246,6 +253,26 @@ class WorkloadRunner:
                 GroupReplay(arm=self._arm, sender=self, failure=failure, say=self._reporter.say).run([job for job, _ in failed], group)
             else:
                 terminate_unless_sound(self._arm, [sent for _, sent in failed])
+        finally:
+            self._server_failures += failure.server_failures
+
+    def _try_once_more(self, failed: Sequence[TimedAnswer], first: Job) -> None:
+        """Go on with a calibration where one request that failed is answered by a fresh server; else, and the next time, give it up.
+
+        Nobody judges it: a server that fails in it costs the other workloads no restart and no concurrency, so that they find the fault.
+        """
+        is_first, failure = not self._server_failures, self._failure(failed)
+        try:
+            if is_first and self._arm.may_replay and (failure.is_error_only or self.restart()):
+                failed = [self.send(first)]
+                if failed[0].ending is None:
+                    self.keep(first, failed[0])
+                    failure.answered(failed[0])
+                    return
+            terminate_unless_sound(self._arm, failed)
+            for job in self._jobs:
+                if job.key not in self._sent:
+                    self.set_aside(job, f"the calibration was given up, since the server failed in it: {failed[0].answer.error}")
         finally:
             self._server_failures += failure.server_failures
 
@@ -402,7 +429,7 @@ class WorkloadRunner:
         return self._account.end(None if unknown else [sent.answer for sent in self._sent.values() if sent.answer.ok])
 
     def _transcript(self) -> Transcript:
-        jobs = [Job(request=request, pass_index=p) for p in range(self._passes) for request in self._workload.requests]
+        jobs = self._jobs
         return Transcript(
             arm=self._name,
             boot=self._boot,

@@ -66,7 +66,7 @@ _WAVES: Final = (
     _wave("sampled", "short", "sampled", "plain", "sampled"),  # whichever is first in the batch, it is soon one that is sampled
     _wave("plain", "penalised", "plain", "penalised", "plain"),
     _wave(*_UNSEEDED, *_UNSEEDED),
-    _wave("plain", "leaving", "long", "leaving", "plain", "long"),
+    _wave("leaving", "long", "plain", "leaving", "plain", "long"),
     _wave("plain", "long", "plain"),
     # Behind here at deep depth.
     *(_wave(*(("plain", "long", "short") * size)[:size]) for size in (5, 6, 7, 12)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_specdec.capture import planner
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.server import server, watchdog
@@ -12,7 +13,7 @@ from pytest_specdec.judge import liveness
 from pytest_specdec.model.status import State
 from pytest_specdec.model.transcript import FailureKind
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.model.workload import Depth, Family
+from pytest_specdec.model.workload import CALIBRATION, Depth, Family
 
 FAULTS = {"die_on": FailureKind.DIED, "hang_on": FailureKind.HUNG, "break_on": FailureKind.ERROR}
 
@@ -129,3 +130,39 @@ def test_a_death_is_replayed_although_a_5xx_came_before_it(run, judged, config, 
     answer = transcripts.read(directory, "draft-k3", "greedy").answers[4]
     assert answer.error.startswith("quarantined: ")
     assert "p4, alone on a fresh server too; the baseline answers it" in judged().headline
+
+
+@pytest.fixture
+def calibrated(run, workload, directory, monkeypatch):
+    """Run a judged workload behind a calibration of eighteen requests, three at a time; return the variant's transcripts of both."""
+
+    def _run(config):
+        calibration = workload(f"noise{CALIBRATION}", requests=18, concurrency=3, deadline_s=0.7)
+        monkeypatch.setattr(planner, "calibrations", lambda judged, depth: (calibration,))
+        status = run(config, workload(concurrency=3, deadline_s=0.7))
+        assert status.state is State.COMPLETE
+        return [transcripts.read(directory, "draft-k3", name) for name in (calibration.name, "greedy")], status
+
+    return _run
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_calibration_goes_on_behind_a_failure_that_does_not_recur(calibrated, config, directory, with_args, fault):
+    config = with_args(config, "draft-k3", **{fault: "p1 of noise"}, only_once=str(directory.root / "once"))
+    (calibration, judged), _ = calibrated(config)
+    assert all(answer.ok for transcript in (calibration, judged) for answer in transcript.answers)
+    assert len(calibration.unexplained) == 1
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("company", [1, 3])
+def test_a_calibration_that_a_server_fails_in_is_given_up_and_costs_the_others_nothing(
+    calibrated, config, directory, with_args, fault, company
+):
+    (calibration, judged), status = calibrated(with_args(config, "draft-k3", **{fault: "of noise"}, company=company, slow=0.05))
+    assert not all(answer.ok for answer in calibration.answers)
+    assert "the calibration was given up" in calibration.answers[-1].error
+    assert calibration.unexplained, "asked again by a resume"
+    assert (judged.server_failures, judged.concurrency) == ((), None)
+    assert all(answer.ok for answer in judged.answers)
+    assert any("draft-k3: the server failed in the calibration" in line for line in status.warnings)
