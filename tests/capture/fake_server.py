@@ -346,6 +346,7 @@ if options.boot == "die":
     sys.exit(3)
 if options.boot == "never":
     time.sleep(3600)
+ThreadingHTTPServer.request_queue_size = 128  # of 5, as it is, 32 clients at once fill it, and one waits a second to connect again
 server = ThreadingHTTPServer((options.host, options.port), Handler)
 server.daemon_threads = True
 print("ready", flush=True)
