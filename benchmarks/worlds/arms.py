@@ -100,7 +100,7 @@ def _choice(row: int, one: Asking, spoken: Spoken, *, speculates: bool) -> Choic
     ids = tuple(spoken.tokens[row, :length].tolist())
     windows = _windows(spoken.ended[row, :length]) if speculates else None
     asks = one.request.body.get("logprobs")
-    asked = one.request.reports or (asks is not None and asks is not False)
+    asked = asks is not None and asks is not False
     top = asked_top(one.request) or 0
     return Choice(
         index=one.choice,

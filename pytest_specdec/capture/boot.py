@@ -11,7 +11,6 @@ from pytest_specdec.capture import environment, locks
 from pytest_specdec.capture.burst_probe import BurstProbe
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.deadlines import Deadlines
-from pytest_specdec.capture.reporting import reporting
 from pytest_specdec.capture.room import deciding_boot, last_whole_round, sufficient
 from pytest_specdec.capture.scoring import TranscriptScorer, scorer
 from pytest_specdec.capture.server import context_limit, ports
@@ -310,7 +309,7 @@ class BootSession:
         deadlines = Deadlines(self._request_s(workload), baseline, paced=self.boot.role is Role.VARIANT)
         return WorkloadRunner(
             self.arm,
-            reporting(self._filled(workload), self.recipes.directory, self.recipes.plan, arm),
+            self._filled(workload),
             name=arm,
             digest=workload.digest,
             room=room or (1 if baseline is None else baseline.room),
@@ -338,7 +337,9 @@ class BootSession:
         self._note_others(transcript)
         if transcript.server_failures and self.recipes.plan.workload(workload).calibrates:
             ending = transcript.server_failures[0].ending.value
-            self.completeness.warn(f"{transcript.arm}: the server failed in the calibration ({ending}); its noise may not be measured")
+            self.completeness.warn(
+                f"{transcript.arm}: the server failed in the calibration ({ending}), so its noise may be unknown; see its log in servers/"
+            )
         if not result.missing or transcript.tokens or transcript.server_failures:
             transcripts.write(self.recipes.directory, transcript)
         self.completeness.answered(transcript.arm, workload, result.missing)

@@ -353,12 +353,9 @@ def _name(entry: SelectedWorkload) -> tuple[str, Family]:
     return (entry.workload.name, entry.family)
 
 
-def _order(workload: Workload) -> tuple[bool, bool, bool, str]:
-    """Sort so that timed workloads meet a fresh server, and what may kill it comes last.
-
-    The calibration comes before what is not timed: it shows whether a server reports log-probabilities to others that would have them.
-    """
-    return (workload.may_kill, not workload.timed, not workload.calibrates, workload.name)
+def _order(workload: Workload) -> tuple[bool, bool, str]:
+    """Sort so that timed workloads meet a fresh server, and what may kill it comes last."""
+    return (workload.may_kill, not workload.timed, workload.name)
 
 
 def _workloads_per_family(wanted: Sequence[SelectedWorkload], depth: Depth) -> Counter[Family]:

@@ -243,7 +243,7 @@ class WorkloadRunner:
     def _replay(self, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequence[Job]) -> None:
         """Have what failed, and what was in flight beside it, sent again to a fresh server, where there may be one."""
         if self._workload.calibrates:
-            self._try_once_more([sent for _, sent in failed], failed[0][0])
+            self._retry_calibration(failed[0][0], [sent for _, sent in failed])
             return
         failure, group = self._failure([sent for _, sent in failed]), self._in_flight_with(jobs, failed)
         for job, sent in failed:
@@ -256,10 +256,11 @@ class WorkloadRunner:
         finally:
             self._server_failures += failure.server_failures
 
-    def _try_once_more(self, failed: Sequence[TimedAnswer], first: Job) -> None:
-        """Go on with a calibration where one request that failed is answered by a fresh server; else, and the next time, give it up.
+    def _retry_calibration(self, first: Job, failed: Sequence[TimedAnswer]) -> None:
+        """Send one failed request of a calibration to a fresh server. If it fails again, or a later one does, give the calibration up.
 
-        Nobody judges it: a server that fails in it costs the other workloads no restart and no concurrency, so that they find the fault.
+        No verdict is given on a calibration. Replaying it would use up the restarts and the concurrency of judged workloads, which find
+        the fault.
         """
         is_first, failure = not self._server_failures, self._failure(failed)
         try:
@@ -272,7 +273,7 @@ class WorkloadRunner:
             terminate_unless_sound(self._arm, failed)
             for job in self._jobs:
                 if job.key not in self._sent:
-                    self.set_aside(job, f"the calibration was given up, since the server failed in it: {failed[0].answer.error}")
+                    self.set_aside(job, f"not sent: the server failed earlier in the calibration: {failed[0].answer.error}")
         finally:
             self._server_failures += failure.server_failures
 

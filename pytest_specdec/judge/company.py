@@ -132,11 +132,12 @@ def _traits(request: Request) -> set[str]:
     return {trait for trait, there in asked.items() if there}
 
 
-def blame(wrong: Sequence[WaveTokens], right: Sequence[WaveTokens]) -> str:
-    """Return what is wrong in some waves is put down to: the one trait that all of them have, or of several the one that no right one has.
+def blame(waves: Sequence[WaveTokens]) -> str:
+    """Return what wrong tokens are put down to: the one trait that all wrong waves have, or of several the one that no right wave has.
 
     A trait of every wave in company explains nothing.
     """
+    wrong, right = [w for w in waves if w.wrong], [w for w in waves if w.tokens and not w.wrong]
     if any(wave.size == 1 for wave in wrong):
         return WRONG_ALONE
     beside = [wave for wave in right if wave.size > 1]

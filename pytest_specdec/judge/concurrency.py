@@ -13,7 +13,6 @@ from pytest_specdec.judge.documents import documents
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.greedy import LEAST_TOKENS
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.logprob_shift import shift, shifted
 from pytest_specdec.judge.output_formats import formats
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
 from pytest_specdec.judge.tolerance import ASK_AGAIN
@@ -45,9 +44,8 @@ _EARLY = slice(3, 8)
 def judge(captured: Captured) -> Verdict:
     """Return whether requests in company are answered like requests alone, whatever their neighbours ask for or when they leave.
 
-    Greedy tokens are counted as the greedy judge does, those above the tolerance against the baseline's own. Log-probabilities fail that
-    are off in company and right alone. Foreign text fails by Fisher's exact test. A document fails where neither of the baseline's boots
-    has an invalid one.
+    Greedy tokens are counted as the greedy judge does, those above the tolerance against the baseline's own. Foreign text fails by Fisher's
+    exact test. A document fails where neither of the baseline's boots has an invalid one.
     """
     return (
         server_failure(captured)
@@ -177,22 +175,15 @@ def _scored(captured: Captured) -> Verdict:
     if not tokens.allowed.trustworthy:
         shown = f"largest gap between its boots {tokens.largest_peer_gap:.3g} nats"
         return say(captured, Outcome.INVALID, f"the baseline does not repeat itself: {shown}", evidence=_by_wave(tokens))
-    return (
-        _wrong(captured, tokens)
-        or _shifted(captured, tokens)
-        or _doubtful(captured, tokens)
-        or speculating(captured)
-        or _passed(captured, tokens)
-    )
+    return _wrong(captured, tokens) or speculating(captured) or _passed(captured, tokens)
 
 
 def _wrong(captured: Captured, tokens: Company) -> Verdict | None:
     wrong = [wave for wave in tokens.waves if wave.wrong]
     alpha, checked = captured.alpha, len(tokens.gaps)
     if not tokens.allowed.is_wrong(tokens.events, checked, alpha, tokens.repeats):
-        return None
-    right = [wave for wave in tokens.waves if wave.tokens and not wave.wrong]
-    name, first = blame(wrong, right), max((token for wave in wrong for token in wave.wrong), key=lambda token: token.gap)
+        return _doubtful(captured, tokens) if tokens.allowed.is_open(tokens.events, checked, tokens.repeats) else None
+    name, first = blame(tokens.waves), max((token for wave in wrong for token in wave.wrong), key=lambda token: token.gap)
     alone = [wave for wave in tokens.waves if wave.size == 1]
     sizes = sorted({wave.size for wave in wrong})
     where = "at every size, alone too" if name == WRONG_ALONE else f"with {_listed(sizes)} in flight, 0 of {_count(alone)} alone"
@@ -209,21 +200,7 @@ def _wrong(captured: Captured, tokens: Company) -> Verdict | None:
     )
 
 
-def _shifted(captured: Captured, tokens: Company) -> Verdict | None:
-    """Look for log-probabilities that are off in company, and right alone."""
-    turns = captured.workload.turns
-    found = shift(captured, {request.id for turn in turns for request in turn if len(turn) == 1})
-    if found is None:
-        return None
-    waves = [(wave, {request.id for request in turn}) for wave, turn in zip(tokens.waves, turns, strict=True)]
-    off = [wave for wave, requests in waves if requests & set(found.requests)]
-    right = [wave for wave, requests in waves if requests & found.reporting and wave not in off]
-    return shifted(captured, found, blame(off, right))
-
-
-def _doubtful(captured: Captured, tokens: Company) -> Verdict | None:
-    if not tokens.allowed.is_open(tokens.events, len(tokens.gaps), tokens.repeats):
-        return None
+def _doubtful(captured: Captured, tokens: Company) -> Verdict:
     evidence = against(tokens.allowed.log_evidence(tokens.events, len(tokens.gaps), tokens.repeats), captured.alpha)
     return say(
         captured,

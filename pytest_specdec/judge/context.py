@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge.ending import ended, limits_of
 from pytest_specdec.judge.greedy_gap import distinct_gaps, forced
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.logprob_shift import shift, shifted
 from pytest_specdec.judge.prerequisites import messages, refusal, refused, speculating, unscorable
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.judge.verdicts import quoted, say
@@ -67,7 +66,6 @@ def judge(captured: Captured) -> Verdict:
         or _broken(captured, [*_unlike(captured), *_miscounted(captured)])
         or _unscored(captured)
         or _broken(captured, list(_wrong(captured)))
-        or _shifted(captured)
         or ended(captured)
         or speculating(captured, rejecting=False)
         or _passed(captured)
@@ -162,12 +160,6 @@ def _wrong(captured: Captured) -> Iterator[ContextBreach]:
             flaw = ContextFlaw.NEAR if position > longest - _NEAR else ContextFlaw.WRONG
             what = f"token {position} of the sequence lies {each.gaps[index]:.2f} nats below the baseline's best; {limit:.2f} are allowed"
             yield ContextBreach(flaw=flaw, request_id=each.answer.request_id, what=what)
-
-
-def _shifted(captured: Captured) -> Verdict | None:
-    """Look for log-probabilities that are off in sequences up to the limit, and right in others."""
-    found = shift(captured, {request.id for request in captured.workload.requests if not request.id.startswith(LIMITED)})
-    return None if found is None else shifted(captured, found, ContextFlaw.NEAR.value)
 
 
 def _broken(captured: Captured, breaches: Sequence[ContextBreach]) -> Verdict | None:

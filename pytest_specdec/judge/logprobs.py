@@ -7,30 +7,163 @@ lawful, and said.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import exp, isfinite, isnan, sqrt
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from pytest_specdec.judge.baseline_logprobs import beside_the_baselines, echo
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.logprob_lists import wrong_lists
 from pytest_specdec.judge.prerequisites import refusal, speculating, unscorable
-from pytest_specdec.judge.reported_logprobs import analyse, peer, reported, rms
 from pytest_specdec.judge.verdicts import say
+from pytest_specdec.model.pair import BASELINE, CONTROL
+from pytest_specdec.model.transcript import Position
 from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats.logprob_noise import squares
 from pytest_specdec.stats.noise_comparison import (
+    EXACT,
     TOLERATED,
+    LogprobSample,
+    compare,
     detectable,
+    lawful_floor,
 )
+from pytest_specdec.stats.request_params import sampling_params
+from pytest_specdec.stats.token_distribution import raw_distribution, requested
+from pytest_specdec.stats.verify_slots import slots_from_windows, unknown_slots
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from pytest_specdec.judge.reported_logprobs import LogprobAnalysis, ReportedLogprobs, ReportedToken
     from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.model.workload import Request
     from pytest_specdec.stats.noise_comparison import NoiseComparison
 
-__all__ = ["LEAST_TOKENS", "judge"]
+__all__ = ["LEAST_TOKENS", "ReportedLogprobs", "ReportedToken", "judge", "reported"]
+
+MIDDLING = (0.02, 0.98)
+"""Probabilities between which a single token's difference is looked at: far tails are noisy, certain tokens still."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedToken:
+    """One token's log-probability as reported and as scored."""
+
+    where: str
+    reported: float
+    scored: float
+    accepted: bool | None
+    """Whether it was an accepted draft token; None where windows are unknown."""
+
+    @property
+    def delta(self) -> float:
+        """Reported minus scored, nats."""
+        return self.reported - self.scored
+
+    @property
+    def middling(self) -> bool:
+        """Whether its probability is neither near 0 nor near 1."""
+        return MIDDLING[0] < exp(self.scored) < MIDDLING[1]
+
+    def __str__(self) -> str:
+        place = {True: ", an accepted draft token", False: ", no draft token", None: ""}[self.accepted]
+        return f"{self.where}: reported {self.reported:.4f}, scored {self.scored:.4f}{place}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedLogprobs:
+    """Log-probabilities that one arm reported."""
+
+    arm: str
+    tokens: tuple[ReportedToken, ...]
+    squares: tuple[float, ...]
+    """An estimate of the logit noise's square from every token with a choice in it."""
+    unmatched: tuple[str, ...]
+    """Answers whose log-probabilities are missing or are not one number per token."""
+
+    @property
+    def distances(self) -> tuple[float, ...]:
+        """How far the tokens of middling probability are off, nats."""
+        return tuple(abs(token.delta) for token in self.tokens if token.middling)
+
+
+def reported(captured: Captured, arm: str, *, after: int = 0) -> ReportedLogprobs:
+    """Return what ``arm`` reported beside the raw distribution, or the processed one where the baseline reports that.
+
+    The first ``after`` tokens of each answer are left out. The variant has no say in which distribution: another one than the baseline's
+    may be its fault.
+    """
+    transcript = _transcript(captured, arm)
+    scores = {score.key: score.positions for score in captured.scores.get(arm, ())}
+    answers = [] if transcript is None else [answer for answer in transcript.answers if answer.ok and answer.choice.token_ids]
+    known = captured.capabilities.get(BASELINE)
+    requests = {request.id: request for request in captured.workload.requests}
+    tokens: list[ReportedToken] = []
+    pairs: list[tuple[float, Position]] = []
+    for answer in answers:
+        positions, logprobs = scores.get(answer.key, ()), answer.choice.logprobs
+        if logprobs is None or len(positions) != len(logprobs):
+            continue
+        distribution = positions if known is None or known.raw_logprobs else _processed(positions, requests[answer.request_id], captured)
+        tokens += _tokens(captured, answer, distribution, after)
+        pairs += [
+            (value - position.logprob, position)
+            for value, position in zip(logprobs[after:], distribution[after:], strict=True)
+            if not isnan(position.logprob)
+        ]
+    unmatched = tuple(fault for answer in answers if (fault := _unmatched_reports(answer)))
+    return ReportedLogprobs(arm=arm, tokens=tuple(tokens), squares=tuple(squares(pairs)), unmatched=unmatched)
+
+
+def _transcript(captured: Captured, arm: str) -> Transcript | None:
+    if arm == captured.arm:
+        return captured.speculative
+    return captured.baseline if arm == BASELINE else captured.control
+
+
+def _unmatched_reports(answer: Answer) -> str:
+    logprobs, tokens = answer.choice.logprobs, len(answer.choice.token_ids)
+    if logprobs is None:
+        return f"{answer.request_id}: no log-probabilities"
+    if len(logprobs) != tokens:
+        return f"{answer.request_id}: {len(logprobs)} log-probabilities of {tokens} tokens"
+    wrong = next((value for value in logprobs if isnan(value) or value > 0.0), None)
+    return "" if wrong is None else f"{answer.request_id}: {wrong!r} is no log-probability"
+
+
+def _tokens(captured: Captured, answer: Answer, distribution: Sequence[Position], after: int) -> Iterator[ReportedToken]:
+    windows, count = answer.choice.windows, len(answer.choice.token_ids)
+    slots = unknown_slots(count) if windows is None else slots_from_windows(windows, count, lambda _: captured.pair.variant.draft.tokens)
+    for index, (value, position) in enumerate(zip(answer.choice.logprobs or (), distribution, strict=True)):
+        if index >= after and not isnan(position.logprob):
+            # A window ends with the recovered or the bonus token; the last one may end with a draft, where a limit or a stop cut it off.
+            is_known = slots.known[index] and not (slots.ended[index] and slots.last[index])
+            accepted = not (slots.ended[index] or slots.drafted[index] == 0) if is_known else None
+            where = f"{answer.request_id}, token {index + 1}"
+            yield ReportedToken(where=where, reported=value, scored=position.logprob, accepted=accepted)
+
+
+def _processed(positions: Sequence[Position], request: Request, captured: Captured) -> list[Position]:
+    """Return the distribution that the request asks for in the raw one's place."""
+    given = raw_distribution(positions, captured.workload.top_tokens)
+    distribution = requested(given, sampling_params(request.body).processing(len(positions)))
+    with np.errstate(divide="ignore"):
+        top_tokens, chosen = np.log(distribution.p[:, :-1]), np.where(distribution.chosen > 0, np.log(distribution.chosen), np.nan)
+    return [
+        Position(
+            token_id=position.token_id,
+            logprob=float(chosen[index]),
+            top_ids=tuple(given.ids[index].tolist()),
+            top_logprobs=tuple(top_tokens[index].tolist()),
+        )
+        for index, position in enumerate(positions)
+    ]
+
 
 LEAST_TOKENS = 100
 """Informative tokens that a verdict needs of either side."""
@@ -41,6 +174,33 @@ OF_ACCEPTED = "reported log-probabilities of accepted draft tokens"
 
 
 _CHANCE = 0.01
+IMPOSSIBLE = 20.0
+"""Nats by which no jump of a logit takes a token: such a value is a mark, -9999 say, and no log-probability."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LogprobAnalysis:
+    """Reported log-probabilities of the arm and the baseline."""
+
+    arm: ReportedLogprobs
+    baseline: ReportedLogprobs
+    comparison: NoiseComparison
+    alpha: float
+    """Of each test."""
+    exact: bool
+    """Whether the run has shown that its servers do not jump: then one token is proof."""
+
+    @property
+    def far(self) -> tuple[ReportedToken, ...]:
+        """The arm's tokens beyond the limit."""
+        return tuple(token for token in self.arm.tokens if token.middling and abs(token.delta) > self.comparison.limit)
+
+    @property
+    def wrong(self) -> bool:
+        """Whether noise or jumps are more than what is lawful and chance explain."""
+        if any(self.exact or abs(token.delta) > IMPOSSIBLE for token in self.far):
+            return True
+        return min(self.comparison.p_jumps, self.comparison.p_noise) <= self.alpha
 
 
 def judge(captured: Captured) -> Verdict:
@@ -64,7 +224,7 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _compared(captured: Captured) -> Verdict:
-    arm, baseline = reported(captured, captured.arm), peer(captured)
+    arm, baseline = reported(captured, captured.arm), _peer(captured)
     if not baseline.tokens:
         why = baseline.unmatched[0] if baseline.unmatched else "none of its answers was scored"
         return say(captured, Outcome.INVALID, f"the baseline reported no log-probabilities to compare with: {why}")
@@ -76,11 +236,49 @@ def _compared(captured: Captured) -> Verdict:
         return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - few} more such tokens")
     late = reported(captured, captured.arm, after=LATE)
     parts = [arm, late] if len(late.squares) >= LEAST_TOKENS else [arm]
-    analyses = [analyse(captured, part, baseline, captured.alpha / len(parts)) for part in parts]
+    analyses = [_analysis(captured, part, baseline, captured.alpha / len(parts)) for part in parts]
     wrong = next((analysis for analysis in analyses if analysis.wrong), None)
     if wrong is not None:
         return _failed(captured, wrong, place="" if wrong.arm is arm else f" after token {LATE:,}")
     return speculating(captured, rejecting=False) or _passed(captured, analyses[0])
+
+
+def _peer(captured: Captured) -> ReportedLogprobs:
+    """Return what the baseline's boot reported that was scored by another boot, as the variant was; else what its other boot did."""
+    boots = [BASELINE, *([] if captured.is_control or captured.control is None else [CONTROL])]
+    first, *others = (reported(captured, arm) for arm in sorted(boots, key=lambda arm: arm in captured.scored_by))
+    return next((each for each in (first, *others) if each.tokens), first)
+
+
+def _analysis(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogprobs, alpha: float) -> _LogprobAnalysis:
+    known = captured.capabilities.get(BASELINE)
+    single = known is not None and known.single_precision
+    calibration = _calibration(captured)
+    distances = (*baseline.distances, *calibration)
+    comparison = compare(
+        LogprobSample(squares=arm.squares, distances=arm.distances),
+        LogprobSample(squares=_squares_of_two_boots(captured, baseline), distances=distances),
+        lawful_floor(single_precision=single, one_boot=captured.one_boot),
+    )
+    return _LogprobAnalysis(
+        arm=arm, baseline=baseline, comparison=comparison, alpha=alpha, exact=single and max(distances, default=0.0) <= EXACT
+    )
+
+
+def _squares_of_two_boots(captured: Captured, baseline: ReportedLogprobs) -> Sequence[float]:
+    """Return the baseline's, or those of the calibration where the baseline scored itself and the judged control was scored by it."""
+    if not captured.is_control or captured.scored_by != (baseline.arm,) or not _calibration(captured):
+        return baseline.squares
+    return squares((value - position.logprob, position) for value, position in captured.calibration if not isnan(position.logprob))
+
+
+def _calibration(captured: Captured) -> tuple[float, ...]:
+    """Return how far the baseline's values in the run's calibration are off, at tokens of middling probability."""
+    known = captured.capabilities.get(BASELINE)
+    if known is not None and not known.raw_logprobs:
+        return ()
+    scored = ((value - position.logprob, position.logprob) for value, position in captured.calibration)
+    return tuple(abs(delta) for delta, logprob in scored if MIDDLING[0] < exp(logprob) < MIDDLING[1])
 
 
 def _unmatched(captured: Captured, arm: ReportedLogprobs) -> Verdict:
@@ -88,38 +286,38 @@ def _unmatched(captured: Captured, arm: ReportedLogprobs) -> Verdict:
     return say(captured, Outcome.FAIL, headline, evidence=arm.unmatched, cell="missing", names="log-probabilities not reported")
 
 
-def _failed(captured: Captured, analysis: LogprobAnalysis, *, place: str) -> Verdict:
+def _failed(captured: Captured, analysis: _LogprobAnalysis, *, place: str) -> Verdict:
     off = analysis.far or tuple(token for token in analysis.arm.tokens if abs(token.delta) > 3.0 * analysis.comparison.granted)
     name = OF_ACCEPTED if _all_accepted(off, analysis.arm.tokens) else WRONG
     worst = max(analysis.arm.tokens, key=lambda token: abs(token.delta))
     return say(
         captured,
         Outcome.FAIL,
-        f"{name}: off by {rms(analysis.arm.tokens):.3g} nats rms over {len(analysis.arm.tokens):,} tokens{place}; "
-        f"the baseline by {rms(analysis.baseline.tokens):.3g}. The sampled tokens are judged apart",
+        f"{name}: off by {_rms(analysis.arm.tokens):.3g} nats rms over {len(analysis.arm.tokens):,} tokens{place}; "
+        f"the baseline by {_rms(analysis.baseline.tokens):.3g}. The sampled tokens are judged apart",
         short=(
             f"worst        {worst}",
             f"noise        {_noise(analysis.comparison)}",
             f"wrong        {_jumps(analysis)}; {_slots(off)}",
         ),
         evidence=_evidence(analysis),
-        cell=f"{rms(analysis.arm.tokens):.2g} nats off",
+        cell=f"{_rms(analysis.arm.tokens):.2g} nats off",
         names=name,
         figures=_figures(analysis),
     )
 
 
-def _passed(captured: Captured, analysis: LogprobAnalysis) -> Verdict:
+def _passed(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
     tokens = len(analysis.arm.squares)
     shown = detectable(tokens, analysis.baseline.squares, analysis.comparison.floor, analysis.alpha)
     return say(
         captured,
         Outcome.PASS,
-        f"{len(analysis.arm.tokens):,} reported log-probabilities off by {rms(analysis.arm.tokens):.2g} nats rms; "
-        f"the baseline by {rms(analysis.baseline.tokens):.2g}{_kernel(analysis.comparison)}",
+        f"{len(analysis.arm.tokens):,} reported log-probabilities off by {_rms(analysis.arm.tokens):.2g} nats rms; "
+        f"the baseline by {_rms(analysis.baseline.tokens):.2g}{_kernel(analysis.comparison)}",
         evidence=_evidence(analysis),
         rules_out=f"{tokens:,} tokens checked; logit noise of {shown:.2g} nats would have been caught (99%)",
-        cell=f"off by {rms(analysis.arm.tokens):.2g} nats",
+        cell=f"off by {_rms(analysis.arm.tokens):.2g} nats",
         figures=_figures(analysis),
     )
 
@@ -139,6 +337,11 @@ def _slots(tokens: Sequence[ReportedToken]) -> str:
     return f"{accepted:,} of {len(known):,} are accepted draft tokens"
 
 
+def _rms(tokens: Sequence[ReportedToken]) -> float:
+    known = [token.delta for token in tokens if isfinite(token.delta)]
+    return sqrt(sum(delta * delta for delta in known) / len(known)) if known else 0.0
+
+
 def _kernel(comparison: NoiseComparison) -> str:
     """Return how noisy the verify kernel is, where that is more than decode by more than chance and shapes of batches make it."""
     times = comparison.kernel
@@ -152,7 +355,7 @@ def _noise(comparison: NoiseComparison) -> str:
     )
 
 
-def _jumps(analysis: LogprobAnalysis) -> str:
+def _jumps(analysis: _LogprobAnalysis) -> str:
     comparison = analysis.comparison
     return (
         f"{comparison.jumps:,} of {len(analysis.arm.distances):,} tokens off by more than {comparison.limit:.2g} nats, "
@@ -160,7 +363,7 @@ def _jumps(analysis: LogprobAnalysis) -> str:
     )
 
 
-def _evidence(analysis: LogprobAnalysis) -> tuple[str, ...]:
+def _evidence(analysis: _LogprobAnalysis) -> tuple[str, ...]:
     return (
         f"logit noise, reported against scored: {_noise(analysis.comparison)}",
         f"{len(analysis.arm.squares):,} informative tokens, {len(analysis.baseline.squares):,} of {analysis.baseline.arm}",
@@ -170,13 +373,13 @@ def _evidence(analysis: LogprobAnalysis) -> tuple[str, ...]:
     )
 
 
-def _figures(analysis: LogprobAnalysis) -> dict[str, float]:
+def _figures(analysis: _LogprobAnalysis) -> dict[str, float]:
     return {
         "tokens": len(analysis.arm.tokens),
         "noise_nats": analysis.comparison.noise,
         "granted_nats": analysis.comparison.granted,
         **({} if analysis.comparison.kernel is None else {"verify_noise_times": analysis.comparison.kernel}),
-        "rms_nats": rms(analysis.arm.tokens),
-        "baseline_rms_nats": rms(analysis.baseline.tokens),
+        "rms_nats": _rms(analysis.arm.tokens),
+        "baseline_rms_nats": _rms(analysis.baseline.tokens),
         "tokens_far_off": len(analysis.far),
     }

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge import greedy
 from pytest_specdec.judge.greedy_gap import forced
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.logprob_shift import shift, shifted
 from pytest_specdec.judge.prerequisites import refusal
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.judge.verdicts import say
@@ -56,8 +55,7 @@ def phase(request_id: str) -> str:
 def judge(captured: Captured) -> Verdict:
     """Return whether the baseline would have chosen every token, in each phase, and whether what is kept between requests does its work.
 
-    Tokens are judged by scores, as at temperature 0 everywhere (judge/greedy.py). Log-probabilities fail that are off where a prompt begins
-    like an earlier one, and right where it does not. Acceptance is compared between equal answers to one
+    Tokens are judged by scores, as at temperature 0 everywhere (judge/greedy.py). Acceptance is compared between equal answers to one
     prompt: an exact test at the captured share, and only where it fell below half. Cached tokens are held against the prompt's and
     the baseline's.
     """
@@ -68,11 +66,8 @@ def _judged(captured: Captured) -> Verdict:
     verdict = greedy.judge(replace(captured, on_verdict=None))
     if verdict.outcome is Outcome.FAIL:
         return _restated(captured, verdict, **_by_phase(captured, verdict))
-    if verdict.outcome is Outcome.SUSPICIOUS:
-        return _shifted(captured) or _restated(captured, verdict)
     if verdict.outcome in {Outcome.PASS, Outcome.INCONCLUSIVE}:
-        found = _shifted(captured) or _dead_drafts(captured) or _miscounted(captured)
-        return found or _restated(captured, verdict, headline=_passed(captured, verdict))
+        return _dead_drafts(captured) or _miscounted(captured) or _restated(captured, verdict, headline=_passed(captured, verdict))
     return _restated(captured, verdict)
 
 
@@ -149,13 +144,6 @@ def _by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     fresh = sum(answers[fresh] for fresh in _FRESH)
     headline = f"{name}: {wrong.total()} of {answers.total() - fresh} answers, none of {fresh} to prompts new to it; {verdict.headline}"
     return {"headline": headline, "names": name, "short": (*verdict.short[:4], line), "evidence": (*verdict.evidence, line)}
-
-
-def _shifted(captured: Captured) -> Verdict | None:
-    """Look for log-probabilities that are off where a prompt begins like an earlier one, and right where it does not."""
-    fresh = {request.id for request in captured.workload.requests if phase(request.id) in _FRESH}
-    found = shift(captured, fresh)
-    return None if found is None else shifted(captured, found, PREFIX_WRONG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

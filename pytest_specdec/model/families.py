@@ -87,8 +87,6 @@ class FamilyRow:
 
 _TOKENS = ("near-ties", "wrong tokens")
 """Of every judgement that holds tokens at temperature 0 to the baseline's choice."""
-_REPORTED = ("reported noise", "reported jumps")
-"""Of every judgement that compares reported log-probabilities of some requests with those of others."""
 _DOCUMENTS = ("invalid documents", "endless documents", "tokens outside the mask", "worse tokens", "worse tokens under the mask")
 _ROWS = (
     FamilyRow(
@@ -170,7 +168,7 @@ _ROWS = (
         budget=Budget.CORRECTNESS,
         part=0.009,
         lossy=True,
-        tests=(*_TOKENS, *_REPORTED, "acceptance of a prompt asked again", "acceptance after a long prompt"),
+        tests=(*_TOKENS, "acceptance of a prompt asked again", "acceptance after a long prompt"),
     ),
     FamilyRow(
         name="concurrency",
@@ -179,7 +177,7 @@ _ROWS = (
         budget=Budget.CORRECTNESS,
         part=0.009,
         lossy=True,
-        tests=("words of other requests", "wrong tokens", *_REPORTED),
+        tests=("words of other requests", "wrong tokens"),
     ),
     FamilyRow(
         name="context",
@@ -189,7 +187,7 @@ _ROWS = (
         part=0.009,
         workloads=2,
         smoke=2,
-        tests=("wrong tokens", *_REPORTED),
+        tests=("wrong tokens",),
     ),
     FamilyRow(
         name="pressure",

@@ -99,15 +99,12 @@ class Request:
     """Chunks of a stream after which the client leaves; None to read it to its end."""
     stream: bool | None = None
     """Whether its answer is streamed; None where its workload says."""
-    reports: bool = False
-    """Whether log-probabilities are asked for too, of an arm that reports them."""
 
     @property
     def digest(self) -> str:
         """Return 8 hexadecimal digits over route and body: requests of one id that agree in it are the same over versions and depths."""
-        sent = [self.route, self.body, *(["reports"] if self.reports else [])]
-        text = json.dumps(sent, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(text.encode()).hexdigest()[:8]
+        sent = json.dumps([self.route, self.body], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(sent.encode()).hexdigest()[:8]
 
     @property
     def prompt_key(self) -> str:
@@ -177,13 +174,6 @@ def _apart(requests: tuple[Request, ...]) -> tuple[tuple[Request, ...], ...]:
 def _with_room(request: Request, times: int) -> Request:
     limits = {name: times * limit for name in _LIMITS if isinstance(limit := request.body.get(name), int)}
     return replace(request, body={**request.body, **limits})
-
-
-def _beside_the_body(request: Request) -> list[JSON]:
-    """Return what of a request is not in its body, where it is not as usual."""
-    asked: list[JSON] = [] if request.abort_after is None else [request.abort_after]
-    asked += [] if request.stream is None else [str(request.stream)]
-    return asked + (["reports"] if request.reports else [])
 
 
 def _draws_seeded(request: Request) -> bool:
@@ -295,7 +285,10 @@ class Workload:
     @property
     def digest(self) -> str:
         """Return 16 hexadecimal digits over everything that is sent and how."""
-        sent = [[request.id, request.route, request.body, *_beside_the_body(request)] for request in self.requests]
+        sent = [
+            [r.id, r.route, r.body, *([] if r.abort_after is None else [r.abort_after]), *([] if r.stream is None else [str(r.stream)])]
+            for r in self.requests
+        ]
         traffic = [self.name, self.version, self.concurrency, self.passes, self.stream, self.timed, self.top_tokens]
         traffic += [list(self.waves)] if self.waves else []
         text = json.dumps([traffic, sent], sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -35,8 +35,6 @@ _KINDS: Mapping[str, Mapping[str, JSON]] = {
     "seeded": {"temperature": 1.5, "max_tokens": 32, "seed": 0},
     "leaving": {"temperature": 0.0, "max_tokens": 64},
 }
-_REPORTING: Final = frozenset({"long"})
-"""Kinds whose requests report log-probabilities beside their answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +64,7 @@ _WAVES: Final = (
     _wave("sampled", "short", "sampled", "plain", "sampled"),  # whichever is first in the batch, it is soon one that is sampled
     _wave("plain", "penalised", "plain", "penalised", "plain"),
     _wave(*_UNSEEDED, *_UNSEEDED),
-    _wave("leaving", "long", "plain", "leaving", "plain", "long"),
+    _wave("plain", "leaving", "long", "leaving", "plain", "long"),
     _wave("plain", "long", "plain"),
     # Behind here at deep depth.
     *(_wave(*(("plain", "long", "short") * size)[:size]) for size in (5, 6, 7, 12)),
@@ -95,7 +93,7 @@ def company(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | Non
     sizes = tuple(len(wave.kinds) for wave in _WAVES)
     return Workload(
         name=name or f"{prompts.name}-company",
-        version=4,
+        version=3,
         requests=tuple(requests),
         take=take or {Depth.SMOKE: _SMOKE, Depth.STANDARD: _STANDARD},
         waves=sizes,
@@ -114,13 +112,7 @@ def _request(prompts: Sequence[Prompt], number: int, place: int, kind: str) -> R
     route = Route.CHAT if kind == "grammar" else prompt.route
     leaves = _LEAVES_AFTER[number % len(_LEAVES_AFTER)] if kind == "leaving" else None
     content = _content(prompt, route, marker(number))
-    return Request(
-        id=f"wave{place + 1:02}-{kind}-{number:03}",
-        route=route,
-        body={**content, **body, "top_p": 1.0},
-        abort_after=leaves,
-        reports=kind in _REPORTING,
-    )
+    return Request(id=f"wave{place + 1:02}-{kind}-{number:03}", route=route, body={**content, **body, "top_p": 1.0}, abort_after=leaves)
 
 
 def _content(prompt: Prompt, route: Route, word: str) -> dict[str, JSON]:

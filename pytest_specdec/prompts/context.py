@@ -38,14 +38,10 @@ def _filled(what: str, *, below: int = 0, prompt: int = 0, most: int = _ANSWER, 
     return Request(id=what, route=Route.COMPLETIONS, body=body)
 
 
-def _reporting(*requests: Request) -> tuple[Request, ...]:
-    return tuple(replace(request, reports=True) for request in requests)
-
-
 LONG = Workload(
     name="long",
-    version=2,
-    requests=_reporting(
+    version=1,
+    requests=(
         _filled("limit-less-1", below=1),
         _filled("prompt-129", prompt=129),
         _filled("limit-less-2", below=2),

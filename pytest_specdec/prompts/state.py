@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.workload import Depth, Request, Route, Workload
@@ -50,7 +49,10 @@ _TAILS = (
 _ALIKE, _ALIKE_TOO = "Count them:" + " the" * 110 + " and then", "Count them:" + " ab" * 110
 """Blocks that are equal, whatever their length, each behind other ones."""
 _SHARED = (15, 16, 17, 31, 32, 33, 47, 48, 49)
-"""Words: around one, two and three blocks of 16 tokens, whatever a tokenizer puts in front."""
+"""Words: around one, two and three blocks of 16 tokens, whatever a tokenizer puts in front.
+
+One to three others follow: a cache entry that is lost at the end of a block is then near the answer, and changes it.
+"""
 _PATTERN = "red green blue yellow black white "
 _TURNS = (
     "Name a bird that cannot fly, and say in one sentence where it lives.",
@@ -63,16 +65,11 @@ def in_order(*, max_tokens: int = _TOKENS, name: str = "in-order", take: Mapping
     """Return one workload at temperature 0, one request at a time, whose ids say what came before: ``warm/code`` asks ``cold/code`` again.
 
     Phases: ``cold`` and ``long`` begin as nothing before them does. ``warm``, ``again``, ``after-long`` and ``last`` repeat a prompt.
-    Prompts that are asked once report log-probabilities, which show what moves no token; acceptance is compared between the others.
     ``crossed`` has a head and a tail that came with others, ``shared`` and ``turn`` begin like an earlier prompt, and ``pattern`` goes on
     as an earlier answer probably did.
     """
     asked = {**_beginning(), **_middle(), **_end()}
-    repeated = Counter(map(repr, asked.values()))
-    requests = tuple(
-        _request(key, content, 2 * max_tokens if key == "pattern/6" else max_tokens, reports=repeated[repr(content)] == 1)
-        for key, content in asked.items()
-    )
+    requests = tuple(_request(key, content, 2 * max_tokens if key == "pattern/6" else max_tokens) for key, content in asked.items())
     return Workload(name=name, version=2, requests=requests, concurrency=1, top_tokens=5, take=take or {})
 
 
@@ -138,12 +135,11 @@ def _said(*turns: str) -> JSON:
     return [{"role": ("user", "assistant")[index % 2], "content": text} for index, text in enumerate(turns)]
 
 
-def _request(key: str, content: JSON, max_tokens: int, *, reports: bool) -> Request:
+def _request(key: str, content: JSON, max_tokens: int) -> Request:
     chat = not isinstance(content, str)
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
     return Request(
         id=key,
         route=Route.CHAT if chat else Route.COMPLETIONS,
         body={"messages" if chat else "prompt": content, **body},
-        reports=reports,
     )
