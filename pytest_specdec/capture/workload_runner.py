@@ -273,7 +273,7 @@ class WorkloadRunner:
             terminate_unless_sound(self._arm, failed)
             for job in self._jobs:
                 if job.key not in self._sent:
-                    self.set_aside(job, f"not sent: the server failed earlier in the calibration: {failed[0].answer.error}")
+                    self.set_aside(job, f"unanswered, since the server failed in the calibration: {failed[0].answer.error}")
         finally:
             self._server_failures += failure.server_failures
 

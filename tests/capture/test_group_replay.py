@@ -161,7 +161,7 @@ def test_a_calibration_that_a_server_fails_in_is_given_up_and_costs_the_others_n
 ):
     (calibration, judged), status = calibrated(with_args(config, "draft-k3", **{fault: "of noise"}, company=company, slow=0.05))
     assert not all(answer.ok for answer in calibration.answers)
-    assert "failed earlier in the calibration" in calibration.answers[-1].error
+    assert "unanswered, since the server failed in the calibration" in calibration.answers[-1].error
     assert calibration.unexplained, "asked again by a resume"
     assert (judged.server_failures, judged.concurrency) == ((), None)
     assert all(answer.ok for answer in judged.answers)
