@@ -18,8 +18,9 @@ from pytest_specdec.model.verdict import Outcome
 
 if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["Job", "asked", "judged", "outcomes"]
+__all__ = ["Job", "asked", "outcomes"]
 
 _NO_CONTROL = frozenset({Outcome.FAIL, Outcome.INVALID})
 _LEAKS = (0.2, 1.0)
@@ -27,30 +28,31 @@ _LEAKS = (0.2, 1.0)
 
 
 def asked(run: Run, cell: str) -> tuple[str, str]:
-    """Return the same as :func:`judged` after what is open was asked again, as a run does (plugin/repeats.py)."""
-    captured, rounds = run.captured(cell), 0
-    while CELLS[cell].family in COUNTED and rounds < ROUNDS and _is_open(captured):
-        rounds += 1
-        captured = run.captured(cell, rounds=rounds)
-    letter, headline = judged(captured)
-    return (AGAIN if rounds and letter == LETTERS[Outcome.PASS] else letter), headline
-
-
-def _is_open(captured: Captured) -> bool:
-    return judge_of(FAMILIES[captured.family])(replace(captured, repeatable=True)).outcome is Outcome.SUSPICIOUS
-
-
-def judged(captured: Captured) -> tuple[str, str]:
-    """Return the letter of the outcome and the headline, the control being judged first as a run does."""
-    judge = judge_of(FAMILIES[captured.family])
+    """Return the letter of the outcome and the headline after what is open was asked again, as a run does (plugin/repeats.py)."""
     try:
-        control = judge(captured.as_control()) if captured.workload.scored else None
-        verdict = judge(captured)
+        return _asked(run, cell)
     except Exception as error:  # noqa: BLE001 - a judge that raises is a result
         return ERROR, f"{type(error).__name__}: {error}"
+
+
+def _asked(run: Run, cell: str) -> tuple[str, str]:
+    captured, rounds = run.captured(cell), 0
+    verdict = _verdict(replace(captured, repeatable=True))
+    while CELLS[cell].family in COUNTED and rounds < ROUNDS and verdict.outcome is Outcome.SUSPICIOUS:
+        rounds += 1
+        captured = run.captured(cell, rounds=rounds)
+        verdict = _verdict(replace(captured, repeatable=True))
+    if verdict.outcome is Outcome.SUSPICIOUS:  # less is left open where nothing is asked again; other outcomes do not hang on that
+        verdict = _verdict(captured)
+    control = _verdict(captured.as_control()) if captured.workload.scored else None
     if control is not None and control.outcome in _NO_CONTROL:
         return CONTROL, f"{control.outcome}: {control.headline} (variant: {verdict.outcome})"
-    return LETTERS[verdict.outcome], verdict.headline
+    letter = LETTERS[verdict.outcome]
+    return (AGAIN if rounds and letter == LETTERS[Outcome.PASS] else letter), verdict.headline
+
+
+def _verdict(captured: Captured) -> Verdict:
+    return judge_of(FAMILIES[captured.family])(captured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
