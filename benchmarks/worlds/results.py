@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from benchmarks.detection.store import digest, environment
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.proportions import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 __all__ = ["AGAIN", "HEALTHY", "LETTERS", "Cells", "Outcomes", "page"]
 
@@ -114,20 +116,36 @@ def page(cells: Mapping[str, Outcomes]) -> str:
         for world in dict.fromkeys(world for world, other, _ in keys if other == fault):
             chosen = {cell: cells[f"{world} | {fault} | {cell}"] for one, other, cell in keys if (one, other) == (world, fault)}
             lines += _world(world, chosen)
-        lines.append("")
+        lines += [*_all(cells, fault), ""]
     return "\n".join(lines)
 
 
 def _world(world: str, cells: Mapping[str, Outcomes]) -> list[str]:
     lines = [_line(world, cell, one.counts) for cell, one in cells.items() if one.counts]
-    runs = min((len(one.letters) for one in cells.values()), default=0)
-    whole = [run for run in range(runs) if all(one.has(run) for one in cells.values())]
-    red = sum(any(one.letters[run] in _RED for one in cells.values()) for run in whole)
-    if len(cells) > 1 and whole:
-        most = limits(red, len(whole), 2.0 * _SURE - 1.0).high
-        shown = f"{len(whole)} | {len(whole) - red} | {red} red, at most {most:.2%}"
-        lines.append(f"| **{world}** | **any of {len(cells)}** | {shown} | | | | | | |")
-    return lines
+    red, whole = _whole(cells.values())
+    return [*lines, _summed(f"**{world}** | **any of {len(cells)}**", red, whole)] if len(cells) > 1 and whole else lines
+
+
+def _all(cells: Mapping[str, Outcomes], fault: str) -> list[str]:
+    by_world: dict[str, list[Outcomes]] = {}
+    for key, one in cells.items():
+        world, other, _ = key.split(" | ")
+        if other == fault:
+            by_world.setdefault(world, []).append(one)
+    red, whole = np.sum([_whole(several) for several in by_world.values()], axis=0).tolist()
+    return [_summed(f"**{len(by_world)} worlds** | **whole runs**", red, whole)] if len(by_world) > 1 and whole else []
+
+
+def _whole(cells: Collection[Outcomes]) -> tuple[int, int]:
+    """Return the red ones of the runs that every cell has, and how many these are."""
+    runs = min((len(one.letters) for one in cells), default=0)
+    whole = [run for run in range(runs) if all(one.has(run) for one in cells)]
+    return sum(any(one.letters[run] in _RED for one in cells) for run in whole), len(whole)
+
+
+def _summed(names: str, red: int, whole: int) -> str:
+    most = limits(red, whole, 2.0 * _SURE - 1.0).high
+    return f"| {names} | {whole} | {whole - red} | {red} red, at most {most:.3%} | | | | | | |"
 
 
 def _line(world: str, cell: str, counts: Counter[str]) -> str:

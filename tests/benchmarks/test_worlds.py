@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.worlds.judging import asked
 from benchmarks.worlds.numerics import WORLDS
-from benchmarks.worlds.results import Cells
+from benchmarks.worlds.results import Cells, page
 from benchmarks.worlds.run import CELLS, Run, simulate_run
 from benchmarks.worlds.server import Fault
 from pytest_specdec import judge
@@ -87,3 +87,15 @@ def test_outcomes_are_found_again_and_whole_runs_counted(tmp_path):
     assert not again.of("exact", "healthy", "greedy").has(3)
     assert again.of("exact", "healthy", "state").examples == {"0": "C few"}
     assert any("any of 2" in line and "| 3 | 1 | 2 red" in line for line in again.rows(["exact"], "healthy", ["greedy", "state"]))
+
+
+def test_the_page_counts_the_whole_runs_of_all_worlds_together(tmp_path):
+    cells = Cells(tmp_path / "worlds.json")
+    for world, letters in {"exact": "ppF", "g.03": "pa"}.items():
+        for run, letter in enumerate(letters):
+            cells.of(world, "healthy", "greedy").add(run, letter, "wrong")
+            cells.of(world, "healthy", "state").add(run, "p", "")
+    cells.of("exact", "wrong:0.01", "greedy").add(0, "F", "wrong")
+    lines = page(cells.cells).splitlines()
+    assert "| **2 worlds** | **whole runs** | 5 | 4 | 1 red, at most 77.793% | | | | | | |" in lines
+    assert sum("whole runs" in line for line in lines) == 1
