@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from benchmarks.worlds.asking import Floats
     from benchmarks.worlds.language import Logits
 
-__all__ = ["GUMBEL", "NORMAL", "Pool"]
+__all__ = ["GUMBEL", "NORMAL", "SIZE", "Pool"]
 
-_SIZE: Final = 2**22
+SIZE: Final = 2**22
 _SEED: Final = 20_261_125
 _Draw: TypeAlias = "Callable[[np.random.Generator], Logits]"
 
@@ -32,6 +32,11 @@ class Pool:
     def _numbers(self) -> Logits:
         return np.lib.stride_tricks.sliding_window_view(self._draw(np.random.default_rng(_SEED)), VOCABULARY)
 
+    @property
+    def largest(self) -> float:
+        """The largest number of the pool."""
+        return float(self._numbers.max())
+
     def rows(self, count: int, random: np.random.Generator) -> Logits:
         """Return rows [count, VOCABULARY]."""
         return self.rows_at(random.random(count))
@@ -42,11 +47,12 @@ class Pool:
 
 
 def _normal(random: np.random.Generator) -> Logits:
-    return random.standard_normal(_SIZE, dtype=np.float32)
+    return random.standard_normal(SIZE, dtype=np.float32)
 
 
 def _gumbel(random: np.random.Generator) -> Logits:
-    return np.asarray(-np.log(np.maximum(random.standard_exponential(_SIZE, dtype=np.float32), np.float32(1e-30))))
+    """Draw exponentials in double precision: in single precision two of four million are 0, which makes impossible tokens certain."""
+    return np.asarray(-np.log(random.standard_exponential(SIZE)), dtype=np.float32)
 
 
 NORMAL: Final = Pool(_normal)

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.worlds.judging import asked
 from benchmarks.worlds.numerics import WORLDS
+from benchmarks.worlds.pool import GUMBEL, NORMAL, SIZE
 from benchmarks.worlds.results import Cells, page
 from benchmarks.worlds.run import CELLS, Run, simulate_run
 from benchmarks.worlds.server import Fault
@@ -99,3 +100,10 @@ def test_the_page_counts_the_whole_runs_of_all_worlds_together(tmp_path):
     lines = page(cells.cells).splitlines()
     assert "| **2 worlds** | **whole runs** | 5 | 4 | 1 red, at most 77.793% | | | | | | |" in lines
     assert sum("whole runs" in line for line in lines) == 1
+
+
+def test_no_number_that_tokens_are_drawn_with_is_one_that_chance_does_not_bring():
+    """Of so many Gumbel variables the largest lies 14 above ln N once in a million pools; one of 69 draws impossible tokens."""
+    centre = math.log(SIZE)
+    assert centre - 3.0 < GUMBEL.largest < centre + 14.0
+    assert NORMAL.largest < 8.0
