@@ -99,16 +99,16 @@ def _choice(row: int, one: Asking, spoken: Spoken, *, speculates: bool) -> Choic
     length = int(spoken.lengths[row])
     ids = tuple(spoken.tokens[row, :length].tolist())
     windows = _windows(spoken.ended[row, :length]) if speculates else None
-    asks = one.request.body.get("logprobs")
-    asked = asks is not None and asks is not False
+    logprobs = one.request.body.get("logprobs")
+    reports = logprobs is not None and logprobs is not False
     top = asked_top(one.request) or 0
     return Choice(
         index=one.choice,
         text=documents.text(one.request) if one.request.grammar else "".join(f" t{token}" for token in ids if token != END),
         token_ids=ids,
         finish_reason="stop" if ids[-1] == END and one.request.body.get("ignore_eos") is not True else "length",
-        logprobs=tuple(min(value, 0.0) for value in spoken.reported[row, :length].tolist()) if asked else None,
-        listed=tuple(_listed(row, step, top, one.request, spoken) for step in range(length)) if asked and top else None,
+        logprobs=tuple(min(value, 0.0) for value in spoken.reported[row, :length].tolist()) if reports else None,
+        listed=tuple(_listed(row, step, top, one.request, spoken) for step in range(length)) if reports and top else None,
         windows=windows,
         drafted=(K,) * (len(windows) - 1) if windows else None,
     )

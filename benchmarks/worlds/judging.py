@@ -30,28 +30,28 @@ _LEAKS = (0.2, 1.0)
 def asked(run: Run, cell: str) -> tuple[str, str]:
     """Return the letter of the outcome and the headline after what is open was asked again, as a run does (plugin/repeats.py)."""
     try:
-        return _asked(run, cell)
+        return _judge_in_rounds(run, cell)
     except Exception as error:  # noqa: BLE001 - a judge that raises is a result
         return ERROR, f"{type(error).__name__}: {error}"
 
 
-def _asked(run: Run, cell: str) -> tuple[str, str]:
+def _judge_in_rounds(run: Run, cell: str) -> tuple[str, str]:
     captured, rounds = run.captured(cell), 0
-    verdict = _verdict(replace(captured, repeatable=True))
+    verdict = _judge(replace(captured, repeatable=True))
     while CELLS[cell].family in COUNTED and rounds < ROUNDS and verdict.outcome is Outcome.SUSPICIOUS:
         rounds += 1
         captured = run.captured(cell, rounds=rounds)
-        verdict = _verdict(replace(captured, repeatable=True))
-    if verdict.outcome is Outcome.SUSPICIOUS:  # less is left open where nothing is asked again; other outcomes do not hang on that
-        verdict = _verdict(captured)
-    control = _verdict(captured.as_control()) if captured.workload.scored else None
+        verdict = _judge(replace(captured, repeatable=True))
+    if verdict.outcome is Outcome.SUSPICIOUS:  # a run that cannot ask again leaves fewer counts open
+        verdict = _judge(captured)
+    control = _judge(captured.as_control()) if captured.workload.scored else None
     if control is not None and control.outcome in _NO_CONTROL:
         return CONTROL, f"{control.outcome}: {control.headline} (variant: {verdict.outcome})"
     letter = LETTERS[verdict.outcome]
     return (AGAIN if rounds and letter == LETTERS[Outcome.PASS] else letter), verdict.headline
 
 
-def _verdict(captured: Captured) -> Verdict:
+def _judge(captured: Captured) -> Verdict:
     return judge_of(FAMILIES[captured.family])(captured)
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from benchmarks.detection.store import digest, environment
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.proportions import limits
@@ -123,7 +121,7 @@ def page(cells: Mapping[str, Outcomes]) -> str:
 def _world(world: str, cells: Mapping[str, Outcomes]) -> list[str]:
     lines = [_line(world, cell, one.counts) for cell, one in cells.items() if one.counts]
     red, whole = _whole(cells.values())
-    return [*lines, _summed(f"**{world}** | **any of {len(cells)}**", red, whole)] if len(cells) > 1 and whole else lines
+    return [*lines, _total(f"**{world}** | **any of {len(cells)}**", red, whole)] if len(cells) > 1 and whole else lines
 
 
 def _all(cells: Mapping[str, Outcomes], fault: str) -> list[str]:
@@ -132,18 +130,19 @@ def _all(cells: Mapping[str, Outcomes], fault: str) -> list[str]:
         world, other, _ = key.split(" | ")
         if other == fault:
             by_world.setdefault(world, []).append(one)
-    red, whole = np.sum([_whole(several) for several in by_world.values()], axis=0).tolist()
-    return [_summed(f"**{len(by_world)} worlds** | **whole runs**", red, whole)] if len(by_world) > 1 and whole else []
+    counts = [_whole(several) for several in by_world.values()]
+    red, whole = (sum(each) for each in zip(*counts, strict=True))
+    return [_total(f"**{len(by_world)} worlds** | **whole runs**", red, whole)] if len(by_world) > 1 and whole else []
 
 
 def _whole(cells: Collection[Outcomes]) -> tuple[int, int]:
-    """Return the red ones of the runs that every cell has, and how many these are."""
+    """Return how many of the runs that every cell has are red, and how many there are."""
     runs = min((len(one.letters) for one in cells), default=0)
     whole = [run for run in range(runs) if all(one.has(run) for one in cells)]
     return sum(any(one.letters[run] in _RED for one in cells) for run in whole), len(whole)
 
 
-def _summed(names: str, red: int, whole: int) -> str:
+def _total(names: str, red: int, whole: int) -> str:
     most = limits(red, whole, 2.0 * _SURE - 1.0).high
     return f"| {names} | {whole} | {whole - red} | {red} red, at most {most:.3%} | | | | | | |"
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import Request
     from pytest_specdec.stats.noise_comparison import NoiseComparison
 
-__all__ = ["LEAST_TOKENS", "ReportedLogprobs", "ReportedToken", "judge", "reported"]
+__all__ = ["LEAST_TOKENS", "ReportedLogprobs", "ReportedToken", "judge", "reported_logprobs"]
 
 MIDDLING = (0.02, 0.98)
 """Probabilities between which a single token's difference is looked at: far tails are noisy, certain tokens still."""
@@ -84,7 +84,7 @@ class ReportedLogprobs:
     squares: tuple[float, ...]
     """An estimate of the logit noise's square from every token with a choice in it."""
     unmatched: tuple[str, ...]
-    """Answers whose log-probabilities are missing or are not one number per token."""
+    """A line for each answer without log-probabilities, with more or fewer than it has tokens, or with a value that cannot be one."""
 
     @property
     def distances(self) -> tuple[float, ...]:
@@ -92,7 +92,7 @@ class ReportedLogprobs:
         return tuple(abs(token.delta) for token in self.tokens if token.middling)
 
 
-def reported(captured: Captured, arm: str, *, after: int = 0) -> ReportedLogprobs:
+def reported_logprobs(captured: Captured, arm: str, *, after: int = 0) -> ReportedLogprobs:
     """Return what ``arm`` reported beside the raw distribution, or the processed one where the baseline reports that.
 
     The first ``after`` tokens of each answer are left out. The variant has no say in which distribution: another one than the baseline's
@@ -101,7 +101,7 @@ def reported(captured: Captured, arm: str, *, after: int = 0) -> ReportedLogprob
     transcript = _transcript(captured, arm)
     scores = {score.key: score.positions for score in captured.scores.get(arm, ())}
     answers = [] if transcript is None else [answer for answer in transcript.answers if answer.ok and answer.choice.token_ids]
-    known = captured.capabilities.get(BASELINE)
+    baseline = captured.capabilities.get(BASELINE)
     requests = {request.id: request for request in captured.workload.requests}
     tokens: list[ReportedToken] = []
     pairs: list[tuple[float, Position]] = []
@@ -109,7 +109,11 @@ def reported(captured: Captured, arm: str, *, after: int = 0) -> ReportedLogprob
         positions, logprobs = scores.get(answer.key, ()), answer.choice.logprobs
         if logprobs is None or len(positions) != len(logprobs):
             continue
-        distribution = positions if known is None or known.raw_logprobs else _processed(positions, requests[answer.request_id], captured)
+        distribution = (
+            positions
+            if baseline is None or baseline.raw_logprobs
+            else _requested_positions(positions, requests[answer.request_id], captured)
+        )
         tokens += _tokens(captured, answer, distribution, after)
         pairs += [
             (value - position.logprob, position)
@@ -148,7 +152,7 @@ def _tokens(captured: Captured, answer: Answer, distribution: Sequence[Position]
             yield ReportedToken(where=where, reported=value, scored=position.logprob, accepted=accepted)
 
 
-def _processed(positions: Sequence[Position], request: Request, captured: Captured) -> list[Position]:
+def _requested_positions(positions: Sequence[Position], request: Request, captured: Captured) -> list[Position]:
     """Return the distribution that the request asks for in the raw one's place."""
     given = raw_distribution(positions, captured.workload.top_tokens)
     distribution = requested(given, sampling_params(request.body).processing(len(positions)))
@@ -224,7 +228,7 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _compared(captured: Captured) -> Verdict:
-    arm, baseline = reported(captured, captured.arm), _peer(captured)
+    arm, baseline = reported_logprobs(captured, captured.arm), _peer(captured)
     if not baseline.tokens:
         why = baseline.unmatched[0] if baseline.unmatched else "none of its answers was scored"
         return say(captured, Outcome.INVALID, f"the baseline reported no log-probabilities to compare with: {why}")
@@ -234,7 +238,7 @@ def _compared(captured: Captured) -> Verdict:
     if few < LEAST_TOKENS:
         headline = f"not enough evidence: {few} informative log-probabilities, {LEAST_TOKENS} needed"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - few} more such tokens")
-    late = reported(captured, captured.arm, after=LATE)
+    late = reported_logprobs(captured, captured.arm, after=LATE)
     parts = [arm, late] if len(late.squares) >= LEAST_TOKENS else [arm]
     analyses = [_analysis(captured, part, baseline, captured.alpha / len(parts)) for part in parts]
     wrong = next((analysis for analysis in analyses if analysis.wrong), None)
@@ -246,13 +250,13 @@ def _compared(captured: Captured) -> Verdict:
 def _peer(captured: Captured) -> ReportedLogprobs:
     """Return what the baseline's boot reported that was scored by another boot, as the variant was; else what its other boot did."""
     boots = [BASELINE, *([] if captured.is_control or captured.control is None else [CONTROL])]
-    first, *others = (reported(captured, arm) for arm in sorted(boots, key=lambda arm: arm in captured.scored_by))
+    first, *others = (reported_logprobs(captured, arm) for arm in sorted(boots, key=lambda arm: arm in captured.scored_by))
     return next((each for each in (first, *others) if each.tokens), first)
 
 
 def _analysis(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogprobs, alpha: float) -> _LogprobAnalysis:
-    known = captured.capabilities.get(BASELINE)
-    single = known is not None and known.single_precision
+    capabilities = captured.capabilities.get(BASELINE)
+    single = capabilities is not None and capabilities.single_precision
     calibration = _calibration(captured)
     distances = (*baseline.distances, *calibration)
     comparison = compare(
@@ -274,8 +278,8 @@ def _squares_of_two_boots(captured: Captured, baseline: ReportedLogprobs) -> Seq
 
 def _calibration(captured: Captured) -> tuple[float, ...]:
     """Return how far the baseline's values in the run's calibration are off, at tokens of middling probability."""
-    known = captured.capabilities.get(BASELINE)
-    if known is not None and not known.raw_logprobs:
+    capabilities = captured.capabilities.get(BASELINE)
+    if capabilities is not None and not capabilities.raw_logprobs:
         return ()
     scored = ((value - position.logprob, position.logprob) for value, position in captured.calibration)
     return tuple(abs(delta) for delta, logprob in scored if MIDDLING[0] < exp(logprob) < MIDDLING[1])
@@ -338,8 +342,8 @@ def _slots(tokens: Sequence[ReportedToken]) -> str:
 
 
 def _rms(tokens: Sequence[ReportedToken]) -> float:
-    known = [token.delta for token in tokens if isfinite(token.delta)]
-    return sqrt(sum(delta * delta for delta in known) / len(known)) if known else 0.0
+    deltas = [token.delta for token in tokens if isfinite(token.delta)]
+    return sqrt(sum(delta * delta for delta in deltas) / len(deltas)) if deltas else 0.0
 
 
 def _kernel(comparison: NoiseComparison) -> str:
