@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PACKAGE = Path(__file__).parent.parent / "pytest_specdec"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -50,6 +53,7 @@ def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@cache
 def imports_of(path: Path) -> set[str]:
     """Every module that a file imports, wherever the import stands, type-checking blocks included."""
     found: set[str] = set()
@@ -76,27 +80,30 @@ def may_import(importer: str, imported: str) -> bool:
     return upper > lower or upper == lower == TOP or upper == lower == 0
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_a_module_imports_downwards_only(path):
-    wrong = {room for room in rooms_imported(path) if not may_import(room_of(path), room)}
-    assert not wrong, f"{path.relative_to(PACKAGE.parent)} (floor {FLOOR.get(room_of(path), TOP)}) must not import {sorted(wrong)}"
+def offenders(paths: Iterable[Path], forbidden: set[str]) -> dict[str, list[str]]:
+    """Return by file what it imports of the top-level packages ``forbidden``."""
+    wrong = {path: sorted(name for name in imports_of(path) if name.split(".")[0] in forbidden) for path in paths}
+    return {str(path.relative_to(PACKAGE)): names for path, names in wrong.items() if names}
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_pytest_lives_on_the_top_floor_only(path):
-    if room_of(path) in FLOOR:
-        assert not {name for name in imports_of(path) if name.split(".")[0] in {"pytest", "_pytest", "pluggy", "xdist"}}
+def test_a_module_imports_downwards_only():
+    wrong = {path: sorted(room for room in rooms_imported(path) if not may_import(room_of(path), room)) for path in SOURCES}
+    upwards = {f"{path.relative_to(PACKAGE)}, floor {FLOOR.get(room_of(path), TOP)}": rooms for path, rooms in wrong.items() if rooms}
+    assert not upwards, "modules that import upwards"
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if room_of(p) in PURE], ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_pure_rooms_import_nothing_that_does_io(path):
-    assert not {name for name in imports_of(path) if name.split(".")[0] in IMPURE_MODULES}
+def test_pytest_lives_on_the_top_floor_only():
+    below = [path for path in SOURCES if room_of(path) in FLOOR]
+    assert not offenders(below, {"pytest", "_pytest", "pluggy", "xdist"})
 
 
-@pytest.mark.parametrize("path", [p for p in SOURCES if room_of(p) == "model"], ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_the_ground_floor_stands_on_the_standard_library(path):
+def test_pure_rooms_import_nothing_that_does_io():
+    assert not offenders([path for path in SOURCES if room_of(path) in PURE], IMPURE_MODULES)
+
+
+def test_the_ground_floor_stands_on_the_standard_library():
     third_party = {"numpy", "scipy", "yaml", "jsonschema", "openai", "pydantic", "starlette", "uvicorn", "tokenizers", "safetensors"}
-    assert not {name for name in imports_of(path) if name.split(".")[0] in third_party}
+    assert not offenders([path for path in SOURCES if room_of(path) == "model"], third_party)
 
 
 def test_the_rule_itself_can_fail():

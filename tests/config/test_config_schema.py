@@ -56,10 +56,10 @@ def described(schema, path=()):
         yield from described(part, (*path, name))
 
 
-@pytest.mark.parametrize("path, text", [*described(SCHEMA), *described(SCHEMA["$defs"]["gate"], ("gate",)), *described(PROMPT)])
-def test_every_property_has_a_description(path, text):
-    assert text, path
-    assert text.endswith(".")
+def test_every_property_has_a_description():
+    texts = [*described(SCHEMA), *described(SCHEMA["$defs"]["gate"], ("gate",)), *described(PROMPT)]
+    assert len(texts) > 50
+    assert not [path for path, text in texts if not (text or "").endswith(".")]
 
 
 def keywords(schema):

@@ -48,14 +48,17 @@ def test_ids_are_kebab_case_and_unique():
     assert not [each for each in ids if not re.fullmatch(r"[a-z]+(-[a-z0-9.]+)*", each)]
 
 
-@pytest.mark.parametrize("fault", FAULTS.values(), ids=lambda fault: fault.id)
-def test_a_row_is_one_sentence_and_says_by_place_which_families_name_it(fault):
-    assert re.fullmatch(r"[A-Z][^.]*(\.\d[^.]*)*\.", fault.does)
-    assert fault.expected
-    for expected in fault.expected.values():
-        assert expected.red
-        assert all(word for words in expected.red.values() for word in words.split("|"))
-        assert not set(expected.red) & set(expected.may)
+def test_a_row_is_one_sentence():
+    assert not [fault.id for fault in FAULTS.values() if not re.fullmatch(r"[A-Z][^.]*(\.\d[^.]*)*\.", fault.does)]
+
+
+def test_a_row_says_by_place_which_families_name_it():
+    assert not [fault.id for fault in FAULTS.values() if not fault.expected or not all(map(names_a_family, fault.expected.values()))]
+
+
+def names_a_family(expected: Expected) -> bool:
+    words = [word for words in expected.red.values() for word in words.split("|")]
+    return bool(words) and all(words) and not set(expected.red) & set(expected.may)
 
 
 def test_no_other_module_that_plants_faults_spells_an_id():
@@ -89,10 +92,10 @@ def test_help_lists_every_fault_of_the_reference_engine(capsys):
     assert tuple(listed) == planted_in(Place.REFERENCE)
 
 
-@pytest.mark.parametrize("fault", planted_in(Place.REFERENCE))
-def test_a_baseline_has_no_faults(fault):
-    with pytest.raises(EngineError, match="does not speculate"):
-        parse(["target", "--fault", fault])
+def test_a_baseline_has_no_faults():
+    for fault in planted_in(Place.REFERENCE):
+        with pytest.raises(EngineError, match="does not speculate"):
+            parse(["target", "--fault", fault])
 
 
 @pytest.mark.parametrize("fault, remedy", [("accept-al", "did you mean 'accept-all'"), ("zzz", "name one of these")])
