@@ -1,7 +1,7 @@
-"""The computed parts of files: ``python -m benchmarks.pages`` writes docs/' pictures and tables, and the schemas' families.
+"""The computed parts of files: ``python -m benchmarks.pages`` writes docs/' pictures and tables, and the schemas.
 
-A table stands behind ``<!-- table: NAME -->`` up to the next empty line, the families in a list that begins with the first of them;
-everything else in a file is left as it is.
+A table stands behind ``<!-- table: NAME -->`` up to the next empty line, the families of the config's schema in a list that begins with
+the first of them; everything else in these files is left as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import budget, example, unknown_draft
+from benchmarks import budget, example, schemas, unknown_draft
 from benchmarks.pictures import pictures
 from pytest_specdec import judge
 from pytest_specdec.model.families import FAMILIES
@@ -28,9 +28,8 @@ __all__ = ["FOLDER", "computed", "faults", "suite_tables", "with_families"]
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs"
-SCHEMAS = tuple(
-    ROOT / "pytest_specdec" / name for name in ("config/schema.json", *(f"files/schemas/{kind}.schema.json" for kind in ("plan", "run")))
-)
+CONFIG_SCHEMA = ROOT / "pytest_specdec/config/schema.json"
+SCHEMAS = ROOT / "pytest_specdec/files/schemas"
 PAGES = ("how-the-gate-decides.md", "what-a-green-run-proves.md", "adding-a-fault.md", "writing-a-suite.md")
 TABLE = re.compile(r"(<!-- table: (?P<name>[^>]+) -->\n)(?:.+\n)*")
 NAMES = re.compile(rf'("anyOf": \[\s*\{{\s*"enum": \[)(?P<gap>\s*)"{next(iter(FAMILIES))}"[^\]]*?(?=\s*\])')
@@ -41,7 +40,8 @@ def computed() -> dict[Path, str]:
     tables = {**example.tables(), **budget.tables(), "unknown draft": unknown_draft.table(), "faults": faults(), **suite_tables()}
     drawn = {FOLDER / "pictures" / name: picture for name, picture in pictures().items()}
     pages = {FOLDER / name: _filled((FOLDER / name).read_text(encoding="utf-8"), tables) for name in PAGES}
-    return drawn | pages | {path: with_families(path.read_text(encoding="utf-8")) for path in SCHEMAS}
+    written = {SCHEMAS / f"{kind}.schema.json": text for kind, text in schemas.texts().items()}
+    return drawn | pages | written | {CONFIG_SCHEMA: with_families(CONFIG_SCHEMA.read_text(encoding="utf-8"))}
 
 
 def with_families(schema: str) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.baseline import Environment
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["SCHEMA", "other_machines", "read", "write"]
+__all__ = ["FIELDS", "SCHEMA", "other_machines", "read", "write"]
 
 SCHEMA = "urn:pytest-specdec:baseline:2"
 _OLDER = ("urn:pytest-specdec:baseline:1",)
@@ -29,7 +29,7 @@ _HEADER = """\
 # boot_log_ratios are those of the baseline's two boots in a run: how much boots vary on this machine.
 # lengths are tokens per verify step, request by request, pooled from so many runs: a later run may not differ by more than 3 %.
 """
-_FIELDS = (
+FIELDS = (
     *("figure", "pair", "workload", "at_least", "reason", "accepted_regression", "key"),
     *("log_ratios", "log_tokens_per_step", "boot_log_ratios", "digest", "runs", "lengths"),
 )
@@ -90,16 +90,16 @@ def write(path: Path, environment: Environment, gates: Iterable[Gate]) -> None:
 
 
 def _entry(gate: Gate) -> JSON:
-    values = {name: codec.encode(getattr(gate, name)) for name in _FIELDS}
+    values = {name: codec.encode(getattr(gate, name)) for name in FIELDS}
     return {name: value for name, value in values.items() if value not in (None, "", [], {}, 0)}
 
 
 def _gate(path: Path, line: int, entry: JSON, machine: str) -> Gate:
     where, fields = f"{path}:{line}", dict(entry) if isinstance(entry, dict) else {str(entry): entry}
-    unknown = sorted(fields.keys() - set(_FIELDS))
+    unknown = sorted(fields.keys() - set(FIELDS))
     if unknown:
         found = f"an unknown key {unknown[0]!r}"
-        raise _no_gate(where, found, f"only {', '.join(_FIELDS)}")
+        raise _no_gate(where, found, f"only {', '.join(FIELDS)}")
     try:
         gate = codec.decode(Gate, {**fields, "source": f"{path.parent.name}/{path.name}:{line}", "machine": machine})
     except RunError as error:

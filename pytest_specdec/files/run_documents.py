@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
 
 __all__ = [
+    "PLAN_SCHEMA",
     "append_progress",
     "read_capabilities",
     "read_capabilities_file",
@@ -43,6 +44,7 @@ __all__ = [
 T = TypeVar("T")
 _SCHEMA = "urn:pytest-specdec:{}"
 _PLAN = "plan:2"
+PLAN_SCHEMA = _SCHEMA.format(_PLAN)
 _CAPABILITIES = "capabilities:1"
 _ENVIRONMENT = "environment:1"
 _SESSION = "session:1"

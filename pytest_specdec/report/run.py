@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON, Workload
 
 __all__ = [
+    "COUNTED_AS",
     "FORMAT",
     "NOT_COUNTED",
     "SCHEMA",
@@ -44,6 +45,9 @@ _BESIDE_TOKENS = frozenset({Family.SPEED, Family.LOGPROBS, Family.LIVENESS, Fami
 """Families that can fail though every token is right."""
 KNOWN = "known"
 """Counts the failures that waivers expect."""
+NO_VERDICT = "no verdict"
+COUNTED_AS = (*(outcome.value for outcome in Outcome), KNOWN, NO_VERDICT)
+"""What judgements are counted as, in the order of the report."""
 
 
 class PytestOutcome(StrEnum):
@@ -191,12 +195,12 @@ def _is_refused(judgement: JudgementResult) -> bool:
 def counted(judgements: Iterable[JudgementResult]) -> dict[str, int]:
     """Return how often each outcome came, by its name; ``no verdict`` counts the tests without one."""
     names = [_counted_as(j) for j in judgements]
-    return {name: names.count(name) for name in (*(outcome.value for outcome in Outcome), KNOWN, "no verdict") if name in names}
+    return {name: names.count(name) for name in COUNTED_AS if name in names}
 
 
 def _counted_as(judgement: JudgementResult) -> str:
     if judgement.verdict is None:
-        return "no verdict"
+        return NO_VERDICT
     return KNOWN if judgement.result is PytestOutcome.WAIVED else judgement.verdict.outcome.value
 
 
