@@ -78,12 +78,12 @@ llama-env: $(INSTALLED) ## llama-server, built once and cached by version, and t
 	tests/engines/llama_cpp/install.sh .llama-server $(BIN)/python
 
 vllm-padded: $(INSTALLED) ## the checkpoint of suites/configs/vllm-cpu-padded.yaml
-	$(BIN)/python -m pytest_specdec.reference.pad target .specdec/checkpoints/target-24 --layers 24
+	$(BIN)/python -m specdec_reference.pad target .specdec/checkpoints/target-24 --layers 24
 
 mlx-env: $(INSTALLED) ## mlx-lm on the CPU in a venv of its own, and the checkpoints of suites/configs/mlx-lm.yaml in single precision
 	tests/engines/mlx_lm/install.sh .venv-mlx-lm
-	$(BIN)/python -m pytest_specdec.reference.pad target .specdec/checkpoints/target-f32 --layers 4 --float32
-	$(BIN)/python -m pytest_specdec.reference.pad draft .specdec/checkpoints/draft-f32 --layers 1 --float32
+	$(BIN)/python -m specdec_reference.pad target .specdec/checkpoints/target-f32 --layers 4 --float32
+	$(BIN)/python -m specdec_reference.pad draft .specdec/checkpoints/draft-f32 --layers 1 --float32
 
 transformers-env: ## `transformers serve` on the CPU in a venv of its own, cached by version and linked as .venv-transformers
 	tests/engines/transformers/install.sh .venv-transformers

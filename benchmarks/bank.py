@@ -172,7 +172,7 @@ def server(model: str, *options: str) -> Iterator[Callable[[Mapping[str, object]
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    process = subprocess.Popen([sys.executable, "-m", "pytest_specdec.reference", model, "--port", str(port), *options])
+    process = subprocess.Popen([sys.executable, "-m", "specdec_reference", model, "--port", str(port), *options])
     try:
         _await(url, process)
         yield lambda body: _post(f"{url}/v1/completions", {"model": model, **body})

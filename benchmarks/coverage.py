@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.workload import Family
-from pytest_specdec.reference.faults.catalogue import FAULTS
-from pytest_specdec.reference.lawful import VARIATIONS
+from specdec_reference.faults.catalogue import FAULTS
+from specdec_reference.lawful import VARIATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -5,7 +5,7 @@ passes here shows that the adapter and the judges fit our reading of the engine,
 
 One run per double, depth and colour: green with a healthy variant, red with a variant for each planted fault. Each run ends with a table of
 the families that turned red and their headlines; ``--write`` puts it into benchmarks/results/doubles.md. Exit 1 when a variant is not as
-``pytest_specdec/reference/faults/`` expects. A run that was interrupted is resumed, a finished one is judged again from its files; remove
+``specdec_reference/faults/`` expects. A run that was interrupted is resumed, a finished one is judged again from its files; remove
 its folder to capture it anew.
 """
 
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 from benchmarks import results
 from pytest_specdec.files import yaml
 from pytest_specdec.model.workload import Family
-from pytest_specdec.reference.faults.catalogue import FAULTS
-from pytest_specdec.reference.faults.planted import Place
+from specdec_reference.faults.catalogue import FAULTS
+from specdec_reference.faults.planted import Place
 from tests.engines.doubles.configs import CONFIGS
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from safetensors.numpy import load_file
 
-from pytest_specdec.reference.checkpoint import PACKAGED
+from specdec_reference.checkpoint import PACKAGED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_specdec.reference.model import Model
     from pytest_specdec.stats.token_distribution import Floats, Ints
+    from specdec_reference.model import Model
 
 __all__ = ["Head", "load"]
 

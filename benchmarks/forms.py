@@ -15,19 +15,19 @@ from benchmarks.bank import Bank
 from benchmarks.simulation import RIGHT, Rules, simulate
 from pytest_specdec.model.transcript import Position
 from pytest_specdec.prompts import ALL
-from pytest_specdec.reference import checkpoint, model
-from pytest_specdec.reference.tokenizer import Tokenizer
 from pytest_specdec.stats.draft_distribution import mapped, one_hot
 from pytest_specdec.stats.duplicates import again
 from pytest_specdec.stats.penalties import Adjustment
 from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
 from pytest_specdec.stats.verify_slots import Observed, joined, unknown_slots
+from specdec_reference import checkpoint, model
+from specdec_reference.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_specdec.reference.model import Model
     from pytest_specdec.stats.token_distribution import Floats, Ints, TokenDistribution
+    from specdec_reference.model import Model
 
 VOCABULARY = 128
 """The distributions are cut to their most probable tokens: the whole of them is one of the forms, and the dearest."""

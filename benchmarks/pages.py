@@ -19,10 +19,10 @@ from benchmarks.pictures import pictures
 from pytest_specdec import judge
 from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.workload import Request, Workload
-from pytest_specdec.reference.faults.catalogue import FAULTS
+from specdec_reference.faults.catalogue import FAULTS
 
 if TYPE_CHECKING:
-    from pytest_specdec.reference.faults.planted import PlantedFault
+    from specdec_reference.faults.planted import PlantedFault
 
 __all__ = ["FOLDER", "computed", "faults", "suite_tables", "with_families"]
 

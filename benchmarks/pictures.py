@@ -18,10 +18,10 @@ from benchmarks.drawing import Drawing
 from benchmarks.simulation import RIGHT, simulate
 from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.workload import Family
-from pytest_specdec.reference.rejection_sampler import accept
 from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.verify_slots import slots_from_windows
+from specdec_reference.rejection_sampler import accept
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -62,7 +62,7 @@ def server(layers: int, speculation: Mapping[str, object] | None) -> Iterator[Se
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "pytest_specdec.reference", "target", "--port", str(port), "--padded-layers", str(layers)]
+    command = [sys.executable, "-m", "specdec_reference", "target", "--port", str(port), "--padded-layers", str(layers)]
     command += ["--speculative-config", json.dumps(speculation)] if speculation else []
     began_s = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.files import yaml
 from pytest_specdec.model.workload import Family
-from pytest_specdec.reference.faults.catalogue import FAULTS
-from pytest_specdec.reference.faults.planted import Expected, Place
+from specdec_reference.faults.catalogue import FAULTS
+from specdec_reference.faults.planted import Expected, Place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

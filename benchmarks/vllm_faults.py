@@ -5,7 +5,7 @@ Writes one config whose variants are healthy, stock and faulty builds of those i
 same command resumes an interrupted run.
 
 ``--lane`` is the short form for every change, at smoke depth: healthy variants, the stock build and two planted faults. Exit 1 when a build
-is not as expected; expectations of planted faults stand in ``pytest_specdec/reference/faults/``.
+is not as expected; expectations of planted faults stand in ``specdec_reference/faults/``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.files import yaml
 from pytest_specdec.model.workload import Family
-from pytest_specdec.reference.faults.catalogue import FAULTS, planted_in
-from pytest_specdec.reference.faults.planted import Expected, Place
+from specdec_reference.faults.catalogue import FAULTS, planted_in
+from specdec_reference.faults.planted import Expected, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

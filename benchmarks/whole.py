@@ -14,17 +14,17 @@ import numpy as np
 
 from benchmarks import eagle
 from benchmarks.bank import SCENES
-from pytest_specdec.reference.checkpoint import read
-from pytest_specdec.reference.model import load
-from pytest_specdec.reference.tokenizer import Tokenizer
 from pytest_specdec.stats.draft_distribution import one_hot
+from specdec_reference.checkpoint import read
+from specdec_reference.model import load
+from specdec_reference.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from benchmarks.simulation import Rules
-    from pytest_specdec.reference.model import Model
     from pytest_specdec.stats.token_distribution import Floats, Ints
+    from specdec_reference.model import Model
 
 __all__ = ["DRAFTERS", "TOKENS", "TOP_TOKENS", "Texts", "Whole", "softmax", "whole", "written"]
 

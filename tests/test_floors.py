@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parent.parent / "pytest_specdec"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
+REFERENCE = sorted((PACKAGE.parent / "specdec_reference").rglob("*.py"))
 
 FLOOR = {
     "model": 0,
@@ -23,7 +24,6 @@ FLOOR = {
     "engines": 3,
     "judge": 4,
     "capture": 4,
-    "reference": 4,
     "report": 5,
 }
 """Rooms by floor; everything else in the package, the plugin and the doctor, is on floor 6."""
@@ -104,6 +104,16 @@ def test_pure_rooms_import_nothing_that_does_io():
 def test_the_ground_floor_stands_on_the_standard_library():
     third_party = {"numpy", "scipy", "yaml", "jsonschema", "openai", "pydantic", "starlette", "uvicorn", "tokenizers", "safetensors"}
     assert not offenders([path for path in SOURCES if room_of(path) == "model"], third_party)
+
+
+def test_the_reference_engine_imports_what_an_engine_of_anybody_may():
+    shared = {"pytest_specdec.errors", "pytest_specdec.model.workload"}
+    wrong = {path.name: sorted({name for name in imports_of(path) if name.startswith("pytest_specdec")} - shared) for path in REFERENCE}
+    assert not {name: names for name, names in wrong.items() if names}
+
+
+def test_the_package_imports_no_engine():
+    assert not offenders(SOURCES, {"specdec_reference", "vllm", "sglang", "tensorrt_llm", "mlx_lm", "torch", "transformers"})
 
 
 def test_the_rule_itself_can_fail():

@@ -15,18 +15,18 @@ import numpy as np
 
 from pytest_specdec.model.workload import Route
 from pytest_specdec.prompts import ALL
-from pytest_specdec.reference import checkpoint, model
-from pytest_specdec.reference.cli import ServerSettings, Speculation
-from pytest_specdec.reference.engine import ReferenceEngine
-from pytest_specdec.reference.openai_request import EngineRequest
-from pytest_specdec.reference.tokenizer import Tokenizer
+from specdec_reference import checkpoint, model
+from specdec_reference.cli import ServerSettings, Speculation
+from specdec_reference.engine import ReferenceEngine
+from specdec_reference.openai_request import EngineRequest
+from specdec_reference.tokenizer import Tokenizer
 from training import corpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_specdec.prompts.prompts import Prompt
-    from pytest_specdec.reference.sequence import RunningSequence
+    from specdec_reference.sequence import RunningSequence
 
 _UNSEEN: Final = 7
 _DIALOGUES: Final = 60

@@ -29,7 +29,7 @@ from training.head import Head
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-CHECKPOINTS: Final = Path(__file__).parents[1] / "pytest_specdec" / "reference" / "checkpoints"
+CHECKPOINTS: Final = Path(__file__).parents[1] / "specdec_reference" / "checkpoints"
 _LENGTH: Final = 256
 """Tokens of a training sequence."""
 _BATCH: Final = 16

@@ -9,8 +9,6 @@ from benchmarks.bank import Asked
 from benchmarks.simulation import Rules, blurred
 from pytest_specdec.judge.fault_naming import AT_A_STEP, SOMETIMES, SOMEWHERE
 from pytest_specdec.model.workload import Family
-from pytest_specdec.reference.faults.catalogue import FAULTS
-from pytest_specdec.reference.faults.planted import Place
 from pytest_specdec.stats.bettors import RATIO_OF_RAW
 from pytest_specdec.stats.fault_models import (
     BONUS,
@@ -29,6 +27,8 @@ from pytest_specdec.stats.fault_models import (
     typical,
     unnormalised,
 )
+from specdec_reference.faults.catalogue import FAULTS
+from specdec_reference.faults.planted import Place
 
 if TYPE_CHECKING:
     from pytest_specdec.stats.token_distribution import Floats
@@ -51,7 +51,7 @@ class SimulatedFault:
     """A fault planted in a simulated server."""
 
     id: str
-    """As in ``reference/faults/`` where a server can have it too; a size stands behind."""
+    """As in ``specdec_reference/faults/`` where a server can have it too; a size stands behind."""
     rules: Rules
     family: Fault | None
     """None where no family says what it does."""

@@ -7,8 +7,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.reference.faults.catalogue import FAULTS, planted_in
-from pytest_specdec.reference.faults.planted import Place
+from specdec_reference.faults.catalogue import FAULTS, planted_in
+from specdec_reference.faults.planted import Place
 from tests.reference.asgi_client import GREEDY, NGRAM, PROBABILISTIC, served
 
 if TYPE_CHECKING:

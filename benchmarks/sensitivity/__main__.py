@@ -29,8 +29,8 @@ from benchmarks.healthy import WORLDS
 from benchmarks.sensitivity import batches, green, suite_run, tables
 from benchmarks.sensitivity.cells import Found, Measured, Store, cell, judged_by
 from benchmarks.sensitivity.suite_run import ROOT, SuiteRun, planted
-from pytest_specdec.reference.faults.catalogue import FAULTS
-from pytest_specdec.reference.faults.planted import Place
+from specdec_reference.faults.catalogue import FAULTS
+from specdec_reference.faults.planted import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

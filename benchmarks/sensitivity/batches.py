@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.workload import Family
-from pytest_specdec.reference.faults.catalogue import FAULTS, planted_in
-from pytest_specdec.reference.faults.planted import Place
+from specdec_reference.faults.catalogue import FAULTS, planted_in
+from specdec_reference.faults.planted import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

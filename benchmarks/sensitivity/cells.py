@@ -11,13 +11,13 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from benchmarks.sensitivity.suite_run import ROOT, Judged
-from pytest_specdec.reference.faulty_rules import registry
+from specdec_reference.faulty_rules import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from pytest_specdec.reference.faults.planted import Expected, PlantedFault
+    from specdec_reference.faults.planted import Expected, PlantedFault
 
 __all__ = ["Cell", "Finding", "Found", "Measured", "Store", "captured_by", "cell", "judged_by"]
 
@@ -27,7 +27,7 @@ _CAPTURED_BY = (
     "pytest_specdec/engines",
     "pytest_specdec/model",
     "pytest_specdec/prompts",
-    "pytest_specdec/reference",
+    "specdec_reference",
 )
 """Folders whose code decides which answers are captured."""
 _JUDGED_BY = ("pytest_specdec/judge", "pytest_specdec/stats")

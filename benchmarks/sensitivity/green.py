@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.sensitivity.suite_run import DRAFT, NGRAM, SuiteRun
-from pytest_specdec.reference.lawful import VARIATIONS
+from specdec_reference.lawful import VARIATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

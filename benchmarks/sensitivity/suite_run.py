@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_specdec.model.workload import JSON
-    from pytest_specdec.reference.faults.planted import PlantedFault
+    from specdec_reference.faults.planted import PlantedFault
 
 __all__ = ["DRAFT", "NGRAM", "ROOT", "Judged", "SuiteRun", "families", "planted"]
 

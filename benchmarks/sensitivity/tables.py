@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from benchmarks.sensitivity.cells import Cell, Finding, Found
 from benchmarks.sensitivity.green import GreenRun
-from pytest_specdec.reference.faults.catalogue import FAULTS
-from pytest_specdec.reference.faults.planted import Place
 from pytest_specdec.stats import proportions
+from specdec_reference.faults.catalogue import FAULTS
+from specdec_reference.faults.planted import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

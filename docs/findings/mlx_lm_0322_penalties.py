@@ -1,6 +1,6 @@
 """Penalties of mlx-lm 0.32.2 under speculation: run it with any Python beside the environment that `make mlx-env` makes.
 
-    python3 docs/findings/mlx_lm_0322_penalties.py .venv-mlx-lm pytest_specdec/reference/checkpoints
+    python3 docs/findings/mlx_lm_0322_penalties.py .venv-mlx-lm specdec_reference/checkpoints
 
 Exit 1 while it is there.
 """

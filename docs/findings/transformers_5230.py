@@ -1,6 +1,6 @@
 """Two bugs of `transformers serve` 5.23.0 under speculation: run it with any Python beside the server of `make transformers-env`.
 
-    python3 docs/findings/transformers_5230.py .venv-transformers pytest_specdec/reference/checkpoints/target
+    python3 docs/findings/transformers_5230.py .venv-transformers specdec_reference/checkpoints/target
 
 Exit 1 while one is there.
 """

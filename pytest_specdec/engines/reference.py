@@ -1,4 +1,4 @@
-"""The built-in reference engine: ``python -m pytest_specdec.reference``."""
+"""The built-in reference engine: ``python -m specdec_reference``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PROCESS_GIB = 0.25
 _PRESSED_TOKENS, _BLOCK_TOKENS = 256, 16
 """The longest sequence of a server with a small cache, and the engine's block."""
 _LAYOUT: Mapping[str, JSON] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""Of the engine's JSON documents (``reference/grammar.py``)."""
+"""Of the engine's JSON documents (``specdec_reference/grammar.py``)."""
 _VERSION = "import pytest_specdec; print(pytest_specdec.__version__)"
 _NAMES = re.compile(r"\b(kind|model): (reference|target|draft)\b")
 """What the shipped config names."""
@@ -114,7 +114,7 @@ class Reference:
         if setup.speculative:
             args.setdefault(METRICS_FLAG, "detailed")
         model = str(_checkpoint(config, setup.model, "engine.model"))
-        argv = (_python(config), "-m", "pytest_specdec.reference", model, *flags(args))
+        argv = (_python(config), "-m", "specdec_reference", model, *flags(args))
         return Command(argv=argv, env=setup.env, secrets=setup.secrets)
 
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
@@ -168,7 +168,7 @@ def _python(config: Config) -> str:
 
 def _checkpoint(config: Config, model: str, where: str) -> Path:
     """Return the folder of a checkpoint beside the config, or of one in this package. Raises EngineError without one."""
-    shipped = Path(str(resources.files("pytest_specdec"))) / "reference" / "checkpoints"
+    shipped = Path(str(resources.files("specdec_reference"))) / "checkpoints"
     beside = Path(config.resolve(model))
     for path in (beside, shipped / model):
         if (path / "config.json").is_file():

@@ -137,7 +137,7 @@ class Choice:
     """The emitted tokens as ids, an emitted end-of-sequence token included; empty where the server does not report them."""
     finish_reason: str | None = None
     stop_string: str | None = None
-    """The stop string that ended it, as the server names it (vLLM's ``stop_reason``); None where it names none."""
+    """The stop string that ended it, as the server names it; None where it names none."""
     stop_token_id: int | None = None
     """The stop token id that ended it, likewise; None for an end of sequence."""
     logprobs: tuple[float, ...] | None = None

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from benchmarks.doubles import Run, name_of, surprises, table
-from pytest_specdec.reference.faults.catalogue import FAULTS
-from pytest_specdec.reference.faults.planted import Place
+from specdec_reference.faults.catalogue import FAULTS
+from specdec_reference.faults.planted import Place
 
 WRONG = ("logprobs", "fail", "reported log-probabilities of accepted draft tokens")
 GREEN = ("greedy", "pass", "0 of 808 wrong")

@@ -17,9 +17,9 @@ from benchmarks.sensitivity.suite_run import DRAFT, Judged, SuiteRun, families
 from pytest_specdec.capture import planner
 from pytest_specdec.config import load
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
-from pytest_specdec.reference.faults.catalogue import FAULTS
-from pytest_specdec.reference.faults.planted import Expected, Place
-from pytest_specdec.reference.lawful import VARIATIONS
+from specdec_reference.faults.catalogue import FAULTS
+from specdec_reference.faults.planted import Expected, Place
+from specdec_reference.lawful import VARIATIONS
 
 FAULT = FAULTS["lenient"]
 EXPECTED = Expected(red={Family.GREEDY: "stale|bonus", Family.SAMPLING: "lenient"}, may={Family.LIVENESS: "it may die"})

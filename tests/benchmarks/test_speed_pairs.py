@@ -11,8 +11,8 @@ from benchmarks import results
 from benchmarks.speed_pairs import NEW_MACHINE, PAIRS, PATCHES, STORED, Judged, _write, page, planted, surprises
 from benchmarks.vllm_faults import ROOT
 from pytest_specdec.plugin import baselines
-from pytest_specdec.reference.faults.catalogue import FAULTS
-from pytest_specdec.reference.faults.planted import Place
+from specdec_reference.faults.catalogue import FAULTS
+from specdec_reference.faults.planted import Place
 
 CELL = {"config": "reference", "variant": "draft-k3", "workload": "vacation-timed", "low": 1.5, "high": 2.5}
 

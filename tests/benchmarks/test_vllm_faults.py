@@ -10,8 +10,8 @@ import pytest
 from benchmarks import vllm_faults
 from benchmarks.vllm_faults import FAMILIES, HEALTHY, LANE, PLANTED, ROOT, STOCK, Build, config, surprises
 from pytest_specdec.model.workload import Family
-from pytest_specdec.reference.faults.catalogue import FAULTS
-from pytest_specdec.reference.faults.planted import Place
+from specdec_reference.faults.catalogue import FAULTS
+from specdec_reference.faults.planted import Place
 
 STOCK_BUILD = Build(drafter="draft-k3", fault=STOCK)
 SAMPLING = ("sampling", "fail", "sampled tokens do not follow the baseline: evidence 1 : 10^9")

@@ -20,9 +20,9 @@ from pytest_specdec.files import grammar_masks, transcripts
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.transcript import Answer, Choice, Position, Score, Transcript
 from pytest_specdec.model.workload import Request, Route, Workload
-from pytest_specdec.reference.grammar import GrammarKind, Grammars
+from specdec_reference.grammar import GrammarKind, Grammars
 
-TARGET = Path(str(resources.files("pytest_specdec"))) / "reference" / "checkpoints" / "target"
+TARGET = Path(str(resources.files("specdec_reference"))) / "checkpoints" / "target"
 TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
 VOCABULARY = TOKENIZER.get_vocab_size(with_added_tokens=True)
 EOS = 2

@@ -52,8 +52,8 @@ def test_an_endpoint_that_is_not_there_has_no_body():
 
 PLANT = """
 import sys
-from pytest_specdec.reference.{module} import {name}
-from pytest_specdec.reference.cli import main
+from specdec_reference.{module} import {name}
+from specdec_reference.cli import main
 def broken(*_):
     raise RuntimeError("planted")
 {name}.{method} = broken

@@ -72,7 +72,7 @@ def servers(tmp_path_factory):
     ]
     with ExitStack() as running:
         for number, options in zip(numbers, ([], ["--speculative-config", LOOKUP]), strict=True):
-            argv = [sys.executable, "-m", "pytest_specdec.reference", "target", "--port", str(number), *options]
+            argv = [sys.executable, "-m", "specdec_reference", "target", "--port", str(number), *options]
             log = running.enter_context((folder / f"{number}.log").open("wb"))
             process = subprocess.Popen(argv, stdout=log, stderr=log, cwd=ROOT)
             running.callback(process.wait)

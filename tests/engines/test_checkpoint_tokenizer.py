@@ -11,7 +11,7 @@ import pytest
 from pytest_specdec.engines import checkpoint_tokenizer
 from pytest_specdec.engines.checkpoint_tokenizer import CheckpointTokenizer, folder_of
 
-TARGET = Path(__file__).parents[2] / "pytest_specdec" / "reference" / "checkpoints" / "target"
+TARGET = Path(__file__).parents[2] / "specdec_reference" / "checkpoints" / "target"
 HELLO = [{"role": "user", "content": "hi"}]
 
 

@@ -274,7 +274,7 @@ def test_the_reference_engine_serves_checkpoints_that_it_ships_and_those_beside_
     reference = engine_of("reference")
     config = engine_config("reference", model="target")
     argv = reference.command(config, setup(model="target", speculative=True, args={**SPECULATIVE, "seed": 1})).argv
-    assert argv[:3] == (sys.executable, "-m", "pytest_specdec.reference")
+    assert argv[:3] == (sys.executable, "-m", "specdec_reference")
     assert argv[3].endswith("reference/checkpoints/target")
     assert argv[-2:] == ("--per-request-spec-decode-metrics", "detailed")
     setting = json.loads(argv[argv.index("--speculative-config") + 1])

@@ -11,7 +11,7 @@ from pytest_specdec.engines import reference
 from pytest_specdec.engines.llguidance import ServesLlguidance, installed, mapping, stop_ids
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.engines.vllm.structured_backend import grammar_backend
-from pytest_specdec.reference.grammar import LAYOUT
+from specdec_reference.grammar import LAYOUT
 
 CONFIG = """
 engine: {kind: KIND, model: ./model, venv: ./venv, args: {ARGS}}

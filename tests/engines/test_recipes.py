@@ -109,7 +109,7 @@ def test_a_recipe_in_half_precision_differs_in_precision_and_scheduling_only(nam
 
 
 def test_the_checkpoints_that_ship_fit_their_budget_and_are_readable_by_all():
-    files = [path for path in (ROOT / "pytest_specdec" / "reference" / "checkpoints").rglob("*") if path.is_file()]
+    files = [path for path in (ROOT / "specdec_reference" / "checkpoints").rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= CHECKPOINTS
     assert {path.stat().st_mode & 0o777 for path in files} == {0o644}
 

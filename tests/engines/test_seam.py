@@ -16,15 +16,14 @@ OWN = (
     "engines/sglang/",
     "engines/tensorrt_llm/",
     "engines/reference.py",
-    "reference/",
 )
-"""The files of the engines, and the package of the one that ships."""
+"""The files of the engines."""
 
 PARTICULAR = re.compile(
     r"vllm|sglang|trt_?llm|tensorrt|llama\.?_?cpp|llama_arg"  # names of engines
     r"|spec_decode|per-request-spec|speculative.config|num.speculative.tokens|spec-tokens"  # metrics and the speculative setting
     r"|gpu-memory-utilization|tensor-parallel|max-logprobs|kv-cache-dtype|async-scheduling"  # flags
-    r"|^reference$|pytest_specdec\.reference",
+    r"|^reference$|specdec_reference",
     re.IGNORECASE,
 )
 

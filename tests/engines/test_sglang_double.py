@@ -13,7 +13,7 @@ import pytest
 
 from pytest_specdec.engines.attach import Attach
 from pytest_specdec.engines.protocol import Recognising
-from pytest_specdec.reference.engine import ReferenceEngine
+from specdec_reference.engine import ReferenceEngine
 from tests.engines.doubles import sglang, sglang_http
 from tests.reference.asgi_client import Client
 

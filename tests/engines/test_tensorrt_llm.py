@@ -22,7 +22,7 @@ from pytest_specdec.model.pair import Draft, DraftKind
 from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.workload import Request, Route
 
-TARGET = Path(__file__).parents[2] / "pytest_specdec" / "reference" / "checkpoints" / "target"
+TARGET = Path(__file__).parents[2] / "specdec_reference" / "checkpoints" / "target"
 ENGINE = engine_of("tensorrt_llm")
 EAGLE = {"decoding_type": "Eagle", "max_draft_len": 3, "speculative_model": "nvidia/gpt-oss-120b-Eagle3"}
 OPTIONS = {"disable_overlap_scheduler": True, "kv_cache_config": {"enable_block_reuse": False}}

@@ -19,7 +19,7 @@ from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
 from pytest_specdec.model.workload import Request, Route
 
 ROOT = Path(__file__).parents[2]
-TARGET = ROOT / "pytest_specdec" / "reference" / "checkpoints" / "target"
+TARGET = ROOT / "specdec_reference" / "checkpoints" / "target"
 LOOKUP = {"prompt_lookup_num_tokens": 3}
 EOS = 2
 TEXT = " to be used"

@@ -23,7 +23,7 @@ from pytest_specdec.model.workload import Request, Route
 from tests.engines.doubles.serving import trtllm_serve
 
 ROOT = Path(__file__).parents[2]
-CHECKPOINTS = ROOT / "pytest_specdec" / "reference" / "checkpoints"
+CHECKPOINTS = ROOT / "specdec_reference" / "checkpoints"
 ENGINE = engine_of("tensorrt_llm")
 SPECULATIVE = {"decoding_type": "DraftTarget", "max_draft_len": 3, "speculative_model": str(CHECKPOINTS / "draft")}
 OPTIONS = {"dtype": "float32", "disable_overlap_scheduler": True, "guided_decoding_backend": "xgrammar"}

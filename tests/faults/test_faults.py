@@ -11,9 +11,9 @@ import pytest
 from benchmarks.sensitivity import batches, green
 from benchmarks.sensitivity.cells import Found, Measured, cell
 from benchmarks.sensitivity.suite_run import SuiteRun, planted
-from pytest_specdec.reference.faults.catalogue import FAULTS
-from pytest_specdec.reference.faults.planted import Place
-from pytest_specdec.reference.lawful import VARIATIONS
+from specdec_reference.faults.catalogue import FAULTS
+from specdec_reference.faults.planted import Place
+from specdec_reference.lawful import VARIATIONS
 
 QUICK = batches.quick()
 BATCHES = [

@@ -10,9 +10,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pytest_specdec.prompts.graded_schemas import GRADED, Grade
-from pytest_specdec.reference.grammar import GrammarKind, Grammars
+from specdec_reference.grammar import GrammarKind, Grammars
 
-TOKENIZER = Path(__file__).parents[2] / "pytest_specdec/reference/checkpoints/target/tokenizer.json"
+TOKENIZER = Path(__file__).parents[2] / "specdec_reference/checkpoints/target/tokenizer.json"
 KEYWORDS = (
     *("enum", "const", "anyOf", "oneOf", "allOf", "$ref", "$defs", "pattern", "format", "minimum", "maximum", "exclusiveMinimum"),
     *("additionalProperties", "minLength", "maxLength", "minItems", "maxItems", "prefixItems", "minProperties", "maxProperties"),

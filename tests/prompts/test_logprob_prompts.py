@@ -10,7 +10,7 @@ from pytest_specdec.judge.logprob_lists import asked_top
 from pytest_specdec.model.workload import Route
 from pytest_specdec.prompts import ALL, logprobs
 
-TOKENIZER = Path(__file__).parents[2] / "pytest_specdec/reference/checkpoints/target/tokenizer.json"
+TOKENIZER = Path(__file__).parents[2] / "specdec_reference/checkpoints/target/tokenizer.json"
 
 
 def test_lists_of_every_length_are_asked_for_on_both_routes_mostly_at_temperature_0():

@@ -8,7 +8,7 @@ from pytest_specdec.judge.output_formats import formats
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import structured
 from pytest_specdec.prompts.graded_schemas import GRADED
-from pytest_specdec.reference.grammar import GrammarKind, Grammars
+from specdec_reference.grammar import GrammarKind, Grammars
 from tests.prompts.test_graded_schemas import TOKENIZER
 
 

@@ -10,9 +10,9 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
-from pytest_specdec.reference.cli import ServerSettings, Speculation
-from pytest_specdec.reference.engine import ReferenceEngine
-from pytest_specdec.reference.server import application
+from specdec_reference.cli import ServerSettings, Speculation
+from specdec_reference.engine import ReferenceEngine
+from specdec_reference.server import application
 
 
 def one_blas_thread():

@@ -8,9 +8,9 @@ import shutil
 import pytest
 
 from pytest_specdec.errors import EngineError
-from pytest_specdec.reference import checkpoint
-from pytest_specdec.reference.cli import ServerSettings, Speculation
-from pytest_specdec.reference.engine import ReferenceEngine
+from specdec_reference import checkpoint
+from specdec_reference.cli import ServerSettings, Speculation
+from specdec_reference.engine import ReferenceEngine
 
 
 def changed(tmp_path, name, change):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pytest_specdec.errors import EngineError
-from pytest_specdec.reference.cli import ServerSettings, Speculation, parse
+from specdec_reference.cli import ServerSettings, Speculation, parse
 
 
 def test_the_defaults_are_vllms():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_specdec.reference.drafters import lookup
+from specdec_reference.drafters import lookup
 
 
 def defined(tokens, n_min, n_max, k):

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from pytest_specdec.errors import EngineError
-from pytest_specdec.reference import checkpoint, eagle, model
-from pytest_specdec.reference.cli import ServerSettings, Speculation
-from pytest_specdec.reference.engine import ReferenceEngine
-from pytest_specdec.reference.sampler import Sampling
+from specdec_reference import checkpoint, eagle, model
+from specdec_reference.cli import ServerSettings, Speculation
+from specdec_reference.engine import ReferenceEngine
+from specdec_reference.sampler import Sampling
 from tests.reference.asgi_client import served
 
 K = 3

@@ -12,12 +12,12 @@ from benchmarks import pages, vllm_faults
 from benchmarks.detection import faults as simulation
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.workload import Family
-from pytest_specdec.reference import faulty_rules
-from pytest_specdec.reference.cli import main, parse
-from pytest_specdec.reference.faults import catalogue
-from pytest_specdec.reference.faults.catalogue import FAULTS, planted_in
-from pytest_specdec.reference.faults.planted import Expected, Place, PlantedFault
-from pytest_specdec.reference.faulty_rules import registry
+from specdec_reference import faulty_rules
+from specdec_reference.cli import main, parse
+from specdec_reference.faults import catalogue
+from specdec_reference.faults.catalogue import FAULTS, planted_in
+from specdec_reference.faults.planted import Expected, Place, PlantedFault
+from specdec_reference.faulty_rules import registry
 from tests.reference.asgi_client import PROBABILISTIC, served
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ def test_no_other_module_that_plants_faults_spells_an_id():
     """Implementations are found by the name of their function."""
     spelt = {
         (path.name, node.value)
-        for path in (*(ROOT / "pytest_specdec/reference").rglob("*.py"), *PLUGIN)
+        for path in (*(ROOT / "specdec_reference").rglob("*.py"), *PLUGIN)
         if path.parent.name != "faults"
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and node.value in FAULTS

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.reference.faults import parameters
-from pytest_specdec.reference.faulty_rules import rules
-from pytest_specdec.reference.openai_request import EngineRequest
+from specdec_reference.faults import parameters
+from specdec_reference.faulty_rules import rules
+from specdec_reference.openai_request import EngineRequest
 from tests.reference.asgi_client import GREEDY, NGRAM, PROBABILISTIC, served
 
 ASKED = {"prompt": "import os\nimport sys\n", "temperature": 0, "max_tokens": 64, "return_token_ids": True, "ignore_eos": True}

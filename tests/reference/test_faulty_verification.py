@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.reference.faults import drafts, positions, recovery, verification
+from specdec_reference.faults import drafts, positions, recovery, verification
 from tests.reference.asgi_client import PROBABILISTIC, served
 
 ASKED = {"prompt": "import os\nimport sys\n", "temperature": 0, "max_tokens": 64, "return_token_ids": True, "ignore_eos": True}

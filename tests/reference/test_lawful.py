@@ -7,11 +7,11 @@ import pytest
 from scipy import stats
 
 from pytest_specdec.errors import EngineError
-from pytest_specdec.reference import lawful, rules
-from pytest_specdec.reference.lawful import VARIATIONS
-from pytest_specdec.reference.rejection_sampler import DraftProposal
-from pytest_specdec.reference.rules import EngineRules
-from pytest_specdec.reference.sampler import pick
+from specdec_reference import lawful, rules
+from specdec_reference.lawful import VARIATIONS
+from specdec_reference.rejection_sampler import DraftProposal
+from specdec_reference.rules import EngineRules
+from specdec_reference.sampler import pick
 from tests.reference.asgi_client import PROBABILISTIC, served
 
 ASKED = {"prompt": "import os\nimport sys\n", "temperature": 0, "max_tokens": 48, "return_token_ids": True, "ignore_eos": True}

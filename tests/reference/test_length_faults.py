@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_specdec.reference.emission import EmittedToken, StopMatch, WrittenText
-from pytest_specdec.reference.faulty_rules import rules
-from pytest_specdec.reference.openai_request import EngineRequest
+from specdec_reference.emission import EmittedToken, StopMatch, WrittenText
+from specdec_reference.faulty_rules import rules
+from specdec_reference.openai_request import EngineRequest
 
 REQUEST = EngineRequest(prompt=(1,), max_tokens=8, stop=("cd",), min_tokens=3)
 INSIDE = EmittedToken(count=4, at=1, of=4, room=100, eos=False, stop_id=False)

@@ -1,4 +1,4 @@
-"""``python -m pytest_specdec.reference`` as a process: ready, refused, broken, ended by a signal."""
+"""``python -m specdec_reference`` as a process: ready, refused, broken, ended by a signal."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from contextlib import contextmanager
 import pytest
 
 DRAFT = '{"method": "draft_model", "model": "draft", "num_speculative_tokens": 3}'
-COMMAND = (sys.executable, "-m", "pytest_specdec.reference")
+COMMAND = (sys.executable, "-m", "specdec_reference")
 PLANT = """
 import sys
-from pytest_specdec.reference import engine, rules, scheduler
-from pytest_specdec.reference.cli import main
+from specdec_reference import engine, rules, scheduler
+from specdec_reference.cli import main
 right, calls = {where}, []
 def broken(*arguments):
     calls.append(arguments)

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pytest_specdec.reference import faulty_rules
-from pytest_specdec.reference.openai_request import EngineRequest
-from pytest_specdec.reference.rejection_sampler import DraftProposal, VerifyWindows
-from pytest_specdec.reference.sampler import Sampling
+from specdec_reference import faulty_rules
+from specdec_reference.openai_request import EngineRequest
+from specdec_reference.rejection_sampler import DraftProposal, VerifyWindows
+from specdec_reference.sampler import Sampling
 from tests.reference.asgi_client import NGRAM, PROBABILISTIC, served
 
 ASKED = {"prompt": "import os\nimport sys\n", "temperature": 0, "max_tokens": 48, "return_token_ids": True, "ignore_eos": True}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_specdec.reference import checkpoint, model
-from pytest_specdec.reference.pad import padded
+from specdec_reference import checkpoint, model
+from specdec_reference.pad import padded
 
 
 @pytest.fixture(scope="module")

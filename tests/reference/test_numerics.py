@@ -9,7 +9,7 @@ from pytest_specdec.config import shipped
 from pytest_specdec.config.load import load
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError
-from pytest_specdec.reference.numerics import Kernel, Numerics, places
+from specdec_reference.numerics import Kernel, Numerics, places
 from tests.reference.asgi_client import GREEDY, served
 
 TEXTS = np.random.default_rng(1).integers(4096, size=(40, 50)).tolist()

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pytest_specdec.reference import faulty_rules
-from pytest_specdec.reference.emission import EmittedToken
-from pytest_specdec.reference.faulty_rules import outages
-from pytest_specdec.reference.openai_request import EngineRequest
-from pytest_specdec.reference.rejection_sampler import DraftProposal, VerifyWindows
+from specdec_reference import faulty_rules
+from specdec_reference.emission import EmittedToken
+from specdec_reference.faulty_rules import outages
+from specdec_reference.openai_request import EngineRequest
+from specdec_reference.rejection_sampler import DraftProposal, VerifyWindows
 
 UNIFORMS = np.full((2, 4), 0.5)
 

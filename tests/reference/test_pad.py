@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from pytest_specdec.reference import checkpoint, model, pad
+from specdec_reference import checkpoint, model, pad
 
 LAYERS = 6
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pytest_specdec.errors import EngineError
-from pytest_specdec.reference.cli import ServerSettings
-from pytest_specdec.reference.engine import ReferenceEngine
+from specdec_reference.cli import ServerSettings
+from specdec_reference.engine import ReferenceEngine
 from tests.reference.asgi_client import GREEDY, NGRAM, PROBABILISTIC, served
 from tests.reference.test_eagle import EAGLE
 

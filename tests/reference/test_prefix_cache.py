@@ -7,8 +7,8 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
-from pytest_specdec.reference.prefix_cache import BLOCK_TOKENS, Block, PrefixCache, blocks_of
-from pytest_specdec.reference.rules import EngineRules
+from specdec_reference.prefix_cache import BLOCK_TOKENS, Block, PrefixCache, blocks_of
+from specdec_reference.rules import EngineRules
 from tests.reference.asgi_client import GREEDY, NGRAM, PROBABILISTIC, served
 from tests.reference.test_eagle import EAGLE
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from pytest_specdec.errors import EngineError
-from pytest_specdec.reference.cli import ServerSettings
-from pytest_specdec.reference.engine import ReferenceEngine
-from pytest_specdec.reference.faulty_rules import rules
-from pytest_specdec.reference.openai_request import EngineRequest
-from pytest_specdec.reference.reasoning import GrammarBehindReasoning, ReasoningSplit
+from specdec_reference.cli import ServerSettings
+from specdec_reference.engine import ReferenceEngine
+from specdec_reference.faulty_rules import rules
+from specdec_reference.openai_request import EngineRequest
+from specdec_reference.reasoning import GrammarBehindReasoning, ReasoningSplit
 from tests.reference.asgi_client import NGRAM, PROBABILISTIC, served
 
 ASKED = "Explain to a ten-year-old why the moon seems to follow a moving car."

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pytest_specdec.reference import faulty_rules
-from pytest_specdec.reference.rejection_sampler import DraftProposal, accept, residual, verify
-from pytest_specdec.reference.rules import EngineRules
-from pytest_specdec.reference.sampler import pick
+from specdec_reference import faulty_rules
+from specdec_reference.rejection_sampler import DraftProposal, accept, residual, verify
+from specdec_reference.rules import EngineRules
+from specdec_reference.sampler import pick
 
 DRAWS = 40_000
 V = 8

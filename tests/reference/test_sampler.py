@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Encoder
 
-from pytest_specdec.reference import checkpoint, model
-from pytest_specdec.reference.openai_request import EngineRequest
-from pytest_specdec.reference.sampler import PenaltyState, Sampling, distributions, pick
+from specdec_reference import checkpoint, model
+from specdec_reference.openai_request import EngineRequest
+from specdec_reference.sampler import PenaltyState, Sampling, distributions, pick
 from tests.reference.asgi_client import PROBABILISTIC, served
 
 PROMPTS = (

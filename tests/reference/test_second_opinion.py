@@ -11,9 +11,9 @@ import pytest
 from scipy import stats
 from tokenizers import Tokenizer
 
-from pytest_specdec.reference import checkpoint, faulty_rules, model
-from pytest_specdec.reference.rejection_sampler import DraftProposal, verify
-from pytest_specdec.reference.sampler import Sampling, distributions, pick
+from specdec_reference import checkpoint, faulty_rules, model
+from specdec_reference.rejection_sampler import DraftProposal, verify
+from specdec_reference.sampler import Sampling, distributions, pick
 from tests.reference.asgi_client import GREEDY, NGRAM, PROBABILISTIC, served
 from tests.reference.test_eagle import EAGLE
 

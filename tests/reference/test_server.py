@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from pytest_specdec.reference import checkpoint, model
-from pytest_specdec.reference.drafters import lookup
+from specdec_reference import checkpoint, model
+from specdec_reference.drafters import lookup
 from tests.reference.asgi_client import served
 
 CODE = "def main():\n"
@@ -362,7 +362,7 @@ def test_nothing_waits_for_an_engine_that_broke(monkeypatch):
     def broken(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("pytest_specdec.reference.scheduler.Batch._prefill", broken)
+    monkeypatch.setattr("specdec_reference.scheduler.Batch._prefill", broken)
     with served() as client:
         statuses = [client.ask("/v1/completions", sampled())[0] for _ in range(2)]
         client.engine.failure, failure = None, client.engine.failure

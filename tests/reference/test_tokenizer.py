@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_specdec.errors import EngineError
-from pytest_specdec.reference import checkpoint
-from pytest_specdec.reference.tokenizer import Tokenizer
+from specdec_reference import checkpoint
+from specdec_reference.tokenizer import Tokenizer
 from tests.reference.test_checkpoint import changed
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_specdec.reference.tool_calls import CallPiece, ToolCallReader
+from specdec_reference.tool_calls import CallPiece, ToolCallReader
 
 CALL = '<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
 

@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 
 from pytest_specdec.prompts import schemas
-from pytest_specdec.reference import checkpoint
-from pytest_specdec.reference.tokenizer import Tokenizer
+from specdec_reference import checkpoint
+from specdec_reference.tokenizer import Tokenizer
 from training import corpus
 
 TALKS = list(corpus.dialogues(3, 200))

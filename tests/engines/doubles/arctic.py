@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 import pytest_specdec
-from pytest_specdec.reference import cli
+from specdec_reference import cli
 
 # vllm/plugins.py: the plugin does nothing without the variable, and steps aside where vLLM is not of its release.
 ENABLED = os.environ.get("ARCTIC_INFERENCE_ENABLED") == "1" and not os.environ.get("ARCTIC_DOUBLE_OTHER_RELEASE")

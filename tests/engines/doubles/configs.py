@@ -13,7 +13,7 @@ from tests.engines.doubles import arctic, serving, sglang
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CHECKPOINTS = Path(__file__).parents[3] / "pytest_specdec" / "reference" / "checkpoints"
+CHECKPOINTS = Path(__file__).parents[3] / "specdec_reference" / "checkpoints"
 TARGET, DRAFT = str(CHECKPOINTS / "target"), str(CHECKPOINTS / "draft")
 
 

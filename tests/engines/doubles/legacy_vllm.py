@@ -28,14 +28,14 @@ from starlette.routing import Route as At
 
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.workload import Route
-from pytest_specdec.reference import openai_request
-from pytest_specdec.reference.cli import ServerSettings, Speculation
-from pytest_specdec.reference.engine import ReferenceEngine
-from pytest_specdec.reference.metrics import Counters
-from pytest_specdec.reference.openai_request import ServerLimits
-from pytest_specdec.reference.openai_response import ResponseOptions, Stream, whole
-from pytest_specdec.reference.request_fields import Refusal
-from pytest_specdec.reference.server import _across
+from specdec_reference import openai_request
+from specdec_reference.cli import ServerSettings, Speculation
+from specdec_reference.engine import ReferenceEngine
+from specdec_reference.metrics import Counters
+from specdec_reference.openai_request import ServerLimits
+from specdec_reference.openai_response import ResponseOptions, Stream, whole
+from specdec_reference.request_fields import Refusal
+from specdec_reference.server import _across
 
 RELEASE = os.environ.get("VLLM_DOUBLE_RELEASE", "0.7.3")
 NUMBERS = tuple(int(part) for part in RELEASE.split(".")[:3])

@@ -21,8 +21,8 @@ from pathlib import Path
 import uvicorn
 
 from pytest_specdec.errors import EngineError
-from pytest_specdec.reference.cli import ServerSettings, Speculation
-from pytest_specdec.reference.engine import ReferenceEngine
+from specdec_reference.cli import ServerSettings, Speculation
+from specdec_reference.engine import ReferenceEngine
 from tests.engines.doubles.sglang_http import VERSION, Served
 
 RUNNING_WITH_SPECULATION = 48  # arg_groups/speculative_hook.py: max_running_requests where it is not stated

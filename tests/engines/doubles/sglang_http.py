@@ -19,11 +19,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route as At
 
 from pytest_specdec.model.workload import Route
-from pytest_specdec.reference import openai_request
-from pytest_specdec.reference.engine import ReferenceEngine
-from pytest_specdec.reference.openai_request import EngineRequest
-from pytest_specdec.reference.request_fields import Refusal
-from pytest_specdec.reference.server import _across
+from specdec_reference import openai_request
+from specdec_reference.engine import ReferenceEngine
+from specdec_reference.openai_request import EngineRequest
+from specdec_reference.request_fields import Refusal
+from specdec_reference.server import _across
 
 VERSION = "0.5.23"
 NO_DETAILS = bool(os.environ.get("SGLANG_DOUBLE_NO_SPEC_DETAILS"))

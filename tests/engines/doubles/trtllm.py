@@ -127,7 +127,7 @@ def options_of(path):
 
 
 def settings_of(given, options):
-    from pytest_specdec.reference.cli import ServerSettings, Speculation
+    from specdec_reference.cli import ServerSettings, Speculation
 
     speculative = options.get("speculative_config")
     speculation = None
@@ -154,9 +154,9 @@ def settings_of(given, options):
 
 
 def booted(given, options):
-    from pytest_specdec.reference.engine import ReferenceEngine
-    from pytest_specdec.reference.metrics import Counters
-    from pytest_specdec.reference.openai_request import ServerLimits
+    from specdec_reference.engine import ReferenceEngine
+    from specdec_reference.metrics import Counters
+    from specdec_reference.openai_request import ServerLimits
 
     settings = settings_of(given, options)
     rows = deque(maxlen=options.get("iter_stats_max_iterations") or DEFAULT_ROWS)
@@ -216,7 +216,7 @@ class Routes:
         from starlette.applications import Starlette
         from starlette.routing import Route
 
-        from pytest_specdec.reference.server import _across
+        from specdec_reference.server import _across
 
         @asynccontextmanager
         async def lifespan(_app):
@@ -316,9 +316,9 @@ class Routes:
 
     def reply_options(self, asked, prompt):
         from pytest_specdec.model.workload import Route
-        from pytest_specdec.reference import openai_request
-        from pytest_specdec.reference.openai_response import ResponseOptions
-        from pytest_specdec.reference.request_fields import Refusal
+        from specdec_reference import openai_request
+        from specdec_reference.openai_response import ResponseOptions
+        from specdec_reference.request_fields import Refusal
 
         engine = self.double.engine
         body = {**asked, "prompt": prompt, "model": self.double.model, "return_token_ids": True, "return_tokens_as_token_ids": True}
@@ -341,7 +341,7 @@ class Routes:
         )
 
     async def whole(self, asked, prompt, incoming):
-        from pytest_specdec.reference.openai_response import whole
+        from specdec_reference.openai_response import whole
 
         response = await whole(self.reply_options(asked, prompt), self.double.engine, incoming.receive)
         return json.loads(response.body)
@@ -349,7 +349,7 @@ class Routes:
     async def streamed(self, asked, prompt, shape):
         from starlette.responses import Response
 
-        from pytest_specdec.reference.openai_response import Stream
+        from specdec_reference.openai_response import Stream
 
         inner = Stream(self.reply_options(asked, prompt), self.double.engine)
 

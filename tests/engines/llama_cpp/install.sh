@@ -30,7 +30,7 @@ fi
 # ones has them mapped into memory, and dies of SIGBUS where they are written anew.
 converted=$(mktemp -d "$folder/.converted.XXXXXX")
 trap 'rm -rf "${sources:-}" "$converted"' EXIT
-"$python" "$here/convert.py" "$folder/gguf-py" "$here/../../../pytest_specdec/reference/checkpoints" "$converted"
+"$python" "$here/convert.py" "$folder/gguf-py" "$here/../../../specdec_reference/checkpoints" "$converted"
 chmod a+r "$converted"/*.gguf
 mv -f "$converted"/*.gguf "$folder"
 ln -sfn "$folder" "$link"

@@ -14,6 +14,6 @@ PATCHES: dict[str, Callable[[], None]] = {}
 
 
 def patch(apply_patch: Callable[[], None]) -> Callable[[], None]:
-    """Register a patch under its own name in kebab-case: of a fault, its id in ``pytest_specdec/reference/faults/``."""
+    """Register a patch under its own name in kebab-case: of a fault, its id in ``specdec_reference/faults/``."""
     PATCHES[apply_patch.__name__.replace("_", "-")] = apply_patch
     return apply_patch

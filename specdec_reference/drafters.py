@@ -1,0 +1,238 @@
+"""Drafters: prompt lookup and a draft model, each proposing tokens for a whole batch; the head is in ``eagle.py``."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from specdec_reference.rejection_sampler import DraftProposal
+from specdec_reference.sampler import distributions, pick
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Sequence as Rows
+
+    from numpy.typing import NDArray
+
+    from specdec_reference.model import Model, Tap
+    from specdec_reference.prefix_cache import DraftBlock
+    from specdec_reference.rules import EngineRules
+    from specdec_reference.sampler import Sampling
+    from specdec_reference.sequence import RunningSequence
+
+__all__ = ["Drafter", "ModelDrafter", "NgramDrafter", "NoDrafter", "drawn", "lookup"]
+
+
+class Drafter(Protocol):
+    """What proposes tokens; row i of a batch sits in slot i."""
+
+    tokens: int
+    """Draft tokens a step at most: k."""
+    context: int
+    """The longest sequence, in tokens, of which its drafts are worth something; behind it what it proposes is not verified."""
+
+    @property
+    def tap(self) -> Tap | None:
+        """What watches the target's forwards; None where the drafter needs none of its hidden states."""
+
+    def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
+        """Take in ``prompts`` (n, longest), of which row i is ``counts[i]`` tokens that go to ``slot + i``, from ``starts[i]`` on."""
+
+    def block(self, slot: int, start: int, end: int) -> DraftBlock | None:
+        """Return a copy of what the slot remembers of some tokens; None for a drafter without a cache."""
+
+    def put(self, slot: int, start: int, block: DraftBlock) -> None:
+        """Put back what :meth:`block` returned."""
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Follow a sequence of ``length`` tokens to another slot."""
+
+    def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> DraftProposal:
+        """Return a draft for every row; ``uniforms`` is (n, k)."""
+
+
+class NoDrafter:
+    """The baseline's drafter: it never proposes anything."""
+
+    tokens = 0
+    context = sys.maxsize
+    tap: Tap | None = None
+
+    def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
+        """Need no prompt."""
+
+    def block(self, slot: int, start: int, end: int) -> DraftBlock | None:
+        """Return None: it has no cache."""
+
+    def put(self, slot: int, start: int, block: DraftBlock) -> None:
+        """Hold nothing."""
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Hold nothing to move."""
+
+    def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> DraftProposal:  # noqa: ARG002 - the protocol's
+        """Return an empty draft."""
+        return DraftProposal(tokens=np.zeros((len(rows), 0), np.intp), counts=np.zeros(len(rows), np.intp))
+
+
+def lookup(tokens: Rows[int], n_min: int, n_max: int, k: int) -> tuple[int, ...]:
+    """Return the continuation, at most ``k`` tokens, of an earlier occurrence of the n-gram that ``tokens`` end in; () without one.
+
+    ``tokens`` are the prompt and everything emitted so far. n runs from ``n_max`` down to ``n_min``; the first n for which
+    ``tokens[i:i+n] == tokens[len(tokens)-n:]`` for some ``i < len(tokens) - n`` decides, with the smallest such ``i``: the earliest
+    occurrence of the longest matching n-gram, as in vLLM. Occurrences may overlap the suffix. The draft is ``tokens[i+n:i+n+k]``,
+    which ends with the tokens, so it may be shorter than ``k`` but never empty.
+    """
+    words = array("I", tokens)
+    data, width, total = words.tobytes(), words.itemsize, len(words)
+    for n in range(min(n_max, total - 1), n_min - 1, -1):
+        suffix = data[-n * width :]
+        at = data.find(suffix, 0, (total - 1) * width)
+        while at % width and at != -1:
+            at = data.find(suffix, at + 1, (total - 1) * width)
+        if at != -1:
+            start = at // width + n
+            return tuple(words[start : start + k])
+    return ()
+
+
+class NgramDrafter:
+    """Prompt lookup: no model, the sequence's own past proposes; see :func:`lookup`."""
+
+    context = sys.maxsize
+    tap: Tap | None = None
+
+    def __init__(self, *, tokens: int, n_min: int, n_max: int) -> None:
+        self.tokens = tokens
+        self.n_min = n_min
+        self.n_max = n_max
+
+    def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
+        """Need no prompt: the sequence has it."""
+
+    def block(self, slot: int, start: int, end: int) -> DraftBlock | None:
+        """Return None: it has no cache."""
+
+    def put(self, slot: int, start: int, block: DraftBlock) -> None:
+        """Hold nothing."""
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Hold nothing to move."""
+
+    def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> DraftProposal:  # noqa: ARG002 - the protocol's
+        """Return what followed; rows without an earlier occurrence propose nothing, and drafts end where a grammar would refuse them."""
+        drafts = [self._lookup(row) for row in rows]
+        counts = np.array([len(draft) for draft in drafts], np.intp)
+        tokens = np.zeros((len(rows), int(counts.max(initial=0))), np.intp)
+        for row, draft in enumerate(drafts):
+            tokens[row, : len(draft)] = draft
+        return DraftProposal(tokens=tokens, counts=counts)
+
+    def _lookup(self, row: RunningSequence) -> tuple[int, ...]:
+        draft = lookup(row.tokens, self.n_min, self.n_max, self.tokens)
+        return draft if row.grammar is None else row.grammar.allowed(draft)
+
+
+class ModelDrafter:
+    """A smaller model of the same vocabulary, with a cache of its own.
+
+    Its cache holds the tokens that it was fed: those of accepted drafts are in place, those of a rejected draft are overwritten.
+    A sequence that is longer than its own context goes on without drafts.
+    """
+
+    tap: Tap | None = None
+
+    def __init__(self, model: Model, *, tokens: int, slots: int, probabilistic: bool, context: int, rules: EngineRules) -> None:
+        """Take the model and its context in tokens, for which the model has positions, and for a window more."""
+        self.tokens = tokens
+        self.context = context
+        self._model = model
+        self._rules = rules
+        self._cache = model.cache(slots)
+        self._probabilistic = probabilistic
+
+    def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
+        """Fill the slots' cache with the prompts."""
+        counts = np.clip(self.context - starts, 0, counts)
+        if counts.any():
+            self._model.forward(prompts[:, : counts.max()], self._cache, starts, slot=slot, counts=counts)
+
+    def block(self, slot: int, start: int, end: int) -> DraftBlock | None:
+        """Copy a part of the slot's cache."""
+        return (self._cache[:, slot, :, start:end].copy(),)
+
+    def put(self, slot: int, start: int, block: DraftBlock) -> None:
+        """Write a part of the slot's cache."""
+        (copied,) = block
+        self._cache[:, slot, :, start : start + copied.shape[2]] = copied
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the slot's cache."""
+        self._cache[:, target, :, :length] = self._cache[:, source, :, :length]
+
+    def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> DraftProposal:
+        """Return k tokens a row, drawn from the draft's own processed distribution, or its best tokens when it drafts greedily."""
+        n = len(rows)
+        # A row beyond the draft's context is fed at its last positions: nothing of it is used, then or later.
+        lengths = np.minimum(np.array(self._rules.draft_lengths(rows), np.intp), self.context)
+        # The last two tokens are fed: when a whole draft was accepted, its last token has not been fed yet.
+        fed = np.array([row.tokens[-2:] for row in rows], np.intp)
+        step = 0
+
+        def behind(drafted: NDArray[np.intp] | None) -> NDArray[np.float32]:
+            nonlocal step
+            tokens = fed if drafted is None else drafted[:, None]
+            hidden = self._model.forward(tokens, self._cache, lengths - tokens.shape[1] + step)
+            step += 1
+            return self._model.logits(hidden.reshape(n, tokens.shape[1], -1)[:, -1])
+
+        return drawn(rows, sampling, uniforms, behind, probabilistic=self._probabilistic)
+
+
+def drawn(
+    rows: Rows[RunningSequence],
+    sampling: Sampling,
+    uniforms: NDArray[np.float64],
+    behind: Callable[[NDArray[np.intp] | None], NDArray[np.float32]],
+    *,
+    probabilistic: bool,
+) -> DraftProposal:
+    """Return k tokens a row, by ``uniforms`` (n, k) from the processed distribution, or the best ones when drafting greedily.
+
+    ``behind`` gives the draft's logits (n, vocabulary) behind the rows, for None, and then behind each (n,) drafted tokens in turn.
+    """
+    n, k = uniforms.shape
+    drafted = np.zeros((n, k), np.intp)
+    q: list[NDArray[np.float32]] = []
+    for step in range(k):
+        logits = behind(drafted[:, step - 1] if step else None)
+        _mask(rows, logits)
+        if probabilistic:
+            q.append(distributions(logits, sampling))
+            drafted[:, step] = pick(q[-1], uniforms[:, step])
+        else:
+            drafted[:, step] = logits.argmax(axis=1)
+        _advance(rows, drafted[:, step])
+    _retreat(rows, k)
+    return DraftProposal(tokens=drafted, counts=np.full(n, k, np.intp), q=np.stack(q, axis=1) if probabilistic else None)
+
+
+def _mask(rows: Rows[RunningSequence], logits: NDArray[np.float32]) -> None:
+    for row, distribution in zip(rows, logits, strict=True):
+        if row.grammar is not None:
+            distribution[~row.grammar.mask()] = -np.inf
+
+
+def _advance(rows: Rows[RunningSequence], tokens: NDArray[np.intp]) -> None:
+    for row, token in zip(rows, tokens.tolist(), strict=True):
+        if row.grammar is not None:
+            row.grammar.advance(token)
+
+
+def _retreat(rows: Rows[RunningSequence], count: int) -> None:
+    for row in rows:
+        if row.grammar is not None:
+            row.grammar.retreat(count)

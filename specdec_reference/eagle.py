@@ -1,0 +1,234 @@
+"""EAGLE-3: one decoder layer that drafts from the target's hidden states.
+
+Li, Wei, Zhang, Zhang (2025), "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test". Position i of
+the head is fed the target's hidden states at token i, fused from several layers, beside the embedding of token i + 1, as in vLLM's
+``llama_eagle3``; behind the last token it goes on with its own hidden states.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_specdec.errors import EngineError
+from specdec_reference.drafters import drawn
+from specdec_reference.model import Layer, Span, fused, rotations, unit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Rows
+
+    from numpy.typing import NDArray
+
+    from specdec_reference.checkpoint import Checkpoint, Shape
+    from specdec_reference.model import Model
+    from specdec_reference.prefix_cache import DraftBlock
+    from specdec_reference.rejection_sampler import DraftProposal
+    from specdec_reference.sampler import Sampling
+    from specdec_reference.sequence import RunningSequence
+
+__all__ = ["EagleDrafter", "EagleHead", "load"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EagleHead:
+    """The head's weights; norms are folded into the matrix behind them."""
+
+    shape: Shape
+    tapped: tuple[int, ...]
+    """Layers of the target whose input it is fed."""
+    fuse: NDArray[np.float32]
+    """(tapped layers * hidden, hidden)."""
+    embedding: NDArray[np.float32]
+    """The target's, (vocabulary, hidden)."""
+    layer: Layer
+    """Its ``qkv`` takes 2 * hidden: embedding beside hidden state. Queries and keys are not normalised."""
+    head: NDArray[np.float32]
+    """(hidden, vocabulary)."""
+    rotations: NDArray[np.complex64]
+
+    def cache(self, slots: int) -> NDArray[np.float32]:
+        """Return an empty cache: (slots, keys then values by head, positions, head_dim)."""
+        return np.zeros((slots, 2 * self.shape.kv_heads, len(self.rotations), self.shape.head_dim), np.float32)
+
+    def forward(
+        self,
+        tokens: NDArray[np.intp],
+        states: NDArray[np.float32],
+        cache: NDArray[np.float32],
+        lengths: NDArray[np.intp],
+        *,
+        slot: int = 0,
+        counts: NDArray[np.intp] | None = None,
+    ) -> NDArray[np.float32]:
+        """Return the hidden states of the live ones among ``tokens`` (n, t), one line each, given ``states`` (n, t, hidden) before them.
+
+        Slots, counts and positions are those of :meth:`Model.forward`.
+        """
+        span = Span.of(lengths, tokens.shape[1], rotations=self.rotations, slot=slot, counts=counts)
+        live = slice(None) if span.live is None else span.live
+        embedded = self.embedding[tokens.ravel()[live]]
+        residual: NDArray[np.float32] = states.reshape(-1, self.shape.hidden)[live].copy()
+        epsilon = self.shape.norm_epsilon
+        fed = np.concatenate([unit(embedded, epsilon), unit(residual, epsilon)], axis=1)
+        residual += span.attend(self.shape, self.layer.head_scale, cache, fed @ self.layer.qkv, normed=False) @ self.layer.out
+        gate, up = np.split(unit(residual, epsilon) @ self.layer.gate_up, 2, axis=1)
+        residual += (gate * (1.0 + np.tanh(gate)) * up) @ self.layer.down
+        return residual
+
+    def logits(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the raw logits (rows, vocabulary) of hidden states (rows, hidden)."""
+        logits: NDArray[np.float32] = unit(hidden, self.shape.norm_epsilon) @ self.head
+        return logits
+
+
+def load(checkpoint: Checkpoint, target: Model) -> EagleHead:
+    """Return the head of a checkpoint for ``target``, whose embedding it uses. Raises EngineError where the two do not fit."""
+    shape, tensors = checkpoint.shape, checkpoint.tensors
+    config = json.loads((checkpoint.folder / "config.json").read_text("utf-8"))
+    tapped = tuple(config["eagle_config"]["eagle_aux_hidden_state_layer_ids"])
+    _refuse_other(checkpoint, target, tapped)
+
+    def tensor(name: str) -> NDArray[np.float32]:
+        return tensors[f"midlayer.{name}.weight"]
+
+    norms = np.concatenate([tensor("input_layernorm"), tensor("hidden_norm")])
+    ones = np.ones(shape.head_dim, np.float32)
+    layer = fused(
+        shape,
+        q=tensor("self_attn.q_proj") * norms,
+        k=tensor("self_attn.k_proj") * norms,
+        v=tensor("self_attn.v_proj") * norms,
+        q_norm=ones,
+        k_norm=ones,
+        out=tensor("self_attn.o_proj"),
+        gate=tensor("mlp.gate_proj") * tensor("post_attention_layernorm"),
+        up=tensor("mlp.up_proj") * tensor("post_attention_layernorm"),
+        down=tensor("mlp.down_proj"),
+    )
+    return EagleHead(
+        shape=shape,
+        tapped=tapped,
+        fuse=np.ascontiguousarray(tensors["fc.weight"].T),
+        embedding=target.embedding,
+        layer=layer,
+        head=np.ascontiguousarray((tensors["lm_head.weight"] * tensors["norm.weight"]).T),
+        rotations=rotations(shape, len(target.rotations)),
+    )
+
+
+def _refuse_other(checkpoint: Checkpoint, target: Model, tapped: tuple[int, ...]) -> None:
+    hidden, vocabulary = target.shape.hidden, target.shape.vocabulary
+    expected = {"fc.weight": (hidden, len(tapped) * hidden), "lm_head.weight": (vocabulary, hidden)}
+    for name, size in expected.items():
+        if checkpoint.tensors[name].shape != size:
+            raise EngineError(
+                what="the head does not fit the target",
+                where=f"--speculative-config: model, {name} in {checkpoint.folder}",
+                found=str(checkpoint.tensors[name].shape),
+                expected=str(size),
+                remedy="use a head that was trained on this target",
+            )
+    if max(tapped) >= target.shape.layers:
+        raise EngineError(
+            what="the head does not fit the target",
+            where=f"--speculative-config: model, eagle_aux_hidden_state_layer_ids in {checkpoint.folder}",
+            found=str(list(tapped)),
+            expected=f"layers below {target.shape.layers}",
+            remedy="use a head that was trained on this target",
+        )
+
+
+class EagleDrafter:
+    """Drafts with a head; it watches every forward of the target and keeps the fused hidden states by position."""
+
+    context = sys.maxsize
+
+    def __init__(self, head: EagleHead, *, tokens: int, slots: int, probabilistic: bool) -> None:
+        self.tokens = tokens
+        self.layers = head.tapped
+        self._head = head
+        self._cache = head.cache(slots)
+        self._states = np.zeros((slots, len(head.rotations), head.shape.hidden), np.float32)
+        self._fed = np.zeros(slots, np.intp)
+        """Positions in the cache by slot whose hidden states were the target's."""
+        self._probabilistic = probabilistic
+
+    @property
+    def tap(self) -> EagleDrafter:
+        """Return itself."""
+        return self
+
+    def take(self, span: Span, states: Rows[NDArray[np.float32]]) -> None:
+        """Keep what the target's layers were fed, (live, hidden) each."""
+        live = slice(None) if span.live is None else span.live
+        slots = np.repeat(np.arange(span.slot, span.slot + span.n), span.t)[live]
+        self._states[slots, span.positions.ravel()[live]] = np.concatenate(states, axis=1) @ self._head.fuse
+
+    def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
+        """Fill the slots' cache with the prompts, each token beside the hidden state before it, which the first of all has none of."""
+        n, longest = prompts.shape
+        self._fed[slot : slot + n] = starts + counts - 1
+        if not starts.any():
+            prompts, starts, counts, longest = prompts[:, 1:], starts + 1, counts - 1, longest - 1
+        if not longest:
+            return
+        if not starts.all():
+            prompts = prompts.copy()
+            for row in np.flatnonzero(starts == 0).tolist():
+                prompts[row, :-1] = prompts[row, 1:]
+            starts, counts = np.maximum(starts, 1), counts - (starts == 0)
+        positions = np.minimum(starts[:, None] - 1 + np.arange(longest), len(self._head.rotations) - 1)
+        states = self._states[np.arange(slot, slot + n)[:, None], positions]
+        self._head.forward(prompts, states, self._cache, starts - 1, slot=slot, counts=counts)
+
+    def block(self, slot: int, start: int, end: int) -> DraftBlock | None:
+        """Copy hidden states, and the cache one position earlier: its last one depends on the token behind it."""
+        return self._states[slot, start:end].copy(), self._cache[slot, :, max(start - 1, 0) : end - 1].copy()
+
+    def put(self, slot: int, start: int, block: DraftBlock) -> None:
+        """Write them back."""
+        states, cache = block
+        at = max(start - 1, 0)
+        self._states[slot, start : start + len(states)] = states
+        self._cache[slot, :, at : at + cache.shape[1]] = cache
+
+    def move(self, source: int, target: int, length: int) -> None:
+        """Copy the slot's cache and hidden states."""
+        self._cache[target, :, :length] = self._cache[source, :, :length]
+        self._states[target, :length] = self._states[source, :length]
+        self._fed[target] = self._fed[source]
+
+    def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> DraftProposal:
+        """Return k tokens a row, drawn from the head's processed distribution, or its best tokens when it drafts greedily."""
+        n = len(rows)
+        ends = np.array([len(row.tokens) - 1 for row in rows], np.intp)
+        hidden = self._catch_up(rows, ends)
+        step = 0
+
+        def behind(drafted: NDArray[np.intp] | None) -> NDArray[np.float32]:
+            nonlocal hidden, step
+            if drafted is not None:
+                hidden = self._head.forward(drafted[:, None], hidden[:, None], self._cache, ends + step)
+                step += 1
+            return self._head.logits(hidden)
+
+        self._fed[:n] = ends
+        return drawn(rows, sampling, uniforms, behind, probabilistic=self._probabilistic)
+
+    def _catch_up(self, rows: Rows[RunningSequence], ends: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Feed what the last window added, and return the hidden state (n, hidden) behind each row's last token."""
+        n, fed = len(rows), self._fed[: len(rows)]
+        counts = ends - fed
+        t = int(counts.max())
+        tokens = np.zeros((n, t), np.intp)
+        for line, row, start in zip(tokens, rows, fed.tolist(), strict=True):
+            added = row.tokens[start + 1 :]
+            line[: len(added)] = added
+        positions = np.minimum(fed[:, None] + np.arange(t), ends[:, None])
+        states = self._states[np.arange(n)[:, None], positions]
+        hidden: NDArray[np.float32] = self._head.forward(tokens, states, self._cache, fed, counts=counts)[np.cumsum(counts) - 1]
+        return hidden

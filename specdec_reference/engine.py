@@ -1,0 +1,233 @@
+"""The engine: a batch in a thread of its own, and the queues between it and the server."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Final
+
+from pytest_specdec.errors import EngineError
+from specdec_reference import checkpoint, eagle, faulty_rules, lawful, model
+from specdec_reference.drafters import ModelDrafter, NgramDrafter, NoDrafter
+from specdec_reference.grammar import Grammars
+from specdec_reference.metrics import Counters
+from specdec_reference.numerics import Numerics
+from specdec_reference.pad import padded
+from specdec_reference.prefix_cache import blocks_of
+from specdec_reference.reasoning import GrammarBehindReasoning, ReasoningSplit
+from specdec_reference.sampler import PenaltyState
+from specdec_reference.scheduler import Batch
+from specdec_reference.sequence import Delta, RunningSequence
+from specdec_reference.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pytest_specdec.model.workload import JSON
+    from specdec_reference.cli import ServerSettings, Speculation
+    from specdec_reference.drafters import Drafter
+    from specdec_reference.grammar import Grammar, GrammarKind
+    from specdec_reference.openai_request import EngineRequest
+    from specdec_reference.rules import EngineRules
+
+__all__ = ["ReferenceEngine"]
+
+_JOIN_S: Final = 5.0
+
+
+class ReferenceEngine:
+    """Everything behind the HTTP routes; ``tell`` carries deltas over to the server's thread, once a step."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        target = checkpoint.read(settings.model)
+        _refuse_length(settings, target.shape.positions)
+        speculation = settings.speculation
+        window = 1 + (speculation.tokens if speculation else 0)
+        _refuse_blocks(settings, window)
+        positions = settings.max_model_len + window
+        self.settings = settings
+        self.shape = target.shape
+        self.tokenizer = Tokenizer(target.folder, target.shape.vocabulary)
+        self._reasoning_end = _single_token(settings.reasoning_end, self.tokenizer)
+        self.counters = Counters(draft_tokens_a_step=window - 1)
+        planted = faulty_rules.rules(settings.fault, speculating=speculation is not None)
+        self.rules = lawful.varied(planted, settings.variation)
+        loaded = model.load(target, positions)
+        drafter = _drafter(speculation, loaded, positions, settings.max_num_seqs, self.rules)
+        decoder = padded(loaded, settings.padded_layers)
+        self._batch = Batch(
+            decoder,
+            drafter,
+            slots=settings.max_num_seqs,
+            counters=self.counters,
+            rules=self.rules,
+            blocks=settings.blocks,
+            prefix_caching=settings.prefix_caching,
+            numerics=Numerics.parse(settings.numerics, settings.port),
+        )
+        self._inbox: SimpleQueue[tuple[RunningSequence, ...]] = SimpleQueue()
+        self._dropped: SimpleQueue[RunningSequence] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._tell: Callable[[list[Delta]], None] = lambda _: None
+        self._stopping = False
+        self._arrived = count()
+        self._grammars: Grammars | None = None
+        self._ended = False
+        self.failure: BaseException | None = None
+        """The exception that ended the thread; no request is answered behind it."""
+
+    @property
+    def grammars(self) -> Grammars:
+        """The grammars over the target's vocabulary."""
+        if self._grammars is None:
+            self._grammars = Grammars(self.tokenizer.file, self.shape.eos_ids)
+        return self._grammars
+
+    def compiled(self, kind: GrammarKind, specification: JSON) -> str:
+        """Return a compiled grammar. Raises ValueError where it cannot be compiled."""
+        try:
+            return self.grammars.compiled(kind, specification)
+        except ValueError as error:
+            self.rules.uncompiled(str(error))
+            raise
+
+    def start(self, tell: Callable[[list[Delta]], None]) -> None:
+        """Start the thread; in it, ``tell`` gets what each step added."""
+        self._tell = tell
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the step it is in; sequences in flight fail."""
+        self._stopping = True
+        self._inbox.put(())
+        self._thread.join(_JOIN_S)
+
+    def sequences(self, request: EngineRequest, tell: Callable[[Delta], None]) -> tuple[RunningSequence, ...]:
+        """Return the n sequences of a request, not queued yet."""
+        fresh = hash((self.settings.seed, next(self._arrived)))
+        return tuple(
+            RunningSequence(
+                request,
+                index=index,
+                random=self.rules.randomness(request.seed, fresh, index),
+                text=self.rules.text(
+                    self.tokenizer.pieces if request.skip_special_tokens else self.tokenizer.named_pieces,
+                    () if request.include_stop else request.stop,
+                ),
+                eos_ids=self.shape.eos_ids,
+                context=self.settings.max_model_len,
+                rules=self.rules,
+                grammar=self._grammar(request),
+                penalties=PenaltyState(request, self.shape.vocabulary) if request.penalised else None,
+                reasoning=None if self._reasoning_end is None or not request.reasons else ReasoningSplit(self._reasoning_end),
+                tell=tell,
+            )
+            for index in range(request.n)
+        )
+
+    def _grammar(self, request: EngineRequest) -> Grammar | None:
+        if request.grammar is None:
+            return None
+        grammar: Grammar = self.grammars.start(request.grammar)
+        if self._reasoning_end is not None and request.reasons:
+            grammar = GrammarBehindReasoning(grammar, self._reasoning_end, self.shape.vocabulary, self.shape.eos_ids)
+        return self.rules.constrain(request, grammar, self.grammars)
+
+    def submit(self, sequences: tuple[RunningSequence, ...]) -> None:
+        """Queue sequences; once the thread has ended they are given up at once."""
+        self._inbox.put(sequences)
+        if self._ended:
+            self._abandon()
+
+    def drop(self, sequences: Iterable[RunningSequence]) -> None:
+        """Stop working on sequences whose client has gone."""
+        for sequence in sequences:
+            self._dropped.put(sequence)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._receive()
+                if self._batch.busy:
+                    self._tell(self._batch.step())
+        except BaseException as error:  # noqa: BLE001 - clients must not wait for ever, and a library's panic is no Exception
+            self.failure = error
+        self._ended = True
+        self._abandon()
+
+    def _abandon(self) -> None:
+        left = self._batch.clear()
+        with suppress(Empty):
+            while True:
+                left += self._inbox.get_nowait()
+        self._tell([sequence.give_up() for sequence in left])
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                arrived = self._inbox.get(block=not self._batch.busy and not self._stopping)
+            except Empty:
+                break
+            for sequence in arrived:
+                self._batch.add(sequence)
+        dropped = set()
+        while not self._dropped.empty():
+            dropped.add(self._dropped.get())
+        if dropped:
+            self._batch.drop(dropped)
+
+
+def _single_token(text: str, tokenizer: Tokenizer) -> int | None:
+    """Return the token that ends the reasoning; None for no text. Raises EngineError where it takes several."""
+    ids = tokenizer.encode(text)
+    if len(ids) > 1:
+        found = f"{text!r}, which is {len(ids)} tokens"
+        raise EngineError(what="reasoning ends at one token", where="--reasoning-end", found=found, expected="the text of one token")
+    return ids[0] if ids else None
+
+
+def _drafter(speculation: Speculation | None, target: model.Model, positions: int, slots: int, rules: EngineRules) -> Drafter:
+    if speculation is None:
+        return NoDrafter()
+    if speculation.method == "ngram":
+        return NgramDrafter(tokens=speculation.tokens, n_min=speculation.n_min, n_max=speculation.n_max)
+    if speculation.method == "eagle3":
+        head = eagle.load(checkpoint.read(speculation.model, checkpoint.EAGLE3), target)
+        return eagle.EagleDrafter(head, tokens=speculation.tokens, slots=slots, probabilistic=speculation.probabilistic)
+    draft, vocabulary = checkpoint.read(speculation.model), target.shape.vocabulary
+    if draft.shape.vocabulary != vocabulary:
+        raise EngineError(
+            what="the draft has another vocabulary than the target",
+            where="--speculative-config: model",
+            found=f"{draft.shape.vocabulary} tokens in {speculation.model}",
+            expected=f"{vocabulary} tokens",
+            remedy="use a draft of the target's family",
+        )
+    context = min(speculation.max_model_len or draft.shape.positions, draft.shape.positions)
+    loaded = model.load(draft, min(positions, context + 1 + speculation.tokens))
+    return ModelDrafter(
+        loaded, tokens=speculation.tokens, slots=slots, probabilistic=speculation.probabilistic, context=context, rules=rules
+    )
+
+
+def _refuse_length(settings: ServerSettings, positions: int) -> None:
+    if settings.max_model_len > positions:
+        raise EngineError(
+            what="the model is not made for sequences that long",
+            where="--max-model-len",
+            found=str(settings.max_model_len),
+            expected=f"at most {positions}, the checkpoint's max_position_embeddings",
+        )
+
+
+def _refuse_blocks(settings: ServerSettings, window: int) -> None:
+    needed = blocks_of(settings.max_model_len + window)
+    if settings.blocks and settings.blocks < needed:
+        raise EngineError(
+            what="the blocks do not hold one sequence of the greatest length",
+            where="--num-gpu-blocks-override",
+            found=str(settings.blocks),
+            expected=f"at least {needed}, or a lower --max-model-len",
+        )

@@ -1,0 +1,39 @@
+"""Faults of the KV cache: what a rejection leaves behind."""
+
+from __future__ import annotations
+
+from pytest_specdec.model.workload import Family
+from specdec_reference.faults.planted import TOKENS_WRONG, Place, PlantedFault, in_
+
+__all__ = ["ROWS"]
+
+UNLIKELY = "tokens that the grammar allows and the baseline would not choose"
+STALE_CACHE = "the KV cache is not rolled back"
+BY_TIMING = "A wrong token breaks a grammar or not by the timing of the batch."
+
+ROWS = (
+    PlantedFault(
+        id="kv-off-by-one",
+        does="Keeps one entry too many in the KV cache after a rejection: the rejected token stays, and positions shift by one.",
+        expected=in_(
+            Place.REFERENCE,
+            may=TOKENS_WRONG,
+            greedy=STALE_CACHE,
+            parameters=STALE_CACHE,
+            sampling=f"{STALE_CACHE}|KV cache not rolled back",
+            logprobs="reported log-probabilities or verifier numerics",
+            structured=UNLIKELY,
+        ),
+    ),
+    PlantedFault(
+        id="kv-stale",
+        does="Keeps a rejected draft token's key and value: the token in its place never writes its own.",
+        expected=in_(
+            Place.VLLM,
+            may=TOKENS_WRONG | {Family.STRUCTURED: BY_TIMING},
+            greedy=STALE_CACHE,
+            parameters=STALE_CACHE,
+            sampling=f"{STALE_CACHE}|KV cache not rolled back",
+        ),
+    ),
+)

@@ -1,0 +1,286 @@
+"""Rules with a fault of structured output: masks that are missing or misplaced, grammars that lose their place or are not asked for."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from specdec_reference import rules
+from specdec_reference.faulty_rules.registry import instead_of
+from specdec_reference.grammar import GrammarKind
+from specdec_reference.reasoning import GrammarBehindReasoning
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from pytest_specdec.model.workload import JSON
+    from specdec_reference.emission import EmittedToken
+    from specdec_reference.grammar import Grammar, Grammars
+    from specdec_reference.openai_request import EngineRequest
+
+_EARLY: Final = 8
+"""Tokens of a document after which a fault begins."""
+_TAIL: Final = 6
+"""Tokens that follow a finished answer."""
+
+
+class _Forgiving:
+    """A grammar that skips tokens it would refuse, as engines do that log the refusal and go on."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self.grammar = grammar
+        self._taken: list[bool] = []
+        """Of every token, whether the grammar took it."""
+
+    def mask(self) -> NDArray[np.bool_]:
+        return self.grammar.mask()
+
+    def advance(self, token: int) -> None:
+        takes = bool(self.grammar.mask()[token])
+        self._taken.append(takes)
+        if takes:
+            self.grammar.advance(token)
+
+    def retreat(self, count: int) -> None:
+        back = self._taken[len(self._taken) - count :]
+        del self._taken[len(self._taken) - count :]
+        self.grammar.retreat(sum(back))
+
+    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        return self.grammar.allowed(tokens)
+
+
+def _forgiving(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - a rule's signature
+    return _Forgiving(grammar)
+
+
+@instead_of("mask", constrain=_forgiving)
+def grammar_skipped(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Allow everything at draft positions."""
+    masks[:-1] = True
+    return masks
+
+
+@instead_of("mask", constrain=_forgiving)
+def grammar_bonus_unmasked(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Allow everything behind the last draft token."""
+    if len(masks) > 1:
+        masks[-1] = True
+    return masks
+
+
+@instead_of("mask", constrain=_forgiving)
+def grammar_mask_late(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Use each position's mask at the next one."""
+    return np.concatenate([masks[:1], masks[:-1]])
+
+
+class _Windowed(_Forgiving):
+    """A grammar that gets the emitted tokens of a step together; looks ahead are taken and taken back as ever."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        super().__init__(grammar)
+        self._looking = False
+        self._window: list[int] = []
+
+    def mask(self) -> NDArray[np.bool_]:
+        self._settle()
+        self._looking = True
+        return super().mask()
+
+    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        self._settle()
+        return super().allowed(tokens)
+
+    def advance(self, token: int) -> None:
+        # A step ahead asks for the mask before each token; the tokens of a window come without.
+        if self._looking:
+            super().advance(token)
+        else:
+            self._window.append(token)
+        self._looking = False
+
+    def retreat(self, count: int) -> None:
+        self._looking = False
+        super().retreat(count)
+
+    def _settle(self) -> None:
+        window, self._window = self._window, []
+        for token in self.noticed(window):
+            super().advance(token)
+
+    def noticed(self, window: list[int]) -> list[int]:
+        """Return the tokens of a window that the grammar is told."""
+        return window
+
+
+class _LastOnly(_Windowed):
+    def noticed(self, window: list[int]) -> list[int]:
+        return window[-1:]
+
+
+@instead_of("constrain")
+def grammar_not_advanced(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - a rule's signature
+    """Tell the grammar the last token of a window only."""
+    return _LastOnly(grammar)
+
+
+class _RollsBackShort(_Forgiving):
+    def retreat(self, count: int) -> None:
+        super().retreat(max(0, count - 1))
+
+
+@instead_of("constrain")
+def grammar_rollback_short(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - a rule's signature
+    """Leave one verified draft token in the grammar."""
+    return _RollsBackShort(grammar)
+
+
+class _ThenAnother(_Forgiving):
+    """A grammar that gives way to another one after some tokens."""
+
+    def __init__(self, grammar: Grammar, after: int, other: Grammar) -> None:
+        super().__init__(grammar)
+        self._after = after
+        self._other = _Forgiving(other)
+
+    def mask(self) -> NDArray[np.bool_]:
+        return self._other.mask() if len(self._taken) >= self._after else super().mask()
+
+    def advance(self, token: int) -> None:
+        if len(self._taken) >= self._after:
+            self._other.advance(token)
+            self._taken.append(False)
+        else:
+            super().advance(token)
+
+    def retreat(self, count: int) -> None:
+        self._other.retreat(min(count, max(0, len(self._taken) - self._after)))
+        super().retreat(count)
+
+    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002 - nothing is proposed
+        return ()
+
+
+@instead_of("constrain")
+def grammar_stuck(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - a rule's signature
+    """Allow nothing but white space after a few tokens."""
+    return _ThenAnother(grammar, _EARLY, grammars.start(grammars.compiled(GrammarKind.REGEX, " {6000}")))
+
+
+@instead_of("constrain")
+def grammar_off_reasoning(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar | None:  # noqa: ARG001 - as above
+    """Bind no answer that may reason first."""
+    return None if isinstance(grammar, GrammarBehindReasoning) else grammar
+
+
+class _MissesTheEnd(_Windowed):
+    def noticed(self, window: list[int]) -> list[int]:
+        reasoning = int((~self.grammar.mask()).sum()) <= _TAIL  # nothing is forbidden but the ends of sequence
+        return window[-1:] if reasoning else window
+
+
+@instead_of("constrain")
+def grammar_end_missed(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - as above
+    """Miss the end of the reasoning where other tokens follow it in its window."""
+    return _MissesTheEnd(grammar) if isinstance(grammar, GrammarBehindReasoning) else grammar
+
+
+@instead_of("constrain")
+def json_object_array(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:
+    """Let any array be the answer where any object was asked for."""
+    if not _any_object(request):
+        return grammar
+    array: dict[str, JSON] = {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 9}
+    return grammars.start(grammars.compiled(GrammarKind.JSON, array))
+
+
+def _any_object(request: EngineRequest) -> bool:
+    grammar = request.grammar or ""
+    return "json_schema" in grammar and "properties" not in grammar and '"object"' in grammar
+
+
+class _WithTail(_Forgiving):
+    """A grammar behind whose end more must come."""
+
+    def __init__(self, grammar: Grammar, eos_ids: tuple[int, ...]) -> None:
+        super().__init__(grammar)
+        self._eos_ids = list(eos_ids)
+        self._left = _TAIL
+        self._began: int | None = None
+
+    def mask(self) -> NDArray[np.bool_]:
+        own = super().mask()
+        if self._began is None and own[self._eos_ids].any():
+            self._began = len(self._taken)
+        if self._began is None or len(self._taken) >= self._began + _TAIL:
+            return own
+        more = np.ones_like(own)
+        more[self._eos_ids] = False
+        return more
+
+    def retreat(self, count: int) -> None:
+        super().retreat(count)
+        if self._began is not None and len(self._taken) < self._began:
+            self._began = None
+
+    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        return () if self._began is not None else super().allowed(tokens)
+
+
+@instead_of("constrain")
+def regex_prefix_only(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:
+    """Match a regular expression with the beginning of the answer, and let anything follow."""
+    return _WithTail(grammar, grammars.eos_ids) if '"regex"' in (request.grammar or "") else grammar
+
+
+@instead_of("constrain")
+def choice_with_tail(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:
+    """Let anything follow the choice."""
+    return _WithTail(grammar, grammars.eos_ids) if (request.grammar or "").startswith('start: "') else grammar
+
+
+@instead_of("end")
+def document_cut_off(request: EngineRequest, token: EmittedToken) -> str | None:
+    """End a document early and call it finished."""
+    return rules.end(request, token) or ("stop" if request.grammar is not None and token.count >= _EARLY else None)
+
+
+_LAST_GRAMMAR: list[str] = []
+
+
+@instead_of("constrain")
+def grammar_before(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:
+    """Bind an answer by the grammar of the request before it."""
+    own, before = request.grammar or "", _LAST_GRAMMAR[-1:]
+    _LAST_GRAMMAR[:] = [own]
+    return grammars.start(before[0]) if before and before[0] != own and not isinstance(grammar, GrammarBehindReasoning) else grammar
+
+
+@instead_of("constrain")
+def grammar_only_streamed(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar | None:  # noqa: ARG001 - as above
+    """Bind streamed answers only."""
+    return grammar if request.stream else None
+
+
+@instead_of("constrain")
+def grammar_only_unstreamed(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar | None:  # noqa: ARG001 - as above
+    """Bind only answers that are not streamed."""
+    return None if request.stream else grammar
+
+
+@instead_of("admit")
+def json_object_error(request: EngineRequest) -> None:
+    """Fail with an exception on a request for any object."""
+    if request.grammar is not None and _any_object(request):
+        msg = "Request.__init__() got an unexpected keyword argument"
+        raise RuntimeError(msg)
+
+
+@instead_of("uncompiled")
+def die_on_bad_grammar(reason: str) -> None:  # noqa: ARG001 - a rule's signature
+    """Kill the process when a grammar cannot be compiled."""
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,191 @@
+"""Lawful variations: named ways in which an engine may differ from this one without being wrong. No suite may turn red on one.
+
+Some replace a decision of the speculating server by another right one, as ``--variation`` plants it; others are options of both servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+
+from pytest_specdec.errors import EngineError
+from specdec_reference import rules
+from specdec_reference.rejection_sampler import VerifyWindows
+from specdec_reference.request_fields import Refusal
+from specdec_reference.sampler import Sampling, distributions, pick
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Rows
+
+    from numpy.typing import NDArray
+
+    from pytest_specdec.model.workload import JSON
+    from specdec_reference.openai_request import EngineRequest
+    from specdec_reference.rejection_sampler import DraftProposal
+    from specdec_reference.rules import EngineRules
+    from specdec_reference.sequence import RunningSequence
+
+__all__ = ["VARIATIONS", "Variation", "varied"]
+
+_Decision = TypeVar("_Decision", bound=Callable[..., Any])
+_NOISE: Final = 1e-4
+"""Nats: what another order of summation in half precision may do."""
+_KINDS: Final = 3
+_OF: Final = 16
+"""Of so many steps, answers of three kinds give up none, one and two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variation:
+    """A way of being right."""
+
+    does: str
+    """One sentence, in the imperative."""
+    decisions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    """By decision of EngineRules: another right one."""
+    engine: Mapping[str, JSON] = field(default_factory=dict)
+    """Arguments of both servers."""
+    mirrors: tuple[str, ...] = ()
+    """Public reports of what only looks like a fault, as ``owner/repository#number``."""
+
+
+VARIATIONS: dict[str, Variation] = {
+    "rounded-scores": Variation(does="Round every log-probability to four decimals.", engine={"logprob-decimals": 4}),
+    "no-usage": Variation(does="Leave the usage out of every answer.", engine={"usage": False}),
+    "no-token-ids": Variation(does="Give answers as text, without token ids.", engine={"token-ids": False}),
+    "coalesced-chunks": Variation(does="Send the tokens of up to three steps in one chunk.", engine={"chunk-steps": 3}),
+    "split-chunks": Variation(does="Send each token of a step in a chunk of its own.", engine={"chunk-steps": 0}),
+}
+
+
+def varied(given: EngineRules, variation: str) -> EngineRules:
+    """Return the rules with a variation, the same for none. Raises EngineError for an unknown one."""
+    if not variation:
+        return given
+    if variation not in VARIATIONS:
+        raise EngineError(what="no such variation", where="--variation", found=variation, expected=", ".join(VARIATIONS))
+    return replace(given, **VARIATIONS[variation].decisions)
+
+
+def _instead_of(decision: str, *mirrors: str) -> Callable[[_Decision], _Decision]:
+    """Register a function in place of ``decision`` under its own name in kebab-case; its docstring says what it does."""
+
+    def register(lawful: _Decision) -> _Decision:
+        does = (lawful.__doc__ or "").partition("\n")[0]
+        VARIATIONS[lawful.__name__.replace("_", "-")] = Variation(does=does, decisions={decision: lawful}, mirrors=mirrors)
+        return lawful
+
+    return register
+
+
+@_instead_of("verify")
+def block_verification(
+    rows: Rows[RunningSequence],  # noqa: ARG001 - a rule's signature
+    p: NDArray[np.float32],
+    proposal: DraftProposal,
+    uniforms: NDArray[np.float64],
+    given: EngineRules,  # noqa: ARG001 - a rule's signature
+) -> VerifyWindows:
+    """Verify a draft as a block instead of token by token.
+
+    Sun et al. (2024), "Block Verification Accelerates Speculative Decoding", algorithm 2. With ``b_0 = 1`` and ``b_i = min(1, b_{i-1}
+    p(x_i)/q(x_i))``, the first i tokens are accepted with probability h_i, where ``h_k = b_k`` and, with ``s_i = sum max(b_i p - q, 0)`` at
+    the position behind them, ``h_i = s_i / (s_i + 1 - b_i)``. The longest accepted part stands; the token behind is drawn from
+    ``max(b_i p - q, 0)``.
+    """
+    n = len(proposal.counts)
+    accepted, drawn = np.zeros(n, np.intp), p[proposal.starts + proposal.counts].astype(np.float64)
+    for row, (start, count) in enumerate(zip(proposal.starts.tolist(), proposal.counts.tolist(), strict=True)):
+        length, rest = _block(p[start : start + count + 1].astype(np.float64), proposal, row, count, uniforms[row])
+        accepted[row] = length
+        if length < count:
+            drawn[row] = rest
+    return VerifyWindows(accepted=accepted, last=pick(drawn, uniforms[:, -1]))
+
+
+def _block(
+    p: NDArray[np.float64], proposal: DraftProposal, row: int, count: int, uniforms: NDArray[np.float64]
+) -> tuple[int, NDArray[np.float64]]:
+    """Return how many draft tokens of one row stand, and the unnormalised distribution behind them where that is not all."""
+    at = np.arange(count)
+    q = proposal.distribution(np.full(count, row), at, p.shape[1])
+    tokens = proposal.tokens[row, :count]
+    length, mass, rest = 0, 1.0, np.maximum(p[0] - q[0], 0.0) if count else p[0]
+    for i in range(1, count + 1):
+        mass = min(1.0, mass * p[i - 1, tokens[i - 1]] / q[i - 1, tokens[i - 1]])
+        beyond = np.maximum(mass * p[i] - q[i], 0.0) if i < count else p[i]
+        left = beyond.sum()
+        chance = mass if i == count else left / (left + 1.0 - mass) if left > 0.0 else 0.0
+        if uniforms[i - 1] < chance:
+            length, rest = i, beyond
+    return length, rest if rest.any() else p[length]
+
+
+@_instead_of("verify")
+def match_the_sample(
+    rows: Rows[RunningSequence],  # noqa: ARG001 - a rule's signature
+    p: NDArray[np.float32],
+    proposal: DraftProposal,
+    uniforms: NDArray[np.float64],
+    given: EngineRules,  # noqa: ARG001 - a rule's signature
+) -> VerifyWindows:
+    """Draw the target's own token at every position and accept draft tokens as long as they are equal."""
+    n, width = proposal.tokens.shape
+    accepted, going = np.zeros(n, np.intp), np.ones(n, np.bool_)
+    for i in range(width):
+        sample = pick(p[np.minimum(proposal.starts + i, len(p) - 1)], uniforms[:, i])
+        going &= (i < proposal.counts) & (sample == proposal.tokens[:, i])
+        accepted += going
+    own = np.where(accepted < proposal.counts, np.minimum(accepted, width), width)
+    return VerifyWindows(accepted=accepted, last=pick(p[proposal.starts + accepted], uniforms[np.arange(n), own]))
+
+
+@_instead_of("share")
+def other_numbers(uniforms: NDArray[np.float64], k: int, width: int) -> NDArray[np.float64]:
+    """Draw by other random numbers than the baseline under the same seed."""
+    return (rules.share(uniforms, k, width) + 0.5) % 1.0
+
+
+@_instead_of("distribute", "vllm-project/vllm#5313", "mlc-ai/mlc-llm#2167")
+def noisy_logits(logits: NDArray[np.float32], sampling: Sampling, proposal: DraftProposal) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
+    """Verify by logits that are off by 1e-4 nats, so that near-ties may fall on the other side."""
+    finite = np.isfinite(logits)
+    noise = np.sin(np.where(finite, logits, 0.0).astype(np.float64) * 1e6) * _NOISE  # their own low digits are as good as random
+    return distributions(np.where(finite, logits + noise, logits).astype(np.float32), sampling)
+
+
+@_instead_of("admit", "vllm-project/vllm#42744")
+def refused_bias(request: EngineRequest) -> None:
+    """Refuse a logit_bias with a clean 400."""
+    if request.logit_bias:
+        raise Refusal(message="logit_bias is not supported with speculative decoding", param="logit_bias")
+
+
+@_instead_of("drafts", "z-lab/dflash#74")
+def best_drafts(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:  # noqa: ARG001 - a rule's signature
+    """Draft the draft's best token at every position, at any temperature, and verify it as certain.
+
+    A draft ends with the first best token that was not drawn: what the draft model says behind it, and what a grammar allows there, is
+    of the drawn one.
+    """
+    if proposal.q is None:
+        return proposal
+    best = proposal.q.argmax(axis=2)
+    as_drawn = np.logical_and.accumulate(best == proposal.tokens, axis=1).sum(axis=1)
+    return replace(proposal, tokens=best, counts=np.minimum(proposal.counts, as_drawn + 1), q=None)
+
+
+@_instead_of("verify", "vllm-project/vllm#53436")
+def uneven_steps(
+    rows: Rows[RunningSequence], p: NDArray[np.float32], proposal: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
+) -> VerifyWindows:
+    """Give up a draft now and then, in some answers more often: the same tokens take more steps. A seed gives up the same ones again."""
+    windows = rules.verify(rows, p, proposal, uniforms, given)
+    numbers = [row.arrival if row.request.seed is None else row.request.seed + row.index for row in rows]
+    steps = [len(row.drafted) for row in rows]
+    given_up = np.array([hash((number, step)) % _OF < number % _KINDS for number, step in zip(numbers, steps, strict=True)])
+    own = pick(p[proposal.starts], uniforms[:, -1])
+    return VerifyWindows(accepted=np.where(given_up, 0, windows.accepted), last=np.where(given_up, own, windows.last))

@@ -1,0 +1,400 @@
+"""Parsing: a body of OpenAI's completions or chat route, in vLLM's dialect, becomes a request of the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pytest_specdec.model.workload import Route
+from specdec_reference import rules, structured_fields, tool_fields
+from specdec_reference.grammar import GrammarKind
+from specdec_reference.request_fields import Fields, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_specdec.model.workload import JSON
+    from specdec_reference.tokenizer import Tokenizer
+    from specdec_reference.tool_fields import ToolOffer
+
+__all__ = ["EngineRequest", "ServerLimits", "parse", "prompt_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRequest:
+    """One validated request; every value is one the engine honours."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_k: int = 0
+    """0 is off."""
+    top_p: float = 1.0
+    min_p: float = 0.0
+    """Least probability of a token, as a share of the most probable one's; 0 is off."""
+    presence_penalty: float = 0.0
+    """Nats taken from the logit of every token that the answer already holds."""
+    frequency_penalty: float = 0.0
+    """Nats taken from the logit of a token for each time that the answer already holds it."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of every token that prompt or answer already hold."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token, nats added to its logit), each token once."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Tokens of words of which no answer completes one."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """The only tokens that an answer may hold; None for all."""
+    seed: int | None = None
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    include_stop: bool = False
+    """Whether what ended the answer, a stop string or a token, stays in its text."""
+    min_tokens: int = 0
+    """Tokens before which only a limit ends the answer."""
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    """Whether special tokens have no text."""
+    logprobs: int | None = None
+    """Most probable tokens reported beside each emitted one; None for no log-probabilities at all."""
+    prompt_logprobs: int | None = None
+    echo: bool = False
+    """Whether the answer begins with its prompt, in text and log-probabilities."""
+    grammar: str | None = None
+    """A grammar for llguidance, which every emitted token keeps, behind the reasoning where there is some."""
+    reasons: bool = False
+    """Whether reasoning is told apart, where the server was started so."""
+    tools: ToolOffer | None = None
+    """The tools that may be called; None where text that looks like a call is text."""
+    stream: bool = False
+    include_usage: bool = False
+    return_token_ids: bool = False
+    tokens_as_ids: bool = False
+    """Whether reported log-probabilities name tokens ``token_id:7`` instead of by text."""
+
+    @property
+    def penalised(self) -> bool:
+        """Whether anything is done to the logits before they are sampled from."""
+        added = self.presence_penalty or self.frequency_penalty or self.logit_bias
+        return bool(added or self.bad_words) or self.repetition_penalty != 1.0 or self.allowed_token_ids is not None
+
+
+_BOTH: Final = frozenset({
+    "allowed_token_ids", "bad_words", "frequency_penalty", "ignore_eos", "include_stop_str_in_output", "logit_bias", "logprobs",
+    "max_tokens", "min_p", "min_tokens", "model", "n", "presence_penalty", "prompt_logprobs", "repetition_penalty", "response_format",
+    "return_token_ids", "return_tokens_as_token_ids", "seed", "skip_special_tokens", "stop", "stop_token_ids", "stream",
+    "stream_options", "temperature", "top_k", "top_p", "user",
+    *structured_fields.NAMES,
+})  # fmt: skip
+_KNOWN: Final = {
+    Route.COMPLETIONS: _BOTH | {"echo", "prompt"},
+    Route.CHAT: _BOTH | {"messages", "chat_template_kwargs", "max_completion_tokens", "top_logprobs", *tool_fields.NAMES},
+}
+_NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (True, False),
+    "best_of": (1,),
+    "length_penalty": (1,),
+    "spaces_between_special_tokens": (True, False),
+    "suffix": ("",),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+}
+_MESSAGE: Final = {"role", "content", "name", "tool_calls", "tool_call_id"}
+_MOST_CHOICES: Final = 256
+_MOST_STOPS: Final = 16
+_MOST_PENALTY: Final = 2.0
+_MOST_BIAS: Final = 100.0
+_MOST_REPETITION: Final = 100.0
+_MOST_WORDS: Final = 64
+_GREEDY_BELOW: Final = 1e-5  # vLLM's own bound
+_DEFAULT_MAX_TOKENS: Final = 16  # of OpenAI's completions route
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """What a server allows."""
+
+    model: str
+    max_model_len: int
+    max_logprobs: int
+    prompt_logprobs: bool
+    token_prompts: bool
+    """Whether a prompt may be a list of token ids."""
+    grammar: Callable[[GrammarKind, JSON], str]
+    """From a kind of grammar and its specification to what the engine runs; raises ValueError."""
+    fits: Callable[[int, int, int], bool] = rules.fits
+    """Whether prompt and answer, in tokens, fit the context."""
+
+
+def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) -> EngineRequest:
+    """Return the request that a body asks for. Raises Refusal."""
+    if not isinstance(body, dict):
+        raise Refusal(message="the body must be a JSON object")
+    fields = Fields(body)
+    model = fields.text("model")
+    if model is not None and model != limits.model:
+        raise Refusal(message=f"The model `{model}` does not exist.", param="model", status=404)
+    fields.refuse_unknown(_KNOWN[route], _NEUTRAL)
+    prompt = _prompt(fields, tokenizer, limits) if route is Route.COMPLETIONS else _conversation(fields, tokenizer)
+    tools = tool_fields.offer(fields) if route is Route.CHAT else None
+    temperature = fields.number("temperature", 1.0, low=0.0, high=100.0)
+    top_k = fields.integer("top_k", low=-1) or 0
+    request = EngineRequest(
+        prompt=prompt,
+        max_tokens=_max_tokens(route, fields, len(prompt), limits),
+        temperature=temperature if temperature >= _GREEDY_BELOW else 0.0,
+        top_k=max(top_k, 0),
+        top_p=_top_p(fields),
+        min_p=fields.number("min_p", 0.0, low=0.0, high=1.0),
+        presence_penalty=fields.number("presence_penalty", 0.0, low=-_MOST_PENALTY, high=_MOST_PENALTY),
+        frequency_penalty=fields.number("frequency_penalty", 0.0, low=-_MOST_PENALTY, high=_MOST_PENALTY),
+        repetition_penalty=_repetition(fields),
+        logit_bias=_logit_bias(fields, tokenizer.vocabulary),
+        bad_words=_bad_words(fields, tokenizer),
+        allowed_token_ids=_allowed(fields, tokenizer.vocabulary),
+        seed=fields.integer("seed", low=-(2**63), high=2**63 - 1),
+        n=fields.integer("n", low=1, high=_MOST_CHOICES) or 1,
+        stop=fields.strings("stop", most=_MOST_STOPS),
+        stop_ids=_stop_ids(fields, tokenizer.vocabulary),
+        include_stop=fields.flag("include_stop_str_in_output"),
+        min_tokens=fields.integer("min_tokens", low=0) or 0,
+        ignore_eos=fields.flag("ignore_eos"),
+        skip_special_tokens=fields.flag("skip_special_tokens", default=True),
+        logprobs=_logprobs(route, fields, limits),
+        prompt_logprobs=_prompt_logprobs(route, fields, limits),
+        echo=route is Route.COMPLETIONS and fields.flag("echo"),
+        grammar=structured_fields.grammar(fields, limits.grammar) if tools is None else _tool_grammar(fields, tools, tokenizer, limits),
+        reasons=route is Route.CHAT and _thinking(fields),
+        tools=None if tools is None or tools.choice == "none" else tools,
+        stream=fields.flag("stream"),
+        include_usage=_include_usage(fields),
+        return_token_ids=fields.flag("return_token_ids"),
+        tokens_as_ids=fields.flag("return_tokens_as_token_ids"),
+    )
+    _refuse_together(request)
+    return request
+
+
+def prompt_of(body: JSON, tokenizer: Tokenizer, limits: ServerLimits) -> tuple[int, ...]:
+    """Return the ids of the prompt that a body asks with, on the route that its field belongs to. Raises Refusal."""
+    if not isinstance(body, dict):
+        raise Refusal(message="the body must be a JSON object")
+    fields = Fields(body)
+    return _conversation(fields, tokenizer) if "messages" in body else _prompt(fields, tokenizer, limits)
+
+
+def _refuse_together(request: EngineRequest) -> None:
+    if request.min_tokens > request.max_tokens:
+        message = f"min_tokens must be less than or equal to max_tokens={request.max_tokens}, got {request.min_tokens}."
+        raise Refusal(message=message, param="min_tokens")
+    if request.n > 1 and request.temperature == 0:
+        raise Refusal(message="n must be 1 when using greedy sampling", param="n")
+    if request.echo and (request.stream or request.n > 1):
+        raise Refusal(message="echo is available for one choice, not streamed", param="echo")
+    if request.stream and request.prompt_logprobs is not None:
+        raise Refusal(message="prompt_logprobs are not available when stream is true", param="prompt_logprobs")
+    if request.include_usage and not request.stream:
+        raise Refusal(message="stream_options are for stream: true", param="stream_options")
+
+
+def _prompt(fields: Fields, tokenizer: Tokenizer, limits: ServerLimits) -> tuple[int, ...]:
+    prompt = fields.value("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+        prompt = prompt[0]
+    if isinstance(prompt, str):
+        return _some(tokenizer.encode(prompt), "prompt")
+    if not isinstance(prompt, list):
+        raise Refusal(message="prompt must be a string or a list of token ids", param="prompt")
+    if not limits.token_prompts:
+        raise Refusal(message="prompts are text here: the server was started with --no-token-prompts", param="prompt")
+    ids = tuple(i for i in prompt if isinstance(i, int) and not isinstance(i, bool))
+    if len(ids) != len(prompt):
+        raise Refusal(
+            message="prompt must be one string or one list of token ids; several prompts in one request are not supported", param="prompt"
+        )
+    strange = [i for i in ids if not 0 <= i < tokenizer.vocabulary]
+    if strange:
+        raise Refusal(message=f"Token id {strange[0]} is out of vocabulary (0 to {tokenizer.vocabulary - 1})", param="prompt")
+    return _some(ids, "prompt")
+
+
+def _conversation(fields: Fields, tokenizer: Tokenizer) -> tuple[int, ...]:
+    messages = fields.value("messages")
+    if not isinstance(messages, list) or not messages:
+        raise Refusal(message="messages must be a list that is not empty", param="messages")
+    try:
+        text = tokenizer.converse([_message(message) for message in messages], tool_fields.instructions(fields))
+    except ValueError as error:
+        raise Refusal(message=str(error), param="messages") from error
+    return _some(tokenizer.encode(text), "messages")
+
+
+def _message(message: JSON) -> dict[str, str]:
+    if not isinstance(message, dict) or not set(message) <= _MESSAGE:
+        raise Refusal(message="a message must be an object with role, content and tool calls only", param="messages")
+    role, content = message.get("role"), message.get("content")
+    if "tool_calls" in message and role != "assistant":
+        raise Refusal(message="only the assistant calls tools", param="messages")
+    if isinstance(content, list):
+        content = "".join(_part(part) for part in content)
+    calls = tool_fields.spoken(message)
+    if calls:
+        content = f"{content}\n{calls}" if content else calls
+    if not isinstance(role, str) or not isinstance(content, str):
+        raise Refusal(message="a message must have a role and a text", param="messages")
+    return {"role": role, "content": content}
+
+
+def _part(part: JSON) -> str:
+    if isinstance(part, dict) and part.get("type") == "text" and isinstance(text := part.get("text"), str):
+        return text
+    raise Refusal(message="only text parts are supported in a message", param="messages")
+
+
+def _some(ids: tuple[int, ...], param: str) -> tuple[int, ...]:
+    if not ids:
+        raise Refusal(message="the prompt has no tokens", param=param)
+    return ids
+
+
+def _max_tokens(route: Route, fields: Fields, prompt_tokens: int, limits: ServerLimits) -> int:
+    room = limits.max_model_len - prompt_tokens
+    limit = fields.integer("max_tokens", low=1)
+    if route is Route.CHAT:
+        limit = fields.integer("max_completion_tokens", low=1) or limit or room
+    limit = _DEFAULT_MAX_TOKENS if limit is None else limit
+    if room < 1 or not limits.fits(prompt_tokens, limit, limits.max_model_len):
+        raise Refusal(
+            message=f"This model's maximum context length is {limits.max_model_len} tokens. However, you requested "
+            f"{max(limit, 1)} output tokens "
+            f"and your prompt contains {prompt_tokens} input tokens. Please reduce the length of the input prompt or the number of "
+            "requested output tokens.",
+            param="max_tokens",
+        )
+    return limit
+
+
+def _top_p(fields: Fields) -> float:
+    top_p = fields.number("top_p", 1.0, low=0.0, high=1.0)
+    if top_p == 0:
+        raise Refusal(message="top_p must be above 0", param="top_p")
+    return top_p
+
+
+def _stop_ids(fields: Fields, vocabulary: int) -> tuple[int, ...]:
+    listed = fields.value("stop_token_ids") or []
+    ids = tuple(i for i in listed if isinstance(i, int) and not isinstance(i, bool)) if isinstance(listed, list) else None
+    if ids is None or not isinstance(listed, list) or len(ids) != len(listed):
+        raise Refusal(message="stop_token_ids must be a list of token ids", param="stop_token_ids")
+    strange = [i for i in ids if not 0 <= i < vocabulary]
+    if strange:
+        message = f"stop_token_ids has token id {strange[0]}, which is out of vocabulary (0 to {vocabulary - 1})"
+        raise Refusal(message=message, param="stop_token_ids")
+    return ids
+
+
+def _repetition(fields: Fields) -> float:
+    penalty = fields.number("repetition_penalty", 1.0, low=0.0, high=_MOST_REPETITION)
+    if penalty == 0:
+        raise Refusal(message="repetition_penalty must be above 0", param="repetition_penalty")
+    return penalty
+
+
+def _bad_words(fields: Fields, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """Return the tokens of each word, and those of the word behind a space where these are as many and begin otherwise.
+
+    So does vLLM (``SamplingParams.update_from_tokenizer``): a word inside a text has a token of its own with the space in it.
+    """
+    words: list[tuple[int, ...]] = []
+    for word in fields.strings("bad_words", most=_MOST_WORDS):
+        plain, spaced = tokenizer.encode(word.lstrip()), tokenizer.encode(" " + word.lstrip())
+        words += [plain, *([spaced] if plain and spaced[0] != plain[0] and len(spaced) == len(plain) else [])]
+    return tuple(filter(None, words))
+
+
+def _allowed(fields: Fields, vocabulary: int) -> tuple[int, ...] | None:
+    listed = fields.value("allowed_token_ids")
+    if listed is None:
+        return None
+    ids = tuple(i for i in listed if isinstance(i, int) and not isinstance(i, bool)) if isinstance(listed, list) else ()
+    if not ids or not isinstance(listed, list) or len(ids) != len(listed):
+        raise Refusal(message="allowed_token_ids must be a list of token ids that is not empty", param="allowed_token_ids")
+    strange = [i for i in ids if not 0 <= i < vocabulary]
+    if strange:
+        message = f"allowed_token_ids has token id {strange[0]}, which is out of vocabulary (0 to {vocabulary - 1})"
+        raise Refusal(message=message, param="allowed_token_ids")
+    return ids
+
+
+def _logit_bias(fields: Fields, vocabulary: int) -> tuple[tuple[int, float], ...]:
+    by_name = fields.numbers("logit_bias", low=-_MOST_BIAS, high=_MOST_BIAS)
+    try:
+        biases = {int(name): bias for name, bias in by_name.items()}
+    except ValueError as error:
+        raise Refusal(message=f"logit_bias has a key that is no token id: {error}", param="logit_bias") from error
+    strange = [token for token in biases if not 0 <= token < vocabulary]
+    if strange:
+        raise Refusal(
+            message=f"logit_bias has token id {strange[0]}, which is out of vocabulary (0 to {vocabulary - 1})", param="logit_bias"
+        )
+    return tuple(biases.items())
+
+
+def _logprobs(route: Route, fields: Fields, limits: ServerLimits) -> int | None:
+    if route is Route.COMPLETIONS:
+        return _reported(fields, "logprobs", limits)
+    top = _reported(fields, "top_logprobs", limits)
+    if not fields.flag("logprobs"):
+        if top:
+            raise Refusal(message="top_logprobs needs logprobs: true", param="top_logprobs")
+        return None
+    return top or 0
+
+
+def _reported(fields: Fields, name: str, limits: ServerLimits) -> int | None:
+    return fields.integer(name, low=0, high=limits.max_logprobs)
+
+
+def _prompt_logprobs(route: Route, fields: Fields, limits: ServerLimits) -> int | None:
+    """Return what is reported of the prompt: as much as of the answer where it is echoed, unless the request says."""
+    top = _reported(fields, "prompt_logprobs", limits)
+    if top is None and route is Route.COMPLETIONS and fields.flag("echo"):
+        top = _reported(fields, "logprobs", limits)
+    if top is not None and not limits.prompt_logprobs:
+        raise Refusal(
+            message="prompt_logprobs are not served here: the server was started with --no-prompt-logprobs", param="prompt_logprobs"
+        )
+    return top
+
+
+def _include_usage(fields: Fields) -> bool:
+    options = fields.object("stream_options")
+    if options is None:
+        return False
+    inner = Fields(options)
+    try:
+        inner.refuse_unknown({"include_usage"}, {"continuous_usage_stats": (False,)})
+        return inner.flag("include_usage")
+    except Refusal as refusal:
+        raise Refusal(message=f"stream_options: {refusal.message}", param="stream_options") from refusal
+
+
+def _thinking(fields: Fields) -> bool:
+    arguments = Fields(fields.object("chat_template_kwargs") or {})
+    try:
+        arguments.refuse_unknown({"enable_thinking"}, {})
+        return arguments.flag("enable_thinking", default=True)
+    except Refusal as refusal:
+        raise Refusal(message=f"chat_template_kwargs: {refusal.message}", param="chat_template_kwargs") from refusal
+
+
+def _tool_grammar(fields: Fields, tools: ToolOffer, tokenizer: Tokenizer, limits: ServerLimits) -> str | None:
+    lark = tool_fields.lark(tools, tokens=tokenizer.tool_tokens)
+    if not lark:
+        return structured_fields.grammar(fields, limits.grammar)
+    try:
+        return limits.grammar(GrammarKind.GRAMMAR, lark)
+    except ValueError as error:
+        raise Refusal(message=f"the parameters of a tool cannot be compiled: {error}", param="tools") from error

@@ -1,0 +1,404 @@
+"""Responses: the engine's deltas in the shapes of OpenAI's API, whole or streamed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from starlette.responses import JSONResponse, Response
+
+from pytest_specdec.model.workload import Route
+from specdec_reference.emission import StreamState
+from specdec_reference.rules import EngineRules
+from specdec_reference.tool_calls import ToolCallReader, ToolReading
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from collections.abc import Sequence as Several
+
+    from numpy.typing import NDArray
+    from starlette.types import Receive, Scope, Send
+
+    from pytest_specdec.model.workload import JSON
+    from specdec_reference.engine import ReferenceEngine
+    from specdec_reference.openai_request import EngineRequest
+    from specdec_reference.sequence import Delta, RunningSequence
+    from specdec_reference.tokenizer import Tokenizer
+    from specdec_reference.tool_calls import CallPiece
+
+__all__ = ["Entry", "ResponseOptions", "Stream", "entries", "error", "whole"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One position: the token that is there and the most probable ones."""
+
+    token: int
+    logprob: float
+    rank: int
+    """From 1: how many tokens are at least as probable, itself included."""
+    top: tuple[tuple[int, float], ...]
+    """(token, logprob) of the most probable tokens, best first."""
+
+
+def entries(logits: NDArray[np.float32], tokens: Sequence[int], top: int) -> list[Entry]:
+    """Return an entry for each row of raw ``logits`` (rows, vocabulary) and its token."""
+    rows = np.arange(len(logits))
+    best = logits.max(axis=1, keepdims=True)
+    norm = best[:, 0] + np.log(np.exp(logits - best).sum(axis=1, dtype=np.float64))
+    chosen = logits[rows, list(tokens)]
+    ranks = 1 + (logits > chosen[:, None]).sum(axis=1)
+    ids = _top(logits, top)
+    values = np.take_along_axis(logits, ids, axis=1) - norm[:, None]
+    return [
+        Entry(token=token, logprob=logprob, rank=rank, top=tuple(zip(best_ids, best_values, strict=True)))
+        for token, logprob, rank, best_ids, best_values in zip(
+            tokens, (chosen - norm).tolist(), ranks.tolist(), ids.tolist(), values.tolist(), strict=True
+        )
+    ]
+
+
+def _top(logits: NDArray[np.float32], top: int) -> NDArray[np.intp]:
+    width = logits.shape[1]
+    ids = (
+        np.argpartition(logits, width - top, axis=1)[:, width - top :] if 0 < top < width else np.argsort(logits, axis=1)[:, width - top :]
+    )
+    order = np.argsort(-np.take_along_axis(logits, ids, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(ids, order, axis=1)
+
+
+def error(status: int, message: str, param: str | None = None) -> dict[str, JSON]:
+    """Return the body of a failed request."""
+    kind = {400: "BadRequestError", 404: "NotFoundError"}.get(status, "InternalServerError")
+    return {"error": {"message": message, "type": kind, "param": param, "code": status}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseOptions:
+    """How one request is answered."""
+
+    route: Route
+    model: str
+    request: EngineRequest
+    tokenizer: Tokenizer
+    tells_cached: bool = False
+    """Whether the usage tells the cached tokens of the prompt, where there are any."""
+    metrics: str
+    """How much of speculation is reported: ``none``, ``summary`` or ``detailed``."""
+    draft_tokens: int
+    decimals: int | None = None
+    """To which log-probabilities are rounded; None for not at all."""
+    usage: bool = True
+    """Whether the answer says how many tokens it has."""
+    chunk_steps: int = 1
+    """Steps whose tokens share a chunk; 0 for a chunk per token."""
+    rules: EngineRules = field(default_factory=EngineRules)
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
+        """Return the body for finished sequences."""
+        chat = self.route is Route.CHAT
+        body = self._head("chat.completion" if chat else "text_completion")
+        body["choices"] = [self._choice(sequence) for sequence in sequences]
+        body |= self._tail(sequences)
+        if chat and self.request.return_token_ids:
+            body["prompt_token_ids"] = self.request.prompt
+        if chat and self.request.prompt_logprobs is not None:
+            body["prompt_logprobs"] = self._prompt_logprobs(sequences[0])
+        return self.rules.reply(body)
+
+    def opening(self, sequence: RunningSequence) -> dict[str, JSON] | None:
+        """Return the chunk before any token: chat names the role."""
+        if self.route is Route.COMPLETIONS:
+            return None
+        chunk = self._head("chat.completion.chunk")
+        delta = {"role": "assistant", "content": ""}
+        chunk["choices"] = [{"index": sequence.index, "delta": delta, "logprobs": None, "finish_reason": None}]
+        if self.request.return_token_ids:
+            chunk["prompt_token_ids"] = self.request.prompt
+        return chunk
+
+    def reader(self) -> ToolCallReader | None:
+        """Return what reads the calls of one answer; None where no tools are offered."""
+        tools = self.request.tools
+        return None if tools is None else ToolCallReader(parallel=tools.parallel)
+
+    def chunk(self, delta: Delta, reader: ToolCallReader | None) -> dict[str, JSON]:
+        """Return the chunk of one step; ``reader`` has read the sequence so far."""
+        chat = self.route is Route.CHAT
+        text = self.rules.show(delta, self.tokenizer.pieces)
+        reading = self._read(reader, text, ended=delta.finish_reason is not None, tokens=len(delta.tokens))
+        choice: dict[str, JSON] = {"index": delta.sequence.index}
+        choice |= {"delta": _said(reading.content, delta.reasoning) | self._calls(reading.pieces)} if chat else {"text": text}
+        choice["logprobs"] = self._logprobs(delta.entries)
+        choice |= {"finish_reason": self._finished(delta.finish_reason, reader), "stop_reason": delta.stop_reason}
+        if self.request.return_token_ids:
+            choice["token_ids"] = self.rules.identify([*delta.tokens])
+            if not chat and delta.first:
+                choice["prompt_token_ids"] = self.request.prompt
+        return self._head("chat.completion.chunk" if chat else "text_completion") | {"choices": [choice]}
+
+    def closing(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
+        """Return the chunk behind the last token, with the usage."""
+        head = self._head("chat.completion.chunk" if self.route is Route.CHAT else "text_completion")
+        return self.rules.reply(head | {"choices": []} | self._tail(sequences))
+
+    def _read(self, reader: ToolCallReader | None, text: str, *, ended: bool, tokens: int = 0) -> ToolReading:
+        return ToolReading(content=text) if reader is None else self.rules.read_calls(reader, text, ended=ended, tokens=tokens)
+
+    def _finished(self, reason: str | None, reader: ToolCallReader | None) -> str | None:
+        return self.rules.finish(reason, 0 if reader is None else reader.calls, stream=self.request.stream)
+
+    def _calls(self, pieces: Several[CallPiece]) -> dict[str, JSON]:
+        """Return the calls of an answer, or of a chunk, where they have an index; a call gets its id with its name."""
+        numbered = self.request.stream
+        return {"tool_calls": [({"index": piece.index} if numbered else {}) | _called(piece) for piece in pieces]} if pieces else {}
+
+    def _head(self, kind: str) -> dict[str, JSON]:
+        prefix = "chatcmpl" if self.route is Route.CHAT else "cmpl"
+        return {"id": f"{prefix}-{self.id}", "object": kind, "created": self.created, "model": self.model}
+
+    def _tail(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
+        counts = self.rules.usage(sequences)
+        usage: dict[str, JSON] = {"prompt_tokens": counts.prompt, "completion_tokens": counts.completion, "total_tokens": counts.total}
+        cached = sequences[0].cached_tokens
+        if self.tells_cached and cached:
+            usage["prompt_tokens_details"] = {"cached_tokens": cached}
+        splits = [sequence.reasoning for sequence in sequences if sequence.reasoning is not None]
+        if splits:
+            usage["completion_tokens_details"] = {"reasoning_tokens": sum(split.tokens for split in splits)}
+        return ({"usage": usage} if self.usage else {}) | self._metrics(sequences)
+
+    def _metrics(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
+        if self.metrics == "none" or len(sequences) != 1:
+            return {}
+        drafted, accepted = sequences[0].drafted, sequences[0].accepted
+        steps = sum(1 for count in drafted if count)
+        lengths = [accepted_tokens for accepted_tokens, count in zip(accepted, drafted, strict=True) if count]
+        report: dict[str, JSON] = {
+            "mean_acceptance_length": 1.0 + sum(accepted) / steps if steps else None,
+            "draft_acceptance_rate": sum(accepted) / sum(drafted) if steps else None,
+            "acceptance_histogram": [lengths.count(length) for length in range(self.draft_tokens + 1)],
+            "num_spec_steps": steps,
+            "num_accepted_draft_tokens": sum(accepted),
+            "num_draft_tokens": sum(drafted),
+            "num_spec_tokens": self.draft_tokens,
+        }
+        if self.metrics == "detailed":
+            report |= {"per_step_accepted": accepted, "per_step_drafted": drafted}
+        return {"metrics": {"speculative_decoding": report}}
+
+    def _choice(self, sequence: RunningSequence) -> dict[str, JSON]:
+        text, split = sequence.text.whole, sequence.reasoning
+        reasoning, text = ("", text) if split is None else split.of_whole(text)
+        reader = self.reader()
+        reading = self._read(reader, text, ended=True)
+        message: dict[str, JSON] = {"role": "assistant", **_said(reading.content, reasoning), **self._calls(reading.pieces)}
+        choice: dict[str, JSON] = {"index": sequence.index}
+        choice |= {"message": message} if self.route is Route.CHAT else {"text": self._echoed_text() + text}
+        if self.request.echo and self.request.logprobs is not None:
+            choice["logprobs"] = self._flat([*sequence.prompt_entries, *sequence.entries], first=self.request.prompt[0])
+        else:
+            choice["logprobs"] = self._logprobs(sequence.entries)
+        choice |= {"finish_reason": self._finished(sequence.finish_reason, reader), "stop_reason": sequence.stop_reason}
+        if self.request.return_token_ids:
+            choice["token_ids"] = self.rules.identify(sequence.emitted)
+        if self.route is Route.COMPLETIONS:
+            choice["prompt_token_ids"] = self.request.prompt if self.request.return_token_ids else None
+            choice["prompt_logprobs"] = self._prompt_logprobs(sequence)
+        return choice
+
+    def _echoed_text(self) -> str:
+        """Return the prompt where it is echoed; vLLM leaves it out where it also reports token ids, which this server does not."""
+        echoed = self.request.prompt if self.request.echo else ()
+        return b"".join(self.tokenizer.pieces[token] for token in echoed).decode("utf-8", "replace")
+
+    def _prompt_logprobs(self, sequence: RunningSequence) -> JSON:
+        if self.request.prompt_logprobs is None or sequence.index != 0:
+            return None
+        return [None, *(self._position(entry) for entry in sequence.prompt_entries)]
+
+    def _position(self, entry: Entry) -> dict[str, JSON]:
+        words, own = self.tokenizer.words, entry.token
+        listed: dict[str, JSON] = {str(own): {"logprob": self._rounded(entry.logprob), "rank": entry.rank, "decoded_token": words[own]}}
+        for rank, (token, logprob) in enumerate(entry.top, 1):
+            if token != own:
+                listed[str(token)] = {"logprob": self._rounded(logprob), "rank": rank, "decoded_token": words[token]}
+        return listed
+
+    def _logprobs(self, entries: Several[Entry]) -> JSON:
+        if self.request.logprobs is None:
+            return None
+        if self.route is Route.CHAT:
+            return {"content": [self._spoken(entry) for entry in entries]}
+        return self._flat(entries)
+
+    def _flat(self, entries: Several[Entry], *, first: int | None = None) -> dict[str, JSON]:
+        """Return the lists of the completions route; ``first`` is the first token of an echoed prompt, which nothing predicts."""
+        words = [*([] if first is None else [self._word(first)]), *(self._word(entry.token) for entry in entries)]
+        unpredicted: list[JSON] = [] if first is None else [None]
+        return {
+            "text_offset": [sum(map(len, words[:i])) for i in range(len(words))],
+            "token_logprobs": [*unpredicted, *(self._rounded(entry.logprob) for entry in entries)],
+            "tokens": [*words],
+            "top_logprobs": [
+                *unpredicted,
+                *(
+                    {self._word(token): self._rounded(logprob) for token, logprob in [(entry.token, entry.logprob), *entry.top]}
+                    for entry in entries
+                ),
+            ],
+        }
+
+    def _spoken(self, entry: Entry) -> dict[str, JSON]:
+        return self._one(entry.token, entry.logprob) | {"top_logprobs": [self._one(token, logprob) for token, logprob in entry.top]}
+
+    def _one(self, token: int, logprob: float) -> dict[str, JSON]:
+        return {"token": self._word(token), "logprob": self._rounded(logprob), "bytes": list(self.tokenizer.pieces[token])}
+
+    def _rounded(self, logprob: float) -> float:
+        return logprob if self.decimals is None else round(logprob, self.decimals)
+
+    def _word(self, token: int) -> str:
+        return f"token_id:{token}" if self.request.tokens_as_ids else self.tokenizer.words[token]
+
+
+def _said(text: str, reasoning: str) -> dict[str, JSON]:
+    return {"content": text, **({"reasoning": reasoning} if reasoning else {})}
+
+
+def _called(piece: CallPiece) -> dict[str, JSON]:
+    if not piece.name:
+        return {"function": {"arguments": piece.arguments}}
+    function: dict[str, JSON] = {"name": piece.name, "arguments": piece.arguments}
+    return {"id": f"call-{uuid.uuid4().hex[:16]}", "type": "function", "function": function}
+
+
+_GIVEN_UP: Final = "the engine gave this request up"
+_HEADERS: Final = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+
+async def whole(reply: ResponseOptions, engine: ReferenceEngine, receive: Receive) -> Response:
+    """Return the answer once every sequence has ended; a client that hangs up ends them."""
+    ended: asyncio.Queue[Delta] = asyncio.Queue()
+
+    def tell(delta: Delta) -> None:
+        if delta.finish_reason is not None:
+            ended.put_nowait(delta)
+
+    sequences = engine.sequences(reply.request, tell)
+    watch = asyncio.create_task(_watch(receive, ended, sequences[0].give_up()))
+    engine.submit(sequences)
+    try:
+        last = [await ended.get() for _ in sequences]
+        if any(delta.finish_reason == "abort" for delta in last):
+            engine.drop(sequences)
+            return JSONResponse(error(500, _GIVEN_UP), status_code=500)
+        return JSONResponse(reply.whole(sequences))
+    finally:
+        watch.cancel()
+
+
+class Stream(Response):
+    """Server-sent events: one chunk a step and sequence, sent as the step ends."""
+
+    def __init__(self, reply: ResponseOptions, engine: ReferenceEngine) -> None:
+        super().__init__()
+        self._reply = reply
+        self._engine = engine
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
+        """Send the whole stream."""
+        deltas: asyncio.Queue[Delta] = asyncio.Queue()
+        sequences = self._engine.sequences(self._reply.request, deltas.put_nowait)
+        watch = asyncio.create_task(_watch(receive, deltas, sequences[0].give_up()))
+        self._engine.submit(sequences)
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            for sequence in sequences:
+                await _event(send, self._reply.opening(sequence))
+            if not await self._chunks(send, deltas, sequences):
+                self._engine.drop(sequences)
+                await _event(send, error(500, _GIVEN_UP))
+            elif self._reply.request.include_usage:
+                await _event(send, self._reply.closing(sequences))
+            await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+        finally:
+            watch.cancel()
+
+    async def _chunks(self, send: Send, deltas: asyncio.Queue[Delta], sequences: Several[RunningSequence]) -> bool:
+        """Send chunks until every sequence has ended; return whether none was given up."""
+        running = len(sequences)
+        readers = {sequence: self._reply.reader() for sequence in sequences}
+        states = {sequence: StreamState() for sequence in sequences}
+        held = _Chunks(self._reply.chunk_steps)
+        while running:
+            delta = await deltas.get()
+            if delta.finish_reason == "abort":
+                return False
+            for part in held.take(delta):
+                chunk = self._reply.chunk(part, readers[part.sequence])
+                for each in self._reply.rules.send(chunk, part, states[part.sequence]):
+                    await _event(send, each)
+                states[part.sequence].chunks += 1
+            running -= delta.finish_reason is not None
+        return True
+
+
+class _Chunks:
+    """The steps of a stream's sequences on their way into chunks."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._held: dict[int, list[Delta]] = {}
+
+    def take(self, delta: Delta) -> list[Delta]:
+        """Return what is sent now that ``delta`` is there."""
+        if self._steps == 0:
+            return _split(delta)
+        held = self._held.setdefault(delta.sequence.index, [])
+        held.append(delta)
+        if len(held) < self._steps and delta.finish_reason is None:
+            return []
+        self._held[delta.sequence.index] = []
+        return [_merged(held)]
+
+
+def _split(delta: Delta) -> list[Delta]:
+    """Return a delta per token; the text comes with the last."""
+    last = len(delta.tokens) - 1
+    begun = replace(delta, text="", reasoning="", finish_reason=None, stop_reason=None)
+    early = (
+        replace(begun, tokens=delta.tokens[i : i + 1], entries=delta.entries[i : i + 1], first=delta.first and i == 0) for i in range(last)
+    )
+    tail = replace(delta, tokens=delta.tokens[max(last, 0) :], entries=delta.entries[max(last, 0) :], first=delta.first and last <= 0)
+    return [*early, tail]
+
+
+def _merged(held: list[Delta]) -> Delta:
+    return replace(
+        held[-1],
+        tokens=tuple(token for one in held for token in one.tokens),
+        text="".join(one.text for one in held),
+        reasoning="".join(one.reasoning for one in held),
+        entries=tuple(entry for one in held for entry in one.entries),
+        first=held[0].first,
+    )
+
+
+async def _event(send: Send, body: dict[str, JSON] | None) -> None:
+    if body is not None:
+        data = b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+async def _watch(receive: Receive, deltas: asyncio.Queue[Delta], give_up: Delta) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    deltas.put_nowait(give_up)

@@ -1,0 +1,78 @@
+"""The prefix cache: keys and values of full blocks, found again by their tokens and by everything before them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Sequence as Several
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from specdec_reference.rules import EngineRules
+
+__all__ = ["BLOCK_TOKENS", "Block", "DraftBlock", "PrefixCache", "blocks_of"]
+
+DraftBlock: TypeAlias = "tuple[NDArray[np.float32], ...]"
+"""A drafter's copies of what it remembers of a block."""
+
+BLOCK_TOKENS: Final = 16
+
+
+def blocks_of(tokens: int) -> int:
+    """Return the blocks that ``tokens`` take."""
+    return -(-tokens // BLOCK_TOKENS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Copies of the keys and values of :data:`BLOCK_TOKENS` tokens, each (layers, heads, tokens, head_dim)."""
+
+    index: int
+    """Blocks before it in its sequence."""
+    target: NDArray[np.float32]
+    draft: DraftBlock | None
+    """What the drafter remembers of them; None where it remembers nothing."""
+
+
+class PrefixCache:
+    """At most ``most`` blocks by content, the least recently used leaving first; none at all for 0."""
+
+    def __init__(self, most: int, rules: EngineRules) -> None:
+        self._most = most
+        self._rules = rules
+        self._blocks: OrderedDict[int, Block] = OrderedDict()
+
+    def keys(self, tokens: Several[int], known: Several[int] = ()) -> list[int]:
+        """Return a key for each full block of ``tokens``; ``known`` are those of the first ones."""
+        keys = list(known)
+        for index in range(len(keys), len(tokens) // BLOCK_TOKENS):
+            block = tuple(tokens[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS])
+            keys.append(self._rules.chain(keys[-1] if keys else 0, block))
+        return keys
+
+    def match(self, keys: Several[int]) -> list[Block]:
+        """Return the blocks with these keys, in order, up to the first that is not there."""
+        found: list[Block] = []
+        for key in keys:
+            if key not in self._blocks:
+                break
+            self._blocks.move_to_end(key)
+            found.append(self._blocks[key])
+        return found
+
+    def put(self, key: int, copy: Callable[[], Block]) -> None:
+        """Keep a block that is not there yet."""
+        if not self._most:
+            return
+        if key not in self._blocks:
+            self._blocks[key] = copy()
+        self._blocks.move_to_end(key)
+        self._rules.evict(self._blocks, self._most)
+
+    def __len__(self) -> int:
+        return len(self._blocks)

@@ -1,0 +1,86 @@
+"""Reasoning: what a chat answer holds up to one token, told apart from its text, and a grammar that begins behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from specdec_reference.grammar import Grammar
+
+__all__ = ["GrammarBehindReasoning", "ReasoningSplit"]
+
+
+class ReasoningSplit:
+    """Where the reasoning of one sequence ends."""
+
+    def __init__(self, end: int) -> None:
+        self._end = end
+        self._released = 0
+        self.characters: int | None = None
+        """Of the text, with those of the last token; None while it goes on."""
+        self.tokens = 0
+        """The last one included."""
+
+    def take(self, token: int, characters: int) -> None:
+        """Note a token, and how long the text is with it."""
+        if self.characters is None:
+            self.tokens += 1
+            self.characters = characters if token == self._end else None
+
+    def of_whole(self, text: str) -> tuple[str, str]:
+        """Return the reasoning and the rest of all text so far."""
+        return (text, "") if self.characters is None else (text[: self.characters], text[self.characters :])
+
+    def of_next(self, text: str) -> tuple[str, str]:
+        """Return the reasoning and the rest of the text that is released next."""
+        cut = len(text) if self.characters is None else max(0, self.characters - self._released)
+        self._released += len(text)
+        return text[:cut], text[cut:]
+
+
+class GrammarBehindReasoning:
+    """A grammar that begins behind a token; before it anything may come but the end of the sequence."""
+
+    def __init__(self, grammar: Grammar, end: int, vocabulary: int, eos_ids: Sequence[int]) -> None:
+        self._grammar = grammar
+        self._end = end
+        self._open = np.ones(vocabulary, np.bool_)
+        self._open[list(eos_ids)] = False
+        self._taken = 0
+        self._began: int | None = None
+        """Tokens taken when the grammar began."""
+
+    def mask(self) -> NDArray[np.bool_]:
+        """Return which tokens may come next, (vocabulary,)."""
+        return self._open if self._began is None else self._grammar.mask()
+
+    def advance(self, token: int) -> None:
+        """Take one token."""
+        self._taken += 1
+        if self._began is not None:
+            self._grammar.advance(token)
+        elif token == self._end:
+            self._began = self._taken
+
+    def retreat(self, count: int) -> None:
+        """Take back the last ``count`` tokens."""
+        if self._began is not None:
+            self._grammar.retreat(min(count, self._taken - self._began))
+        self._taken -= count
+        if self._began is not None and self._taken < self._began:
+            self._began = None
+
+    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the part of ``tokens`` before the first that may not come."""
+        if self._began is not None:
+            return self._grammar.allowed(tokens)
+        stop = next((at for at, token in enumerate(tokens) if token == self._end or not self._open[token]), len(tokens))
+        if tokens[stop : stop + 1] != (self._end,):
+            return tokens[:stop]
+        return (*tokens[: stop + 1], *self._grammar.allowed(tokens[stop + 1 :]))

@@ -1,0 +1,112 @@
+"""The rejection sampler: exact verification of a batch of drafts, as pure functions.
+
+Leviathan, Kalman, Matias (2023), "Fast Inference from Transformers via Speculative Decoding", algorithm 1; Chen et al. (2023). A draft
+token x ~ q is accepted with probability min(1, p(x)/q(x)). Behind the first rejection one token is drawn from max(p - q, 0) normalised;
+behind none, one from p at the next position. Every emitted token then follows p.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specdec_reference.sampler import pick
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from specdec_reference.rules import EngineRules
+
+__all__ = ["DraftProposal", "VerifyWindows", "accept", "bonus", "residual", "verify"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftProposal:
+    """The draft tokens of n rows, at most k each."""
+
+    tokens: NDArray[np.intp]
+    """(n, k); entries behind a row's count are there for the shape only."""
+    counts: NDArray[np.intp]
+    """(n,): how many of them the row proposes."""
+    q: NDArray[np.float32] | None = None
+    """(n, k, vocabulary): the distribution each was drawn from; None where they are certain, a one-hot distribution."""
+
+    @property
+    def width(self) -> int:
+        """Return k."""
+        return int(self.tokens.shape[1])
+
+    @property
+    def starts(self) -> NDArray[np.intp]:
+        """Return each row's first line where every row has ``counts`` + 1 lines packed one after the other, (n,)."""
+        lines = self.counts + 1
+        return np.cumsum(lines) - lines
+
+    def mass(self) -> NDArray[np.float64]:
+        """Return q of each proposed token, (n, k)."""
+        if self.q is None:
+            return np.ones(self.tokens.shape)
+        return np.take_along_axis(self.q, self.tokens[..., None], axis=2)[..., 0].astype(np.float64)
+
+    def distribution(self, rows: NDArray[np.intp], at: NDArray[np.intp], vocabulary: int) -> NDArray[np.float64]:
+        """Return q, (len(rows), vocabulary), of those rows at those positions."""
+        if self.q is not None:
+            return self.q[rows, at].astype(np.float64)
+        certain = np.zeros((len(rows), vocabulary))
+        certain[np.arange(len(rows)), self.tokens[rows, at]] = 1.0
+        return certain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyWindows:
+    """The tokens that n rows emit in one step: the accepted part of the draft, then one token."""
+
+    accepted: NDArray[np.intp]
+    """(n,): accepted draft tokens."""
+    last: NDArray[np.intp]
+    """(n,): the recovered token behind a rejection, the bonus token behind none."""
+
+
+def accept(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which draft tokens are accepted, each with probability min(1, p/q)."""
+    accepted: NDArray[np.bool_] = uniforms * q < p
+    return accepted
+
+
+def residual(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the unnormalised distribution of a recovered token, max(p - q, 0), rows by vocabulary."""
+    rest = np.maximum(p - q, 0.0)
+    # p = q up to float32 rounding leaves nothing; then p is the distribution in the limit.
+    nothing = ~rest.any(axis=1)
+    rest[nothing] = p[nothing]
+    return rest
+
+
+def bonus(lines: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the lines of the target's distribution that bonus tokens are drawn from, given those behind each row's last draft token."""
+    return lines
+
+
+def verify(p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], rules: EngineRules) -> VerifyWindows:
+    """Return the windows of n rows.
+
+    ``p`` is (lines, vocabulary), the target's distribution at each proposed token and behind the last, row after row; ``uniforms`` is (n, k
+    + 1): k to accept by, one to draw by.
+    """
+    n, k = draft.tokens.shape
+    starts, accepted = draft.starts, np.zeros(n, np.intp)
+    if k:
+        proposed = np.arange(k) < draft.counts[:, None]
+        lines = np.where(proposed, starts[:, None] + np.arange(k), 0)
+        mass = p[lines, draft.tokens].astype(np.float64)
+        passed = rules.accept(mass, draft.mass(), uniforms[:, :k]) & proposed
+        accepted = np.logical_and.accumulate(passed, axis=1).sum(axis=1)
+    behind, full = starts + accepted, (accepted == draft.counts) & (draft.counts > 0)
+    behind[full] = rules.bonus(behind[full])
+    distribution = p[behind].astype(np.float64)
+    rejected = np.flatnonzero(accepted < draft.counts)
+    if len(rejected):
+        distribution[rejected] = rules.residual(distribution[rejected], draft.distribution(rejected, accepted[rejected], p.shape[1]))
+    return VerifyWindows(accepted=accepted, last=pick(distribution, uniforms[:, k]))

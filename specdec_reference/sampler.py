@@ -1,0 +1,170 @@
+"""The sampler: from raw logits, penalties, biases and bans to the distribution that a request asks for, and to a token.
+
+Sources: presence penalty, frequency penalty and logit bias of the OpenAI API reference, as vLLM has them: the prompt does not count.
+Repetition penalty: Keskar et al. 2019 (arXiv 1909.05858), as ``RepetitionPenaltyLogitsProcessor`` of transformers has it, prompt included.
+Min-p: ``MinPLogitsWarper`` of transformers (arXiv 2407.01082). Banned words: ``NoBadWordsLogitsProcessor`` of transformers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from specdec_reference.openai_request import EngineRequest
+
+__all__ = ["PenaltyState", "Sampling", "distributions", "pick"]
+
+
+class PenaltyState:
+    """What one sequence's request does to its logits, by the tokens that it has emitted."""
+
+    def __init__(self, request: EngineRequest, vocabulary: int) -> None:
+        self.request = request
+        self.counted: list[int] = []
+        """The tokens that penalties and banned words look back on."""
+        self.vocabulary = vocabulary
+
+    def advance(self, token: int) -> None:
+        """Count one emitted token."""
+        self.counted.append(token)
+
+    def shaped(self, logits: NDArray[np.float32], drafted: Sequence[int]) -> NDArray[np.float32]:
+        """Return the logits at each of ``drafted`` and behind the last, (len(drafted) + 1, vocabulary), without counting any.
+
+        Those of ``drafted`` that come before a position count there as if they were emitted. The order is vLLM's (``Sampler.forward`` of
+        v1/sample/sampler.py): allowed tokens, banned words, biases, repetition, frequency, presence.
+        """
+        request, rows = self.request, logits.astype(np.float32)
+        if request.allowed_token_ids is not None:
+            rows[:, ~self._marked(request.allowed_token_ids)] = -np.inf
+        for position, row in enumerate(rows):
+            row[self._banned(drafted[:position])] = -np.inf
+        for token, bias in request.logit_bias:
+            rows[:, token] += np.float32(bias)
+        counts = self._counts(drafted)
+        if request.repetition_penalty != 1.0:
+            seen = (counts > 0) | self._marked(request.prompt)
+            times = np.float32(request.repetition_penalty)
+            rows = np.where(seen, np.where(rows > 0, rows / times, rows * times), rows)
+        rows -= (request.frequency_penalty * counts + request.presence_penalty * (counts > 0)).astype(np.float32)
+        return rows
+
+    def _banned(self, drafted: Sequence[int]) -> list[int]:
+        """Return the last tokens of the banned words that the text goes on with, behind ``drafted``."""
+        longest = max((len(word) for word in self.request.bad_words), default=1)
+        text = (*self.counted[max(0, len(self.counted) - longest) :], *drafted)
+        return [last for *first, last in self.request.bad_words if text[len(text) - len(first) :] == tuple(first)]
+
+    def _counts(self, drafted: Sequence[int]) -> NDArray[np.intp]:
+        counts = np.tile(np.bincount(np.array(self.counted, np.intp), minlength=self.vocabulary), (len(drafted) + 1, 1))
+        for position, token in enumerate(drafted, start=1):
+            counts[position:, token] += 1
+        return counts
+
+    def _marked(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
+        marked = np.zeros(self.vocabulary, np.bool_)
+        marked[list(tokens)] = True
+        return marked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """The sampling parameters of several rows, one entry a row."""
+
+    temperature: NDArray[np.float32]
+    """0 is greedy: the limit, all mass on the largest logit."""
+    top_k: NDArray[np.intp]
+    """0 where it is off."""
+    top_p: NDArray[np.float64]
+    """1 where it is off."""
+    min_p: NDArray[np.float64]
+    """0 where it is off."""
+
+    @classmethod
+    def of(cls, requests: Iterable[EngineRequest]) -> Sampling:
+        """Return the parameters of requests, in order."""
+        parameters = [(r.temperature, r.top_k, r.top_p, r.min_p) for r in requests]
+        temperature, top_k, top_p, min_p = zip(*parameters, strict=True)
+        return cls(
+            temperature=np.array(temperature, np.float32),
+            top_k=np.array(top_k, np.intp),
+            top_p=np.array(top_p, np.float64),
+            min_p=np.array(min_p, np.float64),
+        )
+
+    def repeat(self, times: NDArray[np.intp]) -> Sampling:
+        """Return row i ``times[i]`` times: the same request at that many positions."""
+        if (times == 1).all():
+            return self
+        return Sampling(
+            temperature=np.repeat(self.temperature, times),
+            top_k=np.repeat(self.top_k, times),
+            top_p=np.repeat(self.top_p, times),
+            min_p=np.repeat(self.min_p, times),
+        )
+
+
+def distributions(logits: NDArray[np.float32], sampling: Sampling) -> NDArray[np.float32]:
+    """Return the requested distribution (rows, vocabulary): temperature, min-p, top-k, top-p; a one-hot row where greedy."""
+    greedy = sampling.temperature == 0
+    if greedy.all():
+        return _one_hot(logits)
+    temperature: NDArray[np.float32] = np.where(greedy, np.float32(1.0), sampling.temperature)
+    scaled: NDArray[np.float32] = np.divide(logits, temperature[:, None], dtype=np.float32)
+    sparse = np.flatnonzero(~greedy & (sampling.min_p > 0))
+    if len(sparse):
+        scaled[sparse] = _least(scaled[sparse], sampling.min_p[sparse])
+    cut = np.flatnonzero(~greedy & ((sampling.top_k > 0) | (sampling.top_p < 1.0)))
+    if len(cut):
+        scaled[cut] = _truncated(scaled[cut], sampling.top_k[cut], sampling.top_p[cut])
+    scaled -= scaled.max(axis=1, keepdims=True)
+    np.exp(scaled, out=scaled)
+    scaled /= scaled.sum(axis=1, keepdims=True)
+    if greedy.any():
+        scaled[greedy] = _one_hot(logits[greedy])
+    return scaled
+
+
+def _one_hot(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    distribution = np.zeros_like(logits)
+    distribution[np.arange(len(logits)), logits.argmax(axis=1)] = 1.0
+    return distribution
+
+
+def _least(scaled: NDArray[np.float32], min_p: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Drop what is less than ``min_p`` times as probable as the most probable token."""
+    share = np.exp((scaled - scaled.max(axis=1, keepdims=True)).astype(np.float64))
+    return np.where(share >= min_p[:, None], scaled, np.float32(-np.inf))
+
+
+def _truncated(scaled: NDArray[np.float32], top_k: NDArray[np.intp], top_p: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Drop what lies behind the top k, then what lies behind a mass of top_p of the rest; ties with the last kept logit are kept."""
+    order = np.argsort(-scaled, axis=1, kind="stable")
+    ranked = np.take_along_axis(scaled, order, axis=1)
+    width = ranked.shape[1]
+    last = ranked[np.arange(len(ranked)), np.where(top_k > 0, np.minimum(top_k, width), width) - 1]
+    ranked = np.where(ranked < last[:, None], np.float32(-np.inf), ranked)
+    mass = np.exp((ranked - ranked[:, :1]).astype(np.float64))
+    before = np.cumsum(mass, axis=1) - mass
+    kept = before < top_p[:, None] * mass.sum(axis=1, keepdims=True)
+    kept[:, 0] = True
+    dropped = np.empty_like(scaled)
+    np.put_along_axis(dropped, order, np.where(kept, ranked, np.float32(-np.inf)), axis=1)
+    return dropped
+
+
+def pick(distribution: NDArray[np.floating], uniforms: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Return one token a row by inverting the distribution's distribution function, in float64, at ``uniforms`` in [0, 1).
+
+    The distribution need not be normalised. A token without mass is never picked.
+    """
+    mass = np.cumsum(distribution, axis=1, dtype=np.float64)
+    picked: NDArray[np.intp] = (mass > (uniforms * mass[:, -1])[:, None]).argmax(axis=1)
+    return picked

@@ -1,0 +1,189 @@
+"""A sequence: one choice of one request on its way through the batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from specdec_reference.emission import EmittedToken, WrittenText
+from specdec_reference.rules import EngineRules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Sequence as Several
+
+    import numpy as np
+
+    from specdec_reference.grammar import Grammar
+    from specdec_reference.openai_request import EngineRequest
+    from specdec_reference.openai_response import Entry
+    from specdec_reference.reasoning import ReasoningSplit
+    from specdec_reference.sampler import PenaltyState
+    from specdec_reference.tokenizer import Text
+
+__all__ = ["Delta", "RunningSequence"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """The tokens and text that one step added to a sequence."""
+
+    sequence: RunningSequence
+    tokens: tuple[int, ...]
+    text: str
+    reasoning: str = ""
+    """What came before the text, where the two are told apart."""
+    entries: tuple[Entry, ...] = ()
+    """One per token where the request wants log-probabilities, else empty."""
+    first: bool = False
+    """Whether nothing came before it."""
+    finish_reason: str | None = None
+    """Why it is the last one; the sequence itself may be steps ahead by the time this is read. ``abort`` when it was given up."""
+    stop_reason: str | int | None = None
+
+
+class RunningSequence:
+    """One choice: its tokens, its state in text, grammar and penalties, its random generator."""
+
+    def __init__(
+        self,
+        request: EngineRequest,
+        *,
+        index: int,
+        random: np.random.Generator,
+        text: Text,
+        eos_ids: tuple[int, ...],
+        context: int,
+        rules: EngineRules = EngineRules(),  # noqa: B008 - a frozen value
+        grammar: Grammar | None = None,
+        penalties: PenaltyState | None = None,
+        reasoning: ReasoningSplit | None = None,
+        tell: Callable[[Delta], None] = lambda _: None,
+    ) -> None:
+        self.request = request
+        self.index = index
+        self.random = random
+        self.text = text
+        self.grammar = grammar
+        self.penalties = penalties
+        self.reasoning = reasoning
+        self.tell = tell
+        self.tokens = list(request.prompt)
+        """The prompt and everything emitted."""
+        self.entries: list[Entry] = []
+        self.prompt_entries: list[Entry] = []
+        self.drafted: list[int] = []
+        """Draft tokens by verify step."""
+        self.accepted: list[int] = []
+        """Accepted draft tokens by verify step, before a limit cuts the window."""
+        self.cached_tokens = 0
+        """Of the prompt, taken from the prefix cache when it first entered the batch."""
+        self.keys: list[int] = []
+        """Of its full blocks that the prefix cache was shown."""
+        self.arrival = 0
+        """Which sequence of the batch's it is, from 0."""
+        self.preempted = 0
+        """Times that it had to leave the batch before its end."""
+        self.finish_reason: str | None = None
+        self.stop_reason: str | int | None = None
+        """The stop string or the stop token id that ended it."""
+        self.enders = tuple(dict.fromkeys((*eos_ids, *request.stop_ids)))
+        """Token ids that min_tokens keeps away."""
+        self._discarded = 0
+        self._steps = 0
+        self._eos_ids = eos_ids
+        self._context = context
+        self._rules = rules
+
+    @property
+    def emitted(self) -> list[int]:
+        """The emitted tokens, an end-of-sequence token included."""
+        return self.tokens[len(self.request.prompt) :]
+
+    @property
+    def completion_tokens(self) -> int:
+        """Emitted tokens as the usage counts them."""
+        return self._rules.completion_tokens(len(self.emitted), self._discarded)
+
+    @property
+    def held_back(self) -> int:
+        """Tokens that are still to come before anything but a limit may end it."""
+        return self._rules.held_back(self.request, len(self.emitted), self._steps)
+
+    def give_up(self) -> Delta:
+        """Return the delta that says no more will come."""
+        return Delta(sequence=self, tokens=(), text="", finish_reason="abort")
+
+    def take(self, window: Several[int], entries: Several[Entry] = ()) -> Delta:
+        """Append a window, up to whatever ends the sequence."""
+        taken = 0
+        first = len(self.tokens) == len(self.request.prompt)
+        written = len(self.text.whole)
+        for at, token in enumerate(window):
+            taken += 1
+            self._append(token, at, len(window), written)
+            if self.finish_reason is not None:
+                break
+        taken += self._behind(window[taken:])
+        self._steps += 1
+        reported = tuple(entries[:taken])
+        self.entries.extend(reported)
+        text = self.text.release(ended=self.finish_reason is not None)
+        reasoning, text = ("", text) if self.reasoning is None else self.reasoning.of_next(text)
+        return Delta(
+            sequence=self,
+            tokens=tuple(window[:taken]),
+            text=text,
+            reasoning=reasoning,
+            entries=reported,
+            first=first,
+            finish_reason=self.finish_reason,
+            stop_reason=self.stop_reason,
+        )
+
+    def _behind(self, left: Several[int]) -> int:
+        """Take what a window still gives behind the end, and return how much that is."""
+        more = self._rules.behind(self.finish_reason, len(left)) if self.finish_reason else 0
+        for token in left[:more]:
+            self.tokens.append(token)
+            self.text.take(token)
+        self._discarded = len(left) - more
+        return more
+
+    def _append(self, token: int, at: int, of: int, written: int) -> None:
+        held = self.held_back
+        self.tokens.append(token)
+        if self.grammar is not None:
+            self.grammar.advance(token)
+        if self.penalties is not None:
+            self.penalties.advance(token)
+        emitted = EmittedToken(
+            count=len(self.emitted),
+            at=at,
+            of=of,
+            room=self._context - len(self.tokens),
+            eos=token in self._eos_ids,
+            stop_id=token in self.request.stop_ids,
+        )
+        self.finish_reason = self._rules.end(self.request, emitted)
+        self._write(token, emitted, None if held else written)
+        if self.reasoning is not None:
+            self.reasoning.take(token, len(self.text.whole))
+
+    def _write(self, token: int, emitted: EmittedToken, written: int | None) -> None:
+        """Append the token's text, but that of an end, and cut at a stop string; the window began behind ``written`` characters.
+
+        None is for a token at which nothing may stop yet.
+        """
+        before, ended = len(self.text.whole), self.finish_reason == "stop" and (emitted.eos or emitted.stop_id)
+        if ended and emitted.stop_id and (self.request.ignore_eos or not emitted.eos):  # vLLM names no end of sequence
+            self.stop_reason = token
+        if not ended or self.request.include_stop:
+            self.text.take(token)
+        text = WrittenText(text=self.text.whole, before_token=before, before_window=written or 0)
+        found = None if written is None else self._rules.match(self.request, text, emitted)
+        if found is not None:
+            self.finish_reason, self.stop_reason = found.finish_reason, found.stop
+            self.text.cut(self._rules.cut(self.request, found))
+        elif self.finish_reason is not None:
+            self.text.end()

@@ -1,0 +1,156 @@
+"""The server: OpenAI's routes over an engine, in vLLM's dialect."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route as Path
+
+from pytest_specdec.model.workload import Route
+from specdec_reference import openai_request
+from specdec_reference.openai_response import ResponseOptions, Stream, error, whole
+from specdec_reference.request_fields import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.requests import Request as Incoming
+
+    from pytest_specdec.model.workload import JSON
+    from specdec_reference.engine import ReferenceEngine
+    from specdec_reference.sequence import Delta
+
+__all__ = ["application"]
+
+
+def application(engine: ReferenceEngine) -> Starlette:
+    """Return the ASGI application; its lifespan starts and stops the engine."""
+    served = _Served(engine)
+    return Starlette(
+        routes=[
+            Path("/health", served.health),
+            Path("/version", served.version),
+            Path("/v1/models", served.models),
+            Path("/metrics", served.metrics),
+            Path("/tokenize", served.tokenize, methods=["POST"]),
+            Path("/v1/completions", served.completions, methods=["POST"]),
+            Path("/v1/chat/completions", served.chat, methods=["POST"]),
+        ],
+        lifespan=served.lifespan,
+    )
+
+
+class _Served:
+    """The routes of one engine."""
+
+    def __init__(self, engine: ReferenceEngine) -> None:
+        self._engine = engine
+        settings = engine.settings
+        self._limits = openai_request.ServerLimits(
+            model=settings.name,
+            max_model_len=settings.max_model_len,
+            max_logprobs=engine.shape.vocabulary if settings.max_logprobs < 0 else settings.max_logprobs,
+            prompt_logprobs=settings.prompt_logprobs,
+            token_prompts=settings.token_prompts,
+            grammar=engine.compiled,
+            fits=engine.rules.fits,
+        )
+
+    @asynccontextmanager
+    async def lifespan(self, _app: Starlette) -> AsyncIterator[None]:
+        """Run the engine; what it says each step crosses over in one call."""
+        loop = asyncio.get_running_loop()
+        self._engine.start(lambda deltas: _across(loop, deltas))
+        yield
+        await asyncio.to_thread(self._engine.stop)
+
+    async def health(self, _request: Incoming) -> Response:
+        """Say whether requests will be answered."""
+        return Response(status_code=200 if self._engine.failure is None else 503)
+
+    async def version(self, _request: Incoming) -> Response:
+        """Say which version this is."""
+        return JSONResponse({"version": metadata.version("pytest-specdec")})
+
+    async def models(self, _request: Incoming) -> Response:
+        """List the one model."""
+        card = {"id": self._limits.model, "object": "model", "owned_by": "pytest-specdec", "root": self._engine.settings.model}
+        return JSONResponse({"object": "list", "data": [card | {"max_model_len": self._limits.max_model_len}]})
+
+    async def metrics(self, _request: Incoming) -> Response:
+        """Return the counters."""
+        text = self._engine.counters.prometheus(self._limits.model)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+    async def tokenize(self, incoming: Incoming) -> Response:
+        """Return the ids of a prompt."""
+        try:
+            ids = openai_request.prompt_of(_body(await incoming.body()), self._engine.tokenizer, self._limits)
+        except Refusal as refusal:
+            return _failed(refusal.status, refusal.message, refusal.param)
+        return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": self._limits.max_model_len})
+
+    async def completions(self, incoming: Incoming) -> Response:
+        """Continue a prompt."""
+        return await self._answer(Route.COMPLETIONS, incoming)
+
+    async def chat(self, incoming: Incoming) -> Response:
+        """Answer a conversation."""
+        return await self._answer(Route.CHAT, incoming)
+
+    async def _answer(self, route: Route, incoming: Incoming) -> Response:
+        engine = self._engine
+        try:
+            body = _body(await incoming.body())
+            request = openai_request.parse(route, body, engine.tokenizer, self._limits)
+            if engine.failure is None:
+                request = engine.rules.read(request, body if isinstance(body, dict) else {})
+                engine.rules.admit(request)
+        except Refusal as refusal:
+            return _failed(refusal.status, refusal.message, refusal.param)
+        if engine.failure is not None:
+            return _failed(500, "the engine is dead")
+        reply = ResponseOptions(
+            route=route,
+            model=self._limits.model,
+            request=request if engine.settings.token_ids else replace(request, return_token_ids=False),
+            tokenizer=engine.tokenizer,
+            metrics=engine.settings.spec_decode_metrics,
+            tells_cached=engine.settings.tells_cached,
+            draft_tokens=engine.counters.draft_tokens_a_step,
+            decimals=engine.settings.logprob_decimals,
+            usage=engine.settings.usage,
+            chunk_steps=engine.settings.chunk_steps,
+            rules=engine.rules,
+        )
+        return Stream(reply, engine) if request.stream else await whole(reply, engine, incoming.receive)
+
+
+def _body(raw: bytes) -> JSON:
+    try:
+        parsed: JSON = json.loads(raw)
+    except ValueError as problem:
+        raise Refusal(message=f"the body is no JSON: {problem}") from problem
+    return parsed
+
+
+def _failed(status: int, message: str, param: str | None = None) -> Response:
+    return JSONResponse(error(status, message, param), status_code=status)
+
+
+def _across(loop: asyncio.AbstractEventLoop, deltas: list[Delta]) -> None:
+    # The loop is closed when a last step ends after the server did.
+    if deltas and not loop.is_closed():
+        loop.call_soon_threadsafe(_deliver, deltas)
+
+
+def _deliver(deltas: list[Delta]) -> None:
+    for delta in deltas:
+        delta.sequence.tell(delta)

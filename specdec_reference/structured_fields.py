@@ -1,0 +1,95 @@
+"""Structured fields: ``response_format`` and vLLM's own ways to ask for a grammar, of which a request has one at most."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+from specdec_reference.grammar import GrammarKind
+from specdec_reference.request_fields import Fields, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["NAMES", "grammar"]
+
+_WHOLE: Final = "structured_outputs"
+"""An object with one of the kinds, vLLM 0.11 and later."""
+_FORMERLY: Final = {
+    "guided_json": GrammarKind.JSON,
+    "guided_json_object": GrammarKind.JSON_OBJECT,
+    "guided_regex": GrammarKind.REGEX,
+    "guided_choice": GrammarKind.CHOICE,
+    "guided_grammar": GrammarKind.GRAMMAR,
+}
+"""Fields of their own, vLLM before 0.12."""
+NAMES: Final = frozenset({_WHOLE, *_FORMERLY})
+
+
+def grammar(fields: Fields, compiled: Callable[[GrammarKind, JSON], str]) -> str | None:
+    """Return the compiled grammar that a request asks for, None without one. Raises Refusal."""
+    wanted = [*_format(fields), *_whole(fields), *_formerly(fields)]
+    if not wanted:
+        return None
+    if len(wanted) > 1:
+        names = ", ".join(param for param, _, _ in wanted)
+        raise Refusal(message=f"You can only use one kind of structured outputs constraint; found {names}", param=wanted[1][0])
+    param, kind, specification = wanted[0]
+    try:
+        return compiled(kind, specification)
+    except ValueError as error:
+        raise Refusal(message=f"the grammar cannot be compiled: {error}", param=param) from error
+
+
+def _format(fields: Fields) -> list[tuple[str, GrammarKind, JSON]]:
+    name = "response_format"
+    asked = fields.object(name)
+    kind = None if asked is None else asked.get("type")
+    if asked is None or kind == "text":
+        return []
+    if kind == "json_object":
+        return [(name, GrammarKind.JSON_OBJECT, True)]
+    if kind != "json_schema":
+        raise Refusal(message="response_format.type must be text, json_object or json_schema", param=name)
+    described = asked.get("json_schema")
+    schema = described.get("schema") if isinstance(described, dict) else None
+    if not isinstance(schema, dict):
+        raise Refusal(message="response_format.json_schema.schema must be an object", param=name)
+    return [(name, GrammarKind.JSON, schema)]
+
+
+def _whole(fields: Fields) -> list[tuple[str, GrammarKind, JSON]]:
+    asked: Mapping[str, JSON] = fields.object(_WHOLE) or {}
+    try:
+        Fields(asked).refuse_unknown(set(GrammarKind), {})
+    except Refusal as refusal:
+        raise Refusal(message=f"{_WHOLE}: {refusal.message}", param=_WHOLE) from refusal
+    return [
+        (_WHOLE, kind, _specification(_WHOLE, kind, asked[kind])) for kind in GrammarKind if asked.get(kind) is not None and asked[kind]
+    ]
+
+
+def _formerly(fields: Fields) -> list[tuple[str, GrammarKind, JSON]]:
+    return [(name, kind, _specification(name, kind, value)) for name, kind in _FORMERLY.items() if (value := fields.value(name))]
+
+
+def _specification(name: str, kind: GrammarKind, value: JSON) -> JSON:
+    """Return a specification of the right type; a schema may come as text."""
+    if kind is GrammarKind.JSON and isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise Refusal(message=f"{name} holds no JSON: {error}", param=name) from error
+    choices = isinstance(value, list) and all(isinstance(each, str) and each for each in value)
+    fits = {
+        GrammarKind.JSON: isinstance(value, dict),
+        GrammarKind.JSON_OBJECT: value is True,
+        GrammarKind.CHOICE: choices,
+        GrammarKind.REGEX: isinstance(value, str),
+        GrammarKind.GRAMMAR: isinstance(value, str),
+    }
+    if not fits[kind]:
+        raise Refusal(message=f"{name} has no {kind} of a type that it can be", param=name)
+    return value
