@@ -9,8 +9,9 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.errors import EngineError
-from specdec_reference import checkpoint, eagle, faulty_rules, lawful, model
+from specdec_reference import checkpoint, eagle, lawful, model
 from specdec_reference.drafters import ModelDrafter, NgramDrafter, NoDrafter
+from specdec_reference.faults import catalogue
 from specdec_reference.grammar import Grammars
 from specdec_reference.metrics import Counters
 from specdec_reference.numerics import Numerics
@@ -52,7 +53,7 @@ class ReferenceEngine:
         self.tokenizer = Tokenizer(target.folder, target.shape.vocabulary)
         self._reasoning_end = _single_token(settings.reasoning_end, self.tokenizer)
         self.counters = Counters(draft_tokens_a_step=window - 1)
-        planted = faulty_rules.rules(settings.fault, speculating=speculation is not None)
+        planted = catalogue.rules(settings.fault, speculating=speculation is not None)
         self.rules = lawful.varied(planted, settings.variation)
         loaded = model.load(target, positions)
         drafter = _drafter(speculation, loaded, positions, settings.max_num_seqs, self.rules)

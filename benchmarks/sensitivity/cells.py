@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import json
+import textwrap
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING
 
 from benchmarks.sensitivity.suite_run import ROOT, Judged
-from specdec_reference.faulty_rules import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from specdec_reference.faults.planted import Expected, PlantedFault
@@ -32,7 +33,7 @@ _CAPTURED_BY = (
 """Folders whose code decides which answers are captured."""
 _JUDGED_BY = ("pytest_specdec/judge", "pytest_specdec/stats")
 """Folders whose code decides the verdicts on them."""
-_FAULTS = {"faults", "faulty_rules"}
+_FAULTS = {"faults"}
 _NO_JUDGEMENT = {"error", "invalid", "failed"}
 _UNDECIDED = {"inconclusive", "suspicious"}
 
@@ -157,9 +158,17 @@ def _worst(wanted: Sequence[Finding], others: Sequence[Finding]) -> Found:
 
 def captured_by(fault: PlantedFault) -> str:
     """Return a digest of how the fault is planted, and of the suites and the engine around it: what is captured of another is stale."""
-    rules = "".join(inspect.getsource(rule) for rule in registry.DECISIONS[fault.id].values())
+    rules = "".join(map(_body, fault.rules.values()))
     kind = f"{sorted(fault.drafting.items())}{fault.reasons}{'timed' if fault.timed else ''}"
     return hashlib.sha256(f"{fault.id}{kind}{rules}{_sources(_CAPTURED_BY)}".encode()).hexdigest()[:16]
+
+
+def _body(rule: Callable[..., object]) -> str:
+    """Return the code of a rule without its decorator, which holds what verdicts should say of it."""
+    (function,) = ast.parse(textwrap.dedent(inspect.getsource(rule))).body
+    assert isinstance(function, ast.FunctionDef)
+    function.decorator_list.clear()
+    return ast.unparse(function)
 
 
 def judged_by() -> str:

@@ -1,1 +1,1 @@
-"""Planted faults: a module of rows per topic, gathered in the catalogue; their rules stand in ``reference/faulty_rules``."""
+"""Planted faults: a module per topic, a function per fault, in place of a decision of the engine's rules. No right one knows of them."""

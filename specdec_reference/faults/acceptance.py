@@ -2,79 +2,135 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import TOKENS_WRONG, Place, PlantedFault, in_
+from specdec_reference.faults.planted import TOKENS_WRONG, Place, fault, in_
 
-__all__ = ["ROWS"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Rows
 
+    from numpy.typing import NDArray
+
+    from specdec_reference.rejection_sampler import DraftProposal
+    from specdec_reference.sequence import RunningSequence
+
+_LENIENCE: Final = 1.5
+_LATE: Final = 64
+"""Tokens of an answer before a late fault sets in."""
+_ALWAYS_ACCEPTED: Final = -1.0
+"""Less than any uniform: accepts a draft token whatever p and q."""
+_NEAR: Final = 0.2
+"""Nats."""
 UNVERIFIED = "draft tokens accepted without verification"
 UNLIKELY = "tokens that the grammar allows and the baseline would not choose"
 STALE_BONUS = "the token behind a fully accepted draft is not the target's"
 SERVER_ERROR = "the server answers 5xx to a request with response_format|the server dies on"
 
-ROWS = (
-    PlantedFault(
-        id="accept-all",
-        does="Accepts every draft token, whatever the target's distribution says.",
-        expected=in_(
-            Place.REFERENCE, may=TOKENS_WRONG, greedy=UNVERIFIED, parameters=UNVERIFIED, sampling="accept-all", structured=UNLIKELY
-        )
-        | in_(Place.VLLM, greedy=UNVERIFIED, parameters=UNVERIFIED, sampling="accept-all", structured="would not choose")
-        | in_(Place.SIMULATION, sampling="accept-all"),
-    ),
-    PlantedFault(
-        id="accept-all-unseeded",
-        does="Accepts every sampled draft token while no request of the batch has a seed, as an engine's fast sampler might.",
-        expected=in_(Place.REFERENCE, Place.VLLM, may=TOKENS_WRONG, sampling="accept-all"),
-    ),
-    PlantedFault(
-        id="accept-all-late",
-        does="Accepts every sampled draft token from the 65th token of an answer on.",
-        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="accept-all|lenient acceptance"),
-    ),
-    PlantedFault(
-        id="lenient",
-        does="Accepts a draft token with probability min(1, 1.5 p/q).",
-        expected=in_(Place.REFERENCE, Place.SIMULATION, may=TOKENS_WRONG, sampling="lenient acceptance")
-        | in_(Place.VLLM, sampling="lenient acceptance|acceptance too lenient"),
-    ),
-    PlantedFault(
-        id="resample-from-p",
-        does="Draws the recovered token from p instead of the residual max(p - q, 0).",
-        expected=in_(Place.REFERENCE, Place.SIMULATION, may=TOKENS_WRONG, sampling="resample from p")
-        | in_(Place.VLLM, sampling="resample from p|recovered token"),
-    ),
-    PlantedFault(
-        id="recover-argmax",
-        does="Takes the target's most probable token as the recovered one.",
-        expected=in_(Place.REFERENCE, Place.SIMULATION, may=TOKENS_WRONG, sampling="recover by argmax")
-        | in_(Place.VLLM, sampling="recover by argmax|acceptance too lenient"),
-    ),
-    PlantedFault(
-        id="stale-bonus",
-        does="Draws the bonus token from the distribution one position early: that of the last draft token.",
-        expected=in_(
-            Place.REFERENCE,
-            may=TOKENS_WRONG,
-            greedy=STALE_BONUS,
-            parameters=STALE_BONUS,
-            sampling="bonus out of place|at the bonus",
-            structured="the server dies on",
-        )
-        | in_(
-            Place.VLLM,
-            may={Family.LIVENESS: "A bonus token outside its grammar makes vLLM answer with a 5xx or die."},
-            greedy=STALE_BONUS,
-            parameters=STALE_BONUS,
-            sampling="bonus out of place|at the bonus",
-            structured=SERVER_ERROR,
-        ),
-    ),
-    PlantedFault(
-        id="near-tie",
-        does="Accepts a draft token at temperature 0 that lies within 0.2 nats of the target's best one.",
-        expected=in_(
-            Place.REFERENCE, may=TOKENS_WRONG, greedy="near-ties fall on the other side", parameters="near-ties fall on the other side"
-        ),
+
+@fault(
+    instead_of="accept",
+    expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=UNVERIFIED, parameters=UNVERIFIED, sampling="accept-all", structured=UNLIKELY)
+    | in_(Place.VLLM, greedy=UNVERIFIED, parameters=UNVERIFIED, sampling="accept-all", structured="would not choose")
+    | in_(Place.SIMULATION, sampling="accept-all"),
+)
+def accept_all(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:  # noqa: ARG001 - a rule's signature
+    """Accepts every draft token, whatever the target's distribution says."""
+    return np.ones(p.shape, np.bool_)
+
+
+@fault(instead_of="deal", expected=in_(Place.REFERENCE, Place.VLLM, may=TOKENS_WRONG, sampling="accept-all"))
+def accept_all_unseeded(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Accepts every sampled draft token while no request of the batch has a seed, as an engine's fast sampler might."""
+    seeded = any(row.request.seed is not None for row in rows)
+    return uniforms if seeded else accepting(uniforms, [row.request.temperature > 0 for row in rows])
+
+
+@fault(instead_of="deal", expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="accept-all|lenient acceptance"))
+def accept_all_late(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Accepts every sampled draft token from the 65th token of an answer on."""
+    return accepting(uniforms, [row.request.temperature > 0 and len(row.emitted) >= _LATE for row in rows])
+
+
+def accepting(uniforms: NDArray[np.float64], rows: list[bool]) -> NDArray[np.float64]:
+    """Return ``uniforms`` that accept every draft token of the marked rows; the last column, which draws, as it is."""
+    dealt = uniforms.copy()
+    dealt[np.flatnonzero(rows), :-1] = _ALWAYS_ACCEPTED
+    return dealt
+
+
+@fault(
+    instead_of="accept",
+    expected=in_(Place.REFERENCE, Place.SIMULATION, may=TOKENS_WRONG, sampling="lenient acceptance")
+    | in_(Place.VLLM, sampling="lenient acceptance|acceptance too lenient"),
+)
+def lenient(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Accepts a draft token with probability min(1, 1.5 p/q)."""
+    accepted: NDArray[np.bool_] = uniforms * q < _LENIENCE * p
+    return accepted
+
+
+@fault(
+    instead_of="residual",
+    expected=in_(Place.REFERENCE, Place.SIMULATION, may=TOKENS_WRONG, sampling="resample from p")
+    | in_(Place.VLLM, sampling="resample from p|recovered token"),
+)
+def resample_from_p(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
+    """Draws the recovered token from p instead of the residual max(p - q, 0)."""
+    return p
+
+
+@fault(
+    instead_of="residual",
+    expected=in_(Place.REFERENCE, Place.SIMULATION, may=TOKENS_WRONG, sampling="recover by argmax")
+    | in_(Place.VLLM, sampling="recover by argmax|acceptance too lenient"),
+)
+def recover_argmax(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
+    """Takes the target's most probable token as the recovered one."""
+    best = np.zeros_like(p)
+    best[np.arange(len(p)), p.argmax(axis=1)] = 1.0
+    return best
+
+
+@fault(
+    instead_of="bonus",
+    expected=in_(
+        Place.REFERENCE,
+        may=TOKENS_WRONG,
+        greedy=STALE_BONUS,
+        parameters=STALE_BONUS,
+        sampling="bonus out of place|at the bonus",
+        structured="the server dies on",
+    )
+    | in_(
+        Place.VLLM,
+        may={Family.LIVENESS: "A bonus token outside its grammar makes vLLM answer with a 5xx or die."},
+        greedy=STALE_BONUS,
+        parameters=STALE_BONUS,
+        sampling="bonus out of place|at the bonus",
+        structured=SERVER_ERROR,
     ),
 )
+def stale_bonus(lines: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Draws the bonus token from the distribution one position early: that of the last draft token."""
+    return lines - 1
+
+
+@fault(
+    instead_of="target",
+    expected=in_(
+        Place.REFERENCE, may=TOKENS_WRONG, greedy="near-ties fall on the other side", parameters="near-ties fall on the other side"
+    ),
+)
+def near_tie(distribution: NDArray[np.float32], logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
+    """Accepts a draft token at temperature 0 that lies within 0.2 nats of the target's best one."""
+    proposed = np.arange(draft.width) < draft.counts[:, None]
+    lines = (draft.starts[:, None] + np.arange(draft.width))[proposed]
+    tokens = draft.tokens[proposed]
+    near = (distribution[lines].max(axis=1) == 1.0) & (logits[lines, tokens] >= logits[lines].max(axis=1) - _NEAR)
+    moved = distribution.copy()
+    moved[lines[near]] = 0.0
+    moved[lines[near], tokens[near]] = 1.0
+    return moved

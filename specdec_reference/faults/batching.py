@@ -2,96 +2,206 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import Place, PlantedFault, in_
+from specdec_reference.faults.planted import Place, fault, in_
+from specdec_reference.rejection_sampler import VerifyWindows
+from specdec_reference.rules import sampling, states
+from specdec_reference.sampler import PenaltyState, Sampling
 
-__all__ = ["ROWS"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Rows
 
+    from numpy.typing import NDArray
+
+    from specdec_reference.grammar import Grammar
+    from specdec_reference.openai_request import EngineRequest
+    from specdec_reference.rejection_sampler import DraftProposal
+    from specdec_reference.sequence import RunningSequence
+
+    Shaping = list[tuple[Grammar | None, PenaltyState | None]]
+
+_GRAPH: Final = 3
+"""The batch size whose captured graph is wrong."""
+_LARGE: Final = 8
+_PADDED: Final = 4
+"""Batches are padded to a multiple of this."""
+_NEVER: Final = np.inf
+"""Larger than any ratio of probabilities: no draft token is accepted."""
 IN_COMPANY = "answers go wrong only in company|answers go wrong beside|answers are swapped between requests"
 _EVERY_BATCH = dict.fromkeys(
     (Family.GREEDY, Family.PARAMETERS, Family.SAMPLING, Family.LOGPROBS, Family.STRUCTURED, Family.LIVENESS, Family.SEEDS),
     "Their requests are in flight together too.",
 )
 
-ROWS = (
-    PlantedFault(
-        id="rows-swapped",
-        does="Gives each row of a batch of greedy and sampled requests the last token of the row before.",
-        expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="answers go wrong beside requests that sample|" + IN_COMPANY)
-        | in_(
-            Place.VLLM,
-            may=_EVERY_BATCH,
-            # Before a token is seen to be wrong, its grammar refuses it.
-            concurrency="the server answers 5xx with several requests in flight|" + IN_COMPANY,
-        ),
-    ),
-    PlantedFault(
-        id="padding-leaks",
-        does="Gives the last row of a batch that had to be padded the token of the padding.",
-        expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY),
-        mirrors=("NVIDIA/TensorRT-LLM#5791",),
-    ),
-    PlantedFault(
-        id="wrong-at-three",
-        does="Mixes up the last tokens of a batch of exactly three.",
-        expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY),
-    ),
-    PlantedFault(
-        id="most-accepted",
-        does="Accepts as many draft tokens of every row as of the luckiest row of the batch.",
-        expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY),
-    ),
-    PlantedFault(
-        id="fewest-accepted",
-        does="Cuts every window to the shortest of the batch and keeps the token drawn behind the longer one.",
-        expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY),
-    ),
-    PlantedFault(
-        id="first-temperature",
-        does="Samples every row of a batch under the temperature of the first.",
-        expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests that sample")
-        | in_(Place.VLLM, may=_EVERY_BATCH, concurrency="beside requests that sample|" + IN_COMPANY),
-    ),
-    PlantedFault(
-        id="greedy-sampled",
-        does="Draws the tokens of greedy requests too once a sampled one is in flight.",
-        expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests that sample"),
-    ),
-    PlantedFault(
-        id="penalties-for-all",
-        does="Applies one request's penalties to the whole batch.",
-        expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests with penalties"),
-    ),
-    PlantedFault(
-        id="grammar-of-neighbour",
-        does="Masks requests without a grammar by the grammar of a neighbour.",
-        expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests with a grammar|" + IN_COMPANY),
-    ),
-    PlantedFault(
-        id="neighbours-target",
-        does="Verifies every second row's draft against the distribution of the row before.",
-        expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY),
-        mirrors=("vllm-project/vllm#14645",),
-    ),
-    PlantedFault(
-        id="bonus-of-neighbour",
-        does="Draws the bonus token from the distribution of the row before that gets one.",
-        expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY),
-    ),
-    PlantedFault(
-        id="wrong-after-abort",
-        does="Loses an entry of every running request's cache when a neighbour's client leaves.",
-        expected=in_(Place.REFERENCE, concurrency="when a neighbour's client leaves"),
-    ),
-    PlantedFault(
-        id="die-on-abort",
-        does="Kills the server when a client leaves in the middle of an answer.",
-        expected=in_(Place.REFERENCE, concurrency="one of which its client leaves"),
-        alone=True,
-    ),
-    PlantedFault(
-        id="dead-drafts-under-load",
-        does="Accepts no draft token while eight requests or more are in flight.",
-        expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="drafts are hardly ever accepted in company"),
+
+def _free(rows: Rows[RunningSequence]) -> bool:
+    """Whether no row has a grammar, which would refuse a token that is not its own and take the server down."""
+    return all(row.grammar is None for row in rows)
+
+
+@fault(
+    instead_of="settle",
+    expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="answers go wrong beside requests that sample|" + IN_COMPANY)
+    | in_(
+        Place.VLLM,
+        may=_EVERY_BATCH,
+        # Before a token is seen to be wrong, its grammar refuses it.
+        concurrency="the server answers 5xx with several requests in flight|" + IN_COMPANY,
     ),
 )
+def rows_swapped(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:  # noqa: ARG001 - a rule's signature
+    """Gives each row of a batch of greedy and sampled requests the last token of the row before."""
+    mixed = len({row.request.temperature > 0 for row in rows}) > 1 and _free(rows)
+    return replace(windows, last=np.roll(windows.last, 1)) if mixed else windows
+
+
+@fault(instead_of="settle", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY), mirrors=("NVIDIA/TensorRT-LLM#5791",))
+def padding_leaks(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:  # noqa: ARG001 - a rule's signature
+    """Gives the last row of a batch that had to be padded the token of the padding."""
+    if len(rows) == 1 or len(rows) % _PADDED == 0 or not _free(rows):
+        return windows
+    last = windows.last.copy()
+    last[-1] = 0
+    return replace(windows, last=last)
+
+
+@fault(instead_of="settle", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
+def wrong_at_three(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:  # noqa: ARG001 - a rule's signature
+    """Mixes up the last tokens of a batch of exactly three."""
+    return replace(windows, last=np.roll(windows.last, 1)) if len(rows) == _GRAPH and _free(rows) else windows
+
+
+@fault(instead_of="settle", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
+def most_accepted(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:
+    """Accepts as many draft tokens of every row as of the luckiest row of the batch."""
+    accepted = np.minimum(int(windows.accepted.max(initial=0)), draft.counts)
+    return VerifyWindows(accepted=accepted, last=windows.last) if len(rows) > 1 and _free(rows) else windows
+
+
+@fault(instead_of="settle", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
+def fewest_accepted(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:
+    """Cuts every window to the shortest of the batch and keeps the token drawn behind the longer one."""
+    accepted = np.minimum(windows.accepted, int(windows.accepted.min(initial=draft.width)))
+    return VerifyWindows(accepted=accepted, last=windows.last) if len(rows) > 1 and _free(rows) else windows
+
+
+@fault(
+    instead_of="sampling",
+    expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests that sample")
+    | in_(Place.VLLM, may=_EVERY_BATCH, concurrency="beside requests that sample|" + IN_COMPANY),
+)
+def first_temperature(rows: Rows[RunningSequence]) -> Sampling:
+    """Samples every row of a batch under the temperature of the first."""
+    return Sampling.of(rows[0].request for _ in rows)
+
+
+@fault(instead_of="sampling", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests that sample"))
+def greedy_sampled(rows: Rows[RunningSequence]) -> Sampling:
+    """Draws the tokens of greedy requests too once a sampled one is in flight."""
+    own = sampling(rows)
+    return replace(own, temperature=np.full_like(own.temperature, own.temperature.max()))
+
+
+@fault(instead_of="states", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests with penalties"))
+def penalties_for_all(rows: Rows[RunningSequence]) -> Shaping:
+    """Applies one request's penalties to the whole batch."""
+    first = next((row for row in rows if row.penalties is not None), None)
+    if first is None or first.penalties is None:
+        return states(rows)
+    vocabulary = first.penalties.vocabulary
+    return [(row.grammar, row.penalties or _penalised(row, first.request, vocabulary)) for row in rows]
+
+
+def _penalised(row: RunningSequence, request: EngineRequest, vocabulary: int) -> PenaltyState:
+    state = PenaltyState(request, vocabulary)
+    for token in row.emitted:
+        state.advance(token)
+    return state
+
+
+class _MaskOnly:
+    """A neighbour's grammar, which another row's tokens do not move."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._grammar = grammar
+
+    def mask(self) -> NDArray[np.bool_]:
+        """Return the neighbour's mask."""
+        return self._grammar.mask()
+
+    def advance(self, token: int) -> None:
+        """Stay."""
+
+    def retreat(self, count: int) -> None:
+        """Stay."""
+
+    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """Let every token pass."""
+        return tokens
+
+
+@fault(instead_of="states", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests with a grammar|" + IN_COMPANY))
+def grammar_of_neighbour(rows: Rows[RunningSequence]) -> Shaping:
+    """Masks requests without a grammar by the grammar of a neighbour."""
+    grammar = next((row.grammar for row in rows if row.grammar is not None), None)
+    if grammar is None:
+        return states(rows)
+    return [(row.grammar or _MaskOnly(grammar), row.penalties) for row in rows]
+
+
+@fault(instead_of="target", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY), mirrors=("vllm-project/vllm#14645",))
+def neighbours_target(distribution: NDArray[np.float32], logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
+    """Verifies every second row's draft against the distribution of the row before."""
+    if _masked(logits):
+        return distribution
+    lines = np.arange(len(distribution))
+    for row in range(1, len(draft.counts), 2):
+        width = min(int(draft.counts[row - 1]), int(draft.counts[row])) + 1
+        start = int(draft.starts[row])
+        lines[start : start + width] = np.arange(width) + int(draft.starts[row - 1])
+    return distribution[lines]
+
+
+def _masked(logits: NDArray[np.float32]) -> bool:
+    """Whether a grammar masks a line, as in :func:`_free`."""
+    return bool(np.isneginf(logits).any())
+
+
+@fault(instead_of="target", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
+def bonus_of_neighbour(distribution: NDArray[np.float32], logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
+    """Draws the bonus token from the distribution of the row before that gets one."""
+    if _masked(logits):
+        return distribution
+    ends = draft.starts + draft.counts
+    lines = np.arange(len(distribution))
+    lines[ends] = np.roll(ends, 1)
+    return distribution[lines]
+
+
+@fault(instead_of="drop", expected=in_(Place.REFERENCE, concurrency="when a neighbour's client leaves"))
+def wrong_after_abort(rows: Rows[RunningSequence], lengths: NDArray[np.intp]) -> None:
+    """Loses an entry of every running request's cache when a neighbour's client leaves."""
+    lengths[: len(rows)] -= 1
+
+
+@fault(instead_of="drop", expected=in_(Place.REFERENCE, concurrency="one of which its client leaves"), alone=True)
+def die_on_abort(rows: Rows[RunningSequence], lengths: NDArray[np.intp]) -> None:  # noqa: ARG001 - a rule's signature
+    """Kills the server when a client leaves in the middle of an answer."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@fault(instead_of="deal", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="drafts are hardly ever accepted in company"))
+def dead_drafts_under_load(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Accepts no draft token while eight requests or more are in flight."""
+    if len(rows) < _LARGE:
+        return uniforms
+    dealt = uniforms.copy()
+    dealt[:, :-1] = _NEVER
+    return dealt

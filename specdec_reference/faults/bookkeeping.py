@@ -2,80 +2,152 @@
 
 from __future__ import annotations
 
-from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import Place, PlantedFault, in_
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-__all__ = ["ROWS"]
+from pytest_specdec.model.workload import Family
+from specdec_reference import rules
+from specdec_reference.faults.planted import Place, fault, in_
+from specdec_reference.tokenizer import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from specdec_reference.emission import EmittedToken, TokenCounts
+    from specdec_reference.openai_request import EngineRequest
+    from specdec_reference.sequence import RunningSequence
 
 _MAY: dict[Family, str] = {
     family: "every judge looks at how answers end and at their text" for family in Family if family is not Family.INVARIANTS
 }
 _COUNTED = "usage counts other tokens than were answered"
 
-ROWS = (
-    PlantedFault(
-        id="usage-counts-rejected",
-        does="Counts rejected draft tokens among the completion tokens of its usage.",
-        expected=in_(Place.REFERENCE, may=_MAY, invariants=_COUNTED),
-    ),
-    PlantedFault(
-        id="usage-drops-last-window",
-        does="Leaves the last verify step out of the completion tokens of its usage.",
-        expected=in_(Place.REFERENCE, may=_MAY, invariants=_COUNTED),
-    ),
-    PlantedFault(
-        id="usage-forgets-prompt",
-        does="Reports 0 prompt tokens.",
-        expected=in_(Place.REFERENCE, may=_MAY, invariants="usage counts another prompt"),
-    ),
-    PlantedFault(
-        id="usage-total-with-drafts",
-        does="Counts all draft tokens in the total of its usage.",
-        expected=in_(Place.REFERENCE, may=_MAY, invariants="usage does not add up"),
-    ),
-    PlantedFault(
-        id="stop-at-limit",
-        does="Gives answers that reach max_tokens the finish_reason stop.",
-        expected=in_(Place.REFERENCE, Place.VLLM, may=_MAY, invariants="the finish_reason is wrong"),
-    ),
-    PlantedFault(
-        id="finish-missing",
-        does="Gives whole answers no finish_reason.",
-        expected=in_(Place.REFERENCE, may=_MAY, invariants="the finish_reason is wrong"),
-    ),
-    PlantedFault(
-        id="special-token-leaks",
-        does="Writes the name of an end of sequence behind every text.",
-        expected=in_(Place.REFERENCE, may=_MAY, invariants="special tokens stand in the text"),
-    ),
-    PlantedFault(
-        id="window-edge-doubled",
-        does="Gives the last character of a verify step twice.",
-        expected=in_(Place.REFERENCE, may=_MAY, invariants="the same tokens are given as another text"),
-    ),
-    PlantedFault(
-        id="window-edge-dropped",
-        does="Drops the first character of every verify step of two tokens or more.",
-        expected=in_(Place.REFERENCE, Place.VLLM, may=_MAY, invariants="the same tokens are given as another text"),
-    ),
-    PlantedFault(
-        id="window-edge-broken",
-        does="Ends a character at the end of every verify step, finished or not, and writes U+FFFD for it.",
-        expected=in_(Place.REFERENCE, may=_MAY, invariants="the text has broken characters"),
-    ),
-    PlantedFault(
-        id="ids-swapped",
-        does="Reports the second and third token of an answer in each other's place; the text is right.",
-        expected=in_(Place.REFERENCE, may=_MAY, invariants="token ids and text disagree"),
-    ),
-    PlantedFault(
-        id="counters-accept-more",
-        does="Counts one draft token for each verify step, however many were drafted, and all accepted ones.",
-        expected=in_(Place.REFERENCE, Place.VLLM, may=_MAY, invariants="the speculation counters do not add up"),
-    ),
-    PlantedFault(
-        id="counters-frozen",
-        does="Counts no draft at all in its metrics.",
-        expected=in_(Place.REFERENCE, Place.VLLM, may=_MAY, invariants="the speculation counters stand still"),
-    ),
-)
+
+@fault(instead_of="usage", expected=in_(Place.REFERENCE, may=_MAY, invariants=_COUNTED))
+def usage_counts_rejected(sequences: Sequence[RunningSequence]) -> TokenCounts:
+    """Counts rejected draft tokens among the completion tokens of its usage."""
+    counts = rules.usage(sequences)
+    rejected = sum(sum(sequence.drafted) - sum(sequence.accepted) for sequence in sequences)
+    return replace(counts, completion=counts.completion + rejected, total=counts.total + rejected)
+
+
+@fault(instead_of="usage", expected=in_(Place.REFERENCE, may=_MAY, invariants=_COUNTED))
+def usage_drops_last_window(sequences: Sequence[RunningSequence]) -> TokenCounts:
+    """Leaves the last verify step out of the completion tokens of its usage."""
+    counts = rules.usage(sequences)
+    last = sum(len(sequence.emitted) - 1 - sum(kept + 1 for kept in sequence.accepted[:-1]) for sequence in sequences if sequence.accepted)
+    return replace(counts, completion=counts.completion - last, total=counts.total - last)
+
+
+@fault(instead_of="usage", expected=in_(Place.REFERENCE, may=_MAY, invariants="usage counts another prompt"))
+def usage_forgets_prompt(sequences: Sequence[RunningSequence]) -> TokenCounts:
+    """Reports 0 prompt tokens."""
+    counts = rules.usage(sequences)
+    return replace(counts, prompt=0, total=counts.completion)
+
+
+@fault(instead_of="usage", expected=in_(Place.REFERENCE, may=_MAY, invariants="usage does not add up"))
+def usage_total_with_drafts(sequences: Sequence[RunningSequence]) -> TokenCounts:
+    """Counts all draft tokens in the total of its usage."""
+    counts = rules.usage(sequences)
+    return replace(counts, total=counts.total + sum(sum(sequence.drafted) for sequence in sequences))
+
+
+@fault(instead_of="end", expected=in_(Place.REFERENCE, Place.VLLM, may=_MAY, invariants="the finish_reason is wrong"))
+def stop_at_limit(request: EngineRequest, token: EmittedToken) -> str | None:
+    """Gives answers that reach max_tokens the finish_reason stop."""
+    return "stop" if rules.end(request, token) else None
+
+
+@fault(instead_of="finish", expected=in_(Place.REFERENCE, may=_MAY, invariants="the finish_reason is wrong"))
+def finish_missing(reason: str | None, calls: int, *, stream: bool) -> str | None:
+    """Gives whole answers no finish_reason."""
+    return rules.finish(reason, calls, stream=stream) if stream else None
+
+
+class _Named(Text):
+    """A text with the name of an end of sequence at its end."""
+
+    def end(self) -> None:
+        super().end()
+        self.whole += "<|im_end|>"
+
+
+@fault(instead_of="text", expected=in_(Place.REFERENCE, may=_MAY, invariants="special tokens stand in the text"))
+def special_token_leaks(pieces: Sequence[bytes], stops: tuple[str, ...]) -> Text:
+    """Writes the name of an end of sequence behind every text."""
+    return _Named(pieces, stops)
+
+
+class _AtEdges(Text):
+    """A text that does something else where a verify step begins and ends."""
+
+    def release(self, *, ended: bool) -> str:
+        """Take the end of a step first."""
+        self._end_step()
+        return super().release(ended=ended)
+
+    def _end_step(self) -> None:
+        """Do what is wrong."""
+
+
+class _Doubled(_AtEdges):
+    def _end_step(self) -> None:
+        self.whole += self.whole[-1:]
+
+
+class _Broken(_AtEdges):
+    def _end_step(self) -> None:
+        self.whole += "\ufffd"
+
+
+class _Dropped(_AtEdges):
+    def __init__(self, pieces: Sequence[bytes], stops: tuple[str, ...]) -> None:
+        super().__init__(pieces, stops)
+        self._begun = 0
+        self._tokens = 0
+
+    def take(self, token: int) -> None:
+        self._tokens += 1
+        super().take(token)
+
+    def _end_step(self) -> None:
+        if self._tokens > 1:
+            self.whole = self.whole[: self._begun] + self.whole[self._begun + 1 :]
+        self._begun, self._tokens = len(self.whole), 0
+
+
+@fault(instead_of="text", expected=in_(Place.REFERENCE, may=_MAY, invariants="the same tokens are given as another text"))
+def window_edge_doubled(pieces: Sequence[bytes], stops: tuple[str, ...]) -> Text:
+    """Gives the last character of a verify step twice."""
+    return _Doubled(pieces, stops)
+
+
+@fault(instead_of="text", expected=in_(Place.REFERENCE, Place.VLLM, may=_MAY, invariants="the same tokens are given as another text"))
+def window_edge_dropped(pieces: Sequence[bytes], stops: tuple[str, ...]) -> Text:
+    """Drops the first character of every verify step of two tokens or more."""
+    return _Dropped(pieces, stops)
+
+
+@fault(instead_of="text", expected=in_(Place.REFERENCE, may=_MAY, invariants="the text has broken characters"))
+def window_edge_broken(pieces: Sequence[bytes], stops: tuple[str, ...]) -> Text:
+    """Ends a character at the end of every verify step, finished or not, and writes U+FFFD for it."""
+    return _Broken(pieces, stops)
+
+
+@fault(instead_of="identify", expected=in_(Place.REFERENCE, may=_MAY, invariants="token ids and text disagree"))
+def ids_swapped(token_ids: list[int]) -> list[int]:
+    """Reports the second and third token of an answer in each other's place; the text is right."""
+    return [*token_ids[:1], *token_ids[1:3][::-1], *token_ids[3:]]
+
+
+@fault(instead_of="count", expected=in_(Place.REFERENCE, Place.VLLM, may=_MAY, invariants="the speculation counters do not add up"))
+def counters_accept_more(drafted: int, accepted: int) -> tuple[int, int]:
+    """Counts one draft token for each verify step, however many were drafted, and all accepted ones."""
+    return min(drafted, 1), accepted
+
+
+@fault(instead_of="count", expected=in_(Place.REFERENCE, Place.VLLM, may=_MAY, invariants="the speculation counters stand still"))
+def counters_frozen(drafted: int, accepted: int) -> tuple[int, int]:  # noqa: ARG001 - a rule's signature
+    """Counts no draft at all in its metrics."""
+    return 0, 0

@@ -1,4 +1,4 @@
-"""The catalogue of planted faults: the rows of every module of this package that has some, by id."""
+"""The catalogue of planted faults: those of every module of this package, by id, and the engine's rules with one of them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,34 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import EngineError
 from specdec_reference import faults
-from specdec_reference.faults.planted import Place, PlantedFault
+from specdec_reference.faults.planted import PLANTED, Place
+from specdec_reference.rules import EngineRules
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["FAULTS", "planted_in", "refuse_unknown"]
+    from specdec_reference.faults.planted import PlantedFault
 
-_MODULES = [
-    import_module(f"{faults.__name__}.{module.name}") for module in pkgutil.iter_modules(faults.__path__) if module.name != "catalogue"
-]
-FAULTS: dict[str, PlantedFault] = {row.id: row for module in _MODULES for row in getattr(module, "ROWS", ())}
-"""Every fault of a server, by id. Faults of the simulation alone follow in ``benchmarks/detection/faults.py``."""
+__all__ = ["FAULTS", "planted_in", "refuse_unknown", "rules"]
+
+for _module in pkgutil.iter_modules(faults.__path__):
+    if _module.name != "catalogue":
+        import_module(f"{faults.__name__}.{_module.name}")
+FAULTS: dict[str, PlantedFault] = {each.id: each for each in sorted(PLANTED.values(), key=lambda one: one.topic)}
+"""Every fault of a server by id, topic by topic. Faults of the simulation alone follow in ``benchmarks/detection/faults.py``."""
 
 
 def planted_in(place: Place) -> tuple[str, ...]:
     """Return the ids of the faults that can be planted in ``place``."""
     return tuple(fault.id for fault in FAULTS.values() if place in fault.expected)
+
+
+def rules(fault: str, *, speculating: bool) -> EngineRules:
+    """Return the right rules for no fault, else those with that fault. Raises what :func:`refuse_unknown` raises."""
+    if not fault:
+        return EngineRules()
+    refuse_unknown(fault, speculating=speculating)
+    return EngineRules(**FAULTS[fault].rules)
 
 
 def refuse_unknown(fault: str, *, speculating: bool) -> None:

@@ -2,51 +2,80 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import Place, PlantedFault, in_
+from specdec_reference import rules
+from specdec_reference.faults.planted import Place, fault, in_
 
-__all__ = ["ROWS"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
+    from specdec_reference.emission import EmittedToken
+    from specdec_reference.openai_request import EngineRequest
+
+_WINDOW: Final = 4
 LONG_PROMPT = {Family.LIVENESS: "One of its prompts is long."}
 
-ROWS = (
-    PlantedFault(
-        id="context-clamped",
-        does="Holds the cache length one window before the end of the context, so that the last positions come again.",
-        expected=in_(Place.REFERENCE, context="tokens near the context limit are wrong"),
-    ),
-    PlantedFault(
-        id="context-deadly",
-        does="Kills the server where a whole window no longer fits the context.",
-        expected=in_(Place.REFERENCE, context="the server dies on"),
-        alone=True,
-        mirrors=("snowflakedb/ArcticInference#60", "vllm-project/vllm#44185"),
-    ),
-    PlantedFault(
-        id="context-ends-early",
-        does="Ends answers by length where a whole window no longer fits the context.",
-        expected=in_(Place.REFERENCE, Place.VLLM, context="answers end before the context does"),
-    ),
-    PlantedFault(
-        id="context-refused",
-        does="Refuses requests that leave no room for a whole window behind their answer.",
-        expected=in_(Place.REFERENCE, context="sequences that fit the context are refused"),
-    ),
-    PlantedFault(
-        id="context-admitted",
-        does="Admits requests one token longer than the context.",
-        expected=in_(
-            Place.REFERENCE,
-            may={Family.INVARIANTS: "Its usage counts a sequence longer than the context."},
-            context="sequences beyond the context are answered",
-        ),
-    ),
-    PlantedFault(
-        id="draft-context-deadly",
-        does="Kills the server when a sequence is longer than the draft model's context.",
-        expected=in_(Place.REFERENCE, may=LONG_PROMPT, context="the server dies on"),
-        drafting={"max_model_len": 128},
-        alone=True,
-        mirrors=("vllm-project/vllm#24662", "vllm-project/vllm#48894", "NVIDIA/TensorRT-LLM#4879"),
+
+@fault(instead_of="keep", expected=in_(Place.REFERENCE, context="tokens near the context limit are wrong"))
+def context_clamped(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp], most: int) -> NDArray[np.intp]:
+    """Holds the cache length one window before the end of the context, so that the last positions come again."""
+    kept: NDArray[np.intp] = np.minimum(rules.keep(lengths, accepted, drafted, most), most - 2 * _WINDOW)
+    return kept
+
+
+@fault(
+    instead_of="shrink",
+    expected=in_(Place.REFERENCE, context="the server dies on"),
+    alone=True,
+    mirrors=("snowflakedb/ArcticInference#60", "vllm-project/vllm#44185"),
+)
+def context_deadly(drafted: NDArray[np.intp], room: NDArray[np.intp], own: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Kills the server where a whole window no longer fits the context."""
+    if (room < _WINDOW).any():
+        msg = "no room for a window"
+        raise RuntimeError(msg)
+    return rules.shrink(drafted, room, own)
+
+
+@fault(instead_of="end", expected=in_(Place.REFERENCE, Place.VLLM, context="answers end before the context does"))
+def context_ends_early(request: EngineRequest, token: EmittedToken) -> str | None:
+    """Ends answers by length where a whole window no longer fits the context."""
+    return rules.end(request, token) or ("length" if token.room < _WINDOW else None)
+
+
+@fault(instead_of="fits", expected=in_(Place.REFERENCE, context="sequences that fit the context are refused"))
+def context_refused(prompt_tokens: int, max_tokens: int, context: int) -> bool:
+    """Refuses requests that leave no room for a whole window behind their answer."""
+    return rules.fits(prompt_tokens, max_tokens + _WINDOW, context)
+
+
+@fault(
+    instead_of="fits",
+    expected=in_(
+        Place.REFERENCE,
+        may={Family.INVARIANTS: "Its usage counts a sequence longer than the context."},
+        context="sequences beyond the context are answered",
     ),
 )
+def context_admitted(prompt_tokens: int, max_tokens: int, context: int) -> bool:
+    """Admits requests one token longer than the context."""
+    return rules.fits(prompt_tokens, max_tokens - 1, context)
+
+
+@fault(
+    instead_of="shrink",
+    expected=in_(Place.REFERENCE, may=LONG_PROMPT, context="the server dies on"),
+    drafting={"max_model_len": 128},
+    alone=True,
+    mirrors=("vllm-project/vllm#24662", "vllm-project/vllm#48894", "NVIDIA/TensorRT-LLM#4879"),
+)
+def draft_context_deadly(drafted: NDArray[np.intp], room: NDArray[np.intp], own: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Kills the server when a sequence is longer than the draft model's context."""
+    if (own < 0).any():
+        msg = "beyond the positions of the draft"
+        raise RuntimeError(msg)
+    return rules.shrink(drafted, room, own)

@@ -2,74 +2,147 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import Place, PlantedFault, in_
+from specdec_reference.faults.planted import Place, fault, in_
 
-__all__ = ["ROWS"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from collections.abc import Sequence as Rows
 
+    from specdec_reference.faults.planted import Expected
+    from specdec_reference.openai_request import EngineRequest
+    from specdec_reference.rejection_sampler import DraftProposal
+    from specdec_reference.sequence import RunningSequence
+
+_LONG: Final = 400
+"""Tokens."""
+_GROWN: Final = 64
+"""Tokens of context."""
+_CROWD: Final = 4
+"""Sequences of a step, at most, for which it drafts."""
 _MAY: dict[Family, str] = {
     family: "a workload of that kind alone has nothing drafted in it" for family in Family if family is not Family.SPEED
 }
 
 
-def _off(kind: str, does: str, words: str) -> PlantedFault:
-    return PlantedFault(id=f"drafts-off-{kind}", does=does, expected=in_(Place.REFERENCE, may=_MAY, speed=words))
+def _without(rows: Rows[RunningSequence], proposal: DraftProposal, is_of_kind: Callable[[EngineRequest], bool]) -> DraftProposal:
+    """Return the drafts, none for rows of a kind."""
+    kept = np.array([not is_of_kind(row.request) for row in rows])
+    return replace(proposal, counts=proposal.counts * kept)
 
 
-ROWS = (
-    PlantedFault(
-        id="drafts-off-logprobs",
-        does="Drafts nothing for requests that report log-probabilities.",
-        expected=in_(Place.REFERENCE, may=_MAY, speed="drafting is off for requests with log-probabilities")
-        # Answers of vLLM do not tell drafts from rejected ones.
-        | in_(Place.VLLM, may=_MAY, speed="no draft is accepted for requests with log-probabilities"),
-    ),
-    _off("sampled", "Drafts nothing above temperature 0.", "drafting is off for requests above temperature 0"),
-    _off("grammar", "Drafts nothing for requests with a grammar.", "drafting is off for requests with a grammar"),
-    _off("penalties", "Drafts nothing for requests with penalties.", "drafting is off for requests with penalties"),
-    _off("unseeded", "Drafts nothing for requests that draw without a seed.", "drafting is off for requests that draw without a seed"),
-    _off("long", "Drafts nothing for prompts of more than 400 tokens.", "drafting is off for prompts of more than"),
-    PlantedFault(
-        id="dead-drafts-long",
-        does="Drafts tokens at random behind 400 tokens of context.",
-        expected=in_(Place.REFERENCE, may=_MAY, speed="no draft is accepted for prompts of more than"),
-    ),
-    PlantedFault(
-        id="dead-drafts-logprobs",
-        does="Drafts tokens at random for requests that report log-probabilities.",
-        expected=in_(Place.REFERENCE, may=_MAY, speed="no draft is accepted for requests with log-probabilities"),
-    ),
-    PlantedFault(
-        id="shorter-drafts-in-company",
-        does="Drafts one token fewer in steps of two sequences or more.",
-        expected=in_(Place.REFERENCE, may=_MAY, speed="fewer tokens are drafted for requests with more than"),
-        alone=True,
-    ),
-    PlantedFault(
-        id="worse-drafts-in-company",
-        does="Drafts one token, and anything behind it, for every row of a batch but the last.",
-        expected=in_(Place.REFERENCE, may=_MAY, speed="the drafter falls behind with more than"),
-        alone=True,
-    ),
-    PlantedFault(
-        id="dead-draft-tails",
-        does="Drafts tokens at random behind the first of every draft.",
-        expected=in_(Place.REFERENCE, may=_MAY, speed="draft tokens behind the first are never accepted"),
-    ),
-    PlantedFault(
-        id="dead-draft-tails-sampled",
-        does="Drafts tokens at random behind the first of every draft above temperature 0.",
-        expected=in_(Place.REFERENCE, may=_MAY, speed="only the first draft token is accepted for requests above temperature 0"),
-    ),
-    PlantedFault(
-        id="drafts-off-grown",
-        does="Drafts nothing beyond 64 tokens of context.",
-        expected=in_(Place.REFERENCE, may=_MAY, speed="drafting ends beyond 64 tokens of context"),
-    ),
-    PlantedFault(
-        id="drafts-off-in-company",
-        does="Drafts nothing in steps of more than four sequences.",
-        expected=in_(Place.REFERENCE, may=_MAY, speed="drafting is off for requests with more than"),
-        alone=True,
-    ),
+def _off(words: str) -> Mapping[Place, Expected]:
+    return in_(Place.REFERENCE, may=_MAY, speed=words)
+
+
+@fault(
+    instead_of="drafts",
+    expected=in_(Place.REFERENCE, may=_MAY, speed="drafting is off for requests with log-probabilities")
+    # Answers of vLLM do not tell drafts from rejected ones.
+    | in_(Place.VLLM, may=_MAY, speed="no draft is accepted for requests with log-probabilities"),
 )
+def drafts_off_logprobs(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts nothing for requests that report log-probabilities."""
+    return _without(rows, proposal, lambda request: request.logprobs is not None)
+
+
+@fault(instead_of="drafts", expected=_off("drafting is off for requests above temperature 0"))
+def drafts_off_sampled(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts nothing above temperature 0."""
+    return _without(rows, proposal, lambda request: request.temperature > 0)
+
+
+@fault(instead_of="drafts", expected=_off("drafting is off for requests with a grammar"))
+def drafts_off_grammar(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts nothing for requests with a grammar."""
+    return _without(rows, proposal, lambda request: request.grammar is not None)
+
+
+@fault(instead_of="drafts", expected=_off("drafting is off for requests with penalties"))
+def drafts_off_penalties(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts nothing for requests with penalties."""
+    return _without(rows, proposal, lambda request: request.penalised)
+
+
+@fault(instead_of="drafts", expected=_off("drafting is off for requests that draw without a seed"))
+def drafts_off_unseeded(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts nothing for requests that draw without a seed."""
+    return _without(rows, proposal, lambda request: request.temperature > 0 and request.seed is None)
+
+
+@fault(instead_of="drafts", expected=_off("drafting is off for prompts of more than"))
+def drafts_off_long(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts nothing for prompts of more than 400 tokens."""
+    return _without(rows, proposal, lambda request: len(request.prompt) > _LONG)
+
+
+def _at_random(
+    rows: Rows[RunningSequence], proposal: DraftProposal, is_dead: Callable[[RunningSequence], bool], *, first: int = 0
+) -> DraftProposal:
+    """Return the drafts with others in place of dead ones from ``first`` on; of those q is one-hot, so that what comes out is right."""
+    tokens, q = proposal.tokens.copy(), None if proposal.q is None else proposal.q.copy()
+    for slot, row in enumerate(rows):
+        if row.grammar is None and is_dead(row):
+            tokens[slot, first:] = (7 * len(row.tokens) + np.arange(first, proposal.width)) % _LONG
+            if q is not None:
+                q[slot, first:] = 0.0
+                q[slot, np.arange(first, proposal.width), tokens[slot, first:]] = 1.0
+    return replace(proposal, tokens=tokens, q=q)
+
+
+@fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed="no draft is accepted for prompts of more than"))
+def dead_drafts_long(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts tokens at random behind 400 tokens of context."""
+    return _at_random(rows, proposal, lambda row: len(row.tokens) > _LONG)
+
+
+@fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed="no draft is accepted for requests with log-probabilities"))
+def dead_drafts_logprobs(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts tokens at random for requests that report log-probabilities."""
+    return _at_random(rows, proposal, lambda row: row.request.logprobs is not None)
+
+
+@fault(
+    instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed="fewer tokens are drafted for requests with more than"), alone=True
+)
+def shorter_drafts_in_company(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts one token fewer in steps of two sequences or more."""
+    return replace(proposal, counts=np.maximum(proposal.counts - (len(rows) > 1), 0))
+
+
+@fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed="the drafter falls behind with more than"), alone=True)
+def worse_drafts_in_company(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts one token, and anything behind it, for every row of a batch but the last."""
+    return _at_random(rows, proposal, lambda row: row is not rows[-1], first=1)
+
+
+@fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed="draft tokens behind the first are never accepted"))
+def dead_draft_tails(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts tokens at random behind the first of every draft."""
+    return _at_random(rows, proposal, lambda row: True, first=1)  # noqa: ARG005 - every row
+
+
+@fault(
+    instead_of="drafts",
+    expected=in_(Place.REFERENCE, may=_MAY, speed="only the first draft token is accepted for requests above temperature 0"),
+)
+def dead_draft_tails_sampled(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts tokens at random behind the first of every draft above temperature 0."""
+    return _at_random(rows, proposal, lambda row: row.request.temperature > 0, first=1)
+
+
+@fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed="drafting ends beyond 64 tokens of context"))
+def drafts_off_grown(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts nothing beyond 64 tokens of context."""
+    return replace(proposal, counts=proposal.counts * np.array([len(row.tokens) <= _GROWN for row in rows]))
+
+
+@fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed="drafting is off for requests with more than"), alone=True)
+def drafts_off_in_company(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts nothing in steps of more than four sequences."""
+    return replace(proposal, counts=proposal.counts * (len(rows) <= _CROWD))

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import TOKENS_WRONG, Place, PlantedFault, in_
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-__all__ = ["ROWS"]
+import numpy as np
+
+from pytest_specdec.model.workload import Family
+from specdec_reference.faults.planted import TOKENS_WRONG, Place, fault, in_
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Rows
+
+    from numpy.typing import NDArray
+
+    from specdec_reference.rejection_sampler import DraftProposal
+    from specdec_reference.sequence import RunningSequence
+
 
 UNACCEPTED = "no draft token accepted"
 UNDRAFTED = "nothing drafted"
@@ -14,29 +26,52 @@ UNDRAFTED_TOO = dict.fromkeys(
     "Its requests are drafted for as badly, so that what it judges is no longer speculative.",
 )
 
-ROWS = (
-    PlantedFault(
-        id="dead-drafts",
-        does="Drafts tokens that the target does not take; the answers are right.",
-        expected=in_(Place.REFERENCE, Place.VLLM, may=UNDRAFTED_TOO, greedy=UNACCEPTED, parameters=UNACCEPTED, sampling=UNACCEPTED),
-        mirrors=("sgl-project/sglang#32440", "vllm-project/vllm#43455", "sgl-project/sglang#37736"),
-    ),
-    PlantedFault(
-        id="drafts-dead-when-sampling",
-        does="Drafts tokens that the target does not take above temperature 0; the answers are right.",
-        expected=in_(Place.REFERENCE, may=UNDRAFTED_TOO, sampling=UNACCEPTED),
-        mirrors=("jundot/omlx#3370",),
-    ),
-    PlantedFault(
-        id="no-drafts-when-sampling",
-        does="Drafts nothing above temperature 0; the answers are right.",
-        expected=in_(Place.REFERENCE, may=UNDRAFTED_TOO, sampling=UNDRAFTED),
-        mirrors=("raullenchai/Rapid-MLX#2140",),
-    ),
-    PlantedFault(
-        id="q-one-early",
-        does="Verifies each draft token by the draft's distribution of the token before it.",
-        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="acceptance leak|acceptance rule"),
-        mirrors=("huggingface/transformers#33534", "deepseek-ai/DeepSpec#31"),
-    ),
+
+def _one_hot(tokens: NDArray[np.intp], vocabulary: int) -> NDArray[np.float32]:
+    certain: NDArray[np.float32] = (tokens[..., None] == np.arange(vocabulary)).astype(np.float32)
+    return certain
+
+
+def _dead(proposal: DraftProposal, rows: NDArray[np.bool_]) -> DraftProposal:
+    """Propose other tokens, certain of them: the target accepts next to none, and answers stay right."""
+    q = proposal.q
+    if q is None:
+        return replace(proposal, tokens=np.where(rows[:, None], 0, proposal.tokens))
+    tokens = np.where(rows[:, None], q.shape[2] - 1 - proposal.tokens, proposal.tokens)
+    return replace(proposal, tokens=tokens, q=np.where(rows[:, None, None], _one_hot(tokens, q.shape[2]), q))
+
+
+@fault(
+    instead_of="drafts",
+    expected=in_(Place.REFERENCE, Place.VLLM, may=UNDRAFTED_TOO, greedy=UNACCEPTED, parameters=UNACCEPTED, sampling=UNACCEPTED),
+    mirrors=("sgl-project/sglang#32440", "vllm-project/vllm#43455", "sgl-project/sglang#37736"),
 )
+def dead_drafts(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts tokens that the target does not take; the answers are right."""
+    return _dead(proposal, np.ones(len(rows), np.bool_))
+
+
+@fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=UNDRAFTED_TOO, sampling=UNACCEPTED), mirrors=("jundot/omlx#3370",))
+def drafts_dead_when_sampling(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts tokens that the target does not take above temperature 0; the answers are right."""
+    return _dead(proposal, np.array([row.request.temperature > 0 for row in rows]))
+
+
+@fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=UNDRAFTED_TOO, sampling=UNDRAFTED), mirrors=("raullenchai/Rapid-MLX#2140",))
+def no_drafts_when_sampling(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts nothing above temperature 0; the answers are right."""
+    counts = np.where([row.request.temperature > 0 for row in rows], 0, proposal.counts)
+    width = int(counts.max(initial=0))
+    q = None if proposal.q is None else proposal.q[:, :width]
+    return replace(proposal, tokens=proposal.tokens[:, :width], counts=counts, q=q)
+
+
+@fault(
+    instead_of="drafts",
+    expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="acceptance leak|acceptance rule"),
+    mirrors=("huggingface/transformers#33534", "deepseek-ai/DeepSpec#31"),
+)
+def q_one_early(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:  # noqa: ARG001 - a rule's signature
+    """Verifies each draft token by the draft's distribution of the token before it."""
+    q = proposal.q
+    return proposal if q is None else replace(proposal, q=q[:, np.maximum(np.arange(q.shape[1]) - 1, 0)])

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import ENDS, Expected, Place, PlantedFault
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-__all__ = ["ROWS"]
+from pytest_specdec.model.workload import Family
+from specdec_reference import rules
+from specdec_reference.faults.planted import ENDS, Expected, Place, fault
+
+if TYPE_CHECKING:
+    from specdec_reference.emission import EmittedToken
+    from specdec_reference.openai_request import EngineRequest
 
 OTHERS = dict.fromkeys(set(Family) - {*ENDS}, "Its answers end there too, where they are long enough.")
 
@@ -14,27 +20,33 @@ def _everywhere(words: str) -> dict[Place, Expected]:
     return {Place.REFERENCE: Expected(red=dict.fromkeys(ENDS, words), may=OTHERS)}
 
 
-ROWS = (
-    PlantedFault(
-        id="cut-short",
-        does="Ends every answer after a tenth of its max_tokens, with finish_reason length.",
-        expected=_everywhere("answers are cut short"),
-        mirrors=("vllm-project/vllm#10442",),
-    ),
-    PlantedFault(
-        id="stop-short",
-        does="Ends every answer after a tenth of its max_tokens, with finish_reason stop.",
-        expected=_everywhere("answers are cut short"),
-    ),
-    PlantedFault(
-        id="past-the-end",
-        does="Emits an end of sequence and goes on behind it up to max_tokens.",
-        expected=_everywhere("answers go on after their end"),
-        mirrors=("huggingface/transformers#31301", "huggingface/transformers#47912"),
-    ),
-    PlantedFault(
-        id="wrong-finish",
-        does="Gives every answer the finish_reason length.",
-        expected=_everywhere("answers are cut short"),
-    ),
+@fault(instead_of="end", expected=_everywhere("answers are cut short"), mirrors=("vllm-project/vllm#10442",))
+def cut_short(request: EngineRequest, token: EmittedToken) -> str | None:
+    """Ends every answer after a tenth of its max_tokens, with finish_reason length."""
+    return rules.end(request, token) or ("length" if token.count >= _tenth(request) else None)
+
+
+@fault(instead_of="end", expected=_everywhere("answers are cut short"))
+def stop_short(request: EngineRequest, token: EmittedToken) -> str | None:
+    """Ends every answer after a tenth of its max_tokens, with finish_reason stop."""
+    return rules.end(request, token) or ("stop" if token.count >= _tenth(request) else None)
+
+
+def _tenth(request: EngineRequest) -> int:
+    return -(-request.max_tokens // 10)
+
+
+@fault(
+    instead_of="end",
+    expected=_everywhere("answers go on after their end"),
+    mirrors=("huggingface/transformers#31301", "huggingface/transformers#47912"),
 )
+def past_the_end(request: EngineRequest, token: EmittedToken) -> str | None:
+    """Emits an end of sequence and goes on behind it up to max_tokens."""
+    return rules.end(request, replace(token, eos=False))
+
+
+@fault(instead_of="end", expected=_everywhere("answers are cut short"))
+def wrong_finish(request: EngineRequest, token: EmittedToken) -> str | None:
+    """Gives every answer the finish_reason length."""
+    return "length" if rules.end(request, token) else None

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import Place, PlantedFault, in_
+from specdec_reference import rules
+from specdec_reference.faults.planted import Place, fault, in_
+from specdec_reference.grammar import GrammarKind
+from specdec_reference.reasoning import GrammarBehindReasoning
 
-__all__ = ["ROWS"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
+    from pytest_specdec.model.workload import JSON
+    from specdec_reference.emission import EmittedToken
+    from specdec_reference.grammar import Grammar, Grammars
+    from specdec_reference.openai_request import EngineRequest
+
+_EARLY: Final = 8
+"""Tokens of a document after which a fault begins."""
+_TAIL: Final = 6
+"""Tokens that follow a finished answer."""
+_LAST_GRAMMAR: list[str] = []
 SERVER_ERROR = "the server answers 5xx to a request with response_format|the server dies on"
 FORM = "the grammar is not enforced on speculated tokens"
 BEFORE = "text stands in front of the document"
@@ -22,114 +42,304 @@ ENDS = {
 }
 """What may be red beside, where a grammar is not kept."""
 
-ROWS = (
-    PlantedFault(
-        id="grammar-skipped",
-        does="Masks the last position of a verify step by the grammar, and none of the draft tokens' positions.",
-        expected={
-            **in_(
-                Place.VLLM,
-                may={Family.LIVENESS: "A token outside its grammar makes vLLM answer with a 5xx or die."},
-                structured=SERVER_ERROR,
-            ),
-            **in_(Place.REFERENCE, may=ENDS, structured=ANY),
-        },
-        mirrors=("vllm-project/vllm#27969",),
-    ),
-    PlantedFault(
-        id="grammar-bonus-unmasked",
-        does="Masks the draft tokens' positions by the grammar, and not the bonus token's.",
-        expected=in_(Place.REFERENCE, may=ENDS, structured=ANY),
-        mirrors=("NVIDIA/TensorRT-LLM#7878",),
-    ),
-    PlantedFault(
-        id="grammar-mask-late",
-        does="Uses the grammar's mask of each position of a window at the position behind it.",
-        expected=in_(Place.REFERENCE, may=ENDS, structured=ANY),
-    ),
-    PlantedFault(
-        id="grammar-not-advanced",
-        does="Advances the grammar over the last token of a window only, and not over the accepted drafts before it.",
-        expected=in_(Place.REFERENCE, may=ENDS, structured=ANY),
-        mirrors=("vllm-project/vllm#48228",),
-    ),
-    PlantedFault(
-        id="grammar-rollback-short",
-        does="Rolls the grammar back one token too few behind the verified drafts.",
-        expected=in_(Place.REFERENCE, may=ENDS, structured=ANY),
-        mirrors=("vllm-project/vllm#44006",),
-    ),
-    PlantedFault(
-        id="grammar-stuck",
-        does="Allows nothing but white space from the ninth token of a document on.",
-        expected=in_(Place.REFERENCE, may=ENDS, structured="the grammar is stuck in white space until the limit"),
-        alone=True,
-    ),
-    PlantedFault(
-        id="grammar-off-reasoning",
-        does="Drops the grammar of every request that may reason before it answers.",
-        expected=in_(Place.REFERENCE, may=ENDS, structured="the grammar is not enforced behind the reasoning"),
-        mirrors=("vllm-project/vllm#34650",),
-        reasons=True,
-    ),
-    PlantedFault(
-        id="grammar-end-missed",
-        does="Misses the end of the reasoning where it is not the last token of its window, and never enforces the grammar then.",
-        expected=in_(Place.REFERENCE, may=ENDS, structured="the grammar is not enforced behind the reasoning"),
-        mirrors=("vllm-project/vllm#36138",),
-        reasons=True,
-    ),
-    PlantedFault(
-        id="json-object-array",
-        does="Answers a request for any JSON object with an array.",
-        expected=in_(Place.REFERENCE, may=ENDS, structured="another JSON value than asked for is answered"),
-    ),
-    PlantedFault(
-        id="regex-prefix-only",
-        does="Lets any text follow what matches a regular expression.",
-        expected=in_(Place.REFERENCE, structured=BEHIND),
-    ),
-    PlantedFault(
-        id="choice-with-tail",
-        does="Lets any text follow a choice.",
-        expected=in_(Place.REFERENCE, structured=BEHIND),
-    ),
-    PlantedFault(
-        id="document-cut-off",
-        does="Ends a document after eight tokens with finish_reason stop.",
-        expected=in_(Place.REFERENCE, may=ENDS, structured="answers are cut short|" + CUT_OFF),
-        mirrors=("vllm-project/vllm#10442",),
-    ),
-    PlantedFault(
-        id="grammar-before",
-        does="Binds an answer by the grammar of the request that came before it.",
-        expected=in_(Place.REFERENCE, may=ENDS, structured="documents obey the grammar of another request"),
-    ),
-    PlantedFault(
-        id="grammar-only-streamed",
-        does="Enforces the grammar of streamed answers only.",
-        expected=in_(Place.REFERENCE, may=ENDS, structured=ANY),
-    ),
-    PlantedFault(
-        id="grammar-only-unstreamed",
-        does="Enforces the grammar only of answers that are not streamed.",
-        expected=in_(Place.REFERENCE, may=ENDS, structured=ANY),
-    ),
-    PlantedFault(
-        id="json-object-error",
-        does="Answers a request for any JSON object with a 500.",
-        expected=in_(
-            Place.REFERENCE,
-            may={Family.LIVENESS: "Its ladder asks for a JSON object too."},
-            structured="the server answers 5xx to a request with response_format",
+
+class _Forgiving:
+    """A grammar that skips tokens it would refuse, as engines do that log the refusal and go on."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self.grammar = grammar
+        self._taken: list[bool] = []
+        """Of every token, whether the grammar took it."""
+
+    def mask(self) -> NDArray[np.bool_]:
+        return self.grammar.mask()
+
+    def advance(self, token: int) -> None:
+        takes = bool(self.grammar.mask()[token])
+        self._taken.append(takes)
+        if takes:
+            self.grammar.advance(token)
+
+    def retreat(self, count: int) -> None:
+        back = self._taken[len(self._taken) - count :]
+        del self._taken[len(self._taken) - count :]
+        self.grammar.retreat(sum(back))
+
+    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        return self.grammar.allowed(tokens)
+
+
+def _forgiving(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - a rule's signature
+    return _Forgiving(grammar)
+
+
+@fault(
+    instead_of="mask",
+    beside={"constrain": _forgiving},
+    expected={
+        **in_(
+            Place.VLLM,
+            may={Family.LIVENESS: "A token outside its grammar makes vLLM answer with a 5xx or die."},
+            structured=SERVER_ERROR,
         ),
-        mirrors=("NVIDIA/TensorRT-LLM#7878",),
-        alone=True,
-    ),
-    PlantedFault(
-        id="die-on-bad-grammar",
-        does="Kills the server when a grammar cannot be compiled.",
-        expected=in_(Place.REFERENCE, structured="the server dies on a request with structured_outputs"),
-        alone=True,
-    ),
+        **in_(Place.REFERENCE, may=ENDS, structured=ANY),
+    },
+    mirrors=("vllm-project/vllm#27969",),
 )
+def grammar_skipped(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Masks the last position of a verify step by the grammar, and none of the draft tokens' positions."""
+    masks[:-1] = True
+    return masks
+
+
+@fault(
+    instead_of="mask",
+    beside={"constrain": _forgiving},
+    expected=in_(Place.REFERENCE, may=ENDS, structured=ANY),
+    mirrors=("NVIDIA/TensorRT-LLM#7878",),
+)
+def grammar_bonus_unmasked(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Masks the draft tokens' positions by the grammar, and not the bonus token's."""
+    if len(masks) > 1:
+        masks[-1] = True
+    return masks
+
+
+@fault(instead_of="mask", beside={"constrain": _forgiving}, expected=in_(Place.REFERENCE, may=ENDS, structured=ANY))
+def grammar_mask_late(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Uses the grammar's mask of each position of a window at the position behind it."""
+    return np.concatenate([masks[:1], masks[:-1]])
+
+
+class _Windowed(_Forgiving):
+    """A grammar that gets the emitted tokens of a step together; looks ahead are taken and taken back as ever."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        super().__init__(grammar)
+        self._looking = False
+        self._window: list[int] = []
+
+    def mask(self) -> NDArray[np.bool_]:
+        self._settle()
+        self._looking = True
+        return super().mask()
+
+    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        self._settle()
+        return super().allowed(tokens)
+
+    def advance(self, token: int) -> None:
+        # A step ahead asks for the mask before each token; the tokens of a window come without.
+        if self._looking:
+            super().advance(token)
+        else:
+            self._window.append(token)
+        self._looking = False
+
+    def retreat(self, count: int) -> None:
+        self._looking = False
+        super().retreat(count)
+
+    def _settle(self) -> None:
+        window, self._window = self._window, []
+        for token in self.noticed(window):
+            super().advance(token)
+
+    def noticed(self, window: list[int]) -> list[int]:
+        """Return the tokens of a window that the grammar is told."""
+        return window
+
+
+class _LastOnly(_Windowed):
+    def noticed(self, window: list[int]) -> list[int]:
+        return window[-1:]
+
+
+@fault(instead_of="constrain", expected=in_(Place.REFERENCE, may=ENDS, structured=ANY), mirrors=("vllm-project/vllm#48228",))
+def grammar_not_advanced(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - a rule's signature
+    """Advances the grammar over the last token of a window only, and not over the accepted drafts before it."""
+    return _LastOnly(grammar)
+
+
+class _RollsBackShort(_Forgiving):
+    def retreat(self, count: int) -> None:
+        super().retreat(max(0, count - 1))
+
+
+@fault(instead_of="constrain", expected=in_(Place.REFERENCE, may=ENDS, structured=ANY), mirrors=("vllm-project/vllm#44006",))
+def grammar_rollback_short(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - a rule's signature
+    """Rolls the grammar back one token too few behind the verified drafts."""
+    return _RollsBackShort(grammar)
+
+
+class _ThenAnother(_Forgiving):
+    """A grammar that gives way to another one after some tokens."""
+
+    def __init__(self, grammar: Grammar, after: int, other: Grammar) -> None:
+        super().__init__(grammar)
+        self._after = after
+        self._other = _Forgiving(other)
+
+    def mask(self) -> NDArray[np.bool_]:
+        return self._other.mask() if len(self._taken) >= self._after else super().mask()
+
+    def advance(self, token: int) -> None:
+        if len(self._taken) >= self._after:
+            self._other.advance(token)
+            self._taken.append(False)
+        else:
+            super().advance(token)
+
+    def retreat(self, count: int) -> None:
+        self._other.retreat(min(count, max(0, len(self._taken) - self._after)))
+        super().retreat(count)
+
+    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002 - nothing is proposed
+        return ()
+
+
+@fault(
+    instead_of="constrain",
+    expected=in_(Place.REFERENCE, may=ENDS, structured="the grammar is stuck in white space until the limit"),
+    alone=True,
+)
+def grammar_stuck(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - a rule's signature
+    """Allows nothing but white space from the ninth token of a document on."""
+    return _ThenAnother(grammar, _EARLY, grammars.start(grammars.compiled(GrammarKind.REGEX, " {6000}")))
+
+
+@fault(
+    instead_of="constrain",
+    expected=in_(Place.REFERENCE, may=ENDS, structured="the grammar is not enforced behind the reasoning"),
+    mirrors=("vllm-project/vllm#34650",),
+    reasons=True,
+)
+def grammar_off_reasoning(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar | None:  # noqa: ARG001 - as above
+    """Drops the grammar of every request that may reason before it answers."""
+    return None if isinstance(grammar, GrammarBehindReasoning) else grammar
+
+
+class _MissesTheEnd(_Windowed):
+    def noticed(self, window: list[int]) -> list[int]:
+        reasoning = int((~self.grammar.mask()).sum()) <= _TAIL  # nothing is forbidden but the ends of sequence
+        return window[-1:] if reasoning else window
+
+
+@fault(
+    instead_of="constrain",
+    expected=in_(Place.REFERENCE, may=ENDS, structured="the grammar is not enforced behind the reasoning"),
+    mirrors=("vllm-project/vllm#36138",),
+    reasons=True,
+)
+def grammar_end_missed(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - as above
+    """Misses the end of the reasoning where it is not the last token of its window, and never enforces the grammar then."""
+    return _MissesTheEnd(grammar) if isinstance(grammar, GrammarBehindReasoning) else grammar
+
+
+@fault(instead_of="constrain", expected=in_(Place.REFERENCE, may=ENDS, structured="another JSON value than asked for is answered"))
+def json_object_array(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:
+    """Answers a request for any JSON object with an array."""
+    if not _any_object(request):
+        return grammar
+    array: dict[str, JSON] = {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 9}
+    return grammars.start(grammars.compiled(GrammarKind.JSON, array))
+
+
+def _any_object(request: EngineRequest) -> bool:
+    grammar = request.grammar or ""
+    return "json_schema" in grammar and "properties" not in grammar and '"object"' in grammar
+
+
+class _WithTail(_Forgiving):
+    """A grammar behind whose end more must come."""
+
+    def __init__(self, grammar: Grammar, eos_ids: tuple[int, ...]) -> None:
+        super().__init__(grammar)
+        self._eos_ids = list(eos_ids)
+        self._left = _TAIL
+        self._began: int | None = None
+
+    def mask(self) -> NDArray[np.bool_]:
+        own = super().mask()
+        if self._began is None and own[self._eos_ids].any():
+            self._began = len(self._taken)
+        if self._began is None or len(self._taken) >= self._began + _TAIL:
+            return own
+        more = np.ones_like(own)
+        more[self._eos_ids] = False
+        return more
+
+    def retreat(self, count: int) -> None:
+        super().retreat(count)
+        if self._began is not None and len(self._taken) < self._began:
+            self._began = None
+
+    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        return () if self._began is not None else super().allowed(tokens)
+
+
+@fault(instead_of="constrain", expected=in_(Place.REFERENCE, structured=BEHIND))
+def regex_prefix_only(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:
+    """Lets any text follow what matches a regular expression."""
+    return _WithTail(grammar, grammars.eos_ids) if '"regex"' in (request.grammar or "") else grammar
+
+
+@fault(instead_of="constrain", expected=in_(Place.REFERENCE, structured=BEHIND))
+def choice_with_tail(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:
+    """Lets any text follow a choice."""
+    return _WithTail(grammar, grammars.eos_ids) if (request.grammar or "").startswith('start: "') else grammar
+
+
+@fault(
+    instead_of="end",
+    expected=in_(Place.REFERENCE, may=ENDS, structured="answers are cut short|" + CUT_OFF),
+    mirrors=("vllm-project/vllm#10442",),
+)
+def document_cut_off(request: EngineRequest, token: EmittedToken) -> str | None:
+    """Ends a document after eight tokens with finish_reason stop."""
+    return rules.end(request, token) or ("stop" if request.grammar is not None and token.count >= _EARLY else None)
+
+
+@fault(instead_of="constrain", expected=in_(Place.REFERENCE, may=ENDS, structured="documents obey the grammar of another request"))
+def grammar_before(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:
+    """Binds an answer by the grammar of the request that came before it."""
+    own, before = request.grammar or "", _LAST_GRAMMAR[-1:]
+    _LAST_GRAMMAR[:] = [own]
+    return grammars.start(before[0]) if before and before[0] != own and not isinstance(grammar, GrammarBehindReasoning) else grammar
+
+
+@fault(instead_of="constrain", expected=in_(Place.REFERENCE, may=ENDS, structured=ANY))
+def grammar_only_streamed(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar | None:  # noqa: ARG001 - as above
+    """Enforces the grammar of streamed answers only."""
+    return grammar if request.stream else None
+
+
+@fault(instead_of="constrain", expected=in_(Place.REFERENCE, may=ENDS, structured=ANY))
+def grammar_only_unstreamed(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar | None:  # noqa: ARG001 - as above
+    """Enforces the grammar only of answers that are not streamed."""
+    return None if request.stream else grammar
+
+
+@fault(
+    instead_of="admit",
+    expected=in_(
+        Place.REFERENCE,
+        may={Family.LIVENESS: "Its ladder asks for a JSON object too."},
+        structured="the server answers 5xx to a request with response_format",
+    ),
+    mirrors=("NVIDIA/TensorRT-LLM#7878",),
+    alone=True,
+)
+def json_object_error(request: EngineRequest) -> None:
+    """Answers a request for any JSON object with a 500."""
+    if request.grammar is not None and _any_object(request):
+        msg = "Request.__init__() got an unexpected keyword argument"
+        raise RuntimeError(msg)
+
+
+@fault(
+    instead_of="uncompiled", expected=in_(Place.REFERENCE, structured="the server dies on a request with structured_outputs"), alone=True
+)
+def die_on_bad_grammar(reason: str) -> None:  # noqa: ARG001 - a rule's signature
+    """Kills the server when a grammar cannot be compiled."""
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
-from specdec_reference.faults.planted import Place, PlantedFault, in_
+import threading
+from typing import TYPE_CHECKING, Final
 
-__all__ = ["ROWS"]
+from specdec_reference.faults.planted import Place, fault, in_
 
-ROWS = (
-    PlantedFault(
-        id="hang-on-logprobs",
-        does="Never answers a request for log-probabilities, nor any behind it.",
-        expected=in_(Place.REFERENCE, liveness="hangs on request", concurrency="hangs on request"),
-        alone=True,
-        mirrors=("NVIDIA/TensorRT-LLM#18401",),
-    ),
-    PlantedFault(
-        id="hang-in-company",
-        does="Never answers again once six requests are in flight.",
-        expected=in_(Place.REFERENCE, concurrency="hangs with several requests in flight"),
-        alone=True,
-        mirrors=("NVIDIA/TensorRT-LLM#3499", "InternLM/lmdeploy#4883"),
-    ),
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Rows
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from specdec_reference.sequence import RunningSequence
+
+_IN_COMPANY: Final = 6
+"""Sequences of one step."""
+
+
+@fault(
+    instead_of="deal",
+    expected=in_(Place.REFERENCE, liveness="hangs on request", concurrency="hangs on request"),
+    alone=True,
+    mirrors=("NVIDIA/TensorRT-LLM#18401",),
 )
+def hang_on_logprobs(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Never answers a request for log-probabilities, nor any behind it."""
+    if any(row.request.logprobs is not None for row in rows):
+        threading.Event().wait()
+    return uniforms
+
+
+@fault(
+    instead_of="deal",
+    expected=in_(Place.REFERENCE, concurrency="hangs with several requests in flight"),
+    alone=True,
+    mirrors=("NVIDIA/TensorRT-LLM#3499", "InternLM/lmdeploy#4883"),
+)
+def hang_in_company(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Never answers again once six requests are in flight."""
+    if len(rows) >= _IN_COMPANY:
+        threading.Event().wait()
+    return uniforms

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import Place, PlantedFault, in_
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
-__all__ = ["ROWS"]
+from pytest_specdec.model.workload import Family
+from specdec_reference import rules
+from specdec_reference.emission import StopMatch
+from specdec_reference.faults.planted import Place, fault, in_
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from pytest_specdec.model.workload import JSON
+    from specdec_reference.emission import EmittedToken, StreamState, WrittenText
+    from specdec_reference.openai_request import EngineRequest
+    from specdec_reference.sequence import Delta
 
 OTHERS = [family for family in Family if family not in {Family.LENGTHS, Family.SPEED}]
 EVERYWHERE: dict[Family, str] = dict.fromkeys(OTHERS, "Every family sees how its own answers end.")
@@ -13,110 +27,158 @@ LIVE: dict[Family, str] = dict.fromkeys(
     (Family.LIVENESS, Family.INVARIANTS, Family.PARAMETERS), "Some of its requests have a stop string, or ignore the end of sequence."
 )
 
-ROWS = (
-    PlantedFault(
-        id="stop-missed-mid-window",
-        does="Looks for a stop string at the last token of a window only.",
-        expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="a stop string inside a window is missed"),
-        mirrors=("sgl-project/sglang#23802", "openvinotoolkit/openvino.genai#1719"),
-    ),
-    PlantedFault(
-        id="stop-split-missed",
-        does="Looks for a stop string in each window alone, so that one over two windows is missed.",
-        expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="a stop string over two windows is missed"),
-    ),
-    PlantedFault(
-        id="limit-before-stop",
-        does="Looks for no stop string in a window that reaches max_tokens.",
-        expected=in_(Place.REFERENCE, may=LIVE, lengths="the limit goes before a stop in the same window"),
-        mirrors=("sgl-project/sglang#31599",),
-    ),
-    PlantedFault(
-        id="stop-not-cut",
-        does="Leaves the stop string at the end of the text.",
-        expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="the stop string stays in the text"),
-    ),
-    PlantedFault(
-        id="stop-cut-early",
-        does="Cuts the text one character before the stop string.",
-        expected=in_(Place.REFERENCE, may=LIVE, lengths="the stop string is cut from the wrong place"),
-    ),
-    PlantedFault(
-        id="text-behind-stop",
-        does="Hands out a whole window whose text has a stop string, and stops behind it.",
-        expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="what stands behind the stop is delivered too"),
-        mirrors=("openvinotoolkit/openvino.genai#1951",),
-    ),
-    PlantedFault(
-        id="include-stop-ignored",
-        does="Cuts the stop string off also where include_stop_str_in_output asks for it.",
-        expected=in_(Place.REFERENCE, may=LIVE, lengths="include_stop_str_in_output is ignored"),
-    ),
-    PlantedFault(
-        id="stop-said-length",
-        does="Gives the finish_reason length to an answer that a stop string ended.",
-        expected=in_(Place.REFERENCE, may=LIVE, lengths="finish_reason says length for a stop"),
-    ),
-    PlantedFault(
-        id="stop-ids-at-last-only",
-        does="Looks for stop_token_ids at the last token of a window only.",
-        expected=in_(Place.REFERENCE, Place.VLLM, lengths="a stop token inside a window is ignored"),
-    ),
-    PlantedFault(
-        id="stop-ids-ignored",
-        does="Stops at none of the stop_token_ids.",
-        expected=in_(Place.REFERENCE, lengths="a stop token inside a window is ignored"),
-    ),
-    PlantedFault(
-        id="end-missed-mid-window",
-        does="Looks for an end of sequence at the last token of a window only.",
-        expected=in_(Place.REFERENCE, Place.VLLM, may=EVERYWHERE, lengths="an end of sequence inside a window is ignored"),
-        mirrors=("huggingface/transformers#31301", "huggingface/transformers#47912"),
-    ),
-    PlantedFault(
-        id="ignore-eos-dropped",
-        does="Ends an answer at an accepted draft token that is an end of sequence, whatever ignore_eos says.",
-        expected=in_(Place.REFERENCE, may=LIVE, lengths="an end of sequence ends an answer despite ignore_eos"),
-    ),
-    PlantedFault(
-        id="min-tokens-in-steps",
-        does="Counts min_tokens in verify steps.",
-        expected=in_(Place.REFERENCE, lengths="min_tokens is counted in steps"),
-    ),
-    PlantedFault(
-        id="min-tokens-at-bonus",
-        does="Keeps ends of sequence from the last position of a window only until min_tokens is reached.",
-        expected=in_(
-            Place.REFERENCE,
-            Place.VLLM,
-            may={Family.INVARIANTS: "It knows the limits that requests ask for."},
-            lengths="min_tokens is not reached",
-        ),
-    ),
-    PlantedFault(
-        id="limit-overrun",
-        does="Hands out the whole window in which max_tokens is reached.",
-        expected=in_(Place.REFERENCE, Place.VLLM, may=EVERYWHERE, lengths="max_tokens is overrun by part of a window"),
-    ),
-    PlantedFault(
-        id="limit-undershot",
-        does="Ends an answer by length where another window as long as the last no longer fits.",
-        expected=in_(Place.REFERENCE, Place.VLLM, may=EVERYWHERE, lengths="max_tokens is undershot by part of a window"),
-    ),
-    PlantedFault(
-        id="stop-reason-lost",
-        does="Names no stop_reason in the stream of an answer that ends within a window.",
-        expected=in_(Place.REFERENCE, lengths="stop_reason is missing"),
-    ),
-    PlantedFault(
-        id="stop-reason-first-id",
-        does="Names the lowest of the stop_token_ids as the stop_reason of a stream, whichever ended the answer.",
-        expected=in_(Place.REFERENCE, lengths="stop_reason names another stop than the one that ended the answer"),
-    ),
-    PlantedFault(
-        id="usage-counts-discarded",
-        does="Counts in the usage the accepted tokens that the end of the answer discarded.",
-        expected=in_(Place.REFERENCE, may=EVERYWHERE, lengths="usage counts tokens that were not answered"),
-        mirrors=("ikawrakow/ik_llama.cpp#2358",),
+
+@fault(
+    instead_of="match",
+    expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="a stop string inside a window is missed"),
+    mirrors=("sgl-project/sglang#23802", "openvinotoolkit/openvino.genai#1719"),
+)
+def stop_missed_mid_window(request: EngineRequest, written: WrittenText, token: EmittedToken) -> StopMatch | None:
+    """Looks for a stop string at the last token of a window only."""
+    return rules.match(request, written, token) if token.last else None
+
+
+@fault(instead_of="match", expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="a stop string over two windows is missed"))
+def stop_split_missed(request: EngineRequest, written: WrittenText, token: EmittedToken) -> StopMatch | None:
+    """Looks for a stop string in each window alone, so that one over two windows is missed."""
+    found = rules.match(request, written, token)
+    return found if found is not None and found.at >= written.before_window else None
+
+
+@fault(
+    instead_of="match",
+    expected=in_(Place.REFERENCE, may=LIVE, lengths="the limit goes before a stop in the same window"),
+    mirrors=("sgl-project/sglang#31599",),
+)
+def limit_before_stop(request: EngineRequest, written: WrittenText, token: EmittedToken) -> StopMatch | None:
+    """Looks for no stop string in a window that reaches max_tokens."""
+    behind = token.of - 1 - token.at
+    return None if token.count + behind >= request.max_tokens else rules.match(request, written, token)
+
+
+@fault(instead_of="cut", expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="the stop string stays in the text"))
+def stop_not_cut(request: EngineRequest, found: StopMatch) -> int:  # noqa: ARG001 - a rule's signature
+    """Leaves the stop string at the end of the text."""
+    return found.at + len(found.stop)
+
+
+@fault(instead_of="cut", expected=in_(Place.REFERENCE, may=LIVE, lengths="the stop string is cut from the wrong place"))
+def stop_cut_early(request: EngineRequest, found: StopMatch) -> int:
+    """Cuts the text one character before the stop string."""
+    return max(0, rules.cut(request, found) - 1)
+
+
+@fault(
+    instead_of="match",
+    expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="what stands behind the stop is delivered too"),
+    mirrors=("openvinotoolkit/openvino.genai#1951",),
+)
+def text_behind_stop(request: EngineRequest, written: WrittenText, token: EmittedToken) -> StopMatch | None:
+    """Hands out a whole window whose text has a stop string, and stops behind it."""
+    window = replace(written, before_token=written.before_window)
+    found = rules.match(request, window, token) if token.last else None
+    return found and StopMatch(stop=found.stop, at=len(written.text))
+
+
+@fault(instead_of="cut", expected=in_(Place.REFERENCE, may=LIVE, lengths="include_stop_str_in_output is ignored"))
+def include_stop_ignored(request: EngineRequest, found: StopMatch) -> int:  # noqa: ARG001 - a rule's signature
+    """Cuts the stop string off also where include_stop_str_in_output asks for it."""
+    return found.at
+
+
+@fault(instead_of="match", expected=in_(Place.REFERENCE, may=LIVE, lengths="finish_reason says length for a stop"))
+def stop_said_length(request: EngineRequest, written: WrittenText, token: EmittedToken) -> StopMatch | None:
+    """Gives the finish_reason length to an answer that a stop string ended."""
+    found = rules.match(request, written, token)
+    return found and replace(found, finish_reason="length")
+
+
+@fault(instead_of="end", expected=in_(Place.REFERENCE, Place.VLLM, lengths="a stop token inside a window is ignored"))
+def stop_ids_at_last_only(request: EngineRequest, token: EmittedToken) -> str | None:
+    """Looks for stop_token_ids at the last token of a window only."""
+    return rules.end(request, replace(token, stop_id=token.stop_id and token.last))
+
+
+@fault(instead_of="end", expected=in_(Place.REFERENCE, lengths="a stop token inside a window is ignored"))
+def stop_ids_ignored(request: EngineRequest, token: EmittedToken) -> str | None:
+    """Stops at none of the stop_token_ids."""
+    return rules.end(request, replace(token, stop_id=False))
+
+
+@fault(
+    instead_of="end",
+    expected=in_(Place.REFERENCE, Place.VLLM, may=EVERYWHERE, lengths="an end of sequence inside a window is ignored"),
+    mirrors=("huggingface/transformers#31301", "huggingface/transformers#47912"),
+)
+def end_missed_mid_window(request: EngineRequest, token: EmittedToken) -> str | None:
+    """Looks for an end of sequence at the last token of a window only."""
+    return rules.end(request, replace(token, eos=token.eos and token.last))
+
+
+@fault(instead_of="end", expected=in_(Place.REFERENCE, may=LIVE, lengths="an end of sequence ends an answer despite ignore_eos"))
+def ignore_eos_dropped(request: EngineRequest, token: EmittedToken) -> str | None:
+    """Ends an answer at an accepted draft token that is an end of sequence, whatever ignore_eos says."""
+    return "stop" if token.eos and not token.last else rules.end(request, token)
+
+
+@fault(instead_of="held_back", expected=in_(Place.REFERENCE, lengths="min_tokens is counted in steps"))
+def min_tokens_in_steps(request: EngineRequest, emitted: int, steps: int) -> int:  # noqa: ARG001 - a rule's signature
+    """Counts min_tokens in verify steps."""
+    return max(0, request.min_tokens - steps)
+
+
+@fault(
+    instead_of="forbid",
+    expected=in_(
+        Place.REFERENCE,
+        Place.VLLM,
+        may={Family.INVARIANTS: "It knows the limits that requests ask for."},
+        lengths="min_tokens is not reached",
     ),
 )
+def min_tokens_at_bonus(logits: NDArray[np.float32], ids: Sequence[int], held: int) -> None:
+    """Keeps ends of sequence from the last position of a window only until min_tokens is reached."""
+    if held >= len(logits):
+        rules.forbid(logits[-1:], ids, 1)
+
+
+@fault(instead_of="behind", expected=in_(Place.REFERENCE, Place.VLLM, may=EVERYWHERE, lengths="max_tokens is overrun by part of a window"))
+def limit_overrun(finish_reason: str | None, left: int) -> int:
+    """Hands out the whole window in which max_tokens is reached."""
+    return left if finish_reason == "length" else 0
+
+
+@fault(instead_of="end", expected=in_(Place.REFERENCE, Place.VLLM, may=EVERYWHERE, lengths="max_tokens is undershot by part of a window"))
+def limit_undershot(request: EngineRequest, token: EmittedToken) -> str | None:
+    """Ends an answer by length where another window as long as the last no longer fits."""
+    full = token.last and token.count + token.of > request.max_tokens
+    return rules.end(request, token) or ("length" if full else None)
+
+
+@fault(instead_of="send", expected=in_(Place.REFERENCE, lengths="stop_reason is missing"))
+def stop_reason_lost(chunk: dict[str, JSON], delta: Delta, state: StreamState) -> list[dict[str, JSON]]:
+    """Names no stop_reason in the stream of an answer that ends within a window."""
+    lost = len(delta.tokens) > 1 and delta.stop_reason is not None
+    return rules.send(_stopped_by(chunk, None) if lost else chunk, delta, state)
+
+
+@fault(instead_of="send", expected=in_(Place.REFERENCE, lengths="stop_reason names another stop than the one that ended the answer"))
+def stop_reason_first_id(chunk: dict[str, JSON], delta: Delta, state: StreamState) -> list[dict[str, JSON]]:
+    """Names the lowest of the stop_token_ids as the stop_reason of a stream, whichever ended the answer."""
+    by_id = isinstance(delta.stop_reason, int)
+    return rules.send(_stopped_by(chunk, min(delta.sequence.request.stop_ids)) if by_id else chunk, delta, state)
+
+
+def _stopped_by(chunk: dict[str, JSON], stop: int | None) -> dict[str, JSON]:
+    (choice,) = cast("list[dict[str, JSON]]", chunk["choices"])
+    return chunk | {"choices": [choice | {"stop_reason": stop}]}
+
+
+@fault(
+    instead_of="completion_tokens",
+    expected=in_(Place.REFERENCE, may=EVERYWHERE, lengths="usage counts tokens that were not answered"),
+    mirrors=("ikawrakow/ik_llama.cpp#2358",),
+)
+def usage_counts_discarded(emitted: int, discarded: int) -> int:
+    """Counts in the usage the accepted tokens that the end of the answer discarded."""
+    return emitted + discarded

@@ -2,115 +2,178 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import Place, PlantedFault, in_
+from specdec_reference.faults.planted import Place, fault, in_
 
-__all__ = ["ROWS"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
+    from specdec_reference.openai_request import EngineRequest
+    from specdec_reference.openai_response import Entry
+    from specdec_reference.rejection_sampler import DraftProposal
+
+_NO_MASS: Final = 1e-30
+"""Stands for a probability of 0, of which JSON has no logarithm."""
+_WARM: Final = 0.8
+_BLOCK: Final = 16
 OFF = "reported log-probabilities are not the baseline's|reported log-probabilities or verifier numerics"
 SHIFTED = "reported log-probabilities are those of a neighbouring token"
 
-ROWS = (
-    PlantedFault(
-        id="report-draft-logprobs",
-        does="Reports the draft model's log-probability of an accepted token; the tokens themselves are right.",
-        expected=in_(Place.REFERENCE, logprobs="reported log-probabilities of accepted draft tokens"),
-    ),
-    PlantedFault(
-        id="report-warm-logprobs",
-        does="Reports log-probabilities after a temperature of 0.8, where the baseline reports those before.",
-        expected=in_(Place.REFERENCE, Place.VLLM, logprobs=OFF),
-    ),
-    PlantedFault(
-        id="logprobs-zero",
-        does="Reports a log-probability of 0 for every token of a verify step.",
-        expected=in_(Place.REFERENCE, logprobs="reported log-probabilities are zero"),
-        mirrors=("ggml-org/llama.cpp#27972", "vllm-project/vllm#17876"),
-    ),
-    PlantedFault(
-        id="logprobs-first-only",
-        does="Reports the log-probability of a window's first token, and 0 for those behind it.",
-        expected=in_(Place.REFERENCE, logprobs="reported log-probabilities are zero|listed with another value|" + OFF),
-        mirrors=("ggml-org/llama.cpp#27972",),
-    ),
-    PlantedFault(
-        id="logprobs-constant",
-        does="Reports a log-probability of -1 for every token of a verify step.",
-        expected=in_(Place.REFERENCE, logprobs="reported log-probabilities are one constant"),
-    ),
-    PlantedFault(
-        id="logprobs-none-accepted",
-        does="Reports null for accepted draft tokens.",
-        expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing"),
-        mirrors=("Pushkinist/rMLX#542",),
-    ),
-    PlantedFault(
-        id="logprobs-last-only",
-        does="Reports the log-probability of a window's last token only.",
-        expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing for some tokens"),
-    ),
-    PlantedFault(
-        id="logprobs-shifted",
-        does="Reports each token of a window with the log-probability of the one before it.",
-        expected=in_(Place.REFERENCE, logprobs="listed with another value|" + SHIFTED),
-    ),
-    PlantedFault(
-        id="logprobs-not-streamed",
-        does="Reports no log-probabilities in streams.",
-        expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing"),
-    ),
-    PlantedFault(
-        id="top-logprobs-fewer",
-        does="Lists one most probable token fewer than asked for.",
-        expected=in_(Place.REFERENCE, logprobs="fewer most probable tokens are listed than asked for"),
-    ),
-    PlantedFault(
-        id="top-logprobs-unsorted",
-        does="Lists the most probable tokens backwards.",
-        expected=in_(Place.REFERENCE, logprobs="the most probable tokens are listed out of order"),
-    ),
-    PlantedFault(
-        id="top-logprobs-of-next",
-        does="Lists with each token of a window the most probable tokens of the position behind it.",
-        expected=in_(Place.REFERENCE, logprobs="the emitted token is missing from the most probable ones or listed with another value"),
-    ),
-    PlantedFault(
-        id="prompt-logprobs-shifted",
-        does="Reports each token of a prompt under the distribution one position early.",
-        expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's"),
-    ),
-    PlantedFault(
-        id="prompt-logprobs-blocks",
-        does="Reports noise for the last 16 tokens of prompts whose length is a multiple of 16.",
-        expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's"),
-        mirrors=("vllm-project/vllm#53488",),
-    ),
-    PlantedFault(
-        id="echo-torn",
-        does="Drops the first character of echoed prompts.",
-        expected=in_(Place.REFERENCE, logprobs="the text does not begin with the prompt that is echoed"),
-    ),
-    PlantedFault(
-        id="echo-lists-short",
-        does="Lists no log-probability of the last token of an echoed prompt.",
-        expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing for some tokens"),
-    ),
-    PlantedFault(
-        id="echo-logprobs-shifted",
-        does="Lists each token of an echoed prompt with the log-probability of the one before it.",
-        expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's|" + SHIFTED),
-    ),
-    PlantedFault(
-        id="logprobs-fail",
-        does="Answers every request for log-probabilities with a 500.",
-        expected=in_(
-            Place.REFERENCE,
-            may=dict.fromkeys(
-                (Family.LIVENESS, Family.CONCURRENCY, Family.SPEED, Family.INVARIANTS), "They ask for log-probabilities too."
-            ),
-            logprobs="the server answers 5xx to a request with logprobs",
-        ),
-        alone=True,
-        mirrors=("vllm-project/vllm#6967",),
-    ),
+
+@fault(instead_of="report", expected=in_(Place.REFERENCE, logprobs="reported log-probabilities of accepted draft tokens"))
+def report_draft_logprobs(logits: NDArray[np.float32], draft: DraftProposal, row: int) -> NDArray[np.float32]:
+    """Reports the draft model's log-probability of an accepted token; the tokens themselves are right."""
+    accepted = np.arange(len(logits) - 1)
+    reported = logits.copy()
+    reported[accepted] = np.log(np.maximum(draft.distribution(np.full(len(accepted), row), accepted, logits.shape[1]), _NO_MASS))
+    return reported
+
+
+@fault(instead_of="report", expected=in_(Place.REFERENCE, Place.VLLM, logprobs=OFF))
+def report_warm_logprobs(logits: NDArray[np.float32], draft: DraftProposal, row: int) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
+    """Reports log-probabilities after a temperature of 0.8, where the baseline reports those before."""
+    return logits / np.float32(_WARM)
+
+
+@fault(
+    instead_of="list_entries",
+    expected=in_(Place.REFERENCE, logprobs="reported log-probabilities are zero"),
+    mirrors=("ggml-org/llama.cpp#27972", "vllm-project/vllm#17876"),
 )
+def logprobs_zero(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
+    """Reports a log-probability of 0 for every token of a verify step."""
+    return [replace(entry, logprob=0.0) for entry in entries]
+
+
+@fault(
+    instead_of="list_entries",
+    expected=in_(Place.REFERENCE, logprobs="reported log-probabilities are zero|listed with another value|" + OFF),
+    mirrors=("ggml-org/llama.cpp#27972",),
+)
+def logprobs_first_only(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
+    """Reports the log-probability of a window's first token, and 0 for those behind it."""
+    return [*entries[:1], *(replace(entry, logprob=0.0) for entry in entries[1:])]
+
+
+@fault(instead_of="list_entries", expected=in_(Place.REFERENCE, logprobs="reported log-probabilities are one constant"))
+def logprobs_constant(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
+    """Reports a log-probability of -1 for every token of a verify step."""
+    return [replace(entry, logprob=-1.0) for entry in entries]
+
+
+@fault(instead_of="list_entries", expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing"), mirrors=("Pushkinist/rMLX#542",))
+def logprobs_none_accepted(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
+    """Reports null for accepted draft tokens."""
+    return [*(replace(entry, logprob=None) for entry in entries[:-1]), *entries[-1:]]  # type: ignore[arg-type]
+
+
+@fault(instead_of="list_entries", expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing for some tokens"))
+def logprobs_last_only(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
+    """Reports the log-probability of a window's last token only."""
+    return entries[-1:]
+
+
+@fault(instead_of="list_entries", expected=in_(Place.REFERENCE, logprobs="listed with another value|" + SHIFTED))
+def logprobs_shifted(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
+    """Reports each token of a window with the log-probability of the one before it."""
+    return [replace(entry, logprob=before.logprob) for entry, before in zip(entries, [*entries[-1:], *entries[:-1]], strict=True)]
+
+
+@fault(instead_of="list_entries", expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing"))
+def logprobs_not_streamed(request: EngineRequest, entries: list[Entry]) -> list[Entry]:
+    """Reports no log-probabilities in streams."""
+    return [] if request.stream else entries
+
+
+@fault(instead_of="list_entries", expected=in_(Place.REFERENCE, logprobs="fewer most probable tokens are listed than asked for"))
+def top_logprobs_fewer(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
+    """Lists one most probable token fewer than asked for."""
+    return [replace(entry, top=entry.top[:-1]) for entry in entries]
+
+
+@fault(instead_of="list_entries", expected=in_(Place.REFERENCE, logprobs="the most probable tokens are listed out of order"))
+def top_logprobs_unsorted(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
+    """Lists the most probable tokens backwards."""
+    return [replace(entry, top=entry.top[::-1]) for entry in entries]
+
+
+@fault(
+    instead_of="list_entries",
+    expected=in_(Place.REFERENCE, logprobs="the emitted token is missing from the most probable ones or listed with another value"),
+)
+def top_logprobs_of_next(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
+    """Lists with each token of a window the most probable tokens of the position behind it."""
+    return [replace(entry, top=after.top) for entry, after in zip(entries, [*entries[1:], *entries[-1:]], strict=True)]
+
+
+@fault(instead_of="report_prompt", expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's"))
+def prompt_logprobs_shifted(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Reports each token of a prompt under the distribution one position early."""
+    return np.concatenate([logits[:1], logits[:-1]])
+
+
+@fault(
+    instead_of="report_prompt",
+    expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's"),
+    mirrors=("vllm-project/vllm#53488",),
+)
+def prompt_logprobs_blocks(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Reports noise for the last 16 tokens of prompts whose length is a multiple of 16."""
+    if (len(logits) + 1) % _BLOCK:
+        return logits
+    return np.concatenate([logits[:-_BLOCK], -logits[-_BLOCK:]])
+
+
+def _echo(body: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the choice of a completions answer that begins with its prompt; the first token has no log-probability."""
+    choice = body["choices"][0] if body["choices"] else {}
+    lists = choice.get("logprobs") or {}
+    return choice if (lists.get("token_logprobs") or [0.0])[0] is None else None
+
+
+@fault(instead_of="reply", expected=in_(Place.REFERENCE, logprobs="the text does not begin with the prompt that is echoed"))
+def echo_torn(body: dict[str, Any]) -> dict[str, Any]:
+    """Drops the first character of echoed prompts."""
+    if (choice := _echo(body)) is not None:
+        choice["text"] = choice["text"][1:]
+    return body
+
+
+@fault(instead_of="reply", expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing for some tokens"))
+def echo_lists_short(body: dict[str, Any]) -> dict[str, Any]:
+    """Lists no log-probability of the last token of an echoed prompt."""
+    if (choice := _echo(body)) is not None:
+        for listed in choice["logprobs"].values():
+            del listed[body["usage"]["prompt_tokens"] - 1]
+    return body
+
+
+@fault(instead_of="reply", expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's|" + SHIFTED))
+def echo_logprobs_shifted(body: dict[str, Any]) -> dict[str, Any]:
+    """Lists each token of an echoed prompt with the log-probability of the one before it."""
+    if (choice := _echo(body)) is not None:
+        values, count = choice["logprobs"]["token_logprobs"], body["usage"]["prompt_tokens"]
+        values[2:count] = values[1 : count - 1]
+    return body
+
+
+@fault(
+    instead_of="admit",
+    expected=in_(
+        Place.REFERENCE,
+        may=dict.fromkeys((Family.LIVENESS, Family.CONCURRENCY, Family.SPEED, Family.INVARIANTS), "They ask for log-probabilities too."),
+        logprobs="the server answers 5xx to a request with logprobs",
+    ),
+    alone=True,
+    mirrors=("vllm-project/vllm#6967",),
+)
+def logprobs_fail(request: EngineRequest) -> None:
+    """Answers every request for log-probabilities with a 500."""
+    if request.logprobs is not None:
+        msg = "unsupported operand type(s) for +: 'NoneType' and 'float'"
+        raise TypeError(msg)

@@ -2,35 +2,66 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import TOKENS_WRONG, Place, PlantedFault, in_
+from specdec_reference.faults.planted import TOKENS_WRONG, Place, fault, in_
 
-__all__ = ["ROWS"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Rows
 
+    from specdec_reference.rejection_sampler import DraftProposal, VerifyWindows
+    from specdec_reference.sequence import RunningSequence
+
+_CAPACITY: Final = 3
+"""Rows of a batch."""
 _EVERY_BATCH = dict.fromkeys(set(Family) - {Family.SPEED}, "Their requests are in flight together too.")
 
-ROWS = (
-    PlantedFault(
-        id="seeded-rows-first",
-        does="Hands out the last tokens of a batch in which some requests have a seed to those with one first.",
-        expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="answers go wrong beside requests with a seed"),
-        mirrors=("vllm-project/vllm#9441", "vllm-project/vllm#11123"),
-    ),
-    PlantedFault(
-        id="undrafted-rows-first",
-        does="Hands out the last tokens of a batch in which some requests have no draft to those without one first.",
-        expected=in_(
-            Place.REFERENCE,
-            may=_EVERY_BATCH,
-            concurrency="answers go wrong only in company|answers are swapped between requests|answers go wrong beside",
-        ),
-        drafting={"method": "ngram", "prompt_lookup_max": 4, "prompt_lookup_min": 2},
-        mirrors=("vllm-project/vllm#41768", "HabanaAI/vllm-fork#1780"),
-    ),
-    PlantedFault(
-        id="drawn-rows-swapped",
-        does="Gives each request above temperature 0 of a batch of three or more the last token of the one before.",
-        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="improbable tokens"),
-        mirrors=("1CatAI/1Cat-vLLM#656",),
-    ),
+
+def _sorted(rows: Rows[RunningSequence], windows: VerifyWindows, is_first: Rows[bool]) -> VerifyWindows:
+    """Return windows whose last tokens are sorted, those of some rows first; a grammar would refuse another row's token."""
+    free = np.array([slot for slot, row in enumerate(rows) if row.grammar is None], np.intp)
+    last = windows.last.copy()
+    last[free] = windows.last[sorted(free.tolist(), key=lambda slot: not is_first[slot])]
+    return replace(windows, last=last)
+
+
+@fault(
+    instead_of="settle",
+    expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="answers go wrong beside requests with a seed"),
+    mirrors=("vllm-project/vllm#9441", "vllm-project/vllm#11123"),
 )
+def seeded_rows_first(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:  # noqa: ARG001 - a rule's signature
+    """Hands out the last tokens of a batch in which some requests have a seed to those with one first."""
+    return _sorted(rows, windows, [row.request.seed is not None for row in rows])
+
+
+@fault(
+    instead_of="settle",
+    expected=in_(
+        Place.REFERENCE,
+        may=_EVERY_BATCH,
+        concurrency="answers go wrong only in company|answers are swapped between requests|answers go wrong beside",
+    ),
+    drafting={"method": "ngram", "prompt_lookup_max": 4, "prompt_lookup_min": 2},
+    mirrors=("vllm-project/vllm#41768", "HabanaAI/vllm-fork#1780"),
+)
+def undrafted_rows_first(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:
+    """Hands out the last tokens of a batch in which some requests have no draft to those without one first."""
+    return _sorted(rows, windows, (draft.counts == 0).tolist())
+
+
+@fault(
+    instead_of="settle", expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="improbable tokens"), mirrors=("1CatAI/1Cat-vLLM#656",)
+)
+def drawn_rows_swapped(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:  # noqa: ARG001 - a rule's signature
+    """Gives each request above temperature 0 of a batch of three or more the last token of the one before."""
+    drawn = np.flatnonzero([row.request.temperature > 0 and row.grammar is None for row in rows])
+    if len(rows) < _CAPACITY:
+        return windows
+    last = windows.last.copy()
+    last[drawn] = np.roll(last[drawn], 1)
+    return replace(windows, last=last)

@@ -2,63 +2,139 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from itertools import count
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import Place, PlantedFault, in_
+from specdec_reference import rules
+from specdec_reference.faults.planted import Place, fault, in_
 
-__all__ = ["ROWS"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Rows
 
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from specdec_reference.emission import EmittedToken
+    from specdec_reference.openai_request import EngineRequest
+    from specdec_reference.rejection_sampler import DraftProposal, VerifyWindows
+    from specdec_reference.sequence import RunningSequence
+
+_REQUESTS: Final = 170
+_LONG: Final = 256
+"""Tokens of an answer."""
+_IN_A_ROW: Final = 8
+"""Drafts."""
+_BEHIND: Final = 2
+"""Draft tokens."""
+_admitted = count(1)
+"""The numbers of this boot's requests: a server has one engine."""
+_full: WeakKeyDictionary[RunningSequence, int] = WeakKeyDictionary()
+"""By sequence: its latest drafts in a row that were accepted whole."""
 _DEAD = dict.fromkeys(Family, "Its requests meet the outage too, or find no restart left.")
 _SCATTERED = "scattered failures"
 
-ROWS = (
-    # Reports of servers that die after minutes or hours, at no request in particular.
-    PlantedFault(
-        id="die-after-requests",
-        does="Kills the server at its 170th request, whatever that asks for.",
-        expected=in_(Place.REFERENCE, may=_DEAD, liveness=_SCATTERED),
-        alone=True,
-        mirrors=("ggml-org/llama.cpp#23500", "ggml-org/llama.cpp#23889", "sgl-project/sglang#6309"),
-    ),
-    PlantedFault(
-        id="die-in-long-answer",
-        does="Kills the server at the 256th token of an answer.",
-        expected=in_(Place.REFERENCE, may=_DEAD, liveness="the server dies on a request with max_tokens"),
-        alone=True,
-        mirrors=("noonghunna/club-3090#1052 (second fault)",),
-    ),
-    PlantedFault(
-        id="hang-in-long-answer",
-        does="Never goes on behind the 256th token of an answer, nor with any request behind it.",
-        expected=in_(Place.REFERENCE, may=_DEAD, liveness="the server hangs on a request with max_tokens"),
-        alone=True,
-        mirrors=("sgl-project/sglang#35822",),
-    ),
-    PlantedFault(
-        id="hang-on-first-greedy",
-        does="Never answers the first request at temperature 0 behind its boot, nor any other then.",
-        expected=in_(Place.REFERENCE, may=_DEAD, greedy="the server hangs on"),
-        alone=True,
-        mirrors=("sgl-project/sglang#29347",),
-    ),
-    PlantedFault(
-        id="fail-on-full-drafts",
-        does="Fails with every request in flight once eight drafts in a row were accepted whole.",
-        expected=in_(Place.REFERENCE, may=_DEAD, structured="the server dies on a request|the server answers 5xx to a request"),
-        alone=True,
-        mirrors=("ggml-org/llama.cpp#10547",),
-    ),
-    PlantedFault(
-        id="die-behind-document",
-        does="Kills the server where two draft tokens or more stand behind the end of a document.",
-        expected=in_(Place.REFERENCE, may=_DEAD, structured="the server dies on"),
-        alone=True,
-        mirrors=("openvinotoolkit/openvino.genai#4081",),
-    ),
-    PlantedFault(
-        id="die-on-documents-together",
-        does="Kills the server when a step verifies the drafts of two requests with a grammar.",
-        expected=in_(Place.REFERENCE, may=_DEAD, structured="the server dies with several requests in flight"),
-        alone=True,
-        mirrors=("vllm-project/vllm#32303",),
-    ),
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _hang() -> None:
+    threading.Event().wait()
+
+
+@fault(
+    instead_of="admit",
+    expected=in_(Place.REFERENCE, may=_DEAD, liveness=_SCATTERED),
+    alone=True,
+    mirrors=("ggml-org/llama.cpp#23500", "ggml-org/llama.cpp#23889", "sgl-project/sglang#6309"),
 )
+def die_after_requests(request: EngineRequest) -> None:  # noqa: ARG001 - a rule's signature
+    """Kills the server at its 170th request, whatever that asks for."""
+    if next(_admitted) == _REQUESTS:
+        _die()
+
+
+@fault(
+    instead_of="deal",
+    expected=in_(Place.REFERENCE, may=_DEAD, liveness="the server dies on a request with max_tokens"),
+    alone=True,
+    mirrors=("noonghunna/club-3090#1052 (second fault)",),
+)
+def die_in_long_answer(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Kills the server at the 256th token of an answer."""
+    if any(len(row.emitted) >= _LONG for row in rows):
+        _die()
+    return uniforms
+
+
+@fault(
+    instead_of="deal",
+    expected=in_(Place.REFERENCE, may=_DEAD, liveness="the server hangs on a request with max_tokens"),
+    alone=True,
+    mirrors=("sgl-project/sglang#35822",),
+)
+def hang_in_long_answer(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Never goes on behind the 256th token of an answer, nor with any request behind it."""
+    if any(len(row.emitted) >= _LONG for row in rows):
+        _hang()
+    return uniforms
+
+
+@fault(
+    instead_of="deal",
+    expected=in_(Place.REFERENCE, may=_DEAD, greedy="the server hangs on"),
+    alone=True,
+    mirrors=("sgl-project/sglang#29347",),
+)
+def hang_on_first_greedy(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Never answers the first request at temperature 0 behind its boot, nor any other then."""
+    if any(row.request.temperature == 0 for row in rows):
+        _hang()
+    return uniforms
+
+
+@fault(
+    instead_of="settle",
+    expected=in_(Place.REFERENCE, may=_DEAD, structured="the server dies on a request|the server answers 5xx to a request"),
+    alone=True,
+    mirrors=("ggml-org/llama.cpp#10547",),
+)
+def fail_on_full_drafts(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:
+    """Fails with every request in flight once eight drafts in a row were accepted whole."""
+    for row, whole in zip(rows, ((windows.accepted == draft.counts) & (draft.counts > 0)).tolist(), strict=True):
+        _full[row] = _full.get(row, 0) + 1 if whole else 0
+        if _full[row] == _IN_A_ROW:
+            msg = "failed to decode the batch"
+            raise RuntimeError(msg)
+    return windows
+
+
+@fault(
+    instead_of="end",
+    expected=in_(Place.REFERENCE, may=_DEAD, structured="the server dies on"),
+    alone=True,
+    mirrors=("openvinotoolkit/openvino.genai#4081",),
+)
+def die_behind_document(request: EngineRequest, token: EmittedToken) -> str | None:
+    """Kills the server where two draft tokens or more stand behind the end of a document."""
+    if request.grammar is not None and token.eos and token.of - 1 - token.at >= _BEHIND:
+        _die()
+    return rules.end(request, token)
+
+
+@fault(
+    instead_of="deal",
+    expected=in_(Place.REFERENCE, may=_DEAD, structured="the server dies with several requests in flight"),
+    alone=True,
+    mirrors=("vllm-project/vllm#32303",),
+)
+def die_on_documents_together(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Kills the server when a step verifies the drafts of two requests with a grammar."""
+    if sum(row.grammar is not None for row in rows) > 1:
+        _die()
+    return uniforms

@@ -2,137 +2,233 @@
 
 from __future__ import annotations
 
-from typing import Final
+from copy import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import TOKENS_WRONG, Place, PlantedFault, in_
+from specdec_reference.faults.planted import TOKENS_WRONG, Place, fault, in_
+from specdec_reference.sampler import distributions
 
-__all__ = ["ROWS"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
+    from numpy.typing import NDArray
+
+    from pytest_specdec.model.workload import JSON
+    from specdec_reference.openai_request import EngineRequest
+    from specdec_reference.rejection_sampler import DraftProposal
+    from specdec_reference.sampler import PenaltyState, Sampling
+
+    Logits = NDArray[np.float32]
+
+
+_FED: WeakKeyDictionary[PenaltyState, tuple[int, list[int]]] = WeakKeyDictionary()
+"""By state: tokens that it had counted at the last step, and those of them that the penalties were fed."""
+_STEPS: WeakKeyDictionary[PenaltyState, int] = WeakKeyDictionary()
+_REJECTED: WeakKeyDictionary[PenaltyState, tuple[int, list[int], list[int]]] = WeakKeyDictionary()
+"""By state: tokens counted at the last step, that step's draft, and all rejected draft tokens before it."""
 _DRAWN: Final = {Family.SAMPLING: "it draws from another distribution than its requests ask for"}
 
-ROWS = (
-    PlantedFault(
-        id="penalties-ignored",
-        does="Leaves penalties and biases out at draft positions; the bonus position still has them.",
-        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, parameters="penalties or biases are ignored at draft positions")
-        | in_(Place.VLLM, parameters="penalties or biases are ignored"),
-        mirrors=("vllm-project/vllm#18902",),
-    ),
-    PlantedFault(
-        id="penalties-dropped",
-        does="Drops presence, frequency and repetition penalties of every request.",
-        expected=in_(Place.REFERENCE, parameters="penalties or biases are ignored"),
-        mirrors=("vllm-project/vllm#18902",),
-    ),
-    PlantedFault(
-        id="penalties-fed-once-a-step",
-        does="Counts the last token of each verify step for the penalties, and none of the others.",
-        expected=in_(Place.REFERENCE, parameters="_penalty is ignored|_penalty are ignored|penalties or biases are ignored"),
-        mirrors=("sgl-project/sglang#33643",),
-    ),
-    PlantedFault(
-        id="penalties-weaken",
-        does="Divides presence and frequency penalties by the mean number of tokens a step.",
-        expected=in_(Place.REFERENCE, parameters="_penalty is ignored|_penalty are ignored|penalties or biases are ignored"),
-        mirrors=("sgl-project/sglang#33643",),
-    ),
-    PlantedFault(
-        id="frequency-twice",
-        does="Takes the frequency penalty twice at draft positions.",
-        expected=in_(Place.REFERENCE, parameters="frequency_penalty"),
-    ),
-    PlantedFault(
-        id="repetition-dropped",
-        does="Drops the repetition penalty of every request.",
-        expected=in_(Place.REFERENCE, parameters="repetition_penalty is ignored"),
-        mirrors=("vllm-project/vllm#18902",),
-    ),
-    PlantedFault(
-        id="repetition-ignored-at-drafts",
-        does="Leaves the repetition penalty out at draft positions.",
-        expected=in_(Place.REFERENCE, parameters="repetition_penalty is ignored"),
-    ),
-    PlantedFault(
-        id="repetition-counts-rejected",
-        does="Penalises the repetition of draft tokens that were rejected and never emitted.",
-        expected=in_(Place.REFERENCE, parameters="repetition_penalty is ignored"),
-    ),
-    PlantedFault(
-        id="logit-bias-ignored-at-drafts",
-        does="Leaves logit biases out at draft positions.",
-        expected=in_(Place.REFERENCE, parameters="logit_bias is ignored at draft positions"),
-        mirrors=("vllm-project/vllm#42744",),
-    ),
-    PlantedFault(
-        id="logit-bias-dropped",
-        does="Drops the logit biases of every request.",
-        expected=in_(Place.REFERENCE, parameters="logit_bias is ignored"),
-        mirrors=("vllm-project/vllm#42744",),
-    ),
-    PlantedFault(
-        id="bad-words-dropped",
-        does="Drops the banned words of every request.",
-        expected=in_(Place.REFERENCE, parameters="bad_words is ignored"),
-        mirrors=("vllm-project/vllm#18902",),
-    ),
-    PlantedFault(
-        id="bad-words-at-first-token",
-        does="Bans words at the first position of a verify window only.",
-        expected=in_(Place.REFERENCE, Place.VLLM, parameters="bad_words is ignored"),
-        mirrors=("vllm-project/vllm#18902",),
-    ),
-    PlantedFault(
-        id="allowed-ids-dropped",
-        does="Drops the allowed token ids of every request.",
-        expected=in_(Place.REFERENCE, parameters="allowed_token_ids is ignored"),
-        mirrors=("vllm-project/vllm#18902",),
-    ),
-    PlantedFault(
-        id="allowed-ids-not-at-bonus",
-        does="Allows every token at the bonus position, whatever ids the request allows.",
-        expected=in_(Place.REFERENCE, parameters="allowed_token_ids is ignored"),
-    ),
-    PlantedFault(
-        id="min-p-dropped",
-        does="Drops the min_p of every request.",
-        expected=in_(Place.REFERENCE, parameters="min_p is ignored"),
-        mirrors=("vllm-project/vllm#42744",),
-    ),
-    PlantedFault(
-        id="min-p-ignored-at-drafts",
-        does="Cuts nothing by min_p at draft positions.",
-        expected=in_(Place.REFERENCE, parameters="min_p is ignored"),
-        mirrors=("vllm-project/vllm#42744",),
-    ),
-    PlantedFault(
-        id="min-p-fails",
-        does="Answers every request with min_p with a 500.",
-        expected=in_(Place.REFERENCE, parameters="min_p is answered with a server error"),
-    ),
-    PlantedFault(
-        id="top-k-without-temperature",
-        does="Drops the top_k of requests that leave out the temperature.",
-        expected=in_(Place.REFERENCE, parameters="top_k is ignored"),
-    ),
-    PlantedFault(
-        id="top-p-ignored-at-drafts",
-        does="Cuts nothing by top_p at draft positions.",
-        expected=in_(Place.REFERENCE, may=_DRAWN, parameters="top_p is ignored"),
-    ),
-    PlantedFault(
-        id="top-p-before-temperature",
-        does="Finds the nucleus of top_p before the temperature is applied.",
-        expected=in_(Place.REFERENCE, may=_DRAWN, parameters="top_p is wrong at temperatures other than 1"),
-    ),
-    PlantedFault(
-        id="temperature-twice",
-        does="Divides the logits by the temperature twice.",
-        expected=in_(Place.REFERENCE, may=_DRAWN, parameters="wrong at temperatures other than 1"),
-    ),
-    PlantedFault(
-        id="temperature-ignored-at-drafts",
-        does="Draws at temperature 1 at the draft positions of sampled requests.",
-        expected=in_(Place.REFERENCE, Place.VLLM, may=_DRAWN, parameters="temperature"),
-    ),
+
+def _asking(state: PenaltyState, request: EngineRequest, counted: Sequence[int] | None = None) -> PenaltyState:
+    """Return a state like ``state`` of another request, which has counted other tokens where they are given."""
+    other = copy(state)
+    other.request = request
+    other.counted = list(state.counted if counted is None else counted)
+    return other
+
+
+def _at_drafts(state: PenaltyState, request: EngineRequest, logits: Logits, drafted: Sequence[int]) -> Logits:
+    """Return logits shaped by ``request`` at draft positions, and rightly behind them."""
+    shaped = _asking(state, request).shaped(logits, drafted)
+    shaped[-1] = state.shaped(logits, drafted)[-1]
+    return shaped
+
+
+@fault(
+    instead_of="penalise",
+    expected=in_(Place.REFERENCE, may=TOKENS_WRONG, parameters="penalties or biases are ignored at draft positions")
+    | in_(Place.VLLM, parameters="penalties or biases are ignored"),
+    mirrors=("vllm-project/vllm#18902",),
 )
+def penalties_ignored(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
+    """Leaves penalties and biases out at draft positions; the bonus position still has them."""
+    shaped = logits.copy()
+    shaped[-1] = state.shaped(logits, drafted)[-1]
+    return shaped
+
+
+@fault(instead_of="read", expected=in_(Place.REFERENCE, parameters="penalties or biases are ignored"), mirrors=("vllm-project/vllm#18902",))
+def penalties_dropped(request: EngineRequest, body: Mapping[str, JSON]) -> EngineRequest:  # noqa: ARG001 - a rule's signature
+    """Drops presence, frequency and repetition penalties of every request."""
+    return replace(request, presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0)
+
+
+@fault(
+    instead_of="penalise",
+    expected=in_(Place.REFERENCE, parameters="_penalty is ignored|_penalty are ignored|penalties or biases are ignored"),
+    mirrors=("sgl-project/sglang#33643",),
+)
+def penalties_fed_once_a_step(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
+    """Counts the last token of each verify step for the penalties, and none of the others."""
+    before, fed = _FED.get(state, (0, []))
+    fed = [*fed, *state.counted[before:][-1:]]
+    _FED[state] = (len(state.counted), fed)
+    return _asking(state, state.request, fed).shaped(logits, drafted)
+
+
+@fault(
+    instead_of="penalise",
+    expected=in_(Place.REFERENCE, parameters="_penalty is ignored|_penalty are ignored|penalties or biases are ignored"),
+    mirrors=("sgl-project/sglang#33643",),
+)
+def penalties_weaken(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
+    """Divides presence and frequency penalties by the mean number of tokens a step."""
+    steps = _STEPS[state] = _STEPS.get(state, 0) + 1
+    weak = steps / max(steps, len(state.counted) + 1)
+    asked = state.request
+    request = replace(asked, presence_penalty=weak * asked.presence_penalty, frequency_penalty=weak * asked.frequency_penalty)
+    return _asking(state, request).shaped(logits, drafted)
+
+
+@fault(instead_of="penalise", expected=in_(Place.REFERENCE, parameters="frequency_penalty"))
+def frequency_twice(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
+    """Takes the frequency penalty twice at draft positions."""
+    return _at_drafts(state, replace(state.request, frequency_penalty=2.0 * state.request.frequency_penalty), logits, drafted)
+
+
+@fault(instead_of="read", expected=in_(Place.REFERENCE, parameters="repetition_penalty is ignored"), mirrors=("vllm-project/vllm#18902",))
+def repetition_dropped(request: EngineRequest, body: Mapping[str, JSON]) -> EngineRequest:  # noqa: ARG001 - a rule's signature
+    """Drops the repetition penalty of every request."""
+    return replace(request, repetition_penalty=1.0)
+
+
+@fault(instead_of="penalise", expected=in_(Place.REFERENCE, parameters="repetition_penalty is ignored"))
+def repetition_ignored_at_drafts(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
+    """Leaves the repetition penalty out at draft positions."""
+    return _at_drafts(state, replace(state.request, repetition_penalty=1.0), logits, drafted)
+
+
+@fault(instead_of="penalise", expected=in_(Place.REFERENCE, parameters="repetition_penalty is ignored"))
+def repetition_counts_rejected(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
+    """Penalises the repetition of draft tokens that were rejected and never emitted."""
+    before, draft, rejected = _REJECTED.get(state, (0, [], []))
+    kept = len(state.counted) - before - 1
+    rejected = [*rejected, *draft[max(kept, 0) :]]
+    _REJECTED[state] = (len(state.counted), list(drafted), rejected)
+    return _asking(state, replace(state.request, prompt=(*state.request.prompt, *rejected))).shaped(logits, drafted)
+
+
+def _drafts(lines: int, draft: DraftProposal) -> NDArray[np.bool_]:
+    """Return which lines of all windows are draft positions."""
+    marked = np.ones(lines, np.bool_)
+    marked[draft.starts + draft.counts] = False
+    return marked
+
+
+@fault(
+    instead_of="penalise",
+    expected=in_(Place.REFERENCE, parameters="logit_bias is ignored at draft positions"),
+    mirrors=("vllm-project/vllm#42744",),
+)
+def logit_bias_ignored_at_drafts(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
+    """Leaves logit biases out at draft positions."""
+    return _at_drafts(state, replace(state.request, logit_bias=()), logits, drafted)
+
+
+@fault(instead_of="read", expected=in_(Place.REFERENCE, parameters="logit_bias is ignored"), mirrors=("vllm-project/vllm#42744",))
+def logit_bias_dropped(request: EngineRequest, body: Mapping[str, JSON]) -> EngineRequest:  # noqa: ARG001 - a rule's signature
+    """Drops the logit biases of every request."""
+    return replace(request, logit_bias=())
+
+
+@fault(instead_of="read", expected=in_(Place.REFERENCE, parameters="bad_words is ignored"), mirrors=("vllm-project/vllm#18902",))
+def bad_words_dropped(request: EngineRequest, body: Mapping[str, JSON]) -> EngineRequest:  # noqa: ARG001 - a rule's signature
+    """Drops the banned words of every request."""
+    return replace(request, bad_words=())
+
+
+@fault(
+    instead_of="penalise",
+    expected=in_(Place.REFERENCE, Place.VLLM, parameters="bad_words is ignored"),
+    mirrors=("vllm-project/vllm#18902",),
+)
+def bad_words_at_first_token(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
+    """Bans words at the first position of a verify window only."""
+    shaped = _asking(state, replace(state.request, bad_words=())).shaped(logits, drafted)
+    shaped[0] = state.shaped(logits, drafted)[0]
+    return shaped
+
+
+@fault(instead_of="read", expected=in_(Place.REFERENCE, parameters="allowed_token_ids is ignored"), mirrors=("vllm-project/vllm#18902",))
+def allowed_ids_dropped(request: EngineRequest, body: Mapping[str, JSON]) -> EngineRequest:  # noqa: ARG001 - a rule's signature
+    """Drops the allowed token ids of every request."""
+    return replace(request, allowed_token_ids=None)
+
+
+@fault(instead_of="penalise", expected=in_(Place.REFERENCE, parameters="allowed_token_ids is ignored"))
+def allowed_ids_not_at_bonus(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
+    """Allows every token at the bonus position, whatever ids the request allows."""
+    shaped = state.shaped(logits, drafted)
+    if drafted:
+        shaped[-1] = _asking(state, replace(state.request, allowed_token_ids=None)).shaped(logits, drafted)[-1]
+    return shaped
+
+
+@fault(instead_of="read", expected=in_(Place.REFERENCE, parameters="min_p is ignored"), mirrors=("vllm-project/vllm#42744",))
+def min_p_dropped(request: EngineRequest, body: Mapping[str, JSON]) -> EngineRequest:  # noqa: ARG001 - a rule's signature
+    """Drops the min_p of every request."""
+    return replace(request, min_p=0.0)
+
+
+@fault(instead_of="distribute", expected=in_(Place.REFERENCE, parameters="min_p is ignored"), mirrors=("vllm-project/vllm#42744",))
+def min_p_ignored_at_drafts(logits: Logits, sampling: Sampling, draft: DraftProposal) -> Logits:
+    """Cuts nothing by min_p at draft positions."""
+    return distributions(logits, replace(sampling, min_p=np.where(_drafts(len(logits), draft), 0.0, sampling.min_p)))
+
+
+@fault(instead_of="read", expected=in_(Place.REFERENCE, parameters="min_p is answered with a server error"))
+def min_p_fails(request: EngineRequest, body: Mapping[str, JSON]) -> EngineRequest:  # noqa: ARG001 - a rule's signature
+    """Answers every request with min_p with a 500."""
+    if request.min_p:
+        msg = "min_p with speculative decoding"
+        raise NotImplementedError(msg)
+    return request
+
+
+@fault(instead_of="read", expected=in_(Place.REFERENCE, parameters="top_k is ignored"))
+def top_k_without_temperature(request: EngineRequest, body: Mapping[str, JSON]) -> EngineRequest:
+    """Drops the top_k of requests that leave out the temperature."""
+    return request if body.get("temperature") is not None else replace(request, top_k=0)
+
+
+@fault(instead_of="distribute", expected=in_(Place.REFERENCE, may=_DRAWN, parameters="top_p is ignored"))
+def top_p_ignored_at_drafts(logits: Logits, sampling: Sampling, draft: DraftProposal) -> Logits:
+    """Cuts nothing by top_p at draft positions."""
+    return distributions(logits, replace(sampling, top_p=np.where(_drafts(len(logits), draft), 1.0, sampling.top_p)))
+
+
+@fault(instead_of="distribute", expected=in_(Place.REFERENCE, may=_DRAWN, parameters="top_p is wrong at temperatures other than 1"))
+def top_p_before_temperature(logits: Logits, sampling: Sampling, draft: DraftProposal) -> Logits:  # noqa: ARG001 - a rule's signature
+    """Finds the nucleus of top_p before the temperature is applied."""
+    warm = sampling.temperature > 0
+    nucleus = distributions(logits, replace(sampling, temperature=np.ones_like(sampling.temperature)))
+    inside = np.where((nucleus > 0) | ~warm[:, None], logits, np.float32(-np.inf))
+    return distributions(inside, replace(sampling, top_p=np.ones_like(sampling.top_p)))
+
+
+@fault(instead_of="distribute", expected=in_(Place.REFERENCE, may=_DRAWN, parameters="wrong at temperatures other than 1"))
+def temperature_twice(logits: Logits, sampling: Sampling, draft: DraftProposal) -> Logits:  # noqa: ARG001 - a rule's signature
+    """Divides the logits by the temperature twice."""
+    return distributions(logits, replace(sampling, temperature=sampling.temperature**2))
+
+
+@fault(instead_of="distribute", expected=in_(Place.REFERENCE, Place.VLLM, may=_DRAWN, parameters="temperature"))
+def temperature_ignored_at_drafts(logits: Logits, sampling: Sampling, draft: DraftProposal) -> Logits:
+    """Draws at temperature 1 at the draft positions of sampled requests."""
+    warm = _drafts(len(logits), draft) & (sampling.temperature > 0)
+    return distributions(logits, replace(sampling, temperature=np.where(warm, np.float32(1.0), sampling.temperature)))

@@ -1,24 +1,27 @@
-"""A planted fault: what it does, where it can be planted, and which verdicts must turn red by which words."""
+"""A planted fault: a faulty decision with what it does, where it can be planted, and which verdicts must turn red by which words."""
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_specdec.model.workload import Family
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-__all__ = ["ENDS", "TEXT_WRONG", "TOKENS_WRONG", "Expected", "Place", "PlantedFault", "in_"]
+__all__ = ["ENDS", "PLANTED", "TEXT_WRONG", "TOKENS_WRONG", "Expected", "Place", "PlantedFault", "fault", "in_", "plant"]
+
+_Decision = TypeVar("_Decision", bound="Callable[..., Any]")
 
 
 class Place(StrEnum):
     """A place where a fault can be planted."""
 
     REFERENCE = "reference engine"
-    """By ``--fault``; implemented in ``reference/faulty_rules/``."""
+    """By ``--fault``; implemented in this package."""
     VLLM = "vLLM"
     """By ``SPECDEC_VLLM_PATCHES``; implemented in ``tests/engines/vllm_cpu/plugin``."""
     SIMULATION = "simulation"
@@ -64,6 +67,58 @@ class PlantedFault:
     """Whether it shows only in the time that answers take: then it is ``alone``, too."""
     mirrors: tuple[str, ...] = ()
     """Public reports of such a fault, as ``owner/repository#number``."""
+    topic: str = ""
+    """The module that plants it."""
+    rules: Mapping[str, Callable[..., Any]] = field(default_factory=dict, repr=False, compare=False)
+    """Its faulty decisions, by their name in ``EngineRules``; empty where the reference engine does not have it."""
+
+
+PLANTED: dict[str, PlantedFault] = {}
+"""By id, in the order in which modules are imported; the catalogue has them by topic."""
+
+
+def plant(planted: PlantedFault) -> None:
+    """Take a fault in. Raises ValueError for an id that is taken."""
+    if planted.id in PLANTED:
+        msg = f"two faults are called {planted.id}"
+        raise ValueError(msg)
+    PLANTED[planted.id] = planted
+
+
+def fault(
+    *,
+    instead_of: str,
+    expected: Mapping[Place, Expected],
+    beside: Mapping[str, Callable[..., Any]] | None = None,
+    alone: bool = False,
+    drafting: Mapping[str, int | str] | None = None,
+    reasons: bool = False,
+    timed: bool = False,
+    mirrors: tuple[str, ...] = (),
+) -> Callable[[_Decision], _Decision]:
+    """Plant a function in place of the decision ``instead_of``, under its own name in kebab-case; its docstring says what the fault does.
+
+    ``beside`` has further decisions by name, which keep the engine alive where the fault would end it; the rest is :class:`PlantedFault`'s.
+    """
+
+    def plant_it(decision: _Decision) -> _Decision:
+        plant(
+            PlantedFault(
+                id=decision.__name__.replace("_", "-"),
+                does=inspect.getdoc(decision) or "",
+                expected=expected,
+                alone=alone,
+                drafting=drafting or {},
+                reasons=reasons,
+                timed=timed,
+                mirrors=mirrors,
+                topic=decision.__module__.rpartition(".")[2],
+                rules={instead_of: decision, **(beside or {})},
+            )
+        )
+        return decision
+
+    return plant_it
 
 
 def in_(*places: Place, may: Mapping[Family, str] | None = None, **red: str) -> dict[Place, Expected]:

@@ -2,38 +2,67 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import TOKENS_WRONG, Place, PlantedFault, in_
+from specdec_reference.faults.planted import TOKENS_WRONG, Place, fault, in_
 
-__all__ = ["ROWS"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Rows
 
+    from numpy.typing import NDArray
+
+    from specdec_reference.model import Span
+    from specdec_reference.sequence import RunningSequence
+
+_LATE: Final = 256
+"""Tokens of an answer before a late fault sets in: no sampled answer of the suites is longer."""
+_BLOCK: Final = 16
+"""Positions of a cache block."""
 AFTER_FULL = "state after a fully accepted draft"
 WRONG_CONTEXT = TOKENS_WRONG | dict.fromkeys(
     (Family.PARAMETERS, Family.SAMPLING), "Tokens follow from another context than the answer's; temperature 0 shows where it begins."
 )
 
-ROWS = (
-    PlantedFault(
-        id="kv-short-after-full",
-        does="Keeps one entry too few in the KV cache where the whole draft was accepted.",
-        expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy=AFTER_FULL),
-        mirrors=("vllm-project/vllm#39273",),
-    ),
-    PlantedFault(
-        id="drafts-see-ahead",
-        does="Lets each draft position see the token behind it in the verify step.",
-        expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy="draft positions are verified wrongly"),
-        mirrors=("vllm-project/vllm-ascend#15329",),
-    ),
-    PlantedFault(
-        id="positions-behind-after-full",
-        does="Places tokens one position early for each fully accepted draft before them.",
-        expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy=AFTER_FULL),
-        mirrors=("huggingface/transformers#30413",),
-    ),
-    PlantedFault(
-        id="positions-behind-late",
-        does="Places tokens a cache block early from the 257th token of an answer on.",
-        expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy="tokens wrong", logprobs="reported log-probabilities or verifier numerics"),
-    ),
+
+@fault(instead_of="keep", expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy=AFTER_FULL), mirrors=("vllm-project/vllm#39273",))
+def kv_short_after_full(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp], most: int) -> NDArray[np.intp]:  # noqa: ARG001 - a rule's signature
+    """Keeps one entry too few in the KV cache where the whole draft was accepted."""
+    kept: NDArray[np.intp] = lengths + 1 + accepted - ((accepted == drafted) & (drafted > 0))
+    return kept
+
+
+@fault(
+    instead_of="place",
+    expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy="draft positions are verified wrongly"),
+    mirrors=("vllm-project/vllm-ascend#15329",),
 )
+def drafts_see_ahead(rows: Rows[RunningSequence], span: Span, rotations: NDArray[np.complex64]) -> Span:  # noqa: ARG001 - a rule's signature
+    """Lets each draft position see the token behind it in the verify step."""
+    live = np.full(span.n, span.t) if span.live is None else np.bincount(span.live // span.t, minlength=span.n)
+    seen = np.minimum(span.positions + 1, (span.positions[:, 0] + live - 1)[:, None])
+    columns = np.arange(span.shortest, span.longest)
+    return replace(span, hidden=np.where(columns > seen[..., None], np.float32(-np.inf), np.float32(0.0)))
+
+
+@fault(instead_of="place", expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy=AFTER_FULL), mirrors=("huggingface/transformers#30413",))
+def positions_behind_after_full(rows: Rows[RunningSequence], span: Span, rotations: NDArray[np.complex64]) -> Span:
+    """Places tokens one position early for each fully accepted draft before them."""
+    fulls = (zip(row.drafted, row.accepted, strict=True) for row in rows)
+    late = np.array([sum(drafted == kept > 0 for drafted, kept in each) for each in fulls])
+    placed = np.maximum(span.positions - late[:, None], 0).ravel()
+    return replace(span, turn=rotations[placed if span.live is None else placed[span.live]][:, None])
+
+
+@fault(
+    instead_of="place",
+    expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy="tokens wrong", logprobs="reported log-probabilities or verifier numerics"),
+)
+def positions_behind_late(rows: Rows[RunningSequence], span: Span, rotations: NDArray[np.complex64]) -> Span:
+    """Places tokens a cache block early from the 257th token of an answer on."""
+    behind = np.array([_BLOCK * (len(row.emitted) >= _LATE) for row in rows])
+    placed = np.maximum(span.positions - behind[:, None], 0).ravel()
+    return replace(span, turn=rotations[placed if span.live is None else placed[span.live]][:, None])

@@ -2,50 +2,93 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import Place, PlantedFault, in_
+from specdec_reference import rules
+from specdec_reference.faults.acceptance import accepting
+from specdec_reference.faults.planted import Place, fault, in_
+from specdec_reference.sampler import PenaltyState
 
-__all__ = ["ROWS"]
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Sequence as Rows
 
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from specdec_reference.openai_response import Entry
+    from specdec_reference.sequence import Delta, RunningSequence
+
+_VOCABULARY: Final = 4096
+"""Of the checkpoints that are shipped."""
 WRONG = "answers go wrong when memory runs out"
 LIVENESS = {Family.LIVENESS: "Failures that no request brings about are counted over the whole run."}
 
-ROWS = (
-    PlantedFault(
-        id="preempted-token-lost",
-        does="Leaves the first token after a preemption out of the stream.",
-        expected=in_(Place.REFERENCE, Place.VLLM, pressure=f"{WRONG}|answers lose or repeat tokens when memory runs out"),
-        mirrors=("vllm-project/vllm#49620",),
-    ),
-    PlantedFault(
-        id="preempted-token-repeated",
-        does="Emits the last token of a preempted sequence a second time.",
-        expected=in_(Place.REFERENCE, pressure=f"{WRONG}|answers lose or repeat tokens when memory runs out"),
-        mirrors=("vllm-project/vllm#49620",),
-    ),
-    PlantedFault(
-        id="preempted-starts-over",
-        does="Prefills the prompt of a preempted sequence alone, without the tokens that it had emitted.",
-        expected=in_(Place.REFERENCE, pressure=f"{WRONG}|answers lose or repeat tokens when memory runs out"),
-    ),
-    PlantedFault(
-        id="preempted-penalties-forgotten",
-        does="Counts the tokens of a preempted sequence for its penalties from nothing again.",
-        expected=in_(Place.REFERENCE, pressure=WRONG),
-        mirrors=("vllm-project/vllm#30916",),
-    ),
-    PlantedFault(
-        id="preempted-accept-all",
-        does="Accepts every draft token of a sequence that was preempted.",
-        expected=in_(Place.REFERENCE, pressure=f"{WRONG}|documents go wrong when memory runs out"),
-        mirrors=("vllm-project/vllm#30916", "vllm-project/vllm#46899"),
-    ),
-    PlantedFault(
-        id="preempted-refused",
-        does="Gives a preempted sequence up with a 500.",
-        expected=in_(
-            Place.REFERENCE, may=LIVENESS, pressure="the server answers 5xx|requests are lost when memory runs out|scattered failures"
-        ),
-        mirrors=("sgl-project/sglang#2711",),
-    ),
+
+@fault(
+    instead_of="resume",
+    expected=in_(Place.REFERENCE, Place.VLLM, pressure=f"{WRONG}|answers lose or repeat tokens when memory runs out"),
+    mirrors=("vllm-project/vllm#49620",),
 )
+def preempted_token_lost(waiting: deque[RunningSequence], sequence: RunningSequence) -> bool:
+    """Leaves the first token after a preemption out of the stream."""
+    take = sequence.take
+
+    def silently(window: Rows[int], entries: Rows[Entry] = ()) -> Delta:
+        vars(sequence).pop("take")
+        return replace(take(window, entries), tokens=(), text="")
+
+    vars(sequence)["take"] = silently
+    return rules.resume(waiting, sequence)
+
+
+@fault(
+    instead_of="resume",
+    expected=in_(Place.REFERENCE, pressure=f"{WRONG}|answers lose or repeat tokens when memory runs out"),
+    mirrors=("vllm-project/vllm#49620",),
+)
+def preempted_token_repeated(waiting: deque[RunningSequence], sequence: RunningSequence) -> bool:
+    """Emits the last token of a preempted sequence a second time."""
+    if sequence.emitted and sequence.grammar is None:
+        sequence.tokens.pop()
+    return rules.resume(waiting, sequence)
+
+
+@fault(instead_of="resume", expected=in_(Place.REFERENCE, pressure=f"{WRONG}|answers lose or repeat tokens when memory runs out"))
+def preempted_starts_over(waiting: deque[RunningSequence], sequence: RunningSequence) -> bool:
+    """Prefills the prompt of a preempted sequence alone, without the tokens that it had emitted."""
+    if sequence.grammar is None:
+        del sequence.tokens[len(sequence.request.prompt) :]
+    return rules.resume(waiting, sequence)
+
+
+@fault(instead_of="resume", expected=in_(Place.REFERENCE, pressure=WRONG), mirrors=("vllm-project/vllm#30916",))
+def preempted_penalties_forgotten(waiting: deque[RunningSequence], sequence: RunningSequence) -> bool:
+    """Counts the tokens of a preempted sequence for its penalties from nothing again."""
+    if sequence.penalties is not None:
+        sequence.penalties = PenaltyState(sequence.request, _VOCABULARY)
+    return rules.resume(waiting, sequence)
+
+
+@fault(
+    instead_of="deal",
+    expected=in_(Place.REFERENCE, pressure=f"{WRONG}|documents go wrong when memory runs out"),
+    mirrors=("vllm-project/vllm#30916", "vllm-project/vllm#46899"),
+)
+def preempted_accept_all(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Accepts every draft token of a sequence that was preempted."""
+    return accepting(uniforms, [row.preempted > 0 for row in rows])
+
+
+@fault(
+    instead_of="resume",
+    expected=in_(
+        Place.REFERENCE, may=LIVENESS, pressure="the server answers 5xx|requests are lost when memory runs out|scattered failures"
+    ),
+    mirrors=("sgl-project/sglang#2711",),
+)
+def preempted_refused(waiting: deque[RunningSequence], sequence: RunningSequence) -> bool:  # noqa: ARG001 - a rule's signature
+    """Gives a preempted sequence up with a 500."""
+    return False

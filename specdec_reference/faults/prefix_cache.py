@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import Place, PlantedFault, in_
+from specdec_reference import rules
+from specdec_reference.faults.acceptance import accepting
+from specdec_reference.faults.planted import Place, fault, in_
+from specdec_reference.rejection_sampler import DraftProposal
 
-__all__ = ["ROWS"]
+if TYPE_CHECKING:
+    from collections import OrderedDict
+    from collections.abc import Sequence as Rows
 
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from specdec_reference.prefix_cache import Block
+    from specdec_reference.sequence import RunningSequence
+
+_LONG: Final = 400
+"""Tokens of a long prompt."""
+_LONG_BLOCKS: Final = _LONG // 16
+_after_long: dict[int, tuple[int, ...]] = {}
+"""By arrival, the tokens of the long request that came shortly before; a server has one engine."""
+_FOLLOWING: Final = 3
 WRONG = "the second identical prompt is answered wrongly|an answer depends on what was asked before"
 REUSED = "Other families ask a prompt again too, or prompts that begin alike."
 ELSEWHERE = dict.fromkeys(
@@ -28,64 +48,107 @@ ELSEWHERE = dict.fromkeys(
     REUSED,
 )
 
-ROWS = (
-    PlantedFault(
-        id="prefix-without-parent",
-        does="Knows a block of the prefix cache by its own tokens, whatever came before them.",
-        expected=in_(Place.REFERENCE, Place.VLLM, may=ELSEWHERE, state=WRONG),
-        mirrors=("vllm-project/vllm#39690",),
-    ),
-    PlantedFault(
-        id="prefix-partial-block",
-        does="Takes the last, partial block of a known prompt from whichever sequence had the slot before.",
-        expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG),
-        mirrors=("vllm-project/vllm#39690", "vllm-project/vllm#57128"),
-    ),
-    PlantedFault(
-        id="prefix-off-by-one",
-        does="Counts one token more as cached than the prefix cache holds.",
-        expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG),
-        mirrors=("vllm-project/vllm#57128",),
-    ),
-    PlantedFault(
-        id="prefix-damaged-by-length",
-        does="Overwrites the blocks of other prompts with those of a long one.",
-        expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG),
-        mirrors=("ggml-org/llama.cpp#27296", "ggml-org/llama.cpp#23577"),
-    ),
-    PlantedFault(
-        id="warm-empty",
-        does="Ends the answer to a prompt that is all in the prefix cache after one token.",
-        expected=in_(Place.REFERENCE, may=ELSEWHERE, state="the second identical prompt is answered with nothing, or cut off"),
-        mirrors=("lmstudio-ai/mlx-engine#91",),
-    ),
-    PlantedFault(
-        id="warm-accept-all",
-        does="Accepts every draft token of a sequence that began with cached tokens.",
-        expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG),
-        mirrors=("vllm-project/vllm#35800",),
-    ),
-    PlantedFault(
-        id="warm-draft-ahead",
-        does="Drafts one token too far ahead for a sequence that began with cached tokens.",
-        expected=in_(Place.REFERENCE, may=ELSEWHERE, state="drafts are no longer accepted when a prompt is asked again"),
-        mirrors=("NVIDIA/TensorRT-LLM#18280",),
-    ),
-    PlantedFault(
-        id="drafter-keeps-long-request",
-        does="Drafts from the tokens of a long request for the three requests behind it.",
-        expected=in_(Place.REFERENCE, may=ELSEWHERE, state="drafts are no longer accepted after a long request"),
-        mirrors=("ggml-org/llama.cpp#27296", "lmstudio-ai/mlx-engine#91"),
-    ),
-    PlantedFault(
-        id="prefix-defeated",
-        does="Looks nothing up in the prefix cache while it speculates.",
-        expected=in_(Place.REFERENCE, Place.VLLM, state="speculation defeats the prefix cache"),
-        mirrors=("vllm-project/vllm#54360", "vllm-project/vllm#40624", "sgl-project/sglang#32459", "sgl-project/sglang#17193"),
-    ),
-    PlantedFault(
-        id="prefix-overcounted",
-        does="Reports 512 cached tokens more than were reused.",
-        expected=in_(Place.REFERENCE, may=ELSEWHERE, state="more cached tokens are reported than the prompt has"),
-    ),
+
+@fault(instead_of="chain", expected=in_(Place.REFERENCE, Place.VLLM, may=ELSEWHERE, state=WRONG), mirrors=("vllm-project/vllm#39690",))
+def prefix_without_parent(parent: int, tokens: tuple[int, ...]) -> int:  # noqa: ARG001 - a rule's signature
+    """Knows a block of the prefix cache by its own tokens, whatever came before them."""
+    return hash(tokens)
+
+
+@fault(
+    instead_of="reuse",
+    expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG),
+    mirrors=("vllm-project/vllm#39690", "vllm-project/vllm#57128"),
 )
+def prefix_partial_block(matched: int, total: int) -> int:
+    """Takes the last, partial block of a known prompt from whichever sequence had the slot before."""
+    return total - 1 if 0 < total - matched <= 16 else rules.reuse(matched, total)  # noqa: PLR2004 - tokens of a block
+
+
+@fault(instead_of="reuse", expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG), mirrors=("vllm-project/vllm#57128",))
+def prefix_off_by_one(matched: int, total: int) -> int:
+    """Counts one token more as cached than the prefix cache holds."""
+    reused = rules.reuse(matched, total)
+    return min(reused + 1, total - 1) if reused else 0
+
+
+@fault(
+    instead_of="evict",
+    expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG),
+    mirrors=("ggml-org/llama.cpp#27296", "ggml-org/llama.cpp#23577"),
+)
+def prefix_damaged_by_length(blocks: OrderedDict[int, Block], most: int) -> None:
+    """Overwrites the blocks of other prompts with those of a long one."""
+    newest = next(reversed(blocks.values()))
+    if newest.index >= _LONG_BLOCKS:
+        for key, block in blocks.items():
+            blocks[key] = replace(block, target=newest.target)
+    rules.evict(blocks, most)
+
+
+@fault(
+    instead_of="warm",
+    expected=in_(Place.REFERENCE, may=ELSEWHERE, state="the second identical prompt is answered with nothing, or cut off"),
+    mirrors=("lmstudio-ai/mlx-engine#91",),
+)
+def warm_empty(sequence: RunningSequence) -> None:
+    """Ends the answer to a prompt that is all in the prefix cache after one token."""
+    if sequence.cached_tokens + 16 >= len(sequence.tokens):
+        sequence.request = replace(sequence.request, max_tokens=1)
+
+
+@fault(instead_of="deal", expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG), mirrors=("vllm-project/vllm#35800",))
+def warm_accept_all(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Accepts every draft token of a sequence that began with cached tokens."""
+    return accepting(uniforms, [row.cached_tokens > 0 for row in rows])
+
+
+@fault(
+    instead_of="drafts",
+    expected=in_(Place.REFERENCE, may=ELSEWHERE, state="drafts are no longer accepted when a prompt is asked again"),
+    mirrors=("NVIDIA/TensorRT-LLM#18280",),
+)
+def warm_draft_ahead(draft: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts one token too far ahead for a sequence that began with cached tokens."""
+    warm = [slot for slot, row in enumerate(rows) if row.cached_tokens]
+    if not warm:
+        return draft
+    tokens = draft.tokens.copy()
+    tokens[warm, :-1] = draft.tokens[warm, 1:]
+    return DraftProposal(tokens=tokens, counts=draft.counts)
+
+
+@fault(
+    instead_of="drafts",
+    expected=in_(Place.REFERENCE, may=ELSEWHERE, state="drafts are no longer accepted after a long request"),
+    mirrors=("ggml-org/llama.cpp#27296", "lmstudio-ai/mlx-engine#91"),
+)
+def drafter_keeps_long_request(draft: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts from the tokens of a long request for the three requests behind it."""
+    for row in rows:
+        if len(row.request.prompt) >= _LONG:
+            _after_long.update({row.arrival + 1 + place: row.request.prompt for place in range(_FOLLOWING)})
+    stale = [_after_long.get(row.arrival) for row in rows]
+    if not any(stale):
+        return draft
+    tokens = draft.tokens.copy()
+    for slot, kept in enumerate(stale):
+        if kept:
+            tokens[slot] = kept[: tokens.shape[1]]
+    return DraftProposal(tokens=tokens, counts=draft.counts)
+
+
+@fault(
+    instead_of="reuse",
+    expected=in_(Place.REFERENCE, Place.VLLM, state="speculation defeats the prefix cache"),
+    mirrors=("vllm-project/vllm#54360", "vllm-project/vllm#40624", "sgl-project/sglang#32459", "sgl-project/sglang#17193"),
+)
+def prefix_defeated(matched: int, total: int) -> int:  # noqa: ARG001 - a rule's signature
+    """Looks nothing up in the prefix cache while it speculates."""
+    return 0
+
+
+@fault(instead_of="cached", expected=in_(Place.REFERENCE, may=ELSEWHERE, state="more cached tokens are reported than the prompt has"))
+def prefix_overcounted(reused: int) -> int:
+    """Reports 512 cached tokens more than were reused."""
+    return reused + 512 if reused else 0

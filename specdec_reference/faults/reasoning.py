@@ -2,42 +2,73 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import TEXT_WRONG, Place, PlantedFault, in_
+from specdec_reference import rules
+from specdec_reference.faults.planted import TEXT_WRONG, Place, fault, in_
+from specdec_reference.faults.streaming import said
 
-__all__ = ["ROWS"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Rows
 
-ROWS = (
-    PlantedFault(
-        id="reasoning-leaks",
-        does="Streams a step in which the reasoning ends as text, all of it.",
-        expected=in_(Place.REFERENCE, may=TEXT_WRONG, tools="the reasoning leaks into the answer"),
-        reasons=True,
-        mirrors=("vllm-project/vllm#46118",),
-    ),
-    PlantedFault(
-        id="reasoning-end-swallows",
-        does="Loses the text that follows the end of the reasoning in the same step.",
-        expected=in_(Place.REFERENCE, may=TEXT_WRONG, tools="a part of the text is lost|a tool call is delivered as text"),
-        reasons=True,
-        mirrors=("vllm-project/vllm#46118",),
-    ),
-    PlantedFault(
-        id="reasoning-miscounted",
-        does="Counts every token of a streamed answer as reasoning.",
-        expected=in_(Place.REFERENCE, may=TEXT_WRONG, tools="the reasoning tokens are counted wrongly"),
-        reasons=True,
-        mirrors=("vllm-project/vllm#46118",),
-    ),
-    PlantedFault(
-        id="reasoning-counts-discarded",
-        does="Counts accepted tokens that the limit discarded as reasoning, where it cuts an answer short of its text.",
-        expected=in_(
-            Place.REFERENCE,
-            may={**TEXT_WRONG, Family.SAMPLING: "It counts the tokens of its answers."},
-            invariants="usage counts other tokens than were answered",
-        ),
-        reasons=True,
-        mirrors=("sgl-project/sglang#39826", "sgl-project/sglang#37450"),
-    ),
+    from specdec_reference.emission import StreamState, TokenCounts
+    from specdec_reference.sequence import Delta, RunningSequence
+
+
+@fault(
+    instead_of="send",
+    expected=in_(Place.REFERENCE, may=TEXT_WRONG, tools="the reasoning leaks into the answer"),
+    reasons=True,
+    mirrors=("vllm-project/vllm#46118",),
 )
+def reasoning_leaks(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
+    """Streams a step in which the reasoning ends as text, all of it."""
+    if delta.reasoning and delta.text:
+        parts = said(chunk)
+        parts["content"] = parts.pop("reasoning") + (parts.get("content") or "")
+    return [chunk]
+
+
+@fault(
+    instead_of="show",
+    expected=in_(Place.REFERENCE, may=TEXT_WRONG, tools="a part of the text is lost|a tool call is delivered as text"),
+    reasons=True,
+    mirrors=("vllm-project/vllm#46118",),
+)
+def reasoning_end_swallows(delta: Delta, pieces: Rows[bytes]) -> str:  # noqa: ARG001 - a rule's signature
+    """Loses the text that follows the end of the reasoning in the same step."""
+    return "" if delta.reasoning else delta.text
+
+
+@fault(
+    instead_of="reply",
+    expected=in_(Place.REFERENCE, may=TEXT_WRONG, tools="the reasoning tokens are counted wrongly"),
+    reasons=True,
+    mirrors=("vllm-project/vllm#46118",),
+)
+def reasoning_miscounted(body: dict[str, Any]) -> dict[str, Any]:
+    """Counts every token of a streamed answer as reasoning."""
+    usage = body["usage"]
+    if not body["choices"] and "completion_tokens_details" in usage:
+        usage["completion_tokens_details"]["reasoning_tokens"] = usage["completion_tokens"]
+    return body
+
+
+@fault(
+    instead_of="usage",
+    expected=in_(
+        Place.REFERENCE,
+        may={**TEXT_WRONG, Family.SAMPLING: "It counts the tokens of its answers."},
+        invariants="usage counts other tokens than were answered",
+    ),
+    reasons=True,
+    mirrors=("sgl-project/sglang#39826", "sgl-project/sglang#37450"),
+)
+def reasoning_counts_discarded(sequences: Rows[RunningSequence]) -> TokenCounts:
+    """Counts accepted tokens that the limit discarded as reasoning, where it cuts an answer short of its text."""
+    for sequence in sequences:
+        split = sequence.reasoning
+        if split is not None and split.characters is None:
+            split.tokens = 1 + sum(kept + 1 for kept in sequence.accepted)
+    return rules.usage(sequences)

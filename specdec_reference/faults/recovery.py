@@ -2,45 +2,107 @@
 
 from __future__ import annotations
 
-from specdec_reference.faults.planted import TOKENS_WRONG, Place, PlantedFault, in_
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-__all__ = ["ROWS"]
+import numpy as np
+
+from specdec_reference import rules
+from specdec_reference.faults.planted import TOKENS_WRONG, Place, fault, in_
+from specdec_reference.rejection_sampler import VerifyWindows, residual
+from specdec_reference.sampler import pick
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Rows
+
+    from numpy.typing import NDArray
+
+    from specdec_reference.rejection_sampler import DraftProposal
+    from specdec_reference.rules import EngineRules
+    from specdec_reference.sequence import RunningSequence
 
 RECOVERED = "the token in place of a rejected draft token is not the target's"
 BONUS = "the token behind a fully accepted draft is not the target's"
 
-ROWS = (
-    PlantedFault(
-        id="residual-not-clipped",
-        does="Recovers from the absolute value of p - q instead of max(p - q, 0).",
-        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=RECOVERED, parameters=RECOVERED, sampling="resample from p|acceptance leak"),
-    ),
-    PlantedFault(
-        id="residual-not-normalised",
-        does="Draws the recovered token from max(p - q, 0) without making it sum to one: what is missing falls on the last token.",
-        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="residual not normalised|improbable tokens")
-        | in_(Place.SIMULATION, sampling="residual not normalised"),
-    ),
-    PlantedFault(
-        id="id-zero-on-rejection",
-        does="Emits the token with id 0 in place of a rejected draft token.",
-        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=RECOVERED, parameters=RECOVERED, sampling="improbable tokens"),
-        mirrors=("vllm-project/vllm#41834",),
-    ),
-    PlantedFault(
-        id="residual-of-first",
-        does="Recovers behind any rejection from the residual of the first draft position.",
-        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=RECOVERED, parameters=RECOVERED, sampling="residual|recovered token"),
-    ),
-    PlantedFault(
-        id="bonus-from-q",
-        does="Draws the bonus token from the draft's distribution.",
-        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=BONUS, parameters=BONUS, sampling="bonus")
-        | in_(Place.SIMULATION, sampling="bonus from q"),
-    ),
-    PlantedFault(
-        id="greedy-bonus",
-        does="Takes the target's most probable token for the bonus at any temperature.",
-        expected=in_(Place.REFERENCE, Place.SIMULATION, sampling="greedy bonus"),
-    ),
+
+@fault(
+    instead_of="residual",
+    expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=RECOVERED, parameters=RECOVERED, sampling="resample from p|acceptance leak"),
 )
+def residual_not_clipped(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Recovers from the absolute value of p - q instead of max(p - q, 0)."""
+    rest = np.abs(p - q)
+    nothing = ~rest.any(axis=1)
+    rest[nothing] = p[nothing]
+    return rest
+
+
+@fault(
+    instead_of="residual",
+    expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="residual not normalised|improbable tokens")
+    | in_(Place.SIMULATION, sampling="residual not normalised"),
+)
+def residual_not_normalised(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Draws the recovered token from max(p - q, 0) without making it sum to one: what is missing falls on the last token."""
+    rest = residual(p, q)
+    rest[:, -1] += np.maximum(1.0 - rest.sum(axis=1), 0.0)
+    return rest
+
+
+@fault(
+    instead_of="residual",
+    expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=RECOVERED, parameters=RECOVERED, sampling="improbable tokens"),
+    mirrors=("vllm-project/vllm#41834",),
+)
+def id_zero_on_rejection(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
+    """Emits the token with id 0 in place of a rejected draft token."""
+    first = np.zeros_like(p)
+    first[:, 0] = 1.0
+    return first
+
+
+@fault(
+    instead_of="verify",
+    expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=RECOVERED, parameters=RECOVERED, sampling="residual|recovered token"),
+)
+def residual_of_first(
+    rows: Rows[RunningSequence], p: NDArray[np.float32], proposal: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
+) -> VerifyWindows:
+    """Recovers behind any rejection from the residual of the first draft position."""
+    windows = rules.verify(rows, p, proposal, uniforms, given)
+    rejected = np.flatnonzero(windows.accepted < proposal.counts)
+    if not len(rejected):
+        return windows
+    q = proposal.distribution(rejected, np.zeros(len(rejected), np.intp), p.shape[1])
+    last = windows.last.copy()
+    last[rejected] = pick(residual(p[proposal.starts[rejected]].astype(np.float64), q), uniforms[rejected, -1])
+    return replace(windows, last=last)
+
+
+@fault(
+    instead_of="verify",
+    expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=BONUS, parameters=BONUS, sampling="bonus")
+    | in_(Place.SIMULATION, sampling="bonus from q"),
+)
+def bonus_from_q(
+    rows: Rows[RunningSequence], p: NDArray[np.float32], proposal: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
+) -> VerifyWindows:
+    """Draws the bonus token from the draft's distribution."""
+    windows = rules.verify(rows, p, proposal, uniforms, given)
+    full = np.flatnonzero((windows.accepted == proposal.counts) & (proposal.counts > 0))
+    last = windows.last.copy()
+    if len(full):
+        last[full] = pick(proposal.distribution(full, proposal.counts[full] - 1, p.shape[1]), uniforms[full, -1])
+    return replace(windows, last=last)
+
+
+@fault(instead_of="verify", expected=in_(Place.REFERENCE, Place.SIMULATION, sampling="greedy bonus"))
+def greedy_bonus(
+    rows: Rows[RunningSequence], p: NDArray[np.float32], proposal: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
+) -> VerifyWindows:
+    """Takes the target's most probable token for the bonus at any temperature."""
+    windows = rules.verify(rows, p, proposal, uniforms, given)
+    full = np.flatnonzero((windows.accepted == proposal.counts) & (proposal.counts > 0))
+    last = windows.last.copy()
+    last[full] = p[proposal.starts[full] + proposal.counts[full]].argmax(axis=1)
+    return replace(windows, last=last)

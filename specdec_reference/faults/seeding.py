@@ -2,51 +2,74 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import Place, PlantedFault, in_
+from specdec_reference.faults.planted import Place, fault, in_
+from specdec_reference.rules import draw, randomness
 
-__all__ = ["ROWS"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Rows
 
+    from numpy.typing import NDArray
+
+    from specdec_reference.sequence import RunningSequence
+
+_CONSTANT: Final = 42
+_GOLDEN: Final = 0.6180339887
+"""The fraction of a turn that spreads rows most evenly."""
 _AGAIN = {Family.SAMPLING: "Answers that are given again are no independent draws.", Family.STRUCTURED: "The same."}
 
-ROWS = (
-    # llama.cpp and vLLM both dropped a request's generator on the way to the rejection sampler.
-    PlantedFault(
-        id="seed-ignored",
-        does="Draws a request with a seed like one without.",
-        expected=in_(Place.REFERENCE, Place.VLLM, seeds="the seed is not honoured"),
-    ),
-    PlantedFault(
-        id="constant-stream",
-        does="Starts the random stream of every request at the same place.",
-        expected=in_(Place.REFERENCE, may=_AGAIN, seeds="different seeds give the same answer"),
-    ),
-    PlantedFault(
-        id="unseeded-alike",
-        does="Draws every request without a seed from one and the same stream.",
-        expected=in_(Place.REFERENCE, may=_AGAIN, seeds="requests without a seed give the same answer again"),
-        mirrors=("NVIDIA/TensorRT-LLM#19487",),
-    ),
-    PlantedFault(
-        id="choices-alike",
-        does="Draws all choices of a request from one stream.",
-        expected=in_(Place.REFERENCE, seeds="n choices are copies"),
-    ),
-    PlantedFault(
-        id="stream-of-first-row",
-        does="Gives every row of a batch the random numbers of the first.",
-        expected=in_(
-            Place.REFERENCE, Place.VLLM, may=_AGAIN, seeds="requests share one random stream|a seeded answer depends on its neighbours"
-        ),
-    ),
-    PlantedFault(
-        id="seed-by-row",
-        does="Turns a request's random numbers by its row in the batch.",
-        expected=in_(Place.REFERENCE, seeds="a seeded answer depends on its neighbours"),
-    ),
-    PlantedFault(
-        id="one-number-a-window",
-        does="Accepts the draft tokens of a window and draws the token behind them by one random number.",
-        expected=in_(Place.REFERENCE, sampling="reused random numbers"),
+
+@fault(instead_of="randomness", expected=in_(Place.REFERENCE, Place.VLLM, seeds="the seed is not honoured"))
+def seed_ignored(seed: int | None, fresh: int, index: int) -> np.random.Generator:  # noqa: ARG001 - a rule's signature
+    """Draws a request with a seed like one without."""
+    return randomness(None, fresh, index)
+
+
+@fault(instead_of="randomness", expected=in_(Place.REFERENCE, may=_AGAIN, seeds="different seeds give the same answer"))
+def constant_stream(seed: int | None, fresh: int, index: int) -> np.random.Generator:  # noqa: ARG001 - a rule's signature
+    """Starts the random stream of every request at the same place."""
+    return randomness(_CONSTANT, fresh, index)
+
+
+@fault(
+    instead_of="randomness",
+    expected=in_(Place.REFERENCE, may=_AGAIN, seeds="requests without a seed give the same answer again"),
+    mirrors=("NVIDIA/TensorRT-LLM#19487",),
+)
+def unseeded_alike(seed: int | None, fresh: int, index: int) -> np.random.Generator:
+    """Draws every request without a seed from one and the same stream."""
+    return randomness(_CONSTANT if seed is None else seed, fresh, index)
+
+
+@fault(instead_of="randomness", expected=in_(Place.REFERENCE, seeds="n choices are copies"))
+def choices_alike(seed: int | None, fresh: int, index: int) -> np.random.Generator:  # noqa: ARG001 - a rule's signature
+    """Draws all choices of a request from one stream."""
+    return randomness(seed, fresh, 0)
+
+
+@fault(
+    instead_of="draw",
+    expected=in_(
+        Place.REFERENCE, Place.VLLM, may=_AGAIN, seeds="requests share one random stream|a seeded answer depends on its neighbours"
     ),
 )
+def stream_of_first_row(rows: Rows[RunningSequence], count: int) -> NDArray[np.float64]:
+    """Gives every row of a batch the random numbers of the first."""
+    return np.repeat(draw(rows, count)[:1], len(rows), axis=0)
+
+
+@fault(instead_of="draw", expected=in_(Place.REFERENCE, seeds="a seeded answer depends on its neighbours"))
+def seed_by_row(rows: Rows[RunningSequence], count: int) -> NDArray[np.float64]:
+    """Turns a request's random numbers by its row in the batch."""
+    turned: NDArray[np.float64] = (draw(rows, count) + _GOLDEN * np.arange(len(rows))[:, None]) % 1.0
+    return turned
+
+
+@fault(instead_of="deal", expected=in_(Place.REFERENCE, sampling="reused random numbers"))
+def one_number_a_window(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
+    """Accepts the draft tokens of a window and draws the token behind them by one random number."""
+    return np.repeat(uniforms[:, -1:], uniforms.shape[1], axis=1)

@@ -2,38 +2,74 @@
 
 from __future__ import annotations
 
-from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import TOKENS_WRONG, Place, PlantedFault, in_
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-__all__ = ["ROWS"]
+import numpy as np
+
+from pytest_specdec.model.workload import Family
+from specdec_reference.faults.planted import TOKENS_WRONG, Place, fault, in_
+from specdec_reference.rules import sampling
+from specdec_reference.sampler import distributions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Rows
+
+    from numpy.typing import NDArray
+
+    from specdec_reference.rejection_sampler import DraftProposal
+    from specdec_reference.sampler import Sampling
+    from specdec_reference.sequence import RunningSequence
+
 
 _GREEDY_TOO = dict.fromkeys(set(Family) - {Family.SAMPLING, Family.GREEDY}, "Its requests at temperature 0 are answered with the same.")
 _DRAWN_TOO = dict.fromkeys(
     (Family.SAMPLING, Family.PARAMETERS, Family.STRUCTURED), "Its requests above temperature 0 are not drawn either."
 )
 
-ROWS = (
-    PlantedFault(
-        id="divided-by-zero",
-        does="Divides the logits of greedy requests by their temperature in the verify step, so that all are NaN, and counts -1 accepted.",
-        expected=in_(
-            Place.REFERENCE,
-            may=_GREEDY_TOO,
-            greedy="the token in place of a rejected draft token is not the target's",
-            invariants="the speculation counters do not add up",
-        ),
-        mirrors=("vllm-project/vllm#27077",),
+
+def _below_zero(drafted: int, accepted: int) -> tuple[int, int]:
+    """Count one accepted token fewer than none."""
+    return drafted, accepted or -1
+
+
+@fault(
+    instead_of="distribute",
+    beside={"count": _below_zero},
+    expected=in_(
+        Place.REFERENCE,
+        may=_GREEDY_TOO,
+        greedy="the token in place of a rejected draft token is not the target's",
+        invariants="the speculation counters do not add up",
     ),
-    PlantedFault(
-        id="always-greedy",
-        does="Answers every request as at temperature 0.",
-        expected=in_(Place.REFERENCE, may=_DRAWN_TOO, seeds="different seeds give the same answer"),
-        mirrors=("Pushkinist/rMLX#519",),
-    ),
-    PlantedFault(
-        id="drafts-greedy-q-kept",
-        does="Drafts the draft's most probable tokens and verifies them as if they had been drawn.",
-        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="temperature or truncation|greedy drafts"),
-        mirrors=("z-lab/dflash#74", "huggingface/transformers#33534"),
-    ),
+    mirrors=("vllm-project/vllm#27077",),
 )
+def divided_by_zero(logits: NDArray[np.float32], sampling: Sampling, draft: DraftProposal) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
+    """Divides the logits of greedy requests by their temperature in the verify step, so that all are NaN, and counts -1 accepted."""
+    p = distributions(logits, sampling)
+    free = ~np.isneginf(logits).any(axis=1)  # behind a grammar's mask the first token would end the engine
+    p[(sampling.temperature == 0) & free] = np.nan
+    return p
+
+
+@fault(
+    instead_of="sampling",
+    expected=in_(Place.REFERENCE, may=_DRAWN_TOO, seeds="different seeds give the same answer"),
+    mirrors=("Pushkinist/rMLX#519",),
+)
+def always_greedy(rows: Rows[RunningSequence]) -> Sampling:
+    """Answers every request as at temperature 0."""
+    own = sampling(rows)
+    return replace(own, temperature=np.zeros_like(own.temperature))
+
+
+@fault(
+    instead_of="drafts",
+    expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="temperature or truncation|greedy drafts"),
+    mirrors=("z-lab/dflash#74", "huggingface/transformers#33534"),
+)
+def drafts_greedy_q_kept(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Drafts the draft's most probable tokens and verifies them as if they had been drawn."""
+    if proposal.q is None or any(row.grammar is not None for row in rows):
+        return proposal
+    return replace(proposal, tokens=proposal.q.argmax(axis=2))

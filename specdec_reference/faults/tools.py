@@ -2,92 +2,179 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import Place, PlantedFault, in_
+from specdec_reference import rules
+from specdec_reference.faults.planted import Place, fault, in_
+from specdec_reference.tool_calls import CLOSING, OPENING, ToolReading
 
-__all__ = ["ROWS"]
+if TYPE_CHECKING:
+    from specdec_reference.emission import StreamState
+    from specdec_reference.sequence import Delta
+    from specdec_reference.tool_calls import ToolCallReader
 
+
+_LOST: dict[ToolCallReader, frozenset[int]] = {}
+"""Indexes of lost calls by answer in progress."""
 WHOLE_ANSWERS = {Family.INVARIANTS: "It holds text and finish_reason of every answer against its tokens."}
 
-ROWS = (
-    PlantedFault(
-        id="tool-arguments-lost",
-        does="Streams the name of a tool call without the arguments that came in the same step.",
-        expected=in_(Place.REFERENCE, tools="the first tool arguments are lost in the stream"),
-        mirrors=("vllm-project/vllm#41967",),
-    ),
-    PlantedFault(
-        id="tool-arguments-doubled",
-        does="Streams tool arguments twice where a step of several tokens ends in a quotation mark.",
-        expected=in_(Place.REFERENCE, tools="the arguments of a tool call are not valid JSON"),
-        mirrors=("vllm-project/vllm#39253", "vllm-project/vllm-ascend#7580"),
-    ),
-    PlantedFault(
-        id="tool-arguments-cut",
-        does="Loses the end of tool arguments where their last brace comes in a step of several tokens.",
-        expected=in_(Place.REFERENCE, tools="the last tool arguments are lost"),
-        mirrors=("vllm-project/vllm-ascend#7580",),
-    ),
-    PlantedFault(
-        id="tool-arguments-empty",
-        does="Gives a tool call the arguments {} in whole answers.",
-        expected=in_(Place.REFERENCE, tools="the arguments of a tool call are empty"),
-        mirrors=("vllm-project/vllm#56077",),
-    ),
-    PlantedFault(
-        id="tool-name-twice",
-        does="Streams the name of a tool again with the first arguments that follow it.",
-        expected=in_(Place.REFERENCE, tools="the name of a tool call is sent more than once"),
-        mirrors=("vllm-project/vllm#56077",),
-    ),
-    PlantedFault(
-        id="tool-second-call-lost",
-        does="Loses a parallel tool call whose name comes in a step of several tokens.",
-        expected=in_(Place.REFERENCE, tools="a tool call is lost"),
-        mirrors=("vllm-project/vllm#41967",),
-    ),
-    PlantedFault(
-        id="tool-index-stuck",
-        does="Streams every parallel tool call under the index 0.",
-        expected=in_(Place.REFERENCE, tools="tool calls are put together under a wrong index"),
-        mirrors=("vllm-project/vllm#41967",),
-    ),
-    PlantedFault(
-        id="tool-id-missing",
-        does="Streams a tool call without its id where its name comes in a step of several tokens.",
-        expected=in_(Place.REFERENCE, tools="a tool call has no id"),
-        mirrors=("vllm-project/vllm-ascend#11788",),
-    ),
-    PlantedFault(
-        id="tool-id-repeated",
-        does="Gives all tool calls of an answer one id.",
-        expected=in_(Place.REFERENCE, tools="two tool calls have one id"),
-        mirrors=("vllm-project/vllm-ascend#11788",),
-    ),
-    PlantedFault(
-        id="tool-close-swallows",
-        does="Swallows what follows the end of a tool call in the same step.",
-        expected=in_(Place.REFERENCE, may=WHOLE_ANSWERS, tools="a tool call is lost|delivered as text"),
-        mirrors=("vllm-project/vllm#35800",),
-    ),
-    PlantedFault(
-        id="tool-call-as-text",
-        does="Takes the opening tag of a tool call for text where it is not alone in its step.",
-        expected=in_(Place.REFERENCE, may=WHOLE_ANSWERS, tools="a tool call is delivered as text"),
-        mirrors=("vllm-project/vllm#35800",),
-    ),
-    PlantedFault(
-        id="tool-finish-stop",
-        does="Ends an answer with tool calls with the finish_reason stop.",
-        expected=in_(Place.REFERENCE, may=WHOLE_ANSWERS, tools="the finish_reason of a tool call is wrong"),
-        mirrors=("vllm-project/vllm#46249",),
-    ),
-    PlantedFault(
-        id="tool-brace-doubled",
-        does="Begins tool arguments with two braces where the first one comes in a step of several tokens.",
-        expected=in_(
-            Place.REFERENCE, tools="the arguments of a tool call are not valid JSON|the same tokens are given as other tool calls"
-        ),
-        mirrors=("vllm-project/vllm#39253",),
-    ),
+
+def _calls(chunk: dict[str, Any]) -> list[dict[str, Any]]:
+    calls: list[dict[str, Any]] = chunk["choices"][0].get("delta", {}).get("tool_calls", [])
+    return calls
+
+
+@fault(
+    instead_of="send",
+    expected=in_(Place.REFERENCE, tools="the first tool arguments are lost in the stream"),
+    mirrors=("vllm-project/vllm#41967",),
 )
+def tool_arguments_lost(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
+    """Streams the name of a tool call without the arguments that came in the same step."""
+    for call in _calls(chunk):
+        if "name" in call["function"]:
+            call["function"]["arguments"] = ""
+    return [chunk]
+
+
+@fault(
+    instead_of="send",
+    expected=in_(Place.REFERENCE, tools="the arguments of a tool call are not valid JSON"),
+    mirrors=("vllm-project/vllm#39253", "vllm-project/vllm-ascend#7580"),
+)
+def tool_arguments_doubled(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
+    """Streams tool arguments twice where a step of several tokens ends in a quotation mark."""
+    for call in _calls(chunk):
+        arguments = call["function"]["arguments"]
+        if len(delta.tokens) > 1 and arguments.endswith('"'):
+            call["function"]["arguments"] = arguments * 2
+    return [chunk]
+
+
+@fault(
+    instead_of="read_calls",
+    expected=in_(Place.REFERENCE, tools="the last tool arguments are lost"),
+    mirrors=("vllm-project/vllm-ascend#7580",),
+)
+def tool_arguments_cut(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:
+    """Loses the end of tool arguments where their last brace comes in a step of several tokens."""
+    reading = reader.take(text, ended=ended)
+    cut = tokens > 1 and "}\n" in text
+    pieces = tuple(replace(piece, arguments=piece.arguments.removesuffix("}")) if cut else piece for piece in reading.pieces)
+    return replace(reading, pieces=pieces)
+
+
+@fault(
+    instead_of="read_calls",
+    expected=in_(Place.REFERENCE, tools="the arguments of a tool call are empty"),
+    mirrors=("vllm-project/vllm#56077",),
+)
+def tool_arguments_empty(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:
+    """Gives a tool call the arguments {} in whole answers."""
+    reading = reader.take(text, ended=ended)
+    return reading if tokens else replace(reading, pieces=tuple(replace(piece, arguments="{}") for piece in reading.pieces))
+
+
+@fault(
+    instead_of="send",
+    expected=in_(Place.REFERENCE, tools="the name of a tool call is sent more than once"),
+    mirrors=("vllm-project/vllm#56077",),
+)
+def tool_name_twice(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
+    """Streams the name of a tool again with the first arguments that follow it."""
+    for call in _calls(chunk):
+        name = call["function"].get("name") or state.memory.pop(str(call["index"]), None)
+        if "name" in call["function"]:
+            state.memory[str(call["index"])] = name
+        elif name:
+            call["function"]["name"] = name
+    return [chunk]
+
+
+@fault(instead_of="read_calls", expected=in_(Place.REFERENCE, tools="a tool call is lost"), mirrors=("vllm-project/vllm#41967",))
+def tool_second_call_lost(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:
+    """Loses a parallel tool call whose name comes in a step of several tokens."""
+    reading = reader.take(text, ended=ended)
+    lost = {piece.index for piece in reading.pieces if piece.name and piece.index and tokens > 1}
+    _LOST[reader] = _LOST.get(reader, frozenset()) | lost
+    kept = replace(reading, pieces=tuple(piece for piece in reading.pieces if piece.index not in _LOST[reader]))
+    if ended:
+        del _LOST[reader]
+    return kept
+
+
+@fault(
+    instead_of="send",
+    expected=in_(Place.REFERENCE, tools="tool calls are put together under a wrong index"),
+    mirrors=("vllm-project/vllm#41967",),
+)
+def tool_index_stuck(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
+    """Streams every parallel tool call under the index 0."""
+    for call in _calls(chunk):
+        call["index"] = 0
+    return [chunk]
+
+
+@fault(instead_of="send", expected=in_(Place.REFERENCE, tools="a tool call has no id"), mirrors=("vllm-project/vllm-ascend#11788",))
+def tool_id_missing(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
+    """Streams a tool call without its id where its name comes in a step of several tokens."""
+    for call in _calls(chunk):
+        if len(delta.tokens) > 1:
+            call.pop("id", None)
+    return [chunk]
+
+
+@fault(instead_of="send", expected=in_(Place.REFERENCE, tools="two tool calls have one id"), mirrors=("vllm-project/vllm-ascend#11788",))
+def tool_id_repeated(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
+    """Gives all tool calls of an answer one id."""
+    for call in _calls(chunk):
+        if "id" in call:
+            call["id"] = state.memory.setdefault("id", call["id"])
+    return [chunk]
+
+
+@fault(
+    instead_of="read_calls",
+    expected=in_(Place.REFERENCE, may=WHOLE_ANSWERS, tools="a tool call is lost|delivered as text"),
+    mirrors=("vllm-project/vllm#35800",),
+)
+def tool_close_swallows(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:
+    """Swallows what follows the end of a tool call in the same step."""
+    at = text.find(CLOSING) if tokens > 1 else -1
+    return reader.take(text if at < 0 else text[: at + len(CLOSING)], ended=ended)
+
+
+@fault(
+    instead_of="read_calls",
+    expected=in_(Place.REFERENCE, may=WHOLE_ANSWERS, tools="a tool call is delivered as text"),
+    mirrors=("vllm-project/vllm#35800",),
+)
+def tool_call_as_text(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:
+    """Takes the opening tag of a tool call for text where it is not alone in its step."""
+    if tokens > 1 and OPENING in text:
+        return ToolReading(content=text)
+    return reader.take(text, ended=ended)
+
+
+@fault(
+    instead_of="finish",
+    expected=in_(Place.REFERENCE, may=WHOLE_ANSWERS, tools="the finish_reason of a tool call is wrong"),
+    mirrors=("vllm-project/vllm#46249",),
+)
+def tool_finish_stop(reason: str | None, calls: int, *, stream: bool) -> str | None:
+    """Ends an answer with tool calls with the finish_reason stop."""
+    return reason if stream else rules.finish(reason, calls, stream=stream)
+
+
+@fault(
+    instead_of="read_calls",
+    expected=in_(Place.REFERENCE, tools="the arguments of a tool call are not valid JSON|the same tokens are given as other tool calls"),
+    mirrors=("vllm-project/vllm#39253",),
+)
+def tool_brace_doubled(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:
+    """Begins tool arguments with two braces where the first one comes in a step of several tokens."""
+    reading = reader.take(text, ended=ended)
+    doubled = (replace(piece, arguments="{" + piece.arguments) if piece.name and tokens > 1 else piece for piece in reading.pieces)
+    return replace(reading, pieces=tuple(doubled))

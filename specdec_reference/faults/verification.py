@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import TOKENS_WRONG, Place, PlantedFault, in_
+from specdec_reference import rules
+from specdec_reference.faults.planted import TOKENS_WRONG, Place, fault, in_
+from specdec_reference.rejection_sampler import VerifyWindows, accept
+from specdec_reference.sampler import Sampling, distributions
 
-__all__ = ["ROWS"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Sequence as Rows
 
+    from numpy.typing import NDArray
+
+    from specdec_reference.rejection_sampler import DraftProposal
+    from specdec_reference.rules import EngineRules
+    from specdec_reference.sequence import RunningSequence
+
+_SYNTHETIC: Final = 0.7
+"""Acceptance rate, whatever p and q."""
+_TYPICAL: Final = 5
+"""Rank in the target's distribution up to which a draft token passes."""
 UNVERIFIED = "draft tokens accepted without verification"
 RECOVERED = "the token in place of a rejected draft token is not the target's"
 EVERYWHERE = "nearly every token is wrong"
@@ -16,85 +36,166 @@ BEST_ONLY = "greedy acceptance|temperature or truncation"
 REPEATED = "acceptance leak|accept-all|resample from p|inverted ratio"
 REUSED = "reused random numbers"
 
-ROWS = (
-    PlantedFault(
-        id="inverted-ratio",
-        does="Accepts a draft token with probability min(1, q/p): the ratio is upside down.",
-        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=UNVERIFIED, parameters=UNVERIFIED, sampling="inverted ratio|accept-all")
-        | in_(Place.SIMULATION, sampling="inverted ratio"),
-        mirrors=("SafeAILab/EAGLE#50",),
-    ),
-    PlantedFault(
-        id="synthetic-acceptance",
-        does="Accepts each draft token with probability 0.7, as a benchmark's synthetic sampler does.",
-        expected=in_(
-            Place.REFERENCE, may=TOKENS_WRONG, greedy=UNVERIFIED, parameters=UNVERIFIED, sampling="acceptance leak|accept-all|lenient"
-        ),
-    ),
-    PlantedFault(
-        id="last-draft-unverified",
-        does="Accepts the last draft token of a window unseen once those before it were accepted.",
-        expected=in_(
-            Place.REFERENCE, may=TOKENS_WRONG, greedy=UNVERIFIED, parameters=UNVERIFIED, sampling="acceptance leak|accept-all|lenient"
-        ),
-    ),
-    PlantedFault(
-        id="first-draft-unverified",
-        does="Accepts the first draft token of a window unseen.",
-        expected=in_(
-            Place.REFERENCE, may=TOKENS_WRONG, greedy=UNVERIFIED, parameters=UNVERIFIED, sampling="acceptance leak|accept-all|lenient"
-        ),
-    ),
-    PlantedFault(
-        id="typical-acceptance",
-        does="Accepts a sampled draft token that is among the target's five most probable ones.",
-        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling=TYPICAL) | in_(Place.SIMULATION, sampling="typical acceptance"),
-    ),
-    PlantedFault(
-        id="greedy-acceptance",
-        does="Accepts a draft token above temperature 0 only where it is the target's most probable one.",
-        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling=BEST_ONLY) | in_(Place.SIMULATION, sampling="greedy acceptance"),
-        mirrors=("lablup/mlxcel#902",),
-    ),
-    PlantedFault(
-        id="rejection-does-not-stop",
-        does="Takes as many draft tokens as passed, whether or not one before them was rejected.",
-        expected=in_(
-            Place.REFERENCE, may=TOKENS_WRONG, greedy=UNVERIFIED, parameters=UNVERIFIED, sampling="acceptance leak|accept-all|lenient"
-        ),
-    ),
-    PlantedFault(
-        id="rejected-emitted",
-        does="Emits the rejected draft token itself in its place.",
-        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=RECOVERED, parameters=RECOVERED, sampling=REPEATED)
-        | in_(
-            Place.VLLM,
-            may=TOKENS_WRONG | dict.fromkeys((Family.GREEDY, Family.SAMPLING), "Its tokens are wrong there too."),
-            parameters=RECOVERED,
-        ),
-    ),
-    PlantedFault(
-        id="verified-one-ahead",
-        does="Holds each draft token against the target's distribution one position behind its own.",
-        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=AT_DRAFTS, parameters=AT_DRAFTS, sampling="temperature or truncation"),
-        mirrors=("NVIDIA/TensorRT-LLM#11125", "huggingface/text-generation-inference#2997"),
-    ),
-    PlantedFault(
-        id="truncation-ignored-at-drafts",
-        does="Leaves top_k and top_p out where draft tokens are verified.",
-        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="temperature or truncation"),
-        mirrors=("vllm-project/vllm#10198",),
-    ),
-    PlantedFault(
-        id="draft-noise-accepts",
-        does="Accepts draft tokens by the random numbers that drew them.",
-        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling=REUSED),
-        mirrors=("local-inference-lab/vllm#205",),
-    ),
-    PlantedFault(
-        id="rejecting-number-recovers",
-        does="Draws the recovered token by the random number that rejected the draft token.",
-        expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling=REUSED),
-        mirrors=("local-inference-lab/vllm#205",),
+
+@fault(
+    instead_of="accept",
+    expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=UNVERIFIED, parameters=UNVERIFIED, sampling="inverted ratio|accept-all")
+    | in_(Place.SIMULATION, sampling="inverted ratio"),
+    mirrors=("SafeAILab/EAGLE#50",),
+)
+def inverted_ratio(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Accepts a draft token with probability min(1, q/p): the ratio is upside down."""
+    return accept(q, p, uniforms)
+
+
+@fault(
+    instead_of="accept",
+    expected=in_(
+        Place.REFERENCE, may=TOKENS_WRONG, greedy=UNVERIFIED, parameters=UNVERIFIED, sampling="acceptance leak|accept-all|lenient"
     ),
 )
+def synthetic_acceptance(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:  # noqa: ARG001 - a rule's signature
+    """Accepts each draft token with probability 0.7, as a benchmark's synthetic sampler does."""
+    accepted: NDArray[np.bool_] = uniforms < _SYNTHETIC
+    return accepted
+
+
+@fault(
+    instead_of="accept",
+    expected=in_(
+        Place.REFERENCE, may=TOKENS_WRONG, greedy=UNVERIFIED, parameters=UNVERIFIED, sampling="acceptance leak|accept-all|lenient"
+    ),
+)
+def last_draft_unverified(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Accepts the last draft token of a window unseen once those before it were accepted."""
+    passed = accept(p, q, uniforms)
+    passed[:, -1:] = True
+    return passed
+
+
+@fault(
+    instead_of="accept",
+    expected=in_(
+        Place.REFERENCE, may=TOKENS_WRONG, greedy=UNVERIFIED, parameters=UNVERIFIED, sampling="acceptance leak|accept-all|lenient"
+    ),
+)
+def first_draft_unverified(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Accepts the first draft token of a window unseen."""
+    passed = accept(p, q, uniforms)
+    passed[:, :1] = True
+    return passed
+
+
+@fault(
+    instead_of="verify",
+    expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling=TYPICAL) | in_(Place.SIMULATION, sampling="typical acceptance"),
+)
+def typical_acceptance(
+    rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
+) -> VerifyWindows:
+    """Accepts a sampled draft token that is among the target's five most probable ones."""
+    threshold = np.sort(p, axis=1)[:, -_TYPICAL]
+    return rules.verify(rows, p, draft, uniforms, replace(given, accept=_above(threshold, p, draft)))
+
+
+@fault(
+    instead_of="verify",
+    expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling=BEST_ONLY) | in_(Place.SIMULATION, sampling="greedy acceptance"),
+    mirrors=("lablup/mlxcel#902",),
+)
+def greedy_acceptance(
+    rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
+) -> VerifyWindows:
+    """Accepts a draft token above temperature 0 only where it is the target's most probable one."""
+    return rules.verify(rows, p, draft, uniforms, replace(given, accept=_above(p.max(axis=1), p, draft)))
+
+
+def _above(threshold: NDArray[np.float32], p: NDArray[np.float32], draft: DraftProposal) -> Callable[..., NDArray[np.bool_]]:
+    """Return a rule that accepts draft tokens whose probability is at least the threshold of their line, and not 0."""
+    lines = np.minimum(draft.starts[:, None] + np.arange(draft.width), len(p) - 1)
+    mass = p[lines, draft.tokens]
+    passed: NDArray[np.bool_] = (mass >= threshold[lines]) & (mass > 0.0)
+    return lambda *_: passed
+
+
+@fault(
+    instead_of="verify",
+    expected=in_(
+        Place.REFERENCE, may=TOKENS_WRONG, greedy=UNVERIFIED, parameters=UNVERIFIED, sampling="acceptance leak|accept-all|lenient"
+    ),
+)
+def rejection_does_not_stop(
+    rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
+) -> VerifyWindows:
+    """Takes as many draft tokens as passed, whether or not one before them was rejected."""
+
+    def counted(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
+        live = np.arange(draft.width) < draft.counts[:, None]
+        passed: NDArray[np.intp] = (accept(p, q, uniforms) & live).sum(axis=1)
+        first: NDArray[np.bool_] = np.arange(draft.width) < passed[:, None]
+        return first
+
+    return rules.verify(rows, p, draft, uniforms, replace(given, accept=counted))
+
+
+@fault(
+    instead_of="verify",
+    expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=RECOVERED, parameters=RECOVERED, sampling=REPEATED)
+    | in_(
+        Place.VLLM,
+        may=TOKENS_WRONG | dict.fromkeys((Family.GREEDY, Family.SAMPLING), "Its tokens are wrong there too."),
+        parameters=RECOVERED,
+    ),
+)
+def rejected_emitted(
+    rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
+) -> VerifyWindows:
+    """Emits the rejected draft token itself in its place."""
+    windows = rules.verify(rows, p, draft, uniforms, given)
+    rejected = np.flatnonzero(windows.accepted < draft.counts)
+    last = windows.last.copy()
+    last[rejected] = draft.tokens[rejected, windows.accepted[rejected]]
+    return replace(windows, last=last)
+
+
+@fault(
+    instead_of="target",
+    expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=AT_DRAFTS, parameters=AT_DRAFTS, sampling="temperature or truncation"),
+    mirrors=("NVIDIA/TensorRT-LLM#11125", "huggingface/text-generation-inference#2997"),
+)
+def verified_one_ahead(distribution: NDArray[np.float32], logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
+    """Holds each draft token against the target's distribution one position behind its own."""
+    lines = np.arange(len(distribution))
+    bonus = draft.starts + draft.counts
+    ahead: NDArray[np.float32] = distribution[np.where(np.isin(lines, bonus), lines, np.minimum(lines + 1, len(lines) - 1))]
+    return ahead
+
+
+@fault(
+    instead_of="distribute",
+    expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="temperature or truncation"),
+    mirrors=("vllm-project/vllm#10198",),
+)
+def truncation_ignored_at_drafts(logits: NDArray[np.float32], sampling: Sampling, draft: DraftProposal) -> NDArray[np.float32]:
+    """Leaves top_k and top_p out where draft tokens are verified."""
+    bonus = np.isin(np.arange(len(logits)), draft.starts + draft.counts)
+    plain = replace(sampling, top_k=np.where(bonus, sampling.top_k, 0), top_p=np.where(bonus, sampling.top_p, 1.0))
+    return distributions(logits, plain)
+
+
+@fault(instead_of="share", expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling=REUSED), mirrors=("local-inference-lab/vllm#205",))
+def draft_noise_accepts(uniforms: NDArray[np.float64], k: int, width: int) -> NDArray[np.float64]:
+    """Accepts draft tokens by the random numbers that drew them."""
+    return np.concatenate([uniforms[:, :width], uniforms[:, 2 * k :]], axis=1)
+
+
+@fault(instead_of="verify", expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling=REUSED), mirrors=("local-inference-lab/vllm#205",))
+def rejecting_number_recovers(
+    rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
+) -> VerifyWindows:
+    """Draws the recovered token by the random number that rejected the draft token."""
+    windows = rules.verify(rows, p, draft, uniforms, given)
+    rejected = np.flatnonzero(windows.accepted < draft.counts)
+    drawn = uniforms.copy()
+    drawn[rejected, -1] = uniforms[rejected, windows.accepted[rejected]]
+    return rules.verify(rows, p, draft, drawn, given)

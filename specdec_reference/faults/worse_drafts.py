@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.planted import Place, PlantedFault, in_
+from specdec_reference import rules
+from specdec_reference.faults.planted import Place, fault, in_
+from specdec_reference.rejection_sampler import VerifyWindows
+from specdec_reference.sampler import pick
 
-__all__ = ["ROWS"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Rows
 
+    from numpy.typing import NDArray
+
+    from specdec_reference.rejection_sampler import DraftProposal
+    from specdec_reference.rules import EngineRules
+    from specdec_reference.sequence import RunningSequence
+
+_EVERY: Final = 3
+"""Drafts."""
 _MAY: dict[Family, str] = {
     family: "a workload may have no accepted draft in it, or drafts that die where a prompt is asked again"
     for family in Family
@@ -14,23 +31,35 @@ _MAY: dict[Family, str] = {
 }
 _WORSE = "drafts are worse than the drafter's own"
 
-ROWS = (
-    PlantedFault(
-        id="draft-cache-stale",
-        does="Keeps nothing of an answer in the draft model's own cache: it drafts behind the prompt and the last two tokens.",
-        expected=in_(Place.REFERENCE, may=_MAY, speed=_WORSE),
-        mirrors=("vllm-project/vllm-ascend#6138",),
-    ),
-    PlantedFault(
-        id="drafts-worse",
-        does="Takes another token than the draft model's for every third draft.",
-        expected=in_(Place.REFERENCE, may=_MAY, speed=_WORSE),
-        mirrors=("vllm-project/vllm#26191",),
-    ),
-    PlantedFault(
-        id="dead-drafts-grammar",
-        does="Takes every draft for one that breaks the grammar, and goes on token by token, where a request has one.",
-        expected=in_(Place.REFERENCE, may=_MAY, speed="no draft is accepted for requests with a grammar"),
-        mirrors=("vllm-project/vllm#53777",),
-    ),
+
+@fault(instead_of="draft_lengths", expected=in_(Place.REFERENCE, may=_MAY, speed=_WORSE), mirrors=("vllm-project/vllm-ascend#6138",))
+def draft_cache_stale(rows: Rows[RunningSequence]) -> list[int]:
+    """Keeps nothing of an answer in the draft model's own cache: it drafts behind the prompt and the last two tokens."""
+    return [len(row.request.prompt) + 1 for row in rows]
+
+
+@fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed=_WORSE), mirrors=("vllm-project/vllm#26191",))
+def drafts_worse(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
+    """Takes another token than the draft model's for every third draft."""
+    other = np.array([row.grammar is None and len(row.drafted) % _EVERY == 0 for row in rows])
+    if proposal.q is None:
+        return replace(proposal, tokens=np.where(other[:, None], 0, proposal.tokens))
+    width = proposal.q.shape[2]
+    tokens = np.where(other[:, None], width - 1 - proposal.tokens, proposal.tokens)
+    certain = (tokens[..., None] == np.arange(width)).astype(np.float32)
+    return replace(proposal, tokens=tokens, q=np.where(other[:, None, None], certain, proposal.q))
+
+
+@fault(
+    instead_of="verify",
+    expected=in_(Place.REFERENCE, may=_MAY, speed="no draft is accepted for requests with a grammar"),
+    mirrors=("vllm-project/vllm#53777",),
 )
+def dead_drafts_grammar(
+    rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
+) -> VerifyWindows:
+    """Takes every draft for one that breaks the grammar, and goes on token by token, where a request has one."""
+    windows = rules.verify(rows, p, draft, uniforms, given)
+    bound = np.array([row.grammar is not None for row in rows])
+    alone = pick(p[draft.starts], uniforms[:, -1])
+    return VerifyWindows(accepted=np.where(bound, 0, windows.accepted), last=np.where(bound, alone, windows.last))

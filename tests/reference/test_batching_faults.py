@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from specdec_reference import faulty_rules
+from specdec_reference.faults import catalogue
 from specdec_reference.openai_request import EngineRequest
 from specdec_reference.rejection_sampler import DraftProposal, VerifyWindows
 from specdec_reference.sampler import PenaltyState
@@ -17,7 +17,7 @@ VOCABULARY = 6
 
 
 def planted(fault):
-    return faulty_rules.rules(fault, speculating=True)
+    return catalogue.rules(fault, speculating=True)
 
 
 def request(**fields):

@@ -12,12 +12,10 @@ from benchmarks import pages, vllm_faults
 from benchmarks.detection import faults as simulation
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.workload import Family
-from specdec_reference import faulty_rules
 from specdec_reference.cli import main, parse
-from specdec_reference.faults import catalogue
+from specdec_reference.faults import catalogue, planted
 from specdec_reference.faults.catalogue import FAULTS, planted_in
-from specdec_reference.faults.planted import Expected, Place, PlantedFault
-from specdec_reference.faulty_rules import registry
+from specdec_reference.faults.planted import Expected, Place
 from tests.reference.asgi_client import PROBABILISTIC, served
 
 ROOT = Path(__file__).parents[2]
@@ -34,17 +32,17 @@ def patches():
 
 def test_each_place_plants_the_faults_that_the_list_says():
     simulated_ids = [fault.id for fault in simulation.ALL]
-    assert set(registry.DECISIONS) == set(planted_in(Place.REFERENCE))
+    assert {fault.id for fault in FAULTS.values() if fault.rules} == set(planted_in(Place.REFERENCE))
     assert patches() - set(vllm_faults.FIXES.split(",")) == set(planted_in(Place.VLLM))
     assert set(simulated_ids) & set(FAULTS) == set(planted_in(Place.SIMULATION))
     assert len(simulated_ids) == len(set(simulated_ids))
 
 
 def test_ids_are_kebab_case_and_unique():
-    ids = [row.id for module in catalogue._MODULES for row in getattr(module, "ROWS", ())] + [
-        fault.id for fault in simulation.ALL if fault.id not in FAULTS
-    ]
+    ids = [*FAULTS, *(fault.id for fault in simulation.ALL if fault.id not in FAULTS)]
     assert len(ids) == len(set(ids))
+    with pytest.raises(ValueError, match="two faults are called accept-all"):
+        planted.plant(FAULTS["accept-all"])
     assert not [each for each in ids if not re.fullmatch(r"[a-z]+(-[a-z0-9.]+)*", each)]
 
 
@@ -103,7 +101,7 @@ def test_an_unknown_fault_is_refused_with_its_neighbour(fault, remedy):
     with pytest.raises(EngineError, match=remedy):
         parse([*SPECULATING, "--fault", fault])
     with pytest.raises(EngineError, match=remedy):
-        faulty_rules.rules(fault, speculating=True)
+        catalogue.rules(fault, speculating=True)
 
 
 def test_a_fault_of_vllm_alone_is_none_of_the_reference_engine():
@@ -111,16 +109,15 @@ def test_a_fault_of_vllm_alone_is_none_of_the_reference_engine():
         parse([*SPECULATING, "--fault", "kv-stale"])
 
 
-def test_a_row_and_a_function_are_a_fault(monkeypatch, capsys):
+def test_a_decorated_function_is_a_fault(monkeypatch, capsys):
     """Added from outside: it is planted, listed by --help, and on the page of faults."""
-    row = PlantedFault(id="never-accept", does="Rejects every draft token.", expected={Place.REFERENCE: Expected()})
-    monkeypatch.setitem(FAULTS, row.id, row)
-    monkeypatch.setattr(registry, "DECISIONS", dict(registry.DECISIONS))
 
-    @registry.instead_of("accept")
+    @planted.fault(instead_of="accept", expected={Place.REFERENCE: Expected()})
     def never_accept(p, q, uniforms):
+        """Rejects every draft token."""
         return uniforms < 0
 
+    monkeypatch.setitem(FAULTS, "never-accept", planted.PLANTED.pop("never-accept"))
     with served(PROBABILISTIC, fault="never-accept", spec_decode_metrics="summary") as client:
         answer = client.complete({"prompt": "import os\n", "temperature": 0, "max_tokens": 16})
     assert answer["metrics"]["speculative_decoding"]["draft_acceptance_rate"] == 0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specdec_reference.faults import parameters
-from specdec_reference.faulty_rules import rules
+from specdec_reference.faults.catalogue import FAULTS, rules
 from specdec_reference.openai_request import EngineRequest
 from tests.reference.asgi_client import GREEDY, NGRAM, PROBABILISTIC, served
 
@@ -310,4 +309,4 @@ def test_log_probabilities_that_fail_raise_for_requests_that_want_some():
 
 
 def test_every_fault_of_parameters_is_tried():
-    assert {row.id for row in parameters.ROWS} == {*HARMED, "penalties-ignored", "min-p-fails"}
+    assert {row.id for row in FAULTS.values() if row.topic == "parameters"} == {*HARMED, "penalties-ignored", "min-p-fails"}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from specdec_reference.faults import drafts, positions, recovery, verification
+from specdec_reference.faults.catalogue import FAULTS
 from tests.reference.asgi_client import PROBABILISTIC, served
 
 ASKED = {"prompt": "import os\nimport sys\n", "temperature": 0, "max_tokens": 64, "return_token_ids": True, "ignore_eos": True}
 DRAWN = ASKED | {"temperature": 1.4, "seed": 4, "top_k": 20}
-ROWS = {row.id: row for module in (drafts, positions, recovery, verification) for row in module.ROWS}
+ROWS = {row.id: row for row in FAULTS.values() if row.topic in {"drafts", "positions", "recovery", "verification"}}
 
 
 def tokens(client, asked):

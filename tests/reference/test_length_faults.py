@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specdec_reference.emission import EmittedToken, StopMatch, WrittenText
-from specdec_reference.faulty_rules import rules
+from specdec_reference.faults.catalogue import rules
 from specdec_reference.openai_request import EngineRequest
 
 REQUEST = EngineRequest(prompt=(1,), max_tokens=8, stop=("cd",), min_tokens=3)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from specdec_reference import faulty_rules
+from specdec_reference.faults import catalogue
 from specdec_reference.openai_request import EngineRequest
 from specdec_reference.rejection_sampler import DraftProposal, VerifyWindows
 from specdec_reference.sampler import Sampling
@@ -17,7 +17,7 @@ ASKED = {"prompt": "import os\nimport sys\n", "temperature": 0, "max_tokens": 48
 
 
 def planted(fault):
-    return faulty_rules.rules(fault, speculating=True)
+    return catalogue.rules(fault, speculating=True)
 
 
 def row(*, grammar=None, **fields):

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from specdec_reference import faulty_rules
 from specdec_reference.emission import EmittedToken
-from specdec_reference.faulty_rules import outages
+from specdec_reference.faults import catalogue, outages
 from specdec_reference.openai_request import EngineRequest
 from specdec_reference.rejection_sampler import DraftProposal, VerifyWindows
 
@@ -40,7 +39,7 @@ def row(tokens=1, *, grammar=None, **fields):
 
 
 def planted(fault):
-    return faulty_rules.rules(fault, speculating=True)
+    return catalogue.rules(fault, speculating=True)
 
 
 def dealt(fault, *rows):

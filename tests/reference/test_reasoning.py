@@ -11,7 +11,7 @@ import pytest
 from pytest_specdec.errors import EngineError
 from specdec_reference.cli import ServerSettings
 from specdec_reference.engine import ReferenceEngine
-from specdec_reference.faulty_rules import rules
+from specdec_reference.faults.catalogue import rules
 from specdec_reference.openai_request import EngineRequest
 from specdec_reference.reasoning import GrammarBehindReasoning, ReasoningSplit
 from tests.reference.asgi_client import NGRAM, PROBABILISTIC, served

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from specdec_reference import faulty_rules
+from specdec_reference.faults import catalogue
 from specdec_reference.rejection_sampler import DraftProposal, accept, residual, verify
 from specdec_reference.rules import EngineRules
 from specdec_reference.sampler import pick
@@ -35,7 +35,7 @@ def p_value(tokens, distribution):
 
 
 def planted(name):
-    return faulty_rules.rules(name, speculating=True)
+    return catalogue.rules(name, speculating=True)
 
 
 @pytest.mark.parametrize("q", [Q, ONE_HOT, P[0]], ids=["drawn", "certain", "perfect"])

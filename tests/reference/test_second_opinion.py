@@ -11,7 +11,8 @@ import pytest
 from scipy import stats
 from tokenizers import Tokenizer
 
-from specdec_reference import checkpoint, faulty_rules, model
+from specdec_reference import checkpoint, model
+from specdec_reference.faults import catalogue
 from specdec_reference.rejection_sampler import DraftProposal, verify
 from specdec_reference.sampler import Sampling, distributions, pick
 from tests.reference.asgi_client import GREEDY, NGRAM, PROBABILISTIC, served
@@ -165,7 +166,7 @@ def test_windows_are_distributed_as_its_own(opinion):
         np.tile(opinion.p.astype(np.float32), (WINDOWS, 1)),
         draft,
         random.random((WINDOWS, K + 1)),
-        faulty_rules.rules(None, speculating=True),
+        catalogue.rules(None, speculating=True),
     )
     first = np.where(found.accepted > 0, tokens[:, 0], found.last)
     theirs = opinion.arrays["windows"]

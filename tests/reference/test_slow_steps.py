@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specdec_reference.faulty_rules import slow_steps
+from specdec_reference.faults import slow_steps
 from tests.reference.asgi_client import PROBABILISTIC, served
 
 ASKED = {"prompt": "import os\nimport sys\n", "temperature": 0, "max_tokens": 24, "return_token_ids": True, "ignore_eos": True}
