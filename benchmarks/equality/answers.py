@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,15 @@ from tests.reference.asgi_client import GREEDY, NGRAM, PROBABILISTIC, served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from multiprocessing.queues import SimpleQueue
     from pathlib import Path
 
     from pytest_specdec.model.workload import JSON
 
 __all__ = ["items"]
 
+_LONGEST_S = 30.0
+"""A hundred times what all requests to one server take."""
 _PROMPT = "The river was calm, and the boat"
 _COMPLETIONS: tuple[dict[str, JSON], ...] = (
     {"temperature": 0, "max_tokens": 24, "logprobs": 3},
@@ -38,12 +42,26 @@ def items(_: Path) -> Iterator[tuple[str, JSON]]:
     """Yield a hash of the answers of each server: without speculation, with each way of drafting, and with each fault."""
     for name, speculation in {"alone": None, "probabilistic": PROBABILISTIC, "greedy": GREEDY, "ngram": NGRAM}.items():
         yield name, _hashes(speculation)
+    context = multiprocessing.get_context("fork")
     for fault in planted_in(Place.REFERENCE):
         drafting = {key.replace("-", "_"): value for key, value in FAULTS[fault].drafting.items()}
         fields = {"num_speculative_tokens": "tokens", "prompt_lookup_min": "n_min", "prompt_lookup_max": "n_max"}
         changes = {fields.get(key, key): value for key, value in drafting.items()}
         speculation = replace(PROBABILISTIC, **{key: value for key, value in changes.items() if hasattr(PROBABILISTIC, key)})
-        yield fault, _hashes(speculation, fault=fault, reasoning_end='":' if FAULTS[fault].reasons else "")
+        answers = context.SimpleQueue()
+        settings = {"fault": fault, "reasoning_end": '":' if FAULTS[fault].reasons else ""}
+        process = context.Process(target=_put, args=(answers, speculation, settings))  # some faults end it, or keep it waiting
+        process.start()
+        process.join(_LONGEST_S)
+        waits = process.is_alive()
+        if waits:
+            process.kill()
+            process.join()
+        yield fault, "waits" if waits else f"ended by {process.exitcode}" if process.exitcode else answers.get()
+
+
+def _put(answers: SimpleQueue[JSON], speculation: object, settings: dict[str, object]) -> None:
+    answers.put(_hashes(speculation, **settings))
 
 
 def _hashes(speculation: object, **settings: object) -> JSON:

@@ -20,7 +20,7 @@ from pytest_specdec.capture.workload_runner import WorkloadRunner
 from pytest_specdec.config import variables
 from pytest_specdec.config.config import Limits, Overlay
 from pytest_specdec.config.variables import expand
-from pytest_specdec.engines.cli_args import merged
+from pytest_specdec.engines.arguments import merged
 from pytest_specdec.engines.protocol import ServerSetup, SmallCache
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError, RunError

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.engines import checkpoint
-from pytest_specdec.engines.cli_args import filled
+from pytest_specdec.engines.arguments import filled
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import SpecdecError
 from pytest_specdec.files import yaml

@@ -13,7 +13,7 @@ from pytest_specdec.capture import boot_layout, enlargement, environment, estima
 from pytest_specdec.capture.rates import from_size
 from pytest_specdec.capture.requests import admitted
 from pytest_specdec.config import gates
-from pytest_specdec.engines import cli_args
+from pytest_specdec.engines import arguments
 from pytest_specdec.engines.protocol import SmallCache
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import PlanError
@@ -237,7 +237,7 @@ def _pairs(config: Config, engine: Engine) -> tuple[Pair, ...]:
 
 
 def _variant(config: Config, engine: Engine, name: str, index: int) -> Variant:
-    draft = engine.draft(cli_args.filled(config, config.variants[index], os.environ))
+    draft = engine.draft(arguments.filled(config, config.variants[index], os.environ))
     if draft is None:
         what = f"variant {name} does not speculate"
         raise PlanError(what, where=f"variants.{name}.args", found="no speculative setting", expected=f"one that {engine.kind} knows")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.config.rules import plain
-from pytest_specdec.engines.cli_args import filled
+from pytest_specdec.engines.arguments import filled
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.model.workload import Request, Route, Workload
 from pytest_specdec.prompts import context, own

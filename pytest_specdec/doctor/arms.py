@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config import variables
 from pytest_specdec.config.rules import plain
 from pytest_specdec.config.variables import expand, names
-from pytest_specdec.engines.cli_args import merged
+from pytest_specdec.engines.arguments import merged
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.pair import BASELINE, SCORER, DraftKind

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import vllm
-from pytest_specdec.engines.cli_args import filled
+from pytest_specdec.engines.arguments import filled
 from pytest_specdec.engines.vllm import Vllm, VllmDialect
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.pair import DraftKind

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pytest_specdec.config.rules import DraftingRule, EngineRules, plain
 from pytest_specdec.config.validate import nearest
 from pytest_specdec.engines import checkpoint, registry
+from pytest_specdec.engines.arguments import whole_number
 from pytest_specdec.engines.plain_dialect import PlainDialect
 from pytest_specdec.engines.protocol import PROTOCOL_VERSION, AnyEngine, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.errors import EngineError
@@ -98,14 +99,14 @@ class Attach:
         by_flag = {plain(name): value for name, value in args.items()}
         _refuse_unknown(by_flag)
         kind = _member(DraftKind, by_flag, "draft", DraftKind.UNKNOWN)
-        longest = _count(by_flag.get("ngram-max"))
+        longest = whole_number(by_flag.get("ngram-max"))
         model = by_flag.get("draft-model")
         return Draft(
             kind=kind,
-            tokens=_count(by_flag.get("draft-tokens")),
+            tokens=whole_number(by_flag.get("draft-tokens")),
             sampling=_member(DraftSampling, by_flag, "draft-sampling", DraftSampling.GREEDY),
             model=str(model or "draft") if kind is DraftKind.MODEL else None,
-            ngram_min=_count(by_flag.get("ngram-min")) or longest,
+            ngram_min=whole_number(by_flag.get("ngram-min")) or longest,
             ngram_max=longest,
         )
 
@@ -163,7 +164,3 @@ def _member(enum: type[T], args: Mapping[str, JSON], name: str, default: T) -> T
         near = nearest(value, names)
         what = f"an attached server does not draft by {value!r}" + (f"; {near}" if near else "")
         raise EngineError(what, where=f"args.{name}", found=value, expected=f"one of {', '.join(names)}") from None
-
-
-def _count(value: JSON) -> int:
-    return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.config.rules import DraftingRule, EngineRules
 from pytest_specdec.engines import checkpoint, json_reply, locate
-from pytest_specdec.engines.cli_args import flags
+from pytest_specdec.engines.arguments import flags
 from pytest_specdec.engines.plain_dialect import PlainDialect, with_usage
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.errors import EngineError

@@ -26,11 +26,13 @@ __all__ = [
     "COMPLETIONS",
     "HOST",
     "PROTOCOL_VERSION",
+    "AnswerDialect",
     "AnyEngine",
     "ApiRequest",
     "Ask",
     "Command",
     "ConfigTemplate",
+    "CounterDialect",
     "Dialect",
     "Engine",
     "EngineProgram",
@@ -38,6 +40,7 @@ __all__ = [
     "Get",
     "Recognising",
     "RoughRates",
+    "ScoringDialect",
     "ServerSetup",
     "SmallCache",
     "Traffic",
@@ -212,24 +215,9 @@ Ask: TypeAlias = "Callable[[ApiRequest], Mapping[str, JSON] | None]"
 """Sends a request to the server and returns its reply; None for anything but an object with status 200."""
 
 
-class Dialect(Protocol):
-    """Requests to an engine's servers for what the OpenAI protocol does not have, and how replies are read.
+class AnswerDialect(Protocol):
+    """Requests of workloads as an engine takes them, and how it answers them."""
 
-    ``engines/plain_dialect.py`` has every member for an engine that serves the OpenAI protocol and nothing beyond it.
-    """
-
-    health_path: str | None
-    """Answers 200 when the server is ready; None where there is no such path. So are the other two."""
-    version_path: str | None
-    counters_path: str | None
-    counters_drain: bool
-    """Whether a reading of the counters sets them back to 0."""
-    counters_exact: bool
-    """Whether the counters count every draft token; otherwise what answers report of themselves goes first."""
-    counters_late: bool
-    """Whether the counters may come after the answers that they count: those are streamed then, so that chunks tell the steps."""
-    prefixes_per_request: int
-    """Prefixes that one request for continuations may hold, at least 1."""
     chunk_per_step: bool
     """Whether a chunk of a stream holds what one verify step emitted; False where a token has a chunk of its own."""
     closing_event: bool
@@ -255,6 +243,21 @@ class Dialect(Protocol):
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:
         """Return the ids of a request's prompt, where replies do not hold them; empty where they cannot be known."""
 
+
+class CounterDialect(Protocol):
+    """An engine's word on itself: its state, its version, and what it drafted."""
+
+    health_path: str | None
+    """Answers 200 when the server is ready; None where there is no such path. So are the other two."""
+    version_path: str | None
+    counters_path: str | None
+    counters_drain: bool
+    """Whether a reading of the counters sets them back to 0."""
+    counters_exact: bool
+    """Whether the counters count every draft token; otherwise what answers report of themselves goes first."""
+    counters_late: bool
+    """Whether the counters may come after the answers that they count: those are streamed then, so that chunks tell the steps."""
+
     def version(self, text: str) -> str:
         """Return the engine's version in the text of ``version_path``; empty without one."""
 
@@ -276,6 +279,13 @@ class Dialect(Protocol):
     def traffic(self, text: str) -> Traffic:
         """Return what the text of ``counters_path`` says of all requests, whoever sent them."""
 
+
+class ScoringDialect(Protocol):
+    """Requests for a server's distribution at given tokens, and how the replies are read."""
+
+    prefixes_per_request: int
+    """Prefixes that one request for continuations may hold, at least 1."""
+
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:
         """Return the request whose reply holds the distribution at every one of ``token_ids``; None where no request does."""
 
@@ -290,6 +300,13 @@ class Dialect(Protocol):
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
         """Return the distribution at every one of ``token_ids``, which came after the prefixes. Raises RequestError without it."""
+
+
+class Dialect(AnswerDialect, CounterDialect, ScoringDialect, Protocol):
+    """Everything that an engine's servers are asked for.
+
+    ``engines/plain_dialect.py`` has every member for an engine that serves the OpenAI protocol and nothing beyond it.
+    """
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config import shipped
 from pytest_specdec.config.rules import DraftingRule
 from pytest_specdec.engines import checkpoint, locate, vllm
-from pytest_specdec.engines.cli_args import filled, flags, merged
+from pytest_specdec.engines.arguments import filled, flags, merged
 from pytest_specdec.engines.llguidance import GrammarBackend, installed
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import DraftingRule, EngineRules, LossySetting, plain
 from pytest_specdec.config.validate import nearest
 from pytest_specdec.engines import checkpoint, locate
+from pytest_specdec.engines.arguments import flags
 from pytest_specdec.engines.checkpoint_tokenizer import CheckpointTokenizer
-from pytest_specdec.engines.cli_args import flags
 from pytest_specdec.engines.plain_dialect import PlainDialect
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.errors import EngineError

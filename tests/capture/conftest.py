@@ -13,7 +13,7 @@ from pytest_specdec.capture.server import ports, server
 from pytest_specdec.capture.server.server import ServerRecipe
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, VariantSettings
 from pytest_specdec.engines import registry, vllm
-from pytest_specdec.engines.cli_args import flags
+from pytest_specdec.engines.arguments import flags
 from pytest_specdec.engines.protocol import PROTOCOL_VERSION, Command, Footprint, RoughRates, ServerSetup
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.files.run_directory import RunDirectory

@@ -11,7 +11,7 @@ import pytest
 from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
 from pytest_specdec.engines import checkpoint, locate
 from pytest_specdec.engines import vllm as speculation
-from pytest_specdec.engines.cli_args import flags, merged
+from pytest_specdec.engines.arguments import flags, merged
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError

@@ -52,7 +52,8 @@ def no_wait_for_log_lines(monkeypatch):
 
 
 def members(protocol) -> set[str]:
-    return {name for name in {*inspect.get_annotations(protocol), *vars(protocol)} if not name.startswith("_")}
+    parts = [part for part in protocol.__mro__ if part.__module__ == protocol.__module__]
+    return {name for part in parts for name in {*inspect.get_annotations(part), *vars(part)} if not name.startswith("_")}
 
 
 def test_every_member_of_the_protocol_has_a_clause_or_a_reason():

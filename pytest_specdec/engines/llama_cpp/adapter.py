@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import docker, locate
-from pytest_specdec.engines.cli_args import filled, flags, merged
+from pytest_specdec.engines.arguments import filled, flags, merged
 from pytest_specdec.engines.llama_cpp import drafters, gguf
 from pytest_specdec.engines.llama_cpp.dialect import LlamaCppDialect
 from pytest_specdec.engines.llama_cpp.rules import DRAFT_MODEL, MODEL_DRAFTERS, RULES

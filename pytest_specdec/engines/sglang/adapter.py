@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
-from pytest_specdec.engines.cli_args import filled, flags, merged
+from pytest_specdec.engines.arguments import PrecisionFlags, arm_args, device_footprint, filled, flags, merged
 from pytest_specdec.engines.llguidance import GrammarBackend, installed, stop_ids
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.sglang.dialect import SglangDialect
 from pytest_specdec.engines.sglang.rules import RULES
-from pytest_specdec.engines.sglang.speculative_flags import DRAFT_MODELS, draft, half_stated, whole_number
+from pytest_specdec.engines.sglang.speculative_flags import DRAFT_MODELS, draft, half_stated
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.transcript import ScoringRoute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Get, ServerSetup
@@ -36,7 +36,11 @@ _READY_SINCE = (0, 5, 20)
 _SHARE, _PARALLEL = "mem-fraction-static", ("tp-size", "tensor-parallel-size", "tp")
 _DEFAULT_SHARE = 0.9
 """About what SGLang chooses by itself; it depends on the device and on the chunk size."""
-_QUANTISING, _QUANTISED_FORMATS = ("quantization", "torchao-config", "modelopt-quant", "quantization-param-path"), {"bitsandbytes", "gguf"}
+_PRECISION = PrecisionFlags(
+    quantising=("quantization", "torchao-config", "modelopt-quant", "quantization-param-path"),
+    overrides="json-model-override-args",
+    cache="kv-cache-dtype",
+)
 _PRESSED_TOKENS = 1152
 """Of a small key-value cache: a multiple of all page sizes."""
 _CONSERVATIVENESS = 0.1
@@ -108,7 +112,7 @@ class Sglang:
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
         """Return the largest ``mem-fraction-static`` of the arms; nothing is known of SGLang on a CPU."""
-        return _device_footprint(list(_arm_args(config))) if accelerated else Footprint()
+        return device_footprint(config, _SHARE, _DEFAULT_SHARE, _PARALLEL) if accelerated else Footprint()
 
     def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - every release serves them
         """Return prompt log-probabilities."""
@@ -117,14 +121,14 @@ class Sglang:
     def single_precision(self, config: Config) -> bool:
         """Whether every arm says float32 and nothing quantises."""
         quantised = checkpoint.is_quantised(checkpoint.folder(config, config.engine.model))
-        return not quantised and all(_is_single(args) for args in _arm_args(config))
+        return not quantised and all(map(_PRECISION.allow, arm_args(config)))
 
     def grammar_backend(self, config: Config) -> GrammarBackend | None:
         """Return llguidance where ``grammar-backend`` chooses it for all arms."""
-        if any(args.get("grammar-backend") != "llguidance" for args in _arm_args(config)):
+        if any(args.get("grammar-backend") != "llguidance" for args in arm_args(config)):
             return None
         model = checkpoint.folder(config, config.engine.model)
-        pattern = next(_arm_args(config)).get("constrained-json-whitespace-pattern")
+        pattern = next(arm_args(config)).get("constrained-json-whitespace-pattern")
         return GrammarBackend(
             checkpoint=model,
             eos_ids=stop_ids(model),
@@ -182,22 +186,3 @@ def _whole_flags(variant: str, args: Mapping[str, JSON]) -> None:
             expected="speculative-num-steps, speculative-eagle-topk and speculative-num-draft-tokens together",
             remedy=f"state {missing} too: a chain of k drafts is num-steps k, eagle-topk 1, num-draft-tokens k + 1",
         )
-
-
-def _arm_args(config: Config) -> Iterator[dict[str, JSON]]:
-    for layer in (config.baseline.args, *(variant.args for variant in config.variants)):
-        yield {plain(name): value for name, value in merged(config.engine.args, layer).items()}
-
-
-def _device_footprint(arm_args: Sequence[Mapping[str, JSON]]) -> Footprint:
-    stated = [float(share) for args in arm_args if isinstance(share := args.get(_SHARE), (int, float)) and 0 < share <= 1]
-    largest = max((*stated, *([_DEFAULT_SHARE] if len(stated) < len(arm_args) else ())))
-    devices = max((whole_number(args.get(name)) for args in arm_args for name in _PARALLEL), default=0)
-    return Footprint(device_share=largest, share_stated=largest in stated, devices=devices or 1, options=f"{_SHARE} or {_PARALLEL[0]}")
-
-
-def _is_single(args: Mapping[str, JSON]) -> bool:
-    cached = args.get("kv-cache-dtype") in {None, "auto"}
-    formats = any(args.get(name) for name in _QUANTISING) or args.get("load-format") in _QUANTISED_FORMATS
-    overrides = "quant" in str(args.get("json-model-override-args", ""))
-    return args.get("dtype") in {"float32", "float"} and cached and not (formats or overrides)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.config.rules import plain
+from pytest_specdec.engines.arguments import whole_number
 from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["DRAFT_MODELS", "draft", "half_stated", "whole_number"]
+__all__ = ["DRAFT_MODELS", "draft", "half_stated"]
 
 DRAFT_MODELS = ("speculative-draft-model-path", "speculative-draft-model")
 """The two names of the flag that names a draft model or a head."""
@@ -53,11 +54,6 @@ def half_stated(args: Mapping[str, JSON]) -> str:
     if candidates not in by_flag:
         return candidates
     return window if window not in by_flag and whole_number(by_flag[candidates]) != 1 else ""
-
-
-def whole_number(value: JSON) -> int:
-    """Return a number that may stand as a text; 0 for anything else."""
-    return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else 0
 
 
 def _kind(method: str, candidates: int) -> DraftKind:

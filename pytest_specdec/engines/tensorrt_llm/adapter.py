@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
+from pytest_specdec.engines.arguments import filled
 from pytest_specdec.engines.checkpoint_tokenizer import folder_of
-from pytest_specdec.engines.cli_args import filled
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.tensorrt_llm import options

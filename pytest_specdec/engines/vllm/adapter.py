@@ -7,9 +7,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
-from pytest_specdec.engines.cli_args import filled, flags, merged
+from pytest_specdec.engines.arguments import PrecisionFlags, arm_args, device_footprint, filled, flags
 from pytest_specdec.engines.llguidance import installed
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
@@ -21,7 +20,7 @@ from pytest_specdec.errors import EngineError
 from pytest_specdec.model.transcript import ScoringRoute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.llguidance import GrammarBackend
@@ -38,7 +37,12 @@ _CACHES = {"VLLM_CACHE_ROOT": ".cache/vllm"}
 _SHARE, _PARALLEL = "gpu-memory-utilization", ("tensor-parallel-size", "tp")
 _DEFAULT_SHARE = 0.92
 """vLLM's own ``gpu-memory-utilization``."""
-_QUANTISING, _QUANTISED_FORMATS = ("quantization", "q", "quantization-config", "quantization-param-path"), {"bitsandbytes", "gguf"}
+_PRECISION = PrecisionFlags(
+    quantising=("quantization", "q", "quantization-config", "quantization-param-path"),
+    overrides="hf-overrides",
+    cache="kv-cache-dtype",
+    caches=frozenset({"auto", "float32"}),
+)
 _KV_GIB = "4"
 """vLLM's own ``VLLM_CPU_KVCACHE_SPACE``."""
 _PROCESSES_GIB = 3.0
@@ -150,7 +154,7 @@ class Vllm:
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
         """Return the largest ``gpu-memory-utilization`` of the arms; of a CPU build weights, KV space and three processes."""
         if accelerated and not self._is_cpu_build(config):
-            return _device_footprint(list(_arm_args(config)))
+            return device_footprint(config, _SHARE, _DEFAULT_SHARE, _PARALLEL)
         weights = checkpoint.gib(Path(config.resolve(config.engine.model)))
         kv_gib = config.engine.env.get("VLLM_CPU_KVCACHE_SPACE", _KV_GIB)
         known = weights is not None and str(kv_gib).isdecimal()
@@ -166,13 +170,13 @@ class Vllm:
         Without ``--dtype`` float32 checkpoints are computed in half precision.
         """
         quantised = checkpoint.is_quantised(checkpoint.folder(config, config.engine.model))
-        return not quantised and all(_is_single(args) for args in _arm_args(config))
+        return not quantised and all(map(_PRECISION.allow, arm_args(config)))
 
     def grammar_backend(self, config: Config) -> GrammarBackend | None:
         """Return llguidance where ``structured-outputs-config`` chooses it for all arms."""
         model = checkpoint.folder(config, config.engine.model)
         release = "" if config.engine.image else installed(self._program(config))
-        backends = [structured_backend.grammar_backend(args, model, release) for args in _arm_args(config)]
+        backends = [structured_backend.grammar_backend(args, model, release) for args in arm_args(config)]
         return backends[0] if all(backend == backends[0] for backend in backends) else None
 
     def _same_vocabularies(self, config: Config) -> None:
@@ -210,24 +214,3 @@ class Vllm:
             return "cpu" in (config.engine.image or self._release(config))
         except EngineError:
             return False
-
-
-def _arm_args(config: Config) -> Iterator[dict[str, JSON]]:
-    for layer in (config.baseline.args, *(variant.args for variant in config.variants)):
-        yield {plain(name): value for name, value in merged(config.engine.args, layer).items()}
-
-
-def _device_footprint(arm_args: Sequence[Mapping[str, JSON]]) -> Footprint:
-    stated = [float(share) for args in arm_args if isinstance(share := args.get(_SHARE), (int, float)) and 0 < share <= 1]
-    largest = max((*stated, *([_DEFAULT_SHARE] if len(stated) < len(arm_args) else ())))
-    sizes = [size for args in arm_args for name in _PARALLEL if isinstance(size := args.get(name), int)]
-    return Footprint(
-        device_share=largest, share_stated=largest in stated, devices=max(sizes, default=1), options=f"{_SHARE} or {_PARALLEL[0]}"
-    )
-
-
-def _is_single(args: Mapping[str, JSON]) -> bool:
-    cached = args.get("kv-cache-dtype") in {None, "auto", "float32"}
-    formats = any(args.get(name) is not None for name in _QUANTISING) or args.get("load-format") in _QUANTISED_FORMATS
-    overrides = "quant" in str(args.get("hf-overrides", ""))
-    return args.get("dtype") in {"float32", "float"} and cached and not (formats or overrides)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import plain
 from pytest_specdec.config.validate import nearest
 from pytest_specdec.engines import locate
-from pytest_specdec.engines.cli_args import merged
+from pytest_specdec.engines.arguments import merged
 from pytest_specdec.engines.vllm.speculative_setting import NEW, OLD, flags_of, speculative_setting
 from pytest_specdec.errors import EngineError
 

@@ -1,0 +1,108 @@
+"""Server arguments: a mapping in the config, flags on the command line, and what the arguments of all arms say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.config.rules import plain
+from pytest_specdec.config.variables import expand
+from pytest_specdec.engines.protocol import Footprint
+from pytest_specdec.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_specdec.config.config import Config, Overlay, VariantSettings
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["PrecisionFlags", "arm_args", "device_footprint", "filled", "flags", "merged", "whole_number"]
+
+
+def merged(*layers: Mapping[str, JSON]) -> dict[str, JSON]:
+    """Return the layers laid over each other, later ones on top; null takes an argument out."""
+    result: dict[str, JSON] = {}
+    for layer in layers:
+        result.update(layer)
+    return {name: value for name, value in result.items() if value is not None}
+
+
+def filled(config: Config, overlay: Overlay | VariantSettings, environ: Mapping[str, str]) -> dict[str, JSON]:
+    """Return the arguments of a server with ``overlay``, ``${VAR}`` replaced where it is set and left as written elsewhere."""
+    return {name: _filled(value, environ) for name, value in merged(config.engine.args, overlay.args).items()}
+
+
+def _filled(value: JSON, environ: Mapping[str, str]) -> JSON:
+    try:
+        return expand(value, environ)
+    except ConfigError:
+        return value
+
+
+def flags(args: Mapping[str, JSON]) -> list[str]:
+    """Return ``args`` as ``--name value``; true and false are ``--name`` and ``--no-name``, mappings and nested lists JSON."""
+    argv: list[str] = []
+    for name, value in args.items():
+        argv += _flag(name.lstrip("-"), value)
+    return argv
+
+
+def _flag(name: str, value: JSON) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    if isinstance(value, Mapping):
+        return [f"--{name}", json.dumps(value, separators=(",", ":"))]
+    if isinstance(value, str):
+        return [f"--{name}", value]
+    if isinstance(value, (list, tuple)) and not any(isinstance(item, (list, tuple, Mapping)) for item in value):
+        return [f"--{name}", *map(str, value)]
+    return [f"--{name}", json.dumps(value, separators=(",", ":"))]
+
+
+def arm_args(config: Config) -> Iterator[dict[str, JSON]]:
+    """Yield the arguments of every arm by their plain names, the baseline's first."""
+    for layer in (config.baseline.args, *(variant.args for variant in config.variants)):
+        yield {plain(name): value for name, value in merged(config.engine.args, layer).items()}
+
+
+def whole_number(value: JSON) -> int:
+    """Return a number that may stand as a text; 0 for anything else."""
+    number = int(value) if isinstance(value, str) and value.isdecimal() else value
+    return number if isinstance(number, int) and not isinstance(number, bool) else 0
+
+
+def device_footprint(config: Config, share: str, default: float, parallel: Sequence[str]) -> Footprint:
+    """Return the largest ``share`` of an accelerator's memory that an arm states, or the engine's ``default``, and how many an arm takes.
+
+    ``parallel`` are the names of the argument with their number.
+    """
+    arms = list(arm_args(config))
+    stated = [float(part) for args in arms if isinstance(part := args.get(share), int | float) and 0 < part <= 1]
+    largest = max((*stated, *([default] if len(stated) < len(arms) else ())))
+    devices = max(whole_number(args.get(name)) for args in arms for name in parallel)
+    return Footprint(device_share=largest, share_stated=largest in stated, devices=devices or 1, options=f"{share} or {parallel[0]}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionFlags:
+    """An engine's arguments by which an arm computes in less than float32."""
+
+    quantising: tuple[str, ...]
+    """Quantise by any value."""
+    formats: frozenset[str] = frozenset({"bitsandbytes", "gguf"})
+    """Values of ``load-format`` that are quantised."""
+    overrides: str
+    """Lays fields over the checkpoint's config.json."""
+    cache: str
+    """Sets the format of keys and values."""
+    caches: frozenset[str] = frozenset({"auto"})
+    """Its values that round nothing."""
+
+    def allow(self, args: Mapping[str, JSON]) -> bool:
+        """Whether an arm of ``args`` says float32 and nothing quantises."""
+        quantises = any(args.get(name) for name in self.quantising) or args.get("load-format") in self.formats
+        overridden = "quant" in str(args.get(self.overrides, ""))
+        cached = args.get(self.cache, "auto") in self.caches
+        return args.get("dtype") in {"float32", "float"} and cached and not (quantises or overridden)
