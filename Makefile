@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 PARALLEL := -n 2 --dist=worksteal
 # Three workers of the unit tests keep two cores busy: many of these tests wait for servers.
-UNIT := -n 3 --dist=worksteal
+UNIT := -n 3 --dist=worksteal --durations=30 --durations-min=3
 # Each of the many interpreters that the tests start would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 # What `make coverage` adds; it makes the tests a third slower.
