@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from specdec_reference.engine import ReferenceEngine
     from specdec_reference.sequence import Delta
 
-__all__ = ["application"]
+__all__ = ["VERSION", "application"]
+
+VERSION = metadata.version("pytest-specdec")
+"""Of this package, which comes in the same wheel."""
 
 
 def application(engine: ReferenceEngine) -> Starlette:
@@ -77,7 +80,7 @@ class _Served:
 
     async def version(self, _request: Incoming) -> Response:
         """Say which version this is."""
-        return JSONResponse({"version": metadata.version("pytest-specdec")})
+        return JSONResponse({"version": VERSION})
 
     async def models(self, _request: Incoming) -> Response:
         """List the one model."""

@@ -15,8 +15,7 @@ import shlex
 import sys
 from pathlib import Path
 
-import pytest_specdec
-from specdec_reference import cli
+from specdec_reference import cli, server
 
 # vllm/plugins.py: the plugin does nothing without the variable, and steps aside where vLLM is not of its release.
 ENABLED = os.environ.get("ARCTIC_INFERENCE_ENABLED") == "1" and not os.environ.get("ARCTIC_DOUBLE_OTHER_RELEASE")
@@ -63,7 +62,7 @@ def main(arguments: list[str]) -> int:
         return 0
     if ENABLED:
         print("Arctic Inference plugin is enabled!", file=sys.stderr, flush=True)  # noqa: T201 - vllm/plugins.py
-    pytest_specdec.__version__ = VERSION
+    server.VERSION = VERSION
     arguments = arguments[1:]  # behind `serve`
     if "--speculative-config" in arguments:
         at = arguments.index("--speculative-config") + 1
