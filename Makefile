@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What `make coverage` adds; it makes the tests a third slower.
 COVERED :=
 
-.PHONY: suites smoke test lint types unit test-statistics faults faults-quick healthy chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded baselines vllm-deaths mlx-env transformers-env sglang-protocol vllm-old-arguments clean
+.PHONY: suites smoke test lint types unit nightly test-statistics faults faults-quick healthy chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded baselines vllm-deaths mlx-env transformers-env sglang-protocol vllm-old-arguments clean
 
 suites: $(INSTALLED) ## a verdict on a real speculative pair, without a GPU
 	$(BIN)/python -m pytest suites/
@@ -28,7 +28,10 @@ types: $(INSTALLED)
 	$(BIN)/mypy
 
 unit: $(INSTALLED)
-	$(BIN)/python -m pytest tests/ --ignore=tests/chaos --ignore=tests/faults $(UNIT) -m 'not statistics or statistics(quick=True)' $(COVERED)
+	$(BIN)/python -m pytest tests/ --ignore=tests/chaos --ignore=tests/faults $(UNIT) -m 'not nightly and (not statistics or statistics(quick=True))' $(COVERED)
+
+nightly: $(INSTALLED) ## what `make unit` leaves out: other placements, depths and xdist modes of what it shows
+	$(BIN)/python -m pytest tests/ --ignore=tests/chaos --ignore=tests/faults $(UNIT) -m nightly
 
 test-statistics: $(INSTALLED) ## size and power of the tests by simulation; `make test` has a part of it
 	$(BIN)/python -m pytest tests/ --ignore=tests/chaos --ignore=tests/faults $(UNIT) -m statistics

@@ -53,7 +53,11 @@ WANTED = (
 VARIANTS = ("draft-k3", "ngram-k3")
 
 
-PLACED = [(Depth.STANDARD, Placement.IN_TURN), (Depth.SMOKE, Placement.IN_TURN), (Depth.STANDARD, Placement.SIDE_BY_SIDE)]
+PLACED = [
+    (Depth.STANDARD, Placement.IN_TURN),
+    pytest.param((Depth.SMOKE, Placement.IN_TURN), marks=pytest.mark.nightly),
+    (Depth.STANDARD, Placement.SIDE_BY_SIDE),
+]
 
 
 @pytest.fixture(scope="module", params=PLACED, ids="-".join)
