@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["ARCHITECTURE", "EAGLE3", "Checkpoint", "Shape", "locate", "read"]
-
 ARCHITECTURE: Final = "Qwen3ForCausalLM"
 EAGLE3: Final = "LlamaForCausalLMEagle3"
 """The architecture of a head, which has no tokenizer of its own."""

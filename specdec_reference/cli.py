@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from specdec_reference.engine import ReferenceEngine
 
-__all__ = ["ServerSettings", "Speculation", "main", "parse"]
-
 _METHODS: Final = ("draft_model", "eagle3", "ngram")
 _METRICS: Final = ("none", "summary", "detailed")
 _DRAFT_SAMPLING: Final = ("greedy", "probabilistic")

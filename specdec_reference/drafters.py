@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from specdec_reference.sampler import Sampling
     from specdec_reference.sequence import RunningSequence
 
-__all__ = ["Drafter", "ModelDrafter", "NgramDrafter", "NoDrafter", "drawn", "lookup"]
-
 
 class Drafter(Protocol):
     """What proposes tokens; row i of a batch sits in slot i."""

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from specdec_reference.sampler import Sampling
     from specdec_reference.sequence import RunningSequence
 
-__all__ = ["EagleDrafter", "EagleHead", "load"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EagleHead:

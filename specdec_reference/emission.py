@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["EmittedToken", "StopMatch", "StreamState", "TokenCounts", "WrittenText"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmittedToken:

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from specdec_reference.openai_request import EngineRequest
     from specdec_reference.rules import EngineRules
 
-__all__ = ["ReferenceEngine"]
-
 _JOIN_S: Final = 5.0
 
 

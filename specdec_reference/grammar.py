@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["LAYOUT", "Grammar", "GrammarKind", "GrammarMatcher", "Grammars", "walk"]
-
 _ANY_OBJECT: Mapping[str, JSON] = {"type": "object"}
 LAYOUT: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """As ``json.dumps`` writes: a small model that may put white space anywhere puts nothing else for long stretches."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from specdec_reference.rules import EngineRules
     from specdec_reference.sequence import RunningSequence
 
-__all__ = ["VARIATIONS", "Variation", "varied"]
-
 _Decision = TypeVar("_Decision", bound=Callable[..., Any])
 _NOISE: Final = 1e-4
 """Nats: what another order of summation in half precision may do."""

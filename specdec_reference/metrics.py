@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-__all__ = ["Counters"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Counters:

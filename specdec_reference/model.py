@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from specdec_reference.checkpoint import Checkpoint, Shape
 
-__all__ = ["Layer", "Model", "Span", "Tap", "fused", "load", "rotations", "unit"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:

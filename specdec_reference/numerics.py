@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Kernel", "Numerics", "Place", "places"]
-
 _TAIL: Final = 8
 """Tokens that a text is told apart by, beside its length."""
 _NUMBERS, _SCALES = 2**20, 2**16

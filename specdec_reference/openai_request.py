@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from specdec_reference.tokenizer import Tokenizer
     from specdec_reference.tool_fields import ToolOffer
 
-__all__ = ["EngineRequest", "ServerLimits", "parse", "prompt_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRequest:

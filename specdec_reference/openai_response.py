@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from specdec_reference.tokenizer import Tokenizer
     from specdec_reference.tool_calls import CallPiece
 
-__all__ = ["Entry", "ResponseOptions", "Stream", "entries", "error", "whole"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["main", "padded", "write"]
-
 LAYERS: Final = 48
 _WRONG_USAGE: Final = 2
 _SEED: Final = 20231121

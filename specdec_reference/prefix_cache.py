@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from specdec_reference.rules import EngineRules
 
-__all__ = ["BLOCK_TOKENS", "Block", "DraftBlock", "PrefixCache", "blocks_of"]
-
 DraftBlock: TypeAlias = "tuple[NDArray[np.float32], ...]"
 """A drafter's copies of what it remembers of a block."""
 

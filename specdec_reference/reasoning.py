@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from specdec_reference.grammar import Grammar
 
-__all__ = ["GrammarBehindReasoning", "ReasoningSplit"]
-
 
 class ReasoningSplit:
     """Where the reasoning of one sequence ends."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from specdec_reference.rules import EngineRules
 
-__all__ = ["DraftProposal", "VerifyWindows", "accept", "bonus", "residual", "verify"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftProposal:

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Fields", "Refusal"]
-
 
 class Refusal(Exception):  # noqa: N818 - it is an answer, not an error of ours
     """A request that is answered with a 4xx."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from specdec_reference.openai_request import EngineRequest
 
-__all__ = ["PenaltyState", "Sampling", "distributions", "pick"]
-
 
 class PenaltyState:
     """What one sequence's request does to its logits, by the tokens that it has emitted."""

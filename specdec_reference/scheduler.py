@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from specdec_reference.rules import EngineRules
     from specdec_reference.sequence import Delta, RunningSequence
 
-__all__ = ["Batch"]
-
 _PREFILL_TOKENS: Final = 512
 """Prompt tokens, filled up to the longest, taken in per step before running sequences get their turn; one prompt is always taken in."""
 _CHUNK_TOKENS: Final = 256

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from specdec_reference.sampler import PenaltyState
     from specdec_reference.tokenizer import Text
 
-__all__ = ["Delta", "RunningSequence"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from specdec_reference.engine import ReferenceEngine
     from specdec_reference.sequence import Delta
 
-__all__ = ["VERSION", "application"]
-
 VERSION = metadata.version("pytest-specdec")
 """Of this package, which comes in the same wheel."""
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["NAMES", "grammar"]
-
 _WHOLE: Final = "structured_outputs"
 """An object with one of the kinds, vLLM 0.11 and later."""
 _FORMERLY: Final = {

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from jinja2 import Template
 
-__all__ = ["Text", "Tokenizer"]
-
 _TOOL_TAGS: Final = ("<tool_call>", "</tool_call>")
 """Added tokens with a text, whatever else is said of them: a parser of tool calls looks for it."""
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
 
-__all__ = ["CLOSING", "OPENING", "CallPiece", "ToolCallReader", "ToolReading"]
-
 OPENING: Final = "<tool_call>"
 CLOSING: Final = "</tool_call>"
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)')

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["NAMES", "ToolOffer", "instructions", "lark", "offer", "spoken"]
-
 NAMES: Final = frozenset({"parallel_tool_calls", "tool_choice", "tools"})
 _CHOICES: Final = ("none", "auto", "required")
 _MOST_CALLS: Final = 3

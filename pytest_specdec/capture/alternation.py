@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.workload_runner import WorkloadRunner
     from pytest_specdec.model.transcript import Transcript
 
-__all__ = ["Alternation", "TimedArm", "extended"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedArm:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["check"]
-
 _FIRST_S = 15.0
 """Seconds for a first answer: these servers run already."""
 _DEADLINE_S = 60.0

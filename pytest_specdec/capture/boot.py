@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.workload import JSON, Workload
 
-__all__ = ["BootSession", "ServerRecipes"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerRecipes:

@@ -17,19 +17,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.workload import Request
 
-__all__ = [
-    "arm_top_tokens",
-    "calibrated",
-    "draft_top_tokens",
-    "fewest_boots",
-    "further",
-    "layout",
-    "needless",
-    "pressed",
-    "rescored",
-    "timed_apart",
-]
-
 _FEW = 5
 """As good as twenty where the draft's distribution is one-hot, and several times cheaper."""
 _ONE = 1

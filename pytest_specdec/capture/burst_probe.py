@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.server.server import ArmServer
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["BurstProbe"]
-
 _WORDS = ("quartz", "violin", "tundra", "zebra", "jasmine", "ember", "yacht", "falcon", "indigo", "orbit", "kelp", "nutmeg")
 """A prompt begins with each of them. With more prompts than the ten that some servers keep, all are computed anew the second time."""
 _FUNCTIONS = 4

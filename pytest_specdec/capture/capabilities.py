@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Choice, Position
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["CapabilityProbe"]
-
 _HOT = 2.0
 """The highest temperature the protocol allows: at it a filter to one token shows."""
 _WARM = 0.7

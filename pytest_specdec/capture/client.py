@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Choice, SpecCounters
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["BusyTime", "Client", "Exchange", "TimedAnswer", "overdue", "retry_after_s", "turns_away"]
-
 
 class BusyTime:
     """Adds up the union of the intervals of requests that may overlap, from its making on."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.server.server import ArmServer
     from pytest_specdec.model.plan import Boot, Plan, ScoringTask
 
-__all__ = ["Completeness"]
-
 
 class Completeness:
     """Keeps the account of one capture."""

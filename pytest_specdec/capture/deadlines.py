@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.workload import Request
 
-__all__ = ["FACTOR", "FIRST_S", "FLOOR_S", "Deadline", "Deadlines"]
-
 FACTOR = 10.0
 """Times as long as needed that an answer may take: speculation that slow is of no use."""
 FLOOR_S = 10.0

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Echo", "read"]
-
 _LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 

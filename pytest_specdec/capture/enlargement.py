@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.workload import Workload
 
-__all__ = ["counts", "enlarged"]
-
 LONG_BOOT_S = 90.0
 """From here on a boot takes minutes: small engines on busy CPU cores, which boot in half a minute, stay below."""
 MOST = 10

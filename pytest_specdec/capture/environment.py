@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Engine
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["accelerated", "devices", "environment", "load_per_core", "memory_gib", "uuids"]
-
 _PACKAGES = ("pytest-specdec", "openai", "numpy", "scipy", "pytest")
 _NVIDIA_SMI_S = 10.0
 _KIB_PER_GIB = 1024**2

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Boot, Plan, Rates
     from pytest_specdec.model.workload import Workload
 
-__all__ = ["EstimatedStep", "measured", "seconds", "seconds_side_by_side", "steps", "total"]
-
 _MEASURED = "from the capture itself"
 """Source of the rates that a capture measured."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.workload import Request, Workload
 
-__all__ = ["again_s", "base", "extended", "repeated", "rounds"]
-
 
 def again_s(plan: Plan) -> float:
     """Return the seconds of asking again at most: every workload with counts, in all rounds; 0 at smoke depth."""

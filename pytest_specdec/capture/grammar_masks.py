@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Position, Score, Transcript
     from pytest_specdec.model.workload import JSON, Request, Workload
 
-__all__ = ["MaskComputer", "compute", "constraint"]
-
 _PACKAGE = "llguidance"
 _NOT_INSTALLED = "llguidance is not installed: pip install 'pytest-specdec[llguidance]'"
 _END_OF_REASONING = "</think>"

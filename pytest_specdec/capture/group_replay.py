@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.server.server import ArmServer
     from pytest_specdec.model.workload import Request
 
-__all__ = ["Failure", "GroupReplay", "Job", "Sender", "terminate_unless_sound"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:

@@ -18,8 +18,6 @@ from pytest_specdec.files.run_directory import safe
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["MAX_WAIT_S", "device", "exclusive", "folder", "shared"]
-
 MAX_WAIT_S = 3600.0
 """Seconds to wait for other captures where no deadline is given."""
 _PAUSE_S = 0.05

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     _Job: TypeAlias = tuple[TranscriptScorer, Answer, int]
 
-__all__ = ["BootWaves", "ScoringQueue", "boot_waves", "run"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootWaves:

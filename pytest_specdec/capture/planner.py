@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Engine
 
-__all__ = ["MachinePlacement", "SelectedWorkload", "make", "placement"]
-
-
 _MIN_SERVERS = 2
 """Servers that have to fit for them to stand side by side."""
 _USABLE = 0.8

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.estimate import EstimatedStep
     from pytest_specdec.model.plan import Boot
 
-__all__ = ["Reporter"]
-
 _EVERY_S = 0.5
 """Between two reports of a step that counts requests."""
 _HEARTBEAT_S = 5.0

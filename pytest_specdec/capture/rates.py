@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Engine
     from pytest_specdec.model.baseline import Environment
 
-__all__ = ["expected", "from_size"]
-
 _RUNS = 5
 """Earlier runs at most; the estimate takes their median."""
 _LOOKED_AT = 50

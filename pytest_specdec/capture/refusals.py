@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.client import TimedAnswer
     from pytest_specdec.capture.server.server import ArmServer
 
-__all__ = ["examine"]
-
 _PAUSE_S = 0.5
 """Before a request is sent again that got a status of keys, quotas and proxies."""
 _DEADLINE_S = 60.0

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Boot, Plan, ScoringTask
     from pytest_specdec.model.transcript import Transcript
 
-__all__ = ["ReusableResults", "discard", "discard_torn", "has_unexplained", "reusable_results"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReusableResults:

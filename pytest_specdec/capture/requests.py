@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.prompts.own import OwnPrompt
 
-__all__ = ["admitted", "configured", "reasoned"]
-
 _LIMITS = ("max_tokens", "max_completion_tokens")
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import VerifySteps
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["ChunkSize", "ParsedResponse", "finished", "of_stream", "of_whole", "size"]
-
 _MAX_INT = 2**31
 """Ids and counts lie below: engines hold them in 32 bits."""
 _HALF = re.compile("[\ud800-\udfff]")

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.workload import Workload
 
-__all__ = ["MOST", "deciding_boot", "last_whole_round", "sufficient"]
-
 MOST = 4
 """Times the planned limits, at most: asked again twice, each time with twice as much."""
 _MOST_AT_SMOKE = 2

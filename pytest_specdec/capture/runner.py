@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Boot, Plan
     from pytest_specdec.model.status import Progress
 
-__all__ = ["begin", "devices", "record", "resume"]
-
 
 def record(
     config: Config,

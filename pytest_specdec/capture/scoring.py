@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.workload import JSON
 
-__all__ = [
-    "Continuations",
-    "PromptLogprobs",
-    "ScoredSequence",
-    "ScoredTranscript",
-    "Scorer",
-    "ScoringRequest",
-    "TranscriptScorer",
-    "scorer",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoringRequest:

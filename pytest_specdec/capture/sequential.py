@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.progress import Reporter
     from pytest_specdec.model.plan import Boot
 
-__all__ = ["run"]
-
 
 def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> None:
     """Run all boots; one that fails does not stop the others, unless it is the baseline, without which nothing is judged."""

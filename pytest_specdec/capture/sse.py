@@ -28,21 +28,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Usage
     from pytest_specdec.model.workload import JSON
 
-__all__ = [
-    "DONE",
-    "Arrival",
-    "Burst",
-    "Event",
-    "ReceivedResponse",
-    "arrivals",
-    "first",
-    "objects",
-    "parsed",
-    "read",
-    "timing",
-    "web_page",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Burst:

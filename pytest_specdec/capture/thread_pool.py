@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["ThreadPool"]
-
 J = TypeVar("J")
 R = TypeVar("R")
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from contextvars import Token
     from typing import Self
 
-__all__ = ["HTTPX", "MAX_BYTES", "MAX_PARTS", "ExchangeLimits", "Recorder", "Transport", "decompressor", "inflated"]
-
 HTTPX = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]
 """What this version of openai stands on: httpx, or what came after it."""
 MAX_BYTES = 64 * 1024**2

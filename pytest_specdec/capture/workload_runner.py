@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import ServerFailure
     from pytest_specdec.model.workload import Request, Route, Workload
 
-__all__ = ["WorkloadResult", "WorkloadRunner"]
-
 _RESTARTS = 2
 """Times that one workload may have the server started again: after that its verdict is settled, and others need the arm's restarts."""
 _MIN_S = 0.1

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.baseline import Gate, Slo
     from pytest_specdec.model.workload import JSON, Family
 
-__all__ = ["Config", "DockerSettings", "EngineSettings", "Limits", "Overlay", "Published", "Reasoning", "VariantSettings", "Waiver"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlay:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pytest_specdec.files.yaml import KeyPath, YamlDocument
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["option_values", "problems", "settings", "words"]
-
 _NETWORK = "the server listens on the host's network, where its port is watched"
 _TERMINAL = "the server has no terminal, and its output is its log"
 _REFUSED = {

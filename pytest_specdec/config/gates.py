@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pytest_specdec.files.yaml import YamlDocument
     from pytest_specdec.model.pair import Pair
 
-__all__ = ["check", "not_finite", "stated"]
-
 _NO_SLOWER = 1.0
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pytest_specdec.files.yaml import KeyPath
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["ArmSettings", "Setting", "baseline", "check", "lint", "variants"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pytest_specdec.config.validate import Problem
     from pytest_specdec.files.yaml import YamlDocument
 
-__all__ = ["FEATURES", "find", "load"]
-
 _OPENAI = (
     *("audio", "best_of", "echo", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs", "max_completion_tokens"),
     *("max_tokens", "metadata", "modalities", "n", "parallel_tool_calls", "prediction", "presence_penalty", "reasoning_effort"),

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["read"]
-
 _SCHEMA = "prompt.schema.json"
 _EXAMPLE = '{"id": "refund-01", "messages": [{"role": "user", "content": "..."}]}'
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DraftingRule", "EngineRules", "LossySetting", "SilentChange", "plain"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossySetting:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["CONFIGS", "MODULE", "SUITES", "arguments"]
-
 _PACKAGE = Path(__file__).parents[1]
 MODULE = "pytest_specdec.suites"
 """Their name for ``pytest --pyargs``, where they are installed."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.files.yaml import KeyPath, YamlDocument
 
-__all__ = ["Problem", "dotted", "error", "nearest", "problem", "problems"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pytest_specdec.files.yaml import KeyPath, YamlDocument
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["changed", "digests", "expand", "filled", "misplaced", "names", "secrets_of", "unset", "unused", "written_out"]
-
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SHELL = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(?![A-Za-z0-9_}])[^}]*\}?")
 """A shell's ``${NAME:-default}`` and its like."""

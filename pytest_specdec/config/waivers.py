@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pytest_specdec.config.validate import Problem
     from pytest_specdec.files.yaml import YamlDocument
 
-__all__ = ["day", "problems", "stated"]
-
 _JUDGEMENT = ("family", "workload", "variant")
 """Keys that name one judgement together."""
 

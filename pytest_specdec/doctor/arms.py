@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pytest_specdec.files.yaml import KeyPath
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Arm", "arms", "scorer"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pytest_specdec.doctor.check import Check
     from pytest_specdec.engines.protocol import Engine, ServerSetup
 
-__all__ = ["checks"]
-
 _OK, _NOT_FOUND = 200, 404
 _NAME = "attached"
 _LIMIT_S = 5.0

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pytest_specdec.doctor.check import Check
     from pytest_specdec.engines.protocol import Engine
 
-__all__ = ["checks", "require"]
-
 _QUERY_S = 15.0
 _PLACE = re.compile(r"^(where: .*?)\bengine\.")
 """The place of an engine's error, which knows its engine as the config's own."""

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_specdec.errors import SpecdecError
 
-__all__ = ["Check", "Level", "fail", "failed", "ok", "warn"]
-
 
 class Level(StrEnum):
     """How a check came out."""

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from pytest_specdec.doctor.check import Check
     from pytest_specdec.doctor.contract.contract import Held
 
-__all__ = ["add", "run"]
-
 _ABOUT = (
     "Say in seconds what would keep a run from starting. Nothing is booted, unless --contract asks for it. "
     "Exits with 0 when no check failed, otherwise with 1."

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Boot
     from pytest_specdec.model.workload import Depth
 
-__all__ = ["collection", "gates", "pair", "plan", "prompts", "suites", "variables", "waivers"]
-
 _PLAN = "specdec: "
 _LINT = "warning:"
 """Warnings of the pair lint have a check of their own."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Engine, EngineProgram
     from pytest_specdec.files.yaml import YamlDocument
 
-__all__ = ["Help", "checks", "flag_checks", "flags", "flags_of", "help_of", "known"]
-
 _QUICK_S = 15.0
 _HELP = ("--help=all", "--help")
 """Some parsers list only groups under --help; others do not know --help=all."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pytest_specdec.doctor.probe import ProgramResult
     from pytest_specdec.engines.protocol import Footprint
 
-__all__ = ["QUERY", "Device", "accelerators", "devices", "disk", "download", "leases", "ports"]
-
 QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total,memory.used", "--format=csv,noheader,nounits")
 _GIB, _MIB_PER_GIB = 1024**3, 1024
 _RUN_FAIL_GIB, _RUN_WARN_GIB = 0.2, 2.0

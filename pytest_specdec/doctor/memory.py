@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Engine, Footprint
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["by_name_gib", "checks"]
-
 _SHRINKING = ("quantization", "offload", "load-format", "kv-transfer")
 """Parts of the names of arguments by which weights take less of a device than of a disk."""
 _PARAMETERS = re.compile(r"(?<![A-Za-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)

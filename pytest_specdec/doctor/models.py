@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pytest_specdec.doctor.check import Check
     from pytest_specdec.engines.protocol import Engine
 
-__all__ = ["ModelHub", "check", "checks"]
-
 _GATED = (
     *("meta-llama/*", "google/gemma*", "google/codegemma*", "google/paligemma*", "mistralai/Mistral-*", "mistralai/Mixtral-*"),
     *("CohereLabs/*", "CohereForAI/*", "bigcode/starcoder*"),

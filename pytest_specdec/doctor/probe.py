@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ProgramResult", "run"]
-
 LIMIT_S = 120.0
 """An engine imports its framework to print its help; from a cold disk that takes half a minute."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Arctic", "ArcticDialect"]
-
 _ENABLED = "ARCTIC_INFERENCE_ENABLED"
 _BANNER = "Arctic Inference plugin is enabled!"
 _OURS = {

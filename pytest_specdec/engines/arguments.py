@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config, Overlay, VariantSettings
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["PrecisionFlags", "arm_args", "device_footprint", "filled", "flags", "merged", "whole_number"]
-
 
 def merged(*layers: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return the layers laid over each other, later ones on top; null takes an argument out."""

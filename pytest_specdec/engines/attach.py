@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Engine, ServerSetup
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Attach", "AttachedDialect"]
-
 T = TypeVar("T", bound=StrEnum)
 
 _RULES = EngineRules(

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["described", "folder", "gib", "hub_cache", "is_quantised", "same_vocabulary", "there", "vocabulary", "weights_gib"]
-
 _QUANTISED = frozenset({"quantization", "quantization_config", "compression_config"})
 """Keys of a config.json: of mlx-lm, of transformers, and of compressed-tensors before it had that one."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["CheckpointTokenizer", "folder_of"]
-
 _NEEDS = ("tokenizers", "jinja2")
 _FILE = "tokenizer.json"
 _TODAY = "2026-01-01"

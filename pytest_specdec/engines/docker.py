@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pytest_specdec.config.validate import Problem
     from pytest_specdec.files.secrets import Secrets
 
-__all__ = ["check", "command", "is_name", "kill", "running"]
-
 _ANSWER_S = 20.0
 _NAME = re.compile(r"specdec-[0-9a-f]{12}")
 """Of every container that is started here."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["BeyondLimitsError", "document", "loaded", "value"]
-
 
 class BeyondLimitsError(ValueError):
     """JSON that is larger or deeper than any that a server has to say."""

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["GrammarBackend", "ServesLlguidance", "installed", "mapping", "stop_ids"]
-
 _PACKAGE = "llguidance"
 
 

@@ -12,8 +12,6 @@ from pytest_specdec.errors import EngineError
 if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
 
-__all__ = ["numbers", "program", "release", "there"]
-
 
 def program(config: Config, tool: str, *, default: str | None, remedy: str) -> str:
     """Return the path of ``executable``, of ``venv``'s ``tool``, or ``default``. Raises EngineError when it is not there."""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Get, ServerSetup
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["MlxLm"]
-
 _DRAFT_MODEL, _DRAFT_TOKENS = "draft-model", "num-draft-tokens"
 _DEFAULT_TOKENS = 3
 """mlx-lm's own ``--num-draft-tokens``."""

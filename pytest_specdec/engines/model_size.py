@@ -8,8 +8,6 @@ from pathlib import Path
 
 from pytest_specdec.engines import checkpoint
 
-__all__ = ["ModelSize", "of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSize:

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Reference"]
-
 _NEEDS = ("uvicorn", "starlette", "safetensors", "tokenizers", "jinja2", "llguidance")
 _PROCESS_GIB = 0.25
 """Of a server without its weights: twice what one was seen to take with short contexts."""

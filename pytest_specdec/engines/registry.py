@@ -14,8 +14,6 @@ from pytest_specdec.errors import EngineError
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["GROUP", "LOADED", "engine_of", "installed", "kinds"]
-
 GROUP = "pytest_specdec.engines"
 LOADED: dict[str, Engine] = {}
 """The engines asked for so far, by kind."""

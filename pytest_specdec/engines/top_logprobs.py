@@ -12,8 +12,6 @@ from pytest_specdec.model.transcript import Position
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ListedToken", "position"]
-
 WHERE = "the log-probabilities of a one-token completion"
 _NAMELESS = -2
 """The first of the ids below 0 that stand for texts; -1 marks the lack of a top token."""

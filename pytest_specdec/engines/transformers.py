@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Ask, ServerSetup
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["Transformers", "TransformersDialect"]
-
 _SETTING = "generation-config"
 """The argument of a variant that goes into its requests, not into the command."""
 _LOOKUP, _NGRAM = "prompt_lookup_num_tokens", "max_matching_ngram_size"

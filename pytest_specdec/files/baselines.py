@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.baseline import Environment
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["FIELDS", "SCHEMA", "other_machines", "read", "write"]
-
 SCHEMA = "urn:pytest-specdec:baseline:2"
 _OLDER = ("urn:pytest-specdec:baseline:1",)
 """Read as well: they have fewer fields."""

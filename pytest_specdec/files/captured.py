@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Judgement, Plan
     from pytest_specdec.model.transcript import Position, Score, ServerFailure, Transcript
 
-__all__ = ["MOST_TOKENS", "read", "read_calibration", "read_calibrations", "read_run"]
-
 _AGAIN = "capture again, or restore the files that the capture wrote"
 
 MOST_TOKENS = 8192

@@ -16,8 +16,6 @@ from pytest_specdec.errors import RunError
 if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["check_schema", "decode", "encode"]
-
 T = TypeVar("T")
 _Decoder: TypeAlias = Callable[[Any], Any]
 _NUMBER = re.compile(r"[0-9]{1,9}$")

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["SCHEMA", "read", "write"]
-
 SCHEMA = "urn:pytest-specdec:grammar-mask:1"
 
 

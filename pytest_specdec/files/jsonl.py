@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["JsonLines", "compact", "read", "write"]
-
 
 class JsonLines:
     """A file of JSON lines, read and counted."""

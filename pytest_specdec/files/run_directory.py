@@ -18,8 +18,6 @@ from pytest_specdec.files.secrets import Secrets
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["RUNS", "RunDirectory", "atomic_write", "read_bytes", "read_text", "safe", "writable"]
-
 RUNS = ".specdec"
 """The folder that runs go into unless another is named."""
 _LONGEST = 80

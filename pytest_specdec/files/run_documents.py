@@ -21,26 +21,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.families import FamilyRow
     from pytest_specdec.model.workload import JSON
 
-__all__ = [
-    "PLAN_SCHEMA",
-    "append_progress",
-    "read_capabilities",
-    "read_capabilities_file",
-    "read_environment",
-    "read_plan",
-    "read_progress",
-    "read_status",
-    "read_variables",
-    "session",
-    "unscorable",
-    "write_capabilities",
-    "write_environment",
-    "write_plan",
-    "write_session",
-    "write_status",
-    "write_variables",
-]
-
 T = TypeVar("T")
 _SCHEMA = "urn:pytest-specdec:{}"
 _PLAN = "plan:2"

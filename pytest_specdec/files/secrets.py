@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["HARMLESS_HEADERS", "Secrets", "is_literal", "is_maskable", "is_secret"]
-
 _VARIABLE = re.compile(
     r"(?:(?:^|[-_.])(?:KEY|PASS|PAT|AUTH|AUTHORIZATION|BEARER)|APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?(?:_ID)?$",
     re.IGNORECASE,

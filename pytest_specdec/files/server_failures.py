@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Boot, Plan
     from pytest_specdec.model.transcript import Transcript
 
-__all__ = ["read", "set_aside"]
-
 
 def read(directory: RunDirectory, plan: Plan, pair: str) -> dict[str, UnexplainedFailures]:
     """Return by arm the failures of ``pair``'s variant, the baseline and the control; empty where the variant has none.

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Timing
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["SCHEMA", "SCORES_SCHEMA", "beside", "read", "read_scores", "write", "write_scores"]
-
 SCHEMA = "urn:pytest-specdec:transcript:2"
 _MICROSECONDS = 6
 _RESTORE = "restore the file that the capture wrote, or capture again"

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["KeyPath", "YamlDocument", "dump", "load", "scalar"]
-
 KeyPath: TypeAlias = tuple[str | int, ...]
 """Where a value stands: keys and indices from the root."""
 

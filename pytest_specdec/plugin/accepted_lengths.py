@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 PROMPTS = "prompts"
 """The figure that every verdict on the acceptance of one load has."""
 
-__all__ = ["CellLengths", "PooledLengths", "Results", "pooled", "read"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellLengths:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pytest_specdec.plugin.accepted_lengths import Results
     from pytest_specdec.report.run import JudgementResult
 
-__all__ = ["Update", "candidate", "check", "gates", "keep", "measured", "not_clean", "notes", "path", "refused", "unclean", "update"]
-
 BOOT_LOG_RATIO = "boot_log_ratio"
 """The figure of a speed verdict that tells how far the baseline's two boots lie apart."""
 TOKENS_PER_STEP = "tokens_per_step"

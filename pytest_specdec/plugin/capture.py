@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.status import Progress
     from pytest_specdec.plugin.run_state import RunState
 
-__all__ = ["CaptureLoop", "capture", "follow", "is_of", "register", "sigterm_ends_cleanly"]
-
 TERMINATED = 128 + signal.SIGTERM
 
 

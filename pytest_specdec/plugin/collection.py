@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pytest_specdec.plugin.marker import SpecdecMark
     from pytest_specdec.plugin.run_state import RunState
 
-__all__ = ["parametrise", "plan"]
-
 
 def parametrise(metafunc: pytest.Metafunc) -> None:
     """Spread a test over the pairs: the one session-scoped parameter there is, since two would multiply the work."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     import pytest
 
-__all__ = ["moved", "next_steps", "replay_of", "typed"]
-
 RUN_OPTIONS = ("--specdec-run-dir", "--specdec-replay", "--specdec-resume", "--specdec-continue")
 """Options that name a run: a session has at most one of them."""
 

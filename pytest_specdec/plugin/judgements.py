@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["CELL", "ERROR", "LEFT_OUT", "VERDICT", "attach", "detach", "judgements", "left_out", "notes"]
-
 CELL = "specdec.cell"
 """Pair, workload and family of the test."""
 ERROR = "specdec.error"

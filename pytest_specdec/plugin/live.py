@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Boot, Plan
     from pytest_specdec.plugin.run_state import RunState
 
-__all__ = ["LIVE", "LiveServer", "LiveServers", "register"]
-
 _REQUEST = Request(id="live-0", route=Route.COMPLETIONS, body={"prompt": "1", "max_tokens": 1, "temperature": 0})
 _PLACEHOLDER = planner.SelectedWorkload(workload=Workload(name="live", version=1, requests=(_REQUEST,)), family=Family.LIVENESS)
 """Sent to no server: a plan wants a workload, and only its boots are used."""

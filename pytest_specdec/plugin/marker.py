@@ -16,8 +16,6 @@ from pytest_specdec.plugin import run_state
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["BASELINE_SERVER", "SPECULATIVE_SERVER", "SpecdecMark", "check_live", "is_ours", "live_fixtures", "pair_name", "read"]
-
 BASELINE_SERVER, SPECULATIVE_SERVER = "specdec_baseline_server", "specdec_speculative_server"
 """Fixtures of people's own tests against the servers themselves."""
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["DEPTHS", "REPORT_FORMATS", "SETTINGS", "Settings", "add", "resolve"]
-
 DEPTHS = ("smoke", "standard", "deep")
 REPORT_FORMATS = "pytest_specdec.report_formats"
 """The group of entry points by which report formats are found."""

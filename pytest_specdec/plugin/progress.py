@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.status import Progress, Status
 
-__all__ = ["Ticker", "ended"]
-
 EVERY_S = 30.0
 """Seconds of a capture between two plain lines of one step."""
 

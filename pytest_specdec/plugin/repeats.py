@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.status import Status
     from pytest_specdec.plugin.run_state import RunState
 
-__all__ = ["ask_again"]
-
 
 def ask_again(run: RunState, status: Status, capture: Callable[[], Status]) -> Status:
     """Extend the run's plan by what is open and ``capture`` it, as often as it takes; return the last status.

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.transcript import Transcript
 
-__all__ = ["FileFormat", "add_benchmarks", "append_step_summary", "file_formats", "saves_benchmarks", "timings", "withhold_speeds", "write"]
-
 FileFormat: TypeAlias = "ReportFormat[Run, str]"
 
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from pytest_specdec.plugin.options import Settings
     from pytest_specdec.prompts.own import OwnPrompt
 
-__all__ = ["HANDED", "ROUND", "RUN_STATE", "SESSION", "RunState", "get", "root", "state_or_error"]
-
 
 class RunState:
     """What is known at each stage: the config from the first test of ours on, the plan after collection, the run after capture."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON, Workload
     from pytest_specdec.plugin.run_state import RunState
 
-__all__ = ["next_round", "plan"]
-
 _MOST = 4
 """Differences in the message."""
 _FREE = {"estimate_s", "again_s", "placement_reason"}

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.status import Status
 
-__all__ = ["SummaryPlugin"]
-
 T = TypeVar("T")
 
 MARKUP: Mapping[Tone, Mapping[str, bool]] = {

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 _Read = TypeVar("_Read")
 
-__all__ = ["UNSETTLED", "captured", "captured_run", "check", "require_check", "result_of"]
-
 UNSETTLED = frozenset({Outcome.INCONCLUSIVE, Outcome.SUSPICIOUS})
 """Verdicts that more answers settle. Suspicion blames nobody, so it raises no alarm, and no run that ends with it is green at depth."""
 

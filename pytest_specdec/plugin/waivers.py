@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.report.run import JudgementResult
 
-__all__ = ["Waived", "unused", "waived"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waived:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from pathlib import Path
 
-__all__ = ["USAGE_ERROR", "Controller", "WorkerNode", "hand_over", "register"]
-
 USAGE_ERROR = "specdec_usage_error"
 """Under this key a worker hands its controller the text of a usage error."""
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.report.run import JudgementResult, Run
 
-__all__ = ["correctness", "detectable", "detectable_in_short", "faults", "not_gated", "not_tested", "speed", "waived"]
-
 BROKEN: Mapping[Family, str] = {
     Family.GREEDY: "tokens at temperature 0 are not the baseline's",
     Family.SAMPLING: "sampled tokens do not follow the baseline's distribution",

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.report.run import Run
 
-__all__ = ["FORMAT", "Benchmark", "benchmarks"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:

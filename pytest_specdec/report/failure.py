@@ -10,8 +10,6 @@ from pytest_specdec.report.escape import printable
 if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["LINES", "SECTION_LINES", "evidence", "headline", "section", "short"]
-
 LINES = 6
 """The most lines that a failed test says in its own name."""
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["FORMAT", "properties", "withhold_speed"]
-
 
 def properties(verdict: Verdict) -> tuple[tuple[str, str], ...]:
     """Return names and values; JUnit readers show them as text, so nothing nested goes in."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.baseline import Environment
     from pytest_specdec.report.run import JudgementResult, Run
 
-__all__ = ["FORMAT", "LIMIT_BYTES", "render"]
-
 LIMIT_BYTES = 900 * 1024
 """GitHub drops a step summary above 1,024 KiB whole."""
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.report.run import Run
 
-__all__ = ["effects", "not_honoured", "rows"]
-
 _HONOURED = "honoured"
 _WORST_FIRST = ("harmful", "ignored", "refused", _HONOURED, "did not bind", "not asked")
 """Of a parameter that several workloads ask for, the first that one of them shows."""

@@ -13,8 +13,6 @@ from pytest_specdec.report.progress import clock
 if TYPE_CHECKING:
     from pytest_specdec.model.plan import Boot, Plan
 
-__all__ = ["lines", "own_prompts"]
-
 
 def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
     """Return what is judged, what it costs, and how the false-alarm budget is shared.

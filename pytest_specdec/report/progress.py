@@ -9,8 +9,6 @@ from pytest_specdec.report.escape import printable
 if TYPE_CHECKING:
     from pytest_specdec.model.status import Progress
 
-__all__ = ["clock", "line", "same_step"]
-
 
 def clock(seconds: float) -> str:
     """Return ``1:05`` or ``1:02:05``."""

@@ -23,21 +23,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.status import Status
     from pytest_specdec.model.workload import JSON, Workload
 
-__all__ = [
-    "COUNTED_AS",
-    "FORMAT",
-    "NOT_COUNTED",
-    "SCHEMA",
-    "Commands",
-    "JudgementResult",
-    "PytestOutcome",
-    "Run",
-    "TimedAnswers",
-    "counted",
-    "document",
-    "render",
-]
-
 SCHEMA = "pytest-specdec/run/2"
 NOT_COUNTED = "not counted: tokens are wrong"
 """Stands for speed and acceptance of a variant with wrong answers: the speed of wrong tokens is no speed."""

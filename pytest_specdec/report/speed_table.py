@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.report.run import Run
 
-__all__ = ["HEADER", "rows", "sentence", "verdicts"]
-
 HEADER = ("Metric", "Baseline", "Speculative", "Speedup")
 
 _ROWS = (

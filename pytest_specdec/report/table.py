@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Capabilities
     from pytest_specdec.report.run import JudgementResult, Run
 
-__all__ = ["CellText", "Tone", "capability_rows", "cell", "families", "reasons", "table", "untested_routes", "words"]
-
 
 class Tone(StrEnum):
     """How a cell is to be taken."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.report.run import Run
 
-__all__ = ["FORMAT", "WIDTH", "Line", "lines", "next_steps"]
-
 Line: TypeAlias = "tuple[CellText, ...]"
 
 WIDTH = 120

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from specdec_reference.faults.planted import PlantedFault
 
-__all__ = ["FAULTS", "planted_in", "refuse_unknown", "rules"]
-
 for _module in pkgutil.iter_modules(faults.__path__):
     if _module.name != "catalogue":
         import_module(f"{faults.__name__}.{_module.name}")

@@ -12,8 +12,6 @@ from pytest_specdec.model.workload import Family
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["ENDS", "PLANTED", "TEXT_WRONG", "TOKENS_WRONG", "Expected", "Place", "PlantedFault", "fault", "in_", "plant"]
-
 _Decision = TypeVar("_Decision", bound="Callable[..., Any]")
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Dialect, Engine, ServerSetup, Traffic
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["AttachedArm", "AttachedServer", "check_model", "dialect_of", "is_untrusted", "recognised", "refused"]
-
 _MODELS = "/v1/models"
 _OK = 200
 _SHOWN_NAMES, _NAME_LENGTH, _MOST_NAMES = 8, 80, 1000

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import ServerSetup
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["read"]
-
 
 def read(setup: ServerSetup, model: str) -> int:
     """Return the limit in tokens, prompt and answer together; 0 where the server tells none.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.capture.server.process import ServerProcess
 
-__all__ = ["note", "sweep"]
-
 _ATTEMPTS = 40
 """Times that a killed server is looked for, 0.05 s apart."""
 _KILL_S = 10.0

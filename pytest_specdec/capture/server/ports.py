@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.server.process import ServerProcess
     from pytest_specdec.engines.protocol import Command
 
-__all__ = ["foreign_listener", "free", "listener", "pinned"]
-
 _LISTEN = "0A"
 _HERE = f"{int.from_bytes(socket.inet_aton(HOST), sys.byteorder):08X}"
 _EVERYWHERE = {"0" * 8, "0" * 32}

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.engines.protocol import Command
 
-__all__ = ["LOG_TAIL", "ServerProcess", "cause", "dead", "deferred", "process_titles", "signal_name"]
-
 _NUMBERS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 """In the order in which their handlers come back: what raises in between must not keep the most common one away."""
 

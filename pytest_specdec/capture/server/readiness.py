@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Dialect, ServerSetup
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["ONE_TOKEN", "SECONDS", "ReadyServer", "Reply", "ask", "check_port", "get", "listed", "look", "parsed", "wait"]
-
 _OK = 200
 SECONDS = 10.0
 """Seconds for an answer, by default."""

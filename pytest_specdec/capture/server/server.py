@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, SpecCounters
     from pytest_specdec.model.workload import Request, Route
 
-__all__ = ["RESTARTS", "ArmServer", "LaunchedServer", "ServerRecipe"]
-
 RESTARTS = 6
 """Times that one boot's server may be started again after a death, all its workloads together."""
 _FAILED_STARTS = 2

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Traffic
     from pytest_specdec.model.transcript import Answer
 
-__all__ = ["Discrepancy", "TrafficAccount", "elsewhere", "foreign", "replaced", "uncounted"]
-
 _PAUSE_S = 0.02
 """Between two readings of counters that a server updates after its answers."""
 _SETTLING = 10

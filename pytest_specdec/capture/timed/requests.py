@@ -23,8 +23,6 @@ from pytest_specdec.model.transcript import ClientLoad
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["CLOSED", "OVERDUE", "TOO_MUCH", "WHOLE", "LoadSamples", "RawRequest", "Stamped", "StampedResponse", "response", "send"]
-
 _PROGRAM: Final = Path(__file__).with_name("stamper.py")
 WHOLE, CLOSED, OVERDUE, TOO_MUCH = "whole", "closed", "overdue", "too much"
 """How an exchange ends."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.timed.requests import LoadSamples, StampedResponse
     from pytest_specdec.model.workload import Request
 
-__all__ = ["TimedRequest", "answers", "is_possible"]
-
 _HTTP = 80
 _OK, _REDIRECT = 200, 300
 

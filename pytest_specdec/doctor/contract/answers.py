@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Choice
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["CLAUSES"]
-
 _NEUTRAL: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
 _DRAWS = 4
 _SHOWN = 60

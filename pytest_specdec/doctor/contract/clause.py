@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.doctor.contract.visit import Visit
 
-__all__ = ["Clause", "Finding", "Outcome", "broken", "kept", "not_claimed", "unchecked"]
-
 
 class Outcome(StrEnum):
     """What became of a claim."""

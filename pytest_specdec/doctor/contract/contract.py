@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pytest_specdec.doctor.contract.clause import Clause, Finding
     from pytest_specdec.model.plan import Boot
 
-__all__ = ["CLAUSES", "WITHOUT", "ArmContract", "Contract", "Held", "document", "hold"]
-
 CLAUSES = (*lifecycle.CLAUSES, *answers.CLAUSES, *scores.CLAUSES, *counts.CLAUSES)
 """In the order in which a server is held to them; the end comes last of all."""
 WITHOUT = {

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from pytest_specdec.doctor.contract.clause import Finding
     from pytest_specdec.doctor.contract.visit import Visit
 
-__all__ = ["CLAUSES"]
-
 _YEAR_S = 365 * 86400
 _CLOCK_S = 5.0
 _ROUNDED = 0.02

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pytest_specdec.doctor.contract.visit import Visit
     from pytest_specdec.engines.protocol import Dialect
 
-__all__ = ["CLAUSES", "ENDING", "ReadinessWatch"]
-
 _OK = 200
 _PAUSE_S = 0.02
 _COMMIT = 7

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["PARAMETERS", "Survey", "survey"]
-
 _HOT = 2.0
 _DEPTHS = (1, 5, 20)
 _OFTEN = 3

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pytest_specdec.doctor.contract.visit import Visit
     from pytest_specdec.model.transcript import Position
 
-__all__ = ["CLAUSES"]
-
 _SINGLE = 1e-3
 """Nats at most between a token's log-probability as reported and as scored, in single precision."""
 _HALF, _FAR = 0.05, 1.0

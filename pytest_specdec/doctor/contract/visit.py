@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Choice, ScoringRoute
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["CONVERSATION", "GREEDY", "PROMPT", "TOKENS", "TOP", "NoAnswerError", "Visit"]
-
 PROMPT = "Once upon a time there was a"
 TOKENS = 32
 TOP = 5

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["LlamaCpp"]
-
 _API_KEY = "LLAMA_API_KEY"
 _SPECULATIVE = ("LLAMA_ARG_SPEC", "LLAMA_ARG_DRAFT")
 _PROCESS_GIB = 0.25

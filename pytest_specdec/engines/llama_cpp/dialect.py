@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Position
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["LlamaCppDialect"]
-
 _NEUTRAL: Mapping[str, JSON] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0}
 """The server's own values stand in for what a request leaves out: temperature 0.8, top-k 40, top-p 0.95 and min-p 0.05."""
 _LAST_TOKENS = 64

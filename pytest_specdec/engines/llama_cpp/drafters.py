@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["check_drafters", "check_vocabulary", "draft", "drafters", "named"]
-
 _N_MAX = 3
 """``--spec-draft-n-max`` of 0.5.0."""
 _LENGTHS = {

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-__all__ = ["GgufHeader", "gib", "header"]
-
 _MAGIC, _VERSIONS = b"GGUF", {2, 3}
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Bytes of the types of a fixed size, by number."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pytest_specdec.config.rules import DraftingRule, EngineRules, LossySetting, SilentChange
 
-__all__ = ["DRAFT_MODEL", "LONG", "METHOD", "MODEL_DRAFTERS", "REMOVED", "RULES"]
-
 METHOD, DRAFT_MODEL = "spec-type", "spec-draft-model"
 MODEL_DRAFTERS = {"draft-simple": "", "draft-eagle3": "eagle3", "draft-dflash": "dflash", "draft-dspark": "dflash"}
 """Drafters that need a model file of their own, and its architecture where it is not the target's."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Sglang"]
-
 _MODULE = ("-m", "sglang.launch_server")
 _SIMULATED = "SGLANG_SIMULATE_"
 """The beginning of variables that accept drafts by a stated rate, whatever the target says."""

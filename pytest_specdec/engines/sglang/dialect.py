@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Traffic
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["SglangDialect"]
-
 _GENERATE = "/generate"
 _NEUTRAL: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 """``--sampling-defaults model``, SGLang's own default, takes what a chat request leaves out from the checkpoint's generation config."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from pytest_specdec.config.rules import DraftingRule, EngineRules, LossySetting, SilentChange
 
-__all__ = ["RULES"]
-
 _METHODS = frozenset({"EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP", "STANDALONE", "NGRAM", "DFLASH", "DSPARK", "UNO"})
 _TOKENS = ("speculative-num-steps", "speculative-num-draft-tokens", "speculative-dflash-block-size", "speculative-dspark-block-size")
 

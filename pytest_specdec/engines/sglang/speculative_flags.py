@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["DRAFT_MODELS", "draft", "half_stated"]
-
 DRAFT_MODELS = ("speculative-draft-model-path", "speculative-draft-model")
 """The two names of the flag that names a draft model or a head."""
 _CHAINS = frozenset({"EAGLE", "EAGLE3", "NEXTN", "STANDALONE"})

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["TensorRtLlm"]
-
 _PROGRAM, _PACKAGE = "trtllm-serve", "tensorrt_llm"
 _LISTS_SINCE = (1, 3)
 """The first release whose completions report log-probabilities (TensorRT-LLM#10809, merged in January 2026)."""

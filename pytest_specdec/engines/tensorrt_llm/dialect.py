@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Ask
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["TensorRtLlmDialect"]
-
 _NEUTRAL: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
 """Sent wherever a request leaves them out: one without a temperature has been decoded greedily under speculation."""
 _TEMPLATE = frozenset({"messages", "add_generation_prompt", "chat_template_kwargs"})

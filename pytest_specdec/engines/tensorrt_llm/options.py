@@ -16,18 +16,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = [
-    "FLAG",
-    "command_line",
-    "draft",
-    "drafter",
-    "llm_api_options",
-    "names_options",
-    "options_text",
-    "small_cache",
-    "speculative_setting",
-]
-
 FLAG = "extra_llm_api_options"
 """The flag that names the file, from 1.0 on; later releases call it ``config`` as well."""
 _SETTING = "speculative_config"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pytest_specdec.config.rules import DraftingRule, EngineRules, LossySetting, SilentChange
 
-__all__ = ["RULES", "SETTING"]
-
 SETTING = "speculative-config"
 _ONE_MODEL = frozenset({"Eagle", "Eagle3", "MTP", "PARD", "DFlash", "DSpark", "SA"})
 """Methods that draft in the target's own forward pass."""

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["FIELDS", "translated"]
-
 _WHOLE = "structured_outputs"
 _FORMERLY = "guided_"
 _KINDS = ("json", "json_object", "regex", "choice", "grammar")

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["Vllm"]
-
 _METRICS_SINCE = (0, 30)
 _API_KEY = "VLLM_API_KEY"
 _PROGRAM = "vllm"

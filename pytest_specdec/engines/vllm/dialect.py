@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Ask
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["METRICS_FLAG", "NamedTokensDialect", "VllmDialect", "parse"]
-
 METRICS_FLAG = "per-request-spec-decode-metrics"
 """The argument that lets replies hold the verify steps."""
 _SAMPLE = re.compile(r"^(\w+):spec_decode_num_(drafts|draft_tokens|accepted_tokens|accepted_tokens_per_pos)_total(?:\{(.*)\})?\s+(\S+)")

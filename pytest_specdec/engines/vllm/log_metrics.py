@@ -15,8 +15,6 @@ from pytest_specdec.model.transcript import SpecCounters
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["logged"]
-
 _INTERVAL = re.compile(r"SpecDecoding metrics: (?P<fields>.+)")
 _TOTAL = re.compile(r"Speculative metrics: (?P<fields>.+)")
 _RATES = re.compile(r"Per-position acceptance rate: (?P<rates>\d\.\d+(?:, \d\.\d+)*)")

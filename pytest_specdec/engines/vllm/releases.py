@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["NAMED_TOKENS_FLAG", "check", "is_old", "names_tokens", "started_old"]
-
 _ADDED = {
     "draft_model": ((0, 10), (0, 12)),
     "suffix": ((0, 10), (0, 12)),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pytest_specdec.config.rules import DraftingRule, EngineRules, LossySetting, SilentChange
 
-__all__ = ["RULES", "TOKENS"]
-
 TOKENS = (("speculative-config", "num-speculative-tokens"), ("sc", "num-speculative-tokens"), ("spec-tokens",))
 _OLD_TOKENS = ("num-speculative-tokens",)
 _METHODS = frozenset(

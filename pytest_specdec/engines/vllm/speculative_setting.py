@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["NEW", "OLD", "draft", "flags_of", "speculative_setting", "with_resolved_model"]
-
 _HEADS = ("eagle", "medusa", "mtp", "mlp_speculator", "dflash", "dspark", "-accelerator")
 """Parts of a method's name; the last one is of the names that IBM gives its ``mlp_speculator`` checkpoints."""
 _SHORT = {"spec-method": "method", "spec-model": "model", "spec-tokens": "num_speculative_tokens"}

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["grammar_backend"]
-
 _WHOLE = "structured-outputs-config"
 _FORMERLY = "guided-decoding-"
 _NAME = "guidance"

@@ -8,8 +8,6 @@ from pytest_specdec.engines.vllm.rules import RULES
 from pytest_specdec.errors import EngineError
 from pytest_specdec.files import yaml
 
-__all__ = ["text"]
-
 _METHODS = (
     (r"eagle[-_]?3", "eagle3"),
     (r"eagle", "eagle"),
