@@ -66,7 +66,7 @@ class Grammars:
         """Return the grammar of a specification. Raises ValueError where llguidance cannot compile it."""
         from llguidance import LLMatcher  # noqa: PLC0415 - as above
 
-        grammar = _written(kind, specification)
+        grammar = _grammar_text(kind, specification)
         failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer)
         if failed:
             raise ValueError("; ".join(messages))
@@ -79,7 +79,7 @@ class Grammars:
         return GrammarMatcher(LLMatcher(self._tokenizer, grammar), self._tokenizer.vocab_size)
 
 
-def _written(kind: GrammarKind, specification: JSON) -> str:
+def _grammar_text(kind: GrammarKind, specification: JSON) -> str:
     """Return a specification as llguidance writes grammars."""
     from llguidance import LLMatcher, grammar_from  # noqa: PLC0415 - as above
 

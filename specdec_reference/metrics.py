@@ -42,7 +42,7 @@ class Counters:
 
     def prometheus(self, model_name: str) -> str:
         """Return the text that /metrics serves."""
-        label = f'engine="0",model_name="{_escaped(model_name)}"'
+        label = f'engine="0",model_name="{_escape(model_name)}"'
         lines = [
             *_series("prompt_tokens_total", "counter", "Prefill tokens processed.", {label: self.prompt_tokens}),
             *_series("generation_tokens_total", "counter", "Generation tokens processed.", {label: self.generation_tokens}),
@@ -74,5 +74,5 @@ def _series(name: str, kind: str, text: str, values: dict[str, int]) -> list[str
     return [f"# HELP {family} {text}", f"# TYPE {family} {kind}", *samples]
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -223,7 +223,7 @@ class Model:
     def logits(self, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the raw logits (rows, vocabulary) of hidden states (rows, hidden)."""
         rows = len(hidden)
-        x = np.zeros((_padded(rows), self.shape.hidden), np.float32)
+        x = np.zeros((_padded_rows(rows), self.shape.hidden), np.float32)
         x[:rows] = hidden
         logits: NDArray[np.float32] = (unit(x, self.shape.norm_epsilon, x) @ self.head)[:rows]
         return logits
@@ -242,7 +242,7 @@ class _Workspace:
 
     @classmethod
     def of(cls, shape: Shape, rows: int) -> _Workspace:
-        lines = _padded(rows)
+        lines = _padded_rows(rows)
         heads = shape.heads * shape.head_dim
         return cls(
             x=np.zeros((lines, shape.hidden), np.float32),
@@ -264,7 +264,7 @@ class _Workspace:
         return inner
 
 
-def _padded(rows: int) -> int:
+def _padded_rows(rows: int) -> int:
     # OpenBLAS' sgemm is slower on 2, 3, 5, 6, 7 ... rows than on the next multiple of four (measured: 3 rows 8.2 ms, 4 rows 5.8 ms).
     return rows if rows == 1 else -(-rows // 4) * 4
 

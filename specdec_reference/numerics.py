@@ -103,7 +103,7 @@ class Numerics:
             self._add(row, hash((kernel.value, batch, place)) % _MODULUS, factor)
             if self.boot:
                 row[:] += np.float32(self.boot) * _cut(hash((self.number, place)) % _MODULUS, len(row))
-        return _rounded(varied, self.grid)
+        return _round_to_grid(varied, self.grid)
 
     def _add(self, row: NDArray[np.float32], key: int, factor: float) -> None:
         """Add to ``row`` what hangs on ``key``."""
@@ -140,7 +140,7 @@ def _cut(key: int, width: int) -> NDArray[np.float32]:
     return _pool().numbers[start : start + width]
 
 
-def _rounded(logits: NDArray[np.float32], grid: str) -> NDArray[np.float32]:
+def _round_to_grid(logits: NDArray[np.float32], grid: str) -> NDArray[np.float32]:
     if grid == "fp16":
         return logits.astype(np.float16).astype(np.float32)
     if grid == "bf16":  # the upper half of float32, ties to even

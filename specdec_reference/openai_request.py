@@ -151,7 +151,7 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) 
         repetition_penalty=_repetition(fields),
         logit_bias=_logit_bias(fields, tokenizer.vocabulary),
         bad_words=_bad_words(fields, tokenizer),
-        allowed_token_ids=_allowed(fields, tokenizer.vocabulary),
+        allowed_token_ids=_allowed_ids(fields, tokenizer.vocabulary),
         seed=fields.integer("seed", low=-(2**63), high=2**63 - 1),
         n=fields.integer("n", low=1, high=_MOST_CHOICES) or 1,
         stop=fields.strings("stop", most=_MOST_STOPS),
@@ -312,7 +312,7 @@ def _bad_words(fields: Fields, tokenizer: Tokenizer) -> tuple[tuple[int, ...], .
     return tuple(filter(None, words))
 
 
-def _allowed(fields: Fields, vocabulary: int) -> tuple[int, ...] | None:
+def _allowed_ids(fields: Fields, vocabulary: int) -> tuple[int, ...] | None:
     listed = fields.value("allowed_token_ids")
     if listed is None:
         return None
@@ -342,8 +342,8 @@ def _logit_bias(fields: Fields, vocabulary: int) -> tuple[tuple[int, float], ...
 
 def _logprobs(route: Route, fields: Fields, limits: ServerLimits) -> int | None:
     if route is Route.COMPLETIONS:
-        return _reported(fields, "logprobs", limits)
-    top = _reported(fields, "top_logprobs", limits)
+        return _reported_count(fields, "logprobs", limits)
+    top = _reported_count(fields, "top_logprobs", limits)
     if not fields.flag("logprobs"):
         if top:
             raise Refusal(message="top_logprobs needs logprobs: true", param="top_logprobs")
@@ -351,15 +351,15 @@ def _logprobs(route: Route, fields: Fields, limits: ServerLimits) -> int | None:
     return top or 0
 
 
-def _reported(fields: Fields, name: str, limits: ServerLimits) -> int | None:
+def _reported_count(fields: Fields, name: str, limits: ServerLimits) -> int | None:
     return fields.integer(name, low=0, high=limits.max_logprobs)
 
 
 def _prompt_logprobs(route: Route, fields: Fields, limits: ServerLimits) -> int | None:
     """Return what is reported of the prompt: as much as of the answer where it is echoed, unless the request says."""
-    top = _reported(fields, "prompt_logprobs", limits)
+    top = _reported_count(fields, "prompt_logprobs", limits)
     if top is None and route is Route.COMPLETIONS and fields.flag("echo"):
-        top = _reported(fields, "logprobs", limits)
+        top = _reported_count(fields, "logprobs", limits)
     if top is not None and not limits.prompt_logprobs:
         raise Refusal(
             message="prompt_logprobs are not served here: the server was started with --no-prompt-logprobs", param="prompt_logprobs"

@@ -133,7 +133,7 @@ class ResponseOptions:
         text = self.rules.show(delta, self.tokenizer.pieces)
         reading = self._read(reader, text, ended=delta.finish_reason is not None, tokens=len(delta.tokens))
         choice: dict[str, JSON] = {"index": delta.sequence.index}
-        choice |= {"delta": _said(reading.content, delta.reasoning) | self._calls(reading.pieces)} if chat else {"text": text}
+        choice |= {"delta": _message_text(reading.content, delta.reasoning) | self._calls(reading.pieces)} if chat else {"text": text}
         choice["logprobs"] = self._logprobs(delta.entries)
         choice |= {"finish_reason": self._finished(delta.finish_reason, reader), "stop_reason": delta.stop_reason}
         if self.request.return_token_ids:
@@ -156,7 +156,7 @@ class ResponseOptions:
     def _calls(self, pieces: Several[CallPiece]) -> dict[str, JSON]:
         """Return the calls of an answer, or of a chunk, where they have an index; a call gets its id with its name."""
         numbered = self.request.stream
-        return {"tool_calls": [({"index": piece.index} if numbered else {}) | _called(piece) for piece in pieces]} if pieces else {}
+        return {"tool_calls": [({"index": piece.index} if numbered else {}) | _call_fields(piece) for piece in pieces]} if pieces else {}
 
     def _head(self, kind: str) -> dict[str, JSON]:
         prefix = "chatcmpl" if self.route is Route.CHAT else "cmpl"
@@ -197,7 +197,7 @@ class ResponseOptions:
         reasoning, text = ("", text) if split is None else split.of_whole(text)
         reader = self.reader()
         reading = self._read(reader, text, ended=True)
-        message: dict[str, JSON] = {"role": "assistant", **_said(reading.content, reasoning), **self._calls(reading.pieces)}
+        message: dict[str, JSON] = {"role": "assistant", **_message_text(reading.content, reasoning), **self._calls(reading.pieces)}
         choice: dict[str, JSON] = {"index": sequence.index}
         choice |= {"message": message} if self.route is Route.CHAT else {"text": self._echoed_text() + text}
         if self.request.echo and self.request.logprobs is not None:
@@ -267,11 +267,11 @@ class ResponseOptions:
         return f"token_id:{token}" if self.request.tokens_as_ids else self.tokenizer.words[token]
 
 
-def _said(text: str, reasoning: str) -> dict[str, JSON]:
+def _message_text(text: str, reasoning: str) -> dict[str, JSON]:
     return {"content": text, **({"reasoning": reasoning} if reasoning else {})}
 
 
-def _called(piece: CallPiece) -> dict[str, JSON]:
+def _call_fields(piece: CallPiece) -> dict[str, JSON]:
     if not piece.name:
         return {"function": {"arguments": piece.arguments}}
     function: dict[str, JSON] = {"name": piece.name, "arguments": piece.arguments}
@@ -365,7 +365,7 @@ class _Chunks:
         if len(held) < self._steps and delta.finish_reason is None:
             return []
         self._held[delta.sequence.index] = []
-        return [_merged(held)]
+        return [_merge(held)]
 
 
 def _split(delta: Delta) -> list[Delta]:
@@ -379,7 +379,7 @@ def _split(delta: Delta) -> list[Delta]:
     return [*early, tail]
 
 
-def _merged(held: list[Delta]) -> Delta:
+def _merge(held: list[Delta]) -> Delta:
     return replace(
         held[-1],
         tokens=tuple(token for one in held for token in one.tokens),

@@ -135,12 +135,12 @@ def _write_tensors(source: Path, layers: int, folder: Path, *, single: bool) -> 
     known = load_file(source / "model.safetensors")
     had = json.loads((source / "config.json").read_text(encoding="utf-8"))["num_hidden_layers"]
     path = folder / "model.safetensors"
-    tensors = {**known, **dict(_added(known, range(had, layers)))}
+    tensors = {**known, **dict(_added_layers(known, range(had, layers)))}
     save_file({name: t.astype(np.float32) for name, t in tensors.items()} if single else tensors, path, metadata={"format": "pt"})
     path.chmod(0o644)  # safetensors leaves it to its owner alone
 
 
-def _added(known: Mapping[str, NDArray[np.float16]], indices: range) -> Iterator[tuple[str, NDArray[np.float16]]]:
+def _added_layers(known: Mapping[str, NDArray[np.float16]], indices: range) -> Iterator[tuple[str, NDArray[np.float16]]]:
     """Yield further layers by name, in the shapes of the first: random matrices, norms of one, zeros where it would add to the residual."""
     first = "model.layers.0."
     random = np.random.Generator(np.random.SFC64(_SEED))
@@ -148,10 +148,10 @@ def _added(known: Mapping[str, NDArray[np.float16]], indices: range) -> Iterator
         for name, tensor in known.items():
             if name.startswith(first):
                 part = name.removeprefix(first)
-                yield f"model.layers.{index}.{part}", _filled(part, tensor, random)
+                yield f"model.layers.{index}.{part}", _fill_matrix(part, tensor, random)
 
 
-def _filled(part: str, like: NDArray[np.float16], random: np.random.Generator) -> NDArray[np.float16]:
+def _fill_matrix(part: str, like: NDArray[np.float16], random: np.random.Generator) -> NDArray[np.float16]:
     if part in _SILENT:
         return np.zeros_like(like)
     if like.ndim == 1:

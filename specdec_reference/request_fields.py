@@ -33,7 +33,7 @@ class Fields:
         for name, value in self._body.items():
             if name in neutral:
                 if value is not None and not _among(value, neutral[name]):
-                    raise Refusal(message=f"{name} is not supported by the reference engine: {_shown(value)}", param=name)
+                    raise Refusal(message=f"{name} is not supported by the reference engine: {_describe(value)}", param=name)
             elif name not in known:
                 near = difflib.get_close_matches(name, [*known, *neutral], n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""
@@ -109,9 +109,9 @@ def _among(value: JSON, allowed: tuple[JSON, ...]) -> bool:
 
 
 def _wrong(name: str, value: JSON, expected: str, param: str | None = None) -> Refusal:
-    return Refusal(message=f"{name} must be {expected}, not {_shown(value)}", param=param or name)
+    return Refusal(message=f"{name} must be {expected}, not {_describe(value)}", param=param or name)
 
 
-def _shown(value: JSON) -> str:
+def _describe(value: JSON) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else text[:77] + "..."  # noqa: PLR2004 - a message, not a dump

@@ -121,7 +121,7 @@ def distributions(logits: NDArray[np.float32], sampling: Sampling) -> NDArray[np
         scaled[sparse] = _least(scaled[sparse], sampling.min_p[sparse])
     cut = np.flatnonzero(~greedy & ((sampling.top_k > 0) | (sampling.top_p < 1.0)))
     if len(cut):
-        scaled[cut] = _truncated(scaled[cut], sampling.top_k[cut], sampling.top_p[cut])
+        scaled[cut] = _truncate(scaled[cut], sampling.top_k[cut], sampling.top_p[cut])
     scaled -= scaled.max(axis=1, keepdims=True)
     np.exp(scaled, out=scaled)
     scaled /= scaled.sum(axis=1, keepdims=True)
@@ -142,7 +142,7 @@ def _least(scaled: NDArray[np.float32], min_p: NDArray[np.float64]) -> NDArray[n
     return np.where(share >= min_p[:, None], scaled, np.float32(-np.inf))
 
 
-def _truncated(scaled: NDArray[np.float32], top_k: NDArray[np.intp], top_p: NDArray[np.float64]) -> NDArray[np.float32]:
+def _truncate(scaled: NDArray[np.float32], top_k: NDArray[np.intp], top_p: NDArray[np.float64]) -> NDArray[np.float32]:
     """Drop what lies behind the top k, then what lies behind a mass of top_p of the rest; ties with the last kept logit are kept."""
     order = np.argsort(-scaled, axis=1, kind="stable")
     ranked = np.take_along_axis(scaled, order, axis=1)

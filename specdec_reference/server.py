@@ -95,7 +95,7 @@ class _Served:
         try:
             ids = openai_request.prompt_of(_body(await incoming.body()), self._engine.tokenizer, self._limits)
         except Refusal as refusal:
-            return _failed(refusal.status, refusal.message, refusal.param)
+            return _error_response(refusal.status, refusal.message, refusal.param)
         return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": self._limits.max_model_len})
 
     async def completions(self, incoming: Incoming) -> Response:
@@ -115,9 +115,9 @@ class _Served:
                 request = engine.rules.read(request, body if isinstance(body, dict) else {})
                 engine.rules.admit(request)
         except Refusal as refusal:
-            return _failed(refusal.status, refusal.message, refusal.param)
+            return _error_response(refusal.status, refusal.message, refusal.param)
         if engine.failure is not None:
-            return _failed(500, "the engine is dead")
+            return _error_response(500, "the engine is dead")
         reply = ResponseOptions(
             route=route,
             model=self._limits.model,
@@ -142,7 +142,7 @@ def _body(raw: bytes) -> JSON:
     return parsed
 
 
-def _failed(status: int, message: str, param: str | None = None) -> Response:
+def _error_response(status: int, message: str, param: str | None = None) -> Response:
     return JSONResponse(error(status, message, param), status_code=status)
 
 

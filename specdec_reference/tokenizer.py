@@ -93,7 +93,7 @@ class Tokenizer:
         from jinja2 import TemplateError  # noqa: PLC0415 - 40 ms of boot that completions do not need
 
         try:
-            return self._template.render(messages=_instructed(messages, instructions), add_generation_prompt=True)
+            return self._template.render(messages=_add_instructions(messages, instructions), add_generation_prompt=True)
         except TemplateError as error:
             msg = f"the chat template refuses these messages: {error}"
             raise ValueError(msg) from error
@@ -110,7 +110,7 @@ class Tokenizer:
         return environment.from_string(self._template_file.read_text("utf-8"))
 
 
-def _instructed(messages: Sequence[Mapping[str, str]], instructions: str) -> list[Mapping[str, str]]:
+def _add_instructions(messages: Sequence[Mapping[str, str]], instructions: str) -> list[Mapping[str, str]]:
     said = [_from_tool(message) if message["role"] == "tool" else message for message in messages]
     if not instructions:
         return said

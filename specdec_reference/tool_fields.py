@@ -39,14 +39,14 @@ class ToolOffer:
 def offer(fields: Fields) -> ToolOffer | None:
     """Return what a body offers; None without tools. Raises Refusal."""
     parallel = fields.flag("parallel_tool_calls", default=True)
-    parameters = dict(map(_function, _listed(fields)))
+    parameters = dict(map(_function, _tool_list(fields)))
     choice = fields.value("tool_choice")
     if not parameters:
         if choice not in (None, "none"):
             raise Refusal(message="tool_choice needs tools", param="tool_choice")
         return None
     if isinstance(choice, dict):
-        name = _named(choice)
+        name = _chosen_name(choice)
         if name not in parameters:
             raise Refusal(message=f"tool_choice names {name}, which is not among the tools", param="tool_choice")
         return ToolOffer(parameters={name: parameters[name]}, choice="named", parallel=False)
@@ -56,14 +56,14 @@ def offer(fields: Fields) -> ToolOffer | None:
     return ToolOffer(parameters=parameters, choice=choice, parallel=parallel)
 
 
-def _listed(fields: Fields) -> list[JSON]:
+def _tool_list(fields: Fields) -> list[JSON]:
     tools = fields.value("tools") or []
     if not isinstance(tools, list):
         raise Refusal(message="tools must be a list", param="tools")
     return tools
 
 
-def _named(choice: Mapping[str, JSON]) -> str:
+def _chosen_name(choice: Mapping[str, JSON]) -> str:
     function = choice.get("function")
     name = function.get("name") if isinstance(function, dict) else None
     if choice.get("type") != "function" or not isinstance(name, str):
@@ -83,7 +83,7 @@ def _function(tool: JSON) -> tuple[str, Mapping[str, JSON]]:
 
 def instructions(fields: Fields) -> str:
     """Return what a template without tools of its own tells the model of them, as Qwen's does; empty without tools."""
-    tools = _listed(fields)
+    tools = _tool_list(fields)
     if not tools:
         return ""
     listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
@@ -99,10 +99,10 @@ def spoken(message: Mapping[str, JSON]) -> str:
     """Return the text of a message's calls, as the model would have written them. Raises Refusal."""
     calls = message.get("tool_calls") or []
     functions = [call.get("function") if isinstance(call, dict) else None for call in calls] if isinstance(calls, list) else [None]
-    return "\n".join(_written(function) for function in functions)
+    return "\n".join(_call_text(function) for function in functions)
 
 
-def _written(function: JSON) -> str:
+def _call_text(function: JSON) -> str:
     if not isinstance(function, dict) or not isinstance(name := function.get("name"), str):
         raise Refusal(message="a tool call must have a function with a name", param="messages")
     try:

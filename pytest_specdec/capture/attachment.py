@@ -73,7 +73,7 @@ def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, str]:
     try:
         for boot, arm in zip(boots, arms, strict=True):
             reporter.step(boot, "booting", boot.arm)
-            with _noted(boot, refused):
+            with _record_refusals(boot, refused):
                 arm.start()
         _compare([each for each in zip(boots, arms, strict=True) if each[0].arm not in refused], refused)
     finally:
@@ -85,7 +85,7 @@ def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, str]:
 
 
 @contextmanager
-def _noted(boot: Boot, refused: dict[str, EngineError]) -> Iterator[None]:
+def _record_refusals(boot: Boot, refused: dict[str, EngineError]) -> Iterator[None]:
     """Record the error of a variant; raise that of any other server."""
     try:
         yield
@@ -108,17 +108,17 @@ def _compare(servers: Sequence[tuple[Boot, ArmServer]], refused: dict[str, Engin
         return
     (first, arm), *others = servers
     for boot, other in others:
-        with _noted(boot, refused):
+        with _record_refusals(boot, refused):
             _two_servers(arm, other)
-    baseline = _visited(first, arm)
+    baseline = _visit(first, arm)
     if baseline.drafts:
         what, remedy = "the server attached as the baseline speculates", "attach one without speculation; are the two `url` mixed up?"
         found = f"{baseline.drafts} drafts in {len(_PROBES)} answers"
         raise EngineError(what, where=_url(baseline.arm), found=found, expected="none", remedy=remedy)
     for boot, other in others:
         if boot.arm not in refused:
-            with _noted(boot, refused):
-                _same_server(boot, baseline, _visited(boot, other))
+            with _record_refusals(boot, refused):
+                _same_server(boot, baseline, _visit(boot, other))
 
 
 def _same_server(boot: Boot, baseline: _Visited, other: _Visited) -> None:
@@ -146,7 +146,7 @@ def _two_servers(baseline: ArmServer, other: ArmServer) -> None:
             raise EngineError(what, where=f"{_url(baseline)}, {_url(other)}", found=found, expected="two servers", remedy=remedy)
 
 
-def _visited(boot: Boot, arm: ArmServer) -> _Visited:
+def _visit(boot: Boot, arm: ArmServer) -> _Visited:
     setup, before = arm.recipe.setup, arm.counters()
     answers = tuple(arm.client.send(probe, streamed=False, deadline_s=_DEADLINE_S).answer for probe in _PROBES)
     after, cards = arm.counters(), listed(get(setup, "/v1/models"))
@@ -195,10 +195,10 @@ def _differing(mine: Answer, theirs: Answer) -> str:
         return f"only one answers; the other: {refused.status or 'no answer'}, {refused.error}"
     ids = mine.prompt_token_ids, theirs.prompt_token_ids
     if all(ids):
-        return "" if ids[0] == ids[1] else f"token ids {_shown(ids[0])} and {_shown(ids[1])}"
+        return "" if ids[0] == ids[1] else f"token ids {_id_list(ids[0])} and {_id_list(ids[1])}"
     counts = [answer.usage.prompt_tokens for answer in (mine, theirs) if answer.usage is not None]
     return f"{counts[0]} and {counts[1]} prompt tokens" if len(set(counts)) > 1 else ""
 
 
-def _shown(token_ids: Sequence[int]) -> str:
+def _id_list(token_ids: Sequence[int]) -> str:
     return f"{', '.join(map(str, token_ids[:8]))}{', …' * (len(token_ids) > 8)} ({len(token_ids)})"  # noqa: PLR2004 - as shown

@@ -107,8 +107,8 @@ class ServerRecipes:
         """Return what ``boot`` serves, its port still open."""
         engine, overlay = self.config_of(boot).engine, self._overlay(boot)
         speed = (self.config.speed if boot.timed else None) or Overlay()
-        env = {name: _expanded(value, "env", name) for name, value in {**engine.env, **speed.env, **overlay.env}.items()}
-        api_key = _expanded(engine.api_key, "engine", "api_key") if engine.api_key else None
+        env = {name: _expand(value, "env", name) for name, value in {**engine.env, **speed.env, **overlay.env}.items()}
+        api_key = _expand(engine.api_key, "engine", "api_key") if engine.api_key else None
         return ServerSetup(
             model=boot.arm if boot.role is Role.DRAFT else engine.model,
             port=0,
@@ -146,12 +146,12 @@ def _small_cache(config: Config) -> Mapping[str, JSON]:
     return (engine.small_cache(config) or {}) if isinstance(engine, SmallCache) else {}
 
 
-def _expanded(value: str, *path: str) -> str:
+def _expand(value: str, *path: str) -> str:
     return str(expand(value, os.environ, path))
 
 
 def _texts(values: Mapping[str, str], *path: str) -> dict[str, str]:
-    return {name: _expanded(value, *path, name) for name, value in values.items()}
+    return {name: _expand(value, *path, name) for name, value in values.items()}
 
 
 def _address(url: str | None) -> str | None:

@@ -78,10 +78,10 @@ class CapabilityProbe:
         answers = self._send_concurrently(_HARMLESS)
         plain = answers["plain"]
         support = {
-            "token_ids": _judged(plain, lambda choice: bool(choice.token_ids)),
+            "token_ids": _support_shown(plain, lambda choice: bool(choice.token_ids)),
             "sampled_token_ids": _sampled_ids(answers["seed"]),
-            "logprobs": _judged(answers["logprobs"], lambda choice: bool(choice.logprobs)),
-            "top_p": _judged(answers["top_p"], lambda choice: _same_text(choice, plain)),
+            "logprobs": _support_shown(answers["logprobs"], lambda choice: bool(choice.logprobs)),
+            "top_p": _support_shown(answers["top_p"], lambda choice: _same_text(choice, plain)),
             "seed": _seed(answers["seed"], answers["seed again"], answers["other seed"]),
             "prompt_logprobs": self._scored(plain, ScoringRoute.PROMPT_LOGPROBS),
             "continuations": self._scored(plain, ScoringRoute.CONTINUATIONS),
@@ -89,10 +89,10 @@ class CapabilityProbe:
         }
         # Last, since both top-k and a grammar have killed speculating servers before.
         answers = self._send_concurrently(_DANGEROUS)
-        support["top_k"] = _judged(answers["top_k"], lambda choice: _same_text(choice, plain))
+        support["top_k"] = _support_shown(answers["top_k"], lambda choice: _same_text(choice, plain))
         raw = self._raw_logprobs(answers["warm"], Capabilities(support=support).route)
         chat = self._send(Route.CHAT, {**_CHAT, "logprobs": True, "top_logprobs": 1})
-        support["chat_logprobs"] = _judged(chat, lambda choice: bool(choice.logprobs))
+        support["chat_logprobs"] = _support_shown(chat, lambda choice: bool(choice.logprobs))
         if self._arm.recipe.dialect.path(Request(id="probe", route=Route.CHAT, body=_CHAT)) != CHAT_COMPLETIONS:
             support[CHAT_ROUTE] = FeatureSupport.IGNORED
         support.update({feature: self._format(feature) for feature in _FORMATS})
@@ -141,7 +141,7 @@ class CapabilityProbe:
         if not word.strip():
             return FeatureSupport.UNKNOWN
         answer = self._send(Route.COMPLETIONS, {**_PLAIN, "stop": [word]})
-        return _judged(answer, lambda choice: word not in choice.text and choice.finish_reason == "stop")
+        return _support_shown(answer, lambda choice: word not in choice.text and choice.finish_reason == "stop")
 
     def _raw_logprobs(self, warm: Answer | None, route: ScoringRoute) -> bool:
         """Return whether log-probabilities reported at temperature 0.7 and top-k 5 lie nearer to the raw distribution; True if unknown.
@@ -153,7 +153,8 @@ class CapabilityProbe:
             return True
         pairs = list(zip(warm.choice.logprobs or (), distribution.positions, strict=False))
         plain, processed = (
-            math.fsum(_distance(reported, distribution_of(position)) for reported, position in pairs) for distribution_of in (_raw, _warmed)
+            math.fsum(_distance(reported, distribution_of(position)) for reported, position in pairs)
+            for distribution_of in (_raw, _logprob_if_warmed)
         )
         return plain <= processed
 
@@ -167,7 +168,7 @@ class CapabilityProbe:
         answer = self._send(Route.CHAT, {**_CHAT, "response_format": _FORMATS[feature]})
         if answer is not None and answer.choice.cut_in_reasoning:
             return FeatureSupport.UNKNOWN
-        return _judged(answer, _obeys_schema if feature == "json_schema" else _looks_like_object)
+        return _support_shown(answer, _obeys_schema if feature == "json_schema" else _looks_like_object)
 
 
 def _ranks(positions: Sequence[Position]) -> bool:
@@ -179,7 +180,7 @@ def _raw(position: Position) -> float:
     return position.logprob
 
 
-def _warmed(position: Position) -> float:
+def _logprob_if_warmed(position: Position) -> float:
     """Return the log-probability under the warm question's distribution; nan where the token is not among those that it leaves."""
     weights = {token: logprob / _WARM for token, logprob in zip(position.top_ids, position.top_logprobs, strict=True)}
     if position.token_id not in weights:
@@ -192,7 +193,7 @@ def _distance(reported: float, expected: float) -> float:
     return min(abs(reported - expected), _FAR) if math.isfinite(expected) else 0.0
 
 
-def _judged(answer: Answer | None, effect: Callable[[Choice], bool]) -> FeatureSupport:
+def _support_shown(answer: Answer | None, effect: Callable[[Choice], bool]) -> FeatureSupport:
     if answer is None:
         return FeatureSupport.UNKNOWN
     if not answer.ok:
@@ -217,7 +218,7 @@ def _seed(first: Answer | None, again: Answer | None, other: Answer | None) -> F
 
 def _sampled_ids(answer: Answer | None) -> FeatureSupport:
     """Return whether an answer above temperature 0 has token ids; a refusal is the seed's."""
-    return _judged(answer, lambda choice: bool(choice.token_ids)) if answer is not None and answer.ok else FeatureSupport.UNKNOWN
+    return _support_shown(answer, lambda choice: bool(choice.token_ids)) if answer is not None and answer.ok else FeatureSupport.UNKNOWN
 
 
 def _obeys_schema(choice: Choice) -> bool:

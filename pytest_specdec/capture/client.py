@@ -179,7 +179,7 @@ class Client:
         try:
             answer = self._parsed(request, exchange, streamed=streamed, pass_index=pass_index)
         except _MALFORMED as error:
-            answer = _failed(request, pass_index, exchange, self.error_text(_outside(error)), FailureKind.ERROR)
+            answer = _failed_answer(request, pass_index, exchange, self.error_text(_outside(error)), FailureKind.ERROR)
         return replace(answer, limited=exchange.limited)
 
     def exchange(
@@ -279,7 +279,7 @@ class Client:
 
     def _parsed(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
         if exchange.received is None:
-            return _failed(request, pass_index, exchange, exchange.error or "", exchange.ending)
+            return _failed_answer(request, pass_index, exchange, exchange.error or "", exchange.ending)
         if exchange.status != _OK:
             msg = f"status {exchange.status}, expected {_OK} or a refusal"
             raise ValueError(msg)
@@ -287,31 +287,31 @@ class Client:
             return self._parsed_stream(request, exchange, exchange.received.events(), pass_index)
         data = self._dialect.reply(exchange.received.json())
         if data.get("error"):
-            return _failed(request, pass_index, exchange, self.error_text(data["error"]), FailureKind.ERROR)
+            return _failed_answer(request, pass_index, exchange, self.error_text(data["error"]), FailureKind.ERROR)
         if streamed:
             msg = "a body without events in answer to a request for a stream"
             raise ValueError(msg)
         (data,) = self._dialect.answer(request, (data,))
         steps = self._dialect.steps(data)
         whole = self._completed(request, responses.of_whole(data, steps))
-        return _answered(request, pass_index, exchange, whole, counters=self._dialect.counted(data))
+        return _timed_answer(request, pass_index, exchange, whole, counters=self._dialect.counted(data))
 
     def _parsed_stream(self, request: Request, exchange: Exchange, events: Sequence[Event], pass_index: int) -> TimedAnswer:
         stamped = [(at_s, self._dialect.reply(chunk)) for at_s, chunk in sse.objects(events)]
         failed = next((chunk["error"] for _, chunk in stamped if chunk.get("error")), None)
         if failed is not None:
-            return _failed(request, pass_index, exchange, self.error_text(failed), FailureKind.ERROR)
+            return _failed_answer(request, pass_index, exchange, self.error_text(failed), FailureKind.ERROR)
         chunks = self._dialect.answer(request, [chunk for _, chunk in stamped])
         stamped = [(at_s, chunk) for (at_s, _), chunk in zip(stamped, chunks, strict=True)]
         if any(event.data == sse.DONE for event in events):
             _expect_no_text_after_the_end(events)
         elif self._dialect.closing_event or not responses.finished(chunks):
-            return _failed(request, pass_index, exchange, "connection lost: the stream has no end", FailureKind.DIED)
+            return _failed_answer(request, pass_index, exchange, "connection lost: the stream has no end", FailureKind.DIED)
         steps = next((counted for chunk in reversed(chunks) if (counted := self._dialect.steps(chunk))), None)
         counters = next((own for chunk in reversed(chunks) if (own := self._dialect.counted(chunk)) is not None), None)
         draft_tokens = self._draft_tokens if self._dialect.chunk_per_step else None
         whole = self._completed(request, responses.of_stream(chunks, steps, draft_tokens))
-        return _answered(request, pass_index, exchange, whole, counters=counters, arrivals=sse.arrivals(stamped))
+        return _timed_answer(request, pass_index, exchange, whole, counters=counters, arrivals=sse.arrivals(stamped))
 
     def _completed(self, request: Request, parsed: responses.ParsedResponse) -> responses.ParsedResponse:
         """Fill in what the dialect knows where the reply does not say it: text of ids, ids of the prompt."""
@@ -363,7 +363,7 @@ def _expect_no_text_after_the_end(events: Sequence[Event]) -> None:
         raise ValueError(msg)
 
 
-def _answered(
+def _timed_answer(
     request: Request,
     pass_index: int,
     exchange: Exchange,
@@ -388,11 +388,11 @@ def _answered(
 
 def _left(request: Request, pass_index: int, exchange: Exchange) -> TimedAnswer:
     """Return what is kept of a request that its client left, as it was to do."""
-    left = _failed(request, pass_index, exchange, f"the client left after {request.abort_after} chunks", None)
+    left = _failed_answer(request, pass_index, exchange, f"the client left after {request.abort_after} chunks", None)
     return replace(left, answer=replace(left.answer, aborted=True))
 
 
-def _failed(request: Request, pass_index: int, exchange: Exchange, error: str, ending: FailureKind | None) -> TimedAnswer:
+def _failed_answer(request: Request, pass_index: int, exchange: Exchange, error: str, ending: FailureKind | None) -> TimedAnswer:
     answer = Answer(
         request_id=request.id,
         pass_index=pass_index,

@@ -111,15 +111,15 @@ def accelerated() -> bool:
 
 def devices() -> tuple[str, ...]:
     """Return the names of the NVIDIA accelerators; empty without any, or when their driver does not answer in time."""
-    return _queried("name")
+    return _query_devices("name")
 
 
 def uuids() -> tuple[str, ...]:
     """Return the names by which the driver knows the NVIDIA accelerators, in the order of their numbers."""
-    return _queried("uuid")
+    return _query_devices("uuid")
 
 
-def _queried(field: str) -> tuple[str, ...]:
+def _query_devices(field: str) -> tuple[str, ...]:
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ()

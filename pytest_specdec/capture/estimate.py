@@ -93,12 +93,12 @@ def measured(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_s: Map
         rates,
         source=_MEASURED,
         boot_s=round(median(booted), 1) if booted else rates.boot_s,
-        tokens_per_s=_corrected(rates.tokens_per_s, "answering", done_s),
-        scored_tokens_per_s=_corrected(rates.scored_tokens_per_s, "scoring", done_s),
+        tokens_per_s=_correct_rate(rates.tokens_per_s, "answering", done_s),
+        scored_tokens_per_s=_correct_rate(rates.scored_tokens_per_s, "scoring", done_s),
     )
 
 
-def _corrected(rate: float, doing: str, done_s: Mapping[EstimatedStep, float]) -> float:
+def _correct_rate(rate: float, doing: str, done_s: Mapping[EstimatedStep, float]) -> float:
     """Return the rate by which the estimate of what was done would have been right; as it is where nothing was done."""
     expected_s = sum(step.seconds for step in done_s if step.doing == doing)
     took_s = sum(took for step, took in done_s.items() if step.doing == doing)

@@ -81,12 +81,12 @@ def repeated(workload: Workload, round_: int) -> Workload:
 def _further(plan: Plan, name: str, whole: Workload, round_: int) -> Workload:
     known = plan.workload(name)
     sent = [request for part in (name, *plan.extensions.get(name, ())) for request in plan.workload(part).requests]
-    source = _unsent(whole, {request.id for request in sent}, round_)
+    source = _unsent_requests(whole, {request.id for request in sent}, round_)
     requests = tuple(request for request, _ in zip(source, sent, strict=False))
     return replace(known, name=f"{name}.more{round_}", requests=requests)
 
 
-def _unsent(whole: Workload, known: set[str], round_: int) -> Iterator[Request]:
+def _unsent_requests(whole: Workload, known: set[str], round_: int) -> Iterator[Request]:
     """Give the rest of the list, then all of it again and again, what has a seed under one that follows from request and round."""
     yield from (request for request in whole.requests if request.id not in known)
     lap = 0

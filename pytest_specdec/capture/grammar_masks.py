@@ -146,7 +146,7 @@ class MaskComputer:
         except ValueError as error:
             return AnswerMask(**key, grammar=digest, unread=f"llguidance cannot compile its grammar: {str(error).splitlines()[0]}")  # type: ignore[arg-type]
         scored = positions if len(positions) == len(answer.choice.token_ids) else ()
-        allowed, best, forbidden = _walked(matcher, answer.choice.token_ids, scored, start)
+        allowed, best, forbidden = _walk(matcher, answer.choice.token_ids, scored, start)
         return AnswerMask(**key, grammar=digest, start=start, allowed=allowed, best=best, forbidden=forbidden)  # type: ignore[arg-type]
 
     def _start(self, answer: Answer) -> int | None:
@@ -175,7 +175,7 @@ class MaskComputer:
         return LLMatcher(self._tokenizer, grammar, log_level=0)
 
 
-def _walked(
+def _walk(
     matcher: LLMatcher, token_ids: Sequence[int], positions: Sequence[Position], start: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], int | None]:
     """Return the allowed tokens, the best listed of them, and the first forbidden token; nothing is followed behind the end."""

@@ -67,10 +67,10 @@ def shared(wait_s: float, heartbeat: Callable[[], None]) -> Iterator[None]:
 @contextmanager
 def _held(name: str, mode: int, wait_s: float, heartbeat: Callable[[], None], what: str) -> Iterator[None]:
     path = folder() / f"{safe(name)}.lock"
-    descriptor = _opened(path)
+    descriptor = _open_file(path)
     try:
         until_s = time.monotonic() + wait_s
-        while not _taken(descriptor, mode):
+        while not _try_lock(descriptor, mode):
             if time.monotonic() >= until_s:
                 raise _held_by_another(what, path)
             heartbeat()
@@ -83,7 +83,7 @@ def _held(name: str, mode: int, wait_s: float, heartbeat: Callable[[], None], wh
         os.close(descriptor)
 
 
-def _opened(path: Path) -> int:
+def _open_file(path: Path) -> int:
     """Open a lock file, never what a link in its place points to: it is written over."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
@@ -105,7 +105,7 @@ def _unsafe(path: Path, found: str) -> LeaseError:
     )
 
 
-def _taken(descriptor: int, mode: int) -> bool:
+def _try_lock(descriptor: int, mode: int) -> bool:
     try:
         fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
     except BlockingIOError:

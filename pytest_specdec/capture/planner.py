@@ -53,10 +53,10 @@ def placement(config: Config, engine: Engine) -> MachinePlacement:
     """
     if config.placement is Placement.IN_TURN:
         return MachinePlacement(placement=Placement.IN_TURN)
-    if _attached(config):
-        return _visited(config)
+    if _attached_arms(config):
+        return _attached_placement(config)
     if "port" in config.engine.args:
-        return _pinned(config)
+        return _configured_placement(config)
     if config.placement is Placement.SIDE_BY_SIDE:
         return MachinePlacement(placement=Placement.SIDE_BY_SIDE, servers=config.limits.servers)
     fit, why = _fitting(config, engine)
@@ -69,7 +69,7 @@ _DRAFT = "draft models"
 """Stands for them among the arms: no variant's name has a space in it."""
 
 
-def _attached(config: Config) -> frozenset[str]:
+def _attached_arms(config: Config) -> frozenset[str]:
     """Return the names of the arms with an attached server."""
     url = config.engine.url
     arms = {BASELINE: config.baseline.url or url, **{variant.name: variant.url or url for variant in config.variants}}
@@ -77,7 +77,7 @@ def _attached(config: Config) -> frozenset[str]:
     return frozenset(arm for arm, address in {**arms, _DRAFT: config.draft.url, SCORER: scorer}.items() if address)
 
 
-def _visited(config: Config) -> MachinePlacement:
+def _attached_placement(config: Config) -> MachinePlacement:
     if config.placement is Placement.AUTO:
         return MachinePlacement(placement=Placement.IN_TURN, reason="attached servers are visited in turn")
     what, found = "attached servers are visited one after the other", f"placement: {config.placement}"
@@ -93,7 +93,7 @@ def _is_served(boot: Boot, attached: frozenset[str]) -> bool:
     return boot.role is not Role.DRAFT or not attached or _is_attached(boot, attached)
 
 
-def _pinned(config: Config) -> MachinePlacement:
+def _configured_placement(config: Config) -> MachinePlacement:
     if config.placement is Placement.AUTO:
         return MachinePlacement(placement=Placement.IN_TURN, reason="the config pins the servers' port")
     what = "servers side by side cannot share a port"
@@ -145,12 +145,12 @@ def make(
     unknown.
     """
     engine = engine_of(config.engine.kind)
-    pairs = _selected(_pairs(config, engine), only)
+    pairs = _select_pairs(_pairs(config, engine), only)
     gates.check(config, pairs)
-    attached, withheld = _attached(config), _withheld(config, engine, wanted, depth)
+    attached, withheld = _attached_arms(config), _withheld(config, engine, wanted, depth)
     sent = sorted((entry for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.name not in withheld), key=_name)
-    sent = [replace(entry, workload=_limited(entry.workload, config, attached)) for entry in sent]
-    deepest = {workload.name: workload for workload in _united(sent)}
+    sent = [replace(entry, workload=_limit_concurrency(entry.workload, config, attached)) for entry in sent]
+    deepest = {workload.name: workload for workload in _unite(sent)}
     judged = sorted((workload.at(depth) for workload in deepest.values()), key=_order)
     calibration = calibrations(judged, depth)
     placed = placement(config, engine)
@@ -242,7 +242,7 @@ def _variant(config: Config, engine: Engine, name: str, index: int) -> Variant:
     return Variant(name=name, draft=replace(draft, depends_on_load=depends_on_load) if depends_on_load else draft)
 
 
-def _selected(pairs: tuple[Pair, ...], only: Sequence[str] | None) -> tuple[Pair, ...]:
+def _select_pairs(pairs: tuple[Pair, ...], only: Sequence[str] | None) -> tuple[Pair, ...]:
     names = [pair.name for pair in pairs]
     for name in only or ():
         if name not in names:
@@ -252,7 +252,7 @@ def _selected(pairs: tuple[Pair, ...], only: Sequence[str] | None) -> tuple[Pair
     return tuple(pair for pair in pairs if only is None or pair.name in only)
 
 
-def _united(wanted: Sequence[SelectedWorkload]) -> tuple[Workload, ...]:
+def _unite(wanted: Sequence[SelectedWorkload]) -> tuple[Workload, ...]:
     workloads: dict[str, Workload] = {}
     for entry in wanted:
         known = workloads.setdefault(entry.workload.name, entry.workload)
@@ -282,7 +282,7 @@ def _withheld(config: Config, engine: Engine, wanted: Sequence[SelectedWorkload]
 
 def _too_risky(config: Config, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
     """Return the workloads that may take a server down, where one belongs to somebody else and the config does not allow it."""
-    if config.may_kill or not _attached(config):
+    if config.may_kill or not _attached_arms(config):
         return {}
     reason = "may take down an attached server, so not sent (may_kill: true in the config sends it)"
     risky = {entry.workload.name for entry in wanted if _is_sent(entry.workload, depth) and _may_kill(entry)}
@@ -292,7 +292,7 @@ def _too_risky(config: Config, wanted: Sequence[SelectedWorkload], depth: Depth)
 def _without_small_cache(config: Config, engine: Engine, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
     """Return the workloads that need a small cache, where none can be had."""
     names = sorted({entry.workload.name for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.small_cache})
-    if names and _attached(config):
+    if names and _attached_arms(config):
         return dict.fromkeys(names, "needs a server with a small key-value cache, and attached ones are not started anew")
     given = engine.small_cache(config) if names and isinstance(engine, SmallCache) else None
     return {} if given else dict.fromkeys(names, "needs a small key-value cache, for which this engine has no setting")
@@ -302,7 +302,7 @@ def _may_kill(entry: SelectedWorkload) -> bool:
     return entry.workload.may_kill or entry.family is Family.PRESSURE
 
 
-def _limited(workload: Workload, config: Config, attached: frozenset[str]) -> Workload:
+def _limit_concurrency(workload: Workload, config: Config, attached: frozenset[str]) -> Workload:
     """Return the workload with as many requests in flight as every arm may get: all of them are asked alike.
 
     Where seconds count, a request that waits for room tells nothing of speculation, so that groups get no larger than the servers admit.

@@ -48,7 +48,7 @@ class ChunkSize:
 
 def of_whole(data: Mapping[str, JSON], steps: VerifySteps | None) -> ParsedResponse:
     """Return the reply in an unstreamed body. Raises ValueError when it has no choices, or fields that are not of the protocol."""
-    numbered = _numbered(data)
+    numbered = _choices_by_index(data)
     echo = None if len(numbered) != 1 else echoes.read(next(iter(numbered.values())), _prompt_tokens(data, numbered))
     if echo is not None:
         numbered = {index: {**choice, "logprobs": echo.rest} for index, choice in numbered.items()}
@@ -74,13 +74,13 @@ def of_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None, d
     None where a chunk is no verify step.
     Raises ValueError when there are no choices, or fields that are not of the protocol.
     """
-    numbered = [(chunk, _numbered(chunk)) for chunk in chunks]
+    numbered = [(chunk, _choices_by_index(chunk)) for chunk in chunks]
     pieces: dict[int, list[Mapping[str, JSON]]] = {}
     for _, choices in numbered:
         for index, choice in choices.items():
             pieces.setdefault(index, []).append(choice)
     _check_indexes(pieces)
-    joined = tuple(_joined(index, parts, draft_tokens) for index, parts in sorted(pieces.items()))
+    joined = tuple(_join_choice(index, parts, draft_tokens) for index, parts in sorted(pieces.items()))
     return ParsedResponse(
         choices=_with_windows(joined, steps),
         prompt_token_ids=next((ids for chunk, choices in numbered if (ids := _prompt_ids(chunk, choices))), ()),
@@ -90,7 +90,7 @@ def of_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None, d
 
 def finished(chunks: Sequence[Mapping[str, JSON]]) -> bool:
     """Whether the last chunk with choices gives each of them its finish_reason. Raises ValueError when fields are not of the protocol."""
-    last = next((choices for chunk in reversed(chunks) if (choices := _numbered(chunk))), {})
+    last = next((choices for chunk in reversed(chunks) if (choices := _choices_by_index(chunk))), {})
     return bool(last) and all(_string(choice, "finish_reason") for choice in last.values())
 
 
@@ -99,8 +99,8 @@ def size(chunk: Mapping[str, JSON]) -> ChunkSize:
 
     Raises ValueError when its fields are not of the protocol.
     """
-    choices = _numbered(chunk).values()
-    content = sum(len(_text(choice)) + _called(choice) for choice in choices)
+    choices = _choices_by_index(chunk).values()
+    content = sum(len(_text(choice)) + _call_characters(choice) for choice in choices)
     return ChunkSize(
         token_ids=sum(len(_ids(choice, "token_ids")) for choice in choices),
         characters=content + sum(len(_reasoning(choice)) for choice in choices),
@@ -108,7 +108,7 @@ def size(chunk: Mapping[str, JSON]) -> ChunkSize:
     )
 
 
-def _numbered(data: Mapping[str, JSON]) -> dict[int, Mapping[str, JSON]]:
+def _choices_by_index(data: Mapping[str, JSON]) -> dict[int, Mapping[str, JSON]]:
     """Return the choices of a body or a chunk by their index, 0 where none is given."""
     choices = _objects(data, "choices")
     numbered = {_index(choice): choice for choice in choices}
@@ -125,19 +125,19 @@ def _check_indexes(choices: Mapping[int, object]) -> None:
 def _choice(index: int, choice: Mapping[str, JSON]) -> Choice:
     return Choice(
         index=index,
-        text=_paired(_text(choice)),
-        reasoning=_paired(_reasoning(choice)),
-        tool_calls=_assembled([choice]),
+        text=_join_surrogates(_text(choice)),
+        reasoning=_join_surrogates(_reasoning(choice)),
+        tool_calls=_tool_calls([choice]),
         token_ids=_ids(choice, "token_ids"),
         finish_reason=_string(choice, "finish_reason"),
         stop_string=stop if isinstance(stop := choice.get("stop_reason"), str) else None,
         stop_token_id=_stop_id(choice),
         logprobs=_logprobs(choice.get("logprobs")),
-        listed=_listed(choice.get("logprobs")),
+        listed=_read_listed(choice.get("logprobs")),
     )
 
 
-def _joined(index: int, parts: Sequence[Mapping[str, JSON]], draft_tokens: int | None) -> Choice:
+def _join_choice(index: int, parts: Sequence[Mapping[str, JSON]], draft_tokens: int | None) -> Choice:
     choices = [_choice(index, part) for part in parts]
     logprobs = [choice.logprobs for choice in choices if choice.logprobs is not None]
     listed = [choice.listed for choice in choices if choice.listed is not None]
@@ -145,9 +145,9 @@ def _joined(index: int, parts: Sequence[Mapping[str, JSON]], draft_tokens: int |
     plausible = draft_tokens is not None and lengths[:1] == (1,) and max(lengths) <= draft_tokens + 1
     return Choice(
         index=index,
-        text=_paired("".join(choice.text for choice in choices)),
-        reasoning=_paired("".join(choice.reasoning for choice in choices)),
-        tool_calls=_assembled(parts),
+        text=_join_surrogates("".join(choice.text for choice in choices)),
+        reasoning=_join_surrogates("".join(choice.reasoning for choice in choices)),
+        tool_calls=_tool_calls(parts),
         token_ids=tuple(token for choice in choices for token in choice.token_ids),
         finish_reason=next((choice.finish_reason for choice in reversed(choices) if choice.finish_reason), None),
         stop_string=next((choice.stop_string for choice in reversed(choices) if choice.stop_string is not None), None),
@@ -190,7 +190,7 @@ def _reasoning(choice: Mapping[str, JSON]) -> str:
     return next((text for name in _REASONING if (text := _string(message, name))), "")
 
 
-def _assembled(parts: Sequence[Mapping[str, JSON]]) -> tuple[ToolCall, ...]:
+def _tool_calls(parts: Sequence[Mapping[str, JSON]]) -> tuple[ToolCall, ...]:
     """Put the calls together from a message, or from the deltas of a stream, as OpenAI's clients do: what shares an index is one call."""
     calls: dict[int, ToolCall] = {}
     for part in parts:
@@ -206,16 +206,16 @@ def _assembled(parts: Sequence[Mapping[str, JSON]]) -> tuple[ToolCall, ...]:
                 name=before.name + (_string(said, "name") or ""),
                 arguments=before.arguments + _arguments(said),
             )
-    return tuple(replace(call, arguments=_paired(call.arguments)) for call in calls.values())
+    return tuple(replace(call, arguments=_join_surrogates(call.arguments)) for call in calls.values())
 
 
 def _call_pieces(choice: Mapping[str, JSON]) -> list[Mapping[str, JSON]]:
     return _objects(_message(choice) or {}, "tool_calls")
 
 
-def _called(choice: Mapping[str, JSON]) -> int:
+def _call_characters(choice: Mapping[str, JSON]) -> int:
     """Return how many characters of tool calls there are, names included."""
-    return sum(len(call.name) + len(call.arguments) for call in _assembled([choice]))
+    return sum(len(call.name) + len(call.arguments) for call in _tool_calls([choice]))
 
 
 def _arguments(function: Mapping[str, JSON]) -> str:
@@ -230,7 +230,7 @@ def _message(choice: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     return next((message for message in messages if isinstance(message, Mapping)), None)
 
 
-def _paired(text: str) -> str:
+def _join_surrogates(text: str) -> str:
     """Return ``text`` with halves of surrogate pairs that stand side by side as the one character that they are; lone ones stay."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass") if _HALF.search(text) else text
 
@@ -245,7 +245,7 @@ def _logprobs(value: JSON) -> tuple[float, ...] | None:
     return numbers if len(numbers) == len(values) else None
 
 
-def _listed(value: JSON) -> tuple[ListedTokens, ...] | None:
+def _read_listed(value: JSON) -> tuple[ListedTokens, ...] | None:
     """Read the lists beside the tokens in the completions form, objects by name, or the chat form; None where there are none.
 
     What is no number is left out: lists are judged, and never make an answer unreadable.

@@ -53,7 +53,7 @@ def record(
     boots = plan.boots if reusable is None else reusable.remaining(plan)
     completeness = _completeness(config, plan, directory, reusable)
     steps = estimate.steps(boots, plan.workloads, plan.rates, route=plan.route)
-    reporter = Reporter(steps, len(plan.boots), deadline_s, _written(directory, tell))
+    reporter = Reporter(steps, len(plan.boots), deadline_s, _progress_writer(directory, tell))
     recipes = ServerRecipes(config=config, plan=plan, directory=directory)
     _write_beginnings(config, plan, directory)
     with _status_written(directory, completeness, reporter), _sigterm_raises(), ExitStack() as locked:
@@ -105,7 +105,7 @@ def _completeness(config: Config, plan: Plan, directory: RunDirectory, reusable:
     return completeness
 
 
-def _written(directory: RunDirectory, tell: Callable[[Progress], None]) -> Callable[[Progress], None]:
+def _progress_writer(directory: RunDirectory, tell: Callable[[Progress], None]) -> Callable[[Progress], None]:
     """Return what writes progress into the run and hands it on, from any thread."""
     writing = threading.Lock()
 

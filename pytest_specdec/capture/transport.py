@@ -108,7 +108,7 @@ class ExchangeLimits:
 _bounds: ContextVar[ExchangeLimits] = ContextVar("bounds")
 
 
-def _trusted() -> ssl.SSLContext | bool:
+def _trust_store() -> ssl.SSLContext | bool:
     """Return what certificates are checked against: the authorities of SSL_CERT_FILE or SSL_CERT_DIR where set, else httpx's default.
 
     https://docs.openssl.org/master/man7/openssl-env/
@@ -123,7 +123,7 @@ class Transport(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # whi
         """Take the server's address."""
         # A server that we start listens on the loopback interface: checking certificates there is useless and costs 90 ms.
         limits = HTTPX.Limits(max_keepalive_connections=0)
-        self._inner = HTTPX.HTTPTransport(verify=url.startswith("https:") and _trusted(), trust_env=False, limits=limits)
+        self._inner = HTTPX.HTTPTransport(verify=url.startswith("https:") and _trust_store(), trust_env=False, limits=limits)
 
     def handle_request(self, request: Any) -> Any:  # noqa: ANN401 - the types of that module
         """Send ``request`` and return its response, whose body is decoded and counted as it is read."""

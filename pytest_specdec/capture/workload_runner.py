@@ -344,7 +344,7 @@ class WorkloadRunner:
         elif sent.answer.ok and sent.answer.timing is not None:
             self._arm.slowest_s = max(self._arm.slowest_s, sent.answer.timing.latency_s)
             self._deadlines.learn(job.request, sent.answer)
-        return _explained(sent, deadline.reason) if sent.ending is FailureKind.HUNG else sent
+        return _with_reason(sent, deadline.reason) if sent.ending is FailureKind.HUNG else sent
 
     def keep(self, job: Job, sent: TimedAnswer) -> None:
         """Enter an answer in place of the reason why there was none."""
@@ -463,7 +463,7 @@ class WorkloadRunner:
         return self._unanswered.get(job.key) or _without_answer(job, f"not sent: {self._unavailable}".strip())
 
 
-def _explained(sent: TimedAnswer, reason: str) -> TimedAnswer:
+def _with_reason(sent: TimedAnswer, reason: str) -> TimedAnswer:
     """Return a hung request's answer with where its deadline comes from."""
     return replace(sent, answer=replace(sent.answer, error=f"{sent.answer.error} ({reason})")) if reason else sent
 

@@ -72,10 +72,10 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
         if "image" not in engine:
             yield validate.problem(document, (name, "docker"), "settings of docker without an image", f"{name}.image beside them")
         options = docker.get("options")
-        yield from _refused(document, (name, "docker", "options"), options if isinstance(options, list) else [])
+        yield from _refused_options(document, (name, "docker", "options"), options if isinstance(options, list) else [])
 
 
-def _refused(document: YamlDocument, path: KeyPath, options: Sequence[JSON]) -> Iterator[Problem]:
+def _refused_options(document: YamlDocument, path: KeyPath, options: Sequence[JSON]) -> Iterator[Problem]:
     before = ""
     for index, option in enumerate(options):
         for word in _split(option) if isinstance(option, str) else ():

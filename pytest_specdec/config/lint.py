@@ -84,14 +84,14 @@ def _arm(engine: EngineSettings, overlay: Overlay | VariantSettings, where: KeyP
 
 
 def _inside(setting: Setting | None, name: str) -> Setting | None:
-    value = _parsed(setting.value) if setting else None
+    value = _parse(setting.value) if setting else None
     for key, item in value.items() if setting and isinstance(value, Mapping) else ():
         if plain(key) == name:
             return Setting(value=item, path=(*setting.path, key)) if setting else None
     return None
 
 
-def _parsed(value: JSON) -> JSON:
+def _parse(value: JSON) -> JSON:
     if not isinstance(value, str):
         return value
     try:
@@ -139,7 +139,7 @@ class _Pair:
         for arm in (self._baseline, *self._variants.values()):
             for name in self._rules.mappings & arm.args.keys():
                 setting = arm.args[name]
-                if not _is_open(setting.value) and not isinstance(_parsed(setting.value), Mapping):
+                if not _is_open(setting.value) and not isinstance(_parse(setting.value), Mapping):
                     found = "a string that holds no JSON mapping: " if isinstance(setting.value, str) else ""
                     expected = "a mapping, or JSON that holds one"
                     yield self._problem(setting.path, f"{found}{setting.value!r:.42}", expected, refused=True)
@@ -156,7 +156,7 @@ class _Pair:
                 found = "no url: its server is started here, and the baseline's runs elsewhere"
                 yield self._problem(variant.where, found, "both attached, or both started here")
             if variant.url is not None and variant.asks == self._baseline.asks:
-                found = f"{_shown(variant.url)}, the baseline's own address"
+                found = f"{_describe(variant.url)}, the baseline's own address"
                 hint = "attach a second server, or give the variant a `body` or `headers` that make this one speculate"
                 yield self._problem(variant.url.path, found, "the address of the server that speculates", hint, refused=True)
 
@@ -181,8 +181,8 @@ class _Pair:
         if unknown is None:
             return
         near = validate.nearest(unknown, known.methods)
-        found = f"{_shown(setting)}, an unknown drafting method"
-        yield self._problem(setting.path, found, _listed(known.methods), near, refused=known.complete or bool(near))
+        found = f"{_describe(setting)}, an unknown drafting method"
+        yield self._problem(setting.path, found, _join_names(known.methods), near, refused=known.complete or bool(near))
 
     def _tokens(self, variant: ArmSettings) -> Iterator[Problem]:
         known, method = self._rules.drafting, variant.at(self._rules.method)
@@ -190,7 +190,7 @@ class _Pair:
         expected = "the number of draft tokens, a whole number above 0"
         for setting in settings:
             if not _is_open(setting.value) and not _is_count(setting.value):
-                yield self._problem(setting.path, _shown(setting), expected, refused=True)
+                yield self._problem(setting.path, _describe(setting), expected, refused=True)
         if not settings and not known.defaulted and not (method is not None and method.value in known.uncounted):
             yield self._problem((*variant.where, "args"), f"no {known.tokens[0][-1].replace('-', '_')}", expected, refused=True)
 
@@ -200,7 +200,7 @@ class _Pair:
             for mode in self._rules.lossy:
                 setting = variant.at(mode.path)
                 if setting is not None and mode.is_lossy(setting.value):
-                    found = f"{_shown(setting)}, which changes the answers"
+                    found = f"{_describe(setting)}, which changes the answers"
                     hint = "" if self._lossy_allowed else "or say lossy: true, and equivalence is reported without gating"
                     yield self._problem(setting.path, found, mode.lossless, hint, refused=not self._lossy_allowed)
 
@@ -222,8 +222,8 @@ class _Pair:
         for name in dict.fromkeys((*variant, *baseline)):
             in_variant, in_baseline = variant.get(name), baseline.get(name)
             if not self._may_differ(name) and _value(in_variant) != _value(in_baseline):
-                found = f"{_shown(in_variant)} in {dotted(where[:-1])} and {_shown(in_baseline)} in the baseline"
-                yield self._problem(_overlaid(in_variant, in_baseline) or (*where, name), found, "the same in both arms")
+                found = f"{_describe(in_variant)} in {dotted(where[:-1])} and {_describe(in_baseline)} in the baseline"
+                yield self._problem(_overlay_path(in_variant, in_baseline) or (*where, name), found, "the same in both arms")
 
     def _may_differ(self, name: str) -> bool:
         return self._rules.speculates(name) or name in self._rules.statistics
@@ -257,7 +257,7 @@ class _Pair:
         )
 
 
-def _overlaid(*settings: Setting | None) -> KeyPath | None:
+def _overlay_path(*settings: Setting | None) -> KeyPath | None:
     """Return where a difference was written; None where one of the arms takes out what the engine has."""
     return next((setting.path for setting in settings if setting is not None and setting.path[0] != "engine"), None)
 
@@ -273,7 +273,7 @@ def _is_count(value: JSON) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _listed(names: frozenset[str], most: int = 12) -> str:
+def _join_names(names: frozenset[str], most: int = 12) -> str:
     ordered = sorted(names, key=lambda name: (name.endswith("_mtp"), name))
     return "one of " + ", ".join(ordered[:most]) + (" …" if len(ordered) > most else "")
 
@@ -282,5 +282,5 @@ def _value(setting: Setting | None) -> object:
     return None if setting is None else setting.value
 
 
-def _shown(setting: Setting | None) -> str:
+def _describe(setting: Setting | None) -> str:
     return "nothing" if setting is None else json.dumps(setting.value, ensure_ascii=False)

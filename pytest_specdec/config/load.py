@@ -75,9 +75,9 @@ def load(path: Path) -> Config:
         text=text,
         engine=_engine(data["engine"]),
         variants=tuple(_variant(name, settings) for name, settings in data["variants"].items()),
-        baseline=Overlay(**_overlaid(data.get("baseline", {}))),
-        draft=Overlay(**_overlaid(data.get("draft", {}))),
-        speed=Overlay(**_overlaid(data["speed"])) if "speed" in data else None,
+        baseline=Overlay(**_overlay(data.get("baseline", {}))),
+        draft=Overlay(**_overlay(data.get("draft", {}))),
+        speed=Overlay(**_overlay(data["speed"])) if "speed" in data else None,
         scorer=_engine(data["scorer"]) if "scorer" in data else None,
         may_kill=data.get("may_kill", False),
         public=tuple(data.get("public", ())),
@@ -140,7 +140,7 @@ def _text(path: Path) -> str:
 def _texts_in_args(document: YamlDocument) -> Iterator[Problem]:
     """Check the JSON of every ``args`` that is a string; the schema checks the others."""
     for path, args in _all_args(document.data):
-        if isinstance(args, str) and not isinstance(_parsed(args), Mapping):
+        if isinstance(args, str) and not isinstance(_parse_arguments(args), Mapping):
             yield validate.problem(
                 document, path, f"a string that holds no JSON mapping: {args[:40]!r}", "a mapping, or JSON that holds one"
             )
@@ -164,7 +164,7 @@ def _all_args(data: JSON) -> Iterator[tuple[yaml.KeyPath, JSON]]:
             yield from ((("variants", name, "args"), variant.get("args")) for name, variant in part.items() if isinstance(variant, Mapping))
 
 
-def _parsed(args: JSON) -> JSON:
+def _parse_arguments(args: JSON) -> JSON:
     try:
         return json.loads(args) if isinstance(args, str) else args
     except ValueError:
@@ -173,19 +173,19 @@ def _parsed(args: JSON) -> JSON:
 
 def _variant(name: str, settings: Mapping[str, Any]) -> VariantSettings:
     depends = settings.get("drafting_depends_on_load", False)
-    return VariantSettings(name=name, drafting_depends_on_load=depends, **_overlaid(settings))
+    return VariantSettings(name=name, drafting_depends_on_load=depends, **_overlay(settings))
 
 
-def _overlaid(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _overlay(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "args": _parsed(settings.get("args", {})),
+        "args": _parse_arguments(settings.get("args", {})),
         "env": {name: str(value) for name, value in settings.get("env", {}).items()},
         **{name: settings[name] for name in ("url", "served_as", "headers", "body") if name in settings},
     }
 
 
 def _engine(settings: Mapping[str, Any]) -> EngineSettings:
-    return EngineSettings(**{**settings, **_overlaid(settings), "docker": docker_settings.settings(settings.get("docker", {}))})
+    return EngineSettings(**{**settings, **_overlay(settings), "docker": docker_settings.settings(settings.get("docker", {}))})
 
 
 def _limits(limits: Mapping[str, Any]) -> Limits:

@@ -125,8 +125,8 @@ def _problems(document: YamlDocument, error: _Error, misspelt: set[KeyPath]) -> 
     path: KeyPath = tuple(error.absolute_path)
     if error.validator == "additionalProperties":
         known = _properties(error)
-        for name in _unknown(error):
-            yield problem(document, (*path, name), "an unknown key", _listed(known, "or"), nearest(name, known))
+        for name in _unknown_keys(error):
+            yield problem(document, (*path, name), "an unknown key", _join_names(known, "or"), nearest(name, known))
     elif error.validator == "required":
         for name in error.validator_value:
             if name not in error.instance and (*path, name) not in misspelt:
@@ -142,7 +142,7 @@ def _problems(document: YamlDocument, error: _Error, misspelt: set[KeyPath]) -> 
 def _misspelt(error: _Error) -> Iterator[KeyPath]:
     """Give the keys that misspelt ones stand for: these are not missing as well."""
     known = _properties(error)
-    for name in _unknown(error):
+    for name in _unknown_keys(error):
         yield from ((*error.absolute_path, key) for key in known if nearest(name, known) == nearest(key, [key]))
 
 
@@ -150,7 +150,7 @@ def _properties(error: _Error) -> Mapping[str, Any]:
     return dict(error.schema["properties"])
 
 
-def _unknown(error: _Error) -> list[str]:
+def _unknown_keys(error: _Error) -> list[str]:
     known = _properties(error)
     return [name for name in error.instance if name not in known]
 
@@ -158,30 +158,30 @@ def _unknown(error: _Error) -> list[str]:
 def _type(error: _Error) -> _Words:
     types = [error.validator_value] if isinstance(error.validator_value, str) else error.validator_value
     quoting = "quote it" if "string" in types and isinstance(error.instance, (bool, int, float)) else ""
-    return _Words(_shown(error.instance), _listed([_TYPES[name] for name in types], "or"), quoting)
+    return _Words(_describe(error.instance), _join_names([_TYPES[name] for name in types], "or"), quoting)
 
 
 def _enum(error: _Error) -> _Words:
     names = [str(name) for name in error.validator_value]
-    return _Words(_shown(error.instance), _listed(names, "or"), nearest(str(error.instance), names))
+    return _Words(_describe(error.instance), _join_names(names, "or"), nearest(str(error.instance), names))
 
 
 def _family(error: _Error) -> _Words:
     own, outside = error.validator_value
     names = [*own["enum"], _PATTERNS[outside["pattern"]]]
-    return _Words(_shown(error.instance), _listed(names, "or"), nearest(str(error.instance), own["enum"]))
+    return _Words(_describe(error.instance), _join_names(names, "or"), nearest(str(error.instance), own["enum"]))
 
 
 def _not_all(error: _Error) -> _Words:
-    return _Words(_listed([name for name in _PLACES if name in error.instance], "and"), f"at most one of {_listed(_PLACES, 'and')}")
+    return _Words(_join_names([name for name in _PLACES if name in error.instance], "and"), f"at most one of {_join_names(_PLACES, 'and')}")
 
 
 def _pattern(error: _Error) -> _Words:
-    return _Words(_shown(error.instance), _PATTERNS[error.validator_value])
+    return _Words(_describe(error.instance), _PATTERNS[error.validator_value])
 
 
-def _reserved(error: _Error) -> _Words:
-    return _Words("a name that means another arm", f"a name other than {_listed(error.validator_value['enum'], 'and')}")
+def _reserved_words(error: _Error) -> _Words:
+    return _Words("a name that means another arm", f"a name other than {_join_names(error.validator_value['enum'], 'and')}")
 
 
 _WORDS: Mapping[str, Callable[[_Error], _Words]] = {
@@ -193,13 +193,13 @@ _WORDS: Mapping[str, Callable[[_Error], _Words]] = {
     "minLength": lambda _: _Words("an empty string", "at least one character"),
     "minItems": lambda _: _Words("none", "at least one"),
     "minProperties": lambda _: _Words("none", "at least one"),
-    "uniqueItems": lambda error: _Words(f"{_listed(_twice(error.instance), 'and')} twice", "each once"),
-    "exclusiveMinimum": lambda error: _Words(_shown(error.instance), f"more than {error.validator_value}"),
+    "uniqueItems": lambda error: _Words(f"{_join_names(_twice(error.instance), 'and')} twice", "each once"),
+    "exclusiveMinimum": lambda error: _Words(_describe(error.instance), f"more than {error.validator_value}"),
 }
 """Every keyword of the schemas that an error can come from; a test reads them and says so."""
 _NAMES: Mapping[str, Callable[[_Error], _Words]] = {
     "pattern": lambda error: _Words("this name", _PATTERNS[str(error.validator_value)]),
-    "not": _reserved,
+    "not": _reserved_words,
 }
 
 
@@ -207,11 +207,11 @@ def _twice(items: Sequence[object]) -> list[str]:
     return [str(item) for index, item in enumerate(items) if item in items[:index]]
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     text = "nothing" if value is None else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-def _listed(names: Iterable[str], word: str) -> str:
+def _join_names(names: Iterable[str], word: str) -> str:
     items = list(names)
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {word} {items[-1]}"

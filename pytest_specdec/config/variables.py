@@ -62,10 +62,10 @@ def filled(config: Config, environ: Mapping[str, str]) -> Config:
         config,
         engine=_engine(config.engine, environ, "engine"),
         scorer=_engine(config.scorer, environ, "scorer") if config.scorer else None,
-        variants=tuple(_overlaid(variant, environ, ("variants", variant.name)) for variant in config.variants),
-        baseline=_overlaid(config.baseline, environ, ("baseline",)),
-        draft=_overlaid(config.draft, environ, ("draft",)),
-        speed=_overlaid(config.speed, environ, ("speed",)) if config.speed else None,
+        variants=tuple(_expand_layer(variant, environ, ("variants", variant.name)) for variant in config.variants),
+        baseline=_expand_layer(config.baseline, environ, ("baseline",)),
+        draft=_expand_layer(config.draft, environ, ("draft",)),
+        speed=_expand_layer(config.speed, environ, ("speed",)) if config.speed else None,
         prompts=_text(config.prompts, environ, "prompts"),
         reasoning=_reasoning(config.reasoning, environ),
     )
@@ -73,10 +73,10 @@ def filled(config: Config, environ: Mapping[str, str]) -> Config:
 
 def _engine(engine: EngineSettings, environ: Mapping[str, str], name: str) -> EngineSettings:
     places = {key: _text(value, environ, name, key) for key in _PLACES if (value := getattr(engine, key)) is not None}
-    return replace(_overlaid(engine, environ, (name,)), docker=_docker(engine.docker, environ, name), **places)  # type: ignore[arg-type]  # all texts
+    return replace(_expand_layer(engine, environ, (name,)), docker=_docker(engine.docker, environ, name), **places)  # type: ignore[arg-type]  # all texts
 
 
-def _overlaid(layer: _Layer, environ: Mapping[str, str], path: KeyPath) -> _Layer:
+def _expand_layer(layer: _Layer, environ: Mapping[str, str], path: KeyPath) -> _Layer:
     args = {name: expand(value, environ, (*path, "args", name)) for name, value in layer.args.items()}
     body = {name: expand(value, environ, (*path, "body", name)) for name, value in layer.body.items()}
     url = None if layer.url is None else _text(layer.url, environ, *path, "url")
@@ -225,7 +225,7 @@ def _part(path: KeyPath) -> str:
 def _texts(data: JSON, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     """Give every plain value with its path, also inside of arguments that are JSON in a string."""
     if isinstance(data, str) and path[-1:] == ("args",):
-        data = _parsed(data)
+        data = _parse(data)
     if isinstance(data, Mapping):
         for name, value in data.items():
             yield from _texts(value, (*path, str(name)))
@@ -236,7 +236,7 @@ def _texts(data: JSON, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
         yield path, str(data)
 
 
-def _parsed(text: str) -> JSON:
+def _parse(text: str) -> JSON:
     try:
         return json.loads(text)  # type: ignore[no-any-return]
     except ValueError:

@@ -78,14 +78,14 @@ def _arm(config: Config, environ: Mapping[str, str], name: str, path: KeyPath, o
         name=name,
         model=model,
         paths=paths,
-        args=_filled(merged(config.engine.args, overlay.args), environ),
-        env={key: str(value) for key, value in _filled({**config.engine.env, **overlay.env}, environ).items()},
+        args=_fill(merged(config.engine.args, overlay.args), environ),
+        env={key: str(value) for key, value in _fill({**config.engine.env, **overlay.env}, environ).items()},
         speculative=path[0] == "variants",
-        attached=_attached(config, environ, overlay, is_draft=path[0] == "draft", model=model),
+        attached=_attached_setup(config, environ, overlay, is_draft=path[0] == "draft", model=model),
     )
 
 
-def _attached(
+def _attached_setup(
     config: Config, environ: Mapping[str, str], overlay: Overlay | VariantSettings, *, is_draft: bool, model: str
 ) -> ServerSetup | None:
     """Return how the server at the arm's address is asked; a variable that is not set is reported elsewhere, and left out here."""
@@ -98,14 +98,14 @@ def _attached(
         model=model,
         port=0,
         api_key=str(expand(key, environ)) if key and environ.keys() >= set(names(key)) else None,
-        headers={name: str(value) for name, value in _filled(headers, environ).items()},
-        body=_filled({**config.engine.body, **overlay.body}, environ),
-        served_as=str(next(iter(_filled({"served_as": served_as}, environ).values()), "")),
+        headers={name: str(value) for name, value in _fill(headers, environ).items()},
+        body=_fill({**config.engine.body, **overlay.body}, environ),
+        served_as=str(next(iter(_fill({"served_as": served_as}, environ).values()), "")),
         any_model=is_draft and model == "draft",
-        attached=str(next(iter(_filled({"url": url}, environ).values()), "")).rstrip("/").removesuffix("/v1"),
+        attached=str(next(iter(_fill({"url": url}, environ).values()), "")).rstrip("/").removesuffix("/v1"),
         secrets=variables.secrets_of(config.text, environ),
     )
 
 
-def _filled(values: Mapping[str, JSON], environ: Mapping[str, str]) -> dict[str, JSON]:
+def _fill(values: Mapping[str, JSON], environ: Mapping[str, str]) -> dict[str, JSON]:
     return {name: expand(value, environ) for name, value in values.items() if environ.keys() >= set(names(value))}

@@ -30,12 +30,12 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm]) -> Iterator[Chec
         if arm.attached is not None:
             try:
                 check = _check(arm.name, arm.attached)
-                yield _named(check, config, engine, arm.attached) if check.level is not Level.FAIL else check
+                yield _name_engine(check, config, engine, arm.attached) if check.level is not Level.FAIL else check
             except BootError as error:
                 yield failed(_NAME, error)
 
 
-def _named(check: Check, config: Config, engine: Engine, setup: ServerSetup) -> Check:
+def _name_engine(check: Check, config: Config, engine: Engine, setup: ServerSetup) -> Check:
     """Return the check with the engine behind the address, where the config leaves that open and an engine recognises its server."""
     known = recognised(engine, config, setup) if isinstance(engine, AnyEngine) else None
     return check if known is None else replace(check, line=f"{check.line}: a server of {known.kind}")

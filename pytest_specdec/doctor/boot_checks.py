@@ -49,7 +49,7 @@ def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executo
 
     Of ``servers``, those that run already are left out.
     """
-    started = _started(servers)
+    started = _servers_to_start(servers)
     if started:
         yield from engine_checks.checks(config, engine, started, pool)
     try:
@@ -61,7 +61,7 @@ def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executo
     yield from _quick(config, engine, started)
 
 
-def _started(servers: Sequence[Arm]) -> list[Arm]:
+def _servers_to_start(servers: Sequence[Arm]) -> list[Arm]:
     return [arm for arm in servers if arm.attached is None]
 
 
@@ -106,23 +106,23 @@ def require(config: Config) -> None:
     A command line that the engine's parser took once is not shown to it again: it imports its framework to answer.
     """
     engine = engine_of(config.engine.kind)
-    servers = _Servers(config=config, engine=engine, arms=tuple(_started(arms(config, engine, os.environ))))
+    servers = _Servers(config=config, engine=engine, arms=tuple(_servers_to_start(arms(config, engine, os.environ))))
     taken: list[Path] = []
     with ThreadPoolExecutor(max_workers=1) as pool:
-        parsed = _parsed(servers, pool, taken)
+        parsed = _check_arguments(servers, pool, taken)
         scoring = _scoring(config)
-        of_scorer = tuple(_of_scorer(_parsed(scoring, pool, taken))) if scoring else ()
+        of_scorer = tuple(_of_scorer(_check_arguments(scoring, pool, taken))) if scoring else ()
         results = (*parsed, *of_scorer, *_quick(config, engine, servers.arms))
     _raise(config, [check for check in results if _ends_a_boot(check)])
     for path in taken:
         path.touch()
 
 
-def _parsed(servers: _Servers, pool: Executor, taken: list[Path]) -> tuple[Check, ...]:
+def _check_arguments(servers: _Servers, pool: Executor, taken: list[Path]) -> tuple[Check, ...]:
     """Return what the engine's parser says, and add to ``taken`` what remembers it; () where it took the same before."""
     if not servers.arms:
         return ()
-    known = _taken(servers.config, servers.engine, servers.arms)
+    known = _accepted_marker(servers.config, servers.engine, servers.arms)
     if known and known.is_file():
         return ()
     results = engine_checks.flags(servers.config, servers.engine, servers.arms, pool)
@@ -142,7 +142,7 @@ def _raise(config: Config, failed: Iterable[Check]) -> None:
         raise EngineError(what, where=str(config.path), found="\n".join(lines), expected="servers that come up", remedy=remedy)
 
 
-def _taken(config: Config, engine: Engine, servers: Sequence[Arm]) -> Path | None:
+def _accepted_marker(config: Config, engine: Engine, servers: Sequence[Arm]) -> Path | None:
     """Return the file that says that the engine's parser took these command lines, and that holds nothing of them; None without any."""
     try:
         engine.check(config)

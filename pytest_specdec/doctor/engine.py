@@ -148,14 +148,14 @@ def flag_checks(config: Config, commands: Sequence[tuple[Arm, Sequence[str]]], l
         return (warn("flags", "not checked: the engine's help could not be read", f"found:    {listed.complaint}"),)
     document = yaml.load(config.text, str(config.path))
     flags = [(arm, flag) for arm, argv in commands for flag in flags_of(argv)]
-    unknown = dict.fromkeys(_unknown(arm, flag, listed, document) for arm, flag in flags if not listed.knows(flag))
+    unknown = dict.fromkeys(_describe_unknown(arm, flag, listed, document) for arm, flag in flags if not listed.knows(flag))
     wrong = [fail("flags", line, remedy="write it as the engine's help does, or take it out") for line in unknown]
     if listed.complaint and not any(flag in listed.complaint for _, flag in flags if not listed.knows(flag)):
         wrong.append(fail("flags", listed.complaint, remedy="give the value that the engine's help asks for"))
     return tuple(wrong) or (ok("flags", f"all {len({flag for _, flag in flags})} known to the engine, of {len(listed.flags)} in its help"),)
 
 
-def _unknown(arm: Arm, flag: str, listed: Help, document: YamlDocument) -> str:
+def _describe_unknown(arm: Arm, flag: str, listed: Help, document: YamlDocument) -> str:
     near = nearest(flag, listed.flags)
     return f"{_where(arm, flag, document)}: found {flag}, which the engine does not know" + (f"; {near}" if near else "")
 

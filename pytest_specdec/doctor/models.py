@@ -73,7 +73,9 @@ def check(config: Config, arm: str, model: str, hub: ModelHub) -> Check:
     path = Path(os.path.normpath(config.resolve(model)))
     if path.exists():
         return _local(arm, path)
-    return _remote(arm, model, hub) if _is_on_hub(config, model) else _absent(arm, model, config.path.parent / Path(model).expanduser())
+    return (
+        _remote(arm, model, hub) if _is_on_hub(config, model) else _absent_model(arm, model, config.path.parent / Path(model).expanduser())
+    )
 
 
 def _is_on_hub(config: Config, model: str) -> bool:
@@ -100,7 +102,7 @@ def _remote(arm: str, model: str, hub: ModelHub) -> Check:
     return ok("models", f"{arm}: {model}, which the first boot downloads into {hub.cache}")
 
 
-def _absent(arm: str, model: str, path: Path) -> Check:
+def _absent_model(arm: str, model: str, path: Path) -> Check:
     siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, siblings, n=1)
     hint = f"; did you mean {str(Path(model).parent / near[0])!r}?" if near else ""

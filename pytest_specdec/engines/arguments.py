@@ -29,10 +29,10 @@ def merged(*layers: Mapping[str, JSON]) -> dict[str, JSON]:
 
 def filled(config: Config, overlay: Overlay | VariantSettings, environ: Mapping[str, str]) -> dict[str, JSON]:
     """Return the arguments of a server with ``overlay``, ``${VAR}`` replaced where it is set and left as written elsewhere."""
-    return {name: _filled(value, environ) for name, value in merged(config.engine.args, overlay.args).items()}
+    return {name: _fill(value, environ) for name, value in merged(config.engine.args, overlay.args).items()}
 
 
-def _filled(value: JSON, environ: Mapping[str, str]) -> JSON:
+def _fill(value: JSON, environ: Mapping[str, str]) -> JSON:
     try:
         return expand(value, environ)
     except ConfigError:

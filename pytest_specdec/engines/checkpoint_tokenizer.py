@@ -89,7 +89,7 @@ class CheckpointTokenizer:
     def _names(self) -> tuple[str, ...]:
         count = self._tokenizer.get_vocab_size(with_added_tokens=True)
         names = self._tokenizer.decode_batch([[token] for token in range(count)], skip_special_tokens=False)
-        return tuple(map(_cleaned, names)) if self._settings.get("clean_up_tokenization_spaces") is True else tuple(names)
+        return tuple(map(_clean, names)) if self._settings.get("clean_up_tokenization_spaces") is True else tuple(names)
 
     @cached_property
     def _by_name(self) -> dict[str, list[int]]:
@@ -135,7 +135,7 @@ def _read(path: Path) -> Mapping[str, JSON]:
     return document if isinstance(document, Mapping) else {}
 
 
-def _cleaned(name: str) -> str:
+def _clean(name: str) -> str:
     for spaced in _UNSPACED:
         name = name.replace(spaced, spaced.strip())
     return name

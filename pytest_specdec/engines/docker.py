@@ -120,8 +120,8 @@ def command(
     settings, name = config.engine.docker, f"specdec-{uuid.uuid4().hex[:12]}"
     taken = tuple(_targets(settings))
     places = {**_HUB, **_COMPILED, **(caches or {})}
-    kept = {variable: host for variable, host in _cached(env, places) if not _is_covered(host, places.get(variable), taken)}
-    shared = {variable: value for variable in _FOLDERS if (value := _stated(variable, env))}
+    kept = {variable: host for variable, host in _cache_variables(env, places) if not _is_covered(host, places.get(variable), taken)}
+    shared = {variable: value for variable in _FOLDERS if (value := _configured_value(variable, env))}
     volumes = [f"{_on_host(config, host)}:{path}" for host, path in settings.volumes.items()]
     volumes += [f"{host}:{host}" for host in dict.fromkeys(kept.values())]
     volumes += [f"{path}:{path}:ro" for path in dict.fromkeys((*folders, *_paths(shared))) if path not in kept.values()]
@@ -171,12 +171,12 @@ def _gpus(stated: str, env: Mapping[str, str]) -> str:
     return f'"{devices}"' if "," in wanted else devices  # the value is a row of CSV
 
 
-def _stated(variable: str, env: Mapping[str, str]) -> str:
+def _configured_value(variable: str, env: Mapping[str, str]) -> str:
     """Return what the config, or else our own environment, says."""
     return env.get(variable) or os.environ.get(variable) or ""
 
 
-def _cached(env: Mapping[str, str], places: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _cache_variables(env: Mapping[str, str], places: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Give the variables of the caches, each with its folder on this machine: as the config or our own environment says, or a default.
 
     The hub's default is the user's own cache. What is compiled in a container belongs to its user, who may be root, and is kept apart.
@@ -185,8 +185,8 @@ def _cached(env: Mapping[str, str], places: Mapping[str, str]) -> Iterator[tuple
     for variable, place in places.items():
         own = home if variable in _HUB else home / "pytest-specdec"
         name = place.removeprefix(".cache/").removesuffix("/cache").removeprefix(".")
-        yield variable, str(Path(_stated(variable, env) or own / name).expanduser())
-    if hub := _stated(_HUB_CACHE, env):
+        yield variable, str(Path(_configured_value(variable, env) or own / name).expanduser())
+    if hub := _configured_value(_HUB_CACHE, env):
         yield _HUB_CACHE, str(Path(hub).expanduser())
 
 

@@ -23,7 +23,7 @@ _MEMBERS = sorted({*Engine.__annotations__, *(name for name in vars(Engine) if n
 def engine_of(kind: str) -> Engine:
     """Return the engine called ``kind``. Raises EngineError without one, and for one that does not keep to the protocol."""
     if kind not in LOADED:
-        LOADED[kind] = _loaded(_entry_point(kind))
+        LOADED[kind] = _load(_entry_point(kind))
     return LOADED[kind]
 
 
@@ -48,16 +48,16 @@ def _entry_point(kind: str) -> EntryPoint:
         raise EngineError(
             what=f"{len(candidates)} packages serve the engine {kind!r}",
             where="engine.kind",
-            found=", ".join(map(_shown, candidates)),
+            found=", ".join(map(_describe, candidates)),
             expected="one",
             remedy="uninstall all but one",
         )
     if not candidates:
-        raise _unknown(kind, kinds())
+        raise _unknown_engine(kind, kinds())
     return candidates[0]
 
 
-def _unknown(kind: str, known: list[str]) -> EngineError:
+def _unknown_engine(kind: str, known: list[str]) -> EngineError:
     near = difflib.get_close_matches(kind, known, n=1)
     return EngineError(
         f"no engine {kind!r}" + (f"; did you mean {near[0]}?" if near else ""),
@@ -70,14 +70,14 @@ def _unknown(kind: str, known: list[str]) -> EngineError:
     )
 
 
-def _loaded(point: EntryPoint) -> Engine:
+def _load(point: EntryPoint) -> Engine:
     try:
         loaded: Any = point.load()
         engine: Engine = loaded() if isinstance(loaded, type) else loaded
     except Exception as error:
         raise EngineError(
             what=f"the engine {point.name!r} cannot be loaded",
-            where=_shown(point),
+            where=_describe(point),
             found=f"{type(error).__name__}: {error}",
             expected="a module that imports, and in it a class without arguments or an object",
             remedy="repair the package or uninstall it",
@@ -92,7 +92,7 @@ def _check(point: EntryPoint, engine: Engine) -> None:
     if version != PROTOCOL_VERSION:
         raise EngineError(
             what=f"the engine {point.name!r} has another version of the engine protocol",
-            where=_shown(point),
+            where=_describe(point),
             found=f"protocol_version {version}",
             expected=f"protocol_version {PROTOCOL_VERSION}, that of pytest-specdec {__version__}",
             remedy="install releases of the two packages that go together",
@@ -101,13 +101,13 @@ def _check(point: EntryPoint, engine: Engine) -> None:
     if missing or engine.kind != point.name:
         raise EngineError(
             what=f"the engine {point.name!r} does not keep to the engine protocol",
-            where=_shown(point),
+            where=_describe(point),
             found=f"no {', '.join(missing)}" if missing else f"kind {engine.kind!r}",
             expected=f"every member of {Engine.__module__}.Engine" if missing else f"kind {point.name!r}, the entry point's name",
             remedy="repair the package: pytest_specdec.engines.protocol has every member and what it returns",
         )
 
 
-def _shown(point: EntryPoint) -> str:
+def _describe(point: EntryPoint) -> str:
     package = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
     return f"entry point {point.name} = {point.value}{package}"

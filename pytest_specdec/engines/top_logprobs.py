@@ -47,7 +47,7 @@ def position(token_id: int, listed: Sequence[ListedToken], top_tokens: int, text
         what = "the server names tokens by text alone"
         expected, remedy = "token ids, or a known text of the emitted token", "ask for token ids in the engine's dialect"
         raise RequestError(what, where=WHERE, found=repr(ranked[0].text), expected=expected, remedy=remedy)
-    merged = _merged(ranked)
+    merged = _merge(ranked)
     ids = tuple(_id(name, place, token_id, text) for place, (name, _) in enumerate(merged))
     logprobs = tuple(logprob for _, logprob in merged)
     return Position(
@@ -58,7 +58,7 @@ def position(token_id: int, listed: Sequence[ListedToken], top_tokens: int, text
     )
 
 
-def _merged(ranked: Sequence[ListedToken]) -> list[tuple[int | str, float]]:
+def _merge(ranked: Sequence[ListedToken]) -> list[tuple[int | str, float]]:
     """Return ids and texts with their log-probabilities, by falling probability; texts that come several times are summed."""
     logprobs: dict[int | str, float] = {}
     for token in ranked:

@@ -97,7 +97,7 @@ class TransformersDialect(PlainDialect):
         if tokenizer is None or request.body.get("temperature") != 0 or any(_choice(reply) is None for reply in replies):
             return replies
         ids = tokenizer.encode_answer("".join(map(_text, replies)))
-        missing = (_expected(request, replies, steps=bool(self._drafting)) or 0) - len(ids)
+        missing = (_expected_tokens(request, replies, steps=bool(self._drafting)) or 0) - len(ids)
         if missing == 1 and len(self._eos) == 1 and not _spares_eos(request.body):
             ids = (*ids, *self._eos)  # which is in no text
         elif missing != 0:
@@ -133,7 +133,7 @@ class TransformersDialect(PlainDialect):
         return config
 
 
-def _expected(request: Request, replies: Sequence[Mapping[str, JSON]], *, steps: bool) -> int | None:
+def _expected_tokens(request: Request, replies: Sequence[Mapping[str, JSON]], *, steps: bool) -> int | None:
     """Return how many tokens an answer has; None where the server does not say."""
     if steps and len(replies) > 1:
         limit = request.body.get("max_completion_tokens", request.body.get("max_tokens"))

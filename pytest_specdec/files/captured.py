@@ -111,8 +111,8 @@ def read(
     scored = [arm for arm in (judgement.pair, CONTROL, BASELINE) if runs[0].is_scored(arm)]
     for run in runs:
         run.check_room()
-    speculative = _joined([run.transcript(judgement.pair) for run in runs])
-    baseline = _joined([run.transcript(BASELINE) for run in runs])
+    speculative = _join_transcripts([run.transcript(judgement.pair) for run in runs])
+    baseline = _join_transcripts([run.transcript(BASELINE) for run in runs])
     workload = replace(plan.workload(judgement.workload), requests=tuple(r for name in parts for r in plan.workload(name).requests))
     pair = _with_draft_tokens(plan.pair(judgement.pair), speculative)
     drafts = [run.draft_scores(pair.variant.draft.model) for run in runs]
@@ -122,7 +122,7 @@ def read(
         workload=workload.with_room(baseline.room),
         family=judgement.family,
         baseline=baseline,
-        control=_joined([run.transcript(CONTROL) for run in runs]) if runs[0].is_planned(CONTROL) else None,
+        control=_join_transcripts([run.transcript(CONTROL) for run in runs]) if runs[0].is_planned(CONTROL) else None,
         speculative=speculative,
         beside=runs[0].beside(),
         further=tuple(runs[0].further(judgement.pair)),
@@ -206,7 +206,7 @@ def _extensions(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
     return tuple(name for name in plan.extensions.get(judgement.workload, ()) if name in answered)
 
 
-def _joined(parts: Sequence[Transcript]) -> Transcript:
+def _join_transcripts(parts: Sequence[Transcript]) -> Transcript:
     """Return the parts of one arm as one transcript, in the order of their capture."""
     first = parts[0]
     if len(parts) == 1:
@@ -216,7 +216,7 @@ def _joined(parts: Sequence[Transcript]) -> Transcript:
         first,
         answers=tuple(answer for part in parts for answer in part.answers),
         counters=sum(counted[1:], counted[0]) if len(counted) == len(parts) else None,
-        server_failures=tuple(replace(failure, failure=number) for number, failure in _numbered(parts)),
+        server_failures=tuple(replace(failure, failure=number) for number, failure in _number_failures(parts)),
         restarts=sum(part.restarts for part in parts),
         concurrency=min((part.concurrency for part in parts if part.concurrency is not None), default=None),
         replaced=next((part.replaced for part in parts if part.replaced), ""),
@@ -230,7 +230,7 @@ def _joined(parts: Sequence[Transcript]) -> Transcript:
     )
 
 
-def _numbered(parts: Sequence[Transcript]) -> Iterator[tuple[int, ServerFailure]]:
+def _number_failures(parts: Sequence[Transcript]) -> Iterator[tuple[int, ServerFailure]]:
     """Yield the server failures of all parts, numbered over all of them."""
     numbers: dict[tuple[int, int], int] = {}
     for part, transcript in enumerate(parts):

@@ -101,7 +101,7 @@ def _generic(origin: object, args: tuple[Any, ...]) -> _Decoder:
     if origin in {Union, types.UnionType}:
         return _union(args)
     if origin is tuple:
-        return _many(args[0]) if args[1:] == (...,) else _fixed(args)
+        return _many(args[0]) if args[1:] == (...,) else _fixed_tuple(args)
     if origin in {Mapping, dict}:
         return _mapping(*args)
     msg = f"the codec knows no {origin!r} of {args!r}"
@@ -147,7 +147,7 @@ def _many(hint: Any) -> _Decoder:  # noqa: ANN401 - any annotation
     return lambda data: tuple(_at(f"[{index}]", item, value) for index, value in enumerate(_of(list, data, "a list")))
 
 
-def _fixed(args: tuple[Any, ...]) -> _Decoder:
+def _fixed_tuple(args: tuple[Any, ...]) -> _Decoder:
     decoders = [_decoder(arg) for arg in args]
 
     def decode_items(data: object) -> object:

@@ -58,7 +58,7 @@ def read(path: Path, schema: str) -> JsonLines | None:
         msg = "the file is incomplete"
         raise RunError(msg, where=where, found=str(error), expected="UTF-8", remedy=remedy) from None
     # Not splitlines: answers may hold U+2028 and its like, which JSON leaves as they are.
-    parsed = [_parsed(path, number, line) for number, line in enumerate(text.removesuffix("\n").split("\n"), 1)]
+    parsed = [_parse_line(path, number, line) for number, line in enumerate(text.removesuffix("\n").split("\n"), 1)]
     header = _header(path, schema, parsed[0])
     count = header.pop("count", None)
     if count != len(parsed) - 1:
@@ -68,7 +68,7 @@ def read(path: Path, schema: str) -> JsonLines | None:
     return JsonLines(path, header, tuple(parsed[1:]))
 
 
-def _parsed(path: Path, number: int, line: str) -> JSON:
+def _parse_line(path: Path, number: int, line: str) -> JSON:
     try:
         return json.loads(line)  # type: ignore[no-any-return]
     except (ValueError, RecursionError) as error:

@@ -124,7 +124,7 @@ def read_capabilities_file(path: Path) -> tuple[str, Capabilities]:
     """Return an arm and its probed capabilities."""
     document = _document(path, _CAPABILITIES)
     arm = str(document.pop("arm", path.stem))
-    return arm, _decoded(path, Capabilities, document)
+    return arm, _decode(path, Capabilities, document)
 
 
 def unscorable(directory: RunDirectory) -> str:
@@ -166,7 +166,7 @@ def _write(path: Path, kind: str, value: object, *, secrets: Secrets = _NONE, **
 
 
 def _read(path: Path, kind: str, cls: type[T]) -> T:
-    return _decoded(path, cls, _document(path, kind))
+    return _decode(path, cls, _document(path, kind))
 
 
 def _document(path: Path, kind: str) -> dict[str, JSON]:
@@ -184,7 +184,7 @@ def _document(path: Path, kind: str) -> dict[str, JSON]:
     return dict(document)
 
 
-def _decoded(path: Path, cls: type[T], document: dict[str, JSON]) -> T:
+def _decode(path: Path, cls: type[T], document: dict[str, JSON]) -> T:
     try:
         return codec.decode(cls, document)
     except RunError as error:

@@ -103,18 +103,18 @@ class Secrets:
 
         Names that are our own, such as an arm's or a request's, stay: a secret that is a common word would make the file unreadable.
         """
-        return _masked(data, self) if self.values else data
+        return _mask_json(data, self) if self.values else data
 
     def __repr__(self) -> str:
         return f"<Secrets: {len(self.values)} values>"
 
 
-def _masked(data: JSON, secrets: Secrets) -> JSON:
+def _mask_json(data: JSON, secrets: Secrets) -> JSON:
     if isinstance(data, str):
         return secrets.mask(data)
     if isinstance(data, Mapping):
-        return {name: value if name in _OURS else _masked(value, secrets) for name, value in data.items()}
-    return [_masked(value, secrets) for value in data] if isinstance(data, list) else data
+        return {name: value if name in _OURS else _mask_json(value, secrets) for name, value in data.items()}
+    return [_mask_json(value, secrets) for value in data] if isinstance(data, list) else data
 
 
 _MASK = "***"

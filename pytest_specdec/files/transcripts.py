@@ -32,7 +32,7 @@ def write(directory: RunDirectory, transcript: Transcript) -> None:
     header = directory.secrets.masked(codec.encode(replace(transcript, answers=(), wall_s=round(transcript.wall_s, _MICROSECONDS))))
     assert isinstance(header, dict)
     del header["answers"]
-    rest = (directory.secrets.masked(codec.encode(_rounded(answer))) for answer in transcript.answers)
+    rest = (directory.secrets.masked(codec.encode(_round_timing(answer))) for answer in transcript.answers)
     jsonl.write(directory.transcript(transcript.arm, transcript.workload), SCHEMA, header, rest)
 
 
@@ -76,7 +76,7 @@ def _answer(lines: jsonl.JsonLines, number: int, line: JSON) -> Answer:
         raise lines.error(error, number) from None
 
 
-def _rounded(answer: Answer) -> Answer:
+def _round_timing(answer: Answer) -> Answer:
     return answer if answer.timing is None else replace(answer, timing=_to_microseconds(answer.timing))
 
 

@@ -35,14 +35,14 @@ def joined(whole: Captured, parts: Sequence[Captured]) -> Captured:
     return replace(
         whole,
         workload=replace(whole.workload, requests=requests),
-        baseline=_united(parts, [part.baseline for part in parts]),
-        control=_united(parts, controls) if len(controls) == len(parts) else None,
-        speculative=_united(parts, [part.speculative for part in parts]),
+        baseline=_unite(parts, [part.baseline for part in parts]),
+        control=_unite(parts, controls) if len(controls) == len(parts) else None,
+        speculative=_unite(parts, [part.speculative for part in parts]),
         beside=tuple(transcript for part in parts for transcript in part.beside),
     )
 
 
-def _united(parts: Sequence[Captured], transcripts: Sequence[Transcript]) -> Transcript:
+def _unite(parts: Sequence[Captured], transcripts: Sequence[Transcript]) -> Transcript:
     both = list(zip(parts, transcripts, strict=True))
     answers = tuple(replace(answer, request_id=_id(part, answer.request_id)) for part, each in both for answer in each.answers)
     counters = [each.counters for each in transcripts if each.counters is not None]

@@ -88,12 +88,12 @@ def pooled(results: Results, known: Iterable[Gate], environment: Environment) ->
     stored, found = tuple(known), []
     for verdict in filter(_on_acceptance, results.verdicts):
         cell = results.lengths.get((verdict.pair, verdict.workload))
-        if cell is not None and len(cell.lengths) >= LEAST_SHARED and _taken(verdict, results.accepted):
-            found.append(_pooled(verdict, cell, _before(stored, verdict), environment, results.accepted))
+        if cell is not None and len(cell.lengths) >= LEAST_SHARED and _is_taken(verdict, results.accepted):
+            found.append(_pool(verdict, cell, _before(stored, verdict), environment, results.accepted))
     return tuple(found)
 
 
-def _taken(verdict: Verdict, accepted: str) -> bool:
+def _is_taken(verdict: Verdict, accepted: str) -> bool:
     return verdict.outcome in {Outcome.PASS, Outcome.NOT_DECIDED, Outcome.FAIL} and (bool(accepted) or not _loosens(verdict))
 
 
@@ -109,7 +109,7 @@ def _before(known: Iterable[Gate], verdict: Verdict) -> Gate | None:
     return next((gate for gate in known if gate.lengths and (gate.figure, gate.pair, gate.workload) == about), None)
 
 
-def _pooled(verdict: Verdict, cell: CellLengths, before: Gate | None, environment: Environment, accepted: str) -> PooledLengths:
+def _pool(verdict: Verdict, cell: CellLengths, before: Gate | None, environment: Environment, accepted: str) -> PooledLengths:
     begins = before is None or not before.comparable or before.digest != cell.digest or verdict.outcome is Outcome.FAIL
     earlier = {} if before is None or begins else before.lengths
     gate = Gate(
@@ -119,13 +119,13 @@ def _pooled(verdict: Verdict, cell: CellLengths, before: Gate | None, environmen
         key=environment.key(verdict.pair),
         digest=cell.digest,
         runs=1 if before is None or begins else before.runs + 1,
-        lengths={each: _joined(earlier.get(each), cell.lengths.get(each)) for each in {**earlier, **cell.lengths}},
+        lengths={each: _join_lengths(earlier.get(each), cell.lengths.get(each)) for each in {**earlier, **cell.lengths}},
         accepted_regression=accepted if _loosens(verdict) else (before.accepted_regression if before else ""),
     )
     return PooledLengths(gate=replace(gate, reason=_reason(gate)), move=_move(before, gate, begins=begins))
 
 
-def _joined(before: PromptLength | None, now: PromptLength | None) -> PromptLength:
+def _join_lengths(before: PromptLength | None, now: PromptLength | None) -> PromptLength:
     """Return the mean over the steps of both: so many steps of one request are one longer run of it. One that was reworded begins anew."""
     both = [each for each in (before, now) if each is not None]
     last = both[-1]

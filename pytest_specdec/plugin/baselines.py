@@ -134,7 +134,7 @@ def measured(verdicts: Iterable[Verdict], known: tuple[Gate, ...], accepted: str
     """
     taken = TAKEN | ({Outcome.FAIL} if accepted else set())
     timed = (v for v in _on_speed(verdicts) if v.outcome in taken)
-    return tuple(_joined(verdict, known, accepted) for verdict in timed if not _unfit(verdict))
+    return tuple(_join_gate(verdict, known, accepted) for verdict in timed if not _unfit(verdict))
 
 
 def _on_speed(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
@@ -158,7 +158,7 @@ def _unfit(verdict: Verdict) -> str:
     return ""
 
 
-def _joined(verdict: Verdict, known: tuple[Gate, ...], accepted: str) -> Gate:
+def _join_gate(verdict: Verdict, known: tuple[Gate, ...], accepted: str) -> Gate:
     before = _same(known, Gate(figure=SPEEDUP, pair=verdict.pair, workload=verdict.workload))
     kept = before if before and verdict.outcome is not Outcome.FAIL else None
     apart, tokens = verdict.figures.get(BOOT_LOG_RATIO), verdict.figures.get(TOKENS_PER_STEP)
@@ -204,11 +204,11 @@ def _reason(gate: Gate, before: Gate | None) -> str:
     count = f"{runs} run{'s' * (runs > 1)}{': add more' * (runs == 1)}"
     spread = boot_spread(gate.boot_log_ratios, runs=gate.log_ratios).sd
     less = 1.0 - (gate.at_least or 0.0) / typical
-    came = _moved(before, gate) if before is not None and before.at_least is not None else ""
+    came = _describe_move(before, gate) if before is not None and before.at_least is not None else ""
     return f"median {typical:.2f}x over {count}, less {less:.1%}, which healthy runs prove where boots vary by {spread:.1%}{came}"
 
 
-def _moved(before: Gate, now: Gate) -> str:
+def _describe_move(before: Gate, now: Gate) -> str:
     if before.at_least == now.at_least or not before.log_ratios:
         return ""
     way = "down" if (now.at_least or 0.0) < (before.at_least or 0.0) else "up"
@@ -229,7 +229,7 @@ def update(folder: Path, config: str, environment: Environment, results: Results
     """Write this run's speed and accepted lengths into the baseline file; None when nothing may be taken."""
     target, results = path(folder, config, environment), results.clean
     known = _current(stored.read(target), environment)
-    speed = _keyed(measured(results.verdicts, known, results.accepted), environment)
+    speed = _with_keys(measured(results.verdicts, known, results.accepted), environment)
     pooled = accepted_lengths.pooled(results, known, environment)
     if not speed and not pooled:
         return None
@@ -238,7 +238,7 @@ def update(folder: Path, config: str, environment: Environment, results: Results
     return Update(path=target, moves=(*moves, *(one.move for one in pooled)))
 
 
-def _keyed(gates: Iterable[Gate], environment: Environment) -> tuple[Gate, ...]:
+def _with_keys(gates: Iterable[Gate], environment: Environment) -> tuple[Gate, ...]:
     return tuple(replace(gate, key=environment.key(gate.pair)) for gate in gates)
 
 
@@ -296,7 +296,7 @@ def refused(verdicts: Iterable[Verdict], accepted: str = "") -> tuple[str, ...]:
 def candidate(folder: Path, environment: Environment, results: Results) -> Path | None:
     """Write what the baseline file would be as ``baseline-candidate.yaml`` into ``folder``; None when nothing may be taken."""
     results = results.clean
-    new = _keyed(measured(results.verdicts, ()), environment)
+    new = _with_keys(measured(results.verdicts, ()), environment)
     pooled = accepted_lengths.pooled(results, (), environment)
     if not new and not pooled:
         return None

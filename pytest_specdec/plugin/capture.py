@@ -39,7 +39,7 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
     What goes wrong is written into the run, where the tests find it. Only the end of the process itself gets out, an interrupt or SIGTERM
     outside a worker, and a RunError when the run directory is another session's or cannot be written at all.
     """
-    with _claimed(run.root):
+    with _claim_directory(run.root):
         directory = RunDirectory(run.root, variables.secrets_of(run.config.text))
         if _is_finished(run):
             _follow_plan(run, directory)
@@ -48,11 +48,11 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
         if is_begun and run.settings.taken_up is None:
             _follow_plan(run, directory)
         _prepare(directory, run, is_begun=is_begun)
-        return _recorded(run, directory, tell, in_worker=in_worker, is_begun=is_begun)
+        return _record(run, directory, tell, in_worker=in_worker, is_begun=is_begun)
 
 
 @contextmanager
-def _claimed(root: Path) -> Iterator[None]:
+def _claim_directory(root: Path) -> Iterator[None]:
     """Hold the directory itself: a lock on it leaves no file behind and goes with the process that dies."""
     with writable(root):
         root.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ def _prepare(directory: RunDirectory, run: RunState, *, is_begun: bool) -> None:
     run_documents.write_plan(directory, run.plan)
 
 
-def _recorded(run: RunState, directory: RunDirectory, tell: Callable[[Progress], None], *, in_worker: bool, is_begun: bool) -> Status:
+def _record(run: RunState, directory: RunDirectory, tell: Callable[[Progress], None], *, in_worker: bool, is_begun: bool) -> Status:
     from pytest_specdec.doctor import boot_checks  # noqa: PLC0415 - only the process that captures pays for it
 
     try:
@@ -124,13 +124,13 @@ def _recorded(run: RunState, directory: RunDirectory, tell: Callable[[Progress],
             status = capture(run.config, run.plan, directory, deadline_s=run.settings.deadline_s, tell=tell)
             return _repeat_open(run, directory, status, tell)
     except SpecdecError as error:
-        return _broken(run, directory, str(error))
+        return _write_failure(run, directory, str(error))
     except pytest.exit.Exception as error:
         if not in_worker:
             raise
-        return _broken(run, directory, str(error))
+        return _write_failure(run, directory, str(error))
     except Exception:  # noqa: BLE001 - out of the wrapper it would be an INTERNALERROR and, in a worker, a hang; the tests report it instead
-        return _broken(run, directory, f"internal error in the capture; please report it\n{traceback.format_exc()}")
+        return _write_failure(run, directory, f"internal error in the capture; please report it\n{traceback.format_exc()}")
 
 
 def _repeat_open(run: RunState, directory: RunDirectory, status: Status, tell: Callable[[Progress], None]) -> Status:
@@ -139,7 +139,7 @@ def _repeat_open(run: RunState, directory: RunDirectory, status: Status, tell: C
     return repeats.ask_again(run, status, lambda: runner.resume(run.config, run.plan, directory, deadline_s=None, tell=tell))
 
 
-def _broken(run: RunState, directory: RunDirectory, error: str) -> Status:
+def _write_failure(run: RunState, directory: RunDirectory, error: str) -> Status:
     """Write why the capture is missing or incomplete, where the tests read it; keep it in the state where nothing can be written."""
     status = Status(state=State.INCOMPLETE, error=error)
     with suppress(RunError):

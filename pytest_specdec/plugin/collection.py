@@ -67,7 +67,7 @@ def _plan_capture(session: pytest.Session, run: RunState, items: list[pytest.Ite
     _check_families(run, marks.values(), session.config)
     _sort(run, items)
     if run.settings.replay is None:
-        run.plan = _planned(run, marks, list(_left_out(marks, collected)))
+        run.plan = _make_plan(run, marks, list(_left_out(marks, collected)))
     if run.settings.taken_up is not None:
         from pytest_specdec.plugin import stored_run  # noqa: PLC0415 - only a run that is taken up pays for it
 
@@ -105,17 +105,17 @@ def _sort(run: RunState, items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
-def _planned(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: Sequence[SpecdecMark]) -> Plan:
+def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: Sequence[SpecdecMark]) -> Plan:
     from pytest_specdec.capture import planner, rates  # noqa: PLC0415 - a replay never needs them
 
     selected, begun = {marker.pair_name(item) for item in marks}, run.begun
     only = tuple(name for name in run.pair_names if name in selected)
     return planner.make(
         run.config,
-        _selected(marks.values()),
+        _select_workloads(marks.values()),
         run.depth,
         only,
-        _selected(left_out),
+        _select_workloads(left_out),
         outside=run.outside,
         rates=begun.rates if begun else rates.expected(run.config, run.root.parent),
         enlarged={name: len(begun.workload(name).requests) for name in begun.enlarged} if begun else None,
@@ -132,7 +132,7 @@ def _left_out(marks: Container[pytest.Item], collected: Iterable[pytest.Item]) -
                 yield marker.read(item)
 
 
-def _selected(marks: Iterable[SpecdecMark]) -> tuple[SelectedWorkload, ...]:
+def _select_workloads(marks: Iterable[SpecdecMark]) -> tuple[SelectedWorkload, ...]:
     from pytest_specdec.capture.planner import SelectedWorkload  # noqa: PLC0415 - a replay never needs it
 
     return tuple(SelectedWorkload(workload=mark.workload, family=mark.family) for mark in marks)

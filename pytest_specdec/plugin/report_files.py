@@ -38,7 +38,7 @@ def file_formats(requested: Sequence[str]) -> tuple[FileFormat, ...]:
 
     Raises pytest.UsageError for one that is missing, cannot be loaded, writes no file, or takes the name of another file of the run.
     """
-    formats = tuple(_loaded(name) for name in dict.fromkeys(("json", *requested)))
+    formats = tuple(_load_format(name) for name in dict.fromkeys(("json", *requested)))
     taken = set(_RUN_FILES)
     for form in formats:
         if form.target in taken or Path(form.target).name != form.target:
@@ -51,7 +51,7 @@ def file_formats(requested: Sequence[str]) -> tuple[FileFormat, ...]:
 _RUN_FILES = ("plan.json", "config.yaml", "environment.json", "status.json", "progress.jsonl", "session.json", "variables.json")
 
 
-def _loaded(name: str) -> FileFormat:
+def _load_format(name: str) -> FileFormat:
     points = [*metadata.entry_points(group=REPORT_FORMATS, name=name)]
     if len(points) != 1:
         raise _wrong(
@@ -74,13 +74,13 @@ def _wrong(name: str, found: str, expected: str) -> pytest.UsageError:
 
 def write(folder: Path, run: Run, formats: Sequence[FileFormat], secrets: Secrets) -> tuple[Path, ...]:
     """Write a file per format into ``folder``, without ``secrets``; return the paths. Raises RunError where nothing can be written."""
-    texts = {folder / form.target: _masked(secrets, form.target, form.render(run)) for form in formats}
+    texts = {folder / form.target: _mask_report(secrets, form.target, form.render(run)) for form in formats}
     for path, text in texts.items():
         atomic_write(path, text)
     return tuple(texts)
 
 
-def _masked(secrets: Secrets, target: str, text: str) -> str:
+def _mask_report(secrets: Secrets, target: str, text: str) -> str:
     """Return ``text`` without secrets; of JSON the strings alone, so that no number loses digits."""
     if not target.endswith(".json"):
         return secrets.mask(text)
@@ -108,10 +108,10 @@ def timings(directory: RunDirectory, plan: Plan) -> Iterator[TimedAnswers]:
             with suppress(RunError):
                 transcript = transcripts.read(directory, arm, workload.name)
                 if transcript is not None:
-                    yield _timed(arm, workload.name, transcript)
+                    yield _timed_answers(arm, workload.name, transcript)
 
 
-def _timed(arm: str, workload: str, transcript: Transcript) -> TimedAnswers:
+def _timed_answers(arm: str, workload: str, transcript: Transcript) -> TimedAnswers:
     counted = [(a.usage.completion_tokens if a.usage else len(a.choice.token_ids), a.timing) for a in transcript.answers if a.ok]
     known = [(tokens, timing.latency_s) for tokens, timing in counted if tokens and timing is not None]
     return TimedAnswers(arm=arm, workload=workload, tokens=tuple(n for n, _ in known), latencies_s=tuple(s for _, s in known))

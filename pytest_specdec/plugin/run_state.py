@@ -180,7 +180,7 @@ def _state(config: pytest.Config) -> RunState:
     loaded = load.load(_config_path(config))
     baselines.check(settings.baselines, loaded.name)
     filled = variables.filled(loaded, os.environ)
-    made = RunState(settings, filled, root=root(config), plan=None, warnings=_linted(filled))
+    made = RunState(settings, filled, root=root(config), plan=None, warnings=_lint(filled))
     made.prompts = prompt_file.read(made.config)
     made.session = getattr(config, "workerinput", {}).get(SESSION, made.session)
     return made
@@ -216,7 +216,7 @@ def _config_path(config: pytest.Config) -> Path:
     return load.find(named, config.invocation_params.dir, config.rootpath)
 
 
-def _linted(config: Config) -> tuple[str, ...]:
+def _lint(config: Config) -> tuple[str, ...]:
     """Return the warnings of the pair lint. Raises ConfigError; a value that a variable brought may be a secret, and is masked."""
     masked = variables.secrets_of(config.text).mask
     try:
@@ -240,9 +240,9 @@ def root(config: pytest.Config) -> Path:
     settings = config.stash[SETTINGS]
     handed = getattr(config, "workerinput", {}).get(HANDED)
     chosen = settings.replay or settings.taken_up or (Path(handed) if handed else settings.run_dir)
-    return chosen or _unused(config.rootpath / RUNS, Path(settings.config or "run").stem)
+    return chosen or _unused_folder(config.rootpath / RUNS, Path(settings.config or "run").stem)
 
 
-def _unused(folder: Path, name: str) -> Path:
+def _unused_folder(folder: Path, name: str) -> Path:
     """Return a name that no session has that begins in the same second: nothing is made before the capture, so none can be reserved."""
     return folder / f"{name}-{datetime.now(tz=UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"

@@ -45,7 +45,7 @@ def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) ->
     _check(option, directory, run.config, extension.base(stored), run.plan)
     if not settings.continued:
         return stored
-    judgements, again = _unsettled(directory), _open(directory)
+    judgements, again = _unsettled_sampling(directory), _open(directory)
     deepest = {workload.name: workload for workload in workloads if workload.name in {name for _, name in (*judgements, *again)}}
     if not deepest:
         why = run_documents.unscorable(directory)
@@ -62,7 +62,7 @@ def next_round(root: Path) -> int:
     return extension.rounds(run_documents.read_plan(RunDirectory.open(root))) + 1
 
 
-def _unsettled(directory: RunDirectory) -> list[tuple[str, str]]:
+def _unsettled_sampling(directory: RunDirectory) -> list[tuple[str, str]]:
     """Return pair and workload of the sampling verdicts that the run's report calls inconclusive or suspicious, and that tokens settle."""
     return _judgements(directory, lambda family, outcome: family == Family.SAMPLING and outcome in UNSETTLED)
 
@@ -95,7 +95,7 @@ def _check(option: str, directory: RunDirectory, config: Config, then: Plan, now
     differences = [
         *(f"environment variable {name}: another value than at the start of the run" for name in expanded),
         *_differences("config", _data(directory.config.read_text(encoding="utf-8")), _data(config.text)),
-        *_differences("plan", _encoded(then), _encoded(now)),
+        *_differences("plan", _encode_plan(then), _encode_plan(now)),
         *(f"{name}: the run has {old!r}, found {new!r}" for name, old, new in (machine, client) if old != new),
     ]
     if differences:
@@ -111,7 +111,7 @@ def _data(text: str) -> JSON:
     return yaml.load(text, "config.yaml").data
 
 
-def _encoded(plan: Plan) -> JSON:
+def _encode_plan(plan: Plan) -> JSON:
     encoded = codec.encode(plan)
     assert isinstance(encoded, dict)
     workloads = {workload.name: workload.digest for workload in plan.workloads}

@@ -103,7 +103,7 @@ class SummaryPlugin:
             plan=plan,
             environment=environment,
             status=status,
-            judgements=_sorted(plan, self._judgements),
+            judgements=_sort_results(plan, self._judgements),
             capabilities=capabilities,
             notes=notes,
             made_at=datetime.now(tz=UTC).isoformat(timespec="seconds"),
@@ -192,7 +192,7 @@ class SummaryPlugin:
         return commands.typed(path, self._config)
 
 
-def _sorted(plan: Plan, results: Sequence[JudgementResult]) -> tuple[JudgementResult, ...]:
+def _sort_results(plan: Plan, results: Sequence[JudgementResult]) -> tuple[JudgementResult, ...]:
     """Sort by pair, family and workload: tests that run in several processes come in any order."""
     pairs = [pair.name for pair in plan.pairs]
     return tuple(sorted(results, key=lambda result: (pairs.index(result.pair), result.family.value, result.workload)))

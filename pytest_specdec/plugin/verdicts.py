@@ -81,14 +81,14 @@ CHECKED = pytest.StashKey[bool]()
 def captured(item: pytest.Item, pair: Pair) -> Captured:
     """Return what the mark's workload brought from ``pair``; a setup error when it is missing or the control itself fails."""
     run, judgement = run_state.get(item.config), _judgement(item, pair)
-    measured = _read(item, run, lambda: _stored(run, judgement))
+    measured = _read(item, run, lambda: _read_stored(run, judgement))
     if measured.control is not None and measured.workload.scored:
         _check_control(item, run, measured, measured)
     item.stash[JUDGED] = []
     return replace(measured, on_verdict=item.stash[JUDGED].append)
 
 
-def _stored(run: RunState, judgement: Judgement) -> Captured:
+def _read_stored(run: RunState, judgement: Judgement) -> Captured:
     return stored.read(run.directory, run.plan, judgement, run.gates, run.calibrations(judgement.pair), slo=run.config.slo)
 
 

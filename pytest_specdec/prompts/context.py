@@ -31,7 +31,7 @@ _MOST_FILLED = 8192
 """Tokens of the longest context that is filled."""
 
 
-def _filled(what: str, *, below: int = 0, prompt: int = 0, most: int = _ANSWER, above: int = 0) -> Request:
+def _fill_request(what: str, *, below: int = 0, prompt: int = 0, most: int = _ANSWER, above: int = 0) -> Request:
     """Return a request of ``prompt`` tokens, or of a prompt that leaves room for ``most`` and ``below`` tokens, or for ``above`` fewer."""
     length: JSON = prompt or {"below_limit": most + below - above}
     body: dict[str, JSON] = {"prompt": length, "max_tokens": most, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
@@ -42,12 +42,12 @@ LONG = Workload(
     name="long",
     version=1,
     requests=(
-        _filled("limit-less-1", below=1),
-        _filled("prompt-129", prompt=129),
-        _filled("limit-less-2", below=2),
-        _filled("short", prompt=8),
-        *(_filled(f"prompt-{length}", prompt=length) for length in (31, 64, 128, 512)),
-        _filled("limit-less-5", below=5),
+        _fill_request("limit-less-1", below=1),
+        _fill_request("prompt-129", prompt=129),
+        _fill_request("limit-less-2", below=2),
+        _fill_request("short", prompt=8),
+        *(_fill_request(f"prompt-{length}", prompt=length) for length in (31, 64, 128, 512)),
+        _fill_request("limit-less-5", below=5),
     ),
     take={Depth.SMOKE: 2},
     concurrency=4,
@@ -58,13 +58,13 @@ EDGES = Workload(
     name="edges",
     version=1,
     requests=(
-        _filled("limit-exact"),
-        _filled("limit-plus-1", above=1),
-        _filled("limit-one-token", most=1),
-        _filled("limit-two-tokens", most=2),
-        _filled("limit-four-tokens", most=4),
-        _filled("limit-no-room", most=1, above=1),
-        _filled("short", prompt=8),
+        _fill_request("limit-exact"),
+        _fill_request("limit-plus-1", above=1),
+        _fill_request("limit-one-token", most=1),
+        _fill_request("limit-two-tokens", most=2),
+        _fill_request("limit-four-tokens", most=4),
+        _fill_request("limit-no-room", most=1, above=1),
+        _fill_request("short", prompt=8),
     ),
     take={Depth.SMOKE: 2},
     concurrency=4,

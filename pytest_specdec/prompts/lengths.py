@@ -33,27 +33,27 @@ _STOP_IDS = 4000
 """Stop token ids lie below: the commonest tokens of every vocabulary."""
 
 
-def _asked(prompt: str, what: str, **body: JSON) -> Request:
+def _request(prompt: str, what: str, **body: JSON) -> Request:
     asked: dict[str, JSON] = {"prompt": _PROMPTS[prompt], "max_tokens": _LONG, "temperature": 0.0, "top_p": 1.0, **body}
     return Request(id=f"{prompt}-{what}", route=Route.COMPLETIONS, body=asked)
 
 
-def _stopped(prompt: str, what: str, stop: str, **body: JSON) -> Request:
-    return _asked(prompt, f"stop-{what}", stop=[stop], **body)
+def _stop_request(prompt: str, what: str, stop: str, **body: JSON) -> Request:
+    return _request(prompt, f"stop-{what}", stop=[stop], **body)
 
 
 def _at(length: int, what: str = "", **body: JSON) -> Request:
     """Return a request to stop at the first ``length`` characters of the run's stop strings."""
-    return _stopped("run", f"{length}{what}", _RUN_STOPS[:length], **body)
+    return _stop_request("run", f"{length}{what}", _RUN_STOPS[:length], **body)
 
 
 def _ids(prompt: str, remainder: int, what: str = "", **body: JSON) -> Request:
     """Return a request to stop at every seventh token id: some common token is among them, whatever the vocabulary."""
-    return _asked(prompt, f"ids-{remainder}{what}", stop_token_ids=list(range(remainder, _STOP_IDS, _CLASSES)), **body)
+    return _request(prompt, f"ids-{remainder}{what}", stop_token_ids=list(range(remainder, _STOP_IDS, _CLASSES)), **body)
 
 
-def _limited(prompt: str, most: int) -> Request:
-    return _asked(prompt, f"max-{most}", max_tokens=most)
+def _limit_request(prompt: str, most: int) -> Request:
+    return _request(prompt, f"max-{most}", max_tokens=most)
 
 
 def _conversation(name: str, age: int, city: str) -> list[JSON]:
@@ -90,15 +90,15 @@ STOPS = Workload(
     name="stops",
     version=2,
     requests=(
-        _asked("run", "plain"),
+        _request("run", "plain"),
         _at(10),
         _at(3),
         _at(4, "-max-5", max_tokens=5),
         _at(26),
         _at(10, "-kept", include_stop_str_in_output=True),
         _at(3, "-min-6", min_tokens=6),
-        _limited("run", 6),
-        _asked("copy", "plain"),
+        _limit_request("run", 6),
+        _request("copy", "plain"),
         _ids("copy", 3),
         *map(_at, (4, 14, 15, 21, 25)),
         _at(3, "-max-3", max_tokens=3),
@@ -107,15 +107,15 @@ STOPS = Workload(
         _at(4, "-kept", include_stop_str_in_output=True),
         _at(21, "-kept", include_stop_str_in_output=True),
         _at(3, "-min-4", min_tokens=4),
-        _limited("run", 4),
+        _limit_request("run", 4),
         *(_ids("run", remainder) for remainder in range(_CLASSES)),
         *(_ids("copy", remainder) for remainder in (0, 5)),
-        _stopped("copy", "self", "self"),
-        _stopped("copy", "data", "data\n"),
-        _stopped("copy", "def", "def __"),
-        _asked("novel", "plain"),
-        _stopped("novel", "the", " the"),
-        _stopped("novel", "comma", ","),
+        _stop_request("copy", "self", "self"),
+        _stop_request("copy", "data", "data\n"),
+        _stop_request("copy", "def", "def __"),
+        _request("novel", "plain"),
+        _stop_request("novel", "the", " the"),
+        _stop_request("novel", "comma", ","),
         _object("plain"),
         *(_object(f"stop-{number}", stop=[stop]) for number, stop in enumerate(_OBJECT_STOPS)),
         *(_object(f"stop-{number}-kept", stop=[_OBJECT_STOPS[number]], include_stop_str_in_output=True) for number in (3, 5)),
@@ -134,15 +134,15 @@ LIMITS = Workload(
     name="limits",
     version=1,
     requests=(
-        _limited("run", 3),
+        _limit_request("run", 3),
         _ending(0, "plain"),
         _ending(1, "plain"),
         _ending(2, "plain"),
         _ending(0, "ignored", ignore_eos=True),
         _ending(2, "min-28", min_tokens=28),
-        *(_limited("run", most) for most in (1, 2, 4, 5, 6, 7, 8, 9)),
-        *(_limited("copy", most) for most in (2, 5, 8)),
-        *(_limited("novel", most) for most in (3, 6)),
+        *(_limit_request("run", most) for most in (1, 2, 4, 5, 6, 7, 8, 9)),
+        *(_limit_request("copy", most) for most in (2, 5, 8)),
+        *(_limit_request("novel", most) for most in (3, 6)),
         *(_ending(person, "plain") for person in (3, 4, 5)),
         *(_ending(person, "ignored", ignore_eos=True) for person in (1, 2)),
         *(_ending(person, "min-28", min_tokens=28) for person in (0, 1)),

@@ -28,7 +28,7 @@ def together(*, max_tokens: int = 64, name: str = "together", take: Mapping[Dept
     requests: list[Request] = []
     for index in range(min(len(bound), len(plain) // 8)):
         part = slice(8 * index, 8 * index + 4), slice(8 * index + 4, 8 * index + 7)
-        requests += [*plain[part[0]], *(_named(request, "penalised") for request in penalised[part[1]]), _named(bound[index], "bound")]
+        requests += [*plain[part[0]], *(_rename(request, "penalised") for request in penalised[part[1]]), _rename(bound[index], "bound")]
     return Workload(
         name=name,
         version=1,
@@ -45,5 +45,5 @@ def _longest(request: Request) -> Request:
     return replace(request, body={**request.body, "ignore_eos": True})
 
 
-def _named(request: Request, kind: str) -> Request:
+def _rename(request: Request, kind: str) -> Request:
     return replace(request, id=f"{request.id}#{kind}")

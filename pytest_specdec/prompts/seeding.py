@@ -42,12 +42,12 @@ _MORE: Final = (
 )
 
 
-def _shifted(waves: tuple[tuple[_Asked, ...], ...], by: int) -> tuple[tuple[_Asked, ...], ...]:
+def _shift(waves: tuple[tuple[_Asked, ...], ...], by: int) -> tuple[tuple[_Asked, ...], ...]:
     """Return the same of other prompts and seeds."""
     return tuple(tuple((prompt + 4 * by, None if seed is None else seed + 100 * by, n) for prompt, seed, n in wave) for wave in waves)
 
 
-_WAVES: Final = (*_FIRST, *_MORE, *_shifted((*_FIRST, *_MORE), 1), *_shifted((*_FIRST, *_MORE), 2))
+_WAVES: Final = (*_FIRST, *_MORE, *_shift((*_FIRST, *_MORE), 1), *_shift((*_FIRST, *_MORE), 2))
 _SMOKE, _STANDARD = (sum(map(len, waves)) for waves in (_FIRST, (*_FIRST, *_MORE)))
 
 

@@ -99,8 +99,8 @@ def _middle() -> dict[str, JSON]:
         "cold/words": base,
         **tails,
         "cold/alike-too": _ALIKE_TOO,
-        "cold/talk": _said(_TALK),
-        "warm/talk": _said(_TALK),
+        "cold/talk": _messages(_TALK),
+        "warm/talk": _messages(_TALK),
     }
 
 
@@ -115,11 +115,11 @@ def _end() -> dict[str, JSON]:
         "pattern/6": pattern * 6,
         "pattern/14": pattern * 14,
         "warm/pattern": pattern * 3,
-        "cold/turn": _said(first),
-        "turn/second": _said(first, reply, second),
-        "turn/first": _said(first),
-        "turn/third": _said(first, reply, second, reply, second),
-        "again/talk": _said(_TALK),
+        "cold/turn": _messages(first),
+        "turn/second": _messages(first, reply, second),
+        "turn/first": _messages(first),
+        "turn/third": _messages(first, reply, second, reply, second),
+        "again/talk": _messages(_TALK),
         "last/story": story,
         "last/code": code,
         "last/alike-too": _ALIKE_TOO,
@@ -130,7 +130,7 @@ def _words(count: int, *, start: int = 0, stride: int = 1) -> str:
     return " ".join(_WORDS[(start + stride * index) % len(_WORDS)] for index in range(count))
 
 
-def _said(*turns: str) -> JSON:
+def _messages(*turns: str) -> JSON:
     """Return the messages of a conversation in which the user begins."""
     return [{"role": ("user", "assistant")[index % 2], "content": text} for index, text in enumerate(turns)]
 

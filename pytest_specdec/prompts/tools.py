@@ -82,7 +82,7 @@ _ANSWERED: tuple[Mapping[str, JSON], ...] = (
 )
 
 
-def _asked(
+def _tool_body(
     said: str | Sequence[Mapping[str, JSON]], *tools: str, choice: str = "required", most: int = 112, **more: JSON
 ) -> dict[str, JSON]:
     """Return a body; ``choice`` may name one of :data:`TOOLS`."""
@@ -104,24 +104,24 @@ _NAMES: Mapping[str, str] = {
 }
 
 _CASES: Mapping[str, dict[str, JSON]] = {
-    "parallel": _asked("What is the weather in Tromsø and in Köln?", "weather"),
-    "plain": _asked("Name four rivers of Europe, and a town at each.", most=32),
-    "named-nested": _asked("Order two of a-1 and one of b-2 for Ann, who lives in Malmö.", "order", choice="order", most=128),
-    "escapes": _asked("Find every smile in the text.", "find", parallel_tool_calls=False, most=80),
-    "three-tools": _asked("Note that the hall is dark, and switch its light on.", "note", "light", "weather", most=128),
-    "one-call": _asked("What is the weather in Łódź?", "weather", parallel_tool_calls=False, most=48),
-    "named-note": _asked("Keep this in mind: call the bakery, buy flour, and write to Ann.", "note", choice="note", most=72),
-    "parallel-escapes": _asked('Find "a quoted word" and a backslash.', "find", most=128),
-    "auto": _asked("What is the weather in Köln? Use the tool.", "weather", choice="auto", most=32),
-    "tool-result": _asked(_RESULT, "weather", choice="auto", most=32),
-    "second-turn": _asked(_ANSWERED, "weather", parallel_tool_calls=False, most=48),
-    "auto-two-tools": _asked("Switch the light in the hall off. Use a tool.", "light", "note", choice="auto", most=32),
-    "named-light": _asked("Dim the light in the hall to twenty.", "light", choice="light", most=48),
-    "parallel-notes": _asked("Two notes, please: flour is out; the bakery is closed on Monday.", "note", "find", most=112),
-    "plain-accents": _asked("Gib wörtlich zurück: Füße, Öl, Äpfel, größer, 東京, naïve café, 😀😀.", most=32),
-    "none": _asked("Is it raining in Köln?", "weather", choice="none", most=24),
-    "order-or-note": _asked("Ann wants one b-2; or write it down.", "order", "note", parallel_tool_calls=False, most=112),
-    "plain-list": _asked("Count from one to twelve in words, one a line.", most=32),
+    "parallel": _tool_body("What is the weather in Tromsø and in Köln?", "weather"),
+    "plain": _tool_body("Name four rivers of Europe, and a town at each.", most=32),
+    "named-nested": _tool_body("Order two of a-1 and one of b-2 for Ann, who lives in Malmö.", "order", choice="order", most=128),
+    "escapes": _tool_body("Find every smile in the text.", "find", parallel_tool_calls=False, most=80),
+    "three-tools": _tool_body("Note that the hall is dark, and switch its light on.", "note", "light", "weather", most=128),
+    "one-call": _tool_body("What is the weather in Łódź?", "weather", parallel_tool_calls=False, most=48),
+    "named-note": _tool_body("Keep this in mind: call the bakery, buy flour, and write to Ann.", "note", choice="note", most=72),
+    "parallel-escapes": _tool_body('Find "a quoted word" and a backslash.', "find", most=128),
+    "auto": _tool_body("What is the weather in Köln? Use the tool.", "weather", choice="auto", most=32),
+    "tool-result": _tool_body(_RESULT, "weather", choice="auto", most=32),
+    "second-turn": _tool_body(_ANSWERED, "weather", parallel_tool_calls=False, most=48),
+    "auto-two-tools": _tool_body("Switch the light in the hall off. Use a tool.", "light", "note", choice="auto", most=32),
+    "named-light": _tool_body("Dim the light in the hall to twenty.", "light", choice="light", most=48),
+    "parallel-notes": _tool_body("Two notes, please: flour is out; the bakery is closed on Monday.", "note", "find", most=112),
+    "plain-accents": _tool_body("Gib wörtlich zurück: Füße, Öl, Äpfel, größer, 東京, naïve café, 😀😀.", most=32),
+    "none": _tool_body("Is it raining in Köln?", "weather", choice="none", most=24),
+    "order-or-note": _tool_body("Ann wants one b-2; or write it down.", "order", "note", parallel_tool_calls=False, most=112),
+    "plain-list": _tool_body("Count from one to twelve in words, one a line.", most=32),
 }
 """By id; the first four stand for all at smoke depth."""
 

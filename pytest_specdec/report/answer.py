@@ -92,7 +92,7 @@ def _speed(results: list[JudgementResult]) -> CellText:
         return CellText(text=f"SPEED: {what} ({_pairs(red)})", tone=Tone.BAD)
     if any(j.result is PytestOutcome.ERROR for j in results):
         return CellText(text="SPEED: not measured", tone=Tone.BAD)
-    undecided = [j for j in results if not (_decided(j) or _of_traffic(j))]
+    undecided = [j for j in results if not (_is_decided(j) or _of_traffic(j))]
     if undecided:
         return CellText(text=f"SPEED: NOT GATED ({_pairs(undecided)}){_why(undecided[0])}", tone=Tone.UNSURE)
     timed = [j.verdict.figures for j in results if j.verdict and "speedup" in j.verdict.figures]
@@ -127,7 +127,7 @@ def faults(run: Run) -> Iterator[CellText]:
         if red:
             others = dict.fromkeys(j.family.value for j in red if j.family is not red[0].family)
             also = f"; also wrong: {', '.join(others)}" if others else ""
-            yield CellText(text=printable(f"{_kind(red[0])}: {pair}: {_broken(red[0])} ({_fault(red[0])}){also}"), tone=Tone.BAD)
+            yield CellText(text=printable(f"{_kind(red[0])}: {pair}: {_broken_promise(red[0])} ({_fault(red[0])}){also}"), tone=Tone.BAD)
 
 
 def waived(run: Run) -> Iterator[CellText]:
@@ -143,7 +143,7 @@ def _kind(result: JudgementResult) -> str:
     return "WRONG" if is_wrong else "FAILED"
 
 
-def _broken(result: JudgementResult) -> str:
+def _broken_promise(result: JudgementResult) -> str:
     if result.verdict is None:
         return f"an assertion of a {result.family.value} test failed"
     if result.verdict.outcome is Outcome.NOT_SPECULATING:
@@ -179,7 +179,7 @@ def _red(judgement: JudgementResult) -> bool:
     return judgement.result is PytestOutcome.FAILED and (judgement.verdict is None or judgement.verdict.red)
 
 
-def _decided(judgement: JudgementResult) -> bool:
+def _is_decided(judgement: JudgementResult) -> bool:
     return judgement.verdict is not None and judgement.verdict.outcome is Outcome.PASS
 
 

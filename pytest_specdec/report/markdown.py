@@ -29,11 +29,11 @@ _SIGNS = {Tone.GOOD: "✅ ", Tone.BAD: "❌ ", Tone.UNSURE: "⚠️ ", Tone.PLAI
 def render(run: Run) -> str:
     """Return the report; what does not fit under ``LIMIT_BYTES`` is counted instead of shown."""
     head = "\n".join(_head(run))
-    sections = [*map(_failure, _failed(run)), "\n".join(_tail(run))]
-    return _fitted(head, sections)
+    sections = [*map(_failure, _failed_judgements(run)), "\n".join(_tail(run))]
+    return _fit_sections(head, sections)
 
 
-def _fitted(head: str, sections: Sequence[str]) -> str:
+def _fit_sections(head: str, sections: Sequence[str]) -> str:
     shown, size = [head], len(head.encode())
     for section in sections:
         size += len(section.encode()) + 1
@@ -80,7 +80,7 @@ def _speed(run: Run) -> Iterator[str]:
         yield from _table([speed_table.HEADER, *speed_table.rows(verdict.figures)], align="--:")
 
 
-def _failed(run: Run) -> tuple[JudgementResult, ...]:
+def _failed_judgements(run: Run) -> tuple[JudgementResult, ...]:
     return tuple(j for j in run.judgements if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR})
 
 

@@ -19,7 +19,7 @@ def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
 
     ``origin`` is the run directory as a person would type it.
     """
-    costs = (_cost(plan), *_further_passes(plan), *_asking_again(plan), *_enlarged(plan), *_scoring(plan), *_attached(plan))
+    costs = (_cost(plan), *_further_passes(plan), *_asking_again(plan), *_enlargement_lines(plan), *_scoring(plan), *_attached_lines(plan))
     cost = () if replayed else tuple(f"  {line}" for line in costs)
     way = f"replay of {origin}" if replayed else f"capture into {origin}"
     first = f"specdec: {plan.config} · {plan.engine} {plan.model} · {plan.depth.value} · {way}"
@@ -75,7 +75,7 @@ def _asking_again(plan: Plan) -> tuple[str, ...]:
     return (f"asking again what a count of wrong tokens leaves open may add up to {clock(plan.again_s)}",) if plan.again_s else ()
 
 
-def _enlarged(plan: Plan) -> tuple[str, ...]:
+def _enlargement_lines(plan: Plan) -> tuple[str, ...]:
     """Say what long boots add to the requests of the depth."""
     if not plan.enlarged:
         return ()
@@ -84,7 +84,7 @@ def _enlarged(plan: Plan) -> tuple[str, ...]:
     return (f"a boot takes about {clock(plan.rates.boot_s)}, so each arm is sent {_n(sent, 'sampled request')} instead of {usual:,}",)
 
 
-def _attached(plan: Plan) -> tuple[str, ...]:
+def _attached_lines(plan: Plan) -> tuple[str, ...]:
     """Say what attached servers change: one boot, and what they are not sent."""
     within = ("within one boot: the control is the baseline's server, asked again",) if plan.within_one_boot else ()
     by_reason: dict[str, list[str]] = {}

@@ -66,14 +66,14 @@ def _rows(run: Run, family: Family) -> Iterator[tuple[CellText, ...]]:
     row = run.plan.rows[family]
     if family is Family.SPEED:
         for title in (row.promise, DRAFTING, TRAFFIC):
-            yield from _filled(title, run, partial(_speed_cell, run, title, row.promise))
+            yield from _fill_rows(title, run, partial(_speed_cell, run, title, row.promise))
         return
-    yield from _filled(row.promise or row.name, run, cell, family)
+    yield from _fill_rows(row.promise or row.name, run, cell, family)
     if family is Family.SAMPLING:
-        yield from _filled(EVIDENCE, run, lambda results: _evidence(run, results), family)
+        yield from _fill_rows(EVIDENCE, run, lambda results: _evidence(run, results), family)
 
 
-def _filled(
+def _fill_rows(
     title: str, run: Run, made: Callable[[tuple[JudgementResult, ...]], CellText], family: Family = Family.SPEED
 ) -> Iterator[tuple[CellText, ...]]:
     cells = tuple(made(run.of(pair, family)) for pair in run.pairs)

@@ -33,7 +33,7 @@ def lines(run: Run) -> tuple[Line, ...]:
         *([(answer.correctness(run), CellText(text="     "), answer.speed(run))] if run.judgements else []),
         *((fault,) for fault in answer.faults(run)),
         *((known,) for known in answer.waived(run)),
-        *_unsettled(run),
+        *_unsettled_lines(run),
         *([(), *_table(table.table(run))] if run.judgements else []),
         *_reasons(run),
         _counts(run),
@@ -60,7 +60,7 @@ def _next_steps(run: Run) -> Iterator[str]:
         yield f"judge the same answers again, without a server: {run.commands.replay}"
 
 
-def _unsettled(run: Run) -> Iterator[Line]:
+def _unsettled_lines(run: Run) -> Iterator[Line]:
     for verdict in run.suspicious:
         about = f"{verdict.pair} {verdict.family.value} ({verdict.workload})"
         yield (CellText(text=printable(f"SUSPICIOUS: {about}: {verdict.headline}"), tone=Tone.UNSURE),)
@@ -75,7 +75,7 @@ def _table(rows: Sequence[Sequence[CellText]], gap: int = 2) -> Iterator[Line]:
     """Yield the rows, as many columns at a time as ``WIDTH`` holds, an empty line behind each group."""
     widths = [max(len(row[column].text) for row in rows) + gap for column in range(len(rows[0]))]
     for group in _column_groups(widths):
-        yield from (_aligned(row, widths, (0, *group)) for row in rows if any(row[column].text != "-" for column in group))
+        yield from (_align(row, widths, (0, *group)) for row in rows if any(row[column].text != "-" for column in group))
         yield ()
 
 
@@ -89,7 +89,7 @@ def _column_groups(widths: Sequence[int]) -> Iterator[tuple[int, ...]]:
     yield group
 
 
-def _aligned(row: Sequence[CellText], widths: Sequence[int], columns: Sequence[int]) -> Line:
+def _align(row: Sequence[CellText], widths: Sequence[int], columns: Sequence[int]) -> Line:
     last = columns[-1]
     return tuple(CellText(text=row[i].text if i == last else row[i].text.ljust(widths[i]), tone=row[i].tone) for i in columns)
 

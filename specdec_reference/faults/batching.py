@@ -116,10 +116,10 @@ def penalties_for_all(rows: Rows[RunningSequence]) -> Shaping:
     if first is None or first.penalties is None:
         return states(rows)
     vocabulary = first.penalties.vocabulary
-    return [(row.grammar, row.penalties or _penalised(row, first.request, vocabulary)) for row in rows]
+    return [(row.grammar, row.penalties or _penalise(row, first.request, vocabulary)) for row in rows]
 
 
-def _penalised(row: RunningSequence, request: EngineRequest, vocabulary: int) -> PenaltyState:
+def _penalise(row: RunningSequence, request: EngineRequest, vocabulary: int) -> PenaltyState:
     state = PenaltyState(request, vocabulary)
     for token in row.emitted:
         state.advance(token)
@@ -159,7 +159,7 @@ def grammar_of_neighbour(rows: Rows[RunningSequence]) -> Shaping:
 @fault(instead_of="target", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY), mirrors=("vllm-project/vllm#14645",))
 def neighbours_target(distribution: NDArray[np.float32], logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
     """Verifies every second row's draft against the distribution of the row before."""
-    if _masked(logits):
+    if _has_mask(logits):
         return distribution
     lines = np.arange(len(distribution))
     for row in range(1, len(draft.counts), 2):
@@ -169,7 +169,7 @@ def neighbours_target(distribution: NDArray[np.float32], logits: NDArray[np.floa
     return distribution[lines]
 
 
-def _masked(logits: NDArray[np.float32]) -> bool:
+def _has_mask(logits: NDArray[np.float32]) -> bool:
     """Whether a grammar masks a line, as in :func:`_free`."""
     return bool(np.isneginf(logits).any())
 
@@ -177,7 +177,7 @@ def _masked(logits: NDArray[np.float32]) -> bool:
 @fault(instead_of="target", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
 def bonus_of_neighbour(distribution: NDArray[np.float32], logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
     """Draws the bonus token from the distribution of the row before that gets one."""
-    if _masked(logits):
+    if _has_mask(logits):
         return distribution
     ends = draft.starts + draft.counts
     lines = np.arange(len(distribution))

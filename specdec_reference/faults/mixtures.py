@@ -21,7 +21,7 @@ _CAPACITY: Final = 3
 _EVERY_BATCH = dict.fromkeys(set(Family) - {Family.SPEED}, "Their requests are in flight together too.")
 
 
-def _sorted(rows: Rows[RunningSequence], windows: VerifyWindows, is_first: Rows[bool]) -> VerifyWindows:
+def _sort_rows(rows: Rows[RunningSequence], windows: VerifyWindows, is_first: Rows[bool]) -> VerifyWindows:
     """Return windows whose last tokens are sorted, those of some rows first; a grammar would refuse another row's token."""
     free = np.array([slot for slot, row in enumerate(rows) if row.grammar is None], np.intp)
     last = windows.last.copy()
@@ -36,7 +36,7 @@ def _sorted(rows: Rows[RunningSequence], windows: VerifyWindows, is_first: Rows[
 )
 def seeded_rows_first(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:  # noqa: ARG001 - a rule's signature
     """Hands out the last tokens of a batch in which some requests have a seed to those with one first."""
-    return _sorted(rows, windows, [row.request.seed is not None for row in rows])
+    return _sort_rows(rows, windows, [row.request.seed is not None for row in rows])
 
 
 @fault(
@@ -51,7 +51,7 @@ def seeded_rows_first(rows: Rows[RunningSequence], draft: DraftProposal, windows
 )
 def undrafted_rows_first(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:
     """Hands out the last tokens of a batch in which some requests have no draft to those without one first."""
-    return _sorted(rows, windows, (draft.counts == 0).tolist())
+    return _sort_rows(rows, windows, (draft.counts == 0).tolist())
 
 
 @fault(

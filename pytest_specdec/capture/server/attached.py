@@ -185,7 +185,7 @@ class AttachedArm(ArmServer):
             if time.monotonic() >= until_s:
                 break
             time.sleep(_PAUSE_S)
-        raise _unanswered(setup, reply)
+        raise _no_answer_error(setup, reply)
 
     def _dialect(self) -> Dialect:
         if self._speak is not None:
@@ -194,17 +194,17 @@ class AttachedArm(ArmServer):
         return self.recipe.dialect
 
 
-def _unanswered(setup: ServerSetup, reply: Reply) -> BootError:
+def _no_answer_error(setup: ServerSetup, reply: Reply) -> BootError:
     """Return the error for a server that was waited for in vain."""
     what, remedy = f"no server answers at {setup.url}", "start it, or correct `url`"
-    found = setup.secrets.mask(_shown(reply))
+    found = setup.secrets.mask(_describe(reply))
     if _WEB_PAGE in found:
         what = f"{setup.url} answers with a web page, not as a model's server"
         remedy = "correct `url`, which names a web site, a login page or a proxy whose server is gone; or start that server"
     return BootError(what, where=setup.url, found=found, expected="an answer to a one-token completion", remedy=remedy)
 
 
-def _shown(reply: Reply) -> str:
+def _describe(reply: Reply) -> str:
     """Return a reply in the words of an error: a web page by its title."""
     page = web_page(reply.text)
     return f"{reply.status}: {page}" if page else reply.text

@@ -31,7 +31,7 @@ _LOOK_S = 10.0
 
 def listener(port: int) -> str:
     """Return which process listens on ``port``, by number and name; empty where that cannot be told."""
-    return _listener(_reached(port))
+    return _listener(_reached_sockets(port))
 
 
 def foreign_listener(server: ServerProcess, port: int) -> str:
@@ -48,7 +48,7 @@ def _foreign_listener(server: ServerProcess, port: int) -> str:
     All listeners have to be the server's own: several may share a port (SO_REUSEPORT, which vLLM sets), and get the connections in turn.
     """
     own = server.members
-    foreign = _reached(port) - {file for pid in own for file in _open_files(Path(f"/proc/{pid}"))}
+    foreign = _reached_sockets(port) - {file for pid in own for file in _open_files(Path(f"/proc/{pid}"))}
     if foreign and server.command.look:
         inside = _inside(server.command)
         foreign = {file for file in foreign if file not in inside} if "socket:[" in inside else set()
@@ -57,7 +57,7 @@ def _foreign_listener(server: ServerProcess, port: int) -> str:
     return _listener(foreign) or ("a process of another user" if foreign and known else "")
 
 
-def _reached(port: int) -> set[str]:
+def _reached_sockets(port: int) -> set[str]:
     """Return the sockets that connections to ``port`` end at, as ``/proc`` names them: those bound to the interface, or else to all."""
     rows = [row for table in ("tcp", "tcp6") for row in _listening(port, table)]
     here = {inode for address, inode in rows if address.endswith(_HERE)}

@@ -140,7 +140,7 @@ def send(host: str, port: int, requests: Sequence[RawRequest], *, concurrency: i
             remedy="run again with --specdec-resume; if it fails again, report these lines",
         ) from None
     line, _, content = done.stdout.partition(b"\n")
-    return _stamped(json.loads(line), memoryview(content))
+    return _read_stamps(json.loads(line), memoryview(content))
 
 
 def _address(host: str, port: int) -> str:
@@ -154,7 +154,7 @@ def _address(host: str, port: int) -> str:
     return host
 
 
-def _stamped(report: dict[str, Any], content: memoryview) -> Stamped:
+def _read_stamps(report: dict[str, Any], content: memoryview) -> Stamped:
     responses, gaps, at, several, reads = [], [], 0, 0, 0
     for told in report["exchanges"]:
         stamps, sizes = told["stamps_ns"], told["sizes"]
@@ -213,7 +213,7 @@ def response(sent_ns: int, ended_ns: int, end: str, stamps_ns: Sequence[int], pa
         whole=whole,
         status=status,
         headers=headers,
-        received=_decoded(body, fields.get("content-encoding", "").lower(), whole=whole),
+        received=_decode_body(body, fields.get("content-encoding", "").lower(), whole=whole),
     )
 
 
@@ -230,7 +230,7 @@ def _body(received: bytes, pieces: Iterable[tuple[int, int]], ends: Sequence[int
     return ReceivedResponse(stamps_s=tuple(read), parts=tuple(kept))
 
 
-def _decoded(body: ReceivedResponse, encoding: str, *, whole: bool) -> ReceivedResponse:
+def _decode_body(body: ReceivedResponse, encoding: str, *, whole: bool) -> ReceivedResponse:
     """Return the body as it was before a server compressed it unasked, each part with its stamp. Raises ValueError when it cannot be."""
     if encoding in {"", "identity"}:
         return body

@@ -26,14 +26,14 @@ _SHOWN = 60
 
 
 def _completion(visit: Visit) -> Finding:
-    return _answered(lambda: visit.greedy)
+    return _check_answer(lambda: visit.greedy)
 
 
 def _chat(visit: Visit) -> Finding:
-    return _answered(lambda: visit.chat)
+    return _check_answer(lambda: visit.chat)
 
 
-def _answered(answer: Callable[[], TimedAnswer]) -> Finding:
+def _check_answer(answer: Callable[[], TimedAnswer]) -> Finding:
     try:
         timed = answer()
     except NoAnswerError as error:
@@ -67,7 +67,7 @@ def _neutral(visit: Visit) -> Finding:
     return kept(f"8 requests taken; added to a bare completion: {', '.join(names) or 'nothing'}")
 
 
-def _undefaulted(visit: Visit) -> Finding:
+def _check_default_temperature(visit: Visit) -> Finding:
     """Check that a request without a temperature is drawn at 1, as in the OpenAI protocol, whatever the server's own default is."""
     body = {name: value for name, value in GREEDY.items() if name != "temperature"}
     texts = [visit.asked(body).answer.choice.written for _ in range(_DRAWS)]
@@ -81,7 +81,7 @@ def _repeatable(visit: Visit) -> Finding:
     return _same("the first greedy answer", visit.greedy.answer.choice, "the second", again)
 
 
-def _streamed(visit: Visit) -> Finding:
+def _check_stream(visit: Visit) -> Finding:
     return _same("the whole answer", visit.greedy.answer.choice, "the stream", visit.streamed.answer.choice)
 
 
@@ -215,9 +215,9 @@ CLAUSES = (
     Clause(name="chat", members=("path", "sent", "reply"), check=_chat),
     Clause(name="path", members=("path",), check=_path),
     Clause(name="fields accepted", members=("sent",), check=_neutral),
-    Clause(name="neutral temperature", members=("sent",), check=_undefaulted),
+    Clause(name="neutral temperature", members=("sent",), check=_check_default_temperature),
     Clause(name="greedy repeats", members=("sent",), check=_repeatable),
-    Clause(name="stream as whole", members=("sent", "reply", "closing_event"), check=_streamed),
+    Clause(name="stream as whole", members=("sent", "reply", "closing_event"), check=_check_stream),
     Clause(name="chat stream as whole", members=("sent", "reply"), check=_streamed_chat),
     Clause(name="text", members=("text", "reply"), check=_text),
     Clause(name="token ids", members=("reply",), check=_ids),

@@ -134,12 +134,12 @@ def _held(recipes: ServerRecipes, boot: Boot, *, surveyed: bool, on_held: Callab
 
 def _outcomes(visit: Visit, clauses: list[Clause]) -> Iterator[Held]:
     for clause in clauses:
-        finding = _checked(visit, clause)
+        finding = _check(visit, clause)
         evidence = visit.arm.recipe.setup.secrets.mask(" ".join(finding.evidence.split()))
         yield Held(name=clause.name, outcome=finding.outcome, evidence=evidence)
 
 
-def _checked(visit: Visit, clause: Clause) -> Finding:
+def _check(visit: Visit, clause: Clause) -> Finding:
     """Return what a clause finds; an answer that it rests on and that did not come is another clause's finding."""
     try:
         return clause.check(visit)

@@ -28,16 +28,16 @@ def _counters(visit: Visit) -> Finding:
         return broken(f"no 200 from {visit.dialect.counters_path}")
     if not visit.claims("counters"):
         return not_claimed(f"{visit.dialect.counters_path} is read for its traffic alone")
-    return _risen(visit)
+    return _check_rise(visit)
 
 
-def _risen(visit: Visit) -> Finding:
+def _check_rise(visit: Visit) -> Finding:
     rise, answers = visit.drafted
     if rise is None and visit.dialect.counters_late:
         return unchecked(f"none in the text of {visit.dialect.counters_path}: they may come late, in the log")
     if rise is None:
         return broken(f"none in the text of {visit.dialect.counters_path}, of a server that speculates")
-    shown = _shown(rise)
+    shown = _counts_text(rise)
     if not rise.drafts:
         return broken(f"{shown} in {sum(timed.tokens for timed in answers)} tokens") if visit.own and visit.own.drafts else unchecked(shown)
     k = visit.draft.tokens if visit.draft else 0
@@ -72,7 +72,11 @@ def _exact(visit: Visit) -> Finding:
     if visit.own is None:
         return _by_chunks(visit)
     same = (rise.drafts, rise.draft_tokens, rise.accepted_tokens) == (visit.own.drafts, visit.own.draft_tokens, visit.own.accepted_tokens)
-    return kept(_shown(rise)) if same else broken(f"the counters rose by {_shown(rise)}, the answers report {_shown(visit.own)}")
+    return (
+        kept(_counts_text(rise))
+        if same
+        else broken(f"the counters rose by {_counts_text(rise)}, the answers report {_counts_text(visit.own)}")
+    )
 
 
 def _by_chunks(visit: Visit) -> Finding:
@@ -84,7 +88,7 @@ def _by_chunks(visit: Visit) -> Finding:
     steps = sum(len(one or ()) - 1 for one in windows)
     accepted = sum(sum(one or ()) - len(one or ()) for one in windows)
     most = accepted + (visit.draft.tokens if visit.draft else 0) * len(answers)
-    shown = f"{_shown(rise)}; by the chunks {steps} steps and {accepted} to {most} accepted"
+    shown = f"{_counts_text(rise)}; by the chunks {steps} steps and {accepted} to {most} accepted"
     return kept(shown) if rise.drafts <= steps and accepted <= rise.accepted_tokens <= most else broken(shown)
 
 
@@ -100,7 +104,7 @@ def _drain(visit: Visit) -> Finding:
         return unchecked("no counters in the page: they may come late, in the log")
     if first is None or second is None:
         return unchecked("no counters in the page") if visit.variant == "" else broken("no counters in the page")
-    shown = f"first {_shown(first)}, then {_shown(second)}"
+    shown = f"first {_counts_text(first)}, then {_counts_text(second)}"
     if visit.dialect.counters_drain:
         return kept(shown) if not second.draft_tokens else broken(f"a reading does not drain: {shown}")
     if first == second == SpecCounters():
@@ -115,7 +119,7 @@ def _still(visit: Visit) -> Finding:
     rise, answers = visit.drafted
     if rise is None:
         return kept("the page has none")
-    shown = f"{_shown(rise)} in {sum(timed.tokens for timed in answers)} tokens"
+    shown = f"{_counts_text(rise)} in {sum(timed.tokens for timed in answers)} tokens"
     return broken(shown) if rise.drafts or rise.draft_tokens or rise.accepted_tokens else kept(shown)
 
 
@@ -135,7 +139,7 @@ def _steps(visit: Visit) -> Finding:
     return kept(f"{sum(len(window or ()) for window in windows)} steps, {sum(timed.tokens for timed in visit.drafted[1])} tokens")
 
 
-def _counted(visit: Visit) -> Finding:
+def _check_own_counts(visit: Visit) -> Finding:
     """Check that what an answer reports of itself fits its length, and the counters of the server where those are exact."""
     if not visit.claims("counted") and not visit.claims("steps"):
         return not_claimed("replies hold no counts")
@@ -145,15 +149,15 @@ def _counted(visit: Visit) -> Finding:
     own, emitted = visit.own, sum(timed.tokens for timed in answers)
     k = visit.draft.tokens if visit.draft else 0
     if not own.accepted_tokens <= own.draft_tokens or own.drafts + own.accepted_tokens > emitted + (k - 1) * len(answers):
-        return broken(f"{_shown(own)} in {emitted} tokens")
+        return broken(f"{_counts_text(own)} in {emitted} tokens")
     if rise is not None and visit.dialect.counters_exact and rise.draft_tokens != own.draft_tokens:
-        return broken(f"the answers report {_shown(own)}, the counters rose by {_shown(rise)}")
+        return broken(f"the answers report {_counts_text(own)}, the counters rose by {_counts_text(rise)}")
     if rise is not None and rise.drafts != own.drafts:
         return broken(f"the answers report {own.drafts} drafts, the counters {rise.drafts}")
-    return kept(f"{_shown(own)} in {emitted} tokens") if own.drafts else unchecked(f"nothing was drafted in {emitted} tokens")
+    return kept(f"{_counts_text(own)} in {emitted} tokens") if own.drafts else unchecked(f"nothing was drafted in {emitted} tokens")
 
 
-def _logged(visit: Visit) -> Finding:
+def _check_log(visit: Visit) -> Finding:
     """Check that the lines of the log add up to the counters since the start, where both are there."""
     if not visit.claims("logged"):
         return not_claimed("the log is not read")
@@ -168,10 +172,10 @@ def _logged(visit: Visit) -> Finding:
     if logged is None:
         return unchecked("no line with counters came in the time in which one is written")
     if total is None:
-        return unchecked(f"{_shown(logged)}, and no counters beside them")
+        return unchecked(f"{_counts_text(logged)}, and no counters beside them")
     if not agrees(logged) or abs(logged.drafts - total.drafts) > max(1, _ROUNDED * total.drafts):
-        return broken(f"the log says {_shown(logged)}, the counters {_shown(total)}")
-    return kept(f"log and counters: {_shown(total)}")
+        return broken(f"the log says {_counts_text(logged)}, the counters {_counts_text(total)}")
+    return kept(f"log and counters: {_counts_text(total)}")
 
 
 def _traffic(visit: Visit) -> Finding:
@@ -193,7 +197,7 @@ def _traffic(visit: Visit) -> Finding:
         return unchecked("no usage to hold it against")
     prompt, generated = _rise(before.prompt_tokens, after.prompt_tokens), _rise(before.generated_tokens, after.generated_tokens)
     asked = f"for {usage.prompt_tokens} and {usage.completion_tokens}"
-    shown = f"{_told(prompt)} prompt and {_told(generated)} generated tokens {asked}"
+    shown = f"{_count_text(prompt)} prompt and {_count_text(generated)} generated tokens {asked}"
     # A prompt that is cached may count as one token, and a token of the next answer may be in.
     is_told = (generated is None or generated >= usage.completion_tokens - 1) and (prompt is None or prompt >= 0)
     return kept(shown) if is_told else broken(shown)
@@ -203,11 +207,11 @@ def _rise(before: int | None, after: int | None) -> int | None:
     return None if after is None else after - (before or 0)
 
 
-def _told(count: int | None) -> str:
+def _count_text(count: int | None) -> str:
     return "untold" if count is None else str(count)
 
 
-def _shown(counters: SpecCounters) -> str:
+def _counts_text(counters: SpecCounters) -> str:
     return f"{counters.drafts} drafts, {counters.draft_tokens} draft tokens, {counters.accepted_tokens} accepted"
 
 
@@ -218,7 +222,7 @@ CLAUSES = (
     Clause(name="counters drain", members=("counters_drain",), check=_drain, baseline=False),
     Clause(name="baseline counts nothing", members=("counters",), check=_still, variant=False),
     Clause(name="steps in replies", members=("steps",), check=_steps, baseline=False),
-    Clause(name="counts in replies", members=("counted",), check=_counted, baseline=False),
-    Clause(name="log lines", members=("logged",), check=_logged, baseline=False),
+    Clause(name="counts in replies", members=("counted",), check=_check_own_counts, baseline=False),
+    Clause(name="log lines", members=("logged",), check=_check_log, baseline=False),
     Clause(name="traffic", members=("traffic",), check=_traffic),
 )

@@ -119,7 +119,7 @@ def _drafting(visit: Visit) -> Finding:
     return kept(shown) if widest <= draft.tokens + 1 or not draft.tokens else broken(f"{shown}, and a window of {widest}")
 
 
-def _recognised(visit: Visit) -> Finding:
+def _check_recognition(visit: Visit) -> Finding:
     """Check that no engine with another dialect recognises the server; where its own engine does not either, nothing can be said."""
     engine, setup = visit.engine, visit.arm.recipe.setup
     attached = replace(setup, attached=setup.url)  # as it would be recognised
@@ -148,7 +148,7 @@ def _build(visit: Visit) -> Finding:
     return broken(complaint) if complaint else kept("the log is that of the build that was asked for")
 
 
-def _ended(visit: Visit) -> Finding:
+def _check_end(visit: Visit) -> Finding:
     """Check that it ends within ``stop_s`` of being asked to, without being killed; nothing can be asked behind this."""
     recipe = visit.arm.recipe
     if recipe.command is None:
@@ -170,7 +170,7 @@ CLAUSES = (
     Clause(name="version", members=("version_path", "version"), check=_version),
     Clause(name="program", members=("program",), check=_program, variant=False),
     Clause(name="drafting", members=("draft",), check=_drafting),
-    Clause(name="recognised", members=("recognises",), check=_recognised),
+    Clause(name="recognised", members=("recognises",), check=_check_recognition),
     Clause(name="build", members=("wrong_build",), check=_build),
 )
-ENDING = Clause(name="end", members=("command",), check=_ended)
+ENDING = Clause(name="end", members=("command",), check=_check_end)

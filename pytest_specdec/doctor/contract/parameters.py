@@ -55,7 +55,7 @@ def _always(**fields: JSON) -> Callable[[Answer], Mapping[str, JSON]]:
     return lambda _: {**GREEDY, **fields}
 
 
-def _structured(**fields: JSON) -> Callable[[Answer], Mapping[str, JSON]]:
+def _structured_probe(**fields: JSON) -> Callable[[Answer], Mapping[str, JSON]]:
     return lambda _: {**CONVERSATION, "structured_outputs": fields}
 
 
@@ -69,7 +69,7 @@ def _of_middle_id(**fields: JSON) -> Callable[[Answer], Mapping[str, JSON] | Non
     return body
 
 
-def _biased(plain: Answer) -> Mapping[str, JSON] | None:
+def _bias_probe(plain: Answer) -> Mapping[str, JSON] | None:
     ids = plain.choice.token_ids
     return {**GREEDY, "max_tokens": 4, "logit_bias": {str(ids[len(ids) // 2]): 100}} if ids else None
 
@@ -101,7 +101,7 @@ def _goes_on(answer: Answer, plain: Answer) -> bool | None:
     return answer.choice.finish_reason == "length" if plain.choice.finish_reason == "stop" else None
 
 
-def _chosen(answer: Answer, _: Answer) -> bool:
+def _is_choice(answer: Answer, _: Answer) -> bool:
     return answer.choice.text.strip() in _CHOICES
 
 
@@ -116,12 +116,14 @@ PARAMETERS: Mapping[str, _Parameter] = {
     "presence_penalty": _Parameter(body=_always(presence_penalty=2.0), effect=lambda a, plain: True if not _same(a, plain) else None),
     "frequency_penalty": _Parameter(body=_always(frequency_penalty=2.0), effect=_differs),
     "repetition_penalty": _Parameter(body=_always(repetition_penalty=2.0), effect=_differs),
-    "logit_bias": _Parameter(body=_biased, effect=_repeats_one),
+    "logit_bias": _Parameter(body=_bias_probe, effect=_repeats_one),
     "stop_token_ids": _Parameter(body=_of_middle_id(stop_token_ids=None), effect=_ends_at),
     "ignore_eos": _Parameter(body=lambda _: {**CONVERSATION, "max_tokens": 256, "ignore_eos": True}, effect=_goes_on, route=Route.CHAT),
-    "structured choice": _Parameter(body=_structured(choice=list(_CHOICES)), effect=_chosen, route=Route.CHAT),
-    "structured regex": _Parameter(body=_structured(regex="[0-9]{4}"), effect=_digits, route=Route.CHAT),
-    "structured grammar": _Parameter(body=_structured(grammar='root ::= "specdec-yes" | "specdec-no"'), effect=_chosen, route=Route.CHAT),
+    "structured choice": _Parameter(body=_structured_probe(choice=list(_CHOICES)), effect=_is_choice, route=Route.CHAT),
+    "structured regex": _Parameter(body=_structured_probe(regex="[0-9]{4}"), effect=_digits, route=Route.CHAT),
+    "structured grammar": _Parameter(
+        body=_structured_probe(grammar='root ::= "specdec-yes" | "specdec-no"'), effect=_is_choice, route=Route.CHAT
+    ),
 }
 """Beside those of the capability probe; asked one by one, since some have killed servers."""
 
@@ -168,15 +170,15 @@ def _depth(visit: Visit, route: Route) -> int:
             reply = visit.reply(visit.dialect.path(request), visit.dialect.sent(request, stream=False))
         except (NoAnswerError, ValueError):
             break
-        most = max(most, min(depth, _listed(reply)))
+        most = max(most, min(depth, _listed_depth(reply)))
     return most
 
 
-def _listed(value: JSON) -> int:
+def _listed_depth(value: JSON) -> int:
     """Return the most tokens listed at a position of a reply, in the completions form, lists of objects by name, or in that of chats."""
     if isinstance(value, Mapping):
         top = value.get("top_logprobs")
         entries = [entry for entry in top if isinstance(entry, Mapping)] if isinstance(top, Sequence) else []
         own = len(entries) if any("logprob" in entry for entry in entries) else max(map(len, entries), default=0)
-        return max([own, *map(_listed, value.values())])
-    return max(map(_listed, value), default=0) if isinstance(value, Sequence) and not isinstance(value, str) else 0
+        return max([own, *map(_listed_depth, value.values())])
+    return max(map(_listed_depth, value), default=0) if isinstance(value, Sequence) and not isinstance(value, str) else 0

@@ -34,7 +34,7 @@ def _continuations_route(visit: Visit) -> Finding:
 
 def _route(visit: Visit, route: ScoringRoute) -> Finding:
     """Check that the reply lists every token, ranked, with probabilities that sum to 1 at most and agree with the reported ones."""
-    if not _claimed(visit, route):
+    if not _claims_route(visit, route):
         return not_claimed("no such request")
     timed, choice = visit.reported
     scored = visit.scored(route, timed.answer.prompt_token_ids, choice.token_ids)
@@ -56,7 +56,7 @@ def _close(visit: Visit, gaps: Sequence[float], what: str) -> Finding:
     return kept(shown) if is_close else broken(shown)
 
 
-def _claimed(visit: Visit, route: ScoringRoute) -> bool:
+def _claims_route(visit: Visit, route: ScoringRoute) -> bool:
     if route is ScoringRoute.PROMPT_LOGPROBS:
         return visit.dialect.scoring([1], [1], TOP) is not None
     return visit.dialect.continuations([[1]], TOP) is not None
@@ -87,7 +87,7 @@ def _gaps(positions: Sequence[Position], reported: Sequence[float]) -> list[floa
 def _agree(visit: Visit) -> Finding:
     """Check that both routes give the same distribution."""
     routes = (ScoringRoute.PROMPT_LOGPROBS, ScoringRoute.CONTINUATIONS)
-    if not all(_claimed(visit, route) for route in routes):
+    if not all(_claims_route(visit, route) for route in routes):
         return not_claimed("there are no two routes")
     timed, choice = visit.reported
     both = [visit.scored(route, timed.answer.prompt_token_ids, choice.token_ids) for route in routes]
@@ -103,7 +103,7 @@ def _prefixes(visit: Visit) -> Finding:
     count = visit.dialect.prefixes_per_request
     if count < 1:
         return broken(f"{count} prefixes in a request")
-    if not _claimed(visit, ScoringRoute.CONTINUATIONS):
+    if not _claims_route(visit, ScoringRoute.CONTINUATIONS):
         return not_claimed("no continuations")
     timed, choice = visit.reported
     ids = tuple(islice(cycle(choice.token_ids), count + 1))
@@ -117,7 +117,7 @@ def _prefixes(visit: Visit) -> Finding:
 def _expected_route(visit: Visit) -> Finding:
     """Check that the route of the plan serves."""
     route = visit.engine.route(visit.config)
-    if not _claimed(visit, route):
+    if not _claims_route(visit, route):
         return not_claimed(f"{route.value}: the dialect has no such request, a `scorer:` is needed")
     timed, choice = visit.reported
     scored = visit.scored(route, timed.answer.prompt_token_ids, choice.token_ids)
@@ -129,7 +129,7 @@ def _precision(visit: Visit) -> Finding:
     if not visit.engine.single_precision(visit.config):
         return not_claimed("not single precision, or unknown")
     for route in (ScoringRoute.PROMPT_LOGPROBS, ScoringRoute.CONTINUATIONS):
-        if _claimed(visit, route):
+        if _claims_route(visit, route):
             timed, choice = visit.reported
             gaps = _gaps(visit.scored(route, timed.answer.prompt_token_ids, choice.token_ids).positions, choice.logprobs or ())
             if gaps:
@@ -148,7 +148,7 @@ def _vocabulary(visit: Visit) -> Finding:
     try:
         timed, choice = visit.reported
         for route in (ScoringRoute.PROMPT_LOGPROBS, ScoringRoute.CONTINUATIONS):
-            if _claimed(visit, route):
+            if _claims_route(visit, route):
                 positions = visit.scored(route, timed.answer.prompt_token_ids, choice.token_ids).positions
                 seen |= {token for position in positions for token in position.top_ids}
     except NoAnswerError:

@@ -121,7 +121,7 @@ class LlamaCppDialect(PlainDialect):
         """Read the list of every choice, by the index of its prefix."""
         choices = reply.get("choices")
         known = [choice for choice in choices if isinstance(choice, Mapping)] if isinstance(choices, Sequence) else []
-        by_prefix = {choice.get("index", 0): _listed(choice.get("logprobs")) for choice in known}
+        by_prefix = {choice.get("index", 0): _listed_tokens(choice.get("logprobs")) for choice in known}
         if by_prefix.keys() != set(range(len(token_ids))):
             what = "the server did not continue every prefix"
             raise RequestError(what, found=f"choices {sorted(map(str, by_prefix))}", expected=f"{len(token_ids)} choices")
@@ -144,7 +144,7 @@ def _with_grammar(body: Mapping[str, JSON]) -> dict[str, JSON]:
     return {**{name: value for name, value in body.items() if name != "structured_outputs"}, **own}
 
 
-def _listed(logprobs: JSON) -> list[ListedToken]:
+def _listed_tokens(logprobs: JSON) -> list[ListedToken]:
     """Read the first token's list, which has the chat form on both routes."""
     content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
     first = content[0] if isinstance(content, Sequence) and content else None

@@ -76,7 +76,7 @@ def _header(path: Path, size: int, modified_ns: int) -> GgufHeader:  # noqa: ARG
         if version not in _VERSIONS:
             msg = f"version {version}"
             raise ValueError(msg)
-        return _read(file, _bounded(keys, _MOST_KEYS))
+        return _read(file, _check_bound(keys, _MOST_KEYS))
 
 
 def _read(file: BinaryIO, keys: int) -> GgufHeader:
@@ -108,7 +108,7 @@ def _value(file: BinaryIO, kind: int, *, keep: bool) -> object:
 
 
 def _array(file: BinaryIO, *, keep: bool) -> tuple[bytes, ...]:
-    kind, count = _integer(file), _bounded(struct.unpack("<Q", file.read(8))[0], _MOST_ITEMS)
+    kind, count = _integer(file), _check_bound(struct.unpack("<Q", file.read(8))[0], _MOST_ITEMS)
     if kind == _STRING:
         items = [_string(file) for _ in range(count)]
         return tuple(items) if keep else ()
@@ -129,10 +129,10 @@ def _integer(file: BinaryIO) -> int:
 
 def _string(file: BinaryIO) -> bytes:
     (length,) = struct.unpack("<Q", file.read(8))
-    return file.read(_bounded(length, _MOST_ITEMS))
+    return file.read(_check_bound(length, _MOST_ITEMS))
 
 
-def _bounded(count: int, most: int) -> int:
+def _check_bound(count: int, most: int) -> int:
     if count > most:
         msg = f"a count of {count:,}"
         raise ValueError(msg)

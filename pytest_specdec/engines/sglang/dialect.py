@@ -55,7 +55,7 @@ class SglangDialect(PlainDialect):
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Neutral sampling values, structured fields by SGLang's names, ids of prompt and answer, and the counts of speculation."""
-        body = {**_NEUTRAL, **_renamed(request.body, request.route)}
+        body = {**_NEUTRAL, **_rename_fields(request.body, request.route)}
         of_chat = _STREAMED_CHAT if stream else _CHAT_IDS
         ids = of_chat if request.route is Route.CHAT else _IDS
         return {**body, **ids, "return_spec_tokens_details": True, **(with_usage(request) if stream else {})}
@@ -78,7 +78,7 @@ class SglangDialect(PlainDialect):
             return _counters(details)
         if isinstance(details, Sequence) and not isinstance(details, str):
             return sum((_counters(each) for each in details if isinstance(each, Mapping)), SpecCounters())
-        return SpecCounters() if _emitted(reply) == 1 else None
+        return SpecCounters() if _emitted_tokens(reply) == 1 else None
 
     def counters(self, text: str) -> SpecCounters | None:
         """Read drafts off the verify calls, which are exact, and accepted tokens off all tokens but one per verify call and request.
@@ -121,16 +121,16 @@ class SglangDialect(PlainDialect):
         return (top_logprobs.position(token_ids[0], [_token(entry) for entry in _list(listed)], top_tokens),)
 
 
-def _renamed(body: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
+def _rename_fields(body: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
     """Return ``body`` with vLLM's structured fields by SGLang's names, and 0 for no top-k as SGLang writes it, which refuses 0."""
     renamed = {name: value for name, value in body.items() if name != "structured_outputs"}
     structured = body.get("structured_outputs")
     if isinstance(structured, Mapping):
-        renamed.update(_structured(structured, route))
+        renamed.update(_structured_fields(structured, route))
     return {**renamed, **({"top_k": -1} if renamed.get("top_k") == 0 else {})}
 
 
-def _structured(wanted: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
+def _structured_fields(wanted: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
     fields: dict[str, JSON] = {}
     if (choice := wanted.get("choice")) and isinstance(choice, Sequence):
         fields["regex"] = "(" + "|".join(re.escape(str(each)) for each in choice) + ")"
@@ -159,7 +159,7 @@ def _counters(details: Mapping[str, JSON]) -> SpecCounters:
     )
 
 
-def _emitted(reply: Mapping[str, JSON]) -> int | None:
+def _emitted_tokens(reply: Mapping[str, JSON]) -> int | None:
     usage = reply.get("usage")
     tokens = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
     return tokens if isinstance(tokens, int) else None

@@ -130,7 +130,7 @@ class TensorRtLlmDialect(PlainDialect):
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
         """Read the list of every choice, whose tokens go by their strings."""
         choices = _objects(reply.get("choices"))
-        by_index = {choice.get("index"): _named(choice.get("logprobs")) for choice in choices}
+        by_index = {choice.get("index"): _named_logprobs(choice.get("logprobs")) for choice in choices}
         return tuple(self._position(token, by_index.get(index, ()), top_tokens) for index, token in enumerate(token_ids))
 
     def _ids(self, request: Request) -> tuple[int, ...]:
@@ -148,7 +148,7 @@ class TensorRtLlmDialect(PlainDialect):
         tokenizer = self._tokenizer
         assert tokenizer is not None, "nothing is asked for without one"
         ranked = sorted(named, key=lambda pair: -pair[1])[:top_tokens]
-        listed = [_listed(tokenizer, name, logprob) for name, logprob in ranked]
+        listed = [_listed_token(tokenizer, name, logprob) for name, logprob in ranked]
         _refuse_hidden(ranked, top_tokens)
         name = tokenizer.name(token_id)
         _refuse_ambiguous(name, ranked, len(tokenizer.tokens(name)), top_tokens)
@@ -183,12 +183,12 @@ def _completion(body: Mapping[str, JSON], ids: Sequence[int]) -> dict[str, JSON]
     return {**rest, "prompt": list(ids), "detokenize": False}
 
 
-def _listed(tokenizer: CheckpointTokenizer, name: str, logprob: float) -> ListedToken:
+def _listed_token(tokenizer: CheckpointTokenizer, name: str, logprob: float) -> ListedToken:
     tokens = tokenizer.tokens(name)
     return ListedToken(logprob=logprob, token_id=tokens[0] if len(tokens) == 1 else None, text=name)
 
 
-def _named(logprobs: JSON) -> tuple[tuple[str, float], ...]:
+def _named_logprobs(logprobs: JSON) -> tuple[tuple[str, float], ...]:
     """Return the first token's list: an object by string in completions, a list of objects in chats."""
     if not isinstance(logprobs, Mapping):
         return ()

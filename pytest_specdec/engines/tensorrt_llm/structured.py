@@ -24,7 +24,7 @@ def translated(body: Mapping[str, JSON]) -> dict[str, JSON]:
     for name in FIELDS & body.keys():
         value = body[name]
         asked = value if name == _WHOLE else {name.removeprefix(_FORMERLY): value}
-        wanted = _wanted(asked) if isinstance(asked, Mapping) else None
+        wanted = _wanted_format(asked) if isinstance(asked, Mapping) else None
         if wanted is not None:
             return {**{key: kept for key, kept in body.items() if key != name}, "response_format": wanted}
     return dict(body)
@@ -38,12 +38,12 @@ def _format(given: Mapping[str, JSON]) -> Mapping[str, JSON]:
     return given
 
 
-def _wanted(asked: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
+def _wanted_format(asked: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     if len(asked) != 1:
         return None
     (kind, value), *_ = asked.items()
     if kind == "choice" and isinstance(value, Sequence) and not isinstance(value, str):
-        return {"type": "regex", "regex": "|".join(f"({_escaped(str(choice))})" for choice in value)}
+        return {"type": "regex", "regex": "|".join(f"({_escape(str(choice))})" for choice in value)}
     formats: Mapping[str, Mapping[str, JSON]] = {
         "json": {"type": "json", "schema": value},
         "json_object": {"type": "json_object"},
@@ -53,5 +53,5 @@ def _wanted(asked: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     return formats.get(kind)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", text)

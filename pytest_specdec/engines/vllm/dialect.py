@@ -37,12 +37,12 @@ def parse(text: str, namespace: str = "vllm") -> SpecCounters | None:
     Other engines count under the same names in a ``namespace`` of their own.
     """
     try:
-        return _parsed(text, namespace)
+        return _parse_counters(text, namespace)
     except (ValueError, OverflowError):  # NaN, infinities, no number at all
         return None
 
 
-def _parsed(text: str, namespace: str) -> SpecCounters | None:
+def _parse_counters(text: str, namespace: str) -> SpecCounters | None:
     totals: dict[str, int] = {}
     positions: dict[int, int] = {}
     for name, labels, number in _samples(text, namespace):
@@ -155,7 +155,7 @@ class VllmDialect(PlainDialect):
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
         """Read the first token's list out of ``choices[0].logprobs``."""
-        return (top_logprobs.position(token_ids[0], _listed(_first(reply).get("logprobs")), top_tokens),)
+        return (top_logprobs.position(token_ids[0], _listed_tokens(_first(reply).get("logprobs")), top_tokens),)
 
 
 class NamedTokensDialect(VllmDialect):
@@ -171,7 +171,7 @@ class NamedTokensDialect(VllmDialect):
         unasked: JSON = True if request.route is Route.CHAT else 0
         asked = request.body.get("logprobs")
         logprobs = unasked if asked is None or asked is False else asked
-        return {**_guided(request.body), "logprobs": logprobs, **(with_usage(request) if stream else {})}
+        return {**_guided_fields(request.body), "logprobs": logprobs, **(with_usage(request) if stream else {})}
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Read the ids out of the names of every choice's tokens."""
@@ -187,7 +187,7 @@ class NamedTokensDialect(VllmDialect):
         return replace(request, body=known) if request else None
 
 
-def _guided(body: Mapping[str, JSON]) -> dict[str, JSON]:
+def _guided_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return ``body`` with ``structured_outputs``, which these releases do not know, as fields ``guided_*``."""
     wanted = body.get("structured_outputs")
     named = {f"guided_{kind}": value for kind, value in wanted.items()} if isinstance(wanted, Mapping) else {}
@@ -215,7 +215,7 @@ def _first(reply: Mapping[str, JSON]) -> Mapping[str, JSON]:
     return first if isinstance(first, Mapping) else {}
 
 
-def _listed(logprobs: JSON) -> list[ListedToken]:
+def _listed_tokens(logprobs: JSON) -> list[ListedToken]:
     """Read the completions form, an object by name, or the chat form, a list of tokens."""
     if not isinstance(logprobs, Mapping):
         return []

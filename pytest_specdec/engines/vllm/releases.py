@@ -84,7 +84,7 @@ def check(config: Config, release: str, methods: Collection[str]) -> None:
         _check_flags(args, version, release, where)
         _check_keys(speculative_setting(args), version, release, where)
         if method := str(speculative_setting(args).get("method") or ""):
-            _known(method, methods, version, release, f"{where}.speculative-config.method")
+            _check_known(method, methods, version, release, f"{where}.speculative-config.method")
             _check_method(method, version, release, where)
 
 
@@ -115,7 +115,7 @@ def _check_keys(setting: Mapping[str, JSON], version: tuple[int, ...], release: 
         )
 
 
-def _known(method: str, methods: Collection[str], version: tuple[int, ...], release: str, where: str) -> None:
+def _check_known(method: str, methods: Collection[str], version: tuple[int, ...], release: str, where: str) -> None:
     """Raise EngineError for a method that resembles none: the pair lint refuses the others."""
     if method not in methods and "${" not in method and version[:2] <= _LISTED and not nearest(method, methods):
         what = f"vLLM {release} has no drafting method {method}"
@@ -126,16 +126,16 @@ def _known(method: str, methods: Collection[str], version: tuple[int, ...], rele
 def _check_method(method: str, version: tuple[int, ...], release: str, where: str) -> None:
     removed, (refusing, taking) = _REMOVED.get(method), _ADDED.get(method, ((), ()))
     if removed and version >= removed:
-        known = f"a release before {_dotted(removed)}"
+        known = f"a release before {_dotted_text(removed)}"
     elif version[:2] <= refusing and not is_old(release):
-        known = f"{_dotted(taking)} or newer"
+        known = f"{_dotted_text(taking)} or newer"
     else:
         return
     what, remedy = f"vLLM {release} has no drafting method {method}", "install such a release, or take the variant out"
     raise EngineError(what, where=where, found=method, expected=f"{known}, or another method", remedy=remedy)
 
 
-def _dotted(version: tuple[int, ...]) -> str:
+def _dotted_text(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 

@@ -45,7 +45,7 @@ def speculative_setting(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
     by_flag = _by_flag(args)
     whole = by_flag.get("speculative-config", by_flag.get("sc"))
     if isinstance(whole, str):
-        whole = _parsed(whole)
+        whole = _parse(whole)
     setting = dict(whole) if isinstance(whole, Mapping) else {}
     setting.update({key: by_flag[flag] for flag, key in {**_SHORT, **_OLD_NAMES}.items() if flag in by_flag})
     named = {name.replace("-", "_"): value for name, value in setting.items()}
@@ -67,7 +67,7 @@ def with_resolved_model(args: Mapping[str, JSON], resolve: Callable[[str], str])
     Old flags stay flags.
     """
     if flags_of(args, OLD):
-        return {name: _resolved(name, value, resolve) for name, value in args.items()}
+        return {name: _resolve(name, value, resolve) for name, value in args.items()}
     setting = speculative_setting(args)
     if not setting:
         return dict(args)
@@ -77,7 +77,7 @@ def with_resolved_model(args: Mapping[str, JSON], resolve: Callable[[str], str])
     return {**rest, "speculative-config": {**setting, **resolved}}
 
 
-def _resolved(name: str, value: JSON, resolve: Callable[[str], str]) -> JSON:
+def _resolve(name: str, value: JSON, resolve: Callable[[str], str]) -> JSON:
     return resolve(value) if plain(name) == "speculative-model" and isinstance(value, str) else value
 
 
@@ -106,7 +106,7 @@ def _sampling(args: Mapping[str, JSON], kind: DraftKind, setting: Mapping[str, J
     return DraftSampling.PROBABILISTIC if drawn else DraftSampling.GREEDY
 
 
-def _parsed(text: str) -> JSON:
+def _parse(text: str) -> JSON:
     try:
         return json.loads(text)  # type: ignore[no-any-return]
     except ValueError as error:
