@@ -177,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     for name in arguments.config:
         config = load.load(load.find(name, Path.cwd()))
-        print(f"wrote {add(variables.filled(config, os.environ), SEEN, arguments.variant)}")
+        print(f"wrote {add(variables.fill(config, os.environ), SEEN, arguments.variant)}")
     for outcome in arguments.outcome:
         print(f"wrote {store(outcome.read_text(encoding='utf-8'), SEEN)}")
     for name in arguments.double:

@@ -80,7 +80,7 @@ def _captured(folder: Path, named: Path | None, requests: int) -> list[Captured]
         named.write_text(CONFIG)
     elif not named.exists():
         named = Path(__file__).parents[1] / "suites" / "configs" / f"{named}.yaml"
-    config = variables.filled(load.load(named), os.environ)
+    config = variables.fill(load.load(named), os.environ)
     workload = ALL.sampled(temperature=1.0, max_tokens=64, requests=requests, concurrency=32)
     plan = planner.make(config, [planner.SelectedWorkload(workload=workload, family=Family.SAMPLING)], Depth.SMOKE)
     directory = RunDirectory.create(folder / "run")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks import results
-from pytest_specdec.capture.alternation import extended
+from pytest_specdec.capture.alternation import more_passes
 from pytest_specdec.judge.acceptance import acceptance_length
 from pytest_specdec.judge.speed_gates import PROVEN_ERROR, SPEED_ERROR, GateRuling, ruled_speeds
 from pytest_specdec.model.baseline import LAST_RUNS
@@ -142,7 +142,7 @@ class Machine:
         """Return the passes that are taken of one boot of the variant."""
         passes = PASSES
         while not self.in_turn and passes < len(log_ratios) and not steady(list(log_ratios[:passes])):
-            passes = extended(passes, PASSES)
+            passes = more_passes(passes, PASSES)
         return log_ratios[:passes]
 
     @staticmethod
@@ -264,7 +264,7 @@ class Series:
             if number == LAST_RUNS:
                 found = frozenset(loss for loss in LOST if run.ruling(gates[0], loss) is GateRuling.MISSED)
             elif not rulings or rulings[-1] is not GateRuling.MISSED:
-                gates = baselines.measured([_verdict(run)], gates)
+                gates = baselines.measured_gates([_verdict(run)], gates)
             floors.append(gates[0].at_least or 0.0)
         return cls(floors=tuple(floors), rulings=tuple(rulings), found=found)
 

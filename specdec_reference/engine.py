@@ -15,7 +15,7 @@ from specdec_reference.faults import catalogue
 from specdec_reference.grammar import Grammars
 from specdec_reference.metrics import Counters
 from specdec_reference.numerics import Numerics
-from specdec_reference.pad import padded
+from specdec_reference.pad import pad_model
 from specdec_reference.prefix_cache import blocks_of
 from specdec_reference.reasoning import GrammarBehindReasoning, ReasoningSplit
 from specdec_reference.sampler import PenaltyState
@@ -52,10 +52,10 @@ class ReferenceEngine:
         self._reasoning_end = _single_token(settings.reasoning_end, self.tokenizer)
         self.counters = Counters(draft_tokens_a_step=window - 1)
         planted = catalogue.rules(settings.fault, speculating=speculation is not None)
-        self.rules = lawful.varied(planted, settings.variation)
+        self.rules = lawful.vary(planted, settings.variation)
         loaded = model.load(target, positions)
         drafter = _drafter(speculation, loaded, positions, settings.max_num_seqs, self.rules)
-        decoder = padded(loaded, settings.padded_layers)
+        decoder = pad_model(loaded, settings.padded_layers)
         self._batch = Batch(
             decoder,
             drafter,

@@ -59,7 +59,7 @@ VARIATIONS: dict[str, Variation] = {
 }
 
 
-def varied(given: EngineRules, variation: str) -> EngineRules:
+def vary(given: EngineRules, variation: str) -> EngineRules:
     """Return the rules with a variation, the same for none. Raises EngineError for an unknown one."""
     if not variation:
         return given

@@ -74,13 +74,13 @@ class Span:
         """
         heads = qkv.reshape(self.rows, -1, shape.head_dim)
         self._turn(heads[:, : shape.heads + shape.kv_heads], head_scale, shape.norm_epsilon if normed else None)
-        heads = self._unpacked(heads)
+        heads = self._unpack(heads)
         self._remember(memory, heads[:, shape.heads :])
         past = memory[self.slot : self.slot + self.n, :, : self.longest]
         groups = (shape.kv_heads, shape.heads // shape.kv_heads)
         q = heads[:, : shape.heads].reshape(self.n, self.t, *groups, shape.head_dim)
         look = self._see_one if self.t == 1 else self._see_several
-        return self._packed(look(q, past[:, : shape.kv_heads], past[:, shape.kv_heads :]))
+        return self._pack(look(q, past[:, : shape.kv_heads], past[:, shape.kv_heads :]))
 
     def _turn(self, qk: NDArray[np.float32], head_scale: NDArray[np.float32], epsilon: float | None) -> None:
         if epsilon is not None:
@@ -123,14 +123,14 @@ class Span:
             slots = np.arange(self.slot, self.slot + self.n)[:, None]
             memory[slots, :, self.positions] = kv.reshape(self.n, self.t, *kv.shape[1:])
 
-    def _unpacked(self, heads: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _unpack(self, heads: NDArray[np.float32]) -> NDArray[np.float32]:
         if self.live is None:
             return heads
         padded = np.zeros((self.n * self.t, *heads.shape[1:]), np.float32)
         padded[self.live] = heads
         return padded
 
-    def _packed(self, seen: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _pack(self, seen: NDArray[np.float32]) -> NDArray[np.float32]:
         return seen if self.live is None else seen[self.live]
 
 

@@ -237,7 +237,7 @@ def _message(message: JSON) -> dict[str, str]:
         raise Refusal(message="only the assistant calls tools", param="messages")
     if isinstance(content, list):
         content = "".join(_part(part) for part in content)
-    calls = tool_fields.spoken(message)
+    calls = tool_fields.calls_text(message)
     if calls:
         content = f"{content}\n{calls}" if content else calls
     if not isinstance(role, str) or not isinstance(content, str):

@@ -135,7 +135,7 @@ class ResponseOptions:
         choice: dict[str, JSON] = {"index": delta.sequence.index}
         choice |= {"delta": _message_text(reading.content, delta.reasoning) | self._calls(reading.pieces)} if chat else {"text": text}
         choice["logprobs"] = self._logprobs(delta.entries)
-        choice |= {"finish_reason": self._finished(delta.finish_reason, reader), "stop_reason": delta.stop_reason}
+        choice |= {"finish_reason": self._finish(delta.finish_reason, reader), "stop_reason": delta.stop_reason}
         if self.request.return_token_ids:
             choice["token_ids"] = self.rules.identify([*delta.tokens])
             if not chat and delta.first:
@@ -150,7 +150,7 @@ class ResponseOptions:
     def _read(self, reader: ToolCallReader | None, text: str, *, ended: bool, tokens: int = 0) -> ToolReading:
         return ToolReading(content=text) if reader is None else self.rules.read_calls(reader, text, ended=ended, tokens=tokens)
 
-    def _finished(self, reason: str | None, reader: ToolCallReader | None) -> str | None:
+    def _finish(self, reason: str | None, reader: ToolCallReader | None) -> str | None:
         return self.rules.finish(reason, 0 if reader is None else reader.calls, stream=self.request.stream)
 
     def _calls(self, pieces: Several[CallPiece]) -> dict[str, JSON]:
@@ -204,7 +204,7 @@ class ResponseOptions:
             choice["logprobs"] = self._flat([*sequence.prompt_entries, *sequence.entries], first=self.request.prompt[0])
         else:
             choice["logprobs"] = self._logprobs(sequence.entries)
-        choice |= {"finish_reason": self._finished(sequence.finish_reason, reader), "stop_reason": sequence.stop_reason}
+        choice |= {"finish_reason": self._finish(sequence.finish_reason, reader), "stop_reason": sequence.stop_reason}
         if self.request.return_token_ids:
             choice["token_ids"] = self.rules.identify(sequence.emitted)
         if self.route is Route.COMPLETIONS:
@@ -224,10 +224,10 @@ class ResponseOptions:
 
     def _position(self, entry: Entry) -> dict[str, JSON]:
         words, own = self.tokenizer.words, entry.token
-        listed: dict[str, JSON] = {str(own): {"logprob": self._rounded(entry.logprob), "rank": entry.rank, "decoded_token": words[own]}}
+        listed: dict[str, JSON] = {str(own): {"logprob": self._round(entry.logprob), "rank": entry.rank, "decoded_token": words[own]}}
         for rank, (token, logprob) in enumerate(entry.top, 1):
             if token != own:
-                listed[str(token)] = {"logprob": self._rounded(logprob), "rank": rank, "decoded_token": words[token]}
+                listed[str(token)] = {"logprob": self._round(logprob), "rank": rank, "decoded_token": words[token]}
         return listed
 
     def _logprobs(self, entries: Several[Entry]) -> JSON:
@@ -243,12 +243,12 @@ class ResponseOptions:
         unpredicted: list[JSON] = [] if first is None else [None]
         return {
             "text_offset": [sum(map(len, words[:i])) for i in range(len(words))],
-            "token_logprobs": [*unpredicted, *(self._rounded(entry.logprob) for entry in entries)],
+            "token_logprobs": [*unpredicted, *(self._round(entry.logprob) for entry in entries)],
             "tokens": [*words],
             "top_logprobs": [
                 *unpredicted,
                 *(
-                    {self._word(token): self._rounded(logprob) for token, logprob in [(entry.token, entry.logprob), *entry.top]}
+                    {self._word(token): self._round(logprob) for token, logprob in [(entry.token, entry.logprob), *entry.top]}
                     for entry in entries
                 ),
             ],
@@ -258,9 +258,9 @@ class ResponseOptions:
         return self._one(entry.token, entry.logprob) | {"top_logprobs": [self._one(token, logprob) for token, logprob in entry.top]}
 
     def _one(self, token: int, logprob: float) -> dict[str, JSON]:
-        return {"token": self._word(token), "logprob": self._rounded(logprob), "bytes": list(self.tokenizer.pieces[token])}
+        return {"token": self._word(token), "logprob": self._round(logprob), "bytes": list(self.tokenizer.pieces[token])}
 
-    def _rounded(self, logprob: float) -> float:
+    def _round(self, logprob: float) -> float:
         return logprob if self.decimals is None else round(logprob, self.decimals)
 
     def _word(self, token: int) -> str:

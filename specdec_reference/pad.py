@@ -35,7 +35,7 @@ _SILENT: Final = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
 """The matrices through which a layer adds to the residual."""
 
 
-def padded(model: Model, layers: int) -> Model:
+def pad_model(model: Model, layers: int) -> Model:
     """Return the model padded to ``layers`` at random; their output projections are zero, so the logits are the same bit for bit."""
     random = np.random.Generator(np.random.SFC64(_SEED))
     return replace(model, layers=(*model.layers, *(_idle(model, random) for _ in range(layers - len(model.layers)))))

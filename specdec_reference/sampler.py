@@ -41,20 +41,20 @@ class PenaltyState:
         """
         request, rows = self.request, logits.astype(np.float32)
         if request.allowed_token_ids is not None:
-            rows[:, ~self._marked(request.allowed_token_ids)] = -np.inf
+            rows[:, ~self._mark(request.allowed_token_ids)] = -np.inf
         for position, row in enumerate(rows):
-            row[self._banned(drafted[:position])] = -np.inf
+            row[self._banned_tokens(drafted[:position])] = -np.inf
         for token, bias in request.logit_bias:
             rows[:, token] += np.float32(bias)
         counts = self._counts(drafted)
         if request.repetition_penalty != 1.0:
-            seen = (counts > 0) | self._marked(request.prompt)
+            seen = (counts > 0) | self._mark(request.prompt)
             times = np.float32(request.repetition_penalty)
             rows = np.where(seen, np.where(rows > 0, rows / times, rows * times), rows)
         rows -= (request.frequency_penalty * counts + request.presence_penalty * (counts > 0)).astype(np.float32)
         return rows
 
-    def _banned(self, drafted: Sequence[int]) -> list[int]:
+    def _banned_tokens(self, drafted: Sequence[int]) -> list[int]:
         """Return the last tokens of the banned words that the text goes on with, behind ``drafted``."""
         longest = max((len(word) for word in self.request.bad_words), default=1)
         text = (*self.counted[max(0, len(self.counted) - longest) :], *drafted)
@@ -66,7 +66,7 @@ class PenaltyState:
             counts[position:, token] += 1
         return counts
 
-    def _marked(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
+    def _mark(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
         marked = np.zeros(self.vocabulary, np.bool_)
         marked[list(tokens)] = True
         return marked

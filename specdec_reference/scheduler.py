@@ -107,11 +107,11 @@ class Batch:
         return deltas
 
     def _enter(self) -> list[Delta]:
-        group = self._admitted()
+        group = self._admit()
         if not group:
             return []
         slot, lengths = len(self._rows), np.array([len(s.tokens) for s in group], np.intp)
-        starts = np.array([self._reused(sequence, slot + row) for row, sequence in enumerate(group)], np.intp)
+        starts = np.array([self._reuse(sequence, slot + row) for row, sequence in enumerate(group)], np.intp)
         prompts, fed = _rectangle([s.tokens[start:] for s, start in zip(group, starts.tolist(), strict=True)]), lengths - starts
         hidden = self._prefill(prompts, starts, fed, slot)
         self._drafter.enter(slot, prompts, starts, fed)
@@ -128,7 +128,7 @@ class Batch:
         behind = [place for sequence in group for place in places(sequence.tokens)]
         return self._first_tokens(group, self._numerics.vary(logits, Kernel.PREFILL, behind, len(group)))
 
-    def _admitted(self) -> list[RunningSequence]:
+    def _admit(self) -> list[RunningSequence]:
         """Return the first waiting sequences, whose prompts are taken in now: one, and more as long as they fill a small rectangle."""
         group: list[RunningSequence] = []
         longest, free = 0, self._blocks - sum(map(self._held, self._rows))
@@ -161,7 +161,7 @@ class Batch:
         self._leave([slot for slot, row in enumerate(self._rows) if row in crowded])
         return crowded
 
-    def _reused(self, sequence: RunningSequence, slot: int) -> int:
+    def _reuse(self, sequence: RunningSequence, slot: int) -> int:
         """Copy what the prefix cache has of a sequence into its slot, and return its tokens: none where the prompt is scored."""
         if sequence.request.prompt_logprobs is not None and not sequence.preempted:
             return 0
@@ -222,7 +222,7 @@ class Batch:
             sequence.prompt_entries = entries(logits, sequence.tokens[1:], top)
 
     def _first_tokens(self, group: list[RunningSequence], logits: NDArray[np.float32]) -> list[Delta]:
-        distribution = distributions(self._shaped(group, logits), Sampling.of(s.request for s in group))
+        distribution = distributions(self._shape(group, logits), Sampling.of(s.request for s in group))
         uniforms = np.concatenate([s.random.random(1) for s in group])
         for sequence in group:
             if sequence.preempted:
@@ -242,15 +242,15 @@ class Batch:
         live = draft.counts + 1
         span = Span.of(self._lengths[:n], fed.shape[1], rotations=self._target.rotations, slot=0, counts=live)
         placed = self._rules.place(rows, span, self._target.rotations)
-        logits = self._varied(self._target.logits(self._target.over(placed, fed, self._cache, tap=self._drafter.tap)), draft)
-        shaped = self._shaped(rows, logits, draft)
+        logits = self._vary(self._target.logits(self._target.over(placed, fed, self._cache, tap=self._drafter.tap)), draft)
+        shaped = self._shape(rows, logits, draft)
         p = self._rules.target(self._rules.distribute(shaped, sampling.repeat(live), draft), shaped, draft)
         chances = self._rules.deal(rows, self._rules.share(uniforms, k, draft.width))
         windows = self._rules.settle(rows, draft, self._rules.verify(rows, p, draft, chances, self._rules))
         self._lengths[:n] = self._rules.keep(self._lengths[:n], windows.accepted, draft.counts, self._most)
         return self._hand_out(draft, windows.accepted.tolist(), windows.last.tolist(), logits)
 
-    def _varied(self, logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
+    def _vary(self, logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
         """Return packed logits as the kernel of a decode or a verify step computes them."""
         if self._numerics.exact:
             return logits
@@ -275,7 +275,7 @@ class Batch:
             deltas.append(row.take(window, self._rules.list_entries(row.request, _entries(row, reported, window))))
         return deltas
 
-    def _shaped(self, rows: list[RunningSequence], logits: NDArray[np.float32], draft: DraftProposal | None = None) -> NDArray[np.float32]:
+    def _shape(self, rows: list[RunningSequence], logits: NDArray[np.float32], draft: DraftProposal | None = None) -> NDArray[np.float32]:
         """Return packed logits with penalties added and -inf where a grammar or min_tokens forbids a token.
 
         It is the very array where nothing applies.

@@ -95,7 +95,7 @@ def instructions(fields: Fields) -> str:
     )
 
 
-def spoken(message: Mapping[str, JSON]) -> str:
+def calls_text(message: Mapping[str, JSON]) -> str:
     """Return the text of a message's calls, as the model would have written them. Raises Refusal."""
     calls = message.get("tool_calls") or []
     functions = [call.get("function") if isinstance(call, dict) else None for call in calls] if isinstance(calls, list) else [None]

@@ -50,7 +50,7 @@ class Alternation:
         self._extend(passes)
         self._answer(range(passes))
         while self.may_extend and passes < MOST_PASSES * planned and not self._is_steady():
-            taken, passes = passes, extended(passes, planned)
+            taken, passes = passes, more_passes(passes, planned)
             self._extend(passes)
             self._answer(range(taken, passes))
         for arm in self.arms:
@@ -85,7 +85,7 @@ class Alternation:
         return arm.runner.result().transcript.part({request.id for request in arm.runner.workload.gated_requests})
 
 
-def extended(passes: int, planned: int) -> int:
+def more_passes(passes: int, planned: int) -> int:
     """Return how many passes to take in all where so many vary too much: of 4 planned ones 6, then 8, and no more.
 
     Two are added, one in each order of the arms.

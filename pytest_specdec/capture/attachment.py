@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.server.readiness import get, listed
+from pytest_specdec.capture.server.readiness import get, listed_models
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.plan import Role
 from pytest_specdec.model.workload import Request, Route
@@ -149,7 +149,7 @@ def _two_servers(baseline: ArmServer, other: ArmServer) -> None:
 def _visit(boot: Boot, arm: ArmServer) -> _Visited:
     setup, before = arm.recipe.setup, arm.counters()
     answers = tuple(arm.client.send(probe, streamed=False, deadline_s=_DEADLINE_S).answer for probe in _PROBES)
-    after, cards = arm.counters(), listed(get(setup, "/v1/models"))
+    after, cards = arm.counters(), listed_models(get(setup, "/v1/models"))
     return _Visited(
         name=boot.arm if boot.role in {Role.VARIANT, Role.DRAFT} else Role.BASELINE.value,
         arm=arm,

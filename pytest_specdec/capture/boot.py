@@ -20,7 +20,7 @@ from pytest_specdec.capture.workload_runner import WorkloadRunner
 from pytest_specdec.config import variables
 from pytest_specdec.config.config import Limits, Overlay
 from pytest_specdec.config.variables import expand
-from pytest_specdec.engines.arguments import merged
+from pytest_specdec.engines.arguments import merge
 from pytest_specdec.engines.protocol import ServerSetup, SmallCache
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError, RunError
@@ -86,7 +86,7 @@ class ServerRecipes:
         if setup.attached is not None:
             return self._recipe(boot, setup, None)
         pinned = str(setup.args.get("port", ""))
-        setup = replace(setup, port=ports.pinned(int(pinned)) if pinned.isdecimal() else ports.free())
+        setup = replace(setup, port=ports.require_port(int(pinned)) if pinned.isdecimal() else ports.free())
         return self._recipe(boot, setup, engine_of(config.engine.kind).command(config, setup))
 
     def _recipe(self, boot: Boot, setup: ServerSetup, command: Command | None) -> ServerRecipe:
@@ -112,7 +112,7 @@ class ServerRecipes:
         return ServerSetup(
             model=boot.arm if boot.role is Role.DRAFT else engine.model,
             port=0,
-            args=merged(engine.args, speed.args, overlay.args, _small_cache(self.config_of(boot)) if boot.small_cache else {}),
+            args=merge(engine.args, speed.args, overlay.args, _small_cache(self.config_of(boot)) if boot.small_cache else {}),
             env=env,
             api_key=api_key,
             speculative=boot.role is Role.VARIANT,
@@ -269,7 +269,7 @@ class BootSession:
         if deciding is not None and arm == BASELINE:
             return last_whole_round(
                 lambda room: self._round(self.runner(arm, workload, None, room)),
-                lambda answers: sufficient(self._filled(workload), answers, self._context_tokens(), self.recipes.plan.depth),
+                lambda answers: sufficient(self._fill(workload), answers, self._context_tokens(), self.recipes.plan.depth),
                 lambda: self.reporter.left_s,
                 say=self.reporter.say,
                 warn=self.completeness.warn,
@@ -307,7 +307,7 @@ class BootSession:
         deadlines = Deadlines(self._request_s(workload), baseline, paced=self.boot.role is Role.VARIANT)
         return WorkloadRunner(
             self.arm,
-            self._filled(workload),
+            self._fill(workload),
             name=arm,
             digest=workload.digest,
             room=room or (1 if baseline is None else baseline.room),
@@ -317,7 +317,7 @@ class BootSession:
             on_answer=on_answer,
         )
 
-    def _filled(self, workload: Workload) -> Workload:
+    def _fill(self, workload: Workload) -> Workload:
         """Return ``workload`` with its prompts, up to the limit of the baseline, or else of this server, where the config states none."""
         if not context.is_open(workload):
             return workload
@@ -355,7 +355,7 @@ class BootSession:
 
     def scoring(self, workload: Workload) -> TranscriptScorer:
         """Return what scores answers to ``workload`` here, by the route that the baseline's capability probe found by then."""
-        requests = {request.id: request for request in self._filled(workload).requests}
+        requests = {request.id: request for request in self._fill(workload).requests}
         return TranscriptScorer(
             arm=self.arm,
             under=self.boot.under,

@@ -52,7 +52,7 @@ def _is_plain(request: Request) -> bool:
 
 def fewest_boots(pairs: Sequence[Pair], workloads: Sequence[Workload], placement: Placement, *, has_scorer: bool) -> tuple[Boot, ...]:
     """Return the fewest boots that answer and score ``workloads``: one of each variant, the baseline, the scorer and each draft model."""
-    return tuple(pressed(rescored(layout(pairs, workloads, Depth.SMOKE, placement), has_scorer=has_scorer), workloads))
+    return tuple(pressed(with_scorer(layout(pairs, workloads, Depth.SMOKE, placement), has_scorer=has_scorer), workloads))
 
 
 def layout(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, placement: Placement) -> Iterator[Boot]:
@@ -60,7 +60,7 @@ def layout(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, p
     return (_boots if placement is Placement.IN_TURN else _boots_side_by_side)(pairs, workloads, depth)
 
 
-def calibrated(planned: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
+def with_calibration(planned: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
     """Give the boots; those of the baseline and the first of each variant answer the calibration too, scored with all its top tokens.
 
     The variants report what their verify kernel computes, the baseline what decodes one token at a time: one of its boots is scored by the
@@ -139,7 +139,7 @@ def pressed(planned: Iterable[Boot], workloads: Sequence[Workload]) -> Iterator[
         yield replace(boot, answers=pressed, probe=boot.probe and not is_usual, scores=(), small_cache=True)
 
 
-def rescored(planned: Iterable[Boot], *, has_scorer: bool) -> Iterator[Boot]:
+def with_scorer(planned: Iterable[Boot], *, has_scorer: bool) -> Iterator[Boot]:
     """Give the boots, with the baseline's scores moved to the scorer where there is one."""
     for boot in planned:
         is_scoring = bool(boot.scores) and boot.role is not Role.DRAFT and has_scorer

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import refusals
-from pytest_specdec.capture.requests import reasoned
+from pytest_specdec.capture.requests import with_reasoning
 from pytest_specdec.capture.scoring import ScoredSequence, ScoringRequest, scorer
 from pytest_specdec.capture.thread_pool import ThreadPool
 from pytest_specdec.config.config import Reasoning
@@ -83,8 +83,8 @@ class CapabilityProbe:
             "logprobs": _support_shown(answers["logprobs"], lambda choice: bool(choice.logprobs)),
             "top_p": _support_shown(answers["top_p"], lambda choice: _same_text(choice, plain)),
             "seed": _seed(answers["seed"], answers["seed again"], answers["other seed"]),
-            "prompt_logprobs": self._scored(plain, ScoringRoute.PROMPT_LOGPROBS),
-            "continuations": self._scored(plain, ScoringRoute.CONTINUATIONS),
+            "prompt_logprobs": self._score(plain, ScoringRoute.PROMPT_LOGPROBS),
+            "continuations": self._score(plain, ScoringRoute.CONTINUATIONS),
             "stop": self._stop(plain),
         }
         # Last, since both top-k and a grammar have killed speculating servers before.
@@ -108,7 +108,7 @@ class CapabilityProbe:
         left_s = self._arm.left_s()
         if not self._arm.running or left_s <= 0:
             return None
-        request = reasoned(Request(id="probe", route=route, body=body), self._reasoning)
+        request = with_reasoning(Request(id="probe", route=route, body=body), self._reasoning)
 
         def send() -> TimedAnswer:
             return self._arm.client.send(request, streamed=False, deadline_s=min(self._deadline_s, left_s))
@@ -118,7 +118,7 @@ class CapabilityProbe:
             self._arm.wait_for_end()
         return None if sent.ending or sent.denial else sent.answer
 
-    def _scored(self, plain: Answer | None, route: ScoringRoute) -> FeatureSupport:
+    def _score(self, plain: Answer | None, route: ScoringRoute) -> FeatureSupport:
         """Ask for the distribution at a greedy answer's tokens: its best ones, where the ids were read, but for near-ties.
 
         The first one is no draft token, so that a variant which drafts wrongly is not taken for a server that cannot score. Lists of the

@@ -156,16 +156,16 @@ class Client:
         """Send one request of a workload and wait for its last byte, at most ``deadline_s`` seconds."""
         leave_after = request.abort_after
         streamed = streamed or leave_after is not None
-        path, body = self._asked(request, streamed=streamed)
+        path, body = self._path_and_body(request, streamed=streamed)
         exchange = self.exchange(path, body, streamed=streamed, deadline_s=deadline_s, leave_after=leave_after)
         return self.read(request, exchange, streamed=streamed, pass_index=pass_index)
 
-    def _asked(self, request: Request, *, streamed: bool) -> tuple[str, Mapping[str, JSON]]:
+    def _path_and_body(self, request: Request, *, streamed: bool) -> tuple[str, Mapping[str, JSON]]:
         return self._dialect.path(request), {**self._dialect.sent(request, stream=streamed), **self._setup.body}
 
     def content(self, request: Request, *, deadline_s: float) -> bytes:
         """Return the bytes of HTTP/1.1 that the openai package would send to have this request streamed."""
-        path, body = self._asked(request, streamed=True)
+        path, body = self._path_and_body(request, streamed=True)
         recorder = Recorder()
         with openai.DefaultHttpxClient(transport=recorder) as http_client:
             recording = self._openai.with_options(http_client=http_client)
@@ -177,7 +177,7 @@ class Client:
         if exchange.received is not None and exchange.received.left:
             return _left(request, pass_index, exchange)
         try:
-            answer = self._parsed(request, exchange, streamed=streamed, pass_index=pass_index)
+            answer = self._parse(request, exchange, streamed=streamed, pass_index=pass_index)
         except _MALFORMED as error:
             answer = _failed_answer(request, pass_index, exchange, self.error_text(_outside(error)), FailureKind.ERROR)
         return replace(answer, limited=exchange.limited)
@@ -200,7 +200,7 @@ class Client:
         ``retry-after``.
         """
         until_s, pause_s = time.monotonic() + deadline_s, _AGAIN_S
-        exchange = self._exchanged(path, body, streamed=streamed, deadline_s=deadline_s, max_bytes=max_bytes, leave_after=leave_after)
+        exchange = self._exchange_once(path, body, streamed=streamed, deadline_s=deadline_s, max_bytes=max_bytes, leave_after=leave_after)
         while exchange.status == _TOO_MANY:
             wait_s = max(pause_s, exchange.retry_after_s)
             left_s = round(until_s - time.monotonic() - wait_s, 1)
@@ -208,11 +208,11 @@ class Client:
                 break
             time.sleep(wait_s)  # as the server asks for
             pause_s, limited = 2 * pause_s, exchange.limited + 1
-            again = self._exchanged(path, body, streamed=streamed, deadline_s=left_s, max_bytes=max_bytes, leave_after=leave_after)
+            again = self._exchange_once(path, body, streamed=streamed, deadline_s=left_s, max_bytes=max_bytes, leave_after=leave_after)
             exchange = replace(again, limited=limited)
         return exchange
 
-    def _exchanged(
+    def _exchange_once(
         self, path: str, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float, max_bytes: int | None, leave_after: int | None
     ) -> Exchange:
         with self.busy.in_flight(), ExchangeLimits(seconds=deadline_s, max_bytes=max_bytes or MAX_BYTES) as limits:
@@ -277,7 +277,7 @@ class Client:
         text = error.get("message") or error if isinstance(error, Mapping) else error or ""
         return self._setup.secrets.excerpt(sse.web_page(str(text)) or str(text), _MAX_MESSAGE)
 
-    def _parsed(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
+    def _parse(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
         if exchange.received is None:
             return _failed_answer(request, pass_index, exchange, exchange.error or "", exchange.ending)
         if exchange.status != _OK:
@@ -293,7 +293,7 @@ class Client:
             raise ValueError(msg)
         (data,) = self._dialect.answer(request, (data,))
         steps = self._dialect.steps(data)
-        whole = self._completed(request, responses.of_whole(data, steps))
+        whole = self._complete(request, responses.of_whole(data, steps))
         return _timed_answer(request, pass_index, exchange, whole, counters=self._dialect.counted(data))
 
     def _parsed_stream(self, request: Request, exchange: Exchange, events: Sequence[Event], pass_index: int) -> TimedAnswer:
@@ -305,15 +305,15 @@ class Client:
         stamped = [(at_s, chunk) for (at_s, _), chunk in zip(stamped, chunks, strict=True)]
         if any(event.data == sse.DONE for event in events):
             _expect_no_text_after_the_end(events)
-        elif self._dialect.closing_event or not responses.finished(chunks):
+        elif self._dialect.closing_event or not responses.is_finished(chunks):
             return _failed_answer(request, pass_index, exchange, "connection lost: the stream has no end", FailureKind.DIED)
         steps = next((counted for chunk in reversed(chunks) if (counted := self._dialect.steps(chunk))), None)
         counters = next((own for chunk in reversed(chunks) if (own := self._dialect.counted(chunk)) is not None), None)
         draft_tokens = self._draft_tokens if self._dialect.chunk_per_step else None
-        whole = self._completed(request, responses.of_stream(chunks, steps, draft_tokens))
+        whole = self._complete(request, responses.of_stream(chunks, steps, draft_tokens))
         return _timed_answer(request, pass_index, exchange, whole, counters=counters, arrivals=sse.arrivals(stamped))
 
-    def _completed(self, request: Request, parsed: responses.ParsedResponse) -> responses.ParsedResponse:
+    def _complete(self, request: Request, parsed: responses.ParsedResponse) -> responses.ParsedResponse:
         """Fill in what the dialect knows where the reply does not say it: text of ids, ids of the prompt."""
         if not any(choice.token_ids for choice in parsed.choices):
             return parsed

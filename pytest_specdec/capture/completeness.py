@@ -116,7 +116,7 @@ class Completeness:
             wall_s=round(self._wall_s + wall_s, 3),
             error=error,
             served=tuple(served for _, served in sorted(self._served.items())),
-            rates=estimate.measured(self._plan, done_s, {boot: time.readiness_s for boot, time in self._served.items()}, wall_s)
+            rates=estimate.measured_rates(self._plan, done_s, {boot: time.readiness_s for boot, time in self._served.items()}, wall_s)
             or self._rates,
             warnings=tuple(self._warnings),
         )

@@ -40,12 +40,12 @@ def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None
         afford_s = min(afford_s, deadline_s - plan.estimate_s)
     for factor in range(_STEPS * MOST, _STEPS, -1):
         more = _times(plan, sampled, factor / _STEPS)
-        if _seconds(plan, enlarged(plan, deepest, more)) - plan.estimate_s <= afford_s:
+        if _seconds(plan, enlarge(plan, deepest, more)) - plan.estimate_s <= afford_s:
             return more
     return {}
 
 
-def enlarged(plan: Plan, deepest: Mapping[str, Workload], requests: Mapping[str, int]) -> tuple[Workload, ...]:
+def enlarge(plan: Plan, deepest: Mapping[str, Workload], requests: Mapping[str, int]) -> tuple[Workload, ...]:
     """Return the plan's workloads, each with as many of its ``deepest`` requests as ``requests`` says, where it says any."""
     return tuple(
         replace(workload, requests=deepest[workload.name].requests[: requests[workload.name]]) if workload.name in requests else workload

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.engines import checkpoint
-from pytest_specdec.engines.arguments import filled
+from pytest_specdec.engines.arguments import fill
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import SpecdecError
 from pytest_specdec.files import yaml
@@ -51,7 +51,7 @@ def environment(config: Config, engine_version: str) -> Environment:
 def _variant(config: Config, variant: VariantSettings) -> dict[str, str]:
     """Return the checkpoints, the dtype and the flags of a variant's server, as far as its config tells them."""
     engine = engine_of(config.engine.kind)
-    args = filled(config, variant, os.environ)
+    args = fill(config, variant, os.environ)
     dtype, quantization = (str(args.get(name, "")) for name in ("dtype", "quantization"))
     return {
         "model": _checkpoint(config, config.engine.model),
@@ -104,7 +104,7 @@ def load_per_core() -> float:
     return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
-def accelerated() -> bool:
+def has_accelerator() -> bool:
     """Return whether there is an NVIDIA device that this process may use, by its device file: no driver is asked."""
     return os.environ.get("CUDA_VISIBLE_DEVICES") != "" and any(Path("/dev").glob("nvidia[0-9]*"))
 

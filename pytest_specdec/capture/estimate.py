@@ -76,7 +76,7 @@ def seconds_side_by_side(planned: Sequence[EstimatedStep], servers: int) -> floa
     return booting + sum(step.seconds for step in planned if step.doing in {"answering", "probing"})
 
 
-def measured(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_s: Mapping[int, float], wall_s: float) -> Rates | None:
+def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_s: Mapping[int, float], wall_s: float) -> Rates | None:
     """Return the rates by which the estimate of ``plan`` would have been right; None where less than half of it was done.
 
     ``done_s`` are the seconds that whole steps took, ``readiness_s`` those of boots, ``wall_s`` those of the whole capture.

@@ -24,7 +24,7 @@ def again_s(plan: Plan) -> float:
     if plan.depth is Depth.SMOKE or not counted:
         return 0.0
     workloads = {name: plan.workload(name) for name in sorted(counted)}
-    return ROUNDS * extended(plan, workloads, [pair.name for pair in plan.pairs], rounds(plan) + 1, again=counted).estimate_s
+    return ROUNDS * extend(plan, workloads, [pair.name for pair in plan.pairs], rounds(plan) + 1, again=counted).estimate_s
 
 
 def rounds(plan: Plan) -> int:
@@ -40,7 +40,7 @@ def base(plan: Plan) -> Plan:
     return replace(plan, boots=boots, workloads=workloads, extensions={})
 
 
-def extended(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], round_: int, *, again: Collection[str] = ()) -> Plan:
+def extend(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], round_: int, *, again: Collection[str] = ()) -> Plan:
     """Return ``plan`` with as many requests again of the workloads ``deepest``, whole lists by name, for the variants ``pairs``.
 
     Those named in ``again`` send the same requests in the same traffic, each behind a line of the round: a fault comes back, and a jump

@@ -40,8 +40,8 @@ class Failure:
         """Take note of what was in flight, while the server, or what is left of it, still stands; ``number`` counts within a transcript."""
         self._arm = arm
         self._number = number
-        ended = self._ended(failed)
-        self._requests = {sent.answer.key: self._described(sent, ended, recurred=None) for sent in failed}
+        ended = self._how_it_ended(failed)
+        self._requests = {sent.answer.key: self._describe(sent, ended, recurred=None) for sent in failed}
         self._group: ServerFailure | None = None
 
     @property
@@ -65,19 +65,19 @@ class Failure:
 
     def recurred(self, sent: TimedAnswer) -> ServerFailure:
         """Enter that a request failed again alone."""
-        failure = self._requests[sent.answer.key] = self._described(sent, self._ended([sent]), recurred=True)
+        failure = self._requests[sent.answer.key] = self._describe(sent, self._how_it_ended([sent]), recurred=True)
         return failure
 
     def recurred_together(self, sent: TimedAnswer, group: Sequence[str]) -> ServerFailure:
         """Enter that ``group``, smaller than any before it, failed again with all of it in flight; ``sent`` is the first that did."""
-        self._group = self._described(sent, self._ended([sent]), recurred=True, group=tuple(group))
+        self._group = self._describe(sent, self._how_it_ended([sent]), recurred=True, group=tuple(group))
         return self._group
 
-    def _ended(self, failed: Sequence[TimedAnswer]) -> str:
+    def _how_it_ended(self, failed: Sequence[TimedAnswer]) -> str:
         """Return how the server ended; empty where it goes on, or hangs."""
         return self._arm.wait_for_end() if any(sent.ending not in _RUNNING for sent in failed) else ""
 
-    def _described(self, sent: TimedAnswer, ended: str, *, recurred: bool | None, group: tuple[str, ...] = ()) -> ServerFailure:
+    def _describe(self, sent: TimedAnswer, ended: str, *, recurred: bool | None, group: tuple[str, ...] = ()) -> ServerFailure:
         arm = self._arm
         own = f"server, {ended}" if ended else f"server still running, {sent.answer.error}"
         return ServerFailure(

@@ -227,9 +227,7 @@ class _Workers:
     def run(self, workers: Sequence[_Worker], work: Callable[[_Worker], None]) -> None:
         """Do ``work`` for every worker, each in a thread; raise what ends the capture once all are done."""
         self._workers += [worker for worker in workers if worker not in self._workers]
-        self._threads = [
-            threading.Thread(target=self._guarded, args=(worker, work), name="specdec-boot", daemon=True) for worker in workers
-        ]
+        self._threads = [threading.Thread(target=self._guard, args=(worker, work), name="specdec-boot", daemon=True) for worker in workers]
         for thread in self._threads:
             thread.start()
         for thread in self._threads:
@@ -250,7 +248,7 @@ class _Workers:
         for worker in _up(self._workers):
             worker.stop(graceful=False)
 
-    def _guarded(self, worker: _Worker, work: Callable[[_Worker], None]) -> None:
+    def _guard(self, worker: _Worker, work: Callable[[_Worker], None]) -> None:
         try:
             work(worker)
         except EngineError as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import boot_layout, enlargement, environment, estimate, extension
 from pytest_specdec.capture.rates import from_size
-from pytest_specdec.capture.requests import admitted
+from pytest_specdec.capture.requests import admission_limit
 from pytest_specdec.config import gates
 from pytest_specdec.engines import arguments
 from pytest_specdec.engines.protocol import SmallCache
@@ -102,7 +102,7 @@ def _configured_placement(config: Config) -> MachinePlacement:
 
 
 def _fitting(config: Config, engine: Engine) -> tuple[int, str]:
-    server = engine.footprint(config, accelerated=environment.accelerated())
+    server = engine.footprint(config, accelerated=environment.has_accelerator())
     if server.device_share is not None:
         fit = int(1.0 / server.device_share)
         return fit, f"one server takes {server.device_share:.2g} of the device"
@@ -177,7 +177,7 @@ def make(
     )
     usual = laid_out(judged)
     more = enlargement.counts(usual, deepest, deadline_s) if enlarged is None else enlarged
-    larger = [workload for workload in enlargement.enlarged(usual, deepest, more) if workload.name in deepest]
+    larger = [workload for workload in enlargement.enlarge(usual, deepest, more) if workload.name in deepest]
     whole = replace(laid_out(larger), enlarged={name: len(usual.workload(name).requests) for name in more})
     return replace(whole, again_s=extension.again_s(whole) if deadline_s is None else 0.0)
 
@@ -217,7 +217,7 @@ def _laid_out(
     workloads = tuple(sorted((*judged, *calibration), key=_order))
     served = (boot for boot in boot_layout.layout(plan.pairs, judged, plan.depth, plan.placement) if _is_served(boot, attached))
     layout = boot_layout.pressed(
-        boot_layout.rescored(boot_layout.calibrated(served, calibration, workloads), has_scorer=has_scorer), workloads
+        boot_layout.with_scorer(boot_layout.with_calibration(served, calibration, workloads), has_scorer=has_scorer), workloads
     )
     layout = boot_layout.timed_apart(tuple(layout), workloads) if has_speed_boots else layout
     further = boot_layout.further(plan.pairs, judged, speed_boots, placement=plan.placement, servers=plan.servers)
@@ -234,7 +234,7 @@ def _pairs(config: Config, engine: Engine) -> tuple[Pair, ...]:
 
 
 def _variant(config: Config, engine: Engine, name: str, index: int) -> Variant:
-    draft = engine.draft(arguments.filled(config, config.variants[index], os.environ))
+    draft = engine.draft(arguments.fill(config, config.variants[index], os.environ))
     if draft is None:
         what = f"variant {name} does not speculate"
         raise PlanError(what, where=f"variants.{name}.args", found="no speculative setting", expected=f"one that {engine.kind} knows")
@@ -309,7 +309,7 @@ def _limit_concurrency(workload: Workload, config: Config, attached: frozenset[s
     """
     limit = config.concurrency(attached=bool(attached))
     if workload.timed and workload.waves:
-        limits = [most for most in (limit, admitted(config)) if most is not None]
+        limits = [most for most in (limit, admission_limit(config)) if most is not None]
         return load.cut(workload, min(limits)) if limits else workload
     return workload if limit is None else replace(workload, concurrency=min(workload.concurrency, limit))
 

@@ -123,7 +123,7 @@ class Reporter:
         if current is None or not (now or 0 < done == current.of or self.elapsed_s - self._reported_s >= every_s):
             return
         self._reported_s = self.elapsed_s
-        planned = self._planned(current)
+        planned = self._planned_step(current)
         if planned is not None and 0 < done == current.of:
             self._clock.done_s[self._steps[planned]] = self._reported_s - current.at_s
         part = done / current.of if current.of else self._part_by_clock(current)
@@ -143,14 +143,14 @@ class Reporter:
         )
 
     def _part_by_clock(self, current: Progress) -> float:
-        planned = self._planned(current)
+        planned = self._planned_step(current)
         return min((self._reported_s - current.at_s) / self._steps[planned].seconds, _MAX_PART) if planned is not None else 1.0
 
     def _remaining_s(self, current: Progress, part: float) -> float | None:
         """Scale the estimate of what is left by how the estimate of the steps that are done compares with the clock."""
         if not self._steps:
             return None
-        planned = self._planned(current)
+        planned = self._planned_step(current)
         self._step_index = here = self._step_index if planned is None else planned
         before, whole = estimate.seconds(self._steps[:here]), self._steps[here].seconds
         left = estimate.seconds(self._steps[here:]) - part * whole
@@ -163,7 +163,7 @@ class Reporter:
             self._clock.left_s[boot] = left_s
         return max(self._clock.left_s.values(), default=left_s)
 
-    def _planned(self, current: Progress) -> int | None:
+    def _planned_step(self, current: Progress) -> int | None:
         """Return which step of the estimate this is; None for one that was not estimated, such as stopping."""
         return next((i for i, step in enumerate(self._steps) if _same(step, current)), None)
 

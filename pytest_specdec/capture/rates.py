@@ -73,7 +73,7 @@ _DEVICE_SCALING = 0.8
 _SHARED_CORES = 0.5
 
 
-def expected(config: Config, folder: Path) -> Rates:
+def expected_rates(config: Config, folder: Path) -> Rates:
     """Return the median rates of the newest runs in ``folder`` of the same config, model and machine; without any, :func:`from_size`."""
     earlier = _earlier(config, folder)
     if not earlier:
@@ -114,7 +114,7 @@ def from_size(config: Config) -> Rates:
 
 def _device_gb_per_s(config: Config, engine: Engine) -> float:
     """Return the bandwidth of all devices that one server takes; 0 where it runs on the CPU."""
-    if not environment.accelerated():
+    if not environment.has_accelerator():
         return 0.0
     try:
         server = engine.footprint(config, accelerated=True)

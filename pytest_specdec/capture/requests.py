@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.config.rules import plain
-from pytest_specdec.engines.arguments import filled
+from pytest_specdec.engines.arguments import fill
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.model.workload import Request, Route, Workload
 from pytest_specdec.prompts import context, own
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
-def configured(workload: Workload, config: Config, prompts: Sequence[OwnPrompt]) -> Workload:
+def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt]) -> Workload:
     """Return ``workload`` as ``config`` asks it; what is sent is in the plan, so that nothing else of the config is needed to judge.
 
     Where the config states no context, requests up to it stay open: the servers then say how long theirs is.
@@ -29,23 +29,21 @@ def configured(workload: Workload, config: Config, prompts: Sequence[OwnPrompt])
     stated = _least(config, engine_of(config.engine.kind).rules.context) if context.is_open(workload) else None
     if stated is not None:
         workload = context.fitted(workload, stated)
-    extended = own.extended(workload, prompts)
+    extended = own.with_own_prompts(workload, prompts)
     turns: dict[str, int] = {}
-    requests = [
-        reasoned(request, config.reasoning, turns.setdefault(_conversation(request), len(turns)) if request.route is Route.CHAT else 0)
-        for request in extended.requests
-    ]
+    by_request = [turns.setdefault(_conversation(each), len(turns)) if each.route is Route.CHAT else 0 for each in extended.requests]
+    requests = [with_reasoning(each, config.reasoning, turn) for each, turn in zip(extended.requests, by_request, strict=True)]
     return replace(extended, requests=tuple(requests))
 
 
-def admitted(config: Config) -> int | None:
+def admission_limit(config: Config) -> int | None:
     """Return how many requests the server with the least room computes at once; None where the arguments of one of them do not say."""
     return _least(config, engine_of(config.engine.kind).rules.admitted)
 
 
 def _least(config: Config, names: Sequence[str]) -> int | None:
     """Return the least number that an argument of one of ``names`` has in any server; None where one of them has no such argument."""
-    arms = [filled(config, config.baseline, os.environ), *(filled(config, variant, os.environ) for variant in config.variants)]
+    arms = [fill(config, config.baseline, os.environ), *(fill(config, variant, os.environ) for variant in config.variants)]
     stated = [{plain(name): value for name, value in args.items()} for args in arms]
     limits = [next((args[name] for name in names if name in args), None) for args in stated]
     known = [int(limit) for limit in limits if str(limit).isdigit() and isinstance(limit, int | str)]
@@ -59,7 +57,7 @@ def _conversation(request: Request) -> str:
     return repr(next((each.get("content") for each in said if each.get("role") == "user"), said))
 
 
-def reasoned(request: Request, reasoning: Reasoning, turn: int = 0) -> Request:
+def with_reasoning(request: Request, reasoning: Reasoning, turn: int = 0) -> Request:
     """Return a chat request that asks for reasoning as configured, but for what it asks itself.
 
     Of several ways to ask, it gets the one whose ``turn`` it is. Where a grammar binds its answer, the document that is wanted comes behind

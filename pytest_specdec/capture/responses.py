@@ -88,7 +88,7 @@ def of_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None, d
     )
 
 
-def finished(chunks: Sequence[Mapping[str, JSON]]) -> bool:
+def is_finished(chunks: Sequence[Mapping[str, JSON]]) -> bool:
     """Whether the last chunk with choices gives each of them its finish_reason. Raises ValueError when fields are not of the protocol."""
     last = next((choices for chunk in reversed(chunks) if (choices := _choices_by_index(chunk))), {})
     return bool(last) and all(_string(choice, "finish_reason") for choice in last.values())

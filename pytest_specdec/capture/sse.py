@@ -128,7 +128,7 @@ class ReceivedResponse:
 
     def json(self) -> Mapping[str, JSON]:
         """Return the body as a JSON object. Raises ValueError when it is none."""
-        return parsed(self.body)
+        return parse_object(self.body)
 
     def events(self) -> tuple[Event, ...]:
         """Return the server-sent events, each stamped with the arrival of its last byte; comments are left out.
@@ -190,7 +190,7 @@ def objects(events: Iterable[Event]) -> Iterator[tuple[float, Mapping[str, JSON]
     """Yield each event's stamp and JSON object but for the closing ``[DONE]``. Raises ValueError when one is no object."""
     for event in events:
         if event.data != DONE:
-            yield event.at_s, parsed(event.data)
+            yield event.at_s, parse_object(event.data)
 
 
 def _data(block: bytes) -> str:
@@ -198,12 +198,12 @@ def _data(block: bytes) -> str:
     return b"\n".join(row[5:].strip() for row in rows if row.startswith(b"data:")).decode()
 
 
-def parsed(text: str | bytes) -> Mapping[str, JSON]:
+def parse_object(text: str | bytes) -> Mapping[str, JSON]:
     """Return the JSON object that a server sent. Raises ValueError when it is none, or has NaN in it, which JSON has not."""
     if page := web_page(text):
         msg = f"expected a JSON object, found {page}"
         raise ValueError(msg)
-    data = json_reply.loaded(text, parse_constant=_no_number)
+    data = json_reply.load(text, parse_constant=_no_number)
     if not isinstance(data, dict):
         msg = f"expected a JSON object, found {str(text)[:100]!r}"
         raise ValueError(msg)  # noqa: TRY004 - malformed content, not a wrong argument

@@ -172,7 +172,7 @@ class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as abo
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            yield from self._decoded() if self._encoding not in {"", "identity"} else self._counted()
+            yield from self._decode() if self._encoding not in {"", "identity"} else self._count_bytes()
         except HTTPX.TransportError as error:
             raise _overdue(self._bounds, error) from error
         if self._bounds.overdue:  # a shut socket is the end of a body that goes on until its end
@@ -182,16 +182,16 @@ class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as abo
         self._bounds.release()
         self._stream.close()
 
-    def _counted(self) -> Iterator[bytes]:
+    def _count_bytes(self) -> Iterator[bytes]:
         for part in self._stream:
             self._bounds.count(part)
             yield part
 
-    def _decoded(self) -> Iterator[bytes]:
+    def _decode(self) -> Iterator[bytes]:
         """Decode what was compressed unasked. Raises ValueError when it cannot be."""
         decoder = decompressor(self._encoding)
         for part in self._stream:
-            for decoded in inflated(decoder, part):
+            for decoded in inflate(decoder, part):
                 self._bounds.count(decoded)
                 yield decoded
             if decoder.eof:
@@ -209,7 +209,7 @@ def decompressor(encoding: str) -> Any:  # noqa: ANN401 - zlib does not name its
     return zlib.decompressobj(_EITHER_HEADER)
 
 
-def inflated(decoder: Any, part: bytes) -> Iterator[bytes]:  # noqa: ANN401 - zlib does not name its class
+def inflate(decoder: Any, part: bytes) -> Iterator[bytes]:  # noqa: ANN401 - zlib does not name its class
     """Decode ``part`` a little at a time: it may be a thousand times as long. Raises ValueError when it cannot be decoded."""
     try:
         while decoded := decoder.decompress(part, _PART_BYTES):

@@ -149,7 +149,7 @@ class WorkloadRunner:
                 while pending := [job for job in jobs if job.key not in self._sent and job.key not in self._unanswered]:
                     self.ensure_running()
                     failed = {}
-                    for job, sent in self._stamped(pending) if self._is_stamped else self._pool(pending):
+                    for job, sent in self._send_timed(pending) if self._is_stamped else self._pool(pending):
                         if self._fails(job, sent):
                             failed[job.key] = sent
                     if failed:
@@ -161,7 +161,7 @@ class WorkloadRunner:
     def end(self) -> None:
         """Read the counters again."""
         if not self._unavailable:
-            self._counters = self._counted(self._before)
+            self._counters = self._count_drafts(self._before)
             self._counted_beside = self._discrepancy()
             after = self._arm.preemptions() if self._workload.small_cache else None
             self._preemptions = None if after is None else after - self._preempted_before
@@ -173,7 +173,7 @@ class WorkloadRunner:
 
     def result(self) -> WorkloadResult:
         """Return the transcript, with an answer of status None for what could not be sent."""
-        missing = next(iter(self._denials), "") or self._excused(self._unavailable)
+        missing = next(iter(self._denials), "") or self._excuse(self._unavailable)
         return WorkloadResult(transcript=self._transcript(), missing=missing)
 
     @contextmanager
@@ -184,7 +184,7 @@ class WorkloadRunner:
         except _Unavailable as error:
             self._unavailable = self._unavailable or str(error)
 
-    def _excused(self, missing: str) -> str:
+    def _excuse(self, missing: str) -> str:
         """Leave a workload that was lost to a request which kills every time: that is a finding, not a gap."""
         return "" if any(server_failure.recurred for server_failure in self._server_failures) and self._reporter.left_s > 0 else missing
 
@@ -293,7 +293,7 @@ class WorkloadRunner:
         """Whether seconds are judged and can be taken by the process that does nothing else."""
         return self._workload.timed and sending.is_possible(self._arm.client.url)
 
-    def _stamped(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, TimedAnswer]]:
+    def _send_timed(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, TimedAnswer]]:
         """Yield the answers to ``jobs``, all of which are sent before the first is yielded."""
         deadlines = [self._deadline(job) for job in jobs]
         several = [
@@ -305,7 +305,7 @@ class WorkloadRunner:
         self._load = samples if self._load is None else self._load + samples
         for job, deadline, sent in zip(jobs, deadlines, told, strict=True):
             limited = sent.answer.status == HTTPStatus.TOO_MANY_REQUESTS
-            yield job, self._again(job) if limited else self._examined(job, self._noted(job, sent, deadline))
+            yield job, self._again(job) if limited else self._examine(job, self._note(job, sent, deadline))
 
     def _again(self, job: Job) -> TimedAnswer:
         """Send a request again that was refused with a 429, with pauses."""
@@ -314,9 +314,9 @@ class WorkloadRunner:
 
     def send(self, job: Job) -> TimedAnswer:
         """Send one request, again where its refusal is to be examined."""
-        return self._examined(job, self._send_once(job))
+        return self._examine(job, self._send_once(job))
 
-    def _examined(self, job: Job, sent: TimedAnswer) -> TimedAnswer:
+    def _examine(self, job: Job, sent: TimedAnswer) -> TimedAnswer:
         return refusals.examine(self._arm, job.request, sent, lambda: self._send_once(job))
 
     def _send_once(self, job: Job) -> TimedAnswer:
@@ -327,7 +327,7 @@ class WorkloadRunner:
             deadline_s=deadline.seconds,
             pass_index=job.pass_index,
         )
-        return self._noted(job, sent, deadline)
+        return self._note(job, sent, deadline)
 
     def _deadline(self, job: Job) -> Deadline:
         """Return what the request gets now, at most what is left of the capture."""
@@ -337,7 +337,7 @@ class WorkloadRunner:
             self._cut_off.add(job.key)
         return replace(deadline, seconds=min(deadline.seconds, left_s))
 
-    def _noted(self, job: Job, sent: TimedAnswer, deadline: Deadline) -> TimedAnswer:
+    def _note(self, job: Job, sent: TimedAnswer, deadline: Deadline) -> TimedAnswer:
         """Learn from an answer how long others may take, and note what a server that failed left behind."""
         if sent.ending is not None:
             self._arm.note_dead_processes()
@@ -389,7 +389,7 @@ class WorkloadRunner:
             msg += "\n".join(self._arm.log_tail())
         raise _Unavailable(msg)
 
-    def _counted(self, before: SpecCounters | None) -> SpecCounters | None:
+    def _count_drafts(self, before: SpecCounters | None) -> SpecCounters | None:
         """Return what the server counted for these answers; after a restart, or where it is inexact, what the answers report."""
         is_restarted = self._arm.restarts != self._restarts_before
         if is_restarted or not self._arm.recipe.dialect.counters_exact:

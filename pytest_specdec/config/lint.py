@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.config import validate
 from pytest_specdec.config.rules import plain
-from pytest_specdec.config.validate import Problem, dotted
+from pytest_specdec.config.validate import Problem, dotted_path
 from pytest_specdec.files import yaml
 
 if TYPE_CHECKING:
@@ -207,8 +207,8 @@ class _Pair:
     def differences(self) -> Iterator[Problem]:
         """Compare every setting of either arm besides the speculative ones."""
         for variant in self._variants.values():
-            yield from self._compared(variant.args, self._baseline.args, (*variant.where, "args"))
-            yield from self._compared(variant.env, self._baseline.env, (*variant.where, "env"))
+            yield from self._compare(variant.args, self._baseline.args, (*variant.where, "args"))
+            yield from self._compare(variant.env, self._baseline.env, (*variant.where, "env"))
 
     def silent(self) -> Iterator[Problem]:
         """Look for settings that the engine changes by itself and that the config does not pin."""
@@ -218,11 +218,11 @@ class _Pair:
                     found = f"no {change.name}: the engine {change.what}"
                     yield self._problem(variant.where, found, self._place(change))
 
-    def _compared(self, variant: Mapping[str, Setting], baseline: Mapping[str, Setting], where: KeyPath) -> Iterator[Problem]:
+    def _compare(self, variant: Mapping[str, Setting], baseline: Mapping[str, Setting], where: KeyPath) -> Iterator[Problem]:
         for name in dict.fromkeys((*variant, *baseline)):
             in_variant, in_baseline = variant.get(name), baseline.get(name)
             if not self._may_differ(name) and _value(in_variant) != _value(in_baseline):
-                found = f"{_describe(in_variant)} in {dotted(where[:-1])} and {_describe(in_baseline)} in the baseline"
+                found = f"{_describe(in_variant)} in {dotted_path(where[:-1])} and {_describe(in_baseline)} in the baseline"
                 yield self._problem(_overlay_path(in_variant, in_baseline) or (*where, name), found, "the same in both arms")
 
     def _may_differ(self, name: str) -> bool:
@@ -249,7 +249,7 @@ class _Pair:
         return Problem(
             source=self._document.source,
             line=self._document.line(path),
-            path=dotted(path),
+            path=dotted_path(path),
             found=found,
             expected=expected,
             suggestion=suggestion,

@@ -50,7 +50,7 @@ def error(problems: Sequence[Problem], what: str = "the config") -> ConfigError:
     return ConfigError(f"{what} has {count}\n{lines}", remedy=f"edit {ordered[0].source}")
 
 
-def dotted(path: KeyPath) -> str:
+def dotted_path(path: KeyPath) -> str:
     """Return ``path`` as it reads best: ``require[1]``, ``engine.args``; the root is ``the file``."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return text.lstrip(".") or "the file"
@@ -111,7 +111,7 @@ def problems(document: YamlDocument, schema: str = "schema.json") -> tuple[Probl
 def problem(document: YamlDocument, path: KeyPath, found: str, expected: str, suggestion: str = "") -> Problem:
     """Return a problem at ``path``, with the line that it stands on."""
     return Problem(
-        source=document.source, line=document.line(path), path=dotted(path), found=found, expected=expected, suggestion=suggestion
+        source=document.source, line=document.line(path), path=dotted_path(path), found=found, expected=expected, suggestion=suggestion
     )
 
 

@@ -12,7 +12,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_specdec.config import validate
-from pytest_specdec.config.validate import dotted, nearest
+from pytest_specdec.config.validate import dotted_path, nearest
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.files import secrets, yaml
 from pytest_specdec.model.baseline import Variables
@@ -51,7 +51,7 @@ def expand(value: JSON, environ: Mapping[str, str], path: KeyPath = ()) -> JSON:
     return value
 
 
-def filled(config: Config, environ: Mapping[str, str]) -> Config:
+def fill(config: Config, environ: Mapping[str, str]) -> Config:
     """Return ``config`` with every ``${VAR}`` replaced, once, but for keys, headers and variables' values: those are filled in at launch.
 
     Raises ConfigError naming the first variable that is not set, whatever takes it.
@@ -132,7 +132,7 @@ def _lookup(name: str, environ: Mapping[str, str], path: KeyPath) -> str:
     if name not in environ:
         what, near = f"the environment variable {name} is not set", nearest(name, environ)
         remedy = f"export {name}=…" + (f"; {near}" if near else "")
-        raise ConfigError(what, where=dotted(path), found=f"${{{name}}}", expected="a variable that is set", remedy=remedy)
+        raise ConfigError(what, where=dotted_path(path), found=f"${{{name}}}", expected="a variable that is set", remedy=remedy)
     return environ[name]
 
 
@@ -159,7 +159,7 @@ def written_out(document: YamlDocument) -> Iterator[Problem]:
             yield validate.problem(document, path, "a header that is written out", expected, hint)
 
 
-def unused(document: YamlDocument) -> Iterator[Problem]:
+def find_unused(document: YamlDocument) -> Iterator[Problem]:
     """Give a problem for every name under ``public`` that is no variable of the config: its value would stay masked, or be shown."""
     named = names(document.data)
     for index, name in enumerate(_public(document.data)):
@@ -168,7 +168,7 @@ def unused(document: YamlDocument) -> Iterator[Problem]:
             yield validate.problem(document, ("public", index), f"{name}, which nothing in the config takes", "a variable of it", near)
 
 
-def misplaced(document: YamlDocument) -> Iterator[Problem]:
+def find_misplaced(document: YamlDocument) -> Iterator[Problem]:
     """Give a problem for what looks like a variable and would reach a server as written: in a name, or with more than a name in it."""
     for path, text in _texts(document.data, ()):
         if match := _SHELL.search(text):
@@ -260,7 +260,7 @@ def digests(config: str, environ: Mapping[str, str]) -> Variables:
     return Variables(salt=salt, digests=_digests(config, environ, salt))
 
 
-def changed(then: Variables, config: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+def find_changed(then: Variables, config: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the variables whose value is another than ``then``, or that are set or unset since."""
     now = _digests(config, environ, then.salt)
     return tuple(name for name in dict.fromkeys([*then.digests, *now]) if then.digests.get(name) != now.get(name))

@@ -20,7 +20,7 @@ _JUDGEMENT = ("family", "workload", "variant")
 """Keys that name one judgement together."""
 
 
-def stated(document: YamlDocument, name: str) -> Iterator[Waiver]:
+def stated_waivers(document: YamlDocument, name: str) -> Iterator[Waiver]:
     """Yield the waivers of a config called ``name``, in the order of the file."""
     data: Any = document.data
     for index, entry in enumerate(data.get("waivers", ())):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config import variables
 from pytest_specdec.config.rules import plain
 from pytest_specdec.config.variables import expand, names
-from pytest_specdec.engines.arguments import merged
+from pytest_specdec.engines.arguments import merge
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.pair import BASELINE, SCORER, DraftKind
@@ -78,7 +78,7 @@ def _arm(config: Config, environ: Mapping[str, str], name: str, path: KeyPath, o
         name=name,
         model=model,
         paths=paths,
-        args=_fill(merged(config.engine.args, overlay.args), environ),
+        args=_fill(merge(config.engine.args, overlay.args), environ),
         env={key: str(value) for key, value in _fill({**config.engine.env, **overlay.env}, environ).items()},
         speculative=path[0] == "variants",
         attached=_attached_setup(config, environ, overlay, is_draft=path[0] == "draft", model=model),

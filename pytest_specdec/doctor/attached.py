@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.server.attached import check_model, is_untrusted, recognised, refused
-from pytest_specdec.capture.server.readiness import listed, look
+from pytest_specdec.capture.server.attached import check_model, is_untrusted, recognise, refusal_error
+from pytest_specdec.capture.server.readiness import listed_models, look
 from pytest_specdec.doctor.check import Level, fail, failed, ok, warn
 from pytest_specdec.engines.protocol import AnyEngine
 from pytest_specdec.errors import BootError
@@ -37,7 +37,7 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm]) -> Iterator[Chec
 
 def _name_engine(check: Check, config: Config, engine: Engine, setup: ServerSetup) -> Check:
     """Return the check with the engine behind the address, where the config leaves that open and an engine recognises its server."""
-    known = recognised(engine, config, setup) if isinstance(engine, AnyEngine) else None
+    known = recognise(engine, config, setup) if isinstance(engine, AnyEngine) else None
     return check if known is None else replace(check, line=f"{check.line}: a server of {known.kind}")
 
 
@@ -45,13 +45,13 @@ def _check(name: str, setup: ServerSetup) -> Check:
     """Return whether an arm's server is there and takes the key. Raises BootError where it does not serve the model."""
     reply = look(setup, "/v1/models", seconds=_LIMIT_S)
     if is_untrusted(reply):
-        return failed(_NAME, refused(setup, reply))
+        return failed(_NAME, refusal_error(setup, reply))
     if reply.status is None:
         return fail(
             _NAME, f"{name}: nothing answers at {setup.url}", f"found:    {reply.text}", remedy="start the server, or correct `url`"
         )
     if reply.status != _OK:
-        error = failed(_NAME, refused(setup, reply))
+        error = failed(_NAME, refusal_error(setup, reply))
         return error if reply.status != _NOT_FOUND else warn(_NAME, f"{name}: {setup.url} lists no models", remedy="a run asks for a token")
-    check_model(setup, list(listed(reply.text)))
+    check_model(setup, list(listed_models(reply.text)))
     return ok(_NAME, f"{name}: {setup.url} serves {setup.asked_model}")

@@ -81,7 +81,7 @@ def _contract(path: Path, variant: str, document: Path | None) -> int:
     from pytest_specdec.doctor.contract.clause import Outcome  # noqa: PLC0415 - as above
 
     try:
-        config = variables.filled(load.load(path), os.environ)
+        config = variables.fill(load.load(path), os.environ)
         names = [each.name for each in config.variants]
         if variant and variant not in names:
             what = f"{path} has no variant {variant}"
@@ -115,7 +115,7 @@ def _checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterat
     set_checks = config_checks.variables(config, os.environ)
     yield from set_checks
     if not any(check.level is Level.FAIL for check in set_checks):
-        config = variables.filled(config, os.environ)
+        config = variables.fill(config, os.environ)
         yield from config_checks.prompts(config)
     yield from config_checks.waivers(config, datetime.now(tz=UTC).date())
     try:

@@ -129,7 +129,7 @@ def collection(result: ProgramResult, folder: Path) -> Check:
 def _boots(config: Config, depth: Depth, here: Path) -> Check:
     """Return the servers that are booted at ``depth``, whatever the workloads are."""
     try:
-        made = planner.make(config, (_PLACEHOLDER,), depth, rates=rates.expected(config, here / RUNS))
+        made = planner.make(config, (_PLACEHOLDER,), depth, rates=rates.expected_rates(config, here / RUNS))
     except SpecdecError as error:
         return failed("plan", error)
     arms, started = ", ".join(map(_arm, made.boots)), sum(not boot.attached for boot in made.boots)

@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from pytest_specdec.config.rules import plain
-from pytest_specdec.config.validate import dotted, nearest
+from pytest_specdec.config.validate import dotted_path, nearest
 from pytest_specdec.doctor import probe
 from pytest_specdec.doctor.check import fail, failed, ok, warn
 from pytest_specdec.errors import SpecdecError
@@ -113,10 +113,10 @@ def help_of(program: EngineProgram, argvs: Sequence[Sequence[str]], arm: Arm) ->
     bare = None
     for spelling in _HELP:
         full = probe.run((*program.help, *_arguments(argvs), spelling), arm.env)
-        if full.exit_code == 0 and (flags := known(full.out)):
+        if full.exit_code == 0 and (flags := listed_flags(full.out)):
             return Help(flags=flags, abbreviates=program.abbreviates)
         bare = probe.run((*program.help, spelling), arm.env)
-        if bare.exit_code == 0 and (flags := known(bare.out)):
+        if bare.exit_code == 0 and (flags := listed_flags(bare.out)):
             return Help(flags=flags, complaint=full.last_words, abbreviates=program.abbreviates)
     return Help(complaint=bare.last_words if bare else "")
 
@@ -127,7 +127,7 @@ def _arguments(argvs: Sequence[Sequence[str]]) -> tuple[str, ...]:
     return (*positional[0][1:][-1:], *(word for before, argv in zip(positional, argvs, strict=True) for word in argv[len(before) :]))
 
 
-def known(help_text: str) -> frozenset[str]:
+def listed_flags(help_text: str) -> frozenset[str]:
     """Return the flags that a help text lists, long and short, but not those that its prose mentions."""
     entries = (match[1] for line in help_text.splitlines() if (match := _ENTRY.match(line)))
     # The words of the help begin after two spaces; after a comma they are padding before another name of the flag.
@@ -165,4 +165,4 @@ def _where(arm: Arm, flag: str, document: YamlDocument) -> str:
     name = plain(flag)
     dots = (path for spelling, path in arm.paths.items() if spelling.partition(".")[0] == name)
     path = arm.paths.get(name) or arm.paths.get(name.removeprefix("no-")) or next(dots, None)
-    return f"{document.source}:{document.line(path)}  {dotted(path)}" if path else f"{arm.name}, added by the engine's adapter"
+    return f"{document.source}:{document.line(path)}  {dotted_path(path)}" if path else f"{arm.name}, added by the engine's adapter"

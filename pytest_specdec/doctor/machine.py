@@ -7,7 +7,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_specdec.capture.server.ports import pinned
+from pytest_specdec.capture.server.ports import require_port
 from pytest_specdec.doctor.check import fail, failed, ok, warn
 from pytest_specdec.errors import EngineError
 
@@ -46,7 +46,7 @@ def ports(arms: Sequence[Arm]) -> tuple[Check, ...]:
 
 def _port(number: int) -> Check:
     try:
-        pinned(number)
+        require_port(number)
     except EngineError as error:
         return failed("port", error)
     return ok("port", f"{number} is free")

@@ -83,5 +83,5 @@ def _may_shrink(config: Config, arm: Arm) -> bool:
     """Whether an argument, or a checkpoint in float32 that is served in half precision, makes weights smaller than they are stored."""
     if any(part in plain(name) for name in arm.args for part in _SHRINKING):
         return True
-    described = checkpoint.described(checkpoint.folder(config, arm.model))
+    described = checkpoint.read_config(checkpoint.folder(config, arm.model))
     return "float32" in {str(described.get("torch_dtype")), str(described.get("dtype"))} and "float32" not in str(arm.args.get("dtype"))

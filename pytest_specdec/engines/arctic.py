@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import vllm
-from pytest_specdec.engines.arguments import filled
+from pytest_specdec.engines.arguments import fill
 from pytest_specdec.engines.vllm import Vllm, VllmDialect
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.pair import DraftKind
@@ -86,7 +86,7 @@ class Arctic(Vllm):
         """Look for what vLLM needs, for the plugin switched off, and for vLLM's own keys of suffix decoding, which the plugin refuses."""
         _switched_on(config)
         for variant in config.variants:
-            _plugins_keys(variant.name, vllm.speculative_setting(filled(config, variant, os.environ)))
+            _plugins_keys(variant.name, vllm.speculative_setting(fill(config, variant, os.environ)))
         super().check(config)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
 
 
-def merged(*layers: Mapping[str, JSON]) -> dict[str, JSON]:
+def merge(*layers: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return the layers laid over each other, later ones on top; null takes an argument out."""
     result: dict[str, JSON] = {}
     for layer in layers:
@@ -27,9 +27,9 @@ def merged(*layers: Mapping[str, JSON]) -> dict[str, JSON]:
     return {name: value for name, value in result.items() if value is not None}
 
 
-def filled(config: Config, overlay: Overlay | VariantSettings, environ: Mapping[str, str]) -> dict[str, JSON]:
+def fill(config: Config, overlay: Overlay | VariantSettings, environ: Mapping[str, str]) -> dict[str, JSON]:
     """Return the arguments of a server with ``overlay``, ``${VAR}`` replaced where it is set and left as written elsewhere."""
-    return {name: _fill(value, environ) for name, value in merged(config.engine.args, overlay.args).items()}
+    return {name: _fill(value, environ) for name, value in merge(config.engine.args, overlay.args).items()}
 
 
 def _fill(value: JSON, environ: Mapping[str, str]) -> JSON:
@@ -62,7 +62,7 @@ def _flag(name: str, value: JSON) -> list[str]:
 def arm_args(config: Config) -> Iterator[dict[str, JSON]]:
     """Yield the arguments of every arm by their plain names, the baseline's first."""
     for layer in (config.baseline.args, *(variant.args for variant in config.variants)):
-        yield {plain(name): value for name, value in merged(config.engine.args, layer).items()}
+        yield {plain(name): value for name, value in merge(config.engine.args, layer).items()}
 
 
 def whole_number(value: JSON) -> int:

@@ -86,7 +86,7 @@ class Attach:
 
     def candidates(self) -> Sequence[Engine]:
         """Return every other engine."""
-        return [engine for engine in registry.installed() if not isinstance(engine, AnyEngine)]
+        return [engine for engine in registry.installed_engines() if not isinstance(engine, AnyEngine)]
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - nothing is known of the server
         """Return that of a server which no engine recognises."""

@@ -77,13 +77,13 @@ def same_vocabulary(draft: Path, target: Path, where: str, *, bridge: str = "") 
 
 def vocabulary(checkpoint: Path) -> int:
     """Return ``vocab_size`` of a checkpoint folder, that of its text model where it has several; 0 where unknown."""
-    settings = described(checkpoint)
+    settings = read_config(checkpoint)
     text = settings.get("text_config")
     size = settings.get("vocab_size") or (text.get("vocab_size") if isinstance(text, Mapping) else 0)
     return size if isinstance(size, int) else 0
 
 
-def described(checkpoint: Path) -> Mapping[str, JSON]:
+def read_config(checkpoint: Path) -> Mapping[str, JSON]:
     """Return the config.json of a checkpoint folder; nothing where it has none that can be read."""
     try:
         settings = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
@@ -94,7 +94,7 @@ def described(checkpoint: Path) -> Mapping[str, JSON]:
 
 def is_quantised(checkpoint: Path) -> bool:
     """Whether a checkpoint's own files say that its weights or cache are quantised; False where there are none."""
-    settings = described(checkpoint)
+    settings = read_config(checkpoint)
     text = settings.get("text_config")
     keys = {*settings, *(text if isinstance(text, Mapping) else ())}
     return not keys.isdisjoint(_QUANTISED) or (checkpoint / "hf_quant_config.json").exists() or checkpoint.suffix == ".gguf"

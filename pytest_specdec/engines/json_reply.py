@@ -23,7 +23,7 @@ _MAX_VALUES, _VALUES_PER_BYTE = 2**20, 1 / 8
 """Of JSON, in all and on top per byte: an empty list is 3 bytes on the wire and 60 in memory, an entry of a distribution 60 on the wire."""
 
 
-def loaded(text: str | bytes, *, parse_constant: Callable[[str], JSON] | None = None) -> JSON:
+def load(text: str | bytes, *, parse_constant: Callable[[str], JSON] | None = None) -> JSON:
     """Return the JSON of a server's reply. Raises ValueError when it is none, BeyondLimitsError when it is no reply."""
     if _values(text) > _MAX_VALUES + len(text) * _VALUES_PER_BYTE:
         msg = "JSON of too many values"
@@ -38,7 +38,7 @@ def loaded(text: str | bytes, *, parse_constant: Callable[[str], JSON] | None = 
 def value(text: str | bytes | None) -> JSON:
     """Return the JSON of a server's reply; None in place of anything else."""
     try:
-        return loaded(text or "null")
+        return load(text or "null")
     except ValueError:
         return None
 

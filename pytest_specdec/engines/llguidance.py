@@ -42,7 +42,7 @@ class ServesLlguidance(Protocol):
         """Return how every arm's server uses llguidance; None where another backend is chosen, or it is not known which."""
 
 
-def installed(program_path: str) -> str:
+def installed_release(program_path: str) -> str:
     """Return the release of llguidance in the environment of a program; empty where unknown. The python of a venv is a link out of it."""
     site = Path(program_path).absolute().parent.parent / "lib"
     folders = sorted(site.glob(f"python*/site-packages/{_PACKAGE}-*.dist-info"))

@@ -163,7 +163,7 @@ class MlxLm:
     def single_precision(self, config: Config) -> bool:
         """Whether the checkpoint says float32, which mlx-lm computes in."""
         model = Path(config.resolve(config.engine.model))
-        document = checkpoint.described(model)
+        document = checkpoint.read_config(model)
         return not checkpoint.is_quantised(model) and (document.get("dtype") or document.get("torch_dtype")) == "float32"
 
     def _program(self, config: Config) -> str:

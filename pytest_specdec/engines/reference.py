@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config import shipped
 from pytest_specdec.config.rules import DraftingRule
 from pytest_specdec.engines import checkpoint, locate, vllm
-from pytest_specdec.engines.arguments import filled, flags, merged
-from pytest_specdec.engines.llguidance import GrammarBackend, installed
+from pytest_specdec.engines.arguments import fill, flags, merge
+from pytest_specdec.engines.llguidance import GrammarBackend, installed_release
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, VllmDialect
@@ -91,7 +91,7 @@ class Reference:
             raise EngineError(what, found=f"no {', '.join(missing)}", remedy="pip install 'pytest-specdec[reference]'")
         _checkpoint(config, config.engine.model, "engine.model")
         for variant in config.variants:
-            draft = self.draft(filled(config, variant, os.environ))
+            draft = self.draft(fill(config, variant, os.environ))
             if draft and draft.model:
                 where = f"variants.{variant.name}.args.speculative-config.model"
                 target = _checkpoint(config, config.engine.model, "engine.model")
@@ -137,24 +137,24 @@ class Reference:
     def grammar_backend(self, config: Config) -> GrammarBackend:
         """Return llguidance, its only backend, with the white space of its documents."""
         model = _checkpoint(config, config.engine.model, "engine.model")
-        end = checkpoint.described(model).get("eos_token_id")
+        end = checkpoint.read_config(model).get("eos_token_id")
         return GrammarBackend(
             checkpoint=model,
             eos_ids=tuple(each for each in (end if isinstance(end, list) else [end]) if isinstance(each, int)),
             json_options=_LAYOUT,
-            release=installed(_python(config)),
+            release=installed_release(_python(config)),
         )
 
     def route(self, config: Config) -> ScoringRoute:
         """Return continuations where the baseline is started with ``--no-prompt-logprobs`` and still takes token ids."""
-        args = merged(config.engine.args, config.baseline.args)
+        args = merge(config.engine.args, config.baseline.args)
         settings = ("prompt-logprobs", "token-prompts")
         scores, takes_ids = (args.get(name) is not False and args.get(f"no-{name}") is not True for name in settings)
         return ScoringRoute.CONTINUATIONS if takes_ids and not scores else ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:
         """Return whether it computes as float32 does: it is given no other ``numerics``."""
-        return not merged(config.engine.args, config.baseline.args).get("numerics")
+        return not merge(config.engine.args, config.baseline.args).get("numerics")
 
 
 def _python(config: Config) -> str:

@@ -32,7 +32,7 @@ def kinds() -> list[str]:
     return sorted({*entry_points(group=GROUP).names, *LOADED})
 
 
-def installed() -> tuple[Engine, ...]:
+def installed_engines() -> tuple[Engine, ...]:
     """Return every engine that can be loaded, by kind; one that cannot is told of by the config that names it."""
     engines = []
     for kind in kinds():

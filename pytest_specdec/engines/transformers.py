@@ -285,7 +285,7 @@ class Transformers:
         """Whether ``dtype`` is float32, or the checkpoint's own and that is."""
         args = {plain(name): value for name, value in config.engine.args.items()}
         model = checkpoint.folder(config, config.engine.model)
-        document = checkpoint.described(model)
+        document = checkpoint.read_config(model)
         dtype = args.get("dtype", "auto")
         stored = document.get("dtype") or document.get("torch_dtype")
         quantised = "quantization" in args or checkpoint.is_quantised(model)

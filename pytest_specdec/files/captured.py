@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import grammar_masks, run_documents, server_failures, transcripts
 from pytest_specdec.model.captured import BootBlock, Calibrations, Captured, ReportedDraws
-from pytest_specdec.model.captured_run import CapturedRun, joined
+from pytest_specdec.model.captured_run import CapturedRun, join
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.transcript import SpecCounters
@@ -158,7 +158,7 @@ def read_run(directory: RunDirectory, plan: Plan, judgement: Judgement) -> Captu
                 raise
     own = next(part for part in parts if part.workload.name == judgement.workload)
     answered = {part.workload.name for part in parts}
-    return CapturedRun(whole=joined(own, parts), parts=tuple(parts), missing=tuple(name for name in names if name not in answered))
+    return CapturedRun(whole=join(own, parts), parts=tuple(parts), missing=tuple(name for name in names if name not in answered))
 
 
 def _part(directory: RunDirectory, plan: Plan, judgement: Judgement) -> Captured:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.transcript import SpecCounters, Transcript
 
-__all__ = ["CapturedRun", "joined"]
+__all__ = ["CapturedRun", "join"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class CapturedRun:
         return replace(self, whole=self.whole.as_control(), parts=parts)
 
 
-def joined(whole: Captured, parts: Sequence[Captured]) -> Captured:
+def join(whole: Captured, parts: Sequence[Captured]) -> Captured:
     """Return ``whole`` with the requests and answers of all ``parts``; the control is left out where a part has none."""
     controls = [part.control for part in parts if part.control is not None]
     requests = tuple(replace(request, id=_id(part, request.id)) for part in parts for request in part.workload.requests)

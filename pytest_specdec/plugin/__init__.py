@@ -101,7 +101,7 @@ def specdec_captured(request: pytest.FixtureRequest, specdec_pair: Pair) -> Capt
     """Return what this pair answered to the workload of the test's mark; an error when it was not captured or its control fails."""
     from pytest_specdec.plugin import verdicts  # noqa: PLC0415 - only tests of ours pay for it
 
-    return verdicts.captured(request.node, specdec_pair)
+    return verdicts.read_captured(request.node, specdec_pair)
 
 
 @pytest.fixture

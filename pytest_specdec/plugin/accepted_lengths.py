@@ -79,7 +79,7 @@ def _on_acceptance(verdict: Verdict) -> bool:
     return verdict.family is Family.SPEED and {ACCEPTANCE_LENGTH, PROMPTS} <= verdict.figures.keys() and SPEEDUP not in verdict.figures
 
 
-def pooled(results: Results, known: Iterable[Gate], environment: Environment) -> tuple[PooledLengths, ...]:
+def pool_lengths(results: Results, known: Iterable[Gate], environment: Environment) -> tuple[PooledLengths, ...]:
     """Return the lengths of the run, pooled with those ``known`` of the same requests, traffic, model, draft and dtype.
 
     Not taken are cells with too few prompts and, unless a regression is accepted, those that failed or may be lower or higher than stored:

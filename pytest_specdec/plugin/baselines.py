@@ -126,7 +126,7 @@ def keep(folder: Path, config: str, environment: Environment, kept: Path) -> Non
         copy.unlink(missing_ok=True)
 
 
-def measured(verdicts: Iterable[Verdict], known: tuple[Gate, ...], accepted: str = "") -> tuple[Gate, ...]:
+def measured_gates(verdicts: Iterable[Verdict], known: tuple[Gate, ...], accepted: str = "") -> tuple[Gate, ...]:
     """Return a gate per speed verdict that may be taken: its log-ratio joins those known, and the floor follows the last ten, up or down.
 
     A failed verdict is taken only where a regression is ``accepted``, for the reason given, and begins anew. What :func:`_unfit` names is
@@ -229,8 +229,8 @@ def update(folder: Path, config: str, environment: Environment, results: Results
     """Write this run's speed and accepted lengths into the baseline file; None when nothing may be taken."""
     target, results = path(folder, config, environment), results.clean
     known = _current(stored.read(target), environment)
-    speed = _with_keys(measured(results.verdicts, known, results.accepted), environment)
-    pooled = accepted_lengths.pooled(results, known, environment)
+    speed = _with_keys(measured_gates(results.verdicts, known, results.accepted), environment)
+    pooled = accepted_lengths.pool_lengths(results, known, environment)
     if not speed and not pooled:
         return None
     stored.write(target, environment, (*speed, *(one.gate for one in pooled)))
@@ -282,7 +282,7 @@ def not_clean(results: Results) -> tuple[str, ...]:
     return tuple(f"no baseline of {pair}: {results.unclean[pair]}" for pair in timed if pair in results.unclean)
 
 
-def refused(verdicts: Iterable[Verdict], accepted: str = "") -> tuple[str, ...]:
+def refusal_lines(verdicts: Iterable[Verdict], accepted: str = "") -> tuple[str, ...]:
     """Return a line per verdict on speed or acceptance that is not taken: a failed one only where no regression is ``accepted``."""
     mine = [v for v in verdicts if v.family is Family.SPEED]
     failed = [v for v in mine if v.outcome is Outcome.FAIL and not accepted and {SPEEDUP, ACCEPTANCE_LENGTH} & set(v.figures)]
@@ -296,8 +296,8 @@ def refused(verdicts: Iterable[Verdict], accepted: str = "") -> tuple[str, ...]:
 def candidate(folder: Path, environment: Environment, results: Results) -> Path | None:
     """Write what the baseline file would be as ``baseline-candidate.yaml`` into ``folder``; None when nothing may be taken."""
     results = results.clean
-    new = _with_keys(measured(results.verdicts, ()), environment)
-    pooled = accepted_lengths.pooled(results, (), environment)
+    new = _with_keys(measured_gates(results.verdicts, ()), environment)
+    pooled = accepted_lengths.pool_lengths(results, (), environment)
     if not new and not pooled:
         return None
     written = folder / f"{environment.machine}.yaml"

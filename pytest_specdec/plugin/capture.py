@@ -20,7 +20,7 @@ from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory, writable
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.plugin import commands, marker
-from pytest_specdec.plugin.progress import Ticker, ended
+from pytest_specdec.plugin.progress import Ticker, last_word
 from pytest_specdec.report import plan
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s:
     """Print the plan and then the progress of the capture in ``root`` until it or ``session`` is over."""
     directory, ticker = RunDirectory.open(root), Ticker(config)
     _break_line(ticker, over)
-    for line in plan.lines(run_documents.read_plan(directory), origin=commands.typed(root, config), replayed=False):
+    for line in plan.lines(run_documents.read_plan(directory), origin=commands.as_typed(root, config), replayed=False):
         ticker.say(line)
     late = over.is_set()
     while _status(directory, session) is None and not over.wait(every_s):
@@ -188,7 +188,7 @@ def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s:
     if status is not None:
         if not late:
             _break_line(ticker, over)
-        ticker.say(ended(status))
+        ticker.say(last_word(status))
 
 
 def _break_line(ticker: Ticker, over: threading.Event) -> None:
@@ -226,7 +226,7 @@ class CaptureLoop:
 
     def pytest_report_collectionfinish(self) -> list[str]:
         """Print the plan before anything boots."""
-        origin = commands.typed(self._run.root, self._config)
+        origin = commands.as_typed(self._run.root, self._config)
         lines = plan.lines(self._run.plan, origin=origin, replayed=self._run.settings.replay is not None)
         return [*lines, *(f"  warning: {warning}" for warning in self._run.warnings)]
 
@@ -265,4 +265,4 @@ class CaptureLoop:
                 raise pytest.UsageError(str(error)) from None
             return
         if status is not None:
-            ticker.say(ended(status))
+            ticker.say(last_word(status))

@@ -117,7 +117,7 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: S
         only,
         _select_workloads(left_out),
         outside=run.outside,
-        rates=begun.rates if begun else rates.expected(run.config, run.root.parent),
+        rates=begun.rates if begun else rates.expected_rates(run.config, run.root.parent),
         enlarged={name: len(begun.workload(name).requests) for name in begun.enlarged} if begun else None,
         deadline_s=run.settings.deadline_s,
         speed_boots=run.speed_boots,

@@ -18,23 +18,23 @@ RUN_OPTIONS = ("--specdec-run-dir", "--specdec-replay", "--specdec-resume", "--s
 """Options that name a run: a session has at most one of them."""
 
 
-def typed(path: Path, config: pytest.Config) -> str:
+def as_typed(path: Path, config: pytest.Config) -> str:
     """Return ``path`` as a person in the invocation directory would type it."""
     relative = os.path.relpath(path, config.invocation_params.dir)
     return str(path) if relative.startswith(os.path.join("..", "..")) else relative  # noqa: PTH118 - a text is compared
 
 
-def moved(path: Path, home: Path, config: pytest.Config) -> str:
+def move_command(path: Path, home: Path, config: pytest.Config) -> str:
     """Return the one command that moves ``path`` to ``home``, with the folder that it needs."""
-    source, target, folder = (shlex.quote(typed(each, config)) for each in (path, home, home.parent))
+    source, target, folder = (shlex.quote(as_typed(each, config)) for each in (path, home, home.parent))
     return f"{'' if home.parent.is_dir() else f'mkdir -p {folder} && '}mv {source} {target}"
 
 
 def next_steps(config: pytest.Config, run: Path) -> Commands:
     """Return the commands that take the run in the directory ``run`` from here."""
-    tests = [*_pyargs(config), *(typed(config.invocation_params.dir / arg, config) for arg in config.args)]
+    tests = [*_pyargs(config), *(as_typed(config.invocation_params.dir / arg, config) for arg in config.args)]
     return Commands(
-        replay=f"pytest {shlex.join(tests)} --specdec-replay {shlex.quote(typed(run, config))}",
+        replay=f"pytest {shlex.join(tests)} --specdec-replay {shlex.quote(as_typed(run, config))}",
         resume=_again(config, "--specdec-resume", run),
         continued=_again(config, "--specdec-continue", run),
     )
@@ -43,9 +43,9 @@ def next_steps(config: pytest.Config, run: Path) -> Commands:
 def replay_of(item: pytest.Item, run: Path) -> str:
     """Return the command that judges the answers of ``item`` again, without a server."""
     module = str(getattr(getattr(item, "module", None), "__name__", ""))
-    file = ["--pyargs", module] if module.startswith(shipped.MODULE) else [*_pyargs(item.config), typed(item.path, item.config)]
+    file = ["--pyargs", module] if module.startswith(shipped.MODULE) else [*_pyargs(item.config), as_typed(item.path, item.config)]
     _, colons, test = item.nodeid.partition("::")
-    return f"pytest {shlex.join([*file[:-1], file[-1] + colons + test])} --specdec-replay {shlex.quote(typed(run, item.config))}"
+    return f"pytest {shlex.join([*file[:-1], file[-1] + colons + test])} --specdec-replay {shlex.quote(as_typed(run, item.config))}"
 
 
 def _pyargs(config: pytest.Config) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ def _pyargs(config: pytest.Config) -> tuple[str, ...]:
 
 def _again(config: pytest.Config, option: str, run: Path) -> str:
     """Return the command line of this session with ``option`` in place of the option that named its run."""
-    arguments = [*_without_run_options([str(argument) for argument in config.invocation_params.args]), option, typed(run, config)]
+    arguments = [*_without_run_options([str(argument) for argument in config.invocation_params.args]), option, as_typed(run, config)]
     return f"pytest {shlex.join(arguments)}"
 
 

@@ -104,7 +104,7 @@ class LiveServers:
         if run.settings.replay is None:
             from pytest_specdec.capture import rates  # noqa: PLC0415 - a replay never needs it
 
-            expected = rates.expected(run.config, run.root.parent)
+            expected = rates.expected_rates(run.config, run.root.parent)
             self._plan = planner.make(run.config, (_PLACEHOLDER,), Depth.STANDARD, rates=expected)
             run.live_pairs = self._plan.pairs
 
@@ -123,7 +123,7 @@ class LiveServers:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Boot what the test needs before its own clock and timeout run; hold the machine alone while it is benchmarked."""
         with ExitStack() as held:
-            for arm in self._needed(item):
+            for arm in self._needed_arms(item):
                 self._boot(arm)
             if self._arms and "benchmark" in getattr(item, "fixturenames", ()) and marker.live_fixtures(item):
                 self._hold_alone(held, item)
@@ -159,7 +159,7 @@ class LiveServers:
                 ended.callback(arm.stop, arm.recipe.stop_s)
         self._arms.clear()
 
-    def _needed(self, item: pytest.Item) -> tuple[str, ...]:
+    def _needed_arms(self, item: pytest.Item) -> tuple[str, ...]:
         """Return the arms to boot for ``item``, none where it will not run."""
         is_idle = self._plan is None or self._config.option.setupplan or item.get_closest_marker("skip")
         return () if is_idle else tuple(arm for arm in _arms_of(item) if arm not in self._arms and arm not in self._errors)

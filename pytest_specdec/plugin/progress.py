@@ -66,7 +66,7 @@ class Ticker:
         self._reporter.write_line(line)
 
 
-def ended(status: Status) -> str:
+def last_word(status: Status) -> str:
     """Return the last word on a capture."""
     restarts = f", {status.restarts} restarts" if status.restarts else ""
     names = dict.fromkeys(f"{m.arm}/{m.workload}" if m.workload else m.arm for m in status.missing)

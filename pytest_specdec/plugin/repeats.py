@@ -45,7 +45,7 @@ def ask_again(run: RunState, status: Status, capture: Callable[[], Status]) -> S
         names = {judgement.workload for judgement in judgements}
         workloads = {name: run.plan.workload(name) for name in sorted(names)}
         pairs = [judgement.pair for judgement in judgements]
-        run.plan = extension.extended(run.plan, workloads, pairs, extension.rounds(run.plan) + 1, again=names)
+        run.plan = extension.extend(run.plan, workloads, pairs, extension.rounds(run.plan) + 1, again=names)
         run_documents.write_plan(run.directory, run.plan)
         status = capture()
     return status

@@ -86,7 +86,7 @@ class RunState:
         """Return ``workload`` with what the config adds to its requests."""
         from pytest_specdec.capture import requests  # noqa: PLC0415 - a replay never needs it
 
-        return requests.configured(workload, self.config, self.prompts)
+        return requests.apply_config(workload, self.config, self.prompts)
 
     @property
     def depth(self) -> Depth:
@@ -179,7 +179,7 @@ def _state(config: pytest.Config) -> RunState:
         return RunState(settings, _replayed_config(config, plan), root=settings.replay, plan=plan, warnings=_depth_warnings(settings, plan))
     loaded = load.load(_config_path(config))
     baselines.check(settings.baselines, loaded.name)
-    filled = variables.filled(loaded, os.environ)
+    filled = variables.fill(loaded, os.environ)
     made = RunState(settings, filled, root=root(config), plan=None, warnings=_lint(filled))
     made.prompts = prompt_file.read(made.config)
     made.session = getattr(config, "workerinput", {}).get(SESSION, made.session)

@@ -54,7 +54,7 @@ def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) ->
         raise pytest.UsageError(msg)
     round_ = getattr(config, "workerinput", {}).get(run_state.ROUND) or next_round(root)
     pairs = [pair for pair, workload in (*judgements, *again) if workload in deepest]
-    return extension.extended(stored, deepest, pairs, round_, again={workload for _, workload in again})
+    return extension.extend(stored, deepest, pairs, round_, again={workload for _, workload in again})
 
 
 def next_round(root: Path) -> int:
@@ -91,7 +91,7 @@ def _check(option: str, directory: RunDirectory, config: Config, then: Plan, now
     then_here, now_here = run_documents.read_environment(directory), environment.environment(config, "")
     machine = ("machine", then_here.machine, now_here.machine)
     client = ("pytest-specdec", then_here.packages.get("pytest-specdec"), now_here.packages.get("pytest-specdec"))
-    expanded = variables.changed(run_documents.read_variables(directory), config.text, os.environ)
+    expanded = variables.find_changed(run_documents.read_variables(directory), config.text, os.environ)
     differences = [
         *(f"environment variable {name}: another value than at the start of the run" for name in expanded),
         *_differences("config", _data(directory.config.read_text(encoding="utf-8")), _data(config.text)),

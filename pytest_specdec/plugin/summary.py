@@ -76,7 +76,7 @@ class SummaryPlugin:
 
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
         """Gather the run; one in which nothing could be judged, be it of one variant, or whose capture ended in an error, is no success."""
-        self._run = self._gathered()
+        self._run = self._gather()
         if self._config.pluginmanager.getplugin("terminalreporter") is None:
             self._write(self._run)
         report_files.add_benchmarks(self._config, self._run)
@@ -84,7 +84,7 @@ class SummaryPlugin:
         if exitstatus == pytest.ExitCode.OK and (self._run.red or (self._run.status and self._run.status.error)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _gathered(self) -> Run:
+    def _gather(self) -> Run:
         directory, settings = RunDirectory.open(self._root), self._config.stash[SETTINGS]
         plan, environment = run_documents.read_plan(directory), _or_none(run_documents.read_environment, directory)
         gated = baselines.notes(settings.baselines, plan.config, environment)
@@ -93,12 +93,12 @@ class SummaryPlugin:
         capabilities = _or_none(run_documents.read_capabilities, directory) or {}
         untested = table.untested_routes(capabilities)
         state = run_state.state_or_error(self._config)  # the controller of several processes has none yet
-        unused = () if isinstance(state, str) else self._unused(state.config)
-        published = () if isinstance(state, str) else self._published(state.config)
+        unused = () if isinstance(state, str) else self._unused_notes(state.config)
+        published = () if isinstance(state, str) else self._published_notes(state.config)
         notes = (*self._warnings, *noticed, *untested, *own_prompts(plan), *judgements.notes(self._left_out), *gated, *published, *unused)
         saves_benchmarks = report_files.saves_benchmarks(self._config)
         return Run(
-            directory=commands.typed(self._root, self._config),
+            directory=commands.as_typed(self._root, self._config),
             replayed=settings.replay is not None,
             plan=plan,
             environment=environment,
@@ -112,16 +112,16 @@ class SummaryPlugin:
             verbose=self._config.get_verbosity() > 0,
         )
 
-    def _published(self, config: Config) -> tuple[str, ...]:
+    def _published_notes(self, config: Config) -> tuple[str, ...]:
         """Return what others have published, where speed is judged."""
         return tuple(map(str, config.published)) if any(each.family is Family.SPEED for each in self._judgements) else ()
 
-    def _unused(self, config: Config) -> tuple[str, ...]:
+    def _unused_notes(self, config: Config) -> tuple[str, ...]:
         """Return the waivers and gates of the config that no judgement of this run had a use for."""
         is_greedy_judged = any(each.family is Family.GREEDY for each in self._judgements)
         gates = () if is_greedy_judged else (gate for gate in config.gates if gate.figure == VERIFY_NOISE)
         idle = (f"gate not used: {gate}: only greedy judges it, and no test of it was run" for gate in gates)
-        return (*waivers.unused(config.waivers, self._judgements), *idle)
+        return (*waivers.unused_lines(config.waivers, self._judgements), *idle)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary, then write the files, since a full disk must not cost the verdicts, then the next command."""
@@ -146,7 +146,7 @@ class SummaryPlugin:
         if folder is None:
             return ()
         paths = report_files.write(folder, run, self._formats, secrets)
-        lines = tuple(f"{path.stem}: {commands.typed(path, self._config)}" for path in paths)
+        lines = tuple(f"{path.stem}: {commands.as_typed(path, self._config)}" for path in paths)
         return (*lines, *self._baseline(folder, run))
 
     def _secrets(self) -> Secrets:
@@ -165,8 +165,8 @@ class SummaryPlugin:
         dirty = baselines.not_clean(results)
         if settings.update_baselines:
             updated = baselines.update(settings.baselines, run.plan.config, environment, results)
-            shown = (f"baseline updated: {self._typed(updated.path)}", *(f"  {move}" for move in updated.moves)) if updated else ()
-            return (*shown, *dirty, *baselines.refused(results.clean.verdicts, settings.accept_regression))
+            shown = (f"baseline updated: {self._as_typed(updated.path)}", *(f"  {move}" for move in updated.moves)) if updated else ()
+            return (*shown, *dirty, *baselines.refusal_lines(results.clean.verdicts, settings.accept_regression))
         home = baselines.path(settings.baselines, run.plan.config, environment)
         if home.is_file():
             return ()
@@ -175,7 +175,7 @@ class SummaryPlugin:
             return dirty
         return (
             *dirty,
-            f"baseline candidate: {self._typed(path)}; to gate on it: {commands.moved(path, home, self._config)}",
+            f"baseline candidate: {self._as_typed(path)}; to gate on it: {commands.move_command(path, home, self._config)}",
         )
 
     def _results(self, run: Run) -> accepted_lengths.Results:
@@ -188,8 +188,8 @@ class SummaryPlugin:
             unclean=baselines.unclean(run.judgements),
         )
 
-    def _typed(self, path: Path) -> str:
-        return commands.typed(path, self._config)
+    def _as_typed(self, path: Path) -> str:
+        return commands.as_typed(path, self._config)
 
 
 def _sort_results(plan: Plan, results: Sequence[JudgementResult]) -> tuple[JudgementResult, ...]:

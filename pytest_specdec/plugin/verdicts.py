@@ -78,7 +78,7 @@ CHECKED = pytest.StashKey[bool]()
 """Whether the test checked one."""
 
 
-def captured(item: pytest.Item, pair: Pair) -> Captured:
+def read_captured(item: pytest.Item, pair: Pair) -> Captured:
     """Return what the mark's workload brought from ``pair``; a setup error when it is missing or the control itself fails."""
     run, judgement = run_state.get(item.config), _judgement(item, pair)
     measured = _read(item, run, lambda: _read_stored(run, judgement))
@@ -93,7 +93,7 @@ def _read_stored(run: RunState, judgement: Judgement) -> Captured:
 
 
 def captured_run(item: pytest.Item, pair: Pair) -> CapturedRun:
-    """Return everything that ``pair`` answered in the run; errors are those of :func:`captured`."""
+    """Return everything that ``pair`` answered in the run; errors are those of :func:`read_captured`."""
     run, judgement = run_state.get(item.config), _judgement(item, pair)
     measured = _read(item, run, lambda: stored.read_run(run.directory, run.plan, judgement))
     if measured.whole.control is not None:
@@ -120,7 +120,7 @@ def _leave_out(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoReturn:
     elif run.settings.replay is None or mark.workload.take.get(depth) == 0:
         why, reason = f"left out at {depth} depth", f"{name} is left out at {depth} depth"
     else:
-        path = commands.typed(run.root, item.config)
+        path = commands.as_typed(run.root, item.config)
         why, reason = "not in this run, so left out", f"the run {path} has no {mark.family} judgement of {name}: its capture left it out"
     attach(item, LEFT_OUT, {"why": why, "what": f"{mark.family} of {name}"})
     pytest.skip(reason)
@@ -174,7 +174,7 @@ def check(item: pytest.Item, verdict: Verdict) -> None:
     item.stash[CHECKED] = True
     run = run_state.get(item.config)
     result = result_of(verdict, marker.read(item).workload, run.plan.depth, run.config, run.families[verdict.family])
-    waiver = waivers.waived(run.config.waivers, verdict, result, depth=run.plan.depth, day=run.settings.day)
+    waiver = waivers.apply_waivers(run.config.waivers, verdict, result, depth=run.plan.depth, day=run.settings.day)
     attach(item, VERDICT, {"verdict": codec.encode(verdict), "result": waiver.result.value, "waiver": waiver.waiver})
     item.user_properties.extend((*junit.FORMAT.render(verdict), *((("specdec.waiver", waiver.waiver),) if waiver.waiver else ())))
     if item.config.get_verbosity() > 0:

@@ -28,7 +28,7 @@ class Waived:
     """Why the waiver does not hold; empty where it does."""
 
 
-def waived(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOutcome, *, depth: Depth, day: date) -> Waived:
+def apply_waivers(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOutcome, *, depth: Depth, day: date) -> Waived:
     """Return the outcome of ``verdict``: a failure that a waiver expects is WAIVED, a waiver that is not needed fails.
 
     A verdict that blames nobody, such as an inconclusive one, stays what it is. At smoke depth a pass does not show that a bug is gone.
@@ -54,7 +54,7 @@ def _void(waiver: Waiver, verdict: Verdict, day: date) -> Iterator[str]:
         yield f"not the failure that the waiver of {waiver.bug} expects, which says {waiver.words!r} ({waiver.source})"
 
 
-def unused(waivers: Iterable[Waiver], judgements: Iterable[JudgementResult]) -> Iterator[str]:
+def unused_lines(waivers: Iterable[Waiver], judgements: Iterable[JudgementResult]) -> Iterator[str]:
     """Yield a note for each waiver that speaks of no judgement of this run."""
     made = {(one.family, one.workload, one.pair) for one in judgements}
     for waiver in waivers:

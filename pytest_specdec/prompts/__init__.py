@@ -6,7 +6,7 @@ They are written by the authors of pytest-specdec under its licence, but for the
 from __future__ import annotations
 
 from pytest_specdec.model.workload import Route
-from pytest_specdec.prompts.prompts import Prompt, Prompts, bundled
+from pytest_specdec.prompts.prompts import Prompt, Prompts, load_bundled
 
 __all__ = [
     "ALL",
@@ -32,7 +32,7 @@ __all__ = [
     "Prompts",
 ]
 
-_BUNDLED = bundled()
+_BUNDLED = load_bundled()
 
 
 def _of(category: str) -> Prompts:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.model.workload import CALIBRATION, Depth, Request, Workload
 from pytest_specdec.prompts import ALL
-from pytest_specdec.prompts.prompts import reported
+from pytest_specdec.prompts.prompts import reporting_fields
 
 if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
@@ -33,5 +33,5 @@ def plain_draws(depth: Depth) -> Workload:
 
 
 def _reporting(prompt: Prompt) -> Request:
-    body: dict[str, JSON] = {"max_tokens": _TOKENS, "temperature": 1.0, "top_p": 1.0, **reported(prompt.route, 1)}
+    body: dict[str, JSON] = {"max_tokens": _TOKENS, "temperature": 1.0, "top_p": 1.0, **reporting_fields(prompt.route, 1)}
     return Request(id=prompt.id, route=prompt.route, body={**prompt.content, **body})

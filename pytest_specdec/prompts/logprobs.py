@@ -6,7 +6,7 @@ from itertools import cycle, islice
 from typing import TYPE_CHECKING, Unpack
 
 from pytest_specdec.model.workload import Depth, Request, Route, Workload
-from pytest_specdec.prompts.prompts import reported
+from pytest_specdec.prompts.prompts import reporting_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ def top_lists(
         drawn = (index + 1) % 4 == 0
         sampling: dict[str, JSON] = {"temperature": 1.0, "seed": index + 1} if drawn else {"temperature": 0.0}
         top = _LISTS[index % len(_LISTS)]
-        body = {**prompt.content, "max_tokens": max_tokens, "top_p": 1.0, **sampling, **reported(prompt.route, top)}
+        body = {**prompt.content, "max_tokens": max_tokens, "top_p": 1.0, **sampling, **reporting_fields(prompt.route, top)}
         asked.append(Request(id=f"{prompt.id}#top{top}-{index + 1}", route=prompt.route, body=body))
     return _workload(name, asked, take, traffic)
 

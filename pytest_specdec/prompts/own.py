@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.model.workload import OWN, Request, Route
 from pytest_specdec.prompts import schemas
-from pytest_specdec.prompts.prompts import reported
+from pytest_specdec.prompts.prompts import reporting_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_specdec.model.workload import JSON, Workload
 
-__all__ = ["OwnPrompt", "extended"]
+__all__ = ["OwnPrompt", "with_own_prompts"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class OwnPrompt:
         return Route.CHAT if "messages" in self.content else Route.COMPLETIONS
 
 
-def extended(workload: Workload, prompts: Sequence[OwnPrompt]) -> Workload:
+def with_own_prompts(workload: Workload, prompts: Sequence[OwnPrompt]) -> Workload:
     """Return ``workload`` with a request for each of ``prompts`` in front, sent at every depth that sends anything of it.
 
     A request has the parameters of the workload's first one; a workload of which a part has seeds and a part has none asks each prompt both
@@ -74,4 +74,4 @@ def _reporting(body: Mapping[str, JSON], route: Route) -> Mapping[str, JSON]:
     """Return ``body`` asking for log-probabilities, if it does, in the way of ``route``."""
     asked = body.get("top_logprobs") if body.get("logprobs") is True else body.get("logprobs")
     rest = {name: value for name, value in body.items() if name not in {"logprobs", "top_logprobs"}}
-    return {**rest, **reported(route, asked)} if isinstance(asked, int) and asked is not False else rest
+    return {**rest, **reporting_fields(route, asked)} if isinstance(asked, int) and asked is not False else rest

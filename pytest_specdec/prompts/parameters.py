@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_specdec.model.workload import Request, Route, Workload
 from pytest_specdec.prompts import CODE, COPY, REPEAT, STORY
 from pytest_specdec.prompts.covering import pairwise
-from pytest_specdec.prompts.prompts import Prompts, reported
+from pytest_specdec.prompts.prompts import Prompts, reporting_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,7 +102,7 @@ def _lawful(row: Mapping[str, int]) -> bool:
 def _request(name: str, prompt: Prompt, fields: Mapping[str, JSON]) -> Request:
     body = dict(fields)
     asked = body.pop("logprobs", None)
-    listed = reported(prompt.route, asked) if isinstance(asked, int) else {}
+    listed = reporting_fields(prompt.route, asked) if isinstance(asked, int) else {}
     return Request(id=name, route=Route(prompt.route), body={**prompt.content, **body, **listed})
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["PassesFields", "Prompt", "Prompts", "TrafficFields", "bundled", "reported"]
+__all__ = ["PassesFields", "Prompt", "Prompts", "TrafficFields", "load_bundled", "reporting_fields"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Prompt:
         return {"prompt": self.text}
 
 
-def bundled() -> tuple[Prompt, ...]:
+def load_bundled() -> tuple[Prompt, ...]:
     """Return the prompts that come with this package, in the order of the file."""
     text = resources.files("pytest_specdec.prompts").joinpath("prompts.jsonl").read_text(encoding="utf-8")
     return tuple(_prompt(json.loads(line)) for line in text.splitlines() if line)
@@ -225,11 +225,11 @@ class Prompts:
 def _drawn(items: Sequence[Prompt], index: int, body: Mapping[str, JSON], logprobs: int | None, *, seeded: bool) -> Request:
     number, prompt = index + 1, items[index % len(items)]
     seed = {"seed": number} if seeded else {}
-    more = {} if logprobs is None else reported(prompt.route, logprobs)
+    more = {} if logprobs is None else reporting_fields(prompt.route, logprobs)
     return _request(prompt, {**body, **seed, **more}, suffix=f"#{number}" if number > len(items) else "")
 
 
-def reported(route: Route, logprobs: int) -> Mapping[str, JSON]:
+def reporting_fields(route: Route, logprobs: int) -> Mapping[str, JSON]:
     """Return the fields that ask for each token's own log-probability, and for those of so many most probable ones."""
     return {"logprobs": logprobs} if route is Route.COMPLETIONS else {"logprobs": True, "top_logprobs": logprobs}
 

@@ -130,7 +130,7 @@ def faults(run: Run) -> Iterator[CellText]:
             yield CellText(text=printable(f"{_kind(red[0])}: {pair}: {_broken_promise(red[0])} ({_fault(red[0])}){also}"), tone=Tone.BAD)
 
 
-def waived(run: Run) -> Iterator[CellText]:
+def waived_lines(run: Run) -> Iterator[CellText]:
     """Yield a sentence for each failure that a waiver expects: what is wrong, its report, its owner and the waiver's last day."""
     for j in run.judgements:
         if j.result is PytestOutcome.WAIVED and j.verdict is not None:

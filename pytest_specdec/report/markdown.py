@@ -8,7 +8,7 @@ from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.report import answer, failure, parameter_table, speed_table, table
 from pytest_specdec.report.escape import escaped, printable
 from pytest_specdec.report.formats import ReportFormat, When
-from pytest_specdec.report.run import PytestOutcome, counted
+from pytest_specdec.report.run import PytestOutcome, count_outcomes
 from pytest_specdec.report.table import Tone, reasons
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _fit_sections(head: str, sections: Sequence[str]) -> str:
 
 def _head(run: Run) -> Iterator[str]:
     plan = run.plan
-    counts = ", ".join(f"{count} {name}" for name, count in counted(run.judgements).items()) or "no verdict"
+    counts = ", ".join(f"{count} {name}" for name, count in count_outcomes(run.judgements).items()) or "no verdict"
     unsettled = any(j.verdict is not None and j.verdict.outcome is Outcome.NOT_DECIDED for j in run.judgements)
     yield f"## {'❌' if run.red else '⚠️' if run.suspicious or unsettled else '✅'} specdec: {escaped(plan.config)}"
     yield ""
@@ -54,7 +54,7 @@ def _head(run: Run) -> Iterator[str]:
     if run.judgements:
         yield f"\n**{escaped(answer.correctness(run).text)}** · **{escaped(answer.speed(run).text)}**"
     yield from (f"\n❌ **{escaped(fault.text)}**" for fault in answer.faults(run))
-    yield from (f"\n⚠️ **{escaped(known.text)}**" for known in answer.waived(run))
+    yield from (f"\n⚠️ **{escaped(known.text)}**" for known in answer.waived_lines(run))
     for verdict in run.suspicious:
         yield f"\n**⚠️ Suspicious: {escaped(f'{verdict.pair} {verdict.family.value}')}** {escaped(verdict.headline)}."
     yield from (f"\n⚠️ **{escaped(line.text)}**" for line in answer.not_gated(run))

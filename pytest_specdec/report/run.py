@@ -177,7 +177,7 @@ def _is_refused(judgement: JudgementResult) -> bool:
     return judgement.verdict is not None and judgement.verdict.outcome is Outcome.REFUSED
 
 
-def counted(judgements: Iterable[JudgementResult]) -> dict[str, int]:
+def count_outcomes(judgements: Iterable[JudgementResult]) -> dict[str, int]:
     """Return how often each outcome came, by its name; ``no verdict`` counts the tests without one."""
     names = [_counted_as(j) for j in judgements]
     return {name: names.count(name) for name in COUNTED_AS if name in names}
@@ -199,7 +199,7 @@ def document(run: Run) -> JSON:
         "replayed": run.replayed,
         "red": run.red,
         "judged": run.judged,
-        "counts": counted(run.judgements),
+        "counts": count_outcomes(run.judgements),
         "plan": _plan_summary(run.plan),
         "environment": codec.encode(run.environment),
         "status": codec.encode(run.status),

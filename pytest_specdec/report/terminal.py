@@ -10,7 +10,7 @@ from pytest_specdec.model.workload import Family
 from pytest_specdec.report import answer, parameter_table, speed_table, table
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.formats import ReportFormat, When
-from pytest_specdec.report.run import counted
+from pytest_specdec.report.run import count_outcomes
 from pytest_specdec.report.table import CellText, Tone, reasons
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def lines(run: Run) -> tuple[Line, ...]:
     return (
         *([(answer.correctness(run), CellText(text="     "), answer.speed(run))] if run.judgements else []),
         *((fault,) for fault in answer.faults(run)),
-        *((known,) for known in answer.waived(run)),
+        *((known,) for known in answer.waived_lines(run)),
         *_unsettled_lines(run),
         *([(), *_table(table.table(run))] if run.judgements else []),
         *_reasons(run),
@@ -105,7 +105,7 @@ def _reasons(run: Run) -> Iterator[Line]:
 
 
 def _counts(run: Run) -> Line:
-    counts = ", ".join(f"{count} {name}" for name, count in counted(run.judgements).items()) or "no verdict"
+    counts = ", ".join(f"{count} {name}" for name, count in count_outcomes(run.judgements).items()) or "no verdict"
     nothing = "" if run.judged else " - nothing could be judged"
     judgements = f"{len(run.judgements)} judgement{'s' * (len(run.judgements) != 1)}"
     tone = Tone.BAD if run.red else Tone.UNSURE if run.suspicious else Tone.GOOD

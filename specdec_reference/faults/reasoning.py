@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_specdec.model.workload import Family
 from specdec_reference import rules
 from specdec_reference.faults.planted import TEXT_WRONG, Place, fault, in_
-from specdec_reference.faults.streaming import said
+from specdec_reference.faults.streaming import spoken_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Rows
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def reasoning_leaks(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
     """Streams a step in which the reasoning ends as text, all of it."""
     if delta.reasoning and delta.text:
-        parts = said(chunk)
+        parts = spoken_part(chunk)
         parts["content"] = parts.pop("reasoning") + (parts.get("content") or "")
     return [chunk]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _THIRD: Final = 2
 
 
-def said(chunk: dict[str, Any]) -> dict[str, Any]:
+def spoken_part(chunk: dict[str, Any]) -> dict[str, Any]:
     """Return what a chunk says, to be changed in place: the delta of a conversation, the choice itself of a completion."""
     choice: dict[str, Any] = chunk["choices"][0]
     delta: dict[str, Any] = choice.get("delta", choice)
@@ -24,7 +24,7 @@ def said(chunk: dict[str, Any]) -> dict[str, Any]:
 
 def silence(chunk: dict[str, Any]) -> dict[str, Any]:
     """Take all text out of a chunk and return it."""
-    parts = said(chunk)
+    parts = spoken_part(chunk)
     names = ("content", "text", "reasoning", "tool_calls")
     return {name: parts.pop(name) for name in names if name in parts}
 
@@ -91,5 +91,5 @@ def stream_out_of_order(chunk: dict[str, Any], delta: Delta, state: StreamState)
         return [chunk]
     parts, first = late, silence(chunk)
     for name, value in {**first, **parts}.items():
-        said(chunk)[name] = first.get(name, value[:0]) + parts.get(name, value[:0])
+        spoken_part(chunk)[name] = first.get(name, value[:0]) + parts.get(name, value[:0])
     return [chunk]

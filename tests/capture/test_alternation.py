@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pytest_specdec.capture.alternation import Alternation, TimedArm, extended
+from pytest_specdec.capture.alternation import Alternation, TimedArm, more_passes
 from pytest_specdec.capture.workload_runner import WorkloadResult
 from pytest_specdec.model.plan import MOST_PASSES
 from pytest_specdec.prompts import CATEGORIES, load
@@ -68,7 +68,7 @@ def test_unsteady_passes_go_on_two_by_two_to_twice_as_many_in_every_arm():
     baseline, steady = Runner("baseline"), Runner("a", STEADY)
     assert run(steady, Runner("b", UNSTEADY), baseline=baseline) == [6, 8]
     assert baseline.extensions == steady.extensions == [6, 8]
-    assert extended(2, 2) == 4
+    assert more_passes(2, 2) == 4
     assert MOST_PASSES * 4 == 8
 
 

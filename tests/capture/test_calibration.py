@@ -142,6 +142,6 @@ def test_what_is_not_scored_needs_none(config, drawn):
 
 def test_a_run_that_is_taken_further_does_not_calibrate_again(config, drawn):
     plan = plan_of(config, drawn)
-    more = extension.extended(plan, {"drawn": drawn}, ["draft-k3"], 1)
+    more = extension.extend(plan, {"drawn": drawn}, ["draft-k3"], 1)
     assert not any(NAME in boot.answers for boot in more.boots[len(plan.boots) :])
     assert extension.base(more).boots == plan.boots

@@ -91,7 +91,7 @@ def prompt_listed(*beside):
 def test_a_list_of_the_scored_token_alone_is_no_route_to_scores(beside, support):
     server = Server(prompt_listed(*beside))
     server.running = True
-    assert CapabilityProbe(server, 4096)._scored(warm(()), ScoringRoute.PROMPT_LOGPROBS) is support
+    assert CapabilityProbe(server, 4096)._score(warm(()), ScoringRoute.PROMPT_LOGPROBS) is support
 
 
 HALF, UNLISTED = math.log(0.5), -7.0

@@ -102,16 +102,16 @@ def test_servers_that_boot_at_once_delay_each_other_and_scoring_rides_behind_the
 
 def test_rates_that_were_measured_would_have_estimated_what_it_took(plan):
     one = plan()
-    found = estimate.measured(one, took(one, 2.0, 0.5), {0: 30.0, 1: 20.0, 2: 21.0, 3: 1.0}, 0.0)
+    found = estimate.measured_rates(one, took(one, 2.0, 0.5), {0: 30.0, 1: 20.0, 2: 21.0, 3: 1.0}, 0.0)
     assert (found.boot_s, found.tokens_per_s, found.scored_tokens_per_s, found.scaling) == (20.5, 1.0, 8.0, 0.5)
     assert seconds(one, found) == pytest.approx(4 * 20.5 + sum(took(one, 2.0, 0.5).values()), rel=0.1)
 
 
 def test_less_than_half_of_a_plan_measures_nothing(plan):
     one = plan()
-    assert estimate.measured(one, {}, {0: 1.0, 1: 1.0}, 0.0) is None
-    assert estimate.measured(one, took(one, 1.0), {}, 0.0) is None
-    assert estimate.measured(one, took(one, 1.0, part=0.2), {0: 1.0}, 0.0) is None
+    assert estimate.measured_rates(one, {}, {0: 1.0, 1: 1.0}, 0.0) is None
+    assert estimate.measured_rates(one, took(one, 1.0), {}, 0.0) is None
+    assert estimate.measured_rates(one, took(one, 1.0, part=0.2), {0: 1.0}, 0.0) is None
 
 
 def test_visits_of_attached_servers_take_no_boots_time_and_measure_none(plan, config):
@@ -120,24 +120,24 @@ def test_visits_of_attached_servers_take_no_boots_time_and_measure_none(plan, co
     assert 0 < visits < len(mixed.boots)
     assert booted.estimate_s - mixed.estimate_s == pytest.approx(visits * 9.5)
     readiness = {boot.index: 0.1 if boot.attached else 20.0 for boot in mixed.boots}
-    assert estimate.measured(mixed, took(mixed, 2.0), readiness, 0.0).boot_s == 20.0
+    assert estimate.measured_rates(mixed, took(mixed, 2.0), readiness, 0.0).boot_s == 20.0
     visited = plan(replace(config, engine=replace(config.engine, url="http://a:1")))
-    found = estimate.measured(visited, took(visited, 2.0), {boot.index: 0.1 for boot in visited.boots}, 0.0)
+    found = estimate.measured_rates(visited, took(visited, 2.0), {boot.index: 0.1 for boot in visited.boots}, 0.0)
     assert (found.boot_s, found.tokens_per_s) == (10.0, 1.0)
 
 
 def test_where_nothing_was_scored_the_rate_of_scoring_stays(plan):
     one = plan()
     answered = {step: taken for step, taken in took(one, 2.0).items() if step.doing == "answering"}
-    found = estimate.measured(one, answered, dict.fromkeys(range(4), 10.0), 0.0)
+    found = estimate.measured_rates(one, answered, dict.fromkeys(range(4), 10.0), 0.0)
     assert (found.tokens_per_s, found.scored_tokens_per_s) == (1.0, 4.0)
 
 
 def test_side_by_side_the_whole_time_counts(plan, config):
     beside = plan(replace(config, placement=Placement.SIDE_BY_SIDE))
     assert beside.servers == 4
-    found = estimate.measured(beside, took(beside, 3.0), dict.fromkeys(range(4), 16.0), 9000.0)
+    found = estimate.measured_rates(beside, took(beside, 3.0), dict.fromkeys(range(4), 16.0), 9000.0)
     assert found.boot_s == 10.0
     assert seconds(beside, found) == pytest.approx(9000.0, rel=0.1)
     assert found.tokens_per_s == pytest.approx(2.0 * 6000.0 / (9000.0 - 16.0), abs=0.1)
-    assert estimate.measured(beside, took(beside, 3.0), dict.fromkeys(range(4), 16.0), 10.0).tokens_per_s == 12_000.0
+    assert estimate.measured_rates(beside, took(beside, 3.0), dict.fromkeys(range(4), 16.0), 10.0).tokens_per_s == 12_000.0

@@ -28,7 +28,7 @@ def plan(request, config, workload, whole):
 
 
 def further(plan, whole, round_, pairs=("draft-k3",)):
-    return extension.extended(plan, {"drawn": whole}, pairs, round_)
+    return extension.extend(plan, {"drawn": whole}, pairs, round_)
 
 
 def asked(plan, name):
@@ -72,7 +72,7 @@ def test_a_plan_knows_what_asking_again_adds_at_most(config, workload, placement
     counted = SelectedWorkload(workload=workload(), family=Family.GREEDY)
     drawn = SelectedWorkload(workload=workload("drawn"), family=Family.SAMPLING)
     plan = make(config, [counted, drawn], Depth.STANDARD)
-    again = extension.extended(plan, {"greedy": workload()}, [pair.name for pair in plan.pairs], 1, again={"greedy"})
+    again = extension.extend(plan, {"greedy": workload()}, [pair.name for pair in plan.pairs], 1, again={"greedy"})
     assert plan.again_s == ROUNDS * again.estimate_s > 0
     assert plan.estimate_s == make(config, [counted, drawn], Depth.STANDARD, deadline_s=1e9).estimate_s
     for wanted, depth, deadline_s in (([drawn], Depth.STANDARD, None), ([counted], Depth.SMOKE, None), ([counted], Depth.STANDARD, 1e9)):
@@ -119,7 +119,7 @@ def test_more_answers_are_judged_together_with_those_that_were_there(config, pla
 
 def test_what_counts_left_open_is_asked_again_in_the_same_traffic_behind_other_prefixes(plan, whole, workload):
     name = workload().name
-    again = extension.extended(plan, {"drawn": whole, name: workload()}, ["draft-k3"], 1, again={name})
+    again = extension.extend(plan, {"drawn": whole, name: workload()}, ["draft-k3"], 1, again={name})
     first, more = again.workload(name), again.workload(f"{name}.more1")
     assert replace(more, name=name, requests=first.requests) == first
     assert [request.body["prompt"] for request in more.requests] == [f"Part 1.\n\n{request.body['prompt']}" for request in first.requests]

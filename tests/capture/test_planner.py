@@ -389,7 +389,7 @@ def test_auto_goes_by_the_size_of_the_machine_and_of_a_server(config, workload, 
 def test_on_a_device_auto_goes_by_the_share_that_a_server_takes(config, monkeypatch, share, placement):
     from pytest_specdec.engines.vllm import Vllm
 
-    monkeypatch.setattr(planner.environment, "accelerated", lambda: True)
+    monkeypatch.setattr(planner.environment, "has_accelerator", lambda: True)
     args = {} if share == 0.92 else {"gpu-memory-utilization": share}
     config = replace(config, placement=Placement.AUTO, engine=replace(config.engine, kind="vllm", args=args))
     assert planner.placement(config, Vllm()).placement is placement

@@ -250,7 +250,7 @@ def test_a_pinned_port_that_is_taken_names_its_holder():
         holder.bind((ports.HOST, 0))
         holder.listen()
         with pytest.raises(EngineError, match=rf"held by process {os.getpid()}: ") as caught:
-            ports.pinned(holder.getsockname()[1])
+            ports.require_port(holder.getsockname()[1])
         assert "remove `port` from args" in caught.value.remedy
 
 
@@ -274,11 +274,11 @@ def test_a_port_that_is_bound_but_not_listened_on_is_taken_too():
     with socket.socket() as holder:
         holder.bind((ports.HOST, 0))
         with pytest.raises(EngineError, match="Address already in use"):
-            ports.pinned(holder.getsockname()[1])
+            ports.require_port(holder.getsockname()[1])
 
 
 def test_free_ports_can_be_pinned():
-    assert ports.pinned(free := ports.free()) == free
+    assert ports.require_port(free := ports.free()) == free
 
 
 def test_a_container_is_run_and_ended_by_name(start, log, tmp_path, monkeypatch):

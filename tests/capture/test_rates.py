@@ -30,7 +30,7 @@ def on(monkeypatch):
     """Put the test on a machine with devices of this name."""
 
     def _on(device):
-        monkeypatch.setattr(environment, "accelerated", lambda: True)
+        monkeypatch.setattr(environment, "has_accelerator", lambda: True)
         monkeypatch.setattr(environment, "devices", lambda: (device,))
         monkeypatch.setattr(Vllm, "_is_cpu_build", lambda *_: False)
 
@@ -96,10 +96,10 @@ def test_an_unknown_device_is_a_middling_one_and_several_share_the_weights(on):
 
 def test_without_a_device_nothing_is_compiled_and_the_cpu_reads_the_weights(on, monkeypatch):
     on(PRO_6000)
-    monkeypatch.setattr(environment, "accelerated", lambda: False)
+    monkeypatch.setattr(environment, "has_accelerator", lambda: False)
     slow = rates.from_size(serving("org/m-3b"))
     assert (slow.boot_s, slow.tokens_per_s, slow.scaling) == pytest.approx((38.0, 5.0, 0.5))
-    monkeypatch.setattr(environment, "accelerated", lambda: True)
+    monkeypatch.setattr(environment, "has_accelerator", lambda: True)
     monkeypatch.setattr(Vllm, "_is_cpu_build", lambda *_: True)
     assert rates.from_size(serving("org/m-3b")) == slow
 
@@ -133,7 +133,7 @@ def measured(boot_s, tokens_per_s=10.0, scored=500.0):
 def test_earlier_runs_of_the_same_config_on_this_machine_give_their_medians(ran, config, tmp_path):
     for index, boot_s in enumerate((70.0, 80.0, 300.0)):
         ran(f"run-{index}", measured(boot_s, tokens_per_s=boot_s / 10, scored=boot_s * 10))
-    found = rates.expected(config, tmp_path / ".specdec")
+    found = rates.expected_rates(config, tmp_path / ".specdec")
     assert (found.boot_s, found.tokens_per_s, found.scored_tokens_per_s) == (80.0, 8.0, 800.0)
     assert found.source == "from 3 earlier runs on this machine"
 
@@ -142,7 +142,7 @@ def test_the_newest_five_count(ran, config, tmp_path):
     for boot_s in range(10, 90, 10):
         ran(f"run-{boot_s}", measured(float(boot_s)))
     ran("oldest", measured(1000.0), at=5)
-    assert rates.expected(config, tmp_path / ".specdec").boot_s == 60.0
+    assert rates.expected_rates(config, tmp_path / ".specdec").boot_s == 60.0
 
 
 @pytest.mark.parametrize(
@@ -150,9 +150,9 @@ def test_the_newest_five_count(ran, config, tmp_path):
 )
 def test_what_ran_otherwise_tells_nothing(ran, config, tmp_path, other):
     ran("other", measured(300.0), **other)
-    assert rates.expected(config, tmp_path / ".specdec") == rates.from_size(config)
+    assert rates.expected_rates(config, tmp_path / ".specdec") == rates.from_size(config)
     ran("alike", measured(70.0))
-    assert rates.expected(config, tmp_path / ".specdec").source == "from 1 earlier run on this machine"
+    assert rates.expected_rates(config, tmp_path / ".specdec").source == "from 1 earlier run on this machine"
 
 
 def test_runs_that_were_cut_short_or_cannot_be_read_tell_nothing(ran, config, tmp_path):
@@ -162,5 +162,5 @@ def test_runs_that_were_cut_short_or_cannot_be_read_tell_nothing(ran, config, tm
         (tmp_path / ".specdec" / name / "status.json").write_text(text)
     ran("planless", measured(300.0))
     (tmp_path / ".specdec" / "planless" / "plan.json").write_text("{}")
-    assert rates.expected(config, tmp_path / ".specdec") == rates.from_size(config)
-    assert rates.expected(config, tmp_path / "nowhere") == rates.from_size(config)
+    assert rates.expected_rates(config, tmp_path / ".specdec") == rates.from_size(config)
+    assert rates.expected_rates(config, tmp_path / "nowhere") == rates.from_size(config)

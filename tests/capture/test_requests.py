@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec import prompts
-from pytest_specdec.capture.requests import configured, reasoned
+from pytest_specdec.capture.requests import apply_config, with_reasoning
 from pytest_specdec.config.config import Reasoning
 from pytest_specdec.model.workload import Request, Route
 from pytest_specdec.prompts import context
@@ -23,11 +23,11 @@ def chat(**body):
 
 def test_a_chat_request_gets_template_arguments_and_effort_and_keeps_its_limit():
     asked = {"chat_template_kwargs": {"enable_thinking": True}, "reasoning_effort": "low"}
-    assert reasoned(chat(), ON).body == {"messages": [], "max_tokens": 50, **asked}
+    assert with_reasoning(chat(), ON).body == {"messages": [], "max_tokens": 50, **asked}
 
 
 def test_what_a_request_asks_itself_stays():
-    body = reasoned(chat(chat_template_kwargs={"enable_thinking": False, "x": 1}, reasoning_effort="high"), ON).body
+    body = with_reasoning(chat(chat_template_kwargs={"enable_thinking": False, "x": 1}, reasoning_effort="high"), ON).body
     assert (body["chat_template_kwargs"], body["reasoning_effort"]) == ({"enable_thinking": False, "x": 1}, "high")
 
 
@@ -42,28 +42,28 @@ def test_what_a_request_asks_itself_stays():
     ],
 )
 def test_a_document_gets_room_behind_the_reasoning(body, limits):
-    asked = reasoned(chat(**body), ON).body
+    asked = with_reasoning(chat(**body), ON).body
     assert (asked.get("max_tokens"), asked.get("max_completion_tokens")) == limits
 
 
 def test_without_reasoning_and_off_the_chat_route_nothing_changes():
     completion = Request(id="a", route=Route.COMPLETIONS, body={"prompt": "x", "max_tokens": 5, **BOUND})
-    assert reasoned(completion, ON) is completion
-    assert reasoned(chat(**BOUND), Reasoning()).body == chat(**BOUND).body
+    assert with_reasoning(completion, ON) is completion
+    assert with_reasoning(chat(**BOUND), Reasoning()).body == chat(**BOUND).body
 
 
 def test_reasoning_switched_off_gives_no_room():
-    body = reasoned(chat(**BOUND), Reasoning(template=({"enable_thinking": False},))).body
+    body = with_reasoning(chat(**BOUND), Reasoning(template=({"enable_thinking": False},))).body
     assert (body["max_tokens"], body["chat_template_kwargs"]) == (50, {"enable_thinking": False})
 
 
 def test_template_arguments_leave_a_draw_unprocessed():
-    assert reasoned(chat(temperature=1.0), ON).unprocessed
+    assert with_reasoning(chat(temperature=1.0), ON).unprocessed
 
 
 def test_a_workload_gets_the_prompts_of_the_config_and_they_get_its_reasoning(config):
     mine = OwnPrompt(id="mine", content={"messages": []}, schema={"type": "object"}, max_tokens=30)
-    workload = configured(prompts.JSON_TASKS.structured(max_tokens=20), replace(config, reasoning=ON), (mine,))
+    workload = apply_config(prompts.JSON_TASKS.structured(max_tokens=20), replace(config, reasoning=ON), (mine,))
     assert [request.body["max_tokens"] for request in workload.requests[:2]] == [1030, 1020]
     assert all(request.body["chat_template_kwargs"] == {"enable_thinking": True} for request in workload.requests)
 
@@ -81,7 +81,7 @@ def test_of_two_ways_to_ask_every_prompt_has_one_and_keeps_it(config):
         Request(id="5", route=Route.COMPLETIONS, body={"prompt": "x"}),
     )
     workload = replace(prompts.JSON_TASKS.structured(max_tokens=20), requests=requests)
-    asked = [request.body for request in configured(workload, replace(config, reasoning=BOTH), ()).requests]
+    asked = [request.body for request in apply_config(workload, replace(config, reasoning=BOTH), ()).requests]
     assert [body["chat_template_kwargs"]["enable_thinking"] for body in asked[:5]] == [True, False, True, True, False]
     assert [body["reasoning_effort"] for body in asked[:5]] == ["low", "high", "low", "low", "high"]
     assert asked[5] == {"prompt": "x"}
@@ -89,7 +89,7 @@ def test_of_two_ways_to_ask_every_prompt_has_one_and_keeps_it(config):
 
 def test_every_suite_that_talks_asks_both_ways(config):
     for workload in (prompts.JSON_TASKS.structured(max_tokens=20), prompts.CHAT.greedy(max_tokens=20)):
-        asked = [request.body for request in configured(workload, replace(config, reasoning=BOTH), ()).requests]
+        asked = [request.body for request in apply_config(workload, replace(config, reasoning=BOTH), ()).requests]
         assert {body["chat_template_kwargs"]["enable_thinking"] for body in asked} == {True, False}
 
 
@@ -108,4 +108,4 @@ def test_every_suite_that_talks_asks_both_ways(config):
 def test_requests_at_the_context_limit_take_it_from_the_arguments_of_every_arm(config, args, baseline, limit):
     stated = replace(config, engine=replace(config.engine, args=args), baseline=replace(config.baseline, args=baseline))
     filled = context.EDGES if limit is None else context.fitted(context.EDGES, limit)
-    assert configured(context.EDGES, stated, ()).requests == filled.requests
+    assert apply_config(context.EDGES, stated, ()).requests == filled.requests

@@ -16,7 +16,7 @@ import pytest
 from pytest_specdec.capture import environment, runner
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.progress import Reporter
-from pytest_specdec.capture.rates import expected
+from pytest_specdec.capture.rates import expected_rates
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.server import watchdog
 from pytest_specdec.engines.vllm import VllmDialect
@@ -162,7 +162,7 @@ def test_a_capture_leaves_the_rates_that_the_next_estimate_rests_on(run, config,
     assert readiness[0] <= usual.rates.boot_s + 0.05
     assert usual.rates.tokens_per_s != run.plan.rates.tokens_per_s
     assert usual.rates.scored_tokens_per_s != run.plan.rates.scored_tokens_per_s
-    found = expected(config, directory.root.parent)
+    found = expected_rates(config, directory.root.parent)
     assert (found.boot_s, found.source) == (usual.rates.boot_s, "from 1 earlier run on this machine")
 
 

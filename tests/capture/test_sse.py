@@ -180,7 +180,7 @@ def test_a_web_page_is_shown_by_its_title(text, shown):
     assert sse.web_page(text) == shown
 
 
-@pytest.mark.parametrize("reading", [sse.parsed, lambda body: received(body, set()).events()])
+@pytest.mark.parametrize("reading", [sse.parse_object, lambda body: received(body, set()).events()])
 def test_a_web_page_is_no_answer(reading):
     with pytest.raises(ValueError, match="found a web page titled 'Sign in'"):
         reading(b"<html><title>Sign in</title></html>")

@@ -18,7 +18,7 @@ from pytest_specdec.capture import runner
 from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server import attached, readiness
 from pytest_specdec.capture.server.process import ServerProcess
-from pytest_specdec.config.variables import filled
+from pytest_specdec.config.variables import fill
 from pytest_specdec.engines import registry
 from pytest_specdec.engines.protocol import Command, ServerSetup
 from pytest_specdec.engines.vllm import VllmDialect
@@ -69,7 +69,7 @@ def test_a_variable_that_is_named_like_a_secret_is_struck_out(tmp_path, monkeypa
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     config, plan = planned(tmp_path, **{"no-such-flag": f"${{{variable}}}"})
     directory = RunDirectory.create(tmp_path / "runs" / "now")
-    runner.record(filled(config, os.environ), plan, directory, deadline_s=None, tell=lambda _: None)
+    runner.record(fill(config, os.environ), plan, directory, deadline_s=None, tell=lambda _: None)
     text = "".join(path.read_text() for path in directory.root.rglob("*") if path.is_file())
     assert "no-such-flag ***" in text
     seen("in no file" if "sesame" not in text else "stored")
@@ -106,7 +106,7 @@ def pieces(text):
 def test_no_piece_of_a_refused_key_is_shown(how, seen):
     with RawServer(always(REFUSALS[how])).running() as server:
         setup = ServerSetup(model="m", port=server.port, secrets=Secrets(values=(TOKEN,)), headers={"X-Gate": TOKEN})
-        error = attached.refused(setup, readiness.look(setup, "/v1/models", seconds=5.0))
+        error = attached.refusal_error(setup, readiness.look(setup, "/v1/models", seconds=5.0))
     assert "refuses the key" in str(error)
     seen(f"{pieces(str(error))}" if pieces(str(error)) else "no piece of it")
 

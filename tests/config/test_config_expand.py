@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_specdec.config import load, variables
-from pytest_specdec.config.variables import expand, filled
+from pytest_specdec.config.variables import expand, fill
 from pytest_specdec.errors import ConfigError
 
 ENVIRON = {"KEY": "secret", "OTHER": "${KEY}", "EMPTY": ""}
@@ -52,7 +52,7 @@ def test_an_unset_variable_like_no_other_has_no_nearest_name():
 def test_the_model_and_where_the_engine_stands_are_filled_in(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("engine: {kind: vllm, model: '${M}/m', image: 'vllm/vllm-openai:${TAG}', api_key: '${KEY}'}\nvariants: {v: {}}\n")
-    engine = filled(load.load(path), {"M": "Qwen", "TAG": "v0.32.0", "KEY": "secret"}).engine
+    engine = fill(load.load(path), {"M": "Qwen", "TAG": "v0.32.0", "KEY": "secret"}).engine
     assert (engine.model, engine.image, engine.api_key, engine.venv) == ("Qwen/m", "vllm/vllm-openai:v0.32.0", "${KEY}", None)
 
 
@@ -60,7 +60,7 @@ def test_a_model_of_an_unset_variable_is_told_by_its_key(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("engine: {kind: vllm, model: '${M}'}\nvariants: {v: {}}\n")
     with pytest.raises(ConfigError, match=r"M is not set\n  where:    engine\.model"):
-        filled(load.load(path), {})
+        fill(load.load(path), {})
 
 
 EVERYWHERE = """\
@@ -79,7 +79,7 @@ draft: {args: '{"y": "${V}"}'}
 def test_every_string_of_a_config_is_filled_in(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text(EVERYWHERE)
-    config = filled(load.load(path), {"V": "7"})
+    config = fill(load.load(path), {"V": "7"})
     engine = config.engine
     assert (engine.model, engine.image, dict(engine.args)) == ("7", "org/x:7", {"dtype": "7", "nested": [{"deep": "a-7"}]})
     assert (engine.docker.options, engine.docker.volumes) == (("--shm-size=7",), {"/7": "/m/7"})
@@ -93,7 +93,7 @@ def test_a_variable_that_is_not_set_is_an_error_wherever_it_stands(tmp_path, lin
     path = tmp_path / "c.yaml"
     path.write_text(f"engine:\n  kind: vllm\n  model: m\n{line}\nvariants: {{v: {{}}}}\n")
     with pytest.raises(ConfigError, match="the environment variable NO is not set") as caught:
-        filled(load.load(path), {})
+        fill(load.load(path), {})
     assert caught.value.where.startswith("engine.")
 
 

@@ -60,7 +60,7 @@ def test_prompts_come_in_the_order_of_the_file(config):
 
 
 def test_the_path_may_be_a_variable(config):
-    named = variables.filled(config(text=LEAST.replace("mine.jsonl", "${MY_PROMPTS}")), {"MY_PROMPTS": "mine.jsonl"})
+    named = variables.fill(config(text=LEAST.replace("mine.jsonl", "${MY_PROMPTS}")), {"MY_PROMPTS": "mine.jsonl"})
     assert [prompt.id for prompt in prompt_file.read(named)] == ["a"]
 
 

@@ -80,7 +80,7 @@ def test_nothing_is_looked_for_of_servers_that_run_already(scorer, config, remem
 def test_a_value_that_a_variable_brings_is_shown_to_the_parser(config, vllm, monkeypatch):
     vllm()
     monkeypatch.setenv("WIDTH", "float33")
-    loaded = variables.filled(config(config().text.replace("max-num-seqs: 4", "dtype: '${WIDTH}'")), {"WIDTH": "float33"})
+    loaded = variables.fill(config(config().text.replace("max-num-seqs: 4", "dtype: '${WIDTH}'")), {"WIDTH": "float33"})
     with pytest.raises(EngineError, match="invalid choice: 'float33'"):
         boot_checks.require(loaded)
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_specdec.doctor import probe
 from pytest_specdec.doctor.arms import Arm, arms
-from pytest_specdec.doctor.engine import Help, flag_checks, flags_of, help_of, known
+from pytest_specdec.doctor.engine import Help, flag_checks, flags_of, help_of, listed_flags
 from pytest_specdec.engines.protocol import EngineProgram
 from pytest_specdec.engines.registry import engine_of
 from tests.doctor.conftest import VLLM
@@ -21,7 +21,7 @@ def test_the_flags_of_a_help_text_are_its_entries_and_not_its_prose():
         "options:\n  --host HOST, -H HOST  see --not-this\n                        --nor-this\n"
         "  -h, --help  help\n  --a.b C\n  --grpc               Cannot be combined\n"
     )
-    assert known(text) == {"--host", "-H", "-h", "--help", "--a.b", "--grpc"}
+    assert listed_flags(text) == {"--host", "-H", "-h", "--help", "--a.b", "--grpc"}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
 from pytest_specdec.engines import checkpoint, locate
 from pytest_specdec.engines import vllm as speculation
-from pytest_specdec.engines.arguments import flags, merged
+from pytest_specdec.engines.arguments import flags, merge
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError
@@ -78,7 +78,7 @@ def test_arguments_become_flags(args, argv):
 
 
 def test_null_takes_an_argument_out():
-    assert merged({"a": 1, "b": 2}, {"a": None, "c": 3}) == {"b": 2, "c": 3}
+    assert merge({"a": 1, "b": 2}, {"a": None, "c": 3}) == {"b": 2, "c": 3}
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def recipes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pair")
     (folder / "mine.yaml").write_text(CONFIG)
     config = load(folder / "mine.yaml")
-    plan = planner.make(config, (contract._PLACEHOLDER,), Depth.STANDARD, rates=contract.rates.expected(config, folder))
+    plan = planner.make(config, (contract._PLACEHOLDER,), Depth.STANDARD, rates=contract.rates.expected_rates(config, folder))
     return ServerRecipes(config=config, plan=plan, directory=RunDirectory(folder))
 
 
@@ -372,7 +372,7 @@ class Claimant:
 def test_a_server_that_another_engine_takes_for_its_own_breaks_recognition(arms, monkeypatch):
     for everything, outcome in ((True, Outcome.BROKEN), (False, Outcome.KEPT)):
         monkeypatch.setattr(
-            lifecycle.registry, "installed", lambda all_of_them=everything: (Claimant(everything=all_of_them), Reference(), Vllm())
+            lifecycle.registry, "installed_engines", lambda all_of_them=everything: (Claimant(everything=all_of_them), Reference(), Vllm())
         )
         assert found(arms, "baseline", "recognised").outcome is outcome
     monkeypatch.setattr(Reference, "recognises", lambda *_: False)

@@ -29,5 +29,5 @@ def test_every_reader_of_a_reply_takes_hostile_text_for_nothing(text):
 @pytest.mark.parametrize("text, error", [("[" * 200_000, "nested too deeply"), ("[0," * 2**21, "too many values")])
 def test_json_beyond_the_limits_is_told_from_text_that_is_none(text, error):
     with pytest.raises(json_reply.BeyondLimitsError, match=error):
-        json_reply.loaded(text)
-    assert json_reply.loaded('{"a": [1, "[[[["]}') == {"a": [1, "[[[["]}
+        json_reply.load(text)
+    assert json_reply.load('{"a": [1, "[[[["]}') == {"a": [1, "[[[["]}

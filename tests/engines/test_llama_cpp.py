@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from pytest_specdec.capture.server import ports
-from pytest_specdec.capture.server.attached import recognised
+from pytest_specdec.capture.server.attached import recognise
 from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
 from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
 from pytest_specdec.config.lint import lint
 from pytest_specdec.config.load import load
-from pytest_specdec.doctor.engine import known
+from pytest_specdec.doctor.engine import listed_flags
 from pytest_specdec.engines.attach import Attach
 from pytest_specdec.engines.llama_cpp import LlamaCppDialect, drafters, gguf
 from pytest_specdec.engines.protocol import ApiRequest, ServerSetup
@@ -294,7 +294,7 @@ def test_a_help_that_pads_short_names_and_begins_at_the_margin_is_read():
     help_text = (
         "----- common params -----\n\n-np,   --parallel N            number of slots --none\n--spec-draft-model, -md, --model-draft FNAME\n"
     )
-    assert known(help_text) == {"-np", "--parallel", "--spec-draft-model", "-md", "--model-draft"}
+    assert listed_flags(help_text) == {"-np", "--parallel", "--spec-draft-model", "-md", "--model-draft"}
 
 
 @built
@@ -323,7 +323,7 @@ def test_a_running_server_is_recognised(tmp_path):
         dialect=engine.dialect(given, setup), setup=setup, command=command, draft_tokens=0, log=tmp_path / "log", boot_s=60.0, stop_s=5.0
     )
     with ArmServer(recipe, heartbeat=lambda: None):
-        assert recognised(Attach(), given, replace(setup, attached=setup.url)) is engine
+        assert recognise(Attach(), given, replace(setup, attached=setup.url)) is engine
 
 
 def test_none_among_the_drafters_is_no_drafter():

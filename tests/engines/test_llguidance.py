@@ -8,7 +8,7 @@ import pytest
 
 from pytest_specdec.config import load
 from pytest_specdec.engines import reference
-from pytest_specdec.engines.llguidance import ServesLlguidance, installed, mapping, stop_ids
+from pytest_specdec.engines.llguidance import ServesLlguidance, installed_release, mapping, stop_ids
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.engines.vllm.structured_backend import grammar_backend
 from specdec_reference.grammar import LAYOUT
@@ -110,5 +110,5 @@ def test_the_release_beside_a_venvs_linked_python_is_found(tmp_path):
     (tmp_path / "venv" / "bin").mkdir()
     python = tmp_path / "venv" / "bin" / "python"
     python.symlink_to(tmp_path / "base" / "bin" / "python")
-    assert installed(str(python)) == "1.7.6"
-    assert installed(str(tmp_path / "base" / "bin" / "python")) == ""
+    assert installed_release(str(python)) == "1.7.6"
+    assert installed_release(str(tmp_path / "base" / "bin" / "python")) == ""

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_specdec.engines.vllm import VllmDialect, parse
-from pytest_specdec.engines.vllm.log_metrics import logged
+from pytest_specdec.engines.vllm.log_metrics import logged_counters
 from pytest_specdec.model.transcript import SpecCounters
 
 V0_6_3 = (
@@ -47,30 +47,30 @@ def counters(drafts, drafted, accepted, *per_position):
     ],
 )
 def test_a_log_adds_up_to_counters(text, found):
-    assert logged(text) == found
+    assert logged_counters(text) == found
 
 
 def test_emitted_tokens_tell_what_was_accepted_before_0_8():
     """Its own count of accepted tokens takes every position for itself, also behind a rejected one."""
-    (found,) = [logged(V0_6_3)]
+    (found,) = [logged_counters(V0_6_3)]
     assert found.accepted_tokens == 10616 - 13311 // 3 < 8547
 
 
 def test_readings_from_before_0_8_replace_each_other_until_the_server_is_started_again():
     first, second = V0_6_1, V0_6_1.replace("483", "966").replace("161", "322")
-    assert logged(first + second) == counters(322, 966, 0)
-    assert logged(first + second + first) == counters(483, 1449, 0)
+    assert logged_counters(first + second) == counters(322, 966, 0)
+    assert logged_counters(first + second + first) == counters(483, 1449, 0)
 
 
 def test_a_line_without_steps_needs_the_tokens_of_a_step():
-    assert logged(V0_8) is None
-    assert logged(V0_8, draft_tokens=4) == counters(2, 8, 5)
+    assert logged_counters(V0_8) is None
+    assert logged_counters(V0_8, draft_tokens=4) == counters(2, 8, 5)
     assert VllmDialect(4).logged(V0_8) == counters(2, 8, 5)
 
 
 @pytest.mark.parametrize("text", ["", "INFO ready\n", "SpecDecoding metrics: nothing to read here\n", "Speculative metrics: ,\n"])
 def test_a_log_without_such_lines_has_no_counters(text):
-    assert logged(text) is None
+    assert logged_counters(text) is None
 
 
 def line(accepted, drafted):
@@ -90,7 +90,7 @@ def line(accepted, drafted):
 def test_drafts_of_one_length_are_read_back_exactly(k, accepted):
     accepted = [min(count, k) for count in accepted]
     per_position = tuple(sum(count > position for count in accepted) for position in range(k))
-    assert logged(line(accepted, [k] * len(accepted))) == counters(len(accepted), k * len(accepted), sum(accepted), *per_position)
+    assert logged_counters(line(accepted, [k] * len(accepted))) == counters(len(accepted), k * len(accepted), sum(accepted), *per_position)
 
 
 @settings(deadline=None, derandomize=True)
@@ -98,7 +98,7 @@ def test_drafts_of_one_length_are_read_back_exactly(k, accepted):
 def test_drafts_of_different_lengths_are_read_back_to_within_the_rounding(steps):
     drafted = [length for length, _ in steps]
     accepted = [min(length, count) for length, count in steps]
-    found = logged(line(accepted, drafted))
+    found = logged_counters(line(accepted, drafted))
     assert (found.draft_tokens, found.accepted_tokens) == (sum(drafted), sum(accepted))
     if sum(accepted):
         assert abs(found.mean_acceptance_length - (1 + sum(accepted) / len(steps))) <= 0.02

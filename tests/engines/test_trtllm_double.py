@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pytest_specdec.capture.server import ports
-from pytest_specdec.capture.server.attached import recognised
+from pytest_specdec.capture.server.attached import recognise
 from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
 from pytest_specdec.capture.transport import HTTPX
 from pytest_specdec.config.load import load
@@ -125,7 +125,7 @@ def test_a_reading_of_the_counters_empties_them(ask):
 def test_its_engine_is_recognised_without_a_reading_of_the_counters(arm, ask, tmp_path):
     ask("/v1/completions", **PLAIN)
     setup = replace(arm.recipe.setup, attached=arm.recipe.setup.url)
-    assert recognised(Attach(), config_of(tmp_path, "trtllm-serve"), setup) is ENGINE
+    assert recognise(Attach(), config_of(tmp_path, "trtllm-serve"), setup) is ENGINE
     assert ask("/metrics").json() != []
 
 

@@ -239,7 +239,7 @@ def test_asking_again_changes_neither_the_noise_nor_who_scored(run, plan, transc
     for arm, value in zip(ARMS, (-0.1, -0.2, -0.3), strict=True):
         transcripts.write(run, told(says(transcript(arm), ARMS.index(arm), 2, 1), value))
     first = asked_for_logprobs(plan)
-    again = extension.extended(first, {"greedy-mixed": first.workload("greedy-mixed")}, ["v"], 1, again=("greedy-mixed",))
+    again = extension.extend(first, {"greedy-mixed": first.workload("greedy-mixed")}, ["v"], 1, again=("greedy-mixed",))
     assert again.scored_by("greedy-mixed") == first.scored_by("greedy-mixed") == ("control",)
     assert set(again.scored_by("greedy-mixed.more1")) == {"baseline", "control"}
     assert captured.read_calibrations(run, again, "v") == captured.read_calibrations(run, first, "v")

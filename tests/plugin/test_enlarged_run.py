@@ -92,7 +92,7 @@ def pytest_collection(session):
         from pytest_specdec.capture import rates
         from pytest_specdec.model.plan import Rates
 
-        rates.expected = lambda *_: Rates(boot_s=1.0)
+        rates.expected_rates = lambda *_: Rates(boot_s=1.0)
 """
 
 

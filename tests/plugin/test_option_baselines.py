@@ -193,7 +193,7 @@ def test_what_failed_is_taken_only_with_a_reason_and_begins_anew(tmp_path):
     updated(tmp_path, 2.0, 2.1)
     slow = speed(1.2, Outcome.FAIL)
     assert baselines.update(tmp_path, "tiny", HERE, Results(verdicts=(slow,))) is None
-    assert baselines.refused([slow, speed(2.0)]) == (
+    assert baselines.refusal_lines([slow, speed(2.0)]) == (
         'draft-k3 chat failed and is not taken; if it is meant: --specdec-update-baselines --specdec-accept-regression "why"',
     )
     found = baselines.update(tmp_path, "tiny", HERE, Results(verdicts=(slow,), accepted="another draft model"))
@@ -212,7 +212,7 @@ def test_no_floor_is_made_of_a_wide_interval_nor_of_times_that_are_not_the_serve
     unfit = replace(speed(1.6, Outcome.NOT_DECIDED), figures={"speedup": 1.6, **figures}, reason="the client could not keep up")
     assert baselines.update(tmp_path, "tiny", HERE, Results(verdicts=(unfit,))) is None
     assert baselines.candidate(tmp_path, HERE, Results(verdicts=(unfit,))) is None
-    assert baselines.refused([unfit], "whatever else was accepted") == (f"draft-k3 chat is not taken: {why}",)
+    assert baselines.refusal_lines([unfit], "whatever else was accepted") == (f"draft-k3 chat is not taken: {why}",)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_what_was_not_timed_or_failed_is_not_taken(tmp_path, verdicts):
 
 
 def test_a_speed_of_whole_requests_is_not_taken_and_that_is_said():
-    (line,) = baselines.refused([WHOLE])
+    (line,) = baselines.refusal_lines([WHOLE])
     assert line.startswith("draft-k3 chat is not taken: answers came in one burst")
 
 

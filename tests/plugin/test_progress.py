@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.model.status import BootTime, MissingAnswers, Progress, State, Status
-from pytest_specdec.plugin.progress import EVERY_S, Ticker, ended
+from pytest_specdec.plugin.progress import EVERY_S, Ticker, last_word
 
 STEP = Progress(at_s=0.0, boot=0, boots=2, arm="baseline", doing="answering", workload="chat", done=0, of=9)
 
@@ -81,7 +81,7 @@ def test_nobody_listening_is_fine(config):
 def test_the_last_word_names_what_is_missing():
     missing = tuple(MissingAnswers(arm=f"v{i}", workload="chat" * (i % 2), reason="") for i in range(6))
     status = Status(state=State.INCOMPLETE, missing=missing, boots=4, restarts=2, wall_s=65.0)
-    last = ended(status)
+    last = last_word(status)
     for figure in ("incomplete", "1:05", "4 boots", "2 restarts", "v0, v1/chat, v2, v3/chat, …"):
         assert figure in last
 
@@ -97,4 +97,4 @@ def test_boots_at_once_do_not_take_turns_on_the_screen(monkeypatch):
 
 def test_the_last_word_says_how_busy_the_servers_were():
     served = (BootTime(boot=0, arm="draft-k3", readiness_s=1.0, wall_s=9.0, busy=0.934),)
-    assert ended(Status(state=State.COMPLETE, boots=1, served=served)).endswith("1 boots; servers busy: draft-k3 0.93")
+    assert last_word(Status(state=State.COMPLETE, boots=1, served=served)).endswith("1 boots; servers busy: draft-k3 0.93")

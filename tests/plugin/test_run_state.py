@@ -20,7 +20,7 @@ def test_a_judge_is_given_what_the_whole_run_reported(monkeypatch):
     monkeypatch.setattr(verdicts.run_state, "get", lambda config: found)
     monkeypatch.setattr(verdicts.stored, "read", lambda *what, slo: read.append((*what, slo)) or RAN)
     monkeypatch.setattr(verdicts, "replace", lambda value, **changes: value)
-    verdicts.captured(ITEM, None)
+    verdicts.read_captured(ITEM, None)
     assert read == [("directory", "plan", cell, (), ("calibrations", "draft-k3"), "slo")]
 
 

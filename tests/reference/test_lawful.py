@@ -110,7 +110,7 @@ def test_a_refused_bias_is_a_clean_400():
 
 def test_an_unknown_variation_is_refused():
     with pytest.raises(EngineError, match="no such variation"):
-        lawful.varied(EngineRules(), "blok-verification")
+        lawful.vary(EngineRules(), "blok-verification")
 
 
 def streamed(client, **more):

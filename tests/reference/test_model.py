@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specdec_reference import checkpoint, model
-from specdec_reference.pad import padded
+from specdec_reference.pad import pad_model
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_what_lies_behind_a_row_in_the_cache_is_not_seen(decoder):
 
 def test_padding_changes_the_price_and_not_the_distribution(decoder):
     (tokens,) = prompts(12)
-    deeper = padded(decoder, 9)
+    deeper = pad_model(decoder, 9)
     assert len(deeper.layers) == 9
     assert all(np.any(layer.qkv) and np.any(layer.gate_up) for layer in deeper.layers)
     plainly, dearly = (d.forward(tokens[None], d.cache(1), np.zeros(1, np.intp)) for d in (decoder, deeper))

@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.client import Client
-from pytest_specdec.capture.server.readiness import SECONDS, ReadyServer, Reply, ask, get, listed, look
+from pytest_specdec.capture.server.readiness import SECONDS, ReadyServer, Reply, ask, get, listed_models, look
 from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.capture.server.traffic import replaced
 from pytest_specdec.capture.sse import web_page
@@ -149,7 +149,7 @@ class AttachedArm(ArmServer):
         reply = look(self.recipe.setup, _MODELS, seconds=min(SECONDS, left_s)) if self._card is not None and left_s > 0 else None
         if reply is None or reply.status != _OK:
             return  # gone, which shows in its answers
-        names = listed(reply.text)
+        names = listed_models(reply.text)
         card = _facts(names.get(self.model))
         if card != self._card:
             what = "the attached server serves another model than before"
@@ -161,16 +161,16 @@ class AttachedArm(ArmServer):
     def _start(self) -> None:
         self._server = AttachedServer(self.recipe.setup)
         self._traffic = None
-        ready = self._reached(time.monotonic() + min(self.recipe.boot_s, self.left_s()))
+        ready = self._reach(time.monotonic() + min(self.recipe.boot_s, self.left_s()))
         self._client, self.version, self.model = ready.client, ready.version, ready.model
 
-    def _reached(self, until_s: float) -> ReadyServer:
+    def _reach(self, until_s: float) -> ReadyServer:
         """Wait until the server answers one token. Raises BootError when it refuses, or does not answer in time."""
         setup, is_first = self.recipe.setup, self._speak is not None
         while True:
             reply = look(setup, _MODELS, seconds=max(1.0, min(SECONDS, until_s - time.monotonic())))
             if reply.status not in {*_GONE, *_DENIED}:
-                names = listed(reply.text) if reply.status == _OK else {}
+                names = listed_models(reply.text) if reply.status == _OK else {}
                 check_model(setup, list(names))
                 answer = ask(setup, self._dialect(), self.recipe.draft_tokens, until_s)
                 if isinstance(answer, ReadyServer):
@@ -180,7 +180,7 @@ class AttachedArm(ArmServer):
                 if is_first and _WEB_PAGE in reply.text:
                     break  # no waiting makes a model's server of a web site; one that was there before may come back
             if reply.status in _FINAL or is_untrusted(reply):
-                raise refused(setup, reply)
+                raise refusal_error(setup, reply)
             self._heartbeat()
             if time.monotonic() >= until_s:
                 break
@@ -215,7 +215,7 @@ def is_untrusted(reply: Reply) -> bool:
     return reply.status is None and _UNTRUSTED in reply.text
 
 
-def refused(setup: ServerSetup, reply: Reply) -> BootError:
+def refusal_error(setup: ServerSetup, reply: Reply) -> BootError:
     """Return the error for a server that will not answer, however long it is waited for."""
     if is_untrusted(reply):
         what, remedy = f"the certificate of {setup.url} is not trusted", "set SSL_CERT_FILE to the file of the authority that signed it"
@@ -262,7 +262,7 @@ def dialect_of(engine: Engine, config: Config, setup: ServerSetup) -> Dialect:
     """
     if not isinstance(engine, AnyEngine):
         return engine.dialect(config, setup)
-    known = recognised(engine, config, setup)
+    known = recognise(engine, config, setup)
     if known is not None:
         return known.dialect(config, setup)
     fits = [(dialect, _fit(setup, dialect)) for dialect in (each.dialect(config, setup) for each in engine.candidates())]
@@ -270,7 +270,7 @@ def dialect_of(engine: Engine, config: Config, setup: ServerSetup) -> Dialect:
     return best if best is not None and fit else engine.dialect(config, setup)
 
 
-def recognised(engine: AnyEngine, config: Config, setup: ServerSetup) -> Engine | None:
+def recognise(engine: AnyEngine, config: Config, setup: ServerSetup) -> Engine | None:
     """Return the engine that recognises the server behind an address; None where none does.
 
     Counters that a reading may empty are asked for only where no engine knows the server without them.
@@ -288,7 +288,7 @@ def recognised(engine: AnyEngine, config: Config, setup: ServerSetup) -> Engine 
 
 def _fit(setup: ServerSetup, dialect: Dialect) -> int:
     """Return how much of a dialect a server speaks: 1 where a completion brings token ids, 2 where they can be scored as a prompt too."""
-    names, fit, model = listed(get(setup, _MODELS)), 0, setup.asked_model
+    names, fit, model = listed_models(get(setup, _MODELS)), 0, setup.asked_model
     client = Client(setup, dialect, model=model if model in names else next(iter(names), model))
     try:
         answer = client.send(_TOKEN, streamed=False, deadline_s=SECONDS).answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.server.readiness import get, listed, parsed
+from pytest_specdec.capture.server.readiness import get, listed_models, parse_object
 
 if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import ServerSetup
@@ -18,11 +18,11 @@ def read(setup: ServerSetup, model: str) -> int:
     vLLM and SGLang have ``max_model_len`` in the card of the model. llama.cpp has the context of a slot in ``/props``, and where that is
     switched off the one that the model was trained for, in its card: a server may serve less, and then refuses what is longer.
     """
-    cards = listed(get(setup, "/v1/models"))
+    cards = listed_models(get(setup, "/v1/models"))
     card = cards.get(model) or next(iter(cards.values()), {})
     if limit := _count(card, "max_model_len"):
         return limit
-    return _count(parsed(get(setup, "/props")), "default_generation_settings", "n_ctx") or _count(card, "meta", "n_ctx_train")
+    return _count(parse_object(get(setup, "/props")), "default_generation_settings", "n_ctx") or _count(card, "meta", "n_ctx_train")
 
 
 def _count(found: JSON, *path: str) -> int:

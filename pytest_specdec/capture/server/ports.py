@@ -137,7 +137,7 @@ def free() -> int:
             return port
 
 
-def pinned(port: int) -> int:
+def require_port(port: int) -> int:
     """Return ``port`` if it can be bound. Raises EngineError naming the process that holds it."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -31,7 +31,7 @@ _NUMBERS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def deferred() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Handle signals that Python code handles after the block, not inside of it; the first of them ends the block with its exception.
 
     They are not blocked by a mask, which a process started in the block would inherit. Only the main thread handles signals, so that
@@ -147,7 +147,7 @@ class ServerProcess:
         """The watchdog, then the server."""
         self._pipe = -1
         try:
-            with deferred():
+            with defer_signals():
                 with writable(log):
                     file = _appending(log)
                     file.write(f"# {command}\n".encode())
@@ -222,11 +222,11 @@ class ServerProcess:
 
     def log_tail(self, lines: int = LOG_TAIL) -> tuple[str, ...]:
         """Return the last lines that this server wrote, secrets struck out."""
-        return tuple(line[:_MAX_LINE] for line in self._written().splitlines()[-lines:])
+        return tuple(line[:_MAX_LINE] for line in self._log_end().splitlines()[-lines:])
 
     def cause(self) -> str:
         """Return the first exception in what this server last wrote, secrets struck out; empty without one."""
-        return cause(self._written())[:_MAX_LINE]
+        return cause(self._log_end())[:_MAX_LINE]
 
     def written(self) -> str:
         """Return all that this server wrote, as it wrote it: for counts, not to be shown."""
@@ -234,7 +234,7 @@ class ServerProcess:
             file.seek(self._log_start)
             return file.read().decode(errors="replace")
 
-    def _written(self) -> str:
+    def _log_end(self) -> str:
         """Return the end of the log; more is read than returned, so that no part of a secret is left at the cut."""
         with self.log.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
@@ -251,7 +251,7 @@ class ServerProcess:
                 self._kill()
         finally:
             # Not "done" unless all is gone: the watchdog ends what an interrupt, maybe a second one, keeps us from ending.
-            with deferred():
+            with defer_signals():
                 self._dismiss_watchdog(is_gone=self._is_gone())
 
     def kill(self) -> None:
@@ -302,7 +302,7 @@ class ServerProcess:
 
     def _dismiss_watchdog(self, *, is_gone: bool) -> None:
         """Let the watchdog end, at once where all ``is_gone``, else after it has killed what is left; collect it and the server."""
-        with deferred():
+        with defer_signals():
             if self._pipe >= 0:
                 self._to_watchdog("done\n" if is_gone else "")
                 os.close(self._pipe)

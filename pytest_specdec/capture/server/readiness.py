@@ -66,7 +66,7 @@ def _check_limits(setup: ServerSetup, path: str, text: str) -> None:
     """Raise BootError for a reply that no reader of this package would take for JSON although it begins as such."""
     if text.lstrip()[:1] in {"{", "["}:
         try:
-            json_reply.loaded(text)
+            json_reply.load(text)
         except json_reply.BeyondLimitsError as error:
             what, found = f"{setup.url} answers {path} with something that no server of a model sends", f"{error}, {len(text):,} characters"
             raise BootError(what, where=setup.url, found=found, expected="a small JSON object", remedy="correct `url`") from None
@@ -157,7 +157,7 @@ def _served_model(setup: ServerSetup, seconds: float) -> str:
     """
     if "model" in setup.body:
         return setup.asked_model
-    names = listed(get(setup, "/v1/models", seconds=seconds))
+    names = listed_models(get(setup, "/v1/models", seconds=seconds))
     return setup.asked_model if setup.asked_model in names else next(iter(names), setup.asked_model)
 
 
@@ -165,17 +165,17 @@ def _version(setup: ServerSetup, dialect: Dialect, seconds: float) -> str:
     return dialect.version(get(setup, dialect.version_path, seconds=seconds) or "")[:_MAX_VERSION]
 
 
-def listed(text: str | None) -> dict[str, Mapping[str, JSON]]:
+def listed_models(text: str | None) -> dict[str, Mapping[str, JSON]]:
     """Return the models of a reply of ``/v1/models`` by the name that they are asked for; none in place of anything else."""
-    models = parsed(text).get("data")
+    models = parse_object(text).get("data")
     cards = [card for card in models if isinstance(card, Mapping)] if isinstance(models, Sequence) else []
     return {str(card["id"]): card for card in cards if card.get("id")}
 
 
-def parsed(text: str | None) -> Mapping[str, JSON]:
+def parse_object(text: str | None) -> Mapping[str, JSON]:
     """Return the object that an endpoint answered with; an empty one in place of anything else."""
     try:
-        return sse.parsed(text or "{}")
+        return sse.parse_object(text or "{}")
     except ValueError:
         return {}
 

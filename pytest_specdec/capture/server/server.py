@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_specdec.capture.server import orphans
-from pytest_specdec.capture.server.process import ServerProcess, deferred
+from pytest_specdec.capture.server.process import ServerProcess, defer_signals
 from pytest_specdec.capture.server.readiness import SECONDS, check_port, get, wait
 from pytest_specdec.errors import BootError, DeadlineError, SpecdecError
 from pytest_specdec.model.transcript import Usage
@@ -241,7 +241,7 @@ class ArmServer:
         page = get(self.recipe.setup, dialect.counters_path, seconds=min(SECONDS, left_s))
         counters = None if page is None else dialect.counters(page)
         if counters is None:
-            return self._logged()
+            return self._read_log()
         if not dialect.counters_drain:
             return counters
         self._drained = counters if self._drained is None else self._drained + counters
@@ -249,7 +249,7 @@ class ArmServer:
         self._paused = self._paused if paused is None else (self._paused or 0) + paused
         return self._drained
 
-    def _logged(self) -> SpecCounters | None:
+    def _read_log(self) -> SpecCounters | None:
         """Read what the server's log says of them; what happened since its last line is missing there."""
         counters = None if self._server is None else self.recipe.dialect.logged(self._server.written())
         self.counters_lag = self.counters_lag or counters is not None
@@ -330,7 +330,7 @@ class ArmServer:
     def _start(self) -> None:
         recipe = self.recipe
         assert recipe.command is not None, "an attached server is not started"
-        with deferred():
+        with defer_signals():
             self._server = process = ServerProcess(recipe.command, recipe.log, max_s=self.left_s() + recipe.stop_s + _GRACE_S)
             orphans.note(recipe.log.with_suffix(".json"), process)
         ready = wait(

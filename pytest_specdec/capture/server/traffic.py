@@ -60,7 +60,7 @@ class TrafficAccount:
 
     def begin(self) -> None:
         """Read the counters once they rest: they may still count what was asked before."""
-        self._before = self._settled()
+        self._before = self._settle()
         self._peer = self._arm.peer_traffic() if self._before is not None else None
         self._aside = self._arm.aside
 
@@ -75,13 +75,13 @@ class TrafficAccount:
         generated = sum(usage.completion_tokens for usage in usages) + now.generated_tokens - then.generated_tokens
         prompts = (usage.prompt_tokens * len(answer.choices) for answer, usage in zip(answers, usages, strict=True))
         prompt = sum(prompts) + now.prompt_tokens - then.prompt_tokens
-        after = self._awaited(after, generated)
+        after = self._await_counts(after, generated)
         others = foreign(self._before, after, prompt_tokens=prompt, generated_tokens=generated, answers=len(answers))
         lacking = uncounted(self._before, after, generated_tokens=generated)
         by_baseline = "" if lacking is None else elsewhere(lacking, self._peer, self._arm.peer_traffic())
         return Discrepancy(foreign=others, elsewhere=by_baseline, uncounted="" if by_baseline or lacking is None else str(lacking))
 
-    def _settled(self) -> Traffic | None:
+    def _settle(self) -> Traffic | None:
         traffic = self._arm.traffic()
         for _ in range(_SETTLING if traffic else 0):
             time.sleep(_PAUSE_S)
@@ -90,7 +90,7 @@ class TrafficAccount:
                 break
         return traffic
 
-    def _awaited(self, after: Traffic | None, generated_tokens: int) -> Traffic | None:
+    def _await_counts(self, after: Traffic | None, generated_tokens: int) -> Traffic | None:
         """Return the counters once they hold what was answered, or will not."""
         for _ in range(_LATE):
             if uncounted(self._before, after, generated_tokens=generated_tokens) is None:

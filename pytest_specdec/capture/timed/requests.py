@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_specdec.capture.sse import ReceivedResponse
 from pytest_specdec.capture.timed.stamper import find_head
-from pytest_specdec.capture.transport import MAX_BYTES, MAX_PARTS, decompressor, inflated
+from pytest_specdec.capture.transport import MAX_BYTES, MAX_PARTS, decompressor, inflate
 from pytest_specdec.errors import CaptureError
 from pytest_specdec.model.transcript import ClientLoad
 
@@ -236,7 +236,7 @@ def _decode_body(body: ReceivedResponse, encoding: str, *, whole: bool) -> Recei
         return body
     decoder, read, kept, size = decompressor(encoding), [], [], 0
     for at_s, part in zip(body.stamps_s, body.parts, strict=True):
-        for decoded in inflated(decoder, part):
+        for decoded in inflate(decoder, part):
             size += len(decoded)
             if size > MAX_BYTES:
                 msg = f"a body of more than {MAX_BYTES:,} bytes"

@@ -92,7 +92,7 @@ def hold(
     ``on_held`` gets the arm's name and each outcome as it comes. Raises SpecdecError where a server cannot be started or reached.
     """
     name = variant or config.variants[0].name
-    plan = planner.make(config, (_PLACEHOLDER,), Depth.STANDARD, rates=rates.expected(config, folder))
+    plan = planner.make(config, (_PLACEHOLDER,), Depth.STANDARD, rates=rates.expected_rates(config, folder))
     recipes = ServerRecipes(config=config, plan=plan, directory=RunDirectory(folder))
     boots = [boot for boot in plan.boots if boot.role is Role.BASELINE or (boot.role is Role.VARIANT and boot.arm == name)]
     recipes.check()

@@ -125,7 +125,7 @@ def _check_recognition(visit: Visit) -> Finding:
     attached = replace(setup, attached=setup.url)  # as it would be recognised
     if isinstance(engine, AnyEngine):
         return not_claimed("it stands for any engine")
-    others = [other for other in registry.installed() if isinstance(other, Recognising) and other.recognises(partial(get, setup))]
+    others = [other for other in registry.installed_engines() if isinstance(other, Recognising) and other.recognises(partial(get, setup))]
     strangers = [other for other in others if not _speaks(visit.dialect, other.dialect(visit.config, attached))]
     if strangers:
         return broken(f"taken for {', '.join(other.kind for other in strangers)}")

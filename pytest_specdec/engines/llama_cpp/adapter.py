@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import docker, locate
-from pytest_specdec.engines.arguments import filled, flags, merged
+from pytest_specdec.engines.arguments import fill, flags, merge
 from pytest_specdec.engines.llama_cpp import drafters, gguf
 from pytest_specdec.engines.llama_cpp.dialect import LlamaCppDialect
 from pytest_specdec.engines.llama_cpp.rules import DRAFT_MODEL, MODEL_DRAFTERS, RULES
@@ -49,7 +49,7 @@ class LlamaCpp:
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
         """Return that of the OpenAI routes, with as many slots as the arguments state."""
-        slots = drafters.named(setup.args).get("parallel")
+        slots = drafters.by_long_names(setup.args).get("parallel")
         return LlamaCppDialect(int(slots) if isinstance(slots, int | str) and str(slots).isdecimal() else 0)
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
@@ -58,13 +58,13 @@ class LlamaCpp:
 
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
         """Return what may come from the hub, without the quantisation behind its name."""
-        names = [name for name in (model, drafters.named(args).get("spec-draft-hf")) if isinstance(name, str)]
+        names = [name for name in (model, drafters.by_long_names(args).get("spec-draft-hf")) if isinstance(name, str)]
         return tuple(name.partition(":")[0] for name in names if not name.endswith(".gguf"))
 
     def check(self, config: Config) -> None:
         """Look for the program and the model files, and for settings with which a server boots and never drafts."""
         _expect_plain_environment(config)
-        arms = [(f"variants.{variant.name}.args", filled(config, variant, os.environ)) for variant in config.variants]
+        arms = [(f"variants.{variant.name}.args", fill(config, variant, os.environ)) for variant in config.variants]
         for where, args in arms:
             drafters.check_drafters(args, where)
         if config.engine.image:
@@ -73,7 +73,7 @@ class LlamaCpp:
             _program(config)
         target = _model_file(config, config.engine.model, "engine.model")
         for where, args in arms:
-            name = drafters.named(args).get(DRAFT_MODEL)
+            name = drafters.by_long_names(args).get(DRAFT_MODEL)
             path = _model_file(config, name, f"{where}.{DRAFT_MODEL}") if isinstance(name, str) else None
             for drafter in drafters.drafters(args):
                 if path and target and drafter in MODEL_DRAFTERS:
@@ -82,7 +82,8 @@ class LlamaCpp:
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``llama-server --model FILE …`` or its container; a model that is no file comes from the hub."""
         source = "model" if setup.model.endswith(".gguf") else "hf-repo"
-        named = {name: config.resolve(str(value)) if name in _FILES else value for name, value in drafters.named(setup.args).items()}
+        by_name = drafters.by_long_names(setup.args)
+        named = {name: config.resolve(str(value)) if name in _FILES else value for name, value in by_name.items()}
         args: dict[str, JSON] = {source: config.resolve(setup.model), "host": HOST, "metrics": True, **named, "port": setup.port}
         env = {**setup.env, **({_API_KEY: setup.api_key} if setup.api_key else {})}
         if config.engine.image:
@@ -160,7 +161,7 @@ def _model_file(config: Config, model: str, where: str) -> Path | None:
 
 def _arm_args(config: Config) -> Iterator[dict[str, JSON]]:
     for layer in (config.baseline.args, *(variant.args for variant in config.variants)):
-        yield drafters.named(merged(config.engine.args, layer))
+        yield drafters.by_long_names(merge(config.engine.args, layer))
 
 
 def _is_accelerated(args: Mapping[str, JSON]) -> bool:

@@ -32,7 +32,7 @@ _MOST_FURTHER, _FIRST = 128, 5
 """Tokens by which vocabularies may differ in size, and the first id whose text is compared (``common/speculative.cpp``)."""
 
 
-def named(args: Mapping[str, JSON]) -> dict[str, JSON]:
+def by_long_names(args: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return ``args`` by their long names, lists with commas as the parser takes them."""
     values = {plain(name): ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value for name, value in args.items()}
     return {LONG.get(name, name): value for name, value in values.items()}
@@ -40,7 +40,7 @@ def named(args: Mapping[str, JSON]) -> dict[str, JSON]:
 
 def drafters(args: Mapping[str, JSON]) -> tuple[str, ...]:
     """Return the drafters that ``args`` ask for, in their order; empty where they do not speculate."""
-    by_name = named(args)
+    by_name = by_long_names(args)
     asked = [name for name in str(by_name.get(METHOD) or "").split(",") if name not in {"", "none"}]
     return tuple(asked) if asked or by_name.get("spec-default") is not True else (_DEFAULT,)
 
@@ -51,7 +51,7 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
     The n-gram drafters are not prompt lookup as others know it: they take the latest match, only one of a whole n-gram, or a pool of all
     requests. What they draft does not follow from an answer's tokens.
     """
-    asked, by_name = drafters(args), named(args)
+    asked, by_name = drafters(args), by_long_names(args)
     if not asked:
         return None
     kind = _kind(asked)
@@ -82,7 +82,7 @@ def check_drafters(args: Mapping[str, JSON], where: str) -> None:
         if name in REMOVED:
             what = f"llama.cpp has no --{name} any more"
             raise EngineError(what, where=f"{where}.{name}", found=name, expected=REMOVED[name], remedy="rename it")
-    by_name, asked = named(args), drafters(args)
+    by_name, asked = by_long_names(args), drafters(args)
     model = by_name.get(DRAFT_MODEL) or by_name.get("spec-draft-hf")
     needing = [name for name in asked if name in MODEL_DRAFTERS]
     if not asked and any(RULES.speculates(name) for name in by_name):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
-from pytest_specdec.engines.arguments import PrecisionFlags, arm_args, device_footprint, filled, flags, merged
-from pytest_specdec.engines.llguidance import GrammarBackend, installed, stop_ids
+from pytest_specdec.engines.arguments import PrecisionFlags, arm_args, device_footprint, fill, flags, merge
+from pytest_specdec.engines.llguidance import GrammarBackend, installed_release, stop_ids
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.sglang.dialect import SglangDialect
@@ -78,7 +78,7 @@ class Sglang:
         """Look for the interpreter (or ``docker`` for an image), for a model that is a path of this machine, and for what ends a boot."""
         _no_simulation(config)
         for variant in config.variants:
-            _whole_flags(variant.name, merged(config.engine.args, variant.args))
+            _whole_flags(variant.name, merge(config.engine.args, variant.args))
         if not config.engine.image:
             self._python(config)
             checkpoint.there(config)
@@ -131,14 +131,14 @@ class Sglang:
             checkpoint=model,
             eos_ids=stop_ids(model),
             json_options={"whitespace_pattern": pattern},
-            release="" if config.engine.image else installed(self._python(config)),
+            release="" if config.engine.image else installed_release(self._python(config)),
         )
 
     def _same_vocabularies(self, config: Config) -> None:
         """Hold draft models against the target where both lie on this machine; heads may have a vocabulary of their own."""
         target = checkpoint.folder(config, config.engine.model)
         for variant in config.variants:
-            speculative = draft(filled(config, variant, os.environ))
+            speculative = draft(fill(config, variant, os.environ))
             if speculative and speculative.kind is DraftKind.MODEL and speculative.model:
                 where = f"variants.{variant.name}.args.{DRAFT_MODELS[0]}"
                 checkpoint.same_vocabulary(checkpoint.folder(config, speculative.model), target, where)

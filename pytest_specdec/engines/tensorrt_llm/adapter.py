@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
-from pytest_specdec.engines.arguments import filled
+from pytest_specdec.engines.arguments import fill
 from pytest_specdec.engines.checkpoint_tokenizer import folder_of
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
@@ -172,9 +172,9 @@ class TensorRtLlm:
 
 def _arms(config: Config) -> Iterator[tuple[str, dict[str, JSON]]]:
     """Give where every arm stands in the config, and its arguments with the variables that are set filled in."""
-    yield "baseline", filled(config, config.baseline, os.environ)
+    yield "baseline", fill(config, config.baseline, os.environ)
     for variant in config.variants:
-        yield f"variants.{variant.name}", filled(config, variant, os.environ)
+        yield f"variants.{variant.name}", fill(config, variant, os.environ)
 
 
 def _refuse_file(where: str, args: Mapping[str, JSON]) -> None:

@@ -83,7 +83,7 @@ class TensorRtLlmDialect(PlainDialect):
         body: dict[str, JSON] = {**_NEUTRAL, **request.body, **(with_usage(request) if stream else {})}
         if body["top_k"] == -1:
             body["top_k"] = 0
-        body = structured.translated(body)
+        body = structured.translate(body)
         return _completion(body, ids) if ids else body
 
     def text(self, token_ids: Sequence[int]) -> str:

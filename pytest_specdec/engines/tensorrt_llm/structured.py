@@ -16,7 +16,7 @@ FIELDS = frozenset({_WHOLE, *(f"{_FORMERLY}{kind}" for kind in _KINDS)})
 _SPECIAL = re.compile(r"([\\.^$|?*+()\[\]{}])")
 
 
-def translated(body: Mapping[str, JSON]) -> dict[str, JSON]:
+def translate(body: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return ``body`` with its structured field as a format; one that has no translation stays, so that the server refuses it."""
     own = body.get("response_format")
     if isinstance(own, Mapping):

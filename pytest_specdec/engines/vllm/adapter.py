@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import checkpoint, docker, locate
-from pytest_specdec.engines.arguments import PrecisionFlags, arm_args, device_footprint, filled, flags
-from pytest_specdec.engines.llguidance import installed
+from pytest_specdec.engines.arguments import PrecisionFlags, arm_args, device_footprint, fill, flags
+from pytest_specdec.engines.llguidance import installed_release
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.vllm import releases, structured_backend, template
@@ -173,7 +173,7 @@ class Vllm:
     def grammar_backend(self, config: Config) -> GrammarBackend | None:
         """Return llguidance where ``structured-outputs-config`` chooses it for all arms."""
         model = checkpoint.folder(config, config.engine.model)
-        release = "" if config.engine.image else installed(self._program(config))
+        release = "" if config.engine.image else installed_release(self._program(config))
         backends = [structured_backend.grammar_backend(args, model, release) for args in arm_args(config)]
         return backends[0] if all(backend == backends[0] for backend in backends) else None
 
@@ -181,7 +181,7 @@ class Vllm:
         """Hold draft models against the target where both are on this machine and the setting does not map one vocabulary to the other."""
         target = checkpoint.folder(config, config.engine.model)
         for variant in config.variants:
-            args = filled(config, variant, os.environ)
+            args = fill(config, variant, os.environ)
             draft = self.draft(args)
             if draft and draft.model and speculative_setting(args).get("use_heterogeneous_vocab") is not True:
                 where = f"variants.{variant.name}.args.speculative-config.model"

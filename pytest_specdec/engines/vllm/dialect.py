@@ -132,7 +132,7 @@ class VllmDialect(PlainDialect):
 
     def logged(self, text: str) -> SpecCounters | None:
         """Read the lines of the statistics."""
-        return log_metrics.logged(text, self._draft_tokens)
+        return log_metrics.logged_counters(text, self._draft_tokens)
 
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:
         """Ask for one token, which is thrown away: the distribution at a prompt's tokens comes with the prompt."""

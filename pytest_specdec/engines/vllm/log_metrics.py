@@ -24,7 +24,7 @@ _LENGTH_ROUNDING = 0.005
 _MOST_CANDIDATES = 10_000
 
 
-def logged(text: str, draft_tokens: int = 0) -> SpecCounters | None:
+def logged_counters(text: str, draft_tokens: int = 0) -> SpecCounters | None:
     """Return the counters that the lines of a server's log add up to; None where no line has any.
 
     ``draft_tokens`` are those of a step, for the lines of 0.8, which do not tell how many steps there were; 0 where unknown.

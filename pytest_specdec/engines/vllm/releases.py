@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import plain
 from pytest_specdec.config.validate import nearest
 from pytest_specdec.engines import locate
-from pytest_specdec.engines.arguments import merged
+from pytest_specdec.engines.arguments import merge
 from pytest_specdec.engines.vllm.speculative_setting import NEW, OLD, flags_of, speculative_setting
 from pytest_specdec.errors import EngineError
 
@@ -80,7 +80,7 @@ def check(config: Config, release: str, methods: Collection[str]) -> None:
     """
     version = locate.numbers(release)
     for variant in config.variants if version else ():
-        args, where = merged(config.engine.args, variant.args), f"variants.{variant.name}.args"
+        args, where = merge(config.engine.args, variant.args), f"variants.{variant.name}.args"
         _check_flags(args, version, release, where)
         _check_keys(speculative_setting(args), version, release, where)
         if method := str(speculative_setting(args).get("method") or ""):
