@@ -7,7 +7,7 @@ PARALLEL := -n 2 --dist=worksteal
 UNIT := -n 3 --dist=worksteal --durations=30 --durations-min=3
 # Each of the many interpreters that the tests start would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
-# What `make coverage` adds; it makes the tests a third slower.
+# What `make coverage` adds; it makes the tests half as slow again.
 COVERED :=
 
 .PHONY: suites smoke test lint types unit nightly test-statistics faults faults-quick healthy chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded baselines vllm-deaths mlx-env transformers-env sglang-protocol vllm-old-arguments clean
@@ -30,7 +30,7 @@ types: $(INSTALLED)
 unit: $(INSTALLED)
 	$(BIN)/python -m pytest tests/ --ignore=tests/chaos --ignore=tests/faults $(UNIT) -m 'not nightly and (not statistics or statistics(quick=True))' $(COVERED)
 
-nightly: $(INSTALLED) ## what `make unit` leaves out: other placements, depths and xdist modes of what it shows
+nightly: coverage ## what CI leaves out: branch coverage, and other placements, depths and xdist modes of what `make unit` shows
 	$(BIN)/python -m pytest tests/ --ignore=tests/chaos --ignore=tests/faults $(UNIT) -m nightly
 
 test-statistics: $(INSTALLED) ## size and power of the tests by simulation; `make test` has a part of it
@@ -40,7 +40,7 @@ faults: $(INSTALLED) ## the suites against each planted fault of the reference e
 	$(BIN)/python -m pytest tests/faults $(PARALLEL)
 
 faults-quick: $(INSTALLED) ## a part of them
-	$(BIN)/python -m pytest tests/faults $(PARALLEL) -m 'faults(quick=True)'
+	$(BIN)/python -m pytest tests/faults $(PARALLEL) -m 'faults(quick=True)' --durations=10
 
 healthy: $(INSTALLED) ## all suites on correct servers whose numbers are not exact; some minutes a world, and the same command goes on
 	$(BIN)/python -m benchmarks.healthy --write
