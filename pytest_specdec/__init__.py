@@ -1,4 +1,4 @@
-"""A pytest plugin that tells whether speculative decoding still gives the same answers, sooner.
+"""A pytest plugin that checks whether speculative decoding still gives the same answers, sooner.
 
 The names in ``__all__`` load on first use (PEP 562), so importing the package costs nothing to a pytest run that does not use it.
 """

@@ -16,7 +16,10 @@ UNREAD = 128 + signal.SIGPIPE
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Return the exit code of the command that ``argv`` names; wrong usage exits with 2."""
+    """Return the exit code of the command in ``argv``.
+
+    Wrong usage exits with 2.
+    """
     parser = ArgumentParser(prog="python -m pytest_specdec", description=_ABOUT, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"pytest-specdec {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

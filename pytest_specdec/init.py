@@ -84,7 +84,7 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Write the files, name them with the next commands, and return the exit code."""
+    """Write the files, print the next commands, return the exit code."""
     here, path = Path.cwd(), Path(f"{arguments.name.removesuffix('.yaml')}.yaml")
     try:
         _check(arguments.name, [path, *([Path("suites")] if arguments.suites else [])])
@@ -103,7 +103,10 @@ def run(arguments: Namespace) -> int:
 
 
 def _check(name: str, files: list[Path]) -> None:
-    """Raise ConfigError for an empty name, and for a file that is there already, before any is written."""
+    """Raise ConfigError for an empty name or an existing file.
+
+    Both are checked before any file is written.
+    """
     if not name:
         what = "the config has no name"
         raise ConfigError(what, where="NAME", found="an empty value", expected="a name", remedy="is an environment variable unset?")
@@ -136,7 +139,10 @@ def _config(arguments: Namespace, name: str, here: Path) -> str:
 
 
 def _body(engine: Engine, model: str | None, speculator: str | None) -> str:
-    """Return what the engine writes of a config, or the keys that all engines share."""
+    """Return the engine's config text, or the keys shared by all.
+
+    Raises EngineError if the engine writes no config of its own and no model is given.
+    """
     if isinstance(engine, ConfigTemplate):
         return engine.template(model, speculator)
     if not model:
@@ -147,7 +153,10 @@ def _body(engine: Engine, model: str | None, speculator: str | None) -> str:
 
 
 def _copied(name: str) -> tuple[str, ...]:
-    """Copy the suites, and have them find the config where no file holds settings of pytest; return what was written."""
+    """Copy the suites and return the names of the written files.
+
+    A pytest.ini for the suites to find the config is added, unless a file may hold settings of pytest already.
+    """
     shutil.copytree(shipped.SUITES, "suites", ignore=shutil.ignore_patterns("configs", "__pycache__"))
     if any(Path(settings).exists() for settings in _SETTINGS):
         return ("suites/",)

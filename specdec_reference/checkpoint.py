@@ -52,7 +52,10 @@ class Checkpoint:
 
 
 def locate(model: str, architecture: str = ARCHITECTURE) -> Path:
-    """Return the folder of a packaged checkpoint's name, or of a path. Raises EngineError when there is none."""
+    """Return the folder of a checkpoint by packaged name or path.
+
+    Raises EngineError when there is no such folder, or when it lacks a file.
+    """
     files = _FILES if architecture == ARCHITECTURE else _FILES[:2]
     packaged = sorted(p.name for p in PACKAGED.iterdir() if p.is_dir())
     if model in packaged:
@@ -72,7 +75,10 @@ def locate(model: str, architecture: str = ARCHITECTURE) -> Path:
 
 
 def read(model: str, architecture: str = ARCHITECTURE) -> Checkpoint:
-    """Return the checkpoint of that name or path. Raises EngineError when it is missing, of another architecture, or of another type."""
+    """Return the checkpoint of a packaged name or path.
+
+    Raises EngineError when it is missing, has another architecture, or holds weights of an unsupported type.
+    """
     folder = locate(model, architecture)
     shape = _shape(folder / "config.json", architecture)
     return Checkpoint(folder=folder, shape=shape, tensors=_tensors(folder / "model.safetensors"))

@@ -72,23 +72,23 @@ class ServerSettings:
     token_prompts: bool = True
     """Whether a prompt may be a list of token ids."""
     reasoning_end: str = ""
-    """The token behind which a chat answer's text begins; empty for no reasoning."""
+    """The token after which a chat answer's text begins; empty for no reasoning."""
     prefix_caching: bool = True
     blocks: int = 0
     """Blocks of the key-value cache that running sequences share; 0 for as many as they can fill."""
     tells_cached: bool = False
-    """Whether an answer's usage tells the cached tokens of its prompt."""
+    """Whether an answer's usage reports the cached tokens of its prompt."""
     seed: int = 0
     spec_decode_metrics: str = "none"
     fault: str = ""
     variation: str = ""
-    """A lawful way of being different; see ``reference/lawful.py``."""
+    """A lawful way of being different; see ``specdec_reference/lawful.py``."""
     numerics: str = ""
-    """How logits are off, as ``normal:0.03,grid:bf16``; see ``reference/numerics.py``."""
+    """How logits are off, as ``normal:0.03,grid:bf16``; see ``specdec_reference/numerics.py``."""
     logprob_decimals: int | None = None
     """To which log-probabilities are rounded; None for not at all."""
     usage: bool = True
-    """Whether answers say how many tokens they have."""
+    """Whether answers report their token counts."""
     token_ids: bool = True
     """Whether token ids are given where a request asks for them."""
     chunk_steps: int = 1
@@ -96,12 +96,15 @@ class ServerSettings:
 
     @property
     def name(self) -> str:
-        """What clients call the model."""
+        """The model's name for clients."""
         return self.served_model_name or self.model
 
 
 def parse(arguments: Sequence[str]) -> ServerSettings:
-    """Return the settings of a command line. Raises EngineError for a wrong value, SystemExit(2) for a wrong option."""
+    """Return the settings of a command line.
+
+    Raises EngineError for a wrong value, SystemExit(2) for a wrong option.
+    """
     options = vars(_parser().parse_args(arguments))
     speculation = options.pop("speculative_config")
     settings = ServerSettings(**options, speculation=None if speculation is None else _speculation(speculation))
@@ -268,7 +271,10 @@ _GRACE_S: Final = 1
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve until a signal comes or the engine breaks; return the exit code."""
+    """Run the server and return its exit code.
+
+    It serves until a signal comes or the engine breaks.
+    """
     began_s = time.monotonic()
     try:
         settings = parse(arguments)

@@ -25,25 +25,35 @@ if TYPE_CHECKING:
 
 
 class Drafter(Protocol):
-    """What proposes tokens; row i of a batch sits in slot i."""
+    """Proposes tokens for a batch; row i of it sits in slot i."""
 
     tokens: int
     """Draft tokens a step at most: k."""
     context: int
-    """The longest sequence, in tokens, of which its drafts are worth something; behind it what it proposes is not verified."""
+    """The longest sequence, in tokens, with useful drafts; its proposals for a longer one are not verified."""
 
     @property
     def tap(self) -> Tap | None:
-        """What watches the target's forwards; None where the drafter needs none of its hidden states."""
+        """Observer of the target's forwards.
+
+        None where the drafter needs none of the target's hidden states.
+        """
 
     def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
-        """Take in ``prompts`` (n, longest), of which row i is ``counts[i]`` tokens that go to ``slot + i``, from ``starts[i]`` on."""
+        """Take in the prompts of the slots from ``slot`` on.
+
+        ``prompts`` is (n, longest). Row i holds ``counts[i]`` tokens for slot ``slot + i``, from position
+        ``starts[i]`` on.
+        """
 
     def block(self, slot: int, start: int, end: int) -> DraftBlock | None:
-        """Return a copy of what the slot remembers of some tokens; None for a drafter without a cache."""
+        """Return a copy of the slot's state for some tokens.
+
+        They are the tokens from ``start`` up to ``end``. None for a drafter without a cache.
+        """
 
     def put(self, slot: int, start: int, block: DraftBlock) -> None:
-        """Put back what :meth:`block` returned."""
+        """Restore a copy made by :meth:`block`."""
 
     def move(self, source: int, target: int, length: int) -> None:
         """Follow a sequence of ``length`` tokens to another slot."""
@@ -77,12 +87,15 @@ class NoDrafter:
 
 
 def lookup(tokens: Rows[int], n_min: int, n_max: int, k: int) -> tuple[int, ...]:
-    """Return the continuation, at most ``k`` tokens, of an earlier occurrence of the n-gram that ``tokens`` end in; () without one.
+    """Return the tokens after an earlier occurrence of the last n-gram.
 
-    ``tokens`` are the prompt and everything emitted so far. n runs from ``n_max`` down to ``n_min``; the first n for which
-    ``tokens[i:i+n] == tokens[len(tokens)-n:]`` for some ``i < len(tokens) - n`` decides, with the smallest such ``i``: the earliest
-    occurrence of the longest matching n-gram, as in vLLM. Occurrences may overlap the suffix. The draft is ``tokens[i+n:i+n+k]``,
-    which ends with the tokens, so it may be shorter than ``k`` but never empty.
+    At most ``k`` tokens; () without an earlier occurrence.
+
+    ``tokens`` are the prompt and everything emitted so far. n runs from ``n_max`` down to ``n_min``; the
+    first n for which ``tokens[i:i+n] == tokens[len(tokens)-n:]`` for some ``i < len(tokens) - n`` decides,
+    with the smallest such ``i``: the earliest occurrence of the longest matching n-gram, as in vLLM.
+    Occurrences may overlap the suffix. The draft is ``tokens[i+n:i+n+k]``. It stops at the end of ``tokens``,
+    so it may be shorter than ``k`` but never empty.
     """
     words = array("I", tokens)
     data, width, total = words.tobytes(), words.itemsize, len(words)
@@ -121,7 +134,11 @@ class NgramDrafter:
         """Hold nothing to move."""
 
     def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> DraftProposal:  # noqa: ARG002 - the protocol's
-        """Return what followed; rows without an earlier occurrence propose nothing, and drafts end where a grammar would refuse them."""
+        """Return the draft found by prompt lookup for each row.
+
+        A row without an earlier occurrence proposes nothing. A draft ends before the first token that the
+        row's grammar would refuse.
+        """
         drafts = [self._lookup(row) for row in rows]
         counts = np.array([len(draft) for draft in drafts], np.intp)
         tokens = np.zeros((len(rows), int(counts.max(initial=0))), np.intp)
@@ -137,14 +154,17 @@ class NgramDrafter:
 class ModelDrafter:
     """A smaller model of the same vocabulary, with a cache of its own.
 
-    Its cache holds the tokens that it was fed: those of accepted drafts are in place, those of a rejected draft are overwritten.
-    A sequence that is longer than its own context goes on without drafts.
+    Its cache holds the tokens fed to it: those of accepted drafts are in place, those of a rejected draft are
+    overwritten. A sequence longer than its own context goes on without drafts.
     """
 
     tap: Tap | None = None
 
     def __init__(self, model: Model, *, tokens: int, slots: int, probabilistic: bool, context: int, rules: EngineRules) -> None:
-        """Take the model and its context in tokens, for which the model has positions, and for a window more."""
+        """Take the model and its context in tokens.
+
+        The model has positions for ``context`` tokens and for a window more.
+        """
         self.tokens = tokens
         self.context = context
         self._model = model
@@ -172,7 +192,11 @@ class ModelDrafter:
         self._cache[:, target, :, :length] = self._cache[:, source, :, :length]
 
     def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> DraftProposal:
-        """Return k tokens a row, drawn from the draft's own processed distribution, or its best tokens when it drafts greedily."""
+        """Return k draft tokens for each row.
+
+        They are drawn from the draft's own processed distribution, or are its best tokens when it drafts
+        greedily.
+        """
         n = len(rows)
         # A row beyond the draft's context is fed at its last positions: nothing of it is used, then or later.
         lengths = np.minimum(np.array(self._rules.draft_lengths(rows), np.intp), self.context)
@@ -198,9 +222,11 @@ def drawn(
     *,
     probabilistic: bool,
 ) -> DraftProposal:
-    """Return k tokens a row, by ``uniforms`` (n, k) from the processed distribution, or the best ones when drafting greedily.
+    """Return k draft tokens for each row, drawn or greedy.
 
-    ``behind`` gives the draft's logits (n, vocabulary) behind the rows, for None, and then behind each (n,) drafted tokens in turn.
+    They are drawn by ``uniforms`` (n, k) from the processed distribution, or are the best ones when drafting
+    greedily. ``behind`` gives the draft's logits (n, vocabulary) after the rows, for None, and then after
+    each (n,) drafted tokens in turn.
     """
     n, k = uniforms.shape
     drafted = np.zeros((n, k), np.intp)

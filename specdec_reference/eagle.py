@@ -1,8 +1,8 @@
 """EAGLE-3: one decoder layer that drafts from the target's hidden states.
 
 Li, Wei, Zhang, Zhang (2025), "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test". Position i of
-the head is fed the target's hidden states at token i, fused from several layers, beside the embedding of token i + 1, as in vLLM's
-``llama_eagle3``; behind the last token it goes on with its own hidden states.
+the head is fed the target's hidden states at token i, fused from several layers, together with the embedding of token i + 1, as in
+vLLM's ``llama_eagle3``. After the last token it goes on with its own hidden states.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EagleHead:
-    """The head's weights; norms are folded into the matrix behind them."""
+    """The head's weights; norms are folded into the matrix after them."""
 
     shape: Shape
     tapped: tuple[int, ...]
@@ -43,13 +43,16 @@ class EagleHead:
     embedding: NDArray[np.float32]
     """The target's, (vocabulary, hidden)."""
     layer: Layer
-    """Its ``qkv`` takes 2 * hidden: embedding beside hidden state. Queries and keys are not normalised."""
+    """Its ``qkv`` takes 2 * hidden: the embedding, then the hidden state. Queries and keys are not normalised."""
     head: NDArray[np.float32]
     """(hidden, vocabulary)."""
     rotations: NDArray[np.complex64]
 
     def cache(self, slots: int) -> NDArray[np.float32]:
-        """Return an empty cache: (slots, keys then values by head, positions, head_dim)."""
+        """Return an empty cache.
+
+        Its shape is (slots, keys then values by head, positions, head_dim).
+        """
         return np.zeros((slots, 2 * self.shape.kv_heads, len(self.rotations), self.shape.head_dim), np.float32)
 
     def forward(
@@ -62,9 +65,10 @@ class EagleHead:
         slot: int = 0,
         counts: NDArray[np.intp] | None = None,
     ) -> NDArray[np.float32]:
-        """Return the hidden states of the live ones among ``tokens`` (n, t), one line each, given ``states`` (n, t, hidden) before them.
+        """Return the hidden states of the live tokens, one line each.
 
-        Slots, counts and positions are those of :meth:`Model.forward`.
+        ``tokens`` is (n, t); ``states`` (n, t, hidden) are the hidden states before them. Slots, counts and
+        positions are those of :meth:`Model.forward`.
         """
         span = Span.of(lengths, tokens.shape[1], rotations=self.rotations, slot=slot, counts=counts)
         live = slice(None) if span.live is None else span.live
@@ -84,7 +88,10 @@ class EagleHead:
 
 
 def load(checkpoint: Checkpoint, target: Model) -> EagleHead:
-    """Return the head of a checkpoint for ``target``, whose embedding it uses. Raises EngineError where the two do not fit."""
+    """Return the head of a checkpoint for ``target``.
+
+    It uses the target's embedding. Raises EngineError where the two do not fit.
+    """
     shape, tensors = checkpoint.shape, checkpoint.tensors
     config = json.loads((checkpoint.folder / "config.json").read_text("utf-8"))
     tapped = tuple(config["eagle_config"]["eagle_aux_hidden_state_layer_ids"])
@@ -157,17 +164,24 @@ class EagleDrafter:
 
     @property
     def tap(self) -> EagleDrafter:
-        """Return itself."""
+        """The drafter itself."""
         return self
 
     def take(self, span: Span, states: Rows[NDArray[np.float32]]) -> None:
-        """Keep what the target's layers were fed, (live, hidden) each."""
+        """Keep the fused inputs of the target's tapped layers.
+
+        ``states`` are these inputs at the live tokens, (live, hidden) each.
+        """
         live = slice(None) if span.live is None else span.live
         slots = np.repeat(np.arange(span.slot, span.slot + span.n), span.t)[live]
         self._states[slots, span.positions.ravel()[live]] = np.concatenate(states, axis=1) @ self._head.fuse
 
     def enter(self, slot: int, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp]) -> None:
-        """Fill the slots' cache with the prompts, each token beside the hidden state before it, which the first of all has none of."""
+        """Fill the slots' cache with the prompts.
+
+        Each token is fed together with the hidden state before it. The first token of a sequence has none and
+        is not fed.
+        """
         n, longest = prompts.shape
         self._fed[slot : slot + n] = starts + counts - 1
         if not starts.any():
@@ -184,11 +198,14 @@ class EagleDrafter:
         self._head.forward(prompts, states, self._cache, starts - 1, slot=slot, counts=counts)
 
     def block(self, slot: int, start: int, end: int) -> DraftBlock | None:
-        """Copy hidden states, and the cache one position earlier: its last one depends on the token behind it."""
+        """Copy hidden states, and the cache one position earlier.
+
+        The cache's position of the last token depends on the token after it, so it is left out.
+        """
         return self._states[slot, start:end].copy(), self._cache[slot, :, max(start - 1, 0) : end - 1].copy()
 
     def put(self, slot: int, start: int, block: DraftBlock) -> None:
-        """Write them back."""
+        """Write hidden states and cache back."""
         states, cache = block
         at = max(start - 1, 0)
         self._states[slot, start : start + len(states)] = states
@@ -201,7 +218,10 @@ class EagleDrafter:
         self._fed[target] = self._fed[source]
 
     def propose(self, rows: Rows[RunningSequence], sampling: Sampling, uniforms: NDArray[np.float64]) -> DraftProposal:
-        """Return k tokens a row, drawn from the head's processed distribution, or its best tokens when it drafts greedily."""
+        """Return k draft tokens for each row.
+
+        They are drawn from the head's processed distribution, or are its best tokens when it drafts greedily.
+        """
         n = len(rows)
         ends = np.array([len(row.tokens) - 1 for row in rows], np.intp)
         hidden = self._catch_up(rows, ends)
@@ -218,7 +238,10 @@ class EagleDrafter:
         return drawn(rows, sampling, uniforms, behind, probabilistic=self._probabilistic)
 
     def _catch_up(self, rows: Rows[RunningSequence], ends: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Feed what the last window added, and return the hidden state (n, hidden) behind each row's last token."""
+        """Feed the last window's tokens and return the newest hidden states.
+
+        They are (n, hidden), one after each row's last token.
+        """
         n, fed = len(rows), self._fed[: len(rows)]
         counts = ends - fed
         t = int(counts.max())

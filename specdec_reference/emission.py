@@ -1,4 +1,4 @@
-"""What the rules are given of an answer that is emitted: its newest token, its text, a stop in it, its stream, its counts."""
+"""An answer in progress, as the rules get it: its newest token, its text, a stop in it, its stream, its counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class EmittedToken:
     of: int
     """Tokens of the window."""
     room: int
-    """Tokens that the context still takes behind it."""
+    """Tokens that the context still takes after it."""
     eos: bool
     """Whether it is an end of sequence."""
     stop_id: bool
@@ -24,7 +24,7 @@ class EmittedToken:
 
     @property
     def last(self) -> bool:
-        """Whether it is the window's last."""
+        """True if it is the window's last token."""
         return self.at == self.of - 1
 
 
@@ -45,13 +45,13 @@ class StopMatch:
 
     stop: str
     at: int
-    """Characters in front of it."""
+    """Characters before it."""
     finish_reason: str = "stop"
 
 
 @dataclass(slots=True, kw_only=True)
 class StreamState:
-    """What was sent of one sequence's stream."""
+    """The sent part of one sequence's stream."""
 
     chunks: int = 0
     memory: dict[str, object] = field(default_factory=dict)

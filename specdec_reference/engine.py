@@ -75,7 +75,7 @@ class ReferenceEngine:
         self._grammars: Grammars | None = None
         self._ended = False
         self.failure: BaseException | None = None
-        """The exception that ended the thread; no request is answered behind it."""
+        """The exception that ended the thread; no request is answered after it."""
 
     @property
     def grammars(self) -> Grammars:
@@ -85,7 +85,10 @@ class ReferenceEngine:
         return self._grammars
 
     def compiled(self, kind: GrammarKind, specification: JSON) -> str:
-        """Return a compiled grammar. Raises ValueError where it cannot be compiled."""
+        """Return a compiled grammar.
+
+        Raises ValueError where it cannot be compiled.
+        """
         try:
             return self.grammars.compiled(kind, specification)
         except ValueError as error:
@@ -93,12 +96,18 @@ class ReferenceEngine:
             raise
 
     def start(self, tell: Callable[[list[Delta]], None]) -> None:
-        """Start the thread; in it, ``tell`` gets what each step added."""
+        """Start the engine's thread.
+
+        In that thread, ``tell`` gets the deltas of each step.
+        """
         self._tell = tell
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread after the step it is in; sequences in flight fail."""
+        """End the thread after its current step.
+
+        Sequences in flight fail.
+        """
         self._stopping = True
         self._inbox.put(())
         self._thread.join(_JOIN_S)
@@ -135,13 +144,16 @@ class ReferenceEngine:
         return self.rules.constrain(request, grammar, self.grammars)
 
     def submit(self, sequences: tuple[RunningSequence, ...]) -> None:
-        """Queue sequences; once the thread has ended they are given up at once."""
+        """Queue sequences for the engine's thread.
+
+        Once the thread has ended they are given up at once.
+        """
         self._inbox.put(sequences)
         if self._ended:
             self._abandon()
 
     def drop(self, sequences: Iterable[RunningSequence]) -> None:
-        """Stop working on sequences whose client has gone."""
+        """Stop working on sequences of disconnected clients."""
         for sequence in sequences:
             self._dropped.put(sequence)
 
@@ -179,7 +191,10 @@ class ReferenceEngine:
 
 
 def _single_token(text: str, tokenizer: Tokenizer) -> int | None:
-    """Return the token that ends the reasoning; None for no text. Raises EngineError where it takes several."""
+    """Return the token at the end of the reasoning.
+
+    None for no text. Raises EngineError where the text takes several tokens.
+    """
     ids = tokenizer.encode(text)
     if len(ids) > 1:
         found = f"{text!r}, which is {len(ids)} tokens"

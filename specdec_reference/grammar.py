@@ -24,7 +24,7 @@ LAYOUT: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ",
 
 
 class GrammarKind(StrEnum):
-    """A way to say what an answer may be, by vLLM's name."""
+    """A kind of structured output, by vLLM's name."""
 
     JSON = "json"
     """A JSON Schema."""
@@ -38,10 +38,10 @@ class GrammarKind(StrEnum):
 
 
 class Grammar(Protocol):
-    """Where one sequence stands in what it may say."""
+    """The position of one sequence in its grammar."""
 
     def mask(self) -> NDArray[np.bool_]:
-        """Return which tokens may come next, (vocabulary,)."""
+        """Return the mask of permitted next tokens, (vocabulary,)."""
 
     def advance(self, token: int) -> None:
         """Take one token."""
@@ -50,7 +50,7 @@ class Grammar(Protocol):
         """Take back the last ``count`` tokens."""
 
     def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the part of ``tokens`` before the first that may not come."""
+        """Return the longest permitted prefix of ``tokens``."""
 
 
 class Grammars:
@@ -63,7 +63,10 @@ class Grammars:
         self._tokenizer = LLTokenizer(tokenizer_file.read_text("utf-8"), eos_token=list(eos_ids))
 
     def compiled(self, kind: GrammarKind, specification: JSON) -> str:
-        """Return the grammar of a specification. Raises ValueError where llguidance cannot compile it."""
+        """Return the grammar of a specification.
+
+        Raises ValueError where llguidance cannot compile it.
+        """
         from llguidance import LLMatcher  # noqa: PLC0415 - as above
 
         grammar = _grammar_text(kind, specification)
@@ -91,7 +94,7 @@ def _grammar_text(kind: GrammarKind, specification: JSON) -> str:
 
 
 class GrammarMatcher:
-    """Where one sequence stands in its grammar; steps ahead are taken back with :meth:`retreat`."""
+    """The position of one sequence in its grammar; steps ahead are taken back with :meth:`retreat`."""
 
     def __init__(self, matcher: LLMatcher, vocabulary: int) -> None:
         self._matcher = matcher
@@ -100,12 +103,18 @@ class GrammarMatcher:
         """Tokens taken after the end: llguidance refuses them, and drafts there are cut anyway."""
 
     def mask(self) -> NDArray[np.bool_]:
-        """Return which tokens may come next, (vocabulary,); behind the end only the end-of-sequence token."""
+        """Return the mask of permitted next tokens, (vocabulary,).
+
+        After the end only the end-of-sequence token is permitted.
+        """
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         return np.unpackbits(bits, bitorder="little", count=self._vocabulary).view(np.bool_)
 
     def advance(self, token: int) -> None:
-        """Take one token that :meth:`mask` allows. Raises ValueError for any other."""
+        """Take one token permitted by :meth:`mask`.
+
+        Raises ValueError for any other. After the end every token is taken and only counted.
+        """
         if self._beyond or self._matcher.is_stopped():
             self._beyond += 1
         elif not self._matcher.consume_token(token):
@@ -119,12 +128,15 @@ class GrammarMatcher:
             self._matcher.rollback(count - unseen)
 
     def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the part of ``tokens`` before the first that may not come."""
+        """Return the longest permitted prefix of ``tokens``."""
         return () if self._beyond else tokens[: self._matcher.validate_tokens(list(tokens))]
 
 
 def walk(grammar: Grammar, tokens: Sequence[int]) -> NDArray[np.bool_]:
-    """Return the masks at each of ``tokens`` and behind the last, (len(tokens) + 1, vocabulary); the grammar stays where it is."""
+    """Return the masks at each of ``tokens`` and after the last.
+
+    Their shape is (len(tokens) + 1, vocabulary). The grammar stays in its position.
+    """
     masks = []
     for token in tokens:
         masks.append(grammar.mask())

@@ -60,7 +60,10 @@ VARIATIONS: dict[str, Variation] = {
 
 
 def vary(given: EngineRules, variation: str) -> EngineRules:
-    """Return the rules with a variation, the same for none. Raises EngineError for an unknown one."""
+    """Return the rules with a variation.
+
+    The same rules for an empty name. Raises EngineError for an unknown one.
+    """
     if not variation:
         return given
     if variation not in VARIATIONS:
@@ -69,7 +72,10 @@ def vary(given: EngineRules, variation: str) -> EngineRules:
 
 
 def _instead_of(decision: str, *mirrors: str) -> Callable[[_Decision], _Decision]:
-    """Register a function in place of ``decision`` under its own name in kebab-case; its docstring says what it does."""
+    """Register a function in place of ``decision``, named in kebab-case.
+
+    The name is the function's own. The first line of its docstring states its effect.
+    """
 
     def register(lawful: _Decision) -> _Decision:
         does = (lawful.__doc__ or "").partition("\n")[0]
@@ -89,10 +95,10 @@ def block_verification(
 ) -> VerifyWindows:
     """Verify a draft as a block instead of token by token.
 
-    Sun et al. (2024), "Block Verification Accelerates Speculative Decoding", algorithm 2. With ``b_0 = 1`` and ``b_i = min(1, b_{i-1}
-    p(x_i)/q(x_i))``, the first i tokens are accepted with probability h_i, where ``h_k = b_k`` and, with ``s_i = sum max(b_i p - q, 0)`` at
-    the position behind them, ``h_i = s_i / (s_i + 1 - b_i)``. The longest accepted part stands; the token behind is drawn from
-    ``max(b_i p - q, 0)``.
+    Sun et al. (2024), "Block Verification Accelerates Speculative Decoding", algorithm 2. With ``b_0 = 1``
+    and ``b_i = min(1, b_{i-1} p(x_i)/q(x_i))``, the first i tokens are accepted with probability h_i, where
+    ``h_k = b_k`` and, with ``s_i = sum max(b_i p - q, 0)`` at the position after them,
+    ``h_i = s_i / (s_i + 1 - b_i)``. The longest accepted part stands; the token after it is drawn from ``max(b_i p - q, 0)``.
     """
     n = len(proposal.counts)
     accepted, drawn = np.zeros(n, np.intp), p[proposal.starts + proposal.counts].astype(np.float64)
@@ -107,7 +113,11 @@ def block_verification(
 def _block(
     p: NDArray[np.float64], proposal: DraftProposal, row: int, count: int, uniforms: NDArray[np.float64]
 ) -> tuple[int, NDArray[np.float64]]:
-    """Return how many draft tokens of one row stand, and the unnormalised distribution behind them where that is not all."""
+    """Return one row's accepted length and its residual distribution.
+
+    The length counts draft tokens. The distribution is that of the token after them, unnormalised, for a row
+    with not all accepted.
+    """
     at = np.arange(count)
     q = proposal.distribution(np.full(count, row), at, p.shape[1])
     tokens = proposal.tokens[row, :count]
@@ -130,7 +140,11 @@ def match_the_sample(
     uniforms: NDArray[np.float64],
     given: EngineRules,  # noqa: ARG001 - a rule's signature
 ) -> VerifyWindows:
-    """Draw the target's own token at every position and accept draft tokens as long as they are equal."""
+    """Verify by exact match with a token sampled from the target.
+
+    The target's own token is drawn at every position. Draft tokens are accepted as long as they are equal to
+    it.
+    """
     n, width = proposal.tokens.shape
     accepted, going = np.zeros(n, np.intp), np.ones(n, np.bool_)
     for i in range(width):
@@ -143,13 +157,16 @@ def match_the_sample(
 
 @_instead_of("share")
 def other_numbers(uniforms: NDArray[np.float64], k: int, width: int) -> NDArray[np.float64]:
-    """Draw by other random numbers than the baseline under the same seed."""
+    """Use other random numbers than the baseline under the same seed."""
     return (rules.share(uniforms, k, width) + 0.5) % 1.0
 
 
 @_instead_of("distribute", "vllm-project/vllm#5313", "mlc-ai/mlc-llm#2167")
 def noisy_logits(logits: NDArray[np.float32], sampling: Sampling, proposal: DraftProposal) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
-    """Verify by logits that are off by 1e-4 nats, so that near-ties may fall on the other side."""
+    """Verify by logits with an error of 1e-4 nats.
+
+    Near-ties may fall on the other side.
+    """
     finite = np.isfinite(logits)
     noise = np.sin(np.where(finite, logits, 0.0).astype(np.float64) * 1e6) * _NOISE  # their own low digits are as good as random
     return distributions(np.where(finite, logits + noise, logits).astype(np.float32), sampling)
@@ -164,10 +181,11 @@ def refused_bias(request: EngineRequest) -> None:
 
 @_instead_of("drafts", "z-lab/dflash#74")
 def best_drafts(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:  # noqa: ARG001 - a rule's signature
-    """Draft the draft's best token at every position, at any temperature, and verify it as certain.
+    """Draft the draft model's best token, at any temperature.
 
-    A draft ends with the first best token that was not drawn: what the draft model says behind it, and what a grammar allows there, is
-    of the drawn one.
+    This holds for every position, and the token is verified as certain. A draft ends with the first best
+    token that was not drawn: the draft model's distribution after it, and the grammar's mask there, belong to
+    the drawn token.
     """
     if proposal.q is None:
         return proposal
@@ -180,7 +198,11 @@ def best_drafts(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftPr
 def uneven_steps(
     rows: Rows[RunningSequence], p: NDArray[np.float32], proposal: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
 ) -> VerifyWindows:
-    """Give up a draft now and then, in some answers more often: the same tokens take more steps. A seed gives up the same ones again."""
+    """Give up a draft now and then, unevenly among the answers.
+
+    Some answers give up more than others. The same tokens take more steps. A seed gives up the same ones
+    again.
+    """
     windows = rules.verify(rows, p, proposal, uniforms, given)
     numbers = [row.arrival if row.request.seed is None else row.request.seed + row.index for row in rows]
     steps = [len(row.drafted) for row in rows]

@@ -30,7 +30,10 @@ class Counters:
     """Since 1970."""
 
     def drafted(self, drafted: int, accepted: int) -> None:
-        """Count one row of one verify step, before any limit cuts its window; a row without a draft is none."""
+        """Count one row of one verify step.
+
+        It is counted before any limit cuts its window. A row without a draft is not counted.
+        """
         if not drafted:
             return
         self.accepted_per_position.extend([0] * (self.draft_tokens_a_step - len(self.accepted_per_position)))
@@ -41,7 +44,7 @@ class Counters:
             self.accepted_per_position[position] += 1
 
     def prometheus(self, model_name: str) -> str:
-        """Return the text that /metrics serves."""
+        """Return the text of the /metrics route."""
         label = f'engine="0",model_name="{_escape(model_name)}"'
         lines = [
             *_series("prompt_tokens_total", "counter", "Prefill tokens processed.", {label: self.prompt_tokens}),

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Which positions one forward feeds: what its layers share.
+    """The positions of one forward, shared by its layers.
 
-    n rows of at most t tokens sit in neighbouring slots. Only live tokens have a line in the packed matrices; rows are filled up to t
-    for the attention alone, with zeros that land behind the row's end and are overwritten when the row gets there.
+    n rows of at most t tokens sit in neighbouring slots. Only live tokens have a line in the packed matrices;
+    rows are filled up to t for the attention alone, with zeros that land after the row's end and are
+    overwritten when the row gets there.
     """
 
     n: int
@@ -41,7 +42,10 @@ class Span:
 
     @classmethod
     def of(cls, lengths: NDArray[np.intp], t: int, *, rotations: NDArray[np.complex64], slot: int, counts: NDArray[np.intp] | None) -> Span:
-        """Return the span of ``t`` positions behind ``lengths`` (n,), of which row i lives through ``counts[i]``, all for None."""
+        """Return the span of ``t`` positions after each of ``lengths``.
+
+        ``lengths`` is (n,). Row i is live in its first ``counts[i]`` positions, in all of them for None.
+        """
         positions = lengths[:, None] + np.arange(t)
         live = None if counts is None or (counts == t).all() else np.flatnonzero(np.arange(t) < counts[:, None])
         longest = int(positions[:, -1].max()) + 1
@@ -67,10 +71,11 @@ class Span:
     def attend(
         self, shape: Shape, head_scale: NDArray[np.float32], memory: NDArray[np.float32], qkv: NDArray[np.float32], *, normed: bool = True
     ) -> NDArray[np.float32]:
-        """Return what the packed ``qkv`` (rows, (heads + 2 kv_heads) * head_dim) see, (rows, heads * head_dim).
+        """Return the attention's output for the packed ``qkv``.
 
-        ``memory`` is the layer's part of the cache, in which the keys and values are left; ``qkv`` is used up. Queries and keys are
-        normalised by head, as in Qwen3, where ``normed`` says so.
+        ``qkv`` is (rows, (heads + 2 kv_heads) * head_dim), the output (rows, heads * head_dim). ``memory`` is
+        the layer's part of the cache; the keys and values are left in it. ``qkv`` is used up. Queries and
+        keys are normalised by head, as in Qwen3, if ``normed``.
         """
         heads = qkv.reshape(self.rows, -1, shape.head_dim)
         self._turn(heads[:, : shape.heads + shape.kv_heads], head_scale, shape.norm_epsilon if normed else None)
@@ -110,7 +115,10 @@ class Span:
         return seen.reshape(n, kv_heads, t, share, width).transpose(0, 2, 1, 3, 4).reshape(n * t, -1)
 
     def _weigh(self, scores: NDArray[np.float32]) -> None:
-        """Make unnormalised weights of scores (n, t, kv_heads, heads a kv_head, longest), in place."""
+        """Turn scores into unnormalised weights, in place.
+
+        ``scores`` is (n, t, kv_heads, heads a kv_head, longest).
+        """
         if self.hidden.shape[-1]:
             scores[..., self.shortest :] += self.hidden[:, :, None, None]
         scores -= scores.max(axis=-1, keepdims=True)
@@ -136,10 +144,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One decoder layer: matrices are (in, out) and contiguous so, norms folded into the matrix behind them.
+    """One decoder layer: matrices are (in, out) and contiguous so, norms folded into the matrix after them.
 
-    sgemm is a tenth faster on these than on views of (out, in). Query and key columns are interleaved so that a head is
-    ``head_dim / 2`` complex numbers and RoPE is one product.
+    sgemm is a tenth faster on these than on views of (out, in). Query and key columns are interleaved so that
+    a head is ``head_dim / 2`` complex numbers and RoPE is one product.
     """
 
     qkv: NDArray[np.float32]
@@ -152,14 +160,17 @@ class Layer:
 
 
 class Tap(Protocol):
-    """What watches a model's forwards."""
+    """An observer of a model's forwards."""
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Layers whose input it is given."""
+        """Indices of the observed layers."""
 
     def take(self, span: Span, states: Sequence[NDArray[np.float32]]) -> None:
-        """Take the input of each of these layers at the live tokens of ``span``, (live, hidden)."""
+        """Take the observed layers' inputs at the live tokens of ``span``.
+
+        Each input is (live, hidden).
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,9 +187,10 @@ class Model:
     """(positions, head_dim / 2)."""
 
     def cache(self, slots: int) -> NDArray[np.float32]:
-        """Return an empty cache: (layers, slots, keys then values by head, positions, head_dim).
+        """Return an empty cache.
 
-        It is zeroed because masked positions are multiplied by a zero probability, which a stray NaN would survive.
+        Its shape is (layers, slots, keys then values by head, positions, head_dim). It is zeroed because
+        masked positions are multiplied by a zero probability, which a stray NaN would survive.
         """
         heads = 2 * self.shape.kv_heads
         return np.zeros((len(self.layers), slots, heads, len(self.rotations), self.shape.head_dim), np.float32)
@@ -193,16 +205,17 @@ class Model:
         counts: NDArray[np.intp] | None = None,
         tap: Tap | None = None,
     ) -> NDArray[np.float32]:
-        """Return the last hidden states of the live ones among ``tokens`` (n, t), one line each, row after row.
+        """Return the last hidden states of the live tokens.
 
-        Row i sits in slot ``slot + i``; its first ``counts[i]`` tokens are live, all for None. They take positions ``lengths[i]`` onwards,
-        and their keys and values are written there.
+        ``tokens`` is (n, t); the live ones have one line each, row after row. Row i sits in slot ``slot +
+        i``; its first ``counts[i]`` tokens are live, all for None. They take positions ``lengths[i]``
+        onwards, and their keys and values are written there.
         """
         span = Span.of(lengths, tokens.shape[1], rotations=self.rotations, slot=slot, counts=counts)
         return self.over(span, tokens, cache, tap=tap)
 
     def over(self, span: Span, tokens: NDArray[np.intp], cache: NDArray[np.float32], *, tap: Tap | None = None) -> NDArray[np.float32]:
-        """Return what :meth:`forward` returns, over a span of one's own making."""
+        """Return the result of :meth:`forward` over a given span."""
         fed = tokens.ravel() if span.live is None else tokens.ravel()[span.live]
         desk, epsilon = _Workspace.of(self.shape, span.rows), self.shape.norm_epsilon
         x = desk.x
@@ -270,7 +283,10 @@ def _padded_rows(rows: int) -> int:
 
 
 def unit(x: NDArray[np.float32], epsilon: float, out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """Return the lines of ``x`` over their root mean square, in ``out`` where it is given."""
+    """Return the lines of ``x`` over their root mean square.
+
+    They are written to ``out`` where it is given.
+    """
     scale = np.vecdot(x, x)
     scale /= np.float32(x.shape[-1])
     scale += np.float32(epsilon)
@@ -280,7 +296,10 @@ def unit(x: NDArray[np.float32], epsilon: float, out: NDArray[np.float32] | None
 
 
 def load(checkpoint: Checkpoint, positions: int) -> Model:
-    """Return the model of a checkpoint, with room for ``positions`` tokens a sequence."""
+    """Return the model of a checkpoint.
+
+    It has room for ``positions`` tokens a sequence.
+    """
     shape, tensors = checkpoint.shape, checkpoint.tensors
     embedding = tensors["model.embed_tokens.weight"]
     head = tensors.get("lm_head.weight", embedding) * tensors["model.norm.weight"]
@@ -331,7 +350,10 @@ def fused(
     up: NDArray[np.float32],
     down: NDArray[np.float32],
 ) -> Layer:
-    """Return a layer from Hugging Face matrices (out, in) whose input norms are already folded in."""
+    """Return a layer from Hugging Face matrices (out, in).
+
+    The input norms are already folded into these.
+    """
     pairs = np.arange(shape.head_dim).reshape(2, -1).T.ravel()  # i beside i + head_dim / 2: one complex number each
 
     def interleaved(rows: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -1,7 +1,8 @@
 """Numerics: logits as inexact kernels compute them, other ones by kernel, batch size and boot, and still a correct server's.
 
-What a kernel adds hangs on the text before a token, on the kernel and on how many sequences share the step, as with real kernels, whose
-order of summation changes with shapes: a request alone repeats itself, one beside others does not. Where none is asked for nothing changes.
+The noise of a kernel depends on the text before a token, on the kernel and on how many sequences share the step. So it is with real
+kernels: their order of summation changes with shapes. A request alone repeats itself, one together with concurrent others does not.
+Where no numerics are set nothing changes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _TAIL: Final = 8
-"""Tokens that a text is told apart by, beside its length."""
+"""Tokens that identify a text, together with its length."""
 _NUMBERS, _SCALES = 2**20, 2**16
 _MODULUS: Final = 2**61 - 1
 """Of hashes: what Python takes integers by."""
@@ -48,7 +49,10 @@ class Place(NamedTuple):
 
 
 def places(tokens: Sequence[int], drafted: Sequence[int] = ()) -> list[Place]:
-    """Return the places behind ``tokens`` and behind each of ``drafted`` after them."""
+    """Return the places after ``tokens`` and after each of ``drafted``.
+
+    The draft tokens follow ``tokens``, so there are len(drafted) + 1 places.
+    """
     text = (*tokens[-_TAIL:], *drafted)
     first = len(text) - len(drafted)
     return [Place(len(tokens) + more, text[max(0, first + more - _TAIL) : first + more]) for more in range(len(drafted) + 1)]
@@ -75,7 +79,10 @@ class Numerics:
 
     @classmethod
     def parse(cls, text: str, number: int) -> Numerics:
-        """Return what ``normal:0.03,grid:bf16`` names, on boot ``number``. Raises EngineError for another word or size."""
+        """Return the numerics of a text like ``normal:0.03,grid:bf16``.
+
+        ``number`` is the boot's. Raises EngineError for another word or size.
+        """
         sizes: dict[str, float] = {}
         grid = ""
         for part in filter(None, text.split(",")):
@@ -90,11 +97,14 @@ class Numerics:
 
     @property
     def exact(self) -> bool:
-        """Whether logits are left as they are."""
+        """True if logits are left as they are."""
         return self == Numerics(number=self.number, verify=self.verify)
 
     def vary(self, logits: NDArray[np.float32], kernel: Kernel, rows: Iterable[Place], batch: int) -> NDArray[np.float32]:
-        """Return ``logits`` (rows, vocabulary) as ``kernel`` computes them at ``rows`` in a step of ``batch`` sequences."""
+        """Return ``logits`` (rows, vocabulary) as ``kernel`` computes them.
+
+        ``rows`` are their places; the step has ``batch`` sequences.
+        """
         if self.exact:
             return logits
         varied = logits.copy()
@@ -106,7 +116,7 @@ class Numerics:
         return _round_to_grid(varied, self.grid)
 
     def _add(self, row: NDArray[np.float32], key: int, factor: float) -> None:
-        """Add to ``row`` what hangs on ``key``."""
+        """Add the noise of ``key`` to ``row``."""
         width, other = len(row), hash((key, 1)) % _MODULUS
         scale = factor * (self.normal + self.heavy * float(_pool().scales[other % _SCALES]))
         if scale:

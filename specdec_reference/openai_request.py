@@ -55,14 +55,14 @@ class EngineRequest:
     skip_special_tokens: bool = True
     """Whether special tokens have no text."""
     logprobs: int | None = None
-    """Most probable tokens reported beside each emitted one; None for no log-probabilities at all."""
+    """Most probable tokens reported with each emitted one; None for no log-probabilities at all."""
     prompt_logprobs: int | None = None
     echo: bool = False
     """Whether the answer begins with its prompt, in text and log-probabilities."""
     grammar: str | None = None
-    """A grammar for llguidance, which every emitted token keeps, behind the reasoning where there is some."""
+    """A grammar for llguidance, which every emitted token keeps, after the reasoning where there is some."""
     reasons: bool = False
-    """Whether reasoning is told apart, where the server was started so."""
+    """Whether reasoning is separated from the text, where the server was started so."""
     tools: ToolOffer | None = None
     """The tools that may be called; None where text that looks like a call is text."""
     stream: bool = False
@@ -73,7 +73,7 @@ class EngineRequest:
 
     @property
     def penalised(self) -> bool:
-        """Whether anything is done to the logits before they are sampled from."""
+        """True if the logits are changed before sampling."""
         added = self.presence_penalty or self.frequency_penalty or self.logit_bias
         return bool(added or self.bad_words) or self.repetition_penalty != 1.0 or self.allowed_token_ids is not None
 
@@ -112,7 +112,7 @@ _DEFAULT_MAX_TOKENS: Final = 16  # of OpenAI's completions route
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """What a server allows."""
+    """The limits of a server."""
 
     model: str
     max_model_len: int
@@ -127,7 +127,10 @@ class ServerLimits:
 
 
 def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) -> EngineRequest:
-    """Return the request that a body asks for. Raises Refusal."""
+    """Return the request of a body.
+
+    Raises Refusal for a body that cannot be honoured.
+    """
     if not isinstance(body, dict):
         raise Refusal(message="the body must be a JSON object")
     fields = Fields(body)
@@ -176,7 +179,10 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) 
 
 
 def prompt_of(body: JSON, tokenizer: Tokenizer, limits: ServerLimits) -> tuple[int, ...]:
-    """Return the ids of the prompt that a body asks with, on the route that its field belongs to. Raises Refusal."""
+    """Return the token ids of a body's prompt.
+
+    The prompt's field decides the route: ``messages`` is chat, ``prompt`` is completions. Raises Refusal.
+    """
     if not isinstance(body, dict):
         raise Refusal(message="the body must be a JSON object")
     fields = Fields(body)
@@ -301,9 +307,11 @@ def _repetition(fields: Fields) -> float:
 
 
 def _bad_words(fields: Fields, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Return the tokens of each word, and those of the word behind a space where these are as many and begin otherwise.
+    """Return the tokens of each word, plain and after a space.
 
-    So does vLLM (``SamplingParams.update_from_tokenizer``): a word inside a text has a token of its own with the space in it.
+    The form after a space is listed where it has as many tokens and another first token. So does vLLM
+    (``SamplingParams.update_from_tokenizer``): a word inside a text has a token of its own with the space in
+    it.
     """
     words: list[tuple[int, ...]] = []
     for word in fields.strings("bad_words", most=_MOST_WORDS):
@@ -356,7 +364,11 @@ def _reported_count(fields: Fields, name: str, limits: ServerLimits) -> int | No
 
 
 def _prompt_logprobs(route: Route, fields: Fields, limits: ServerLimits) -> int | None:
-    """Return what is reported of the prompt: as much as of the answer where it is echoed, unless the request says."""
+    """Return the number of top tokens to report for the prompt.
+
+    An echoed prompt gets as many as the answer, unless the request sets ``prompt_logprobs``. None for no
+    report.
+    """
     top = _reported_count(fields, "prompt_logprobs", limits)
     if top is None and route is Route.COMPLETIONS and fields.flag("echo"):
         top = _reported_count(fields, "logprobs", limits)

@@ -45,7 +45,10 @@ class Entry:
 
 
 def entries(logits: NDArray[np.float32], tokens: Sequence[int], top: int) -> list[Entry]:
-    """Return an entry for each row of raw ``logits`` (rows, vocabulary) and its token."""
+    """Return an entry for each row of ``logits``.
+
+    ``logits`` are raw, (rows, vocabulary), with one of ``tokens`` for each row.
+    """
     rows = np.arange(len(logits))
     best = logits.max(axis=1, keepdims=True)
     norm = best[:, 0] + np.log(np.exp(logits - best).sum(axis=1, dtype=np.float64))
@@ -85,14 +88,14 @@ class ResponseOptions:
     request: EngineRequest
     tokenizer: Tokenizer
     tells_cached: bool = False
-    """Whether the usage tells the cached tokens of the prompt, where there are any."""
+    """Whether the usage reports the cached tokens of the prompt, where there are any."""
     metrics: str
     """How much of speculation is reported: ``none``, ``summary`` or ``detailed``."""
     draft_tokens: int
     decimals: int | None = None
     """To which log-probabilities are rounded; None for not at all."""
     usage: bool = True
-    """Whether the answer says how many tokens it has."""
+    """Whether the answer reports its token counts."""
     chunk_steps: int = 1
     """Steps whose tokens share a chunk; 0 for a chunk per token."""
     rules: EngineRules = field(default_factory=EngineRules)
@@ -112,7 +115,10 @@ class ResponseOptions:
         return self.rules.reply(body)
 
     def opening(self, sequence: RunningSequence) -> dict[str, JSON] | None:
-        """Return the chunk before any token: chat names the role."""
+        """Return the chunk before any token.
+
+        On the chat route it names the role. None on the completions route.
+        """
         if self.route is Route.COMPLETIONS:
             return None
         chunk = self._head("chat.completion.chunk")
@@ -123,12 +129,18 @@ class ResponseOptions:
         return chunk
 
     def reader(self) -> ToolCallReader | None:
-        """Return what reads the calls of one answer; None where no tools are offered."""
+        """Return the reader of one answer's tool calls.
+
+        None where no tools are offered.
+        """
         tools = self.request.tools
         return None if tools is None else ToolCallReader(parallel=tools.parallel)
 
     def chunk(self, delta: Delta, reader: ToolCallReader | None) -> dict[str, JSON]:
-        """Return the chunk of one step; ``reader`` has read the sequence so far."""
+        """Return the chunk of one step.
+
+        ``reader`` has read the sequence so far.
+        """
         chat = self.route is Route.CHAT
         text = self.rules.show(delta, self.tokenizer.pieces)
         reading = self._read(reader, text, ended=delta.finish_reason is not None, tokens=len(delta.tokens))
@@ -143,7 +155,7 @@ class ResponseOptions:
         return self._head("chat.completion.chunk" if chat else "text_completion") | {"choices": [choice]}
 
     def closing(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
-        """Return the chunk behind the last token, with the usage."""
+        """Return the chunk after the last token, with the usage."""
         head = self._head("chat.completion.chunk" if self.route is Route.CHAT else "text_completion")
         return self.rules.reply(head | {"choices": []} | self._tail(sequences))
 
@@ -154,7 +166,10 @@ class ResponseOptions:
         return self.rules.finish(reason, 0 if reader is None else reader.calls, stream=self.request.stream)
 
     def _calls(self, pieces: Several[CallPiece]) -> dict[str, JSON]:
-        """Return the calls of an answer, or of a chunk, where they have an index; a call gets its id with its name."""
+        """Return the calls of an answer, or of a chunk.
+
+        Those of a chunk have an index. A call gets its id together with its name.
+        """
         numbered = self.request.stream
         return {"tool_calls": [({"index": piece.index} if numbered else {}) | _call_fields(piece) for piece in pieces]} if pieces else {}
 
@@ -213,7 +228,10 @@ class ResponseOptions:
         return choice
 
     def _echoed_text(self) -> str:
-        """Return the prompt where it is echoed; vLLM leaves it out where it also reports token ids, which this server does not."""
+        """Return the text of an echoed prompt.
+
+        Empty without echo. vLLM leaves the prompt out where it also reports token ids; this server does not.
+        """
         echoed = self.request.prompt if self.request.echo else ()
         return b"".join(self.tokenizer.pieces[token] for token in echoed).decode("utf-8", "replace")
 
@@ -238,7 +256,11 @@ class ResponseOptions:
         return self._flat(entries)
 
     def _flat(self, entries: Several[Entry], *, first: int | None = None) -> dict[str, JSON]:
-        """Return the lists of the completions route; ``first`` is the first token of an echoed prompt, which nothing predicts."""
+        """Return the lists of the completions route.
+
+        ``first`` is the first token of an echoed prompt. It has no log-probability, because nothing predicts
+        it.
+        """
         words = [*([] if first is None else [self._word(first)]), *(self._word(entry.token) for entry in entries)]
         unpredicted: list[JSON] = [] if first is None else [None]
         return {
@@ -283,7 +305,10 @@ _HEADERS: Final = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"ca
 
 
 async def whole(reply: ResponseOptions, engine: ReferenceEngine, receive: Receive) -> Response:
-    """Return the answer once every sequence has ended; a client that hangs up ends them."""
+    """Return the answer once every sequence has ended.
+
+    A client that hangs up ends them.
+    """
     ended: asyncio.Queue[Delta] = asyncio.Queue()
 
     def tell(delta: Delta) -> None:
@@ -331,7 +356,10 @@ class Stream(Response):
             watch.cancel()
 
     async def _chunks(self, send: Send, deltas: asyncio.Queue[Delta], sequences: Several[RunningSequence]) -> bool:
-        """Send chunks until every sequence has ended; return whether none was given up."""
+        """Send chunks until every sequence has ended.
+
+        Returns True if none was given up.
+        """
         running = len(sequences)
         readers = {sequence: self._reply.reader() for sequence in sequences}
         states = {sequence: StreamState() for sequence in sequences}
@@ -357,7 +385,10 @@ class _Chunks:
         self._held: dict[int, list[Delta]] = {}
 
     def take(self, delta: Delta) -> list[Delta]:
-        """Return what is sent now that ``delta`` is there."""
+        """Return the deltas to send now, after ``delta``.
+
+        Empty while a chunk waits for more steps.
+        """
         if self._steps == 0:
             return _split(delta)
         held = self._held.setdefault(delta.sequence.index, [])

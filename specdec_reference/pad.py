@@ -36,7 +36,10 @@ _SILENT: Final = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
 
 
 def pad_model(model: Model, layers: int) -> Model:
-    """Return the model padded to ``layers`` at random; their output projections are zero, so the logits are the same bit for bit."""
+    """Return the model padded to ``layers`` with random identity layers.
+
+    Their output projections are zero, so the logits are the same bit for bit.
+    """
     random = np.random.Generator(np.random.SFC64(_SEED))
     return replace(model, layers=(*model.layers, *(_idle(model, random) for _ in range(layers - len(model.layers)))))
 
@@ -65,7 +68,10 @@ def _idle(model: Model, random: np.random.Generator) -> Layer:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the checkpoint, or leave it as it is if it is there; return the exit code."""
+    """Write the checkpoint and return the exit code.
+
+    A checkpoint that is there already is left as it is.
+    """
     parser = ArgumentParser(prog="python -m specdec_reference.pad", allow_abbrev=False, description=__doc__)
     parser.add_argument("model", help="a checkpoint that comes with the package, or the path of a Qwen3 folder")
     parser.add_argument("folder", type=Path, help="where to write; a new folder")
@@ -82,9 +88,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def write(model: str, layers: int, folder: Path, *, single: bool = False) -> bool:
-    """Write ``model`` with identity layers up to ``layers`` into ``folder``, in single precision or as it is stored.
+    """Write ``model`` with identity layers into ``folder``.
 
-    Return False where that checkpoint is there already.
+    It has ``layers`` layers in all, in single precision or as it is stored. Returns False where that
+    checkpoint is there already.
 
     Raises EngineError for fewer layers than the model has, and when ``folder`` holds something else.
     """
@@ -141,7 +148,11 @@ def _write_tensors(source: Path, layers: int, folder: Path, *, single: bool) -> 
 
 
 def _added_layers(known: Mapping[str, NDArray[np.float16]], indices: range) -> Iterator[tuple[str, NDArray[np.float16]]]:
-    """Yield further layers by name, in the shapes of the first: random matrices, norms of one, zeros where it would add to the residual."""
+    """Yield the tensors of further layers by name.
+
+    Their shapes are those of the first layer: random matrices, norms of one, and zeros where a layer would
+    add to the residual.
+    """
     first = "model.layers.0."
     random = np.random.Generator(np.random.SFC64(_SEED))
     for index in indices:

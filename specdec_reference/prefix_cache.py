@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from specdec_reference.rules import EngineRules
 
 DraftBlock: TypeAlias = "tuple[NDArray[np.float32], ...]"
-"""A drafter's copies of what it remembers of a block."""
+"""A drafter's copies of its state for a block."""
 
 BLOCK_TOKENS: Final = 16
 
 
 def blocks_of(tokens: int) -> int:
-    """Return the blocks that ``tokens`` take."""
+    """Return the number of blocks for ``tokens`` tokens."""
     return -(-tokens // BLOCK_TOKENS)
 
 
@@ -34,7 +34,7 @@ class Block:
     """Blocks before it in its sequence."""
     target: NDArray[np.float32]
     draft: DraftBlock | None
-    """What the drafter remembers of them; None where it remembers nothing."""
+    """The drafter's state for them; None where it has none."""
 
 
 class PrefixCache:
@@ -46,7 +46,10 @@ class PrefixCache:
         self._blocks: OrderedDict[int, Block] = OrderedDict()
 
     def keys(self, tokens: Several[int], known: Several[int] = ()) -> list[int]:
-        """Return a key for each full block of ``tokens``; ``known`` are those of the first ones."""
+        """Return a key for each full block of ``tokens``.
+
+        ``known`` are the keys of the first blocks.
+        """
         keys = list(known)
         for index in range(len(keys), len(tokens) // BLOCK_TOKENS):
             block = tuple(tokens[index * BLOCK_TOKENS : (index + 1) * BLOCK_TOKENS])
@@ -54,7 +57,10 @@ class PrefixCache:
         return keys
 
     def match(self, keys: Several[int]) -> list[Block]:
-        """Return the blocks with these keys, in order, up to the first that is not there."""
+        """Return the cached blocks of these keys, in order.
+
+        The list ends before the first key without a block.
+        """
         found: list[Block] = []
         for key in keys:
             if key not in self._blocks:
@@ -64,7 +70,10 @@ class PrefixCache:
         return found
 
     def put(self, key: int, copy: Callable[[], Block]) -> None:
-        """Keep a block that is not there yet."""
+        """Keep a block unless it is there already.
+
+        ``copy`` is called only for a new one.
+        """
         if not self._most:
             return
         if key not in self._blocks:

@@ -1,4 +1,4 @@
-"""Reasoning: what a chat answer holds up to one token, told apart from its text, and a grammar that begins behind it."""
+"""Reasoning: the part of a chat answer up to one token, separated from its text, and a grammar that begins after it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ReasoningSplit:
-    """Where the reasoning of one sequence ends."""
+    """The end of one sequence's reasoning."""
 
     def __init__(self, end: int) -> None:
         self._end = end
@@ -36,14 +36,17 @@ class ReasoningSplit:
         return (text, "") if self.characters is None else (text[: self.characters], text[self.characters :])
 
     def of_next(self, text: str) -> tuple[str, str]:
-        """Return the reasoning and the rest of the text that is released next."""
+        """Return the reasoning and the rest of the next text.
+
+        ``text`` is the part released next.
+        """
         cut = len(text) if self.characters is None else max(0, self.characters - self._released)
         self._released += len(text)
         return text[:cut], text[cut:]
 
 
 class GrammarBehindReasoning:
-    """A grammar that begins behind a token; before it anything may come but the end of the sequence."""
+    """A grammar that begins after a token; before it anything may come but the end of the sequence."""
 
     def __init__(self, grammar: Grammar, end: int, vocabulary: int, eos_ids: Sequence[int]) -> None:
         self._grammar = grammar
@@ -55,7 +58,7 @@ class GrammarBehindReasoning:
         """Tokens taken when the grammar began."""
 
     def mask(self) -> NDArray[np.bool_]:
-        """Return which tokens may come next, (vocabulary,)."""
+        """Return the mask of permitted next tokens, (vocabulary,)."""
         return self._open if self._began is None else self._grammar.mask()
 
     def advance(self, token: int) -> None:
@@ -75,7 +78,7 @@ class GrammarBehindReasoning:
             self._began = None
 
     def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the part of ``tokens`` before the first that may not come."""
+        """Return the longest permitted prefix of ``tokens``."""
         if self._began is not None:
             return self._grammar.allowed(tokens)
         stop = next((at for at, token in enumerate(tokens) if token == self._end or not self._open[token]), len(tokens))

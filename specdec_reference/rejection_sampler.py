@@ -1,8 +1,8 @@
 """The rejection sampler: exact verification of a batch of drafts, as pure functions.
 
 Leviathan, Kalman, Matias (2023), "Fast Inference from Transformers via Speculative Decoding", algorithm 1; Chen et al. (2023). A draft
-token x ~ q is accepted with probability min(1, p(x)/q(x)). Behind the first rejection one token is drawn from max(p - q, 0) normalised;
-behind none, one from p at the next position. Every emitted token then follows p.
+token x ~ q is accepted with probability min(1, p(x)/q(x)). After the first rejection one token is drawn from max(p - q, 0) normalised;
+without a rejection, one from p at the next position. Every emitted token then follows p.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class DraftProposal:
     """The draft tokens of n rows, at most k each."""
 
     tokens: NDArray[np.intp]
-    """(n, k); entries behind a row's count are there for the shape only."""
+    """(n, k); entries beyond a row's count are there for the shape only."""
     counts: NDArray[np.intp]
     """(n,): how many of them the row proposes."""
     q: NDArray[np.float32] | None = None
@@ -33,12 +33,15 @@ class DraftProposal:
 
     @property
     def width(self) -> int:
-        """Return k."""
+        """The most draft tokens of a row: k."""
         return int(self.tokens.shape[1])
 
     @property
     def starts(self) -> NDArray[np.intp]:
-        """Return each row's first line where every row has ``counts`` + 1 lines packed one after the other, (n,)."""
+        """First line of each row, (n,).
+
+        Every row has ``counts`` + 1 lines, packed one after the other.
+        """
         lines = self.counts + 1
         return np.cumsum(lines) - lines
 
@@ -64,17 +67,23 @@ class VerifyWindows:
     accepted: NDArray[np.intp]
     """(n,): accepted draft tokens."""
     last: NDArray[np.intp]
-    """(n,): the recovered token behind a rejection, the bonus token behind none."""
+    """(n,): the recovered token after a rejection, the bonus token without one."""
 
 
 def accept(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which draft tokens are accepted, each with probability min(1, p/q)."""
+    """Return the mask of accepted draft tokens.
+
+    Each is accepted with probability min(1, p/q).
+    """
     accepted: NDArray[np.bool_] = uniforms * q < p
     return accepted
 
 
 def residual(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the unnormalised distribution of a recovered token, max(p - q, 0), rows by vocabulary."""
+    """Return the unnormalised distribution of a recovered token.
+
+    It is max(p - q, 0), rows by vocabulary.
+    """
     rest = np.maximum(p - q, 0.0)
     # p = q up to float32 rounding leaves nothing; then p is the distribution in the limit.
     nothing = ~rest.any(axis=1)
@@ -83,15 +92,18 @@ def residual(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float
 
 
 def bonus(lines: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the lines of the target's distribution that bonus tokens are drawn from, given those behind each row's last draft token."""
+    """Return the lines of the target's distribution for bonus tokens.
+
+    ``lines`` are those after each row's last draft token.
+    """
     return lines
 
 
 def verify(p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], rules: EngineRules) -> VerifyWindows:
     """Return the windows of n rows.
 
-    ``p`` is (lines, vocabulary), the target's distribution at each proposed token and behind the last, row after row; ``uniforms`` is (n, k
-    + 1): k to accept by, one to draw by.
+    ``p`` is (lines, vocabulary), the target's distribution at each proposed token and after the last, row
+    after row. ``uniforms`` is (n, k + 1): k to accept by, one to draw by.
     """
     n, k = draft.tokens.shape
     starts, accepted = draft.starts, np.zeros(n, np.intp)

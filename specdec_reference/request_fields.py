@@ -29,7 +29,11 @@ class Fields:
         self._body = body
 
     def refuse_unknown(self, known: Collection[str], neutral: Mapping[str, tuple[JSON, ...]]) -> None:
-        """Refuse fields that nothing here honours; those of ``neutral`` pass with a value that changes nothing."""
+        """Refuse unknown fields and unsupported values.
+
+        Fields of ``known`` pass. Those of ``neutral`` pass with null or with one of their values, which
+        change nothing. Raises Refusal.
+        """
         for name, value in self._body.items():
             if name in neutral:
                 if value is not None and not _among(value, neutral[name]):
@@ -67,7 +71,10 @@ class Fields:
         return default if value is None else _number(name, value, low, high)
 
     def numbers(self, name: str, *, low: float, high: float) -> dict[str, float]:
-        """Return an object's numbers of a range, by key; none for null."""
+        """Return an object's numbers by key, each within a range.
+
+        Empty for null.
+        """
         return {key: _number(f"{name}.{key}", value, low, high, param=name) for key, value in (self.object(name) or {}).items()}
 
     def text(self, name: str) -> str | None:
@@ -85,7 +92,10 @@ class Fields:
         return value
 
     def strings(self, name: str, *, most: int) -> tuple[str, ...]:
-        """Return a string or a list of them, none of them empty."""
+        """Return the field's strings, none of them empty.
+
+        The field is a string or a list of at most ``most`` strings. Empty for null.
+        """
         value = self._body.get(name)
         if value is None:
             return ()

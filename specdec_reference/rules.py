@@ -1,4 +1,4 @@
-"""The rules: every decision of the engine that a fault can replace, as functions that a request, a row or a window is given to."""
+"""The rules: every decision of the engine that a fault can replace, as functions of a request, a row or a window."""
 
 from __future__ import annotations
 
@@ -34,42 +34,65 @@ if TYPE_CHECKING:
 
 
 def randomness(seed: int | None, fresh: int, index: int) -> np.random.Generator:
-    """Return the generator of choice ``index`` under ``seed``, else under ``fresh``: randomness belongs to a sequence, never to a batch."""
+    """Return the random generator of one choice.
+
+    It is that of choice ``index`` under ``seed``, else under ``fresh``. Randomness belongs to a sequence,
+    never to a batch.
+    """
     own = fresh if seed is None else seed
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([own & (2**64 - 1), index])))
 
 
 def draw(rows: Rows[RunningSequence], count: int) -> NDArray[np.float64]:
-    """Return ``count`` numbers in [0, 1) for each of ``rows``, (n, count), from the row's own generator."""
+    """Return ``count`` random numbers for each of ``rows``.
+
+    They are (n, count), in [0, 1), from the row's own generator.
+    """
     return np.array([row.random.random(count) for row in rows])
 
 
 def sampling(rows: Rows[RunningSequence]) -> Sampling:
-    """Return the sampling parameters of ``rows``: those of each one's own request."""
+    """Return the sampling parameters of each row's own request."""
     return Sampling.of(row.request for row in rows)
 
 
 def states(rows: Rows[RunningSequence]) -> list[tuple[Grammar | None, PenaltyState | None]]:
-    """Return the grammar and the penalties that each of ``rows`` is shaped by: its own."""
+    """Return the grammar and the penalties of each row.
+
+    Each row is shaped by its own.
+    """
     return [(row.grammar, row.penalties) for row in rows]
 
 
 def settle(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:  # noqa: ARG001 - a rule's signature
-    """Return the windows that ``rows`` emit in a step, given the verified ones."""
+    """Return the windows to emit, given the verified ones.
+
+    They are those of ``rows`` in one step.
+    """
     return windows
 
 
 def drop(rows: Rows[RunningSequence], lengths: NDArray[np.intp]) -> None:
-    """Look at the rows that are left when others' clients have gone, and at the cache lengths of all slots."""
+    """Look at the rows left after other clients have disconnected.
+
+    ``lengths`` are the cache lengths of all slots.
+    """
 
 
 def place(rows: Rows[RunningSequence], span: Span, rotations: NDArray[np.complex64]) -> Span:  # noqa: ARG001 - a rule's signature
-    """Return where the windows of ``rows`` stand and what they see in the verify step; ``rotations`` turn positions."""
+    """Return the span of ``rows`` in the verify step.
+
+    It says where their windows stand and which positions they see. ``rotations`` turn positions.
+    """
     return span
 
 
 def share(uniforms: NDArray[np.float64], k: int, width: int) -> NDArray[np.float64]:
-    """Return the numbers to accept by, (n, width), and the one to draw by, of (n, 2k + 1) numbers whose first k drew the draft."""
+    """Return the random numbers for acceptance and for the draw.
+
+    The first ``width`` columns are to accept by, (n, width), and the last one is to draw by. ``uniforms`` is
+    (n, 2k + 1); its first k columns drew the draft.
+    """
     return np.concatenate([uniforms[:, k : k + width], uniforms[:, 2 * k :]], axis=1)
 
 
@@ -85,32 +108,50 @@ def verify(
 
 
 def deal(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
-    """Return the numbers that the drafts of ``rows`` are verified by, (n, k + 1), given those that each row's own generator drew."""
+    """Return the random numbers to verify the drafts by.
+
+    They are (n, k + 1). ``uniforms`` were drawn by each row's own generator.
+    """
     return uniforms
 
 
 def keep(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp], most: int) -> NDArray[np.intp]:  # noqa: ARG001 - a rule's signature
-    """Return the cache lengths after a step, at most ``most``: the token fed plus the accepted drafts; rejected ones are cut off."""
+    """Return the cache lengths after a step, at most ``most``.
+
+    A step adds the token fed and the accepted drafts; rejected ones are cut off.
+    """
     return lengths + 1 + accepted
 
 
 def penalise(logits: NDArray[np.float32], state: PenaltyState, drafted: Rows[int]) -> NDArray[np.float32]:
-    """Return the logits of one row's window, (drafted + 1, vocabulary), as its request shapes them; the bonus position is last."""
+    """Return the shaped logits of one row's window.
+
+    They are (drafted + 1, vocabulary), as the row's request shapes them. The bonus position is last.
+    """
     return state.shaped(logits, drafted)
 
 
 def distribute(logits: NDArray[np.float32], sampling: Sampling, draft: DraftProposal) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
-    """Return the distribution (lines, vocabulary) that ``sampling``, an entry a line, makes of the shaped logits of all windows."""
+    """Return the sampling distribution of all windows' shaped logits.
+
+    It is (lines, vocabulary); ``sampling`` has an entry for each line.
+    """
     return distributions(logits, sampling)
 
 
 def read(request: EngineRequest, body: Mapping[str, JSON]) -> EngineRequest:  # noqa: ARG001 - a rule's signature
-    """Return the request that is answered, of which ``body`` is the JSON."""
+    """Return the request to answer.
+
+    ``body`` is the JSON of it.
+    """
     return request
 
 
 def report(logits: NDArray[np.float32], draft: DraftProposal, row: int) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
-    """Return the raw logits (window, vocabulary) that a row's reported log-probabilities are of: the target's own."""
+    """Return the raw logits of a row's reported log-probabilities.
+
+    They are (window, vocabulary), the target's own.
+    """
     return logits
 
 
@@ -119,111 +160,161 @@ def admit(request: EngineRequest) -> None:
 
 
 def target(distribution: NDArray[np.float32], logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
-    """Return the target's distribution (lines, vocabulary) that drafts are held against: the one that the requests ask for."""
+    """Return the target's distribution to verify drafts against.
+
+    It is (lines, vocabulary), the one that the requests ask for.
+    """
     return distribution
 
 
 def end(request: EngineRequest, token: EmittedToken) -> str | None:
-    """Return why an answer ends behind ``token``, as far as ids and limits tell; None if it goes on. An end goes before a limit."""
+    """Return the finish reason after ``token``.
+
+    It depends on ids and limits only. None if the answer goes on. An end token takes precedence over a limit.
+    """
     if token.stop_id or (token.eos and not request.ignore_eos):
         return "stop"
     return "length" if token.count >= request.max_tokens or token.room <= 0 else None
 
 
 def fits(prompt_tokens: int, max_tokens: int, context: int) -> bool:
-    """Whether a prompt and its longest answer fit ``context`` tokens; else the request is refused."""
+    """Return True if a prompt and its longest answer fit.
+
+    ``context`` is the limit in tokens. A request that does not fit is refused.
+    """
     return prompt_tokens + max_tokens <= context
 
 
 def match(request: EngineRequest, written: WrittenText, token: EmittedToken) -> StopMatch | None:  # noqa: ARG001 - a rule's signature
-    """Return the stop string that ``token`` completes, wherever it began; of several the first to be complete, then the first listed."""
+    """Return the stop string completed by ``token``.
+
+    It may begin anywhere. Of several, the first to be complete is returned, then the first listed. None
+    without one.
+    """
     found = [(written.text.find(stop, max(0, written.before_token - len(stop) + 1)), stop) for stop in request.stop]
     matches = [StopMatch(stop=stop, at=at) for at, stop in found if at != -1]
     return min(matches, key=lambda each: each.at + len(each.stop), default=None)
 
 
 def cut(request: EngineRequest, found: StopMatch) -> int:
-    """Return the characters of a text that stay where a stop string ends it."""
+    """Return the length of a text ended by a stop string.
+
+    In characters.
+    """
     return found.at + (len(found.stop) if request.include_stop else 0)
 
 
 def behind(finish_reason: str | None, left: int) -> int:  # noqa: ARG001 - a rule's signature
-    """Return how many of the ``left`` tokens that a window has behind the end of an answer the answer still takes."""
+    """Return the number of tokens kept after an answer's end.
+
+    The window has ``left`` tokens after the end.
+    """
     return 0
 
 
 def held_back(request: EngineRequest, emitted: int, steps: int) -> int:  # noqa: ARG001 - a rule's signature
-    """Return how many more tokens an answer needs before anything but a limit may end it; it has ``emitted``, from ``steps`` steps."""
+    """Return the number of tokens still needed before an end.
+
+    Before it only a limit may end the answer, which has ``emitted`` tokens from ``steps`` steps.
+    """
     return max(0, request.min_tokens - emitted)
 
 
 def forbid(logits: NDArray[np.float32], ids: Rows[int], held: int) -> None:
-    """Take away, in one row's window, the tokens that end an answer at the first ``held`` positions."""
+    """Forbid end tokens at the first ``held`` positions of a window.
+
+    ``logits`` is one row's window, changed in place. ``ids`` are the tokens that end an answer.
+    """
     logits[:held, list(ids)] = -np.inf
 
 
 def completion_tokens(emitted: int, discarded: int) -> int:  # noqa: ARG001 - a rule's signature
-    """Return what the usage counts of an answer of ``emitted`` tokens whose end discarded ``discarded`` of its last window."""
+    """Return an answer's completion tokens for the usage.
+
+    The answer has ``emitted`` tokens; its end discarded ``discarded`` of its last window.
+    """
     return emitted
 
 
 def shrink(drafted: NDArray[np.intp], room: NDArray[np.intp], own: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return how many draft tokens are verified, by row.
+    """Return the number of draft tokens to verify, by row.
 
-    The context takes ``room`` more tokens, the one behind the draft included, and that of the draft ``own``; below 0 it is exceeded.
+    The target's context takes ``room`` more tokens, the one after the draft included. The drafter's takes
+    ``own``. Below 0 the context is exceeded.
     """
     counts: NDArray[np.intp] = np.clip(np.minimum(room - 1, own), 0, drafted)
     return counts
 
 
 def chain(parent: int, tokens: tuple[int, ...]) -> int:
-    """Return the key of a block of the prefix cache: what it holds and, by ``parent``, everything before it."""
+    """Return the key of a block of the prefix cache.
+
+    It covers the block's tokens and, by ``parent``, everything before them.
+    """
     return hash((parent, tokens))
 
 
 def reuse(matched: int, total: int) -> int:
-    """Return how many of ``total`` tokens are taken from the prefix cache, in which ``matched`` were found: the last one never."""
+    """Return the number of tokens to take from the prefix cache.
+
+    ``matched`` of ``total`` tokens were found there. The last token is never taken.
+    """
     return min(matched, (total - 1) // 16 * 16)
 
 
 def evict(blocks: OrderedDict[int, Block], most: int) -> None:
-    """Let the least recently used blocks go until ``most`` are left; the last one has just come or been asked for."""
+    """Drop the least recently used blocks until ``most`` are left.
+
+    The last block has just been added or looked up.
+    """
     while len(blocks) > most:
         blocks.popitem(last=False)
 
 
 def cached(reused: int) -> int:
-    """Return the cached tokens that an answer reports."""
+    """Return the number of cached tokens to report."""
     return reused
 
 
 def warm(sequence: RunningSequence) -> None:
-    """Look at a sequence part of whose prompt was taken from the prefix cache."""
+    """Look at a sequence with a partly cached prompt.
+
+    Part of its prompt was taken from the prefix cache.
+    """
 
 
 def drafts(draft: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:  # noqa: ARG001 - a rule's signature
-    """Return the draft that is verified, given the drafter's."""
+    """Return the draft to verify, given the drafter's."""
     return draft
 
 
 def draft_lengths(rows: Rows[RunningSequence]) -> list[int]:
-    """Return how many tokens a draft model's cache holds of each of ``rows`` once it is fed the last one: those of the sequence."""
+    """Return each row's length in the draft model's cache.
+
+    In tokens, once the last one is fed. It is the length of the sequence.
+    """
     return [len(row.tokens) for row in rows]
 
 
 def resume(waiting: deque[RunningSequence], sequence: RunningSequence) -> bool:
-    """Put a preempted sequence before those that wait, and return True; it is given up for False."""
+    """Put a preempted sequence at the head of the queue.
+
+    Returns True. For False the sequence is given up.
+    """
     waiting.appendleft(sequence)
     return True
 
 
 def count(drafted: int, accepted: int) -> tuple[int, int]:
-    """Return how many draft tokens of one row's step are counted, and how many as accepted."""
+    """Return the draft tokens and accepted tokens to count.
+
+    They are those of one row's step.
+    """
     return drafted, accepted
 
 
 def identify(token_ids: list[int]) -> list[int]:
-    """Return the ids that are reported for emitted tokens."""
+    """Return the ids to report for emitted tokens."""
     return token_ids
 
 
@@ -234,12 +325,18 @@ def usage(sequences: Rows[RunningSequence]) -> TokenCounts:
 
 
 def show(delta: Delta, pieces: Rows[bytes]) -> str:  # noqa: ARG001 - a rule's signature
-    """Return the text that a step adds to a stream, behind the reasoning; ``pieces`` are the bytes of every token."""
+    """Return the text added to a stream by one step.
+
+    It is the text after the reasoning. ``pieces`` are the bytes of every token.
+    """
     return delta.text
 
 
 def read_calls(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:  # noqa: ARG001 - a rule's signature
-    """Return what ``text``, all that a step of ``tokens`` tokens adds, holds of tool calls; 0 tokens for a whole answer."""
+    """Return the content and tool calls of one step's text.
+
+    ``text`` is everything added by a step of ``tokens`` tokens, or a whole answer for 0 tokens.
+    """
     return reader.take(text, ended=ended)
 
 
@@ -249,36 +346,54 @@ def finish(reason: str | None, calls: int, *, stream: bool) -> str | None:  # no
 
 
 def send(chunk: dict[str, JSON], delta: Delta, state: StreamState) -> list[dict[str, JSON]]:  # noqa: ARG001 - a rule's signature
-    """Return the chunks that are sent for a step: its own."""
+    """Return the chunks to send for a step.
+
+    It is the step's own chunk.
+    """
     return [chunk]
 
 
 def reply(body: dict[str, JSON]) -> dict[str, JSON]:
-    """Return a whole answer, or the closing chunk of a stream, as it is sent."""
+    """Return a whole answer or a stream's closing chunk, as sent."""
     return body
 
 
 def constrain(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar | None:  # noqa: ARG001 - a rule's signature
-    """Return what binds the answer to ``request``: its own ``grammar``, at its beginning; None for nothing."""
+    """Return the grammar for the answer to ``request``.
+
+    ``grammar`` is the request's own, at its beginning. None for no constraint.
+    """
     return grammar
 
 
 def mask(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which tokens may come at each position of one row's window, (drafted + 1, vocabulary); the bonus position is last."""
+    """Return the mask of permitted tokens in one row's window.
+
+    It is (drafted + 1, vocabulary); the bonus position is last.
+    """
     return masks
 
 
 def uncompiled(reason: str) -> None:
-    """Look at a grammar that cannot be compiled, before its request is refused."""
+    """Look at an invalid grammar before its request is refused.
+
+    The grammar cannot be compiled; ``reason`` is the compiler's message.
+    """
 
 
 def list_entries(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
-    """Return what is reported of one window's tokens: accepted drafts, and last the recovered or bonus token."""
+    """Return the entries to report for one window's tokens.
+
+    Accepted drafts come first, the recovered or bonus token last.
+    """
     return entries
 
 
 def report_prompt(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the raw logits (prompt tokens - 1, vocabulary) that reported log-probabilities of a prompt are of."""
+    """Return the raw logits of a prompt's reported log-probabilities.
+
+    They are (prompt tokens - 1, vocabulary).
+    """
     return logits
 
 

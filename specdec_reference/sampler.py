@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PenaltyState:
-    """What one sequence's request does to its logits, by the tokens that it has emitted."""
+    """The penalties, biases and bans of one sequence's request, given its emitted tokens."""
 
     def __init__(self, request: EngineRequest, vocabulary: int) -> None:
         self.request = request
@@ -34,10 +34,12 @@ class PenaltyState:
         self.counted.append(token)
 
     def shaped(self, logits: NDArray[np.float32], drafted: Sequence[int]) -> NDArray[np.float32]:
-        """Return the logits at each of ``drafted`` and behind the last, (len(drafted) + 1, vocabulary), without counting any.
+        """Return the shaped logits of a window of draft tokens.
 
-        Those of ``drafted`` that come before a position count there as if they were emitted. The order is vLLM's (``Sampler.forward`` of
-        v1/sample/sampler.py): allowed tokens, banned words, biases, repetition, frequency, presence.
+        They are (len(drafted) + 1, vocabulary): at each of ``drafted`` and after the last. The draft tokens
+        before a position count there as if they were emitted, but are not added to the counted ones. The
+        order is vLLM's (``Sampler.forward`` of v1/sample/sampler.py): allowed tokens, banned words, biases,
+        repetition, frequency, presence.
         """
         request, rows = self.request, logits.astype(np.float32)
         if request.allowed_token_ids is not None:
@@ -55,7 +57,7 @@ class PenaltyState:
         return rows
 
     def _banned_tokens(self, drafted: Sequence[int]) -> list[int]:
-        """Return the last tokens of the banned words that the text goes on with, behind ``drafted``."""
+        """Return the tokens completing a banned word after ``drafted``."""
         longest = max((len(word) for word in self.request.bad_words), default=1)
         text = (*self.counted[max(0, len(self.counted) - longest) :], *drafted)
         return [last for *first, last in self.request.bad_words if text[len(text) - len(first) :] == tuple(first)]
@@ -98,7 +100,10 @@ class Sampling:
         )
 
     def repeat(self, times: NDArray[np.intp]) -> Sampling:
-        """Return row i ``times[i]`` times: the same request at that many positions."""
+        """Return the parameters with row i repeated ``times[i]`` times.
+
+        It is the same request at that many positions.
+        """
         if (times == 1).all():
             return self
         return Sampling(
@@ -110,7 +115,10 @@ class Sampling:
 
 
 def distributions(logits: NDArray[np.float32], sampling: Sampling) -> NDArray[np.float32]:
-    """Return the requested distribution (rows, vocabulary): temperature, min-p, top-k, top-p; a one-hot row where greedy."""
+    """Return the requested distribution of each row, (rows, vocabulary).
+
+    Temperature, min-p, top-k and top-p are applied in this order. A greedy row is one-hot.
+    """
     greedy = sampling.temperature == 0
     if greedy.all():
         return _one_hot(logits)
@@ -137,13 +145,19 @@ def _one_hot(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _least(scaled: NDArray[np.float32], min_p: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Drop what is less than ``min_p`` times as probable as the most probable token."""
+    """Drop tokens below the min-p threshold.
+
+    It is ``min_p`` times the probability of the most probable token.
+    """
     share = np.exp((scaled - scaled.max(axis=1, keepdims=True)).astype(np.float64))
     return np.where(share >= min_p[:, None], scaled, np.float32(-np.inf))
 
 
 def _truncate(scaled: NDArray[np.float32], top_k: NDArray[np.intp], top_p: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Drop what lies behind the top k, then what lies behind a mass of top_p of the rest; ties with the last kept logit are kept."""
+    """Drop the logits beyond the top k, then beyond top-p.
+
+    Top-p keeps a mass of ``top_p`` of the rest. Ties with the k-th logit are kept.
+    """
     order = np.argsort(-scaled, axis=1, kind="stable")
     ranked = np.take_along_axis(scaled, order, axis=1)
     width = ranked.shape[1]
@@ -159,9 +173,10 @@ def _truncate(scaled: NDArray[np.float32], top_k: NDArray[np.intp], top_p: NDArr
 
 
 def pick(distribution: NDArray[np.floating], uniforms: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Return one token a row by inverting the distribution's distribution function, in float64, at ``uniforms`` in [0, 1).
+    """Return one token for each row by inverse transform sampling.
 
-    The distribution need not be normalised. A token without mass is never picked.
+    The distribution function is inverted in float64 at ``uniforms``, which lie in [0, 1). The distribution
+    need not be normalised. A token without mass is never picked.
     """
     mass = np.cumsum(distribution, axis=1, dtype=np.float64)
     picked: NDArray[np.intp] = (mass > (uniforms * mass[:, -1])[:, None]).argmax(axis=1)

@@ -59,7 +59,7 @@ class Batch:
         self._prefixes = PrefixCache(self._blocks if prefix_caching else 0, rules)
         self._arrived = 0
         self._most = self._cache.shape[3] - 1 - drafter.tokens
-        """The longest cache length, in tokens, behind which a whole window still fits: the context of a request."""
+        """The longest cache length, in tokens, after which a whole window still fits: the context of a request."""
         self._lengths = np.zeros(slots, np.intp)
         """Tokens in the cache by slot: everything but the last token of a sequence, which the next step feeds."""
         self._rows: list[RunningSequence] = []
@@ -68,7 +68,7 @@ class Batch:
 
     @property
     def busy(self) -> bool:
-        """Whether a step would do anything."""
+        """True if a step would do anything."""
         return bool(self._rows or self._waiting)
 
     def add(self, sequence: RunningSequence) -> None:
@@ -79,7 +79,7 @@ class Batch:
         self._gauge()
 
     def drop(self, sequences: set[RunningSequence]) -> None:
-        """Forget sequences whose client has gone."""
+        """Forget sequences of disconnected clients."""
         self._waiting = deque(s for s in self._waiting if s not in sequences)
         running = [slot for slot, row in enumerate(self._rows) if row in sequences]
         self._leave(running)
@@ -87,7 +87,10 @@ class Batch:
             self._rules.drop(self._rows, self._lengths)
 
     def clear(self) -> list[RunningSequence]:
-        """Forget every sequence, and return them, also after a step that raised."""
+        """Forget every sequence and return them all.
+
+        This also works after a step that raised.
+        """
         dropped = [*self._rows, *self._waiting]
         self._rows.clear()
         self._waiting.clear()
@@ -95,7 +98,10 @@ class Batch:
         return dropped
 
     def step(self) -> list[Delta]:
-        """Let waiting sequences in, then advance every sequence that was in already by one window."""
+        """Advance running sequences by one window, then let waiting ones in.
+
+        Where blocks run out, the last to arrive are preempted before that, and no waiting sequence is let in.
+        """
         crowded = self._preempt()
         deltas = [sequence.give_up() for sequence in crowded if not self._rules.resume(self._waiting, sequence)]
         deltas += self._decode() if self._rows else []
@@ -129,7 +135,11 @@ class Batch:
         return self._first_tokens(group, self._numerics.vary(logits, Kernel.PREFILL, behind, len(group)))
 
     def _admit(self) -> list[RunningSequence]:
-        """Return the first waiting sequences, whose prompts are taken in now: one, and more as long as they fill a small rectangle."""
+        """Return the first waiting sequences to prefill now.
+
+        One, and more as long as their prompts fill a small rectangle. None without a free slot or enough free
+        blocks.
+        """
         group: list[RunningSequence] = []
         longest, free = 0, self._blocks - sum(map(self._held, self._rows))
         for sequence in islice(self._waiting, self._slots - len(self._rows)):
@@ -143,13 +153,17 @@ class Batch:
         return group
 
     def _held(self, sequence: RunningSequence) -> int:
-        """Return the blocks of a sequence's tokens and of its next window."""
+        """Return the number of blocks held by a sequence.
+
+        They are those of its tokens and of its next window.
+        """
         return blocks_of(len(sequence.tokens) + self._drafter.tokens + 1)
 
     def _preempt(self) -> list[RunningSequence]:
-        """Take the last to arrive out of the batch until the next windows of the others fit, and return them, the earliest last.
+        """Preempt the last to arrive until all next windows fit.
 
-        What they emitted is prefilled again behind their prompts when they come back; generator, grammar and penalties stay theirs.
+        Returns the preempted sequences, the earliest to arrive last. Their emitted tokens are prefilled again
+        after their prompts when they come back. Generator, grammar and penalties stay theirs.
         """
         crowded: list[RunningSequence] = []
         by_arrival = sorted(self._rows, key=lambda row: row.arrival)
@@ -162,7 +176,10 @@ class Batch:
         return crowded
 
     def _reuse(self, sequence: RunningSequence, slot: int) -> int:
-        """Copy what the prefix cache has of a sequence into its slot, and return its tokens: none where the prompt is scored."""
+        """Copy the cached prefix of a sequence into its slot.
+
+        Returns the number of tokens copied; 0 where the prompt is scored.
+        """
         if sequence.request.prompt_logprobs is not None and not sequence.preempted:
             return 0
         keys = self._prefixes.keys(sequence.tokens)
@@ -184,7 +201,7 @@ class Batch:
         return reused
 
     def _remember(self) -> None:
-        """Show the prefix cache every block that has filled since the last step."""
+        """Offer the prefix cache every block filled since the last step."""
         for slot, row in enumerate(self._rows):
             # Of the last window a drafter may not have been fed anything yet.
             computed = len(row.tokens) - 1 - self._drafter.tokens
@@ -199,7 +216,11 @@ class Batch:
         return Block(index=index, target=self._cache[:, slot, :, start:end].copy(), draft=self._drafter.block(slot, start, end))
 
     def _prefill(self, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp], slot: int) -> NDArray[np.float32]:
-        """Return the last hidden states of prompts (n, longest), one line a token; only a prompt alone is so long that it needs chunks."""
+        """Return the last hidden states of prompts.
+
+        ``prompts`` is (n, longest), the result one line a token. Only a prompt alone is long enough to need
+        chunks.
+        """
         chunks = [
             self._target.forward(
                 prompts[:, at : at + _CHUNK_TOKENS],
@@ -251,7 +272,10 @@ class Batch:
         return self._hand_out(draft, windows.accepted.tolist(), windows.last.tolist(), logits)
 
     def _vary(self, logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
-        """Return packed logits as the kernel of a decode or a verify step computes them."""
+        """Return packed logits as the step's kernel computes them.
+
+        It is the kernel of a decode or of a verify step.
+        """
         if self._numerics.exact:
             return logits
         lots = zip(self._rows, draft.tokens.tolist(), draft.counts.tolist(), strict=True)
@@ -259,7 +283,10 @@ class Batch:
         return self._numerics.vary(logits, Kernel.VERIFY if self._drafter.tokens else Kernel.DECODE, rows, len(self._rows))
 
     def _shrunk(self, draft: DraftProposal) -> DraftProposal:
-        """Return the part of a draft for which the context has room, the token behind it included, and that of the draft."""
+        """Return the part of a draft within both contexts.
+
+        The target's context must have room for it and for the token after it, the drafter's for the draft.
+        """
         tokens = self._lengths[: len(draft.counts)] + 1
         return replace(draft, counts=self._rules.shrink(draft.counts, self._most - tokens, self._drafter.context - tokens))
 
@@ -276,9 +303,9 @@ class Batch:
         return deltas
 
     def _shape(self, rows: list[RunningSequence], logits: NDArray[np.float32], draft: DraftProposal | None = None) -> NDArray[np.float32]:
-        """Return packed logits with penalties added and -inf where a grammar or min_tokens forbids a token.
+        """Return packed logits with penalties, grammars and min_tokens applied.
 
-        It is the very array where nothing applies.
+        A token forbidden by a grammar or by min_tokens gets -inf. Where nothing applies it is the very array.
         """
         states = self._rules.states(rows)
         bound = [slot for slot, state in enumerate(states) if state != (None, None) or rows[slot].held_back]

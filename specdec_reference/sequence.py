@@ -30,7 +30,7 @@ class Delta:
     tokens: tuple[int, ...]
     text: str
     reasoning: str = ""
-    """What came before the text, where the two are told apart."""
+    """The reasoning before the text, where the two are separated."""
     entries: tuple[Entry, ...] = ()
     """One per token where the request wants log-probabilities, else empty."""
     first: bool = False
@@ -79,7 +79,7 @@ class RunningSequence:
         self.keys: list[int] = []
         """Of its full blocks that the prefix cache was shown."""
         self.arrival = 0
-        """Which sequence of the batch's it is, from 0."""
+        """Its number in the batch's order of arrival, from 0."""
         self.preempted = 0
         """Times that it had to leave the batch before its end."""
         self.finish_reason: str | None = None
@@ -105,11 +105,17 @@ class RunningSequence:
 
     @property
     def held_back(self) -> int:
-        """Tokens that are still to come before anything but a limit may end it."""
+        """Tokens still to come before the sequence may end.
+
+        Until then only a limit may end it.
+        """
         return self._rules.held_back(self.request, len(self.emitted), self._steps)
 
     def give_up(self) -> Delta:
-        """Return the delta that says no more will come."""
+        """Return the closing delta of an abandoned sequence.
+
+        Its finish_reason is ``abort``; no more deltas come.
+        """
         return Delta(sequence=self, tokens=(), text="", finish_reason="abort")
 
     def take(self, window: Several[int], entries: Several[Entry] = ()) -> Delta:
@@ -140,7 +146,10 @@ class RunningSequence:
         )
 
     def _behind(self, left: Several[int]) -> int:
-        """Take what a window still gives behind the end, and return how much that is."""
+        """Append the window's tokens kept after the sequence's end.
+
+        ``left`` are all tokens of the window after the end. Returns the number appended.
+        """
         more = self._rules.behind(self.finish_reason, len(left)) if self.finish_reason else 0
         for token in left[:more]:
             self.tokens.append(token)
@@ -169,9 +178,10 @@ class RunningSequence:
             self.reasoning.take(token, len(self.text.whole))
 
     def _write(self, token: int, emitted: EmittedToken, written: int | None) -> None:
-        """Append the token's text, but that of an end, and cut at a stop string; the window began behind ``written`` characters.
+        """Append the token's text and cut at a stop string.
 
-        None is for a token at which nothing may stop yet.
+        The text of an end token is left out unless the request includes it. ``written`` is the number of
+        characters before the window, None for a token at which nothing may stop yet.
         """
         before, ended = len(self.text.whole), self.finish_reason == "stop" and (emitted.eos or emitted.stop_id)
         if ended and emitted.stop_id and (self.request.ignore_eos or not emitted.eos):  # vLLM names no end of sequence

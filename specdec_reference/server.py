@@ -66,18 +66,21 @@ class _Served:
 
     @asynccontextmanager
     async def lifespan(self, _app: Starlette) -> AsyncIterator[None]:
-        """Run the engine; what it says each step crosses over in one call."""
+        """Run the engine while the server is up.
+
+        The deltas of each step cross over to the event loop in one call.
+        """
         loop = asyncio.get_running_loop()
         self._engine.start(lambda deltas: _across(loop, deltas))
         yield
         await asyncio.to_thread(self._engine.stop)
 
     async def health(self, _request: Incoming) -> Response:
-        """Say whether requests will be answered."""
+        """Return 200 while requests are answered, 503 after a failure."""
         return Response(status_code=200 if self._engine.failure is None else 503)
 
     async def version(self, _request: Incoming) -> Response:
-        """Say which version this is."""
+        """Return the version of this package."""
         return JSONResponse({"version": VERSION})
 
     async def models(self, _request: Incoming) -> Response:

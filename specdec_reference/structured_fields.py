@@ -27,7 +27,10 @@ NAMES: Final = frozenset({_WHOLE, *_FORMERLY})
 
 
 def grammar(fields: Fields, compiled: Callable[[GrammarKind, JSON], str]) -> str | None:
-    """Return the compiled grammar that a request asks for, None without one. Raises Refusal."""
+    """Return the compiled grammar of a request.
+
+    None without one. Raises Refusal for several, for a wrong one, and for one that cannot be compiled.
+    """
     wanted = [*_format(fields), *_whole(fields), *_formerly(fields)]
     if not wanted:
         return None
@@ -74,7 +77,10 @@ def _formerly(fields: Fields) -> list[tuple[str, GrammarKind, JSON]]:
 
 
 def _specification(name: str, kind: GrammarKind, value: JSON) -> JSON:
-    """Return a specification of the right type; a schema may come as text."""
+    """Return a specification of the right type.
+
+    A schema may come as text. Raises Refusal for a wrong type.
+    """
     if kind is GrammarKind.JSON and isinstance(value, str):
         try:
             value = json.loads(value)

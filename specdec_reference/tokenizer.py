@@ -36,15 +36,21 @@ class Text:
         self.whole += self._decode(self._pieces[token])
 
     def cut(self, length: int) -> None:
-        """Leave the first ``length`` characters: a stop string ends the text there."""
+        """Keep only the first ``length`` characters.
+
+        A stop string ends the text there.
+        """
         self.whole = self.whole[:length]
 
     def end(self) -> None:
-        """Say that no more tokens come, without a stop string: what was waiting is text now."""
+        """End the text without a stop string.
+
+        No more tokens come. The bytes that were waiting become text now.
+        """
         self.whole += self._decode(b"", True)  # noqa: FBT003 - the codec's own signature
 
     def release(self, *, ended: bool) -> str:
-        """Return the characters that are certain and were not returned yet."""
+        """Return the certain characters not returned before."""
         until = len(self.whole) if ended else max(self._released, len(self.whole) - self._held)
         fresh = self.whole[self._released : until]
         self._released = until
@@ -81,14 +87,18 @@ class Tokenizer:
 
     @cached_property
     def words(self) -> tuple[str, ...]:
-        """Every token alone as text, special ones by their name, half characters as U+FFFD."""
+        """Every token alone as text, by id.
+
+        Special tokens have their name, half characters are U+FFFD.
+        """
         named = self._encoder.id_to_token
         return tuple(piece.decode("utf-8", "replace") if piece else named(token) or "" for token, piece in enumerate(self.pieces))
 
     def converse(self, messages: Sequence[Mapping[str, str]], instructions: str = "") -> str:
-        """Return the prompt of a conversation, up to where the assistant speaks. Raises ValueError where the template refuses.
+        """Return the prompt of a conversation, up to the assistant's turn.
 
-        ``instructions`` join the system message; what a tool answers is said by the user, as Qwen's template has it.
+        ``instructions`` join the system message. A tool's answer is said by the user, as in Qwen's template.
+        Raises ValueError where the template refuses.
         """
         from jinja2 import TemplateError  # noqa: PLC0415 - 40 ms of boot that completions do not need
 
@@ -138,7 +148,7 @@ def _pieces(document: Mapping[str, object], vocabulary: int, *, special: bool = 
 
 
 def _letters() -> dict[str, int]:
-    """Return GPT-2's alphabet, in which every byte is a printable letter."""
+    """Return GPT-2's alphabet: a printable letter for every byte."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(plain)]
     return {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(others)}

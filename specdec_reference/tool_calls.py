@@ -1,4 +1,4 @@
-"""Tool calls: the calls that an answer's text holds, told apart from its content as the text comes, in pieces of any size.
+"""Tool calls: the calls in an answer's text, separated from its content as the text comes, in pieces of any size.
 
 A tag and its call may end in the middle of a piece, or go over several. What only looks like a call stays content.
 """
@@ -35,14 +35,14 @@ class ToolReading:
 
 
 class _Place(Enum):
-    """Where in an answer a reader stands."""
+    """A reader's place in an answer."""
 
     CONTENT = auto()
     HEAD = auto()
-    """Behind an opening tag."""
+    """After an opening tag."""
     ARGUMENTS = auto()
     TAIL = auto()
-    """Behind the arguments, up to the closing tag."""
+    """After the arguments, up to the closing tag."""
 
 
 class ToolCallReader:
@@ -56,12 +56,15 @@ class ToolCallReader:
         self._content: list[str] = []
         self._pieces: dict[int, CallPiece] = {}
         self._written = False
-        """Whether content stands behind the last call."""
+        """Whether content follows the last call."""
         self.calls = 0
         """Calls that have begun."""
 
     def take(self, text: str, *, ended: bool = False) -> ToolReading:
-        """Read the text that comes next; what may still become a tag waits unless the answer has ``ended``."""
+        """Read the next part of the text.
+
+        A part that may still become a tag waits unless the answer has ``ended``.
+        """
         self._waiting += text
         self._content, self._pieces = [], {}
         while self._step(ended):
@@ -69,7 +72,10 @@ class ToolCallReader:
         return ToolReading(content="".join(self._content), pieces=tuple(self._pieces.values()))
 
     def _step(self, ended: bool) -> bool:  # noqa: FBT001 - passed on
-        """Go as far as one place reaches; return whether the next can begin."""
+        """Read as far as one place reaches.
+
+        Returns True if the next place can begin.
+        """
         if self._place is _Place.CONTENT:
             return self._read_content(ended)
         if self._place is _Place.HEAD:
@@ -147,7 +153,10 @@ class _Braces:
         self.closed = False
 
     def end(self, text: str) -> int:
-        """Return how many characters of the text that comes next belong to the object."""
+        """Return the length of the object's part of the next text.
+
+        In characters of ``text``: up to the object's end, or all of them if it goes on.
+        """
         for at, character in enumerate(text):
             self._take(character)
             if self.closed:
@@ -166,5 +175,8 @@ class _Braces:
 
 
 def _begun(text: str) -> int:
-    """Return how many characters at the end of a text may begin a tag."""
+    """Return the length of a possible opening tag at the end.
+
+    In characters of the text; 0 without one.
+    """
     return next((length for length in range(len(OPENING) - 1, 0, -1) if text.endswith(OPENING[:length])), 0)

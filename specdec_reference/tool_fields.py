@@ -1,4 +1,4 @@
-"""Tool fields: the tools of a chat request as the model is told of them, and the grammar of a call that must come.
+"""Tool fields: the tools of a chat request as presented to the model, and the grammar of a call that must come.
 
 Calls are written as Hermes and Qwen models write them: ``<tool_call>``, a JSON object of name and arguments, ``</tool_call>``.
 """
@@ -37,7 +37,10 @@ class ToolOffer:
 
 
 def offer(fields: Fields) -> ToolOffer | None:
-    """Return what a body offers; None without tools. Raises Refusal."""
+    """Return the tools offered by a body.
+
+    None without tools. Raises Refusal.
+    """
     parallel = fields.flag("parallel_tool_calls", default=True)
     parameters = dict(map(_function, _tool_list(fields)))
     choice = fields.value("tool_choice")
@@ -82,7 +85,10 @@ def _function(tool: JSON) -> tuple[str, Mapping[str, JSON]]:
 
 
 def instructions(fields: Fields) -> str:
-    """Return what a template without tools of its own tells the model of them, as Qwen's does; empty without tools."""
+    """Return the instructions to the model about its tools.
+
+    They serve a template without tools of its own, in the form of Qwen's template. Empty without tools.
+    """
     tools = _tool_list(fields)
     if not tools:
         return ""
@@ -96,7 +102,10 @@ def instructions(fields: Fields) -> str:
 
 
 def calls_text(message: Mapping[str, JSON]) -> str:
-    """Return the text of a message's calls, as the model would have written them. Raises Refusal."""
+    """Return the text of a message's calls.
+
+    It is as the model would have written them. Raises Refusal.
+    """
     calls = message.get("tool_calls") or []
     functions = [call.get("function") if isinstance(call, dict) else None for call in calls] if isinstance(calls, list) else [None]
     return "\n".join(_call_text(function) for function in functions)
@@ -114,7 +123,10 @@ def _call_text(function: JSON) -> str:
 
 
 def lark(tools: ToolOffer, *, tokens: bool) -> str:
-    """Return a grammar of calls in Lark's syntax; empty where none must come. ``tokens`` says that the tags are tokens of their own."""
+    """Return a grammar of calls in Lark's syntax.
+
+    Empty where no call must come. ``tokens`` is True where the tags are tokens of their own.
+    """
     if tools.choice not in {"required", "named"}:
         return ""
     more = f"(sep call){{0,{_MOST_CALLS - 1}}}" if tools.parallel else ""

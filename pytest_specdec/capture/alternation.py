@@ -63,9 +63,11 @@ class Alternation:
                 arm.runner.extend(passes)
 
     def _answer(self, passes: Iterable[int]) -> None:
-        """Ask every arm part by part, there and back again, and in every other pass the other way round.
+        """Send the passes part by part, alternating the arms' order.
 
-        A shared machine is slower for some seconds, then faster. Whole passes last as long: each arm would be timed at another speed.
+        Every other pass begins in the reverse order. A shared machine is slower for some seconds, then
+        faster. Whole passes last as long: sent one arm after the other, each arm would be timed at another
+        speed.
         """
         for pass_index in passes:
             for part in range(len(self.arms[0].runner.parts)):
@@ -73,7 +75,10 @@ class Alternation:
                     arm.runner.answer(pass_index, part)
 
     def _is_steady(self) -> bool:
-        """Whether the passes of every variant vary little enough; also where no more of them would tell."""
+        """Return True if every variant's passes vary little enough.
+
+        Also True if more passes would show nothing, as when an arm has no server or no time left.
+        """
         if not all(arm.runner.is_available for arm in self.arms):
             return True
         baselines = tuple(self._gated(arm) for arm in self.arms if not arm.speculative)
@@ -86,8 +91,9 @@ class Alternation:
 
 
 def more_passes(passes: int, planned: int) -> int:
-    """Return how many passes to take in all where so many vary too much: of 4 planned ones 6, then 8, and no more.
+    """Return the next total of passes, two more than ``passes``.
 
-    Two are added, one in each order of the arms.
+    One is added in each order of the arms. At most twice the planned passes are taken: of 4 planned ones 6,
+    then 8, and no more.
     """
     return min(passes + 2, MOST_PASSES * planned)

@@ -48,7 +48,7 @@ _PROBES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Visited:
-    """What one attached server said."""
+    """The replies and counters of one attached server."""
 
     name: str
     arm: ArmServer
@@ -60,10 +60,11 @@ class _Visited:
 
 
 def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, str]:
-    """Return the attached variants that cannot be compared with the baseline, each with the reason; the others are captured.
+    """Return the attached variants to leave out, each with the reason.
 
-    Comparable servers are reachable, not one and the same, of one model and tokenizer. Raises EngineError where that is wrong of the
-    baseline or of all variants.
+    They cannot be compared with the baseline; the other variants are captured. Comparable servers are
+    reachable, not one and the same, and of one model and tokenizer. Raises EngineError if the baseline or all
+    variants fail this check.
     """
     boots = _distinct([boot for boot in recipes.plan.boots if boot.attached and boot.role is not Role.SCORER])
     refused: dict[str, EngineError] = {}
@@ -86,7 +87,7 @@ def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, str]:
 
 @contextmanager
 def _record_refusals(boot: Boot, refused: dict[str, EngineError]) -> Iterator[None]:
-    """Record the error of a variant; raise that of any other server."""
+    """Record a variant's EngineError, but raise any other server's."""
     try:
         yield
     except EngineError as error:
@@ -96,7 +97,10 @@ def _record_refusals(boot: Boot, refused: dict[str, EngineError]) -> Iterator[No
 
 
 def _distinct(boots: Sequence[Boot]) -> list[Boot]:
-    """Return one boot per arm, the baseline's first; the control is the baseline."""
+    """Return one boot per arm, the baseline's first.
+
+    The control counts as the baseline.
+    """
     by_arm: dict[str, Boot] = {}
     for boot in sorted(boots, key=lambda boot: boot.role not in {Role.BASELINE, Role.CONTROL}):
         by_arm.setdefault(Role.BASELINE.value if boot.role is Role.CONTROL else boot.arm, boot)
@@ -132,7 +136,11 @@ def _url(arm: ArmServer) -> str:
 
 
 def _two_servers(baseline: ArmServer, other: ArmServer) -> None:
-    """Raise EngineError where one server is behind both addresses: asked at the one, it counts at the other alike, whenever looked at."""
+    """Raise EngineError if both addresses lead to one server.
+
+    A request is sent to one address. If the counters of both are equal before it and after it, and have
+    moved, they belong to one server. Others may move them in between, so the check is repeated.
+    """
     if _url(baseline) == _url(other):
         return  # the pair lint has seen to it that they are asked for something else
     for _ in range(_LOOKS):
@@ -160,9 +168,10 @@ def _visit(boot: Boot, arm: ArmServer) -> _Visited:
 
 
 def _same_model(baseline: _Visited, other: _Visited) -> None:
-    """Raise EngineError where both servers report a context length or engine version, and these differ.
+    """Raise EngineError if the context length or engine version differs.
 
-    Each lists the model under the name that the config gives it, or was not asked.
+    Only values reported by both servers are compared. Each server lists the model under the name given in the
+    config, or was not asked.
     """
     facts = {
         "max_model_len": (baseline.max_model_len, other.max_model_len),
@@ -176,7 +185,11 @@ def _same_model(baseline: _Visited, other: _Visited) -> None:
 
 
 def _same_prompts(baseline: _Visited, other: _Visited) -> None:
-    """Raise EngineError where a probe's prompt has other tokens, by id or else by count, or is refused by one of them alone."""
+    """Raise EngineError if both servers read a probe's prompt differently.
+
+    Token ids are compared, or token counts if ids are missing. A prompt refused by only one of the servers
+    counts as a difference.
+    """
     for probe, mine, theirs in zip(_PROBES, baseline.answers, other.answers, strict=True):
         if found := _differing(mine, theirs):
             what = f"{other.name} reads prompts otherwise than the baseline: another tokenizer, or another chat template"

@@ -58,11 +58,17 @@ class ServerRecipes:
 
     @property
     def secrets(self) -> Secrets:
-        """What must reach no artifact: of the environment, and what the config takes from it."""
+        """Secrets of the environment, to keep out of every artifact.
+
+        Includes those that the config takes from the environment.
+        """
         return variables.secrets_of(self.config.text)
 
     def check(self) -> None:
-        """Raise ConfigError when a variable that some boot needs is not set, before the first one starts."""
+        """Raise ConfigError if a variable needed by a boot is unset.
+
+        Called before the first boot starts.
+        """
         for boot in self.plan.boots:
             self._setup(boot)
 
@@ -75,13 +81,19 @@ class ServerRecipes:
         return AttachedArm(recipe, lambda setup: dialect_of(engine_of(config.engine.kind), config, setup), heartbeat, left_s)
 
     def _peer(self, boot: Boot, setup: ServerSetup) -> ServerSetup | None:
-        """Return how the baseline's server is found, for a variant that is attached elsewhere."""
+        """Return the setup of the baseline's server for a variant.
+
+        None unless the variant is attached, and the baseline is attached at another address.
+        """
         baselines = (self._setup(each) for each in self.plan.boots if each.role in {Role.BASELINE, Role.CONTROL} and each.attached)
         baseline = next(baselines, None) if boot.role is Role.VARIANT else None
         return None if baseline is None or baseline.url == setup.url else baseline
 
     def of(self, boot: Boot) -> ServerRecipe:
-        """Return how ``boot`` is started, on a port that is free now, or where it is found."""
+        """Return the recipe to start or reach the server of ``boot``.
+
+        A server to start gets a port that is free now. An attached server has an address and no command.
+        """
         config, setup = self.config_of(boot), self._setup(boot)
         if setup.attached is not None:
             return self._recipe(boot, setup, None)
@@ -104,7 +116,7 @@ class ServerRecipes:
         )
 
     def _setup(self, boot: Boot) -> ServerSetup:
-        """Return what ``boot`` serves, its port still open."""
+        """Return the server setup of ``boot``, its port still open."""
         engine, overlay = self.config_of(boot).engine, self._overlay(boot)
         speed = (self.config.speed if boot.timed else None) or Overlay()
         env = {name: _expand(value, "env", name) for name, value in {**engine.env, **speed.env, **overlay.env}.items()}
@@ -126,7 +138,10 @@ class ServerRecipes:
         )
 
     def config_of(self, boot: Boot) -> Config:
-        """Return the config of the server of ``boot``: the scorer has an engine of its own."""
+        """Return the config for the server of ``boot``.
+
+        The scorer has an engine of its own.
+        """
         return self.config.of_scorer() if boot.role is Role.SCORER else self.config
 
     def _overlay(self, boot: Boot) -> Overlay | VariantSettings:
@@ -155,7 +170,10 @@ def _texts(values: Mapping[str, str], *path: str) -> dict[str, str]:
 
 
 def _address(url: str | None) -> str | None:
-    """Return the address of an attached server as requests need it: without ``/v1``."""
+    """Return the address of an attached server without ``/v1``.
+
+    Requests need it in this form. None without an address.
+    """
     return None if url is None else url.rstrip("/").removesuffix("/v1")
 
 
@@ -186,7 +204,11 @@ class BootSession:
         self.stop(graceful=kind is None or issubclass(kind, EngineError))
 
     def start(self) -> None:
-        """Boot the server. Raises BootError, and then nothing of it is left."""
+        """Boot the server.
+
+        Raises BootError if it does not come up, CaptureError if it is of another build. Nothing of it is left
+        then.
+        """
         self.reporter.step(self.boot, "booting", self.boot.arm)
         with self.shared():
             self.arm.start()
@@ -199,7 +221,7 @@ class BootSession:
             self.completeness.booted()
 
     def stop(self, *, graceful: bool = True) -> None:
-        """End the server and enter what it did."""
+        """End the server and record its restarts and times."""
         try:
             self.reporter.step(self.boot, "stopping", self.boot.arm)
         finally:
@@ -209,11 +231,17 @@ class BootSession:
                 self.completeness.ended(self.boot, self.arm)
 
     def kill(self) -> None:
-        """Kill the server's processes, if it has any, from another thread than the one that works with it."""
+        """Kill the server's processes, if it has any.
+
+        Called from another thread than the one that works with the server.
+        """
         self.arm.kill()
 
     def probe(self) -> None:
-        """Find out what the server honours, where the plan wants to know and it is not known yet."""
+        """Probe the server's capabilities and write them.
+
+        Does nothing unless the plan asks for them and they are not known yet.
+        """
         name = self.boot.arms[0]
         if self.boot.probe and self.arm.running and not self.recipes.directory.capabilities_of(name).is_file():
             self.reporter.step(self.boot, "probing", name)
@@ -241,20 +269,28 @@ class BootSession:
 
     @property
     def _may_lack_counters(self) -> bool:
-        """Whether the server's engine has no counters, or they may be hidden, as those of somebody else's server."""
+        """True if the server's counters may be missing or hidden.
+
+        The engine may have none, or the server is somebody else's. False for a draft model and the scorer.
+        """
         return self.boot.role not in {Role.DRAFT, Role.SCORER} and (self.boot.attached or self.arm.recipe.dialect.counters_path is None)
 
     def workloads(self, *, timed: bool | None = None) -> list[tuple[str, Workload]]:
-        """Return the arms that this boot answers as, each with a workload: all, or those that are, or are not, ``timed``."""
+        """Return the arms of this boot, each with a workload.
+
+        The boot answers all of these as these arms. With ``timed``, only timed (True) or only untimed (False)
+        workloads.
+        """
         workloads = [self.recipes.plan.workload(name) for name in self.boot.answers]
         return [(arm, workload) for arm in self.boot.arms for workload in workloads if timed in {None, workload.timed}]
 
     def answer(
         self, workloads: Sequence[tuple[str, Workload]], taker: Callable[[str, str], Callable[[Answer], None] | None] = lambda *_: None
     ) -> None:
-        """Answer ``workloads`` as their arms; ``taker`` gives what takes the answers of an arm to a workload.
+        """Answer ``workloads`` as their arms and write the answers.
 
-        The baseline is probed first and a variant last: a probe that kills a variant then costs no answers.
+        ``taker`` gives the callback for an arm's answers to a workload, or None. The baseline is probed first
+        and a variant last: a probe that kills a variant then costs no answers.
         """
         if self.boot.role is not Role.VARIANT:
             self.probe()
@@ -264,7 +300,11 @@ class BootSession:
             self.probe()
 
     def _ask(self, arm: str, workload: Workload, on_answer: Callable[[Answer], None] | None) -> WorkloadResult:
-        """Have ``workload`` answered; ``on_answer`` takes no answers of the baseline that may be asked for anew, with more room."""
+        """Have ``arm`` answer ``workload`` and return the result.
+
+        A baseline that decides the token limits may be asked again with larger ones, so ``on_answer`` gets
+        none of its answers. The other arms wait for it.
+        """
         deciding = deciding_boot(self.recipes.plan, workload.name)
         if deciding is not None and arm == BASELINE:
             return last_whole_round(
@@ -287,7 +327,10 @@ class BootSession:
         return runner.result()
 
     def _wait_for_baseline(self, deciding: Boot, workload: Workload) -> None:
-        """Wait, side by side, until the baseline's answers say which token limits all arms get. Raises DeadlineError."""
+        """Wait until the baseline's answers settle all arms' token limits.
+
+        Servers that run side by side need this. Raises DeadlineError.
+        """
         if not self.completeness.is_settled(deciding, BASELINE, workload.name):
             self.reporter.step(self.boot, "waiting for the baseline", self.boot.arm, workload.name)
         while not self.completeness.is_settled(deciding, BASELINE, workload.name):
@@ -297,9 +340,10 @@ class BootSession:
     def runner(
         self, arm: str, workload: Workload, on_answer: Callable[[Answer], None] | None = None, room: int | None = None
     ) -> WorkloadRunner:
-        """Announce that ``arm`` answers ``workload`` from now on, and return what sends it. Raises DeadlineError.
+        """Announce the work of ``arm`` on ``workload``; return its runner.
 
-        ``room`` are the times of the planned token limits, by default as many as the baseline had.
+        ``room`` is the multiple of the planned token limits; by default the baseline's, or 1 without its
+        answers. Raises DeadlineError.
         """
         self.reporter.check()
         self.reporter.step(self.boot, "answering", arm, workload.name, of=len(workload.requests) * workload.passes)
@@ -318,14 +362,21 @@ class BootSession:
         )
 
     def _fill(self, workload: Workload) -> Workload:
-        """Return ``workload`` with its prompts, up to the limit of the baseline, or else of this server, where the config states none."""
+        """Return ``workload`` with its prompts filled up to the limit.
+
+        Prompts are still open if the config states no context limit. The baseline's limit is used, or else
+        this server's.
+        """
         if not context.is_open(workload):
             return workload
         told = run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities()).context_tokens
         return context.fitted(workload, (told or self._context_tokens()) or None)
 
     def keep(self, result: WorkloadResult) -> None:
-        """Write what was answered. Raises BootError when another server may have answered, CaptureError when it is of another build."""
+        """Check the server, then write its answers.
+
+        Raises BootError when another server may have answered, CaptureError when it is of another build.
+        """
         self.arm.check_port()
         self._check_build()
         transcript, workload = result.transcript, result.transcript.workload
@@ -343,7 +394,7 @@ class BootSession:
         self.completeness.answered(transcript.arm, workload, result.missing)
 
     def _note_others(self, transcript: Transcript) -> None:
-        """Warn of what others did with an attached server."""
+        """Warn of other clients' traffic on an attached server."""
         where = f"{transcript.arm}, {transcript.workload}"
         if transcript.foreign:
             self.completeness.warn(f"{where}: others used the server meanwhile: {transcript.foreign} more than were asked for here")
@@ -354,7 +405,11 @@ class BootSession:
                 self.completeness.warn(text)
 
     def scoring(self, workload: Workload) -> TranscriptScorer:
-        """Return what scores answers to ``workload`` here, by the route that the baseline's capability probe found by then."""
+        """Return the scorer for answers to ``workload`` on this server.
+
+        The route is the one found by then by the capability probe of the scorer, or of the baseline without
+        one. A draft model is scored by the baseline's route.
+        """
         requests = {request.id: request for request in self._fill(workload).requests}
         return TranscriptScorer(
             arm=self.arm,
@@ -366,7 +421,7 @@ class BootSession:
 
     @property
     def probed(self) -> bool:
-        """Whether the capability probes are there that settle how tokens are scored."""
+        """True if the capability probes needed for scoring are written."""
         return all(self.recipes.directory.capabilities_of(arm).is_file() for arm in {BASELINE, self._scoring_arm})
 
     @property
@@ -374,7 +429,10 @@ class BootSession:
         return SCORER if self.recipes.config.scorer else BASELINE
 
     def score(self, task: ScoringTask, scoring: TranscriptScorer) -> str:
-        """Score one arm's answers to one workload and write the scores; return why some are missing, empty where none are."""
+        """Score one arm's answers to one workload; write the scores.
+
+        Returns the reason for missing scores, empty if none are missing.
+        """
         self.reporter.check()
         transcript = transcripts.read(self.recipes.directory, task.arm, task.workload)
         if transcript is None:
@@ -392,14 +450,20 @@ class BootSession:
         return scored.missing
 
     def _with_ids(self, transcript: Transcript) -> Transcript:
-        """Return a transcript without the answers that have no token ids, where its engine gives them to some answers only."""
+        """Return a transcript without its answers lacking token ids.
+
+        Unchanged unless the engine gives token ids to some answers only.
+        """
         known = run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities())
         if not known.lacks_ids:
             return transcript
         return replace(transcript, answers=tuple(answer for answer in transcript.answers if answer.ok and answer.choice.token_ids))
 
     def _unscorable(self) -> str:
-        """Return why this server's distribution at given tokens cannot be had; a draft model's is come by as the baseline's."""
+        """Return the reason why this server cannot score given tokens.
+
+        Empty if it can. A draft model's distribution is obtained in the same way as the baseline's.
+        """
         if self.boot.role is not Role.DRAFT:
             return run_documents.unscorable(self.recipes.directory)
         dialect = self.arm.recipe.dialect
@@ -418,7 +482,10 @@ class BootSession:
             run_documents.write_environment(directory, after)
 
     def shared(self) -> AbstractContextManager[None]:
-        """Hold the machine together with any number of captures that measure no speed."""
+        """Hold the machine together with captures measuring no speed.
+
+        Any number of captures may share it.
+        """
         return locks.shared(self._lock_s, self.heartbeat)
 
     def exclusive(self) -> AbstractContextManager[None]:
@@ -427,11 +494,14 @@ class BootSession:
 
     @property
     def _lock_s(self) -> float:
-        """Seconds that a lock is waited for."""
+        """Seconds to wait for a lock."""
         return min(self.reporter.left_s, locks.MAX_WAIT_S)
 
     def heartbeat(self) -> None:
-        """Tell how far a step is that counts nothing. Raises DeadlineError."""
+        """Report progress during a step without a count.
+
+        Raises DeadlineError.
+        """
         self.reporter.check()
         self.reporter.update(0, 0)
 
@@ -441,7 +511,10 @@ class BootSession:
         return scorer(capabilities.route, self.arm, self._request_s(workload), lambda: self.reporter.left_s <= 0)
 
     def _baseline(self, workload: Workload) -> Transcript | None:
-        """Return the baseline's answers to the very same requests, where they are there already."""
+        """Return the baseline's answers to the very same requests.
+
+        None if they are not there yet or cannot be read.
+        """
         try:
             transcript = transcripts.read(self.recipes.directory, BASELINE, workload.name)
         except RunError:
@@ -449,5 +522,8 @@ class BootSession:
         return transcript if transcript is not None and transcript.digest == workload.digest else None
 
     def _request_s(self, workload: Workload) -> float:
-        """Return the workload's own deadline, or, where it says nothing, the config's."""
+        """Return the deadline of a request in seconds.
+
+        It is the workload's own, or the config's if the workload sets none.
+        """
         return self.recipes.config.limits.request_s if workload.deadline_s == _DEFAULT_S else workload.deadline_s

@@ -26,13 +26,19 @@ _NEIGHBOURS = 2
 
 
 def arm_top_tokens(arm: str, workload: Workload, pairs: Sequence[Pair]) -> int:
-    """Return what the judges of ``arm`` need: of the baseline and the control, what any pair's judge needs."""
+    """Return the number of top tokens needed to judge ``arm``.
+
+    The baseline and the control need as many as the judge of any pair.
+    """
     judged = pairs if arm in {BASELINE, CONTROL} else [pair for pair in pairs if pair.name == arm]
     return max(_of_pair(pair, workload) for pair in judged)
 
 
 def draft_top_tokens(workload: Workload, pairs: Sequence[Pair]) -> int:
-    """Return what is needed of the distribution of a draft model that ``pairs`` share."""
+    """Return the number of top tokens needed of a draft model.
+
+    It is the draft model shared by ``pairs``.
+    """
     greedy = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in pairs)
     return min(_ONE, workload.top_tokens) if greedy else workload.top_tokens
 
@@ -43,7 +49,10 @@ def _of_pair(pair: Pair, workload: Workload) -> int:
 
 
 def _is_plain(request: Request) -> bool:
-    """Whether few top tokens give the requested distribution as exactly as many: greedy, or plain draws at temperature 1."""
+    """Return True if few top tokens give the requested distribution exactly.
+
+    They do so as well as many for a greedy request, and for plain draws at temperature 1.
+    """
     body = request.body
     temperature = body.get("temperature", 1.0)
     truncated = body.get("top_k") not in {None, 0, -1} or body.get("top_p") not in {None, 1} or body.get("min_p") not in {None, 0}
@@ -51,20 +60,29 @@ def _is_plain(request: Request) -> bool:
 
 
 def fewest_boots(pairs: Sequence[Pair], workloads: Sequence[Workload], placement: Placement, *, has_scorer: bool) -> tuple[Boot, ...]:
-    """Return the fewest boots that answer and score ``workloads``: one of each variant, the baseline, the scorer and each draft model."""
+    """Return the fewest boots to answer and score ``workloads``.
+
+    One of each variant, the baseline, the scorer and each draft model, and further ones for workloads that
+    ask for a small cache.
+    """
     return tuple(pressed(with_scorer(layout(pairs, workloads, Depth.SMOKE, placement), has_scorer=has_scorer), workloads))
 
 
 def layout(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, placement: Placement) -> Iterator[Boot]:
-    """Return the boots of a placement in their order; in turn the last baseline boot scores, side by side the first."""
+    """Return the boots of a placement in their order.
+
+    In turn the last baseline boot scores, side by side the first.
+    """
     return (_boots if placement is Placement.IN_TURN else _boots_side_by_side)(pairs, workloads, depth)
 
 
 def with_calibration(planned: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    """Give the boots; those of the baseline and the first of each variant answer the calibration too, scored with all its top tokens.
+    """Yield the boots, with the calibration's answers and scores added.
 
-    The variants report what their verify kernel computes, the baseline what decodes one token at a time: one of its boots is scored by the
-    other and one by itself, and the difference is what a boot keeps.
+    Boots of the baseline and the first of each variant answer the calibration too. It is scored with all its
+    top tokens. The variants report the results of their verify kernel, the baseline those of decoding one
+    token at a time. One of the baseline's boots is scored by the other and one by itself; the difference is
+    the part that stays the same within one boot.
     """
     boots = tuple(planned)
     arms = [arm for boot in boots if _is_calibrated(boot) for arm in boot.arms]
@@ -80,7 +98,10 @@ def _is_calibrated(boot: Boot) -> bool:
 
 
 def timed_apart(planned: Sequence[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    """Give the boots without what is timed, and then those that answer nothing else, one behind the other: what drifts drifts little."""
+    """Yield the boots without timed workloads, then the timed boots.
+
+    Timed boots answer nothing else. They directly follow one another, so that little drifts between them.
+    """
     timed = {workload.name for workload in workloads if workload.timed}
     apart = []
     for boot in planned:
@@ -97,12 +118,15 @@ def timed_apart(planned: Sequence[Boot], workloads: Sequence[Workload]) -> Itera
 def further(
     pairs: Sequence[Pair], workloads: Sequence[Workload], boots_of_each: int, *, placement: Placement, servers: int
 ) -> Iterator[Boot]:
-    """Give the further boots of baseline and variants, behind those of a layout, for what is timed over ``boots_of_each`` variant boots.
+    """Yield the further baseline and variant boots for timed workloads.
 
-    In turn a baseline boot follows every two variant boots, so that each of these has one just before or just behind it: behind B S B come
-    S B, S B …; behind B S1 S2 B come S2 S1 B, S1 S2 B …, which is the fewest. Variants change their order from block to block: what
-    drifts steadily adds as much to one as to the other. Side by side a baseline boot comes first, with as many variants as stand beside
-    it, and their requests alternate.
+    They come after the boots of a layout, so that each variant has ``boots_of_each`` boots in all.
+
+    In turn a baseline boot follows every two variant boots, so that each of these has one just before or just
+    after it: after B S B come S B, S B …; after B S1 S2 B come S2 S1 B, S1 S2 B …, which is the fewest.
+    Variants change their order from block to block: steady drift adds as much to one as to the other. Side by
+    side a baseline boot comes first, with as many variants as run at the same time, and their requests
+    alternate.
     """
     timed = tuple(workload.name for workload in workloads if workload.timed)
     beside = _NEIGHBOURS if placement is Placement.IN_TURN else max(1, servers - 1)
@@ -122,9 +146,10 @@ def _timed_boot(role: Role, arm: str, timed: tuple[str, ...], number: int) -> Bo
 
 
 def pressed(planned: Iterable[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    """Give the boots, baseline and variants each with one of a small cache behind it for the workloads that ask for that.
+    """Yield the boots, with small-cache boots for workloads asking for them.
 
-    The control answers them with the usual cache, and so does the one boot that is baseline and control at smoke depth.
+    Each follows a boot of the baseline or of a variant. The control answers these workloads with the usual
+    cache, and so does the one boot that is baseline and control at smoke depth.
     """
     small = {workload.name for workload in workloads if workload.small_cache}
     for boot in planned:
@@ -140,7 +165,10 @@ def pressed(planned: Iterable[Boot], workloads: Sequence[Workload]) -> Iterator[
 
 
 def with_scorer(planned: Iterable[Boot], *, has_scorer: bool) -> Iterator[Boot]:
-    """Give the boots, with the baseline's scores moved to the scorer where there is one."""
+    """Yield the boots, with the baseline's scores moved to any scorer.
+
+    Unchanged without a scorer.
+    """
     for boot in planned:
         is_scoring = bool(boot.scores) and boot.role is not Role.DRAFT and has_scorer
         yield replace(boot, scores=()) if is_scoring else boot
@@ -149,9 +177,10 @@ def with_scorer(planned: Iterable[Boot], *, has_scorer: bool) -> Iterator[Boot]:
 
 
 def needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
-    """Return why nothing needs ``boot``: a draft model, a control or a scorer of ``dead`` variants only, or a further boot for speed.
+    """Return the reason why nothing needs ``boot``, empty otherwise.
 
-    Empty where something does.
+    Nothing needs a draft model, a control or a scorer that serves ``dead`` variants only, or a further boot
+    to measure their speed.
     """
     if boot.role is Role.DRAFT:
         served = {task.arm for task in boot.scores} - {CONTROL}
@@ -168,7 +197,10 @@ def needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
 
 
 def _boots(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:
-    """Lay the boots out in turn: the last baseline boot scores, since everything is answered by then."""
+    """Yield the boots in turn, the last baseline boot scoring.
+
+    By then everything is answered.
+    """
     scores = _scores(pairs, workloads)
     if depth is not Depth.SMOKE:
         yield _baseline(workloads)
@@ -179,7 +211,10 @@ def _boots(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -
 
 
 def _boots_side_by_side(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:
-    """Lay the boots out side by side: the first baseline boot stays and scores, as do the draft models, while others answer."""
+    """Yield the boots side by side, the first baseline boot scoring.
+
+    It stays and scores while others answer, as do the draft models.
+    """
     first = replace(_baseline(workloads), scores=_scores(pairs, workloads))
     if depth is Depth.SMOKE:
         first = replace(first, role=Role.CONTROL, arm=CONTROL, also_baseline=True)

@@ -36,7 +36,11 @@ class BurstProbe:
         self._arm = arm
 
     def run(self) -> tuple[Stream, ...]:
-        """Return how the answers arrived; what was not answered is left out, and nothing is asked of a server that counts its drafts."""
+        """Return the arrivals of the streamed answers.
+
+        Prompts without an answer are left out. A server that counts its drafts is not asked: the result is
+        empty.
+        """
         if self._arm.counters() is not None:
             return ()
         streams: list[Stream] = []
@@ -53,7 +57,10 @@ class BurstProbe:
         return tuple(streams)
 
     def _send(self, prompt: int) -> TimedAnswer | None:
-        """Return the answer; None when the server failed or is gone, and when the time is used up."""
+        """Return the answer to a prompt.
+
+        None when the server failed or is gone, or when the time is used up.
+        """
         left_s = self._arm.left_s()
         if not self._arm.running or left_s <= 0:
             return None
@@ -70,14 +77,20 @@ def _is_counted(sent: TimedAnswer) -> bool:
 
 
 def _text(prompt: int) -> str:
-    """Return a text that repeats a function: prompt lookup finds it, and a draft model continues it as its target does."""
+    """Return a prompt repeating one function.
+
+    Prompt lookup finds it, and a draft model continues it as its target does.
+    """
     word = _WORDS[prompt]
     functions = (f"def {word}_{number}(value):\n    return value + {number}\n" for number in range(1, _FUNCTIONS + 1))
     return "\n\n".join((f"{word} = 0\n", *functions)) + "\n\n"
 
 
 def _stream(prompt: int, sent: TimedAnswer) -> Stream | None:
-    """Return the arrivals of an answer; None where it was refused or brought no text."""
+    """Return the arrivals of an answer.
+
+    None if it was refused or brought no text.
+    """
     answer, written = sent.answer, [arrival for arrival in sent.arrivals if arrival.size.characters]
     if not written or answer.timing is None:
         return None

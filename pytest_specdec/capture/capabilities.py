@@ -67,14 +67,21 @@ class CapabilityProbe:
     """Asks one arm a handful of short questions; stops asking when the server dies of one."""
 
     def __init__(self, arm: ArmServer, vocabulary: int, reasoning: Reasoning = _NO_REASONING, deadline_s: float = _DEADLINE_S) -> None:
-        """Take the arm, its vocabulary's size, how the config asks for reasoning, and the seconds that reasoning may take."""
+        """Take the arm, its vocabulary's size and the reasoning settings.
+
+        ``reasoning`` is how the config asks for reasoning, ``deadline_s`` the seconds that reasoning may
+        take.
+        """
         self._arm = arm
         self._vocabulary = vocabulary
         self._reasoning = reasoning
         self._deadline_s = max(deadline_s, _DEADLINE_S) if reasoning.tokens else _DEADLINE_S
 
     def run(self) -> Capabilities:
-        """Return what was found; a feature that could not be tried is unknown."""
+        """Return the capabilities of the arm.
+
+        A feature that could not be tried is unknown.
+        """
         answers = self._send_concurrently(_HARMLESS)
         plain = answers["plain"]
         support = {
@@ -104,7 +111,10 @@ class CapabilityProbe:
         return dict(pool)
 
     def _send(self, route: Route, body: Mapping[str, JSON]) -> Answer | None:
-        """Return the answer; None when the server failed, denied access or is gone, and when the time is used up."""
+        """Return the answer to a question.
+
+        None when the server failed, denied access or is gone, or when the time is used up.
+        """
         left_s = self._arm.left_s()
         if not self._arm.running or left_s <= 0:
             return None
@@ -119,10 +129,14 @@ class CapabilityProbe:
         return None if sent.ending or sent.denial else sent.answer
 
     def _score(self, plain: Answer | None, route: ScoringRoute) -> FeatureSupport:
-        """Ask for the distribution at a greedy answer's tokens: its best ones, where the ids were read, but for near-ties.
+        """Return the support for scoring by ``route``.
 
-        The first one is no draft token, so that a variant which drafts wrongly is not taken for a server that cannot score. Lists of the
-        scored token alone are no distribution: every token would pass for the best one.
+        The server is asked for the distribution at the tokens of a greedy answer. If it read the ids, these
+        are its best tokens, except for near-ties.
+
+        The first one is no draft token, so that a variant which drafts wrongly is not taken for a server that
+        cannot score. Lists of the scored token alone are no distribution: every token would pass for the best
+        one.
         """
         distribution = self._distribution(plain, route)
         if distribution is None or distribution.failed or distribution.denied:
@@ -135,7 +149,7 @@ class CapabilityProbe:
         return FeatureSupport.HONOURED if best[0] or 2 * sum(best) > len(best) else FeatureSupport.IGNORED
 
     def _stop(self, plain: Answer | None) -> FeatureSupport:
-        """Stop at a piece of what the server is known to say."""
+        """Try to stop at a piece of the server's known answer."""
         text = plain.choice.text if plain else ""
         word = text[len(text) // 2 :][:4]
         if not word.strip():
@@ -144,9 +158,10 @@ class CapabilityProbe:
         return _support_shown(answer, lambda choice: word not in choice.text and choice.finish_reason == "stop")
 
     def _raw_logprobs(self, warm: Answer | None, route: ScoringRoute) -> bool:
-        """Return whether log-probabilities reported at temperature 0.7 and top-k 5 lie nearer to the raw distribution; True if unknown.
+        """Return True if reported log-probabilities lie nearer the raw distribution.
 
-        The two are tens of percents apart, noise and leaning scores a few.
+        They are reported at temperature 0.7 and top-k 5. True if unknown. The raw and the processed
+        distribution are tens of percents apart, noise and biased scores a few.
         """
         distribution = self._distribution(warm, route)
         if distribution is None or warm is None:
@@ -172,7 +187,10 @@ class CapabilityProbe:
 
 
 def _ranks(positions: Sequence[Position]) -> bool:
-    """Whether the positions are sound, and one of them at least lists a token beside the scored one."""
+    """Return True if the positions are sound and list alternatives.
+
+    At least one of them lists a token besides the scored one.
+    """
     return any(len(position.top_ids) > 1 for position in positions) and not any(flaw(each, top_tokens=_TOP) for each in positions)
 
 
@@ -181,7 +199,10 @@ def _raw(position: Position) -> float:
 
 
 def _logprob_if_warmed(position: Position) -> float:
-    """Return the log-probability under the warm question's distribution; nan where the token is not among those that it leaves."""
+    """Return the log-probability under the warm question's distribution.
+
+    NaN if the token is not among those left by it.
+    """
     weights = {token: logprob / _WARM for token, logprob in zip(position.top_ids, position.top_logprobs, strict=True)}
     if position.token_id not in weights:
         return math.nan
@@ -206,7 +227,11 @@ def _same_text(choice: Choice, plain: Answer | None) -> bool:
 
 
 def _seed(first: Answer | None, again: Answer | None, other: Answer | None) -> FeatureSupport:
-    """Ask for the same text from the same seed; that another seed gives another shows that there was something to repeat."""
+    """Return the support for seeds, judged by three answers.
+
+    The same seed must give the same text. If another seed does not give another text, there was nothing to
+    repeat, and the support is unknown.
+    """
     if first is None or again is None or other is None:
         return FeatureSupport.UNKNOWN
     if not (first.ok and again.ok and other.ok):
@@ -217,16 +242,25 @@ def _seed(first: Answer | None, again: Answer | None, other: Answer | None) -> F
 
 
 def _sampled_ids(answer: Answer | None) -> FeatureSupport:
-    """Return whether an answer above temperature 0 has token ids; a refusal is the seed's."""
+    """Return the support for token ids above temperature 0.
+
+    Unknown for a refused answer: the refusal counts against the seed.
+    """
     return _support_shown(answer, lambda choice: bool(choice.token_ids)) if answer is not None and answer.ok else FeatureSupport.UNKNOWN
 
 
 def _obeys_schema(choice: Choice) -> bool:
-    """Accept the only object that the schema allows, and a beginning of it that the token limit cut short."""
+    """Return True if the text is the only object allowed.
+
+    A beginning of that object counts if the token limit cut it short.
+    """
     text = "".join(choice.text.split())
     return text == _ONLY or (choice.finish_reason == "length" and _ONLY.startswith(text) and bool(choice.text))
 
 
 def _looks_like_object(choice: Choice) -> bool:
-    """Accept an object, and a beginning of one that the token limit cut short."""
+    """Return True if the text looks like a JSON object.
+
+    A beginning of one counts if the token limit cut it short.
+    """
     return choice.text.lstrip().startswith("{") and (choice.finish_reason == "length" or choice.text.rstrip().endswith("}"))

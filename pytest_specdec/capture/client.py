@@ -67,11 +67,11 @@ _TOO_MANY = 429
 _AGAIN_S = 0.5
 """Seconds before a request refused with a 429 is sent again, where the reply names none; doubled each time."""
 _FRAME = 4
-"""Parts of a stream beside those with tokens: a role, usage, the end."""
+"""Parts of a stream besides those with tokens: a role, usage, the end."""
 _MAX_MESSAGE = 2_000
 """Characters of a server's error that are kept."""
 _ASK_S = 30.0
-"""Seconds for what a dialect asks beside the workload, such as the ids of a prompt."""
+"""Seconds for requests of a dialect outside the workload, such as for the ids of a prompt."""
 _LOST: tuple[type[Exception], ...] = (openai.APIConnectionError, OSError, HTTPX.HTTPError)
 """What a broken connection may raise."""
 _TIMED_OUT: tuple[type[Exception], ...] = (openai.APITimeoutError, HTTPX.TimeoutException)
@@ -91,7 +91,7 @@ class Exchange:
     ending: FailureKind | None = None
     """How the server failed the request; None for an answer and for a refusal."""
     retry_after_s: float = 0.0
-    """Seconds after which a refused request may be sent again, as the reply says; 0 where it does not."""
+    """Seconds, from the reply, after which a refused request may be sent again; 0 if it gives none."""
     limited: int = 0
     """Times that it was refused with a 429 before."""
     received: ReceivedResponse | None = None
@@ -99,7 +99,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedAnswer:
-    """An answer with what capture needs to know beside it."""
+    """An answer, with further data that the capture needs."""
 
     answer: Answer
     ending: FailureKind | None = None
@@ -124,7 +124,10 @@ class TimedAnswer:
 
 
 def turns_away(status: int | None) -> bool:
-    """Whether a server with this status refuses, or lets nobody in; any other but 200 is its failure."""
+    """Return True if the status refuses a request or denies access.
+
+    Any other status but 200 is a failure of the server.
+    """
     return status in REFUSALS or status in _CLIENT_ERRORS
 
 
@@ -153,7 +156,10 @@ class Client:
         self._openai.close()
 
     def send(self, request: Request, *, streamed: bool, deadline_s: float, pass_index: int = 0) -> TimedAnswer:
-        """Send one request of a workload and wait for its last byte, at most ``deadline_s`` seconds."""
+        """Send one request of a workload and wait for its answer.
+
+        Waits for the last byte, at most ``deadline_s`` seconds.
+        """
         leave_after = request.abort_after
         streamed = streamed or leave_after is not None
         path, body = self._path_and_body(request, streamed=streamed)
@@ -164,7 +170,10 @@ class Client:
         return self._dialect.path(request), {**self._dialect.sent(request, stream=streamed), **self._setup.body}
 
     def content(self, request: Request, *, deadline_s: float) -> bytes:
-        """Return the bytes of HTTP/1.1 that the openai package would send to have this request streamed."""
+        """Return the bytes of HTTP/1.1 for this request, streamed.
+
+        They are those that the openai package would send.
+        """
         path, body = self._path_and_body(request, streamed=True)
         recorder = Recorder()
         with openai.DefaultHttpxClient(transport=recorder) as http_client:
@@ -173,7 +182,10 @@ class Client:
                 return recorder.content
 
     def read(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
-        """Return the answer that an exchange brought; one outside the protocol is a failure."""
+        """Return the answer brought by an exchange.
+
+        An answer outside the protocol is a failure.
+        """
         if exchange.received is not None and exchange.received.left:
             return _left(request, pass_index, exchange)
         try:
@@ -192,12 +204,13 @@ class Client:
         max_bytes: int | None = None,
         leave_after: int | None = None,
     ) -> Exchange:
-        """Send a body as it is and read the whole response, within ``deadline_s`` seconds and ``max_bytes``, MAX_BYTES by default.
+        """Send a body as it is and read the whole response.
 
-        With ``leave_after`` the connection is closed behind so many events of a stream.
+        The limits are ``deadline_s`` seconds and ``max_bytes``, MAX_BYTES by default. With ``leave_after``
+        the connection is closed after so many events of a stream.
 
-        A 429 says that there are too many requests now (RFC 6585): the body is sent again while there is time, not before the reply's
-        ``retry-after``.
+        A 429 means that there are too many requests now (RFC 6585): the body is sent again while there is
+        time, not before the reply's ``retry-after``.
         """
         until_s, pause_s = time.monotonic() + deadline_s, _AGAIN_S
         exchange = self._exchange_once(path, body, streamed=streamed, deadline_s=deadline_s, max_bytes=max_bytes, leave_after=leave_after)
@@ -239,7 +252,10 @@ class Client:
     def _open(
         self, path: str, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float, client: openai.OpenAI | None = None
     ) -> AbstractContextManager[Any]:
-        """Open the response; fields go through ``extra_body``, so that the server gets what the body says and nothing else."""
+        """Open the response to a body.
+
+        Fields go through ``extra_body``, so that the server gets the contents of the body and nothing else.
+        """
         asked = client or self._openai
         opened: Any = asked.with_streaming_response
         if path == CHAT_COMPLETIONS:
@@ -262,18 +278,24 @@ class Client:
             return None
 
     def _message(self, error: openai.APIStatusError) -> str:
-        """Return the server's own words: ``error.message`` of its body, where it has one, or where it redirects to."""
+        """Return the server's error message.
+
+        It is the address of a redirect, or ``error.message`` of the body, or else the client's own message.
+        """
         if "location" in error.response.headers:
             return self.error_text(f"redirected to {error.response.headers['location']}, which is not followed")
         return self.error_text(error.body) or self.error_text(error.message)
 
     @property
     def url(self) -> str:
-        """Of the server, without a path."""
+        """Address of the server, without a path."""
         return self._setup.url
 
     def error_text(self, error: object) -> str:
-        """Return what an error object, or a text in its place, says, cut to what a reader may want of it."""
+        """Return the text of an error, cut to a readable length.
+
+        ``error`` is an error object, or a text in its place.
+        """
         text = error.get("message") or error if isinstance(error, Mapping) else error or ""
         return self._setup.secrets.excerpt(sse.web_page(str(text)) or str(text), _MAX_MESSAGE)
 
@@ -314,7 +336,10 @@ class Client:
         return _timed_answer(request, pass_index, exchange, whole, counters=counters, arrivals=sse.arrivals(stamped))
 
     def _complete(self, request: Request, parsed: responses.ParsedResponse) -> responses.ParsedResponse:
-        """Fill in what the dialect knows where the reply does not say it: text of ids, ids of the prompt."""
+        """Fill in the text and prompt ids missing in a reply.
+
+        The dialect may know them: the text of token ids, and the ids of the prompt.
+        """
         if not any(choice.token_ids for choice in parsed.choices):
             return parsed
         choices = tuple(
@@ -324,7 +349,10 @@ class Client:
         return replace(parsed, choices=choices, prompt_token_ids=prompt_token_ids)
 
     def prompt_token_ids(self, request: Request) -> tuple[int, ...]:
-        """Return the ids of a request's prompt as this server's tokenizer gives them; empty where it does not say."""
+        """Return the token ids of a request's prompt.
+
+        They are those of this server's tokenizer; empty if it does not report them.
+        """
         key = request.prompt_key
         if key not in self._prompt_ids:
             self._prompt_ids[key] = self._dialect.prompt_token_ids(request, self._ask)
@@ -332,18 +360,28 @@ class Client:
 
 
 def _is_silent(choice: Choice) -> bool:
-    """Whether there are tokens without anything that they say."""
+    """Return True if the choice has token ids but no content.
+
+    It has neither text nor tool calls.
+    """
     return bool(choice.token_ids) and not choice.written and not choice.tool_calls
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float:
-    """Return the seconds of ``retry-after``; 0 without it, and for a date."""
+    """Return the seconds of the ``retry-after`` header.
+
+    0 without it, or if it holds a date.
+    """
     text = headers.get("retry-after", "")
     return float(text) if text.isascii() and text.isdecimal() else 0.0
 
 
 def overdue(deadline_s: float, parts: int, body: Mapping[str, JSON]) -> str:
-    """Say what came before the deadline: nothing, part of an answer, or a stream that ran past the request's token limit."""
+    """Return the error message for an answer past its deadline.
+
+    It describes what came before: nothing, part of an answer, or a stream that ran past the request's token
+    limit.
+    """
     none = f"no answer within {deadline_s:g} s"
     most = body.get("max_completion_tokens") or body.get("max_tokens")
     if isinstance(most, int) and parts > most + _FRAME:
@@ -356,7 +394,10 @@ def _outside(error: Exception) -> str:
 
 
 def _expect_no_text_after_the_end(events: Sequence[Event]) -> None:
-    """Raise ValueError when a client that stops reading at the end, as it may, would miss a part of the answer."""
+    """Raise ValueError if part of the answer follows its end.
+
+    A client may stop reading at the end and would miss that part.
+    """
     done = next(number for number, event in enumerate(events) if event.data == sse.DONE)
     if any(chunk.get("choices") for _, chunk in sse.objects(events[done:])):
         msg = f"choices after {sse.DONE}"
@@ -387,7 +428,10 @@ def _timed_answer(
 
 
 def _left(request: Request, pass_index: int, exchange: Exchange) -> TimedAnswer:
-    """Return what is kept of a request that its client left, as it was to do."""
+    """Return the answer to a request left early by its client.
+
+    The client was meant to leave; the answer is marked as aborted.
+    """
     left = _failed_answer(request, pass_index, exchange, f"the client left after {request.abort_after} chunks", None)
     return replace(left, answer=replace(left.answer, aborted=True))
 

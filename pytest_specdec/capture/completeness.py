@@ -22,7 +22,10 @@ class Completeness:
     """Keeps the account of one capture."""
 
     def __init__(self, plan: Plan, *, earlier: Status | None = None, version: str = "") -> None:
-        """Open the account of ``plan``, or go on with that of an ``earlier`` capture by an engine of ``version``."""
+        """Open the account of ``plan``, or continue an earlier one.
+
+        ``earlier`` is the account of an earlier capture, by an engine of ``version``.
+        """
         self._plan = plan
         self._version = version
         self._answered: set[tuple[str, str]] = set()
@@ -37,24 +40,26 @@ class Completeness:
         self._lock = threading.Lock()
 
     def warn(self, text: str) -> None:
-        """Enter what was noticed and ends nothing."""
+        """Record a warning; it does not end the capture."""
         with self._lock:
             self._warnings[text] = None
 
     def booted(self) -> None:
-        """Enter that a server came up."""
+        """Record one boot of a server."""
         with self._lock:
             self._boots += 1
 
     def keep(self, reusable: ReusableResults) -> None:
-        """Enter what an earlier capture left whole."""
+        """Record the complete results of an earlier capture."""
         self._answered |= reusable.answers
         self._scored |= {(boot.index, t.arm, t.workload) for boot in self._plan.boots for t in boot.scores if reusable.has(boot, t)}
 
     def enter_version(self, version: str) -> bool:
-        """Enter an engine's version; return whether it is the first. A server without one changes nothing.
+        """Record an engine's version; return True if it is the first.
 
-        Raises CaptureError when an earlier part of the run was captured from another.
+        A server without a version changes nothing.
+
+        Raises CaptureError when an earlier part of the run was captured from another version.
         """
         with self._lock:
             if version and self._version and version != self._version:
@@ -67,7 +72,7 @@ class Completeness:
             return is_first
 
     def ended(self, boot: Boot, arm: ArmServer) -> None:
-        """Enter what a stopped server did."""
+        """Record the restarts, times and busy share of a stopped server."""
         with self._lock:
             self._restarts += arm.restarts
             if arm.wall_s > 0:
@@ -80,33 +85,40 @@ class Completeness:
                 )
 
     def answered(self, arm: str, workload: str, missing: str) -> None:
-        """Enter a transcript, with the reason if it is not whole."""
+        """Record a transcript, with the reason if it is not whole."""
         if missing:
             self._answer_gaps[arm, workload] = missing
         else:
             self._answered.add((arm, workload))
 
     def has_answers(self, arm: str, workload: str) -> bool:
-        """Return whether a whole transcript is there."""
+        """Return True if a whole transcript is there."""
         return (arm, workload) in self._answered
 
     def is_settled(self, boot: Boot, arm: str, workload: str) -> bool:
-        """Return whether nothing of a workload is to come from ``boot`` any more: answered, or given up."""
+        """Return True if ``boot`` has no more answers to give.
+
+        The workload is answered, or given up.
+        """
         return self.has_answers(arm, workload) or (arm, workload) in self._answer_gaps or boot.index in self._boot_errors
 
     def scored(self, boot: Boot, task: ScoringTask, missing: str) -> None:
-        """Enter scores, with the reason if some are not there."""
+        """Record scores, with the reason if some are missing."""
         if missing:
             self._score_gaps[boot.index, task.arm, task.workload] = missing
         else:
             self._scored.add((boot.index, task.arm, task.workload))
 
     def failed(self, boot: Boot, error: str) -> None:
-        """Enter that a boot came to an end before its work was done."""
+        """Record the error of a boot with work left undone."""
         self._boot_errors[boot.index] = error
 
     def status(self, *, wall_s: float, done_s: Mapping[EstimatedStep, float], error: str = "") -> Status:
-        """Close the account with the seconds that steps took; ``error`` is what ended the whole capture, where something did."""
+        """Close the account and return the capture's status.
+
+        ``done_s`` are the seconds that steps took. ``error`` is the error that ended the whole capture, empty
+        without one.
+        """
         missing = tuple(entry for boot in self._plan.boots for entry in self._missing(boot, error))
         return Status(
             state=State.INCOMPLETE if missing or error else State.COMPLETE,
@@ -135,7 +147,10 @@ class Completeness:
         return [MissingAnswers(arm=arm, workload=name, reason=self._answer_gaps.get((arm, name), reason)) for name in gaps]
 
     def _missing_scores(self, boot: Boot, reason: str) -> list[MissingAnswers]:
-        """Leave out scores of tokens that are missing themselves."""
+        """Return the missing scores of the answers at hand.
+
+        Scores of tokens that are missing themselves are left out.
+        """
         return [
             MissingAnswers(
                 arm=task.arm,

@@ -38,7 +38,11 @@ class Deadlines:
     """
 
     def __init__(self, limit_s: float, baseline: Transcript | None, *, paced: bool) -> None:
-        """Take the config's or the workload's limit and the baseline's answers; ``paced`` allows for the arm's own pace without them."""
+        """Take the limit and the baseline's answers, if any.
+
+        ``limit_s`` is the config's or the workload's. ``paced`` allows for the arm's own pace when there are
+        no such answers.
+        """
         self._limit = Deadline(seconds=limit_s)
         self._paced = paced and baseline is None
         self._baseline = {} if baseline is None else {answer.key: answer for answer in baseline.answers if answer.ok}
@@ -46,7 +50,10 @@ class Deadlines:
         """Seconds per token read or written, of the slowest answer so far."""
 
     def of(self, request: Request, pass_index: int, slowest_s: float) -> Deadline:
-        """Return the deadline of one request on an arm whose slowest answer so far took ``slowest_s``, 0 before the first."""
+        """Return the deadline of one request.
+
+        ``slowest_s`` is the time of the arm's slowest answer so far, 0 before the first.
+        """
         least_s = max(FLOOR_S, _SLOWER * slowest_s) if slowest_s else FIRST_S
         answer = self._baseline.get((request.id, pass_index))
         if answer is not None and (needed_s := _needed_s(request, answer)):
@@ -57,7 +64,7 @@ class Deadlines:
         return self._limit
 
     def learn(self, request: Request, answer: Answer) -> None:
-        """Take note of what an answer took."""
+        """Update the arm's pace by the time of an answer."""
         if answer.timing is not None:
             self._pace_s = max(self._pace_s, answer.timing.latency_s / _work(request))
 
@@ -66,7 +73,11 @@ class Deadlines:
 
 
 def _needed_s(request: Request, answer: Answer) -> float | None:
-    """Return what the baseline's answer took, stretched to the most tokens that the request allows: another one may be longer."""
+    """Return the baseline's seconds for the longest answer allowed.
+
+    Its answer's time is stretched to the request's token limit: another answer may be longer. None without a
+    time or a token limit.
+    """
     limit = request.token_limit
     emitted = max([len(choice.token_ids) for choice in answer.choices] or [0]) or (answer.usage.completion_tokens if answer.usage else 0)
     if answer.timing is None or not limit:

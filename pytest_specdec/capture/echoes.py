@@ -22,13 +22,16 @@ class Echo:
     logprobs: tuple[float, ...] | None
     """Natural-log probabilities of its tokens from the second on; None where one of them is no number."""
     rest: Mapping[str, JSON]
-    """The lists of the answer behind it."""
+    """The lists of the answer after it."""
 
 
 def read(choice: Mapping[str, JSON], prompt_tokens: int) -> Echo | None:
-    """Return the echo in a choice's lists; None where they do not begin with null, which only the first token of a prompt has.
+    """Return the echo in a choice's lists.
 
-    It takes as many entries as the prompt has tokens, however many there are: one too few shows in the lists behind it.
+    None if they do not begin with null: only the first token of a prompt has that.
+
+    It takes as many entries as the prompt has tokens, however many there are: one too few shows in the lists
+    after it.
     """
     lists = choice.get("logprobs")
     values = lists.get("token_logprobs") if isinstance(lists, Mapping) else None

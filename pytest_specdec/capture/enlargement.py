@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LONG_BOOT_S = 90.0
 """From here on a boot takes minutes: small engines on busy CPU cores, which boot in half a minute, stay below."""
 MOST = 10
-"""Times the requests that the depth says, at most."""
+"""Times the depth's number of requests, at most."""
 PART = 1 / 3
 """What more requests may cost, of what the boots cost that answer them."""
 _STEPS = 2
@@ -26,9 +26,13 @@ _STEPS = 2
 
 
 def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None = None) -> Mapping[str, int]:
-    """Return the requests of each sampled workload that sends more than the depth says, by one factor; empty where boots are quick.
+    """Return larger request counts for the sampled workloads, by name.
 
-    ``deepest`` are whole lists by name, none of which is exceeded. The run is not planned beyond ``deadline_s``.
+    One factor applies to all; only workloads that send more than the depth's number are named. Empty at smoke
+    depth, or if boots are quick.
+
+    ``deepest`` are whole lists by name, none of which is exceeded. The run is not planned beyond
+    ``deadline_s``.
     """
     booted = [boot for boot in plan.boots if boot.answers and not (boot.attached or boot.small_cache or boot.timed)]
     if plan.depth is Depth.SMOKE or plan.rates.boot_s < LONG_BOOT_S or not booted:
@@ -46,7 +50,10 @@ def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None
 
 
 def enlarge(plan: Plan, deepest: Mapping[str, Workload], requests: Mapping[str, int]) -> tuple[Workload, ...]:
-    """Return the plan's workloads, each with as many of its ``deepest`` requests as ``requests`` says, where it says any."""
+    """Return the plan's workloads with the given numbers of requests.
+
+    They are taken from the ``deepest`` workloads. A workload not named in ``requests`` is unchanged.
+    """
     return tuple(
         replace(workload, requests=deepest[workload.name].requests[: requests[workload.name]]) if workload.name in requests else workload
         for workload in plan.workloads

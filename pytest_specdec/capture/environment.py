@@ -32,7 +32,10 @@ _KIB_PER_GIB = 1024**2
 
 
 def environment(config: Config, engine_version: str) -> Environment:
-    """Return what the figures of this capture depend on besides the code under test."""
+    """Return the environment of this capture.
+
+    The capture's figures depend on it, besides the code under test.
+    """
     return Environment(
         engine=config.engine.kind,
         engine_version=engine_version,
@@ -49,7 +52,10 @@ def environment(config: Config, engine_version: str) -> Environment:
 
 
 def _variant(config: Config, variant: VariantSettings) -> dict[str, str]:
-    """Return the checkpoints, the dtype and the flags of a variant's server, as far as its config tells them."""
+    """Return the checkpoints, dtype and flags of a variant's server.
+
+    Only as far as the config states them.
+    """
     engine = engine_of(config.engine.kind)
     args = fill(config, variant, os.environ)
     dtype, quantization = (str(args.get(name, "")) for name in ("dtype", "quantization"))
@@ -62,7 +68,10 @@ def _variant(config: Config, variant: VariantSettings) -> dict[str, str]:
 
 
 def _draft(config: Config, engine: Engine, args: Mapping[str, JSON]) -> str:
-    """Return kind, checkpoint and draft tokens of a drafter; empty where the config does not tell."""
+    """Return the kind, checkpoint and draft tokens of a drafter.
+
+    Empty if the config does not state them.
+    """
     try:
         draft, models = engine.draft(args), engine.models(config.engine.model, args)[1:]
     except SpecdecError:
@@ -73,7 +82,11 @@ def _draft(config: Config, engine: Engine, args: Mapping[str, JSON]) -> str:
 
 
 def _checkpoint(config: Config, name: str) -> str:
-    """Return ``name`` with a digest of its files' names and sizes and of its settings, where it is here: weights are not read."""
+    """Return ``name`` with a digest of the checkpoint.
+
+    The digest covers its files' names and sizes and its settings; weights are not read. Only ``name`` if the
+    checkpoint is not on this machine.
+    """
     place = checkpoint.folder(config, name)
     files = sorted(path for path in (place.glob("*") if place.is_dir() else [place]) if path.is_file())
     if not name or not files:
@@ -86,7 +99,10 @@ def _checkpoint(config: Config, name: str) -> str:
 
 
 def _flags(config: Config, variant: str) -> str:
-    """Return a digest of the arguments of both arms, ``${VAR}`` as written: a variable may be a secret."""
+    """Return a digest of the arguments of both arms.
+
+    ``${VAR}`` stays as written: a variable may be a secret.
+    """
     document = yaml.load(config.text, str(config.path)).data
     data: Any = document if isinstance(document, dict) else {}
     parts = (data.get("engine"), data.get("baseline"), data.get("variants", {}).get(variant))
@@ -100,22 +116,34 @@ def memory_gib() -> float:
 
 
 def load_per_core() -> float:
-    """Return the processes that run or wait to run, per core, averaged over a minute."""
+    """Return the load per core, averaged over a minute.
+
+    The load is the number of processes that run or wait to run.
+    """
     return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
 def has_accelerator() -> bool:
-    """Return whether there is an NVIDIA device that this process may use, by its device file: no driver is asked."""
+    """Return True if this process may use an NVIDIA device.
+
+    Its device file decides, and CUDA_VISIBLE_DEVICES; no driver is asked.
+    """
     return os.environ.get("CUDA_VISIBLE_DEVICES") != "" and any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def devices() -> tuple[str, ...]:
-    """Return the names of the NVIDIA accelerators; empty without any, or when their driver does not answer in time."""
+    """Return the names of the NVIDIA accelerators.
+
+    Empty without any, or when their driver does not answer in time.
+    """
     return _query_devices("name")
 
 
 def uuids() -> tuple[str, ...]:
-    """Return the names by which the driver knows the NVIDIA accelerators, in the order of their numbers."""
+    """Return the driver's UUIDs of the NVIDIA accelerators.
+
+    They are in the order of the accelerators' numbers.
+    """
     return _query_devices("uuid")
 
 

@@ -1,4 +1,4 @@
-"""An estimate: how long each step of a plan may take, told before it runs and corrected while it does."""
+"""An estimate: how long each step of a plan may take, reported before it runs and corrected while it does."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _CONTINUED = 8.0
 """Times that a token costs to score by a continuation of its own: 5 with the reference engine, 11 with vLLM on two busy cores."""
 
 _MOSTLY = 0.5
-"""Part of a plan that was captured before its times say what the next one takes."""
+"""Part of a plan to capture before its times can predict the next one."""
 
 _CROWDED = 0.2
-"""Part of a boot by which each further one beside it delays it: three at once took 50 s where one took 35."""
+"""Part of a boot by which each further concurrent one delays it: three at once took 50 s where one took 35."""
 
 _VISIT_S = 0.5
 """To find an attached server ready."""
@@ -51,7 +51,10 @@ def steps(
     *,
     route: ScoringRoute = ScoringRoute.PROMPT_LOGPROBS,
 ) -> tuple[EstimatedStep, ...]:
-    """Return what every boot does, in order, scores coming by ``route``."""
+    """Return the steps of every boot, in order.
+
+    Scores are obtained by ``route``.
+    """
     named = {workload.name: workload for workload in workloads}
     if route is ScoringRoute.CONTINUATIONS:
         rates = replace(rates, scored_tokens_per_s=rates.scored_tokens_per_s / _CONTINUED)
@@ -59,7 +62,10 @@ def steps(
 
 
 def total(planned: Sequence[EstimatedStep], servers: int) -> float:
-    """Return the seconds of all steps where at most ``servers`` run at once."""
+    """Return the seconds of all steps.
+
+    At most ``servers`` run at once.
+    """
     return seconds(planned) if servers == 1 else seconds_side_by_side(planned, servers)
 
 
@@ -69,7 +75,11 @@ def seconds(planned: Sequence[EstimatedStep]) -> float:
 
 
 def seconds_side_by_side(planned: Sequence[EstimatedStep], servers: int) -> float:
-    """Return what is left of the sum where ``servers`` boot at once and scoring rides behind the answers, which share one machine."""
+    """Return the seconds of all steps with ``servers`` booting at once.
+
+    Less than their sum: boots overlap, and scoring runs while others answer. The answers share one machine
+    and add up.
+    """
     boots = [step.seconds for step in planned if step.doing == "booting"]
     rounds = [boots[at : at + servers] for at in range(0, len(boots), servers)]
     booting = sum(max(each) * (1 + _CROWDED * (len(each) - 1)) for each in rounds)
@@ -77,9 +87,12 @@ def seconds_side_by_side(planned: Sequence[EstimatedStep], servers: int) -> floa
 
 
 def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_s: Mapping[int, float], wall_s: float) -> Rates | None:
-    """Return the rates by which the estimate of ``plan`` would have been right; None where less than half of it was done.
+    """Return the rates measured in a capture of ``plan``.
 
-    ``done_s`` are the seconds that whole steps took, ``readiness_s`` those of boots, ``wall_s`` those of the whole capture.
+    With them the estimate of ``plan`` would have been right. None if less than half of it was done.
+
+    ``done_s`` are the seconds that whole steps took, ``readiness_s`` those of boots, ``wall_s`` those of the
+    whole capture.
     """
     rates = plan.rates
     planned = [step for step in steps(plan.boots, plan.workloads, rates, route=plan.route) if step.doing != "probing"]
@@ -99,14 +112,20 @@ def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_
 
 
 def _correct_rate(rate: float, doing: str, done_s: Mapping[EstimatedStep, float]) -> float:
-    """Return the rate by which the estimate of what was done would have been right; as it is where nothing was done."""
+    """Return the rate corrected by the seconds taken.
+
+    With it the estimate of the finished work would have been right. Unchanged if nothing was done.
+    """
     expected_s = sum(step.seconds for step in done_s if step.doing == doing)
     took_s = sum(took for step, took in done_s.items() if step.doing == doing)
     return round(rate * expected_s / took_s, 1) if expected_s and took_s else rate
 
 
 def _measured_side_by_side(plan: Plan, done: Sequence[EstimatedStep], readiness_s: float, wall_s: float) -> Rates:
-    """Return rates by the whole time: steps that overlap do not add up, and what the boots leave of it is that of the answers."""
+    """Return the rates measured by the time of the whole capture.
+
+    Steps that overlap do not add up. The time left after the boots counts as that of the answers.
+    """
     boot_s = readiness_s / (1 + _CROWDED * (min(plan.servers, len(plan.boots)) - 1))
     booting = seconds_side_by_side([replace(step, seconds=boot_s) for step in done if step.doing == "booting"], plan.servers)
     answering = sum(step.seconds for step in done if step.doing == "answering")
@@ -130,7 +149,10 @@ def _of_boot(boot: Boot, named: Callable[[str], Workload], rates: Rates) -> Iter
 
 
 def _answering(workload: Workload, rates: Rates) -> float:
-    """Return the seconds of all passes, none of which ends before its longest answer does."""
+    """Return the seconds of all passes of a workload.
+
+    No pass ends before its longest answer does.
+    """
     limits = _limits(workload)
     side_by_side = max(1.0, min(workload.concurrency, len(workload.requests)) * rates.scaling)
     passes = workload.passes + (1 if workload.timed else 0)

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def again_s(plan: Plan) -> float:
-    """Return the seconds of asking again at most: every workload with counts, in all rounds; 0 at smoke depth."""
+    """Return the seconds of asking again, at most.
+
+    They cover every workload with counts, in all rounds. 0 at smoke depth, or without such workloads.
+    """
     counted = {judgement.workload for judgement in plan.judgements if judgement.family in COUNTED}
     if plan.depth is Depth.SMOKE or not counted:
         return 0.0
@@ -41,11 +44,15 @@ def base(plan: Plan) -> Plan:
 
 
 def extend(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], round_: int, *, again: Collection[str] = ()) -> Plan:
-    """Return ``plan`` with as many requests again of the workloads ``deepest``, whole lists by name, for the variants ``pairs``.
+    """Return ``plan`` with one more round of requests.
 
-    Those named in ``again`` send the same requests in the same traffic, each behind a line of the round: a fault comes back, and a jump
-    that kernels repeat at the same prefix is not counted twice. A plan that has this round already is returned as it is. Every round boots
-    the variants, one baseline and the draft models once.
+    Each workload in ``deepest``, given as whole lists by name, gets as many requests again, for the variants
+    ``pairs``. Those named in ``again`` send the same requests in the same traffic, each after a line with the
+    number of the round: a fault comes back, and a jump that kernels repeat at the same prefix is not counted
+    twice.
+
+    A plan that has this round already is returned as it is. Every round boots the variants, one baseline and
+    the draft models once.
     """
     if rounds(plan) >= round_:
         return plan
@@ -73,7 +80,7 @@ def extend(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], ro
 
 
 def repeated(workload: Workload, round_: int) -> Workload:
-    """Return what ``workload`` sends in a round in which it is asked again."""
+    """Return ``workload`` as sent again in a further round."""
     requests = tuple(request.with_prefix(f"Part {round_}.") for request in workload.requests)
     return replace(workload, name=f"{workload.name}.more{round_}", requests=requests)
 
@@ -87,7 +94,10 @@ def _further(plan: Plan, name: str, whole: Workload, round_: int) -> Workload:
 
 
 def _unsent_requests(whole: Workload, known: set[str], round_: int) -> Iterator[Request]:
-    """Give the rest of the list, then all of it again and again, what has a seed under one that follows from request and round."""
+    """Yield the rest of the list, then all of it repeatedly.
+
+    A repeated request with a seed gets another one, which follows from the request and the round.
+    """
     yield from (request for request in whole.requests if request.id not in known)
     lap = 0
     while True:

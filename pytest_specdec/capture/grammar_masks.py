@@ -41,7 +41,10 @@ _ANY_OBJECT: Mapping[str, JSON] = {"type": "object"}
 
 
 def compute(config: Config, plan: Plan, directory: RunDirectory) -> None:
-    """Write the masks of all answers in ``directory`` that a grammar binds, where every server's backend is llguidance."""
+    """Write the masks of all answers bound by a grammar.
+
+    The answers are those in ``directory``. Nothing is written unless every server's backend is llguidance.
+    """
     backend = _backend(config)
     if backend is None:
         return
@@ -68,7 +71,10 @@ def _backend(config: Config) -> GrammarBackend | None:
 
 
 def constraint(request: Request) -> tuple[str, JSON] | None:
-    """Return the kind of a request's grammar, by vLLM's name, and what it says; None without one."""
+    """Return the kind and content of a request's grammar.
+
+    The kind is vLLM's name for it. None without a grammar.
+    """
     asked = request.body.get("response_format")
     if isinstance(asked, Mapping) and asked.get("type") == "json_object":
         return ("json_object", True)
@@ -88,7 +94,10 @@ class MaskComputer:
         self._backend = backend
 
     def masks(self, workload: Workload, transcript: Transcript, scores: Sequence[Score]) -> GrammarMasks:
-        """Return the masks along every answer of ``transcript`` that a grammar binds."""
+        """Return the masks along every answer bound by a grammar.
+
+        The answers are those of ``transcript``.
+        """
         missing = self._missing
         release = version(_PACKAGE) if find_spec(_PACKAGE) is not None else ""
         if missing:
@@ -130,7 +139,7 @@ class MaskComputer:
 
     @cached_property
     def _reasoning_ends(self) -> frozenset[int]:
-        """The token that ends a reasoning, where it is one token."""
+        """Id of the token ending a reasoning; empty without one."""
         added = json.loads(self._text).get("added_tokens", ())
         return frozenset(token["id"] for token in added if token.get("content") == _END_OF_REASONING)
 
@@ -150,7 +159,10 @@ class MaskComputer:
         return AnswerMask(**key, grammar=digest, start=start, allowed=allowed, best=best, forbidden=forbidden)  # type: ignore[arg-type]
 
     def _start(self, answer: Answer) -> int | None:
-        """Return the index of the first token behind the reasoning; the number of tokens where a limit cut that."""
+        """Return the index of the first token after the reasoning.
+
+        The number of tokens if a limit cut the reasoning. None if it ends at no known token.
+        """
         ids = answer.choice.token_ids
         if answer.choice.cut_in_reasoning:
             return len(ids)
@@ -160,7 +172,10 @@ class MaskComputer:
         return None if answer.choice.reasoning else 0
 
     def _matcher(self, kind: str, specification: JSON) -> LLMatcher:
-        """Return a grammar at its beginning. Raises ValueError where llguidance cannot compile it."""
+        """Return a matcher at the beginning of a grammar.
+
+        Raises ValueError if llguidance cannot compile it.
+        """
         from llguidance import LLMatcher, grammar_from  # noqa: PLC0415 - an extra, and slow to load
 
         if kind in {"json", "json_object"}:
@@ -178,7 +193,13 @@ class MaskComputer:
 def _walk(
     matcher: LLMatcher, token_ids: Sequence[int], positions: Sequence[Position], start: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], int | None]:
-    """Return the allowed tokens, the best listed of them, and the first forbidden token; nothing is followed behind the end."""
+    """Return the allowed counts, best ranks and first forbidden index.
+
+    From ``start`` on, each token has the number of tokens allowed in its place, and the rank of the best
+    allowed one among the top tokens in ``positions``: -1 if none of them is allowed, no ranks without
+    ``positions``. The index is that of the first forbidden token, None without one. Nothing is followed after
+    the end of the grammar.
+    """
     allowed: list[int] = []
     best: list[int] = []
     for index in range(start, len(token_ids)):

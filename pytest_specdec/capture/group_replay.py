@@ -25,7 +25,7 @@ class Job:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What its answer is kept under."""
+        """Key of its answer: request id and pass."""
         return (self.request.id, self.pass_index)
 
 
@@ -37,7 +37,10 @@ class Failure:
     """One failure of an arm's server: the requests in flight, and which of them, or which group, fails again."""
 
     def __init__(self, arm: ArmServer, number: int, failed: Sequence[TimedAnswer]) -> None:
-        """Take note of what was in flight, while the server, or what is left of it, still stands; ``number`` counts within a transcript."""
+        """Record the requests in flight at the failure.
+
+        The server, or the rest of it, must still be there. ``number`` counts failures within a transcript.
+        """
         self._arm = arm
         self._number = number
         ended = self._how_it_ended(failed)
@@ -46,35 +49,44 @@ class Failure:
 
     @property
     def server_failures(self) -> tuple[ServerFailure, ...]:
-        """One per request, in their order; a group that failed again comes last."""
+        """One server failure per request, in their order.
+
+        A group that failed again comes last.
+        """
         return (*self._requests.values(), *([self._group] if self._group else []))
 
     @property
     def is_explained(self) -> bool:
-        """Whether a request or a group failed again."""
+        """True if a request or a group failed again."""
         return any(server_failure.recurred for server_failure in self.server_failures)
 
     @property
     def is_error_only(self) -> bool:
-        """Whether the server answered 5xx to all of them and went on running."""
+        """True if the server answered 5xx to all and kept running."""
         return all(server_failure.ending is FailureKind.ERROR for server_failure in self._requests.values())
 
     def answered(self, sent: TimedAnswer) -> None:
-        """Enter that a request was answered alone."""
+        """Record an answer to a request sent alone."""
         self._requests[sent.answer.key] = replace(self._requests[sent.answer.key], recurred=False)
 
     def recurred(self, sent: TimedAnswer) -> ServerFailure:
-        """Enter that a request failed again alone."""
+        """Record another failure of a request, sent alone."""
         failure = self._requests[sent.answer.key] = self._describe(sent, self._how_it_ended([sent]), recurred=True)
         return failure
 
     def recurred_together(self, sent: TimedAnswer, group: Sequence[str]) -> ServerFailure:
-        """Enter that ``group``, smaller than any before it, failed again with all of it in flight; ``sent`` is the first that did."""
+        """Record another failure of ``group``, all of it in flight.
+
+        The group is smaller than any before it. ``sent`` is the first of its requests that failed.
+        """
         self._group = self._describe(sent, self._how_it_ended([sent]), recurred=True, group=tuple(group))
         return self._group
 
     def _how_it_ended(self, failed: Sequence[TimedAnswer]) -> str:
-        """Return how the server ended; empty where it goes on, or hangs."""
+        """Return the end of the server in words.
+
+        Empty if it goes on, or hangs.
+        """
         return self._arm.wait_for_end() if any(sent.ending not in _RUNNING for sent in failed) else ""
 
     def _describe(self, sent: TimedAnswer, ended: str, *, recurred: bool | None, group: tuple[str, ...] = ()) -> ServerFailure:
@@ -93,25 +105,31 @@ class Failure:
 
 
 class Sender(Protocol):
-    """What sends a workload, as far as a replay needs it."""
+    """The interface to send a workload, as needed by a replay."""
 
     def send(self, job: Job) -> TimedAnswer:
         """Send one request."""
 
     def has_failed(self, job: Job, sent: TimedAnswer) -> bool:
-        """Return whether the server failed the request."""
+        """Return True if the server failed the request."""
 
     def keep(self, job: Job, sent: TimedAnswer) -> None:
-        """Enter an answer in place of the reason why there was none."""
+        """Record an answer in place of the reason for its absence."""
 
     def set_aside(self, job: Job, error: str) -> None:
-        """Enter why a request has no answer."""
+        """Record the reason for a missing answer."""
 
     def restart(self) -> bool:
-        """Put a fresh server in place of this one; return whether one was left for that."""
+        """Replace this server by a fresh one.
+
+        Returns False if none is left for that.
+        """
 
     def ensure_running(self) -> None:
-        """Start the server if it does not run; raise where none is left."""
+        """Start the server if it does not run.
+
+        Raises an error if none is left.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +142,11 @@ class GroupReplay:
     say: Callable[[str], None]
 
     def run(self, failed: Sequence[Job], group: Sequence[Job]) -> None:
-        """Send each request that failed alone to a fresh server, then all that was in flight together; what fails alone is quarantined."""
+        """Replay the failed requests alone, then their group.
+
+        Each request that failed is sent alone to a fresh server; one that fails again is quarantined. If none
+        does, all that was in flight is sent together.
+        """
         self._replay_alone(failed)
         if not self.failure.is_explained:
             self._replay_group(group)
@@ -143,9 +165,13 @@ class GroupReplay:
                 terminate_unless_sound(self.arm, [again])
 
     def _replay_group(self, group: Sequence[Job]) -> None:
-        """Send the group at once, to this server and then to a fresh one; where that fails again, look for a smaller group that does.
+        """Send the group at once; if it fails, limit concurrency.
 
-        A server that answered 5xx and goes on running gets the first of the two only: the restart is left to a death of the same workload.
+        It is sent to this server and then to a fresh one. If either fails, a smaller group that still fails
+        is looked for. From then on no more requests are sent at a time than the server survives.
+
+        A server that answered 5xx and goes on running gets only the first of the two: the restart is left to
+        a death of the same workload.
         """
         if len(group) == 1:
             return
@@ -154,7 +180,9 @@ class GroupReplay:
             self.say(f"{self.arm.max_in_flight} requests at a time from here on: the server fails with more in flight")
 
     def _max_survived(self, group: Sequence[Job]) -> int:
-        """Return how many at a time the server survives, by groups of 2, 4, 8 … up to one that fails; 1 where no restart is left to see.
+        """Return how many concurrent requests the server survives.
+
+        Groups of 2, 4, 8 … are sent, up to one that fails. 1 if no restart is left to see.
 
         Growing groups cost one more death, where halves of a whole that fails might cost one each.
         """
@@ -167,7 +195,7 @@ class GroupReplay:
         return size
 
     def _fails_together(self, group: Sequence[Job]) -> bool:
-        """Send a group at once and return whether the server fails."""
+        """Send a group at once; return True if the server fails."""
         self.sender.ensure_running()
         failed = [sent for job, sent in ThreadPool(group, self.sender.send, len(group)) if self.sender.has_failed(job, sent)]
         if failed:
@@ -177,6 +205,6 @@ class GroupReplay:
 
 
 def terminate_unless_sound(arm: ArmServer, failed: Sequence[TimedAnswer]) -> None:
-    """End the server, unless all it did was to answer 5xx."""
+    """End the server, unless it only answered 5xx."""
     if any(sent.ending is not FailureKind.ERROR for sent in failed):
         arm.terminate()

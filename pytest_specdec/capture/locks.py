@@ -24,7 +24,10 @@ _PAUSE_S = 0.05
 
 
 def folder() -> Path:
-    """Return the folder of this user's lock files, made if need be. Raises LeaseError when it is not this user's alone."""
+    """Return the folder of this user's lock files.
+
+    It is made if need be. Raises LeaseError when it is not this user's alone.
+    """
     path = Path(tempfile.gettempdir()) / f"pytest-specdec-{os.getuid()}"
     try:
         path.mkdir(mode=0o700, exist_ok=True)
@@ -40,14 +43,20 @@ def folder() -> Path:
 
 @contextmanager
 def device(name: str, wait_s: float, heartbeat: Callable[[], None]) -> Iterator[None]:
-    """Hold the accelerator called ``name`` alone. Raises LeaseError after ``wait_s`` seconds."""
+    """Hold the accelerator called ``name`` alone.
+
+    Raises LeaseError after ``wait_s`` seconds.
+    """
     with _held(f"device-{name}", fcntl.LOCK_EX, wait_s, heartbeat, "the device"):
         yield
 
 
 @contextmanager
 def exclusive(wait_s: float, heartbeat: Callable[[], None]) -> Iterator[None]:
-    """Hold the machine alone, to measure speed: no other capture boots or sends meanwhile. Raises LeaseError."""
+    """Hold the machine alone, to measure speed.
+
+    No other capture boots or sends meanwhile. Raises LeaseError.
+    """
     with ExitStack() as held:
         # Every lock of the machine passes the queue first: shared ones that keep coming would starve an exclusive one.
         held.enter_context(_held("machine-queue", fcntl.LOCK_EX, wait_s, heartbeat, "this machine"))
@@ -57,7 +66,10 @@ def exclusive(wait_s: float, heartbeat: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def shared(wait_s: float, heartbeat: Callable[[], None]) -> Iterator[None]:
-    """Hold the machine together with any number of captures that measure no speed. Raises LeaseError."""
+    """Hold the machine together with captures measuring no speed.
+
+    Any number of captures may share it. Raises LeaseError.
+    """
     with ExitStack() as held:
         with _held("machine-queue", fcntl.LOCK_SH, wait_s, heartbeat, "this machine"):
             held.enter_context(_held("machine", fcntl.LOCK_SH, wait_s, heartbeat, "this machine"))
@@ -84,7 +96,10 @@ def _held(name: str, mode: int, wait_s: float, heartbeat: Callable[[], None], wh
 
 
 def _open_file(path: Path) -> int:
-    """Open a lock file, never what a link in its place points to: it is written over."""
+    """Open a lock file, but never follow a link.
+
+    The file is written over, so a link in its place raises LeaseError.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     except OSError as error:

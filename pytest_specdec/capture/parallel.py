@@ -1,4 +1,4 @@
-"""Parallel placement: servers boot side by side as far as the machine holds them, and scoring runs behind the answers."""
+"""Parallel placement: servers boot side by side as far as the machine holds them, and scoring follows the answers."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class BootWaves:
     staying: tuple[Boot, ...]
     """Up from the first wave to the last: the servers that score."""
     waves: tuple[tuple[Boot, ...], ...]
-    """What comes beside them, wave by wave; at least one, maybe empty."""
+    """The boots up together with them, wave by wave; at least one, maybe empty."""
     further: tuple[tuple[Boot, ...], ...] = ()
-    """The further boots for speed, alone on the machine once all others are gone: each wave a baseline and the variants beside it."""
+    """The further boots for speed, alone on the machine once all others are gone: each wave a baseline with its variants."""
 
 
 def boot_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
     """Return the waves of ``boots``, at most ``servers`` up at once.
 
-    The servers that score stay while there is room for one more beside them; a draft model that finds none comes after those whose tokens
-    it scores.
+    The servers that score stay while there is room for one more with them. A draft model without room comes after the
+    boots whose tokens it scores.
     """
     further = [boot for boot in boots if boot.number > 1]
     boots = [boot for boot in boots if boot.number == 1]
@@ -62,7 +62,7 @@ def boot_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
 
 
 def _with_their_baseline(further: Sequence[Boot]) -> Iterator[tuple[Boot, ...]]:
-    """Give the waves of further boots, each of which begins with a baseline."""
+    """Yield the waves of further boots, each beginning with a baseline."""
     begins = [at for at, boot in enumerate(further) if boot.role is Role.BASELINE or at == 0]
     for at, end in pairwise([*begins, len(further)]):
         yield tuple(further[at:end])
@@ -84,21 +84,33 @@ class ScoringQueue:
         self._scorings: dict[str, TranscriptScorer] = {}
 
     def scoring(self, workload: str) -> TranscriptScorer:
-        """Return what scores answers to ``workload`` here, always the same."""
+        """Return the one scorer of answers to ``workload`` here.
+
+        It is always the same.
+        """
         return self._scorings.setdefault(workload, self._session.scoring(self._session.recipes.plan.workload(workload)))
 
     def start(self) -> None:
-        """Begin to score as soon as the baseline is probed; until then answers wait."""
+        """Start the scoring threads.
+
+        Answers wait until the baseline is probed.
+        """
         for _ in range(_THREADS):
             threading.Thread(target=self._work, name="specdec-scoring", daemon=True).start()
 
     def taker(self, workload: str, top_tokens: int) -> Callable[[Answer], None]:
-        """Return what takes the answers of one arm to ``workload``."""
+        """Return a callback for one arm's answers to ``workload``.
+
+        It queues each answer to be scored.
+        """
         scoring = self.scoring(workload)
         return lambda answer: self._put((scoring, answer, top_tokens))
 
     def drain(self) -> None:
-        """Wait until everything that was taken is scored, or will not be, as where no capabilities were probed."""
+        """Wait until every queued answer is scored.
+
+        Ends early if the rest will not be scored, as where no capabilities were probed.
+        """
         with self._waiting.all_tasks_done:
             while self._waiting.unfinished_tasks and self._session.probed and not self._is_over:
                 self._waiting.all_tasks_done.wait(_SCORING_PAUSE_S)
@@ -112,7 +124,10 @@ class ScoringQueue:
         return self._closed.is_set() or self._session.reporter.left_s <= 0
 
     def _put(self, job: _Job) -> None:
-        """Leave an answer for which there is no room to its turn, unless room is to come: a baseline may never be probed."""
+        """Queue an answer, waiting for room once the baseline is probed.
+
+        Before that, an answer without room is left to its turn: a baseline may never be probed.
+        """
         while not self._is_over:
             probed = self._session.probed
             with suppress(queue.Full):
@@ -143,7 +158,10 @@ _END_S = 30.0
 
 
 def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> None:
-    """Run all boots, at most ``plan.servers`` at once; one that fails does not stop the others, unless it is the scoring baseline."""
+    """Run all boots, at most ``plan.servers`` at once.
+
+    A boot that fails does not stop the others, unless it is the scoring baseline.
+    """
     planned = boot_waves(boots, recipes.plan.servers)
     workers = _Workers(reporter)
     staying = [_worker(boot, recipes, reporter, completeness) for boot in planned.staying]
@@ -186,7 +204,7 @@ class _Worker:
         self.session.stop(graceful=graceful)
 
     def score(self) -> None:
-        """Score what has been answered by now, after what the queue has scored."""
+        """Drain the queue, then score the answers given so far."""
         self.queue.drain()
         for task in self.boot.scores:
             key = (task.arm, task.workload)
@@ -218,14 +236,20 @@ class _Workers:
         """How often timed workloads were sent, by name."""
 
     def needless(self, boot: Boot, recipes: ServerRecipes, completeness: Completeness) -> bool:
-        """Return whether only variants that did not come up need ``boot``, and enter that."""
+        """Return True if only dead variants need ``boot``.
+
+        Dead variants did not come up. A needless boot is recorded as failed.
+        """
         reason = needless(boot, recipes.plan, self._dead)
         if reason:
             completeness.failed(boot, reason)
         return bool(reason)
 
     def run(self, workers: Sequence[_Worker], work: Callable[[_Worker], None]) -> None:
-        """Do ``work`` for every worker, each in a thread; raise what ends the capture once all are done."""
+        """Run ``work`` for every worker, each in a thread.
+
+        Raises the error that ends the capture once all are done.
+        """
         self._workers += [worker for worker in workers if worker not in self._workers]
         self._threads = [threading.Thread(target=self._guard, args=(worker, work), name="specdec-boot", daemon=True) for worker in workers]
         for thread in self._threads:
@@ -237,7 +261,10 @@ class _Workers:
             raise self._failure
 
     def kill(self) -> None:
-        """End what still runs, at once: nothing does after a capture that came to its end."""
+        """End all running workers at once.
+
+        Nothing is running after a capture that came to its end.
+        """
         running = [worker for worker in self._workers if worker.up or any(thread.is_alive() for thread in self._threads)]
         if running:
             self._reporter.end("the capture was ended")
@@ -263,13 +290,16 @@ class _Workers:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Have all workers end; what they say to that is not what ended them."""
+        """Record the first failure and have all workers end.
+
+        Errors that the workers raise because of this are not recorded.
+        """
         self._failure = self._failure or error
         self._reporter.end(str(error))
 
 
 class _Wave:
-    """The servers that come together, beside those that stay."""
+    """The servers of one wave, together with those that stay."""
 
     def __init__(self, workers: _Workers, *, coming: Sequence[_Worker], staying: Sequence[_Worker]) -> None:
         self._workers = workers
@@ -277,7 +307,7 @@ class _Wave:
         self._all = list(dict.fromkeys([*staying, *coming]))
 
     def run(self) -> None:
-        """Boot, measure what is timed, answer the rest, and score what is not scored yet."""
+        """Boot, measure timed workloads, answer the rest, and score the unscored."""
         if any(worker.session.workloads(timed=True) for worker in self._coming):
             self._workers.run(self._coming, _Worker.start)
             self._measure()
@@ -287,7 +317,10 @@ class _Wave:
         self._workers.run([worker for worker in _up(self._all) if worker.boot.scores], _Worker.score)
 
     def _measure(self) -> None:
-        """Send timed requests to one arm after the other while nothing else runs: what drifts then drifts for all of them."""
+        """Send timed requests to one arm after the other.
+
+        Nothing else runs meanwhile, so that drift affects all arms alike.
+        """
         timed = [(worker.session, *pair) for worker in _up(self._coming) for pair in worker.session.workloads(timed=True)]
         for name in dict.fromkeys(workload.name for _, _, workload in timed):
             runners = [(session, session.runner(arm, workload)) for session, arm, workload in timed if workload.name == name]
@@ -304,7 +337,7 @@ class _Wave:
         worker.session.answer(worker.session.workloads(timed=False), self._scored_by)
 
     def _scored_by(self, arm: str, workload: str) -> Callable[[Answer], None]:
-        """Return what hands an answer on to the queue of every server that is to score it."""
+        """Return a callback passing answers to every queue scoring them."""
         takers = [
             worker.queue.taker(workload, task.top_tokens)
             for worker in self._all
@@ -320,9 +353,10 @@ class _Wave:
 
 
 def _alternation(runners: Sequence[tuple[BootSession, WorkloadRunner]], earlier: int) -> Alternation:
-    """Return how one timed workload is sent to all of them; at smoke depth and under a deadline its passes are those planned.
+    """Return the alternation of one timed workload between all arms.
 
-    ``earlier`` are the passes of arms that had no room beside these.
+    At smoke depth and under a deadline its passes are those planned. ``earlier`` is the number of passes already sent
+    to arms that had no room in this wave.
     """
     session = runners[0][0]
     return Alternation(

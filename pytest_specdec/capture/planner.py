@@ -38,7 +38,7 @@ _USABLE = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachinePlacement:
-    """The placement that a config comes to on this machine."""
+    """The placement resolved for a config on this machine."""
 
     placement: Placement
     servers: int = 1
@@ -47,9 +47,11 @@ class MachinePlacement:
 
 
 def placement(config: Config, engine: Engine) -> MachinePlacement:
-    """Return the config's placement, ``auto`` resolved from the machine's size and the engine's estimate of one server.
+    """Return the config's placement on this machine.
 
-    Raises PlanError when side by side is asked for and the servers' port is pinned.
+    ``auto`` is resolved from the machine's size and the engine's estimate of one server.
+
+    Raises PlanError when side by side is asked for and the servers' port is pinned, or a server is attached.
     """
     if config.placement is Placement.IN_TURN:
         return MachinePlacement(placement=Placement.IN_TURN)
@@ -89,7 +91,10 @@ def _is_attached(boot: Boot, attached: frozenset[str]) -> bool:
 
 
 def _is_served(boot: Boot, attached: frozenset[str]) -> bool:
-    """Whether there is a server for ``boot``: beside attached ones no draft model is started."""
+    """Return True if there is a server for ``boot``.
+
+    When servers are attached, no draft model is started: it has a server only if its own is attached too.
+    """
     return boot.role is not Role.DRAFT or not attached or _is_attached(boot, attached)
 
 
@@ -133,16 +138,18 @@ def make(
     deadline_s: float | None = None,
     speed_boots: int = 1,
 ) -> Plan:
-    """Return the plan of ``wanted`` under ``config``; ``only`` names the variants to capture, all of them by default.
+    """Return the plan of ``wanted`` under ``config``.
 
-    ``collected`` is what was there before tests were deselected: the false-alarm budget is split over that. ``outside`` are the families of
-    other packages. ``rates`` are from the model's size by default. ``enlarged`` are the requests of workloads that send more than the depth
-    says, by default as many as long boots allow within ``deadline_s``. ``speed_boots`` are the boots of each variant that speed is measured
-    over.
+    ``only`` names the variants to capture, all of them by default. ``collected`` are the workloads before tests were
+    deselected: the false-alarm budget is split over them. ``outside`` are the families of other packages. ``rates``
+    come from the model's size by default. ``enlarged`` gives the number of requests for workloads that send more than
+    the depth says, by default as many as long boots allow within ``deadline_s``. ``speed_boots`` is the number of
+    boots of each variant that speed is measured over.
 
-    N variants and D draft models take N + 2 + D boots, at smoke depth N + 1 + D, further ones for speed apart. Raises PlanError when the
-    selected tests do not go together, ConfigError or EngineError when a variant does not speculate, cannot reach its gate, or the engine is
-    unknown.
+    N variants and D draft models take N + 2 + D boots, at smoke depth N + 1 + D, further ones for speed apart.
+
+    Raises PlanError when the selected tests do not go together. Raises ConfigError or EngineError when a variant does
+    not speculate or cannot reach its gate, or the engine is unknown.
     """
     engine = engine_of(config.engine.kind)
     pairs = _select_pairs(_pairs(config, engine), only)
@@ -183,7 +190,10 @@ def make(
 
 
 def _without_boots(config: Config, placed: MachinePlacement, rates: Rates) -> Plan:
-    """Return a plan with what ``config`` says of engine, model, placement and scoring, and nothing to do yet."""
+    """Return a plan with the config's settings and no boots.
+
+    The settings are those of engine, model, placement and scoring.
+    """
     scored = config.of_scorer() if config.scorer else config
     return Plan(
         config=config.name,
@@ -213,7 +223,7 @@ def _laid_out(
     has_speed_boots: bool,
     speed_boots: int,
 ) -> Plan:
-    """Return the plan with its workloads, the boots and visits that they need, and what these take."""
+    """Return the plan with its workloads, boots, visits and estimated seconds."""
     workloads = tuple(sorted((*judged, *calibration), key=_order))
     served = (boot for boot in boot_layout.layout(plan.pairs, judged, plan.depth, plan.placement) if _is_served(boot, attached))
     layout = boot_layout.pressed(
@@ -271,17 +281,26 @@ def _unite(wanted: Sequence[SelectedWorkload]) -> tuple[Workload, ...]:
 
 
 def _as_judged(workload: Workload, families: set[Family]) -> Workload:
-    """Return it unscored where only its speed is judged: then no judge reads a distribution, and no draft model is booted for one."""
+    """Return ``workload`` unscored if only its speed is judged.
+
+    Then no judge reads a distribution, and no draft model is booted for one.
+    """
     return replace(workload, scored=False, draft_scored=False) if families == {Family.SPEED} else workload
 
 
 def _withheld(config: Config, engine: Engine, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
-    """Return the workloads that are sent to no arm, each with the reason."""
+    """Return the withheld workloads by name, each with its reason.
+
+    A withheld workload is sent to no arm.
+    """
     return _too_risky(config, wanted, depth) | _without_small_cache(config, engine, wanted, depth)
 
 
 def _too_risky(config: Config, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
-    """Return the workloads that may take a server down, where one belongs to somebody else and the config does not allow it."""
+    """Return the workloads too risky for attached servers, with the reason.
+
+    They may take a server down. Empty without an attached server, or where the config allows it.
+    """
     if config.may_kill or not _attached_arms(config):
         return {}
     reason = "may take down an attached server, so not sent (may_kill: true in the config sends it)"
@@ -290,7 +309,10 @@ def _too_risky(config: Config, wanted: Sequence[SelectedWorkload], depth: Depth)
 
 
 def _without_small_cache(config: Config, engine: Engine, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
-    """Return the workloads that need a small cache, where none can be had."""
+    """Return small-cache workloads without a server for them, with the reason.
+
+    Attached servers are not started anew with a small cache, and some engines have no setting for one.
+    """
     names = sorted({entry.workload.name for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.small_cache})
     if names and _attached_arms(config):
         return dict.fromkeys(names, "needs a server with a small key-value cache, and attached ones are not started anew")
@@ -303,9 +325,10 @@ def _may_kill(entry: SelectedWorkload) -> bool:
 
 
 def _limit_concurrency(workload: Workload, config: Config, attached: frozenset[str]) -> Workload:
-    """Return the workload with as many requests in flight as every arm may get: all of them are asked alike.
+    """Return the workload within the concurrency allowed for every arm.
 
-    Where seconds count, a request that waits for room tells nothing of speculation, so that groups get no larger than the servers admit.
+    All arms get the same number of requests in flight. Timed groups get no larger than the servers admit: a request
+    that waits for room shows nothing about speculation.
     """
     limit = config.concurrency(attached=bool(attached))
     if workload.timed and workload.waves:
@@ -315,17 +338,23 @@ def _limit_concurrency(workload: Workload, config: Config, attached: frozenset[s
 
 
 def _is_sent(workload: Workload, depth: Depth) -> bool:
-    """Return whether ``depth`` sends anything of it."""
+    """Return True if ``depth`` sends any of the workload's requests."""
     return workload.take.get(depth) != 0
 
 
 def calibrations(judged: Sequence[Workload], depth: Depth) -> tuple[Workload, ...]:
-    """Return the calibration, if anything is to be scored: every verdict that rests on scores rests on the noise of the run."""
+    """Return the calibration workload if anything is to be scored.
+
+    Every verdict that rests on scores rests on the noise of the run.
+    """
     return (plain_draws(depth),) if any(workload.scored for workload in judged) else ()
 
 
 def _has_speed_boots(config: Config, attached: frozenset[str]) -> bool:
-    """Return whether timed workloads have servers of their own. Raises PlanError where a server is attached: it is not started anew."""
+    """Return True if timed workloads have servers of their own.
+
+    Raises PlanError if they would and a server is attached, since that is not started anew.
+    """
     if config.speed is None or not attached:
         return config.speed is not None
     what, found = "an attached server has the settings that it was started with", ", ".join(sorted(attached))
@@ -333,7 +362,7 @@ def _has_speed_boots(config: Config, attached: frozenset[str]) -> bool:
 
 
 def _check_speed_boots(speed_boots: int, workloads: Sequence[Workload], attached: frozenset[str]) -> None:
-    """Raise PlanError where speed cannot be measured over several boots."""
+    """Raise PlanError if speed cannot be measured over several boots."""
     if speed_boots == 1:
         return
     where = "--specdec-boots"
@@ -346,12 +375,18 @@ def _check_speed_boots(speed_boots: int, workloads: Sequence[Workload], attached
 
 
 def _name(entry: SelectedWorkload) -> tuple[str, Family]:
-    """Sort by name, so that tests in another order, shuffled ones say, come to the same plan."""
+    """Return the sort key of a workload: name, then family.
+
+    Tests in another order, such as a shuffled one, come to the same plan.
+    """
     return (entry.workload.name, entry.family)
 
 
 def _order(workload: Workload) -> tuple[bool, bool, str]:
-    """Sort so that timed workloads meet a fresh server, and what may kill it comes last."""
+    """Return the sort key of a workload in the plan.
+
+    Timed workloads meet a fresh server. Workloads that may kill the server come last.
+    """
     return (workload.may_kill, not workload.timed, workload.name)
 
 

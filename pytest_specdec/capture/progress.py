@@ -52,7 +52,10 @@ class Reporter:
         now_s: Callable[[], float] = time.monotonic,
         clock: _CaptureClock | None = None,
     ) -> None:
-        """Take the steps of all ``boots``; ``now_s`` is the clock that the deadline is held against."""
+        """Take the steps of all ``boots`` and the clock ``now_s``.
+
+        The deadline is held against that clock.
+        """
         self._steps = steps
         self._boots = boots
         self._on_progress = on_progress
@@ -62,13 +65,19 @@ class Reporter:
         self._step_index = 0
 
     def of_boot(self, boot: Boot) -> Reporter:
-        """Return the reporter of one boot among several at once: it has its own steps, and all share the time."""
+        """Return the reporter for one of several concurrent boots.
+
+        It has its own steps and shares the time with the others.
+        """
         steps = [step for step in self._steps if step.boot == boot.index]
         self._clock.left_s[boot.index] = estimate.seconds(steps)
         return Reporter(steps, self._boots, None, self._on_progress, clock=self._clock)
 
     def end(self, why: str) -> None:
-        """Have every reporter of this capture say that its time is used up."""
+        """Mark the capture's time as used up for all reporters.
+
+        ``why`` is the reason; the first one given stays.
+        """
         self._clock.ended = self._clock.ended or why
 
     @property
@@ -78,12 +87,18 @@ class Reporter:
 
     @property
     def done_s(self) -> Mapping[EstimatedStep, float]:
-        """Seconds that steps of the estimate took, those that count requests and came to their end, of all boots."""
+        """Seconds taken by each completed step of the estimate.
+
+        Only steps that count requests and came to their end, of all boots.
+        """
         return dict(self._clock.done_s)
 
     @property
     def left_s(self) -> float:
-        """Seconds until the deadline; infinite without one, none once the capture was ended."""
+        """Seconds until the deadline; infinite without one.
+
+        0 once the capture was ended.
+        """
         if self._clock.ended:
             return 0.0
         return float("inf") if self._clock.deadline_s is None else self._clock.deadline_s - self.elapsed_s
@@ -117,7 +132,10 @@ class Reporter:
             self._on_progress(replace(self._current, at_s=round(self.elapsed_s, 3), doing=what, workload="", of=0))
 
     def update(self, done: int, tokens: int, *, now: bool = False) -> None:
-        """Report how far the step is, at most twice a second, but always at its end."""
+        """Report the step's progress, at most twice a second.
+
+        The end of a step is always reported.
+        """
         current = self._current
         every_s = _EVERY_S if current and current.of else _HEARTBEAT_S
         if current is None or not (now or 0 < done == current.of or self.elapsed_s - self._reported_s >= every_s):
@@ -147,7 +165,10 @@ class Reporter:
         return min((self._reported_s - current.at_s) / self._steps[planned].seconds, _MAX_PART) if planned is not None else 1.0
 
     def _remaining_s(self, current: Progress, part: float) -> float | None:
-        """Scale the estimate of what is left by how the estimate of the steps that are done compares with the clock."""
+        """Return the seconds left, scaled by the pace so far.
+
+        The pace compares the clock with the estimate of the steps already done. None without steps.
+        """
         if not self._steps:
             return None
         planned = self._planned_step(current)
@@ -158,13 +179,16 @@ class Reporter:
         return round(min(self._longest(current.boot, left * pace), self.left_s), 1)
 
     def _longest(self, boot: int, left_s: float) -> float:
-        """Return what the slowest of the boots at once has left."""
+        """Return the seconds left for the slowest concurrent boot."""
         if boot in self._clock.left_s:
             self._clock.left_s[boot] = left_s
         return max(self._clock.left_s.values(), default=left_s)
 
     def _planned_step(self, current: Progress) -> int | None:
-        """Return which step of the estimate this is; None for one that was not estimated, such as stopping."""
+        """Return the index of the matching step of the estimate.
+
+        None for a step that was not estimated, such as stopping.
+        """
         return next((i for i, step in enumerate(self._steps) if _same(step, current)), None)
 
 

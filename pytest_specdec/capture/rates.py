@@ -74,7 +74,10 @@ _SHARED_CORES = 0.5
 
 
 def expected_rates(config: Config, folder: Path) -> Rates:
-    """Return the median rates of the newest runs in ``folder`` of the same config, model and machine; without any, :func:`from_size`."""
+    """Return the median rates of the newest matching runs in ``folder``.
+
+    Matching runs have the same config, engine, model and machine. Without any, the rates of :func:`from_size`.
+    """
     earlier = _earlier(config, folder)
     if not earlier:
         return from_size(config)
@@ -89,7 +92,10 @@ def expected_rates(config: Config, folder: Path) -> Rates:
 
 
 def from_size(config: Config) -> Rates:
-    """Return the engine's own rates, slowed down by the weights that every boot loads and every token reads. Raises EngineError."""
+    """Return the engine's own rates, adjusted to the model's size.
+
+    They are slowed down by the weights that every boot loads and every token reads. Raises EngineError.
+    """
     engine = engine_of(config.engine.kind)
     pace, size = engine.pace, model_size.of(config.engine.model, Path(config.resolve(config.engine.model)))
     bandwidth = _device_gb_per_s(config, engine)
@@ -113,7 +119,10 @@ def from_size(config: Config) -> Rates:
 
 
 def _device_gb_per_s(config: Config, engine: Engine) -> float:
-    """Return the bandwidth of all devices that one server takes; 0 where it runs on the CPU."""
+    """Return the bandwidth of all devices of one server, in GB/s.
+
+    0 where it runs on the CPU.
+    """
     if not environment.has_accelerator():
         return 0.0
     try:
@@ -128,7 +137,7 @@ def _device_gb_per_s(config: Config, engine: Engine) -> float:
 
 
 def _earlier(config: Config, folder: Path) -> list[Rates]:
-    """Return the rates of the newest runs that are alike, newest first."""
+    """Return the rates of the newest matching runs, newest first."""
     rates: list[Rates] = []
     here: Environment | None = None
     for directory in _newest(folder):

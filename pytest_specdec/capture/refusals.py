@@ -1,6 +1,6 @@
 """Refusals: a 4xx counts as the engine's only where the same request, sent again, gets it too, and plain ones are answered.
 
-An expired key, a used-up quota, a proxy that times out, an unloaded model: all of them look like refusals. None is one.
+An expired key, a used-up quota, a proxy that times out and an unloaded model all look like refusals, but are not.
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ _TOO_MANY = 429
 
 
 def examine(arm: ArmServer, request: Request, sent: TimedAnswer, again: Callable[[], TimedAnswer]) -> TimedAnswer:
-    """Return what counts as the answer to ``request``, which ``again`` sends once more; safe to call from several threads.
+    """Return the result to count as the answer to ``request``.
 
-    A refusal that holds is returned as it is. One that does not is the later answer, with the refusal beside it. Anything else that
-    looks like a refusal has its ``denial``; where the server answers not even one token any more, ``arm.lost`` says so.
+    ``again`` sends the request once more. Safe to call from several threads.
+
+    A refusal that holds is returned as it is. Where it does not hold, the later answer is returned, with the refusal
+    in it. Anything else that looks like a refusal has its ``denial``. Where the server answers not even one token any
+    more, ``arm.lost`` has the reason.
     """
     if not turns_away(sent.answer.status) or sent.ending is not None:
         if sent.answer.ok:
@@ -56,12 +59,18 @@ def examine(arm: ArmServer, request: Request, sent: TimedAnswer, again: Callable
 
 
 def _is_refusal(arm: ArmServer, request: Request, sent: TimedAnswer) -> bool:
-    """Whether its status refuses what was asked; a route that was answered before is there."""
+    """Return True if the status refuses the request itself.
+
+    A 404 or 405 does not on a route that has answered before: the route is there.
+    """
     return sent.answer.refused and not (sent.answer.status in _NO_ROUTE and request.route in arm.answered)
 
 
 def _compare_with_one_token(arm: ArmServer, request: Request, sent: TimedAnswer, *, is_refusal: bool) -> TimedAnswer:
-    """Ask for the one token that the server gave at its boot: a server that refuses this too answers nobody."""
+    """Send the one-token request of the boot and classify ``sent``.
+
+    A server that refuses this request too answers no client at all.
+    """
     one = _ask(arm, ONE_TOKEN, sent)
     if one.ending is not None:
         return one
@@ -73,7 +82,10 @@ def _compare_with_one_token(arm: ArmServer, request: Request, sent: TimedAnswer,
 
 
 def _compare_with_plain(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
-    """Ask for something plain on the same route: where it is refused too, the request's own fields are not what was refused."""
+    """Send a plain request on the same route and classify ``sent``.
+
+    Where the plain request is refused too, the fields of ``sent`` are not the reason for its refusal.
+    """
     plain = _ask(arm, arm.answered.get(request.route, _PLAIN_CHAT), sent)
     if plain.ending is FailureKind.DIED:
         return plain
@@ -88,7 +100,10 @@ def _compare_with_plain(arm: ArmServer, request: Request, sent: TimedAnswer) -> 
 
 
 def _unless_lost(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
-    """Return the refusal, of which a failed or denied plain request says nothing, unless one token is not answered any more."""
+    """Return the refusal unless even one token is no longer answered.
+
+    The plain request failed or was denied, and so says nothing about the refusal.
+    """
     one = _ask(arm, ONE_TOKEN, sent)
     if one.ending is not None:
         return one
@@ -105,7 +120,7 @@ def _lost(arm: ArmServer, request: Request, sent: TimedAnswer, one: TimedAnswer)
 
 
 def _note_answered(arm: ArmServer, request: Request) -> None:
-    """Remember the shortest request that each route answered."""
+    """Remember the shortest request answered on each route."""
     earlier = arm.answered.get(request.route)
     if earlier is None or _length(request) < _length(earlier):
         arm.answered[request.route] = replace(request, abort_after=None, stream=None)
@@ -116,7 +131,10 @@ def _length(request: Request) -> float:
 
 
 def _ask(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
-    """Send a request beside ``sent``; what ends it counts as its ending."""
+    """Send a further request to check on ``sent``.
+
+    If it fails, its failure is returned under the request id and pass of ``sent``.
+    """
     one = arm.client.send(request, streamed=False, deadline_s=max(1.0, min(_DEADLINE_S, arm.left_s())))
     if one.ending is not None:
         return replace(one, answer=replace(one.answer, request_id=sent.answer.request_id, pass_index=sent.answer.pass_index))

@@ -27,12 +27,12 @@ class ReusableResults:
     probes: frozenset[str]
 
     def remaining(self, plan: Plan) -> tuple[Boot, ...]:
-        """Return the boots that still have something to do, cut to that."""
+        """Return the unfinished boots, reduced to their remaining work."""
         cut = (self._cut(boot) for boot in plan.boots)
         return tuple(boot for boot in cut if boot.answers or boot.scores or boot.probe)
 
     def has(self, boot: Boot, task: ScoringTask) -> bool:
-        """Return whether the scores are there."""
+        """Return True if the scores of ``task`` are there."""
         return (boot.under, task.arm, task.workload) in self.scores
 
     def _cut(self, boot: Boot) -> Boot:
@@ -45,12 +45,14 @@ class ReusableResults:
 
 
 def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
-    """Return what is whole in ``directory``; what is not whole is as good as not there.
+    """Return the complete results in ``directory``.
 
-    A timed workload is kept only when all arms have it: figures of two occasions are not compared. Of one whose token limits the
-    baseline may raise, no arm's answers are kept without the baseline's. Answers beside a death that no
-    request brings about again are not whole: they are judged as an infrastructure error, and a second occasion may do without one. Where
-    there are so many that they are a finding, they stay as they are.
+    Results that are not whole count as missing.
+
+    A timed workload is kept only when all arms have it: figures of two occasions are not compared. Where the baseline
+    may raise the token limits of a workload, no arm's answers are kept without the baseline's. Answers around a
+    server death that no request reproduces are not whole: they are judged as an infrastructure error, and a second
+    occasion may do without one. Where such deaths are so many that they are a finding, the answers stay as they are.
     """
     findings = _findings(directory, plan)
     wanted = [(arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms]
@@ -70,7 +72,10 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
 
 
 def has_unexplained(directory: RunDirectory, plan: Plan) -> bool:
-    """Return whether there are answers that another capture would give anew although nothing is missing."""
+    """Return True if another capture would renew some existing answers.
+
+    Nothing needs to be missing for that.
+    """
     findings = _findings(directory, plan)
     answers = (transcripts.read(directory, arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms)
     return any(
@@ -80,7 +85,10 @@ def has_unexplained(directory: RunDirectory, plan: Plan) -> bool:
 
 
 def discard_torn(directory: RunDirectory) -> None:
-    """Remove an arm's capabilities where they cannot be read: they are probed again, and decide nothing that is there already."""
+    """Remove the unreadable capabilities of arms.
+
+    They are probed again, and decide nothing about results that are there already.
+    """
     for path in directory.capabilities.glob("*.json"):
         try:
             run_documents.read_capabilities_file(path)
@@ -89,7 +97,10 @@ def discard_torn(directory: RunDirectory) -> None:
 
 
 def discard(directory: RunDirectory, plan: Plan, reusable: ReusableResults) -> None:
-    """Remove what is to be captured again: scores of answers that are gone would be scores of other tokens."""
+    """Remove the results to be captured again.
+
+    Scores of answers that are gone would be scores of other tokens.
+    """
     for boot in plan.boots:
         for arm, name in ((arm, name) for arm in boot.arms for name in boot.answers if (arm, name) not in reusable.answers):
             server_failures.set_aside(directory, arm, name)
@@ -101,14 +112,20 @@ def discard(directory: RunDirectory, plan: Plan, reusable: ReusableResults) -> N
 
 
 def _again(plan: Plan, whole: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Return what is answered again because a boot that is two arms answers for both."""
+    """Return the answers of two-armed boots to be captured again.
+
+    A boot that is two arms answers for both.
+    """
     known = set(whole)
     double = [(boot.arms, name) for boot in plan.boots if len(boot.arms) > 1 for name in boot.answers]
     return {(arm, name) for arms, name in double if any((each, name) not in known for each in arms) for arm in arms}
 
 
 def _findings(directory: RunDirectory, plan: Plan) -> set[str]:
-    """Return the variants with so many failures that did not recur that they are a finding."""
+    """Return the variants with a finding in their non-recurring failures.
+
+    A finding is so many failures that did not recur.
+    """
     failures = {pair.name: server_failures.read(directory, plan, pair.name) for pair in plan.pairs}
     return {name for name, arms in failures.items() if arms and arms[name].are_finding(other for arm, other in arms.items() if arm != name)}
 
@@ -124,16 +141,22 @@ def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, findings
 
 
 def _has_lost_a_route(directory: RunDirectory, plan: Plan, transcript: Transcript) -> bool:
-    """Whether a route that answered another arm answered nothing here, as behind a proxy in front of one server."""
+    """Return True if a route silent here answered another arm.
+
+    That happens with a proxy in front of one server.
+    """
     if not transcript.silent_routes:
         return False
     return bool(transcript.lost_routes(transcripts.beside(directory, plan, transcript.workload, {transcript.arm})))
 
 
 def _is_unexplained(transcript: Transcript, findings: Collection[str]) -> bool:
-    """Say whether a server died and nothing explains it, was replaced by somebody else, denied access, or did not answer itself.
+    """Return True if a failure in the transcript has no explanation.
 
-    A request that explains a death explains what was in flight beside it, too.
+    A server died and nothing explains it, somebody else replaced it, it denied access, or another server answered.
+
+    A request that explains a death also explains the requests in flight with it. Deaths of an arm in ``findings`` do
+    not count.
     """
     outside = transcript.replaced or transcript.elsewhere or any(answer.denied for answer in transcript.answers)
     return bool(outside) or (bool(transcript.unexplained) and transcript.arm not in findings)

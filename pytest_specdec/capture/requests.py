@@ -1,4 +1,4 @@
-"""Requests as a config asks them: its own prompts beside those of a workload, arguments of the chat template, room for reasoning."""
+"""Requests as a config asks them: with its own prompts, arguments of the chat template, and room for reasoning."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
 def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt]) -> Workload:
-    """Return ``workload`` as ``config`` asks it; what is sent is in the plan, so that nothing else of the config is needed to judge.
+    """Return ``workload`` with the prompts and settings of ``config``.
 
-    Where the config states no context, requests up to it stay open: the servers then say how long theirs is.
+    The plan holds all that is sent, so that judging needs nothing else of the config.
+
+    Where the config states no context, requests up to it stay open: the servers then report the length of theirs.
     """
     stated = _least(config, engine_of(config.engine.kind).rules.context) if context.is_open(workload) else None
     if stated is not None:
@@ -37,12 +39,18 @@ def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt
 
 
 def admission_limit(config: Config) -> int | None:
-    """Return how many requests the server with the least room computes at once; None where the arguments of one of them do not say."""
+    """Return the lowest limit on concurrently computed requests of all servers.
+
+    None where the arguments of one of them do not state it.
+    """
     return _least(config, engine_of(config.engine.kind).rules.admitted)
 
 
 def _least(config: Config, names: Sequence[str]) -> int | None:
-    """Return the least number that an argument of one of ``names`` has in any server; None where one of them has no such argument."""
+    """Return the least value of an argument in any server.
+
+    ``names`` are the names of the argument. None where one of the servers has no such argument.
+    """
     arms = [fill(config, config.baseline, os.environ), *(fill(config, variant, os.environ) for variant in config.variants)]
     stated = [{plain(name): value for name, value in args.items()} for args in arms]
     limits = [next((args[name] for name in names if name in args), None) for args in stated]
@@ -51,17 +59,21 @@ def _least(config: Config, names: Sequence[str]) -> int | None:
 
 
 def _conversation(request: Request) -> str:
-    """Return what the user said first: requests that agree in it are compared with each other, or go on from each other."""
+    """Return the first user message, as the key of a conversation.
+
+    Requests that agree in it are compared with each other, or continue each other.
+    """
     messages = request.body.get("messages")
     said = [each for each in messages if isinstance(each, Mapping)] if isinstance(messages, Sequence) else []
     return repr(next((each.get("content") for each in said if each.get("role") == "user"), said))
 
 
 def with_reasoning(request: Request, reasoning: Reasoning, turn: int = 0) -> Request:
-    """Return a chat request that asks for reasoning as configured, but for what it asks itself.
+    """Return a chat request asking for reasoning as configured.
 
-    Of several ways to ask, it gets the one whose ``turn`` it is. Where a grammar binds its answer, the document that is wanted comes behind
-    the reasoning, which its limit would cut.
+    What the request itself asks for stays. Of several ways to ask, it gets the one whose ``turn`` it is. Where a
+    grammar binds its answer, the document comes after the reasoning and would be cut by the limit, so that the limit
+    is raised.
     """
     if request.route is not Route.CHAT:
         return request

@@ -47,7 +47,10 @@ class ChunkSize:
 
 
 def of_whole(data: Mapping[str, JSON], steps: VerifySteps | None) -> ParsedResponse:
-    """Return the reply in an unstreamed body. Raises ValueError when it has no choices, or fields that are not of the protocol."""
+    """Return the reply in an unstreamed body.
+
+    Raises ValueError when it has no choices, or fields that are not of the protocol.
+    """
     numbered = _choices_by_index(data)
     echo = None if len(numbered) != 1 else echoes.read(next(iter(numbered.values())), _prompt_tokens(data, numbered))
     if echo is not None:
@@ -68,10 +71,11 @@ def _prompt_tokens(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, 
 
 
 def of_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None, draft_tokens: int | None) -> ParsedResponse:
-    """Return the reply that the chunks of a stream add up to.
+    """Return the reply assembled from the chunks of a stream.
 
-    Windows come from ``steps``; without them from the chunks' lengths, if none is longer than a verify step can be: ``draft_tokens`` + 1,
-    None where a chunk is no verify step.
+    Windows come from ``steps``. Without them they come from the chunks' lengths, if none is longer than a verify step
+    can be: ``draft_tokens`` + 1. ``draft_tokens`` is None where a chunk is no verify step.
+
     Raises ValueError when there are no choices, or fields that are not of the protocol.
     """
     numbered = [(chunk, _choices_by_index(chunk)) for chunk in chunks]
@@ -89,15 +93,19 @@ def of_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None, d
 
 
 def is_finished(chunks: Sequence[Mapping[str, JSON]]) -> bool:
-    """Whether the last chunk with choices gives each of them its finish_reason. Raises ValueError when fields are not of the protocol."""
+    """Return True if the last chunk with choices finishes them.
+
+    Each of its choices then has its ``finish_reason``. Raises ValueError when fields are not of the protocol.
+    """
     last = next((choices for chunk in reversed(chunks) if (choices := _choices_by_index(chunk))), {})
     return bool(last) and all(_string(choice, "finish_reason") for choice in last.values())
 
 
 def size(chunk: Mapping[str, JSON]) -> ChunkSize:
-    """Return how much a chunk brings; an opening role chunk and a closing usage chunk bring nothing.
+    """Return the size of one chunk of a stream.
 
-    Raises ValueError when its fields are not of the protocol.
+    An opening role chunk and a closing usage chunk bring nothing. Raises ValueError when the chunk's fields are not
+    of the protocol.
     """
     choices = _choices_by_index(chunk).values()
     content = sum(len(_text(choice)) + _call_characters(choice) for choice in choices)
@@ -109,7 +117,10 @@ def size(chunk: Mapping[str, JSON]) -> ChunkSize:
 
 
 def _choices_by_index(data: Mapping[str, JSON]) -> dict[int, Mapping[str, JSON]]:
-    """Return the choices of a body or a chunk by their index, 0 where none is given."""
+    """Return the choices of a body or a chunk by index.
+
+    The index is 0 where none is given. Raises ValueError when an index is given twice.
+    """
     choices = _objects(data, "choices")
     numbered = {_index(choice): choice for choice in choices}
     if len(numbered) < len(choices):
@@ -159,15 +170,19 @@ def _join_choice(index: int, parts: Sequence[Mapping[str, JSON]], draft_tokens: 
 
 
 def _stop_id(choice: Mapping[str, JSON]) -> int | None:
-    """Read a stop token id; None for any other value, so that another engine's ``stop_reason`` never makes an answer unreadable."""
+    """Return the stop token id of a choice.
+
+    None for any other value, so that another engine's ``stop_reason`` never makes an answer unreadable.
+    """
     reason = choice.get("stop_reason")
     return reason if isinstance(reason, int) and not isinstance(reason, bool) and 0 <= reason < _MAX_INT else None
 
 
 def _with_windows(choices: tuple[Choice, ...], steps: VerifySteps | None) -> tuple[Choice, ...]:
-    """Take the windows from ``steps`` where they cover the tokens: a step without a draft may have gone uncounted.
+    """Return ``choices`` with the windows of ``steps``.
 
-    Without any draft each token was a step of its own.
+    Windows are taken only where they cover the tokens: a step without a draft may have gone uncounted. Without any
+    draft each token was a step of its own.
     """
     if steps is None or len(choices) != 1:
         return choices
@@ -185,13 +200,19 @@ def _text(choice: Mapping[str, JSON]) -> str:
 
 
 def _reasoning(choice: Mapping[str, JSON]) -> str:
-    """Read the first of the names that servers have for it; some send the same text under both."""
+    """Return the reasoning of a choice; empty without any.
+
+    The first of its names with a text counts: some servers send the same text under both.
+    """
     message = _message(choice) or {}
     return next((text for name in _REASONING if (text := _string(message, name))), "")
 
 
 def _tool_calls(parts: Sequence[Mapping[str, JSON]]) -> tuple[ToolCall, ...]:
-    """Put the calls together from a message, or from the deltas of a stream, as OpenAI's clients do: what shares an index is one call."""
+    """Return the tool calls of a message or of stream deltas.
+
+    Pieces with the same index are one call, as in OpenAI's clients.
+    """
     calls: dict[int, ToolCall] = {}
     for part in parts:
         for place, piece in enumerate(_call_pieces(part)):
@@ -214,29 +235,42 @@ def _call_pieces(choice: Mapping[str, JSON]) -> list[Mapping[str, JSON]]:
 
 
 def _call_characters(choice: Mapping[str, JSON]) -> int:
-    """Return how many characters of tool calls there are, names included."""
+    """Return the number of characters in tool calls, names included."""
     return sum(len(call.name) + len(call.arguments) for call in _tool_calls([choice]))
 
 
 def _arguments(function: Mapping[str, JSON]) -> str:
-    """Read them as text; some servers send the object itself."""
+    """Return a function's arguments as text.
+
+    Some servers send the object itself.
+    """
     arguments = function.get("arguments")
     return json.dumps(arguments) if isinstance(arguments, Mapping) else _string(function, "arguments") or ""
 
 
 def _message(choice: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
-    """Return the message of a chat answer, or a chunk's part of it; None on the completions route."""
+    """Return the message of a chat answer or of its chunk.
+
+    None on the completions route.
+    """
     messages = (choice.get(place) for place in ("message", "delta"))
     return next((message for message in messages if isinstance(message, Mapping)), None)
 
 
 def _join_surrogates(text: str) -> str:
-    """Return ``text`` with halves of surrogate pairs that stand side by side as the one character that they are; lone ones stay."""
+    """Return ``text`` with adjacent surrogate halves joined into one character.
+
+    Lone halves stay.
+    """
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass") if _HALF.search(text) else text
 
 
 def _logprobs(value: JSON) -> tuple[float, ...] | None:
-    """Read the completions form (``token_logprobs``) or the chat form (``content[].logprob``); None where one of them is null."""
+    """Return the log-probabilities of a choice's tokens.
+
+    They are read from the completions form (``token_logprobs``) or the chat form (``content[].logprob``). None where
+    one of them is null.
+    """
     if not isinstance(value, Mapping):
         return None
     flat = value.get("token_logprobs")
@@ -246,9 +280,10 @@ def _logprobs(value: JSON) -> tuple[float, ...] | None:
 
 
 def _read_listed(value: JSON) -> tuple[ListedTokens, ...] | None:
-    """Read the lists beside the tokens in the completions form, objects by name, or the chat form; None where there are none.
+    """Return the top tokens listed with each emitted token.
 
-    What is no number is left out: lists are judged, and never make an answer unreadable.
+    They are read from the completions form, objects by name, or from the chat form. None where there are none. Values
+    that are no numbers are left out: lists are judged, and never make an answer unreadable.
     """
     if not isinstance(value, Mapping):
         return None
@@ -273,9 +308,10 @@ def _finite(value: JSON) -> float | None:
 
 
 def _prompt_logprobs(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSON]]) -> tuple[float, ...] | None:
-    """Read vLLM's form, at the top of a chat answer or in a completion's choice: null for the first token, then an object by id.
+    """Return the log-probabilities of the prompt, read from vLLM's form.
 
-    The prompt's own token stands first in its object.
+    They stand at the top of a chat answer or in a completion's choice: null for the first token, then an object by
+    id. The prompt's own token stands first in its object.
     """
     first = choices[min(choices)] if choices else {}
     entries = data.get("prompt_logprobs") or first.get("prompt_logprobs")
@@ -293,7 +329,10 @@ def _logprob(value: JSON) -> float:
 
 
 def _prompt_ids(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSON]]) -> tuple[int, ...]:
-    """Read them where chat has them, at the top, or where completions have them, in the choice."""
+    """Return the token ids of the prompt; empty without any.
+
+    Chat answers have them at the top, completions in the choice.
+    """
     return _ids(data, "prompt_token_ids") or (_ids(choices[min(choices)], "prompt_token_ids") if choices else ())
 
 
@@ -317,14 +356,20 @@ def _total(usage: Mapping[str, JSON]) -> int | None:
 
 
 def _reasoning_tokens(usage: Mapping[str, JSON]) -> int | None:
-    """Read them where OpenAI has them, among the details, or beside the other counts."""
+    """Return the number of reasoning tokens.
+
+    OpenAI has it among the details, other servers together with the other counts.
+    """
     details = usage.get("completion_tokens_details")
     counts = details if isinstance(details, Mapping) and "reasoning_tokens" in details else usage
     return _count("reasoning_tokens", counts.get("reasoning_tokens"))
 
 
 def _cached_tokens(usage: Mapping[str, JSON]) -> int | None:
-    """Read them where OpenAI has them, among the details of the prompt."""
+    """Return the number of cached prompt tokens.
+
+    OpenAI has it among the details of the prompt.
+    """
     details = usage.get("prompt_tokens_details")
     return _count("cached_tokens", details.get("cached_tokens")) if isinstance(details, Mapping) else None
 

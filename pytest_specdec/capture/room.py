@@ -24,15 +24,17 @@ MOST = 4
 _MOST_AT_SMOKE = 2
 """One more round of the baseline alone: a quick look stays one."""
 _ROUNDS_LEFT = 3
-"""Times the last round that must be left for a further one, which has twice its tokens and other arms behind it."""
+"""Times the last round that must be left for a further one, which has twice its tokens and other arms after it."""
 
 
 def deciding_boot(plan: Plan, workload: str) -> Boot | None:
-    """Return the baseline's boot that may raise the limits of a workload whose documents are judged.
+    """Return the baseline's boot deciding a workload's token limits.
 
-    None where it is not the first to answer, as in turn at smoke depth: its one boot is the last, when the variants' servers are gone.
-    Side by side the other arms wait for it. Nor is what may take a server down asked twice: that the server survives shows in short
-    documents too.
+    It may raise them where the documents of the workload are judged.
+
+    None where the baseline is not the first to answer, as in turn at smoke depth: its one boot is the last, when the
+    variants' servers are gone. Side by side the other arms wait for it. None also for a workload that may take a
+    server down. It is not asked twice: short documents show as well that the server survives.
     """
     judged = any((each.workload, each.family) == (workload, Family.STRUCTURED) for each in plan.judgements)
     first = next((boot for boot in plan.boots if workload in boot.answers), None)
@@ -49,10 +51,13 @@ def last_whole_round(
     say: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> WorkloadResult:
-    """Return the baseline's answers from the last round that is whole, or the first.
+    """Return the baseline's answers from its last whole round.
 
-    ``ask`` has a round answered with so many times the planned limits, ``wanted`` gives the times that its answers call for. A further
-    round that is cut short, or fails the server, costs no answers: those before it stay. None begins with little time left.
+    From the first round where none is whole.
+
+    ``ask`` has a round answered with so many times the planned limits. ``wanted`` gives the multiple that its answers
+    call for. A further round that is cut short, or fails the server, costs no answers: those before it stay. No
+    further round begins with little time left.
     """
     result = ask(1)
     while _is_whole(result) and left_s() >= _ROUNDS_LEFT * result.transcript.wall_s:
@@ -78,10 +83,11 @@ def _is_whole(result: WorkloadResult) -> bool:
 
 
 def sufficient(workload: Workload, transcript: Transcript, context_tokens: int, depth: Depth) -> int:
-    """Return how many times the limits of ``workload`` are to be, of which ``transcript`` had ``transcript.room``.
+    """Return the sufficient multiple of the planned token limits.
 
-    Twice as many where its documents were cut off more often than not and ``context_tokens``, 0 where unknown, hold every request; else as
-    many as they were. All requests get the same: drawn documents that happened to end early would be a selection.
+    ``transcript`` had ``transcript.room`` times the limits of ``workload``. The multiple is twice as large where its
+    documents were cut off more often than not and ``context_tokens``, 0 where unknown, hold every request. Else it
+    stays. All requests get the same: drawn documents that happened to end early would be a selection.
     """
     bound = {request.id for request in workload.requests if request.grammar}
     answers = [answer for answer in transcript.answers if answer.ok and answer.request_id in bound]

@@ -40,10 +40,13 @@ def record(
     tell: Callable[[Progress], None],
     reusable: ReusableResults | None = None,
 ) -> Status:
-    """Boot, ask, score and write everything that ``plan`` wants into ``directory``, but for what is ``reusable`` there; return the status.
+    """Carry out ``plan`` in ``directory`` and return the status.
 
-    What goes wrong with an engine, a lock or the deadline is in the status, with what is missing because of it. ConfigError is raised
-    before anything boots. An interrupt is raised again after the servers are stopped and the status is written.
+    Boots, asks, scores and writes everything in the plan except for the ``reusable`` results already there.
+
+    Errors of an engine, a lock or the deadline are in the status, with the results missing because of them.
+    ConfigError is raised before anything boots. An interrupt is raised again after the servers are stopped and the
+    status is written.
     """
     # A process that waits for another's capture never pays for openai.
     from pytest_specdec.capture import attachment, parallel, sequential  # noqa: PLC0415 - as above
@@ -75,7 +78,10 @@ def record(
 
 
 def _comparable(boots: Sequence[Boot], refused: Mapping[str, str], completeness: Completeness) -> tuple[Boot, ...]:
-    """Return the boots without those of refused variants, whose reasons are recorded."""
+    """Return the boots without those of refused variants.
+
+    The reasons of the refusals are recorded.
+    """
     for boot in boots:
         if boot.arm in refused:
             completeness.failed(boot, refused[boot.arm])
@@ -83,9 +89,10 @@ def _comparable(boots: Sequence[Boot], refused: Mapping[str, str], completeness:
 
 
 def resume(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: float | None, tell: Callable[[Progress], None]) -> Status:
-    """Do what an earlier capture of the same plan left undone in ``directory``, as :func:`record` does; keep what is whole.
+    """Complete an earlier capture of the same plan in ``directory``.
 
-    Servers of another version than the earlier ones end it: their answers are not those of one engine.
+    Works as :func:`record` does, and keeps results that are whole. Servers of another version than the earlier ones
+    end the capture: their answers are not those of one engine.
     """
     directory = replace(directory, secrets=variables.secrets_of(config.text))
     remaining.discard_torn(directory)
@@ -95,7 +102,10 @@ def resume(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: f
 
 
 def _completeness(config: Config, plan: Plan, directory: RunDirectory, reusable: ReusableResults | None) -> Completeness:
-    """Open the account of the capture; that of a first one begins with the environment, that of a later one with what is there."""
+    """Return the completeness record of the capture at its beginning.
+
+    That of a first capture begins with the environment, that of a later one with the results already there.
+    """
     if reusable is None:
         run_documents.write_environment(directory, environment.environment(config, ""))
         return Completeness(plan)
@@ -106,7 +116,10 @@ def _completeness(config: Config, plan: Plan, directory: RunDirectory, reusable:
 
 
 def _progress_writer(directory: RunDirectory, tell: Callable[[Progress], None]) -> Callable[[Progress], None]:
-    """Return what writes progress into the run and hands it on, from any thread."""
+    """Return a callback writing progress to the run, from any thread.
+
+    It also hands the progress on to ``tell``.
+    """
     writing = threading.Lock()
 
     def write(progress: Progress) -> None:
@@ -120,7 +133,10 @@ def _progress_writer(directory: RunDirectory, tell: Callable[[Progress], None]) 
 
 @contextmanager
 def _status_written(directory: RunDirectory, completeness: Completeness, reporter: Reporter) -> Iterator[None]:
-    """Write the status at the end, whatever ends the block; errors of engine, capture and run are part of it, others go on."""
+    """Write the status when the block ends, for any reason.
+
+    Errors of engine, capture, run and operating system are part of it. Other exceptions go on.
+    """
     error = ""
     try:
         yield
@@ -141,7 +157,10 @@ def _status_written(directory: RunDirectory, completeness: Completeness, reporte
 
 
 def begin(config: Config, plan: Plan, directory: RunDirectory) -> None:
-    """Write what every run holds, into one that ends before its first boot; what an earlier capture wrote stays."""
+    """Write the documents common to every run.
+
+    They are for a run that ends before its first boot. Those of an earlier capture stay.
+    """
     if not directory.environment.is_file():
         run_documents.write_environment(directory, environment.environment(config, ""))
         _write_beginnings(config, plan, directory)
@@ -154,9 +173,11 @@ def _write_beginnings(config: Config, plan: Plan, directory: RunDirectory) -> No
 
 
 def devices() -> tuple[str, ...]:
-    """Return the accelerators that this process may use, in one order for all; none without an accelerator.
+    """Return the accelerators of this process, in a fixed order.
 
-    CUDA_VISIBLE_DEVICES names them by number or by the beginning of their UUID; here each has one name.
+    The order is the same for all processes. Empty without an accelerator.
+
+    CUDA_VISIBLE_DEVICES names them by number or by the beginning of their UUID. Here each has one name.
     """
     names = environment.devices()
     if not names:

@@ -48,7 +48,10 @@ class Scorer(Protocol):
     """A route to a server's distribution at given tokens."""
 
     def distribution(self, request: ScoringRequest) -> ScoredSequence:
-        """Return the distribution at every token; safe to call from several threads."""
+        """Return the distribution at every token.
+
+        Safe to call from several threads.
+        """
 
 
 class PromptLogprobs:
@@ -59,7 +62,7 @@ class PromptLogprobs:
         self._deadline_s = deadline_s
 
     def distribution(self, request: ScoringRequest) -> ScoredSequence:
-        """Send the tokens as a prompt and read the distribution off the reply."""
+        """Send the tokens as a prompt and read their distribution."""
         dialect = self._arm.recipe.dialect
         asked = dialect.scoring(request.prompt_token_ids, request.token_ids, request.top_tokens)
         longest = len(request.prompt_token_ids) + len(request.token_ids)
@@ -75,8 +78,9 @@ class PromptLogprobs:
 class Continuations:
     """The route through one-token continuations of every prefix, each prefix the token ids so far.
 
-    Of a token outside the top tokens the log-probability stays unknown. The prefixes of one answer are sent in order, as many to a request
-    as the engine takes, so that each finds all of itself but the last token in the server's prefix cache; answers are scored side by side.
+    The log-probability of a token outside the top tokens stays unknown. The prefixes of one answer are sent in order,
+    as many to a request as the engine takes, so that each finds all of itself but the last token in the server's
+    prefix cache. Answers are scored concurrently.
     """
 
     def __init__(self, arm: ArmServer, deadline_s: float, is_over: Callable[[], bool]) -> None:
@@ -86,7 +90,10 @@ class Continuations:
         self._is_over = is_over
 
     def distribution(self, request: ScoringRequest) -> ScoredSequence:
-        """Continue every prefix and read the distribution off the replies; a prefix that gets none ends it."""
+        """Continue every prefix and read the distribution off the replies.
+
+        A request without a distribution ends it.
+        """
         positions: list[Position] = []
         ids, step = request.token_ids, self._arm.recipe.dialect.prefixes_per_request
         for start in range(0, len(ids), step):
@@ -99,7 +106,10 @@ class Continuations:
         return ScoredSequence(positions=tuple(positions))
 
     def _next(self, prefix: list[int], token_ids: Sequence[int], top_tokens: int) -> ScoredSequence:
-        """Continue ``prefix``, and what becomes of it by each of ``token_ids`` but the last."""
+        """Continue ``prefix``, lengthened step by step by ``token_ids``.
+
+        The last of the ids is not appended: it is the one to be scored.
+        """
         dialect = self._arm.recipe.dialect
         asked = dialect.continuations([[*prefix, *token_ids[:count]] for count in range(len(token_ids))], top_tokens)
         return _read(
@@ -112,7 +122,10 @@ class Continuations:
 
 
 def scorer(route: ScoringRoute, arm: ArmServer, deadline_s: float, is_over: Callable[[], bool] = lambda: False) -> Scorer:
-    """Return what scores under ``arm`` by ``route``, each request within ``deadline_s`` seconds."""
+    """Return the scorer of ``route`` under ``arm``.
+
+    Each of its requests gets ``deadline_s`` seconds.
+    """
     return Continuations(arm, deadline_s, is_over) if route is ScoringRoute.CONTINUATIONS else PromptLogprobs(arm, deadline_s)
 
 
@@ -128,7 +141,10 @@ def _read(
     listed: int,
     positions: Callable[[Mapping[str, JSON]], tuple[Position, ...]],
 ) -> ScoredSequence:
-    """Send ``asked`` and read its reply, which lists about as many tokens as ``listed``."""
+    """Send ``asked`` and read the distribution off its reply.
+
+    The reply lists about ``listed`` tokens.
+    """
     if asked is None:
         return ScoredSequence(error="400: the engine has no such request", refused=True)
     left_s = arm.left_s()
@@ -177,7 +193,10 @@ class TranscriptScorer:
     _route: Scorer | None = None
 
     def score(self, transcript: Transcript, top_tokens: int) -> ScoredTranscript:
-        """Return one score per answer of status 200, in their order; one without positions where the distribution is not to be had."""
+        """Return one score per answer of status 200, in order.
+
+        A score has no positions where the distribution is not to be had.
+        """
         answers = [answer for answer in transcript.answers if answer.ok]
         requests = [self.request(answer, top_tokens) for answer in answers]
         self._score_requests([request for request in dict.fromkeys(requests) if request.token_ids and request not in self._known])
@@ -196,12 +215,18 @@ class TranscriptScorer:
         return ScoredTranscript(scores=scores, missing=_gaps(answers, distributions))
 
     def request(self, answer: Answer, top_tokens: int) -> ScoringRequest:
-        """Return the sequence that an answer is; one without tokens where the ids of its prompt cannot be known."""
+        """Return the token sequence of an answer, to be scored.
+
+        It has no tokens where the ids of its prompt cannot be known.
+        """
         prompt = answer.prompt_token_ids or (self.prompt_token_ids(answer.request_id) if answer.choice.token_ids else ())
         return ScoringRequest(prompt_token_ids=prompt, token_ids=answer.choice.token_ids if prompt else (), top_tokens=top_tokens)
 
     def prefetch(self, request: ScoringRequest) -> None:
-        """Ask for one sequence before its turn, from any thread; where the server fails, it is left to its turn."""
+        """Score one sequence before its turn, from any thread.
+
+        Where the server fails, the sequence is left to its turn.
+        """
         if request.token_ids and request not in self._known:
             distribution = self._distribution(request)
             if not distribution.failed:
@@ -212,7 +237,10 @@ class TranscriptScorer:
         return self._route.distribution(request)
 
     def _score_requests(self, requests: Sequence[ScoringRequest]) -> None:
-        """Ask for all; on a fresh server, ask once more for each one that failed. An attached server is asked once."""
+        """Score all ``requests``, retrying failed ones once on a fresh server.
+
+        An attached server is asked once, unless the config allows to send it again what it failed on.
+        """
         while self.reporter.left_s > 0 and self.arm.ensure_running():
             pending = [request for request in requests if request not in self._known]
             self._score_concurrently(pending, _CONCURRENCY)
@@ -239,7 +267,10 @@ class TranscriptScorer:
 
 
 def _gaps(answers: Sequence[Answer], distributions: Sequence[ScoredSequence]) -> str:
-    """Say how many answers have tokens but no distribution, and the first reason; empty when none."""
+    """Return the number of unscored answers and the first reason.
+
+    Unscored are answers with tokens but no distribution. Empty when there are none.
+    """
     counted = {
         True: "no token ids came with the answer",
         False: "not scored before the capture ended, or the ids of the prompt are unknown",

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> None:
-    """Run all boots; one that fails does not stop the others, unless it is the baseline, without which nothing is judged."""
+    """Run all boots, one after the other.
+
+    A boot that fails does not stop the others, unless it is the baseline or the control, without which nothing is
+    judged.
+    """
     dead: set[str] = set()
     for boot in boots:
         if reason := needless(boot, recipes.plan, dead):

@@ -36,12 +36,15 @@ class Burst:
     at_s: float
     """When the first of them was read."""
     token_ids: int
-    """0 where the server tells none."""
+    """0 where the server reports none."""
     share: float
     """Of the characters of the whole answer, 0..1."""
 
     def tokens(self, usage: Usage | None) -> int | None:
-        """Return how many tokens came with it: by their ids, else by its share of the text; None where neither tells."""
+        """Return the number of tokens in the burst.
+
+        They are counted by their ids, else by their share of the text. None where neither is known.
+        """
         if self.token_ids:
             return self.token_ids
         return max(1, round(self.share * usage.completion_tokens)) if usage else None
@@ -57,13 +60,19 @@ class Arrival:
 
 
 def arrivals(stamped: Sequence[tuple[float, Mapping[str, JSON]]]) -> tuple[Arrival, ...]:
-    """Return the chunks of a stream that bring something, in their order."""
+    """Return the chunks of a stream with content, in order.
+
+    Chunks without tokens and characters are left out.
+    """
     sizes = ((at_s, responses.size(chunk)) for at_s, chunk in stamped)
     return tuple(Arrival(at_s=at_s, size=size) for at_s, size in sizes if size.token_ids or size.characters)
 
 
 def timing(sized: Sequence[Arrival], usage: Usage | None, *, sent_s: float, done_s: float) -> Timing:
-    """Return the timing of an answer from its chunks, ``sized``; without a stream only when it was sent and ended."""
+    """Return the timing of an answer from its chunks.
+
+    ``sized`` are the chunks with content. Without a stream only the times of sending and end are known.
+    """
     burst = first(sized)
     if burst is None:
         return Timing(sent_s=sent_s, first_s=None, done_s=done_s)
@@ -127,13 +136,17 @@ class ReceivedResponse:
         return b"".join(self.parts)
 
     def json(self) -> Mapping[str, JSON]:
-        """Return the body as a JSON object. Raises ValueError when it is none."""
+        """Return the body as a JSON object.
+
+        Raises ValueError when it is not one.
+        """
         return parse_object(self.body)
 
     def events(self) -> tuple[Event, ...]:
-        """Return the server-sent events, each stamped with the arrival of its last byte; comments are left out.
+        """Return the server-sent events, each stamped with its last byte's arrival.
 
-        Raises ValueError when there are more than anything has, their text is no UTF-8, or the body is a web page.
+        Comments are left out. Raises ValueError when there are more events than any answer has, their text is not
+        UTF-8, or the body is a web page.
         """
         if page := web_page(self.body):
             msg = f"expected server-sent events, found {page}"
@@ -152,7 +165,10 @@ class ReceivedResponse:
 
 
 def read(parts: Iterable[bytes], *, events: int | None = None) -> ReceivedResponse:
-    """Read ``parts`` to their end, or to that of the first ``events`` events, stamping each."""
+    """Read ``parts`` to their end, stamping each.
+
+    With ``events``, read only to the end of the first ``events`` events.
+    """
     stamps: list[float] = []
     received: list[bytes] = []
     counter = _EventCounter()
@@ -187,7 +203,10 @@ class _EventCounter:
 
 
 def objects(events: Iterable[Event]) -> Iterator[tuple[float, Mapping[str, JSON]]]:
-    """Yield each event's stamp and JSON object but for the closing ``[DONE]``. Raises ValueError when one is no object."""
+    """Yield each event's stamp and JSON object, except the closing ``[DONE]``.
+
+    Raises ValueError when one is not an object.
+    """
     for event in events:
         if event.data != DONE:
             yield event.at_s, parse_object(event.data)
@@ -199,7 +218,10 @@ def _data(block: bytes) -> str:
 
 
 def parse_object(text: str | bytes) -> Mapping[str, JSON]:
-    """Return the JSON object that a server sent. Raises ValueError when it is none, or has NaN in it, which JSON has not."""
+    """Return the JSON object in a server's reply.
+
+    Raises ValueError when it is not one, or has NaN in it: JSON has no NaN.
+    """
     if page := web_page(text):
         msg = f"expected a JSON object, found {page}"
         raise ValueError(msg)
@@ -216,7 +238,10 @@ _PAGE_HEAD, _MAX_TITLE = 8192, 80
 
 
 def web_page(text: str | bytes) -> str:
-    """Return ``a web page titled '…'`` where a text is one, as proxies and wrong addresses answer; empty where it is none."""
+    """Return ``a web page titled '…'`` for a web page.
+
+    Proxies and wrong addresses answer with such pages. Empty for any other text.
+    """
     beginning = text[:_PAGE_HEAD]
     page = beginning.decode(errors="replace") if isinstance(beginning, bytes) else beginning
     if not _PAGE.match(page):

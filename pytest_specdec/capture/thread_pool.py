@@ -27,7 +27,10 @@ class ThreadPool(Generic[J, R]):
         until: Callable[[R], bool] | None = None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Take ``jobs``; after a result for which ``until`` holds, and once ``is_over``, no further job is started."""
+        """Take ``jobs`` and the conditions for starting no more of them.
+
+        No further job is started after a result for which ``until`` holds, or once ``is_over``.
+        """
         self._jobs = iter(jobs)
         self._work = work
         self._until = until
@@ -38,7 +41,10 @@ class ThreadPool(Generic[J, R]):
         self._threads = max(1, min(concurrency, len(jobs)))
 
     def __iter__(self) -> Iterator[tuple[J, R]]:
-        """Yield each job with its result; an exception of ``work`` is raised here."""
+        """Yield each job with its result.
+
+        An exception of ``work`` is raised here.
+        """
         for _ in range(self._threads):
             threading.Thread(target=self._run, name="specdec-request", daemon=True).start()
         running = self._threads
@@ -56,7 +62,10 @@ class ThreadPool(Generic[J, R]):
             self.stop()
 
     def stop(self) -> None:
-        """Start no further job; those that run are still waited for by the iteration."""
+        """Start no further job.
+
+        The iteration still waits for those that run.
+        """
         with self._lock:
             self._stopped = True
 

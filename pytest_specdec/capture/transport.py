@@ -1,8 +1,9 @@
-"""The transport: every HTTP exchange has a connection of its own, a time after which that is shut, and a most that is read of it.
+"""The transport: every HTTP exchange has a connection of its own, a time limit for it, and a limit on what is read from it.
 
-A timeout of a client counts from byte to byte, so that a drip passes it for ever. Here one timer runs from the first byte sent to the last
-one received and shuts the socket, whatever is done with it. A connection is not kept for the next exchange: what a server sends behind an
-answer would answer the next request, and a server that closes an idle connection would pass for a dead one.
+A timeout of a client counts from byte to byte, so that a slow trickle of bytes never reaches it. Here one timer runs
+from the first byte sent to the last one received and shuts the socket, whatever is done with it. A connection is not
+kept for the next exchange: anything a server sends after an answer would answer the next request, and a server that
+closes an idle connection would pass for a dead one.
 """
 
 from __future__ import annotations
@@ -68,7 +69,10 @@ class ExchangeLimits:
             _bounds.reset(self._token)
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """Take the socket as soon as it is connected: the ``trace`` extension of httpx's requests."""
+        """Take the socket as soon as it is connected.
+
+        This is the ``trace`` extension of httpx's requests.
+        """
         if event == "connection.connect_tcp.complete":
             with self._lock:
                 self._socket = info["return_value"].get_extra_info("socket")
@@ -76,14 +80,19 @@ class ExchangeLimits:
                     self._shut()
 
     def release(self) -> None:
-        """Leave the socket alone from here on: its number may soon be another's."""
+        """Leave the socket alone from here on.
+
+        Its number may soon be another's.
+        """
         with self._lock:
             self._socket = None
 
     def count(self, part: bytes) -> None:
-        """Count what came. Raises ValueError when it is more than the most, and a timeout when it came too late.
+        """Count the bytes and parts received.
 
-        What was received before the socket was shut is still handed on, piece by piece: the time is over for it too.
+        Raises ValueError when they are more than the limits, and a timeout when they came too late.
+
+        Data received before the socket was shut is still handed on, piece by piece: the time is over for it too.
         """
         if self.overdue:
             raise HTTPX.ReadTimeout(_OVERDUE)
@@ -109,7 +118,9 @@ _bounds: ContextVar[ExchangeLimits] = ContextVar("bounds")
 
 
 def _trust_store() -> ssl.SSLContext | bool:
-    """Return what certificates are checked against: the authorities of SSL_CERT_FILE or SSL_CERT_DIR where set, else httpx's default.
+    """Return the authorities for checking certificates.
+
+    They are those of SSL_CERT_FILE or SSL_CERT_DIR where set, else httpx's default.
 
     https://docs.openssl.org/master/man7/openssl-env/
     """
@@ -126,7 +137,10 @@ class Transport(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # whi
         self._inner = HTTPX.HTTPTransport(verify=url.startswith("https:") and _trust_store(), trust_env=False, limits=limits)
 
     def handle_request(self, request: Any) -> Any:  # noqa: ANN401 - the types of that module
-        """Send ``request`` and return its response, whose body is decoded and counted as it is read."""
+        """Send ``request`` and return its response.
+
+        The body is decoded and counted as it is read.
+        """
         bounds = _bounds.get()
         request.extensions = {**request.extensions, "trace": bounds.trace}
         request.headers["accept-encoding"] = "identity"
@@ -144,12 +158,12 @@ class Transport(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # whi
         )
 
     def close(self) -> None:
-        """Close what is still open."""
+        """Close all open connections."""
         self._inner.close()
 
 
 class Recorder(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # as above
-    """A transport that sends nothing and keeps what it was to send, as bytes of HTTP/1.1."""
+    """A transport that sends nothing and keeps the request, as bytes of HTTP/1.1."""
 
     content = b""
 
@@ -188,7 +202,10 @@ class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as abo
             yield part
 
     def _decode(self) -> Iterator[bytes]:
-        """Decode what was compressed unasked. Raises ValueError when it cannot be."""
+        """Yield the body decoded, after it was compressed unasked.
+
+        Raises ValueError when it cannot be decoded.
+        """
         decoder = decompressor(self._encoding)
         for part in self._stream:
             for decoded in inflate(decoder, part):
@@ -202,7 +219,10 @@ class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as abo
 
 
 def decompressor(encoding: str) -> Any:  # noqa: ANN401 - zlib does not name its class
-    """Return what decodes a body that was compressed unasked. Raises ValueError where nothing here does."""
+    """Return a decoder for a body compressed unasked.
+
+    Raises ValueError for an encoding without a decoder here.
+    """
     if encoding not in _COMPRESSED:
         msg = f"content-encoding {encoding!r}, expected identity"
         raise ValueError(msg)
@@ -210,7 +230,10 @@ def decompressor(encoding: str) -> Any:  # noqa: ANN401 - zlib does not name its
 
 
 def inflate(decoder: Any, part: bytes) -> Iterator[bytes]:  # noqa: ANN401 - zlib does not name its class
-    """Decode ``part`` a little at a time: it may be a thousand times as long. Raises ValueError when it cannot be decoded."""
+    """Yield ``part`` decoded, a little at a time.
+
+    It may be a thousand times as long. Raises ValueError when it cannot be decoded.
+    """
     try:
         while decoded := decoder.decompress(part, _PART_BYTES):
             yield decoded
@@ -223,5 +246,5 @@ _OVERDUE = "the response was not over in time"
 
 
 def _overdue(bounds: ExchangeLimits, error: Exception) -> Exception:
-    """Return a timeout where the timer shut the socket, else ``error``."""
+    """Return a timeout if the timer shut the socket, else ``error``."""
     return HTTPX.ReadTimeout(_OVERDUE) if bounds.overdue else error

@@ -33,7 +33,7 @@ _RESTARTS = 2
 _MIN_S = 0.1
 """Seconds that a request gets which is sent in the capture's last moment."""
 _COUNTERS_PAUSE_S = 0.02
-"""Between two readings of counters that a server updates behind its answers."""
+"""Between two readings of counters that a server updates after its answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +64,11 @@ class WorkloadRunner:
         room: int = 1,
         on_answer: Callable[[Answer], None] | None = None,
     ) -> None:
-        """Take what to send where; ``on_answer`` is called with every answer of status 200 as soon as it is there.
+        """Take the workload, its arm and the callback ``on_answer``.
 
-        ``digest`` is that of the planned workload, where what is sent was completed by what a server told. Token limits are ``room`` times
-        the planned ones.
+        ``on_answer`` is called with every answer of status 200 as soon as it is there. ``digest`` is that of the
+        planned workload, where the sent one was completed by a server's report. Token limits are ``room`` times the
+        planned ones.
         """
         self._arm = arm
         self._workload = workload.with_room(room)
@@ -102,12 +103,12 @@ class WorkloadRunner:
 
     @property
     def workload(self) -> Workload:
-        """What is sent."""
+        """The workload as it is sent."""
         return self._workload
 
     @property
     def passes(self) -> int:
-        """How often it is sent."""
+        """Number of passes."""
         return self._passes
 
     @property
@@ -116,11 +117,11 @@ class WorkloadRunner:
 
     @property
     def is_available(self) -> bool:
-        """Whether there is a server to send it to, and time."""
+        """True if a server and time are left for the workload."""
         return not self._unavailable
 
     def extend(self, passes: int) -> None:
-        """Have it sent ``passes`` times in all, more often than so far."""
+        """Raise the number of passes to ``passes`` in all."""
         self._passes = passes
         self._reporter.extend(len(self._workload.requests) * passes)
 
@@ -136,7 +137,10 @@ class WorkloadRunner:
 
     @property
     def parts(self) -> tuple[tuple[Request, ...], ...]:
-        """What a pass falls into where others are asked in between: its requests where they go one by one, else its turns."""
+        """Parts of a pass for taking turns with other arms.
+
+        Its requests where they go one by one, else its turns.
+        """
         turns = self._workload.turns
         return tuple((request,) for turn in turns for request in turn) if self._workload.concurrency == 1 else turns
 
@@ -172,20 +176,27 @@ class WorkloadRunner:
         return 0 if self._arm.restarts != self._restarts_before else self._preempted or 0
 
     def result(self) -> WorkloadResult:
-        """Return the transcript, with an answer of status None for what could not be sent."""
+        """Return the transcript, with the reason if it is not whole.
+
+        Requests that could not be sent have an answer of status None.
+        """
         missing = next(iter(self._denials), "") or self._excuse(self._unavailable)
         return WorkloadResult(transcript=self._transcript(), missing=missing)
 
     @contextmanager
     def _until_unavailable(self) -> Iterator[None]:
-        """End the block where no server is left, and remember why."""
+        """End the block when no server is left, and remember why."""
         try:
             yield
         except _Unavailable as error:
             self._unavailable = self._unavailable or str(error)
 
     def _excuse(self, missing: str) -> str:
-        """Leave a workload that was lost to a request which kills every time: that is a finding, not a gap."""
+        """Return ``missing`` unless a recurring server failure excuses it.
+
+        A workload lost to a request that kills the server every time is a finding, not a gap: empty then. Nothing is
+        excused once the capture's time is used up.
+        """
         return "" if any(server_failure.recurred for server_failure in self._server_failures) and self._reporter.left_s > 0 else missing
 
     def _warm_up(self) -> None:
@@ -203,7 +214,10 @@ class WorkloadRunner:
         self.ensure_running()
 
     def _fails(self, job: Job, sent: TimedAnswer) -> bool:
-        """Keep an answer; return whether the server failed the request."""
+        """Return True if the server failed the request.
+
+        Otherwise the answer is kept, or the request set aside as cut off by the end of the capture's time.
+        """
         if sent.ending is FailureKind.DIED and job.request.abort_after is not None:
             # Alone again it would leave before the server's end shows: those beside it tell, and what was in flight is replayed together.
             sent = replace(sent, ending=None, answer=replace(sent.answer, aborted=True))
@@ -225,7 +239,10 @@ class WorkloadRunner:
         )
 
     def _in_flight_with(self, jobs: Sequence[Job], failed: Sequence[tuple[Job, TimedAnswer]]) -> list[Job]:
-        """Return what failed and what was in flight beside it, in the order of the workload; of many those sent nearest in time."""
+        """Return the failed requests and those concurrent with them.
+
+        In the order of the workload. Of more than may be in flight, those sent nearest in time.
+        """
         times = [sent.answer.timing for _, sent in failed if sent.answer.timing is not None]
         first_s, last_s = min((t.sent_s for t in times), default=0.0), max((t.done_s for t in times), default=0.0)
         in_flight = []
@@ -239,7 +256,10 @@ class WorkloadRunner:
         return [job for job in jobs if job.key in members]
 
     def _replay(self, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequence[Job]) -> None:
-        """Have what failed, and what was in flight beside it, sent again to a fresh server, where there may be one."""
+        """Replay failed requests and concurrent ones on a fresh server.
+
+        Only where there may be a fresh server. A calibration is retried instead.
+        """
         if self._workload.calibrates:
             self._retry_calibration(failed[0][0], [sent for _, sent in failed])
             return
@@ -255,10 +275,13 @@ class WorkloadRunner:
             self._server_failures += failure.server_failures
 
     def _retry_calibration(self, first: Job, failed: Sequence[TimedAnswer]) -> None:
-        """Send one failed request of a calibration to a fresh server. If it fails again, or a later one does, give the calibration up.
+        """Send one failed request of a calibration again.
 
-        No verdict is given on a calibration. Replaying it would use up the restarts and the concurrency of judged workloads, which find
-        the fault.
+        It goes to a fresh server unless the failure was an error answer alone. If it fails again, or a later one
+        does, the calibration is given up.
+
+        No verdict is given on a calibration. Replaying it would use up the restarts and the concurrency of judged
+        workloads, which find the fault.
         """
         is_first, failure = not self._server_failures, self._failure(failed)
         try:
@@ -276,7 +299,7 @@ class WorkloadRunner:
             self._server_failures += failure.server_failures
 
     def set_aside(self, job: Job, error: str) -> None:
-        """Enter why a request has no answer."""
+        """Record the reason for a request without an answer."""
         self._unanswered[job.key] = _without_answer(job, error)
 
     def _failure(self, failed: Sequence[TimedAnswer]) -> Failure:
@@ -284,17 +307,23 @@ class WorkloadRunner:
         return Failure(self._arm, number, failed)
 
     def has_failed(self, job: Job, sent: TimedAnswer) -> bool:
-        """Return whether the server failed the request, rather than the capture's own deadline."""
+        """Return True if the server failed the request.
+
+        A request cut off by the capture's own deadline has not failed.
+        """
         cut = sent.ending is FailureKind.HUNG and job.key in self._cut_off
         return sent.ending is not None and not cut and self._reporter.left_s > 0
 
     @property
     def _is_stamped(self) -> bool:
-        """Whether seconds are judged and can be taken by the process that does nothing else."""
+        """True if seconds are judged and the stamper can take them.
+
+        The stamper is a process that does nothing else.
+        """
         return self._workload.timed and sending.is_possible(self._arm.client.url)
 
     def _send_timed(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, TimedAnswer]]:
-        """Yield the answers to ``jobs``, all of which are sent before the first is yielded."""
+        """Send all ``jobs``, then yield their answers."""
         deadlines = [self._deadline(job) for job in jobs]
         several = [
             TimedRequest(request=job.request, pass_index=job.pass_index, deadline_s=deadline.seconds)
@@ -308,12 +337,12 @@ class WorkloadRunner:
             yield job, self._again(job) if limited else self._examine(job, self._note(job, sent, deadline))
 
     def _again(self, job: Job) -> TimedAnswer:
-        """Send a request again that was refused with a 429, with pauses."""
+        """Send a request again after a 429, with pauses."""
         sent = self.send(job)
         return replace(sent, limited=sent.limited + 1)
 
     def send(self, job: Job) -> TimedAnswer:
-        """Send one request, again where its refusal is to be examined."""
+        """Send one request, and again to examine a refusal."""
         return self._examine(job, self._send_once(job))
 
     def _examine(self, job: Job, sent: TimedAnswer) -> TimedAnswer:
@@ -330,7 +359,7 @@ class WorkloadRunner:
         return self._note(job, sent, deadline)
 
     def _deadline(self, job: Job) -> Deadline:
-        """Return what the request gets now, at most what is left of the capture."""
+        """Return the request's deadline, at most the capture's time left."""
         left_s = max(self._reporter.left_s, _MIN_S)
         deadline = self._deadlines.of(job.request, job.pass_index, self._arm.slowest_s)
         if left_s < deadline.seconds:
@@ -338,7 +367,10 @@ class WorkloadRunner:
         return replace(deadline, seconds=min(deadline.seconds, left_s))
 
     def _note(self, job: Job, sent: TimedAnswer, deadline: Deadline) -> TimedAnswer:
-        """Learn from an answer how long others may take, and note what a server that failed left behind."""
+        """Learn from an answer's time, or note a failed server's processes.
+
+        The time of an answer shows how long others may take. A hung request gets the reason for its deadline.
+        """
         if sent.ending is not None:
             self._arm.note_dead_processes()
         elif sent.answer.ok and sent.answer.timing is not None:
@@ -347,7 +379,10 @@ class WorkloadRunner:
         return _with_reason(sent, deadline.reason) if sent.ending is FailureKind.HUNG else sent
 
     def keep(self, job: Job, sent: TimedAnswer) -> None:
-        """Enter an answer in place of the reason why there was none."""
+        """Record an answer in place of its earlier error.
+
+        A denied request is recorded as unanswered. A refusal that did not hold is recorded as a server failure.
+        """
         self._unanswered.pop(job.key, None)
         if sent.denial:
             self._denials[sent.denial] = None
@@ -365,11 +400,17 @@ class WorkloadRunner:
 
     @property
     def _may_restart(self) -> bool:
-        """Whether this workload may have a fresh server; one that an earlier workload left dead is not put down to it."""
+        """True if this workload may have a fresh server.
+
+        A server left dead by an earlier workload does not count against it.
+        """
         return self._arm.may_restart and self._arm.restarts - self._restarts_before < _RESTARTS + self._began_dead
 
     def restart(self) -> bool:
-        """Put a fresh server in place of this one; return False, and leave things as they are, where no restart is left for that."""
+        """Replace the server by a fresh one and return True.
+
+        Returns False, and leaves things as they are, where no restart is left.
+        """
         if not self._may_restart:
             return False
         self._arm.terminate()
@@ -377,7 +418,10 @@ class WorkloadRunner:
         return True
 
     def ensure_running(self) -> None:
-        """Start the server if it does not run; raise _Unavailable where none is left."""
+        """Start the server if it does not run.
+
+        Raises _Unavailable where none is left.
+        """
         if self._arm.lost:
             raise _Unavailable(self._arm.lost)
         if self._reporter.left_s > 0 and (self._arm.running or self._may_restart) and self._arm.ensure_running():
@@ -390,7 +434,11 @@ class WorkloadRunner:
         raise _Unavailable(msg)
 
     def _count_drafts(self, before: SpecCounters | None) -> SpecCounters | None:
-        """Return what the server counted for these answers; after a restart, or where it is inexact, what the answers report."""
+        """Return the server's draft counters for these answers.
+
+        After a restart, or where the server's counters are inexact, those that the answers report. None where they
+        are incomplete or come too late.
+        """
         is_restarted = self._arm.restarts != self._restarts_before
         if is_restarted or not self._arm.recipe.dialect.counters_exact:
             counters = [sent.counters for sent in self._sent.values() if sent.answer.ok]
@@ -412,15 +460,19 @@ class WorkloadRunner:
 
     @property
     def _needs_chunks(self) -> bool:
-        """Whether chunks alone tell what was drafted for these answers."""
+        """True if only chunks show the drafts of these answers."""
         return self._arm.recipe.dialect.counters_late
 
     def _has_windows(self) -> bool:
-        """Whether answers tell their verify steps."""
+        """Return True if answers report their verify steps."""
         return any(choice.windows for sent in self._sent.values() if sent.answer.ok for choice in sent.answer.choices)
 
     def _discrepancy(self) -> Discrepancy:
-        """Return what other clients, other servers and a restart since the workload began left in an attached server's counters."""
+        """Return the discrepancy in an attached server's counters.
+
+        Other clients, other servers and a restart since the workload began leave it there. Empty after a restart by
+        this capture or a server failure.
+        """
         if self._arm.restarts != self._restarts_before or self._server_failures:
             return Discrepancy()
         # What it made of an answer that nobody read is not known.
@@ -464,7 +516,7 @@ class WorkloadRunner:
 
 
 def _with_reason(sent: TimedAnswer, reason: str) -> TimedAnswer:
-    """Return a hung request's answer with where its deadline comes from."""
+    """Return a hung request's answer with the reason for its deadline."""
     return replace(sent, answer=replace(sent.answer, error=f"{sent.answer.error} ({reason})")) if reason else sent
 
 

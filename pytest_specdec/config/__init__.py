@@ -1,1 +1,1 @@
-"""The config file: read strictly, all of its problems told at once, its pair linted."""
+"""The config file: read strictly, all of its problems reported at once, its pair linted."""

@@ -38,7 +38,7 @@ class DockerSettings:
     options: tuple[str, ...] = ()
     """Of ``docker run``, word by word; one that we give too replaces ours."""
     volumes: Mapping[str, str] = field(default_factory=dict)
-    """By the path here, absolute or relative to the config, the path in the container, with ``:ro`` behind it where that is wanted."""
+    """By the path here, absolute or relative to the config, the path in the container, with ``:ro`` after it where that is wanted."""
     gpus: str = ""
     """``all``, ``none``, or numbers with commas between them; empty for those that CUDA_VISIBLE_DEVICES leaves, or all."""
     entrypoint: str | None = None
@@ -104,7 +104,7 @@ class Limits:
 
 
 _ATTACHED_CONCURRENCY = 4
-"""Requests in flight at most, where the config says nothing: others may need the server."""
+"""Requests in flight at most, where the config sets no limit: others may need the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class Reasoning:
     """How chat requests ask for reasoning, and the room that it takes."""
 
     tokens: int = 0
-    """Room for it in answers that a grammar binds, on top of ``max_tokens``: their document comes behind it."""
+    """Room for it in answers that a grammar binds, on top of ``max_tokens``: their document comes after it."""
     effort: tuple[str, ...] = ()
     """``reasoning_effort`` of chat requests; none for the server's own. Of several, every prompt has one."""
     template: tuple[Mapping[str, JSON], ...] = ()
@@ -143,7 +143,7 @@ class Waiver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """Figures that others have published: shown beside those of a run, never gated."""
+    """Figures that others have published: shown together with those of a run, never gated."""
 
     speedup: float
     setup: str
@@ -199,26 +199,33 @@ class Config:
     published: tuple[Published, ...] = ()
     limits: Limits = field(default_factory=Limits)
     prompts: str = ""
-    """The file of the user's own prompts, a path beside the config; empty without one."""
+    """The file of the user's own prompts, a path relative to the config; empty without one."""
     reasoning: Reasoning = field(default_factory=Reasoning)
 
     def resolve(self, text: str) -> str:
-        """Return ``text`` as an absolute path when it names something beside the config file, unchanged otherwise.
+        """Return ``text`` as an absolute path if the path exists.
 
-        ``Qwen/Qwen3-8B`` stays a model's name unless there is such a folder; ``~`` is the home directory.
+        A relative path starts at the config file's folder; ``~`` is the home directory. Returns ``text``
+        unchanged if nothing is there: ``Qwen/Qwen3-8B`` stays a model's name unless there is such a folder.
         """
         beside = self.path.parent / Path(text).expanduser()
         return str(beside.absolute()) if text and beside.exists() else text
 
     def of_scorer(self) -> Config:
-        """Return a config of the scorer's server alone. Raises ValueError without a scorer."""
+        """Return a config of the scorer's server alone.
+
+        Raises ValueError without a scorer.
+        """
         if self.scorer is None:
             msg = f"{self.name} has no scorer"
             raise ValueError(msg)
         return replace(self, engine=self.scorer, baseline=Overlay(), variants=(), draft=Overlay(), scorer=None)
 
     def concurrency(self, *, attached: bool) -> int | None:
-        """Return the most requests in flight at a server; None without a limit."""
+        """Return the most requests in flight at a server.
+
+        None without a limit.
+        """
         return self.limits.concurrency or (_ATTACHED_CONCURRENCY if attached else None)
 
     def variant(self, name: str) -> VariantSettings:

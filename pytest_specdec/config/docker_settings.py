@@ -36,7 +36,10 @@ _UNSPLIT = "an open quote"
 
 
 def settings(data: Mapping[str, Any]) -> DockerSettings:
-    """Return what ``engine.docker`` says, after :func:`problems` found nothing."""
+    """Return the settings of ``engine.docker``.
+
+    Call it after :func:`problems` found nothing.
+    """
     gpus = data.get("gpus", "")
     return DockerSettings(
         options=tuple(words(data.get("options", ()))),
@@ -47,13 +50,19 @@ def settings(data: Mapping[str, Any]) -> DockerSettings:
 
 
 def words(options: Sequence[str]) -> Iterator[str]:
-    """Give the words of ``options``, of which one may hold an option and its value."""
+    """Yield the words of ``options``.
+
+    One of ``options`` may hold an option and its value.
+    """
     for option in options:
         yield from _split(option)
 
 
 def option_values(options: Sequence[str], *names: str) -> Iterator[str]:
-    """Give the values of the option that has ``names``, as ``--volume x``, ``--volume=x`` and ``-vx`` say them."""
+    """Yield the values of the option called by any of ``names``.
+
+    They may be given as ``--volume x``, ``--volume=x`` or ``-vx``.
+    """
     for index, word in enumerate(options):
         for name in names:
             if word == name:
@@ -63,7 +72,10 @@ def option_values(options: Sequence[str], *names: str) -> Iterator[str]:
 
 
 def problems(document: YamlDocument) -> Iterator[Problem]:
-    """Give what the schema cannot say of ``docker``: settings without an image, and options that are not to be given."""
+    """Yield the problems of ``docker`` beyond the schema's reach.
+
+    These are settings without an image, and options that must not be given.
+    """
     for name in ("engine", "scorer"):
         engine = document.data.get(name) if isinstance(document.data, Mapping) else None
         docker = engine.get("docker") if isinstance(engine, Mapping) else None
@@ -93,7 +105,10 @@ def _split(option: str) -> list[str]:
 
 
 def _refusal(word: str, before: str) -> str:
-    """Return why ``word``, which comes after the word ``before``, is not to be given; empty where it may be."""
+    """Return the reason to refuse ``word``; empty if it is allowed.
+
+    ``before`` is the word just before it.
+    """
     if word == _UNSPLIT:
         return "close its quotes"
     if before in _ENVIRONMENT:
@@ -104,7 +119,10 @@ def _refusal(word: str, before: str) -> str:
 
 
 def _names(word: str) -> Iterator[str]:
-    """Give the options that a word stands for; several for short ones that stand together."""
+    """Yield the options in a word.
+
+    There are several for short options written together, such as ``-it``.
+    """
     if word.startswith("-"):
         yield word.partition("=")[0]
     if word.startswith("-p"):

@@ -22,7 +22,10 @@ _NO_SLOWER = 1.0
 
 
 def stated(document: YamlDocument, name: str) -> Iterator[Gate]:
-    """Give the gates of a config called ``name``; the speedup has one whether it is stated or not."""
+    """Yield the gates of a config called ``name``.
+
+    The speedup has a gate even if the config states none.
+    """
     data: Any = document.data
     gates = data.get("gates", {})
     for figure, gate in (gates if SPEEDUP in gates else {SPEEDUP: {}, **gates}).items():
@@ -35,7 +38,10 @@ def stated(document: YamlDocument, name: str) -> Iterator[Gate]:
 
 
 def not_finite(document: YamlDocument) -> Iterator[Problem]:
-    """Give the numbers that the schema takes and that say nothing: a gate of ``.nan`` never fails, an ``slo`` of it is never kept."""
+    """Yield a problem for each non-finite number in gates and SLO.
+
+    The schema accepts such numbers, but a gate of ``.nan`` never fails, and an ``slo`` of it is never kept.
+    """
     data: Any = document.data if isinstance(document.data, Mapping) else {}
     gates = data.get("gates")
     stated: list[tuple[tuple[str, ...], Any]] = [(("slo",), data.get("slo"))]
@@ -47,7 +53,10 @@ def not_finite(document: YamlDocument) -> Iterator[Problem]:
 
 
 def check(config: Config, pairs: Sequence[Pair]) -> None:
-    """Raise ConfigError for an acceptance length that a variant cannot reach: a step of k draft tokens emits k + 1 at most."""
+    """Raise ConfigError if a variant cannot reach the gated acceptance length.
+
+    A step of k draft tokens emits k + 1 tokens at most.
+    """
     at_least = next((gate.at_least for gate in config.gates if gate.figure == ACCEPTANCE_LENGTH), None)
     longest = [(pair.variant.draft.tokens + 1, pair.name) for pair in pairs if pair.variant.draft.tokens > 0]
     if at_least is None or not longest or at_least <= min(longest)[0]:

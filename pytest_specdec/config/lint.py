@@ -42,7 +42,10 @@ class ArmSettings:
     """Address, headers and body fields: arms that agree in them ask one server for the same."""
 
     def at(self, path: tuple[str, ...]) -> Setting | None:
-        """Return the value at ``path`` into the arguments, JSON strings parsed and dotted flags included; None where there is none."""
+        """Return the value at ``path`` into the arguments; None if absent.
+
+        JSON strings are parsed, and dotted flags are found too.
+        """
         if ".".join(path) in self.args:
             return self.args[".".join(path)]
         setting = self.args.get(path[0])
@@ -52,12 +55,12 @@ class ArmSettings:
 
 
 def baseline(config: Config) -> ArmSettings:
-    """Return the arm that must not speculate."""
+    """Return the baseline, the arm without speculation."""
     return _arm(config.engine, config.baseline, ("baseline",))
 
 
 def variants(config: Config) -> Iterator[tuple[str, ArmSettings]]:
-    """Give every variant's name and arm."""
+    """Yield every variant's name and arm."""
     for variant in config.variants:
         yield variant.name, _arm(config.engine, variant, ("variants", variant.name))
 
@@ -101,7 +104,10 @@ def _parse(value: JSON) -> JSON:
 
 
 def check(config: Config, rules: EngineRules) -> tuple[Problem, ...]:
-    """Return the warnings of :func:`lint`. Raises ConfigError with all of the problems under which nothing may be captured."""
+    """Return the warnings of :func:`lint`.
+
+    Raises ConfigError with all of the problems under which nothing may be captured.
+    """
     problems = lint(config, rules)
     refused = [problem for problem in problems if problem.refused]
     if refused:
@@ -110,11 +116,14 @@ def check(config: Config, rules: EngineRules) -> tuple[Problem, ...]:
 
 
 def lint(config: Config, rules: EngineRules) -> tuple[Problem, ...]:
-    """Return the reasons for which the arms of ``config`` are no fair pair under an engine's ``rules``, in the order of the file.
+    """Return the reasons against a fair comparison of the arms.
 
-    Refused are a missing address, one server attached as both arms, a speculative setting that cannot be read, a baseline that speculates,
-    a drafting method or a number of draft tokens with which no server boots, and lossy modes unless the config says ``lossy: true``; the
-    rest are warnings. Values with a ``${VAR}`` are not looked at.
+    They are those of ``config`` under an engine's ``rules``, in the order of the file.
+
+    Refused are a missing address, one server attached as both arms, a speculative setting that cannot be read,
+    a baseline that speculates, a drafting method or a number of draft tokens with which no server boots, and
+    lossy modes unless the config sets ``lossy: true``. The rest are warnings. Values with a ``${VAR}`` are not
+    looked at.
     """
     pair = _Pair(config, rules)
     problems = dict.fromkeys(pair.unreadable())
@@ -135,7 +144,10 @@ class _Pair:
         self._variants = dict(variants(config))
 
     def unreadable(self) -> Iterator[Problem]:
-        """Look for a speculative setting that is neither a mapping nor JSON of one: the rest of the lint reads it."""
+        """Look for a speculative setting without a readable mapping.
+
+        It must be a mapping or JSON of one, since the rest of the lint reads it.
+        """
         for arm in (self._baseline, *self._variants.values()):
             for name in self._rules.mappings & arm.args.keys():
                 setting = arm.args[name]
@@ -145,7 +157,11 @@ class _Pair:
                     yield self._problem(setting.path, f"{found}{setting.value!r:.42}", expected, refused=True)
 
     def addresses(self) -> Iterator[Problem]:
-        """Look for an arm without an address where nothing is started, and for one server attached as both arms."""
+        """Look for missing addresses and one server attached as both arms.
+
+        An arm needs an address if the engine starts no server. A variant that is started here is reported too
+        if the baseline is attached.
+        """
         missing = "the address of a server that runs already: http://HOST:PORT"
         for arm in (self._baseline, *self._variants.values()):
             if self._rules.attached and arm.url is None:
@@ -161,13 +177,17 @@ class _Pair:
                 yield self._problem(variant.url.path, found, "the address of the server that speculates", hint, refused=True)
 
     def baseline(self) -> Iterator[Problem]:
-        """Look for a speculative setting in what the baseline is started with."""
+        """Look for a speculative setting in the baseline's arguments."""
         for name, setting in self._baseline.args.items():
             if self._rules.speculates(name):
                 yield self._problem(setting.path, "a speculative setting in the baseline", "none", "put it under variants", refused=True)
 
     def drafting(self) -> Iterator[Problem]:
-        """Look for a method that the engine does not take, and for a number of draft tokens that is none."""
+        """Look for unknown drafting methods and unusable draft token counts.
+
+        A method is unknown if the engine does not take it. A count is unusable if it is no whole number above
+        0, or if it is missing though the engine needs one.
+        """
         for variant in self._variants.values():
             if any(self._rules.speculates(name) for name in variant.args):
                 yield from self._method(variant)
@@ -195,7 +215,7 @@ class _Pair:
             yield self._problem((*variant.where, "args"), f"no {known.tokens[0][-1].replace('-', '_')}", expected, refused=True)
 
     def lossy(self) -> Iterator[Problem]:
-        """Look for modes that change the distribution."""
+        """Look for lossy modes: they change the distribution."""
         for variant in self._variants.values():
             for mode in self._rules.lossy:
                 setting = variant.at(mode.path)
@@ -205,13 +225,19 @@ class _Pair:
                     yield self._problem(setting.path, found, mode.lossless, hint, refused=not self._lossy_allowed)
 
     def differences(self) -> Iterator[Problem]:
-        """Compare every setting of either arm besides the speculative ones."""
+        """Compare every setting of either arm except the speculative ones.
+
+        Settings that only count are left out too.
+        """
         for variant in self._variants.values():
             yield from self._compare(variant.args, self._baseline.args, (*variant.where, "args"))
             yield from self._compare(variant.env, self._baseline.env, (*variant.where, "env"))
 
     def silent(self) -> Iterator[Problem]:
-        """Look for settings that the engine changes by itself and that the config does not pin."""
+        """Look for silent changes by the engine to unpinned settings.
+
+        A setting is pinned if the config states it.
+        """
         for variant in self._variants.values():
             for change in self._rules.silent:
                 if self._applies(change, variant) and not self._is_pinned(change, variant):
@@ -233,7 +259,11 @@ class _Pair:
         return method is not None and any(name in change.methods for name in self._rules.drafting.named(method.value))
 
     def _is_pinned(self, change: SilentChange, variant: ArmSettings) -> bool:
-        """Whether the baseline states it, where another value in a variant is a difference, or the variant's speculative setting."""
+        """Return True if the config pins the changed setting.
+
+        The baseline must state it, since another value in a variant is then a difference. A speculative setting
+        must be stated by the variant.
+        """
         names = (change.name, *change.also)
         if change.env:
             return any(name in self._baseline.env for name in names)
@@ -258,12 +288,15 @@ class _Pair:
 
 
 def _overlay_path(*settings: Setting | None) -> KeyPath | None:
-    """Return where a difference was written; None where one of the arms takes out what the engine has."""
+    """Return the path of the overlay's setting in a difference.
+
+    None if one of the arms only takes out a setting of the engine.
+    """
     return next((setting.path for setting in settings if setting is not None and setting.path[0] != "engine"), None)
 
 
 def _is_open(value: JSON) -> bool:
-    """Whether a variable is still to be filled in."""
+    """Return True if a variable is still to be filled in."""
     return isinstance(value, str) and "${" in value
 
 

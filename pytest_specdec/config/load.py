@@ -49,9 +49,9 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def load(path: Path) -> Config:
-    """Return what ``path`` says, ``${VAR}`` as written.
+    """Return the config in the file ``path``, ``${VAR}`` as written.
 
-    Raises ConfigError with all of its problems at once. Models and programs are looked for by the engine, later.
+    Raises ConfigError with all of its problems at once. The engine looks for models and programs later.
     """
     text = _text(path)
     document = yaml.load(text, str(path))
@@ -96,7 +96,10 @@ def load(path: Path) -> Config:
 
 
 def _reasoning(*, tokens: int = 0, effort: str | list[str] | None = None, template: JSON = None) -> Reasoning:
-    """Return the settings with one way of asking, or several, as tuples."""
+    """Return the settings, with ``effort`` and ``template`` as tuples.
+
+    Either may be given as one value or as a list of several.
+    """
     efforts, templates = ([] if value is None else value if isinstance(value, list) else [value] for value in (effort, template))
     return Reasoning(
         tokens=tokens, effort=tuple(map(str, efforts)), template=tuple(each for each in templates if isinstance(each, Mapping))
@@ -104,9 +107,10 @@ def _reasoning(*, tokens: int = 0, effort: str | list[str] | None = None, templa
 
 
 def find(name: str, here: Path, root: Path | None = None) -> Path:
-    """Return the file that ``name`` means, with or without its suffix: a path, a config of ``here`` or ``root``, or a shipped one.
+    """Return the config file called ``name``, with or without its suffix.
 
-    Raises ConfigError with the nearest name, every name there is, and where it looked.
+    ``name`` is a path, a config of ``here`` or ``root``, or a shipped one. Raises ConfigError with the nearest
+    name, every name there is, and the folders searched.
     """
     roots = tuple(dict.fromkeys(folder for folder in (here, root) if folder is not None))
     folders = (*roots, *(folder / "suites" / "configs" for folder in reversed(roots)), shipped.CONFIGS)
@@ -138,7 +142,10 @@ def _text(path: Path) -> str:
 
 
 def _texts_in_args(document: YamlDocument) -> Iterator[Problem]:
-    """Check the JSON of every ``args`` that is a string; the schema checks the others."""
+    """Check the JSON of every ``args`` given as a string.
+
+    The schema checks the others.
+    """
     for path, args in _all_args(document.data):
         if isinstance(args, str) and not isinstance(_parse_arguments(args), Mapping):
             yield validate.problem(
@@ -147,7 +154,10 @@ def _texts_in_args(document: YamlDocument) -> Iterator[Problem]:
 
 
 def _unknown_features(document: YamlDocument) -> Iterator[Problem]:
-    """Check the names under ``require``: a feature that no request asks for would never fail."""
+    """Check the names under ``require``.
+
+    A feature that no request asks for would never fail.
+    """
     names = document.data.get("require") if isinstance(document.data, Mapping) else None
     for index, name in enumerate(names if isinstance(names, list) else ()):
         if isinstance(name, str) and name.islower() and name not in FEATURES:  # the schema checks other spellings

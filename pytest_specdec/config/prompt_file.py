@@ -28,9 +28,9 @@ _EXAMPLE = '{"id": "refund-01", "messages": [{"role": "user", "content": "..."}]
 
 
 def read(config: Config) -> tuple[OwnPrompt, ...]:
-    """Return the prompts of the file that ``config`` names, in its order; none where it names no file.
+    """Return the prompts of the config's prompts file, in order.
 
-    Raises ConfigError with all problems of the file, each with its line.
+    Empty if ``config`` names no file. Raises ConfigError with all problems of the file, each with its line.
     """
     if not config.prompts:
         return ()

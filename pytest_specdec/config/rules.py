@@ -51,7 +51,10 @@ class DraftingRule:
     """Whether the engine has a number of draft tokens of its own where the config states none."""
 
     def named(self, value: object) -> tuple[object, ...]:
-        """Return the methods in a setting's value, of which a list, or a text with commas, holds several."""
+        """Return the methods in a setting's value.
+
+        A list, or a text with commas, holds several.
+        """
         several = value.split(",") if isinstance(value, str) else value
         return tuple(several) if isinstance(several, (list, tuple)) else (value,)
 
@@ -81,11 +84,17 @@ class EngineRules:
     """Whether nothing is ever started: every arm needs a ``url``."""
 
     def speculates(self, name: str) -> bool:
-        """Whether an argument or a variable belongs to the speculative setting."""
+        """Return True if ``name`` belongs to the speculative setting.
+
+        ``name`` is an argument or an environment variable.
+        """
         name = plain(name)
         return name in self.names or name.startswith(self.prefixes)
 
 
 def plain(name: str) -> str:
-    """Return the one spelling of a flag: ``--speculative_config`` and ``speculative-config`` are the same."""
+    """Return the one spelling of a flag.
+
+    ``--speculative_config`` and ``speculative-config`` are the same.
+    """
     return name.lstrip("-").replace("_", "-").lower()

@@ -1,4 +1,4 @@
-"""The suites and configs that come with this package: inside it where it is installed, beside it in a checkout."""
+"""The suites and configs that come with this package: inside it if it is installed, next to it in a checkout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ CONFIGS = SUITES / "configs"
 
 
 def arguments(here: Path) -> str:
-    """Return what to give to pytest in ``here`` to run the suites: a copy of them there before those that come with the package."""
+    """Return the pytest arguments to run the suites in ``here``.
+
+    A copy of the suites in ``here`` comes before those that come with the package.
+    """
     if any((here / "suites").rglob("test_*.py")):
         return "suites/"
     return f"--pyargs {MODULE}" if SUITES.parent == _PACKAGE else str(SUITES)

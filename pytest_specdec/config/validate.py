@@ -1,4 +1,4 @@
-"""A config's data held against its schema, and every problem told with its place and remedy."""
+"""A config's data held against its schema, and every problem reported with its place and remedy."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ class Problem:
 
 
 def error(problems: Sequence[Problem], what: str = "the config") -> ConfigError:
-    """Return one error with all of ``problems`` of ``what``, in the order of the file."""
+    """Return one error with all of ``problems``, in file order.
+
+    ``what`` is the thing with the problems, such as ``the config``.
+    """
     ordered = sorted(problems, key=lambda problem: (problem.line, problem.path))
     count = "a problem" if len(ordered) == 1 else f"{len(ordered)} problems"
     lines = "\n".join(f"  {problem}" for problem in ordered)
@@ -51,13 +54,19 @@ def error(problems: Sequence[Problem], what: str = "the config") -> ConfigError:
 
 
 def dotted_path(path: KeyPath) -> str:
-    """Return ``path`` as it reads best: ``require[1]``, ``engine.args``; the root is ``the file``."""
+    """Return ``path`` in dotted form; the root is ``the file``.
+
+    Examples are ``require[1]`` and ``engine.args``.
+    """
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return text.lstrip(".") or "the file"
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return ``did you mean 'variants'?`` where one of ``names`` is close to ``name``, nothing otherwise."""
+    """Return a hint with the nearest of ``names``, or nothing.
+
+    It is ``did you mean 'variants'?`` if one of ``names`` is close to ``name``, and empty otherwise.
+    """
     close = difflib.get_close_matches(name, list(names), n=1)
     return f"did you mean '{close[0]}'?" if close else ""
 
@@ -102,14 +111,17 @@ class _Words(NamedTuple):
 
 
 def problems(document: YamlDocument, schema: str = "schema.json") -> tuple[Problem, ...]:
-    """Return everything in ``document`` that ``schema``, a file of this package, does not allow."""
+    """Return every violation of ``schema`` in ``document``.
+
+    ``schema`` is a file of this package.
+    """
     errors = list(_validator(schema).iter_errors(document.data))
     misspelt = {path for error in errors if error.validator == "additionalProperties" for path in _misspelt(error)}
     return tuple(dict.fromkeys(problem for error in errors for problem in _problems(document, error, misspelt)))
 
 
 def problem(document: YamlDocument, path: KeyPath, found: str, expected: str, suggestion: str = "") -> Problem:
-    """Return a problem at ``path``, with the line that it stands on."""
+    """Return a problem at ``path``, with its line."""
     return Problem(
         source=document.source, line=document.line(path), path=dotted_path(path), found=found, expected=expected, suggestion=suggestion
     )
@@ -140,7 +152,10 @@ def _problems(document: YamlDocument, error: _Error, misspelt: set[KeyPath]) -> 
 
 
 def _misspelt(error: _Error) -> Iterator[KeyPath]:
-    """Give the keys that misspelt ones stand for: these are not missing as well."""
+    """Yield the keys meant by misspelt ones.
+
+    These keys are not reported as missing too.
+    """
     known = _properties(error)
     for name in _unknown_keys(error):
         yield from ((*error.absolute_path, key) for key in known if nearest(name, known) == nearest(key, [key]))

@@ -38,9 +38,10 @@ _Layer = TypeVar("_Layer", "EngineSettings", "Overlay", "VariantSettings")
 
 
 def expand(value: JSON, environ: Mapping[str, str], path: KeyPath = ()) -> JSON:
-    """Return ``value`` with every ``${VAR}`` in its strings replaced from ``environ``, once.
+    """Return ``value`` with every ``${VAR}`` replaced from ``environ``, once.
 
-    ``path`` is where the value stands, for the error. Raises ConfigError naming a variable that is not set.
+    All strings in ``value`` are searched. ``path`` is where the value stands, for the error. Raises ConfigError
+    naming a variable that is not set.
     """
     if isinstance(value, str):
         return _VARIABLE.sub(lambda match: _lookup(match[1], environ, path), value)
@@ -52,9 +53,10 @@ def expand(value: JSON, environ: Mapping[str, str], path: KeyPath = ()) -> JSON:
 
 
 def fill(config: Config, environ: Mapping[str, str]) -> Config:
-    """Return ``config`` with every ``${VAR}`` replaced, once, but for keys, headers and variables' values: those are filled in at launch.
+    """Return ``config`` with every ``${VAR}`` replaced, once.
 
-    Raises ConfigError naming the first variable that is not set, whatever takes it.
+    Those in keys, headers and variables' values stay: they are filled in at launch. Raises ConfigError naming
+    the first variable that is not set, whatever takes it.
     """
     for error in unset(config.text, environ)[:1]:
         raise error
@@ -109,7 +111,7 @@ def _text(value: str, environ: Mapping[str, str], *path: str | int) -> str:
 
 
 def names(value: JSON) -> tuple[str, ...]:
-    """Return the variables that the strings of ``value`` name, each once."""
+    """Return the variables in the strings of ``value``, each once."""
     if isinstance(value, str):
         return tuple(dict.fromkeys(match[1] for match in _VARIABLE.finditer(value)))
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
@@ -117,7 +119,10 @@ def names(value: JSON) -> tuple[str, ...]:
 
 
 def unset(config: str, environ: Mapping[str, str]) -> tuple[ConfigError, ...]:
-    """Return an error for every variable that is not set, naming the first place in the text of a config that takes it."""
+    """Return an error for every variable not set.
+
+    Each names the first place in the text of a config that takes the variable.
+    """
     errors: dict[str, ConfigError] = {}
     for path, text in _texts(yaml.load(config, "config.yaml").data, ()):
         for name in names(text):
@@ -137,16 +142,20 @@ def _lookup(name: str, environ: Mapping[str, str], path: KeyPath) -> str:
 
 
 def secrets_of(config: str, environ: Mapping[str, str] = os.environ) -> Secrets:
-    """Return the secrets of the environment and those that the text of a config takes from it.
+    """Return the secrets of the environment and of a config.
 
-    They are known by the names of keys and of variables, and in headers, bodies and servers' environments by their place, unless the config
-    names them under ``public`` or shows their value elsewhere.
+    A config's secrets are those that its text takes from the environment. They are known by the names of keys
+    and of variables. In headers, bodies and servers' environments they are known by their place, unless the
+    config names them under ``public`` or shows their value elsewhere.
     """
     return secrets.Secrets.of(environ, also=_values(yaml.load(config, "config.yaml").data, environ))
 
 
 def written_out(document: YamlDocument) -> Iterator[Problem]:
-    """Give a problem for every secret that stands in the config itself, without showing it: the file is kept with the run."""
+    """Yield a problem for every secret in the config itself.
+
+    The secret is not shown. It must not be there, since the file is kept with the run.
+    """
     for path, text in _texts(document.data, ()):
         if not text or names(text):
             continue
@@ -160,7 +169,10 @@ def written_out(document: YamlDocument) -> Iterator[Problem]:
 
 
 def find_unused(document: YamlDocument) -> Iterator[Problem]:
-    """Give a problem for every name under ``public`` that is no variable of the config: its value would stay masked, or be shown."""
+    """Yield a problem for every unused name under ``public``.
+
+    Such a name is no variable of the config: its value would stay masked, or be shown.
+    """
     named = names(document.data)
     for index, name in enumerate(_public(document.data)):
         if name not in named:
@@ -169,7 +181,11 @@ def find_unused(document: YamlDocument) -> Iterator[Problem]:
 
 
 def find_misplaced(document: YamlDocument) -> Iterator[Problem]:
-    """Give a problem for what looks like a variable and would reach a server as written: in a name, or with more than a name in it."""
+    """Yield a problem for every misplaced variable.
+
+    It looks like a variable but would reach a server as written: it is in a name, or its braces hold more than
+    a name.
+    """
     for path, text in _texts(document.data, ()):
         if match := _SHELL.search(text):
             yield validate.problem(
@@ -208,7 +224,10 @@ def _public(data: JSON) -> tuple[str, ...]:
 
 
 def _readable(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
-    """Give the values that the config shows: those written out, and those of models, programs and images."""
+    """Yield the values shown by the config.
+
+    These are the values written out, and those of models, programs and images.
+    """
     for path, text in _texts(data, ()):
         if path[-1] in _PLACES and _part(path) == "" and environ.keys() >= set(names(text)):
             yield str(expand(text, environ))
@@ -217,13 +236,19 @@ def _readable(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _part(path: KeyPath) -> str:
-    """Return the part of an arm that a value stands in, where all in it is private; empty elsewhere."""
+    """Return the private part of an arm around a value.
+
+    Everything in such a part is private. Empty if the value is in no such part.
+    """
     part = path[2:3] if path[:1] == ("variants",) else path[1:2]
     return str(part[0]) if part and part[0] in _PRIVATE else ""
 
 
 def _texts(data: JSON, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    """Give every plain value with its path, also inside of arguments that are JSON in a string."""
+    """Yield every plain value with its path.
+
+    Values inside of arguments that are JSON in a string count too.
+    """
     if isinstance(data, str) and path[-1:] == ("args",):
         data = _parse(data)
     if isinstance(data, Mapping):
@@ -244,7 +269,10 @@ def _parse(text: str) -> JSON:
 
 
 def _is_secret(path: KeyPath) -> bool:
-    """Return whether the last name in ``path`` says so; one under ``env`` is a variable's."""
+    """Return True if the last name in ``path`` marks a secret.
+
+    A name under ``env`` is a variable's.
+    """
     names = [step for step in path if isinstance(step, str)]
     return bool(names) and (secrets.is_secret(names[-1]) or (names[-2:-1] == ["env"] and secrets.is_secret(names[-1], variable=True)))
 
@@ -255,13 +283,16 @@ _COST = 2**14
 
 
 def digests(config: str, environ: Mapping[str, str]) -> Variables:
-    """Return the digests of the variables that the text of a config names."""
+    """Return the digests of the variables in a config's text."""
     salt = token_hex(_SALT_BYTES)
     return Variables(salt=salt, digests=_digests(config, environ, salt))
 
 
 def find_changed(then: Variables, config: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the variables whose value is another than ``then``, or that are set or unset since."""
+    """Return the names of the variables changed since ``then``.
+
+    Their value is another one, or they have been set or unset since.
+    """
     now = _digests(config, environ, then.salt)
     return tuple(name for name in dict.fromkeys([*then.digests, *now]) if then.digests.get(name) != now.get(name))
 

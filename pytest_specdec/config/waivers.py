@@ -21,7 +21,7 @@ _JUDGEMENT = ("family", "workload", "variant")
 
 
 def stated_waivers(document: YamlDocument, name: str) -> Iterator[Waiver]:
-    """Yield the waivers of a config called ``name``, in the order of the file."""
+    """Yield the waivers of a config called ``name``, in file order."""
     data: Any = document.data
     for index, entry in enumerate(data.get("waivers", ())):
         where = f"{name}:{document.line(('waivers', index))}"
@@ -29,7 +29,11 @@ def stated_waivers(document: YamlDocument, name: str) -> Iterator[Waiver]:
 
 
 def problems(document: YamlDocument) -> Iterator[Problem]:
-    """Yield what the schema cannot say: days that no calendar has, variants that the config has not, two waivers of one judgement."""
+    """Yield the problems of waivers beyond the schema's reach.
+
+    These are days that no calendar has, variants that the config does not have, and two waivers of one
+    judgement.
+    """
     data = document.data if isinstance(document.data, Mapping) else {}
     entries, variants = data.get("waivers"), data.get("variants")
     seen: set[tuple[object, ...]] = set()
@@ -55,7 +59,7 @@ def _wrong_variant(document: YamlDocument, index: int, variant: object, variants
 
 
 def day(text: str) -> date | None:
-    """Return the day; None where there is no such day."""
+    """Return the day in ``text``; None if it does not exist."""
     try:
         return date.fromisoformat(text)
     except ValueError:

@@ -38,14 +38,20 @@ class Arm:
     """How the server is asked, where it runs already; None for one that a run starts."""
 
     def command(self, config: Config, engine: Engine) -> Command:
-        """Return the command that would serve this arm, on port 0. Raises EngineError when engine or model are not there."""
+        """Return the command for serving this arm, on port 0.
+
+        Raises EngineError when engine or model are not there.
+        """
         args = {name: value for name, value in self.args.items() if name != "port"}
         setup = ServerSetup(model=self.model, port=0, args=args, env=self.env, speculative=self.speculative, secrets=Secrets())
         return engine.command(config, setup)
 
 
 def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Arm, ...]:
-    """Return the baseline, also with the settings for speed, every variant, and every draft model that can be served alone.
+    """Return the baseline, every variant, and the draft models.
+
+    The baseline comes also with the settings for speed. Draft models are those that can be served alone. An attached
+    scorer comes last.
 
     Raises EngineError for an unreadable setting.
     """
@@ -63,7 +69,10 @@ def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Ar
 
 
 def scorer(config: Config, environ: Mapping[str, str]) -> Arm | None:
-    """Return the server that only scores; None without one. Its engine may be another than the config's."""
+    """Return the server for scoring only; None without one.
+
+    Its engine may be another than the config's.
+    """
     if config.scorer is None:
         return None
     alone = config.of_scorer()
@@ -88,7 +97,10 @@ def _arm(config: Config, environ: Mapping[str, str], name: str, path: KeyPath, o
 def _attached_setup(
     config: Config, environ: Mapping[str, str], overlay: Overlay | VariantSettings, *, is_draft: bool, model: str
 ) -> ServerSetup | None:
-    """Return how the server at the arm's address is asked; a variable that is not set is reported elsewhere, and left out here."""
+    """Return the setup for the server at the arm's address.
+
+    None without an address. A variable that is not set is reported elsewhere, and left out here.
+    """
     url = overlay.url or (None if is_draft else config.engine.url)
     if url is None:
         return None

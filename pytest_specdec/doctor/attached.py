@@ -25,7 +25,7 @@ _LIMIT_S = 5.0
 
 
 def checks(config: Config, engine: Engine, arms: Sequence[Arm]) -> Iterator[Check]:
-    """Give a check of every arm whose server runs already."""
+    """Yield a check of every arm with an attached server."""
     for arm in arms:
         if arm.attached is not None:
             try:
@@ -36,13 +36,19 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm]) -> Iterator[Chec
 
 
 def _name_engine(check: Check, config: Config, engine: Engine, setup: ServerSetup) -> Check:
-    """Return the check with the engine behind the address, where the config leaves that open and an engine recognises its server."""
+    """Return the check, with the engine at the address if recognised.
+
+    It is named where the config leaves the engine open and an engine recognises its server.
+    """
     known = recognise(engine, config, setup) if isinstance(engine, AnyEngine) else None
     return check if known is None else replace(check, line=f"{check.line}: a server of {known.kind}")
 
 
 def _check(name: str, setup: ServerSetup) -> Check:
-    """Return whether an arm's server is there and takes the key. Raises BootError where it does not serve the model."""
+    """Check an arm's server: it answers and takes the key.
+
+    Raises BootError if it does not serve the model.
+    """
     reply = look(setup, "/v1/models", seconds=_LIMIT_S)
     if is_untrusted(reply):
         return failed(_NAME, refusal_error(setup, reply))

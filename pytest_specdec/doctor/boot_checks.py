@@ -45,9 +45,9 @@ class _Servers:
 
 
 def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executor) -> Iterator[Check]:
-    """Give every check as soon as it is known; slow questions to the engine's program run in ``pool``.
+    """Yield every check as soon as it is known.
 
-    Of ``servers``, those that run already are left out.
+    Slow questions to the engine's program run in ``pool``. Of ``servers``, those that run already are left out.
     """
     started = _servers_to_start(servers)
     if started:
@@ -66,7 +66,10 @@ def _servers_to_start(servers: Sequence[Arm]) -> list[Arm]:
 
 
 def _scoring(config: Config) -> _Servers | None:
-    """Return the scorer, where a run would start it. Raises EngineError for an unknown engine."""
+    """Return the scorer, if a run would start it, else None.
+
+    Raises EngineError for an unknown engine.
+    """
     arm = scorer(config, os.environ)
     if config.scorer is None or arm is None or arm.attached:
         return None
@@ -74,7 +77,10 @@ def _scoring(config: Config) -> _Servers | None:
 
 
 def _of_scorer(results: Iterable[Check]) -> Iterator[Check]:
-    """Give checks of the scorer's engine and flags under its name, and its place in the config."""
+    """Yield checks of the scorer's engine and flags, renamed.
+
+    They get the scorer's name, and its place in the config.
+    """
     for check in results:
         line = f"its flags: {check.line}" if check.name == "flags" else check.line
         details = tuple(_PLACE.sub(rf"\1{SCORER}.", detail) for detail in check.details)
@@ -82,7 +88,7 @@ def _of_scorer(results: Iterable[Check]) -> Iterator[Check]:
 
 
 def _quick(config: Config, engine: Engine, servers: Sequence[Arm]) -> Iterator[Check]:
-    """Give the checks for which nothing of the engine has to run."""
+    """Yield the checks without running anything of the engine."""
     if not servers:
         return
     yield from models.checks(config, engine, servers, models.ModelHub.of({**os.environ, **servers[0].env}))
@@ -93,7 +99,10 @@ def _quick(config: Config, engine: Engine, servers: Sequence[Arm]) -> Iterator[C
 
 
 def _footprint(config: Config, engine: Engine) -> Footprint:
-    """Return what one server takes of an accelerator; a missing model has been reported by now."""
+    """Return the footprint of one server on an accelerator.
+
+    Empty for a missing model, which has been reported by now.
+    """
     try:
         return engine.footprint(config, accelerated=True)
     except EngineError:
@@ -101,7 +110,9 @@ def _footprint(config: Config, engine: Engine) -> Footprint:
 
 
 def require(config: Config) -> None:
-    """Raise EngineError with everything that would end a server of ``config`` at boot, before anything is booted.
+    """Raise EngineError if a server of ``config`` would fail at boot.
+
+    The error holds everything that would end one, before anything is booted.
 
     A command line that the engine's parser took once is not shown to it again: it imports its framework to answer.
     """
@@ -119,7 +130,10 @@ def require(config: Config) -> None:
 
 
 def _check_arguments(servers: _Servers, pool: Executor, taken: list[Path]) -> tuple[Check, ...]:
-    """Return what the engine's parser says, and add to ``taken`` what remembers it; () where it took the same before."""
+    """Check the arguments with the engine's parser.
+
+    The file that remembers an accepted command line is added to ``taken``. () if the parser took the same before.
+    """
     if not servers.arms:
         return ()
     known = _accepted_marker(servers.config, servers.engine, servers.arms)
@@ -131,7 +145,10 @@ def _check_arguments(servers: _Servers, pool: Executor, taken: list[Path]) -> tu
 
 
 def _ends_a_boot(check: Check) -> bool:
-    """Whether a run has to stop for it: memory that another capture holds now may be free when its turn comes."""
+    """Return True if a run has to stop for a check.
+
+    Memory that another capture holds now may be free when the run's turn comes.
+    """
     return check.level is Level.FAIL and not (check.name == "device" and machine.leases(locks.folder()).level is not Level.OK)
 
 
@@ -143,7 +160,11 @@ def _raise(config: Config, failed: Iterable[Check]) -> None:
 
 
 def _accepted_marker(config: Config, engine: Engine, servers: Sequence[Arm]) -> Path | None:
-    """Return the file that says that the engine's parser took these command lines, and that holds nothing of them; None without any."""
+    """Return the marker file of accepted command lines.
+
+    It shows that the engine's parser took them, and holds nothing of them. None if they cannot be built, or for an
+    engine in an image.
+    """
     try:
         engine.check(config)
         argvs = [arm.command(config, engine).argv for arm in servers]

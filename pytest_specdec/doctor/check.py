@@ -35,16 +35,16 @@ def ok(name: str, line: str, *details: str) -> Check:
 
 
 def warn(name: str, line: str, *details: str, remedy: str = "") -> Check:
-    """Return a check of something suspect, or of something that could not be checked."""
+    """Return a check of something suspect, or not possible to check."""
     return Check(name=name, level=Level.WARN, line=line, details=(*details, *([f"remedy:   {remedy}"] if remedy else ())))
 
 
 def fail(name: str, line: str, *details: str, remedy: str) -> Check:
-    """Return a check of something that keeps a run from starting."""
+    """Return a check of an obstacle to starting a run."""
     return Check(name=name, level=Level.FAIL, line=line, details=(*details, f"remedy:   {remedy}"))
 
 
 def failed(name: str, error: SpecdecError) -> Check:
-    """Return the check that ``error`` stands for, in its own words."""
+    """Return a failed check with the text of ``error``."""
     line, *details = str(error).splitlines()
     return Check(name=name, level=Level.FAIL, line=line, details=tuple(detail.removeprefix("  ") for detail in details))

@@ -55,7 +55,10 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Check the config, print every check as it comes, and return the exit code."""
+    """Check the config, print every check, return the exit code.
+
+    Each check is printed as it comes.
+    """
     here, depth = Path.cwd(), Depth(arguments.depth)
     try:
         path = _path(arguments.config, here)
@@ -76,7 +79,10 @@ def run(arguments: Namespace) -> int:
 
 
 def _contract(path: Path, variant: str, document: Path | None) -> int:
-    """Hold the contract, print every outcome as it comes, and return the exit code."""
+    """Check the contract, print every outcome, return the exit code.
+
+    Each outcome is printed as it comes.
+    """
     from pytest_specdec.doctor.contract import contract  # noqa: PLC0415 - the checks without it pay for no client
     from pytest_specdec.doctor.contract.clause import Outcome  # noqa: PLC0415 - as above
 
@@ -109,7 +115,10 @@ def _path(name: str, here: Path) -> Path:
 
 
 def _checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterator[Check]:
-    """Give every check as soon as it is known; ``here`` is where pytest would be started."""
+    """Yield every check as soon as it is known.
+
+    ``here`` is where pytest would be started.
+    """
     names = ", ".join(variant.name for variant in config.variants)
     yield ok("config", f"{config.engine.kind} serving {config.engine.model}, variants {names}")
     set_checks = config_checks.variables(config, os.environ)

@@ -40,7 +40,10 @@ _PLACEHOLDER = SelectedWorkload(workload=Workload(name="any", version=1, request
 
 
 def pair(config: Config, engine: Engine) -> tuple[Check, ...]:
-    """Return whether the arms differ in the speculative setting only, and whether a mode loses the distribution."""
+    """Check the arms for other differences and for lossy modes.
+
+    They are to differ in the speculative setting only. A lossy mode loses the distribution.
+    """
     problems = tuple(map(_problem, lint(config, engine.rules)))
     if config.lossy:
         return (warn("pair", "lossy: true, so equivalence is reported and gates nothing"), *problems)
@@ -56,13 +59,19 @@ def _problem(problem: Problem) -> Check:
 
 
 def variables(config: Config, environ: Mapping[str, str]) -> tuple[Check, ...]:
-    """Return whether every ``${VAR}`` of the config is set; values are not looked at."""
+    """Check the config for unset ``${VAR}``.
+
+    Values are not looked at.
+    """
     missing = tuple(failed("variables", error) for error in unset(config.text, environ))
     return missing or ((ok("variables", "all set"),) if "${" in config.text else ())
 
 
 def prompts(config: Config) -> tuple[Check, ...]:
-    """Return whether the config's prompts can be read; nothing without a file."""
+    """Check the file of the config's prompts.
+
+    It has to be readable. () without prompts.
+    """
     try:
         own = prompt_file.read(config)
     except SpecdecError as error:
@@ -72,7 +81,10 @@ def prompts(config: Config) -> tuple[Check, ...]:
 
 
 def waivers(config: Config, day: date) -> tuple[Check, ...]:
-    """Return the known failures of the config, and which of them are expected no longer on ``day``."""
+    """Return a check per known failure of the config.
+
+    Waivers that expired before ``day`` give warnings.
+    """
     held = [one for one in config.waivers if day <= one.expires]
     over = tuple(
         warn("waivers", f"{one.source}: expired: {one}; its failure is red again", remedy="fix the bug, or move the day")
@@ -84,7 +96,10 @@ def waivers(config: Config, day: date) -> tuple[Check, ...]:
 
 
 def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check, ...]:
-    """Return which baseline file applies here, and which gates hold without one."""
+    """Check the gates of the baseline file and the config.
+
+    Shown are the baseline file that applies here, and the gates that hold without one.
+    """
     try:
         baselines.check(folder, config.name)
         measured = baselines.gates(folder, config.name, environment)
@@ -101,7 +116,10 @@ def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check
 
 
 def plan(config: Config, depth: Depth, here: Path) -> Check:
-    """Return the suites' plan, or that of the boots where there are no suites or the config has no plan at all."""
+    """Return the plan of the suites or the boots.
+
+    It is that of the boots if there are no suites or the config has no plan at all.
+    """
     boots, folder = _boots(config, depth, here), suites(config, here)
     if folder is None or boots.level is Level.FAIL:
         return boots
@@ -111,13 +129,19 @@ def plan(config: Config, depth: Depth, here: Path) -> Check:
 
 
 def suites(config: Config, here: Path) -> Path | None:
-    """Return the folder of test modules that the config lies in, ``suites`` in ``here``, or those that ship; None where they do not."""
+    """Return the config's folder of test modules, None without one.
+
+    It is the folder ``suites`` that the config lies in, else ``suites`` in ``here``, else those that ship.
+    """
     places = (config.path.absolute().parent.parent, here / "suites", shipped.SUITES)
     return next((place for place in places if place.name == "suites" and any(place.rglob("test_*.py"))), None)
 
 
 def collection(result: ProgramResult, folder: Path) -> Check:
-    """Return the plan that a collection printed, or why there is none."""
+    """Return the plan printed by a collection.
+
+    If it printed none, the check fails and shows why.
+    """
     lines = result.out.splitlines()
     start = next((index for index, line in enumerate(lines) if line.startswith(_PLAN)), None)
     if result.exit_code != 0 or start is None:
@@ -127,7 +151,7 @@ def collection(result: ProgramResult, folder: Path) -> Check:
 
 
 def _boots(config: Config, depth: Depth, here: Path) -> Check:
-    """Return the servers that are booted at ``depth``, whatever the workloads are."""
+    """Return the boots at ``depth``, whatever the workloads are."""
     try:
         made = planner.make(config, (_PLACEHOLDER,), depth, rates=rates.expected_rates(config, here / RUNS))
     except SpecdecError as error:

@@ -44,12 +44,18 @@ class Help:
     abbreviates: bool = False
 
     def knows(self, flag: str) -> bool:
-        """Whether the parser would take ``flag``, or the beginning of the only flag that begins so."""
+        """Return True if the parser would take ``flag``.
+
+        Where it abbreviates, that may be the beginning of the only flag that begins so.
+        """
         return flag in self.flags or (self.abbreviates and len([name for name in self.flags if name.startswith(flag)]) == 1)
 
 
 def checks(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -> Iterator[Check]:
-    """Give the checks of the program and of the flags; both questions to the program run in ``pool``."""
+    """Yield the checks of the program and of the flags.
+
+    Both questions to the program run in ``pool``.
+    """
     try:
         commands = _commands(config, engine, arms)
     except SpecdecError as error:
@@ -69,7 +75,10 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) 
 
 
 def flags(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -> tuple[Check, ...]:
-    """Return whether the engine is there, in one check where it is not, and else what its parser says of every arm's flags."""
+    """Check every arm's flags with the engine's parser.
+
+    If the engine is not there, one check reports that.
+    """
     try:
         commands = _commands(config, engine, arms)
     except SpecdecError as error:
@@ -84,7 +93,10 @@ def flags(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -
 
 
 def _commands(config: Config, engine: Engine, arms: Sequence[Arm]) -> list[tuple[Arm, tuple[str, ...]]]:
-    """Return every arm's command. Raises ConfigError or EngineError when the engine or a model is not there."""
+    """Return every arm's command.
+
+    Raises ConfigError or EngineError when the engine or a model is not there.
+    """
     engine.check(config)
     return [(arm, arm.command(config, engine).argv) for arm in arms]
 
@@ -106,7 +118,9 @@ def _version(kind: str, program: EngineProgram, result: ProgramResult) -> Check:
 
 
 def help_of(program: EngineProgram, argvs: Sequence[Sequence[str]], arm: Arm) -> Help:
-    """Return the flags that the program lists, and its complaint about a value in ``argvs``, the commands of all arms.
+    """Return the program's flags, and its complaint about a value.
+
+    The value is one in ``argvs``, the commands of all arms.
 
     A parser reads the arguments before its help flag, so that one call shows both; only a complaint takes another.
     """
@@ -122,20 +136,29 @@ def help_of(program: EngineProgram, argvs: Sequence[Sequence[str]], arm: Arm) ->
 
 
 def _arguments(argvs: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return the model and the flags of all arms in one row: a parser reads them all and keeps the last of each."""
+    """Return the model and all arms' flags in one row.
+
+    A parser reads them all and keeps the last of each.
+    """
     positional = [tuple(takewhile(lambda word: not word.startswith("--"), argv)) for argv in argvs]
     return (*positional[0][1:][-1:], *(word for before, argv in zip(positional, argvs, strict=True) for word in argv[len(before) :]))
 
 
 def listed_flags(help_text: str) -> frozenset[str]:
-    """Return the flags that a help text lists, long and short, but not those that its prose mentions."""
+    """Return the flags listed by a help text, long and short.
+
+    Those that only its prose mentions are left out.
+    """
     entries = (match[1] for line in help_text.splitlines() if (match := _ENTRY.match(line)))
     # The words of the help begin after two spaces; after a comma they are padding before another name of the flag.
     return frozenset(flag for entry in entries for flag in _FLAG.findall(re.split(r"(?<![, ]) {2,}", entry, maxsplit=1)[0]))
 
 
 def flags_of(argv: Iterable[str]) -> Iterator[str]:
-    """Give the flags of a command line as help spells them: with dashes, and without what follows a dot."""
+    """Yield the flags of a command line, as help spells them.
+
+    They have dashes, and nothing of what follows a dot.
+    """
     for word in argv:
         if word.startswith("--"):
             name = word.removeprefix("--").partition("=")[0].partition(".")[0]
@@ -143,7 +166,10 @@ def flags_of(argv: Iterable[str]) -> Iterator[str]:
 
 
 def flag_checks(config: Config, commands: Sequence[tuple[Arm, Sequence[str]]], listed: Help) -> tuple[Check, ...]:
-    """Return whether the engine's parser knows every flag of every arm, and takes their values."""
+    """Check every arm's flags against the engine's help.
+
+    The parser has to know every flag, and take its value.
+    """
     if not listed.flags:
         return (warn("flags", "not checked: the engine's help could not be read", f"found:    {listed.complaint}"),)
     document = yaml.load(config.text, str(config.path))
@@ -161,7 +187,10 @@ def _describe_unknown(arm: Arm, flag: str, listed: Help, document: YamlDocument)
 
 
 def _where(arm: Arm, flag: str, document: YamlDocument) -> str:
-    """Return ``file:line  path`` of the argument that ``flag`` comes from: its own, its negation's, or a dotted one's."""
+    """Return ``file:line  path`` of the argument given by ``flag``.
+
+    It is its own, its negation's, or a dotted one's.
+    """
     name = plain(flag)
     dots = (path for spelling, path in arm.paths.items() if spelling.partition(".")[0] == name)
     path = arm.paths.get(name) or arm.paths.get(name.removeprefix("no-")) or next(dots, None)

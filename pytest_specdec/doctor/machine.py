@@ -39,7 +39,10 @@ class Device(NamedTuple):
 
 
 def ports(arms: Sequence[Arm]) -> tuple[Check, ...]:
-    """Return whether the ports that the config pins can be bound, and which process holds those that cannot."""
+    """Check the ports pinned by the config.
+
+    Each has to be free. If one cannot be bound, its check names the process that holds it.
+    """
     numbers = dict.fromkeys(int(value) for arm in arms if (value := str(arm.args.get("port", ""))).isdecimal())
     return tuple(map(_port, numbers)) or (ok("port", "none pinned: every boot takes a free one"),)
 
@@ -53,7 +56,10 @@ def _port(number: int) -> Check:
 
 
 def disk(folder: Path) -> Check:
-    """Return whether a run can be written under ``folder``, which need not exist."""
+    """Check the disk for writing a run under ``folder``.
+
+    The folder need not exist.
+    """
     place, free = _nearest(folder)
     line, remedy = f"{free:.1f} GiB free for runs in {folder}", "make room, or give --specdec-run-dir on another disk"
     if not os.access(place, os.W_OK):
@@ -64,20 +70,26 @@ def disk(folder: Path) -> Check:
 
 
 def download(cache: Path, models: Sequence[str]) -> Check:
-    """Return the room for ``models``, which the first boots download and whose sizes are not known here."""
+    """Check the room for ``models``, downloaded by the first boots.
+
+    Their sizes are not known here.
+    """
     _, free = _nearest(cache)
     line = f"{free:.1f} GiB free in {cache}, to which {', '.join(models)} will be downloaded"
     return warn("disk", line, remedy="make room, or set HF_HOME to a larger disk") if free < _HUB_WARN_GIB else ok("disk", line)
 
 
 def _nearest(folder: Path) -> tuple[Path, float]:
-    """Return the nearest folder that exists, and the GiB free there."""
+    """Return the nearest existing folder, and the GiB free there."""
     place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     return place, shutil.disk_usage(place).free / _GIB
 
 
 def devices(result: ProgramResult) -> tuple[Device, ...]:
-    """Return the accelerators in the output of ``QUERY``; () where nvidia-smi is missing or failed."""
+    """Return the accelerators in the output of ``QUERY``.
+
+    () if nvidia-smi is missing or failed.
+    """
     rows = [line.split(", ") for line in result.out.splitlines()] if result.exit_code == 0 else []
     return tuple(
         Device(number=row[0], name=row[1], total_gib=float(row[2]) / _MIB_PER_GIB, used_gib=float(row[3]) / _MIB_PER_GIB)
@@ -87,7 +99,10 @@ def devices(result: ProgramResult) -> tuple[Device, ...]:
 
 
 def accelerators(present: Sequence[Device], footprint: Footprint) -> tuple[Check, ...]:
-    """Return whether the devices have the number and the free memory that one server takes."""
+    """Check the number and the free memory of the devices.
+
+    They have to be what one server takes.
+    """
     if not present:
         line = "no accelerator: nvidia-smi lists none"
         needed = footprint.device_share is not None
@@ -111,7 +126,10 @@ def _memory(device: Device, footprint: Footprint) -> Check:
 
 
 def leases(folder: Path) -> Check:
-    """Return whether another capture holds a lock in ``folder``, that of :mod:`pytest_specdec.capture.locks`."""
+    """Check the locks in ``folder`` for another capture.
+
+    It is the folder of :mod:`pytest_specdec.capture.locks`.
+    """
     held = [f"{path.stem} ({_last_holder(path)})" for path in sorted(folder.glob("*.lock")) if _is_held(path)]
     if held:
         return warn("lease", f"another capture is at work: {', '.join(held)}", remedy="a run waits for it for up to an hour")

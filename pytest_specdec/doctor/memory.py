@@ -42,7 +42,10 @@ class _Weights:
 
 
 def checks(config: Config, engine: Engine, arms: Sequence[Arm], devices: Sequence[Device], footprint: Footprint) -> tuple[Check, ...]:
-    """Return whether the weights of every arm fit; () where there is no device, or the engine takes none."""
+    """Check the weights of every arm against device memory.
+
+    () if there is no device, or the engine takes none.
+    """
     if not devices or footprint.device_share is None:
         return ()
     room = min(device.total_gib for device in devices) * footprint.device_share * footprint.devices
@@ -70,7 +73,10 @@ def _weights(config: Config, engine: Engine, arm: Arm) -> _Weights:
 
 
 def by_name_gib(model: str, args: Mapping[str, JSON]) -> float:
-    """Return what a model's weights take by its name, such as ``Llama-3.3-70B-FP8``; 0 where the name says nothing."""
+    """Return the GiB of a model's weights, by its name.
+
+    The name is one such as ``Llama-3.3-70B-FP8``. 0 if it holds no size.
+    """
     match = _PARAMETERS.search(model.rpartition("/")[2])
     if match is None:
         return 0.0
@@ -80,7 +86,10 @@ def by_name_gib(model: str, args: Mapping[str, JSON]) -> float:
 
 
 def _may_shrink(config: Config, arm: Arm) -> bool:
-    """Whether an argument, or a checkpoint in float32 that is served in half precision, makes weights smaller than they are stored."""
+    """Return True if weights may become smaller than stored.
+
+    An argument does that, or a checkpoint in float32 that is served in half precision.
+    """
     if any(part in plain(name) for name in arm.args for part in _SHRINKING):
         return True
     described = checkpoint.read_config(checkpoint.folder(config, arm.model))

@@ -42,7 +42,10 @@ class ModelHub:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> ModelHub:
-        """Read the variables of huggingface_hub; of tokens only whether they are there."""
+        """Read the variables of huggingface_hub.
+
+        Of tokens, only their presence is read.
+        """
         home = Path(environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface").expanduser()
         token = Path(environ.get("HF_TOKEN_PATH") or home / "token")
         return cls(
@@ -52,12 +55,15 @@ class ModelHub:
         )
 
     def holds(self, name: str) -> bool:
-        """Whether a snapshot of the model is in the cache, complete or not."""
+        """Return True if the cache has a snapshot, complete or not."""
         return any((self.cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/*"))
 
 
 def checks(config: Config, engine: Engine, arms: Sequence[Arm], hub: ModelHub) -> Iterator[Check]:
-    """Give the check of every model that the engine leaves to the hub, each once, and of the room for downloads."""
+    """Yield the checks of the models and of room for downloads.
+
+    Every model that the engine leaves to the hub is checked once.
+    """
     by_model: dict[str, str] = {}
     for arm in arms:
         for model in engine.models(arm.model, arm.args):
@@ -69,7 +75,7 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], hub: ModelHub) -
 
 
 def check(config: Config, arm: str, model: str, hub: ModelHub) -> Check:
-    """Return whether one model can be loaded, as far as can be seen without loading it."""
+    """Check one model, as far as possible without loading it."""
     path = Path(os.path.normpath(config.resolve(model)))
     if path.exists():
         return _local(arm, path)
@@ -79,7 +85,10 @@ def check(config: Config, arm: str, model: str, hub: ModelHub) -> Check:
 
 
 def _is_on_hub(config: Config, model: str) -> bool:
-    """Whether ``model`` is a name on the hub; ``org/name`` is a path only where there is such a folder."""
+    """Return True if ``model`` is a name on the hub.
+
+    ``org/name`` is a path only where there is such a folder.
+    """
     return not Path(config.resolve(model)).exists() and _NAME.fullmatch(model) is not None and not model.endswith(".gguf")
 
 

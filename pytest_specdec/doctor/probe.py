@@ -32,14 +32,21 @@ class ProgramResult:
 
     @property
     def last_words(self) -> str:
-        """The last line that reports an error, or else the first that begins with one, as llama.cpp's above its usage, or else the last."""
+        """The last line reporting an error, or a stand-in.
+
+        Without one it is the first line that begins with an error, as llama.cpp's above its usage, or else the last
+        line.
+        """
         lines = [line.strip() for line in self.lines]
         reporting = [line for line in reversed(lines) if "rror:" in line] or [line for line in lines if line.lower().startswith("error")]
         return (reporting or lines[::-1] or ["no output"])[0]
 
 
 def run(argv: Sequence[str], env: Mapping[str, str], limit_s: float = LIMIT_S) -> ProgramResult:
-    """Run ``argv`` with ``env`` added to our own environment; end it, and all that it started, after ``limit_s`` seconds."""
+    """Run ``argv`` with ``env`` added to our own environment.
+
+    After ``limit_s`` seconds it is ended, with all that it started.
+    """
     environ = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", **env}
     try:
         process = subprocess.Popen(  # noqa: S603 - the config's own program

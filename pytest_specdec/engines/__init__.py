@@ -1,1 +1,1 @@
-"""The engines that can be captured: one module each behind one protocol, and what their servers say."""
+"""The engines that can be captured: one module each, with one protocol for all, and the readers of their servers' replies."""

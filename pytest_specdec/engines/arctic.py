@@ -38,10 +38,13 @@ _SYNCHRONOUS = "async-scheduling"
 
 
 class ArcticDialect(VllmDialect):
-    """vLLM's, of a server whose log says that the plugin is in it."""
+    """vLLM's dialect, for a server with the plugin in its log."""
 
     def wrong_build(self, log: str) -> str:
-        """Look for the plugin's banner: a plugin for another release of vLLM steps aside without an error."""
+        """Return a complaint if the plugin's banner is missing.
+
+        A plugin for another release of vLLM steps aside without an error.
+        """
         return "" if _BANNER in log else f"no line `{_BANNER}`: the plugin is not installed, or is made for another release of vLLM"
 
 
@@ -58,18 +61,24 @@ class Arctic(Vllm):
     )
 
     def recognises(self, get: Get) -> bool:
-        """Whether it is vLLM and shows the plugin's settings, as in development mode. Otherwise it passes for vLLM, with the same dialect.
+        """Return True if the server is vLLM with the plugin's settings.
 
-        ``VllmConfig.__str__`` as the plugin's ``config.py`` writes it, which ``/server_info`` returns under ``VLLM_SERVER_DEV_MODE``.
+        They show in development mode: ``/server_info`` returns ``VllmConfig.__str__`` as the plugin's
+        ``config.py`` writes it, under ``VLLM_SERVER_DEV_MODE``. Otherwise the server passes for vLLM, with
+        the same dialect.
         """
         return super().recognises(get) and _SETTING in (get("/server_info") or "")
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
-        """Return vLLM's, and the look for the banner."""
+        """Return vLLM's dialect plus the check for the banner."""
         return ArcticDialect()
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
-        """Read ``--speculative-config``; a speculator of ``arctic`` is a head on the target, and with suffix decoding beside it unknown."""
+        """Read ``--speculative-config``.
+
+        A speculator of method ``arctic`` is a head on the target. Combined with suffix decoding its kind is
+        unknown.
+        """
         draft, setting = vllm.draft(args), vllm.speculative_setting(args)
         if draft is None:
             return None
@@ -83,14 +92,21 @@ class Arctic(Vllm):
         return replace(draft, kind=DraftKind.UNKNOWN if is_hybrid else DraftKind.HEAD, model=None)
 
     def check(self, config: Config) -> None:
-        """Look for what vLLM needs, for the plugin switched off, and for vLLM's own keys of suffix decoding, which the plugin refuses."""
+        """Check the needs of vLLM and the plugin's settings.
+
+        Refuses the plugin switched off, and vLLM's own keys of suffix decoding: the plugin does not take
+        them.
+        """
         _switched_on(config)
         for variant in config.variants:
             _plugins_keys(variant.name, vllm.speculative_setting(fill(config, variant, os.environ)))
         super().check(config)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
-        """Return vLLM's command with the plugin on: without it the baseline would run other kernels."""
+        """Return vLLM's command with the plugin on.
+
+        Without it the baseline would run other kernels.
+        """
         return super().command(config, replace(setup, env={_ENABLED: "1", **setup.env}))
 
 

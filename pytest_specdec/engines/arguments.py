@@ -1,4 +1,4 @@
-"""Server arguments: a mapping in the config, flags on the command line, and what the arguments of all arms say."""
+"""Server arguments: a mapping in the config, flags on the command line, and the figures read from all arms' arguments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def merge(*layers: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Return the layers laid over each other, later ones on top; null takes an argument out."""
+    """Return the layers laid over each other, later ones on top.
+
+    A null removes the argument.
+    """
     result: dict[str, JSON] = {}
     for layer in layers:
         result.update(layer)
@@ -28,7 +31,10 @@ def merge(*layers: Mapping[str, JSON]) -> dict[str, JSON]:
 
 
 def fill(config: Config, overlay: Overlay | VariantSettings, environ: Mapping[str, str]) -> dict[str, JSON]:
-    """Return the arguments of a server with ``overlay``, ``${VAR}`` replaced where it is set and left as written elsewhere."""
+    """Return a server's arguments with ``overlay`` and variables filled in.
+
+    ``${VAR}`` is replaced if it is set, and left as written if not.
+    """
     return {name: _fill(value, environ) for name, value in merge(config.engine.args, overlay.args).items()}
 
 
@@ -40,7 +46,10 @@ def _fill(value: JSON, environ: Mapping[str, str]) -> JSON:
 
 
 def flags(args: Mapping[str, JSON]) -> list[str]:
-    """Return ``args`` as ``--name value``; true and false are ``--name`` and ``--no-name``, mappings and nested lists JSON."""
+    """Return ``args`` as command-line flags, ``--name value``.
+
+    True and false become ``--name`` and ``--no-name``. Mappings and nested lists become JSON.
+    """
     argv: list[str] = []
     for name, value in args.items():
         argv += _flag(name.lstrip("-"), value)
@@ -60,21 +69,25 @@ def _flag(name: str, value: JSON) -> list[str]:
 
 
 def arm_args(config: Config) -> Iterator[dict[str, JSON]]:
-    """Yield the arguments of every arm by their plain names, the baseline's first."""
+    """Yield the arguments of every arm, the baseline's first.
+
+    They go by their plain names.
+    """
     for layer in (config.baseline.args, *(variant.args for variant in config.variants)):
         yield {plain(name): value for name, value in merge(config.engine.args, layer).items()}
 
 
 def whole_number(value: JSON) -> int:
-    """Return a number that may stand as a text; 0 for anything else."""
+    """Return a whole number, also from text; 0 for anything else."""
     number = int(value) if isinstance(value, str) and value.isdecimal() else value
     return number if isinstance(number, int) and not isinstance(number, bool) else 0
 
 
 def device_footprint(config: Config, share: str, default: float, parallel: Sequence[str]) -> Footprint:
-    """Return the largest ``share`` of an accelerator's memory that an arm states, or the engine's ``default``, and how many an arm takes.
+    """Return the largest device share and device count of all arms.
 
-    ``parallel`` are the names of the argument with their number.
+    ``share`` is the argument for a server's part of an accelerator's memory. An arm without it takes the
+    engine's ``default``. ``parallel`` are the names of the argument for the number of accelerators.
     """
     arms = list(arm_args(config))
     stated = [float(part) for args in arms if isinstance(part := args.get(share), int | float) and 0 < part <= 1]
@@ -99,7 +112,7 @@ class PrecisionFlags:
     """Its values that round nothing."""
 
     def allow(self, args: Mapping[str, JSON]) -> bool:
-        """Whether an arm of ``args`` says float32 and nothing quantises."""
+        """Return True if ``args`` state float32 and quantise nothing."""
         quantises = any(args.get(name) for name in self.quantising) or args.get("load-format") in self.formats
         overridden = "quant" in str(args.get(self.overrides, ""))
         cached = args.get(self.cache, "auto") in self.caches

@@ -1,4 +1,4 @@
-"""Attached servers: addresses of servers that run already and belong to somebody else, whichever engine is behind them."""
+"""Attached servers: addresses of servers, of any engine, that run already and are not ours."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class AttachedDialect(PlainDialect):
 
 
 class Attach:
-    """The adapter of servers that run already; its arguments say how a variant drafts, since no endpoint does."""
+    """The adapter of servers that run already; a variant's drafting is read from its arguments, since no endpoint reports it."""
 
     kind = "attach"
     protocol_version = PROTOCOL_VERSION
@@ -78,7 +78,10 @@ class Attach:
     scored_with = "attach servers that return token ids, and log-probabilities of given tokens; or name a `scorer:`"
 
     def template(self, model: str | None, speculator: str | None) -> str:
-        """Return the config of two servers on this machine, whose addresses are to be edited. Raises EngineError without a model."""
+        """Return the config of two servers on this machine.
+
+        Their addresses are to be edited. Raises EngineError without a model.
+        """
         if not model:
             what = f"{self.kind} writes no config without a model"
             raise EngineError(what, where="--model", found="nothing", expected="its name in /v1/models", remedy="--model NAME")
@@ -89,11 +92,15 @@ class Attach:
         return [engine for engine in registry.installed_engines() if not isinstance(engine, AnyEngine)]
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - nothing is known of the server
-        """Return that of a server which no engine recognises."""
+        """Return the dialect of a server no engine recognises."""
         return AttachedDialect()
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
-        """Read ``draft``, ``draft-tokens``, ``draft-model``, ``draft-sampling``, ``ngram-min`` and ``ngram-max``, all of them optional."""
+        """Read the drafting arguments, all of them optional.
+
+        They are ``draft``, ``draft-tokens``, ``draft-model``, ``draft-sampling``, ``ngram-min`` and
+        ``ngram-max``.
+        """
         by_flag = {plain(name): value for name, value in args.items()}
         _refuse_unknown(by_flag)
         kind = _member(DraftKind, by_flag, "draft", DraftKind.UNKNOWN)
@@ -109,11 +116,14 @@ class Attach:
         )
 
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:  # noqa: ARG002 - a running server has loaded its models
-        """Return none."""
+        """Return nothing: a running server has loaded its models."""
         return ()
 
     def check(self, config: Config) -> None:
-        """Do nothing: there is nothing to install, and the servers are asked before any workload."""
+        """Do nothing: there is nothing to install.
+
+        The servers are asked before any workload.
+        """
 
     def command(self, config: Config, setup: ServerSetup) -> Command:  # noqa: ARG002 - as above
         """Raise EngineError: nothing is started."""
@@ -125,7 +135,10 @@ class Attach:
         return None
 
     def vocabulary(self, config: Config) -> int:
-        """Read ``vocab_size`` of a local checkpoint's config.json, where the model is the name of one."""
+        """Read ``vocab_size`` of a local checkpoint's config.json.
+
+        The model is the checkpoint's path. 0 if unknown.
+        """
         return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:  # noqa: ARG002 - the servers are there already
@@ -142,7 +155,10 @@ class Attach:
 
 
 def _refuse_unknown(names: Iterable[str]) -> None:
-    """Raise EngineError for an argument that says nothing of drafting: it would reach no server."""
+    """Raise EngineError for an argument unrelated to drafting.
+
+    Such an argument would reach no server.
+    """
     for name in names:
         if name not in _ARGUMENTS:
             near = nearest(name, _ARGUMENTS)

@@ -19,7 +19,10 @@ _QUANTISED = frozenset({"quantization", "quantization_config", "compression_conf
 
 
 def there(config: Config) -> None:
-    """Raise EngineError when the model is a path, which no name of a hub is, and nothing is there."""
+    """Raise EngineError if the model's path does not exist.
+
+    A model is a path if it begins with ``.``, ``/`` or ``~``; no name on the hub does.
+    """
     model = config.engine.model
     if model.startswith((".", "/", "~")) and not Path(config.resolve(model)).exists():
         raise EngineError(
@@ -32,13 +35,19 @@ def there(config: Config) -> None:
 
 
 def gib(checkpoint: Path) -> float | None:
-    """Return the size of a checkpoint's weights; None where there is no such folder, or no weights in it."""
+    """Return the size of a checkpoint's weights in GiB.
+
+    None without such a folder, or without weights in it.
+    """
     sizes = [path.stat().st_size for pattern in ("*.safetensors", "*.bin", "*.gguf") for path in checkpoint.glob(pattern)]
     return sum(sizes) / 1024**3 if sizes else None
 
 
 def weights_gib(checkpoint: Path) -> float | None:
-    """Return the least that a checkpoint's weights take as they are stored; None without any. Some hold them in two formats."""
+    """Return the least size of a checkpoint's stored weights, in GiB.
+
+    Some checkpoints hold their weights in two formats. None without any.
+    """
     stored = [path for path in checkpoint.glob("*.safetensors") if not path.name.startswith("consolidated")]
     kinds = (stored, list(checkpoint.glob("*.bin")), list(checkpoint.glob("consolidated*.safetensors")))
     sizes = [sum(path.stat().st_size for path in paths if path.exists()) for paths in kinds if paths]
@@ -46,13 +55,16 @@ def weights_gib(checkpoint: Path) -> float | None:
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:
-    """Return the folder that huggingface_hub keeps models in."""
+    """Return the folder of huggingface_hub's model cache."""
     home = environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     return Path(environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
 
 
 def folder(config: Config, model: str) -> Path:
-    """Return the folder of ``model``: its path, or its newest snapshot in the hub's cache; a path to nothing where there is neither."""
+    """Return the folder of ``model`` on this machine.
+
+    This is its path, or its newest snapshot in the hub's cache. Without either it is a path to nothing.
+    """
     path = Path(config.resolve(model))
     cache = hub_cache({**os.environ, **config.engine.env}) / f"models--{model.replace('/', '--')}" / "snapshots"
     snapshots = [] if path.exists() else sorted(cache.glob("*"), key=lambda snapshot: snapshot.stat().st_mtime)
@@ -60,9 +72,10 @@ def folder(config: Config, model: str) -> Path:
 
 
 def same_vocabulary(draft: Path, target: Path, where: str, *, bridge: str = "") -> None:
-    """Raise EngineError when both checkpoints are folders here and their vocabularies differ in size; ``where`` names the draft model's.
+    """Raise EngineError if two checkpoints' vocabularies differ in size.
 
-    ``bridge`` are the settings with which the engine takes such a pair all the same.
+    Both have to be folders here. ``where`` is the place of the draft model in the config. ``bridge`` are the
+    settings with which the engine takes such a pair all the same.
     """
     draft_tokens, target_tokens = vocabulary(draft), vocabulary(target)
     if draft_tokens and target_tokens and draft_tokens != target_tokens:
@@ -76,7 +89,10 @@ def same_vocabulary(draft: Path, target: Path, where: str, *, bridge: str = "") 
 
 
 def vocabulary(checkpoint: Path) -> int:
-    """Return ``vocab_size`` of a checkpoint folder, that of its text model where it has several; 0 where unknown."""
+    """Return ``vocab_size`` of a checkpoint folder; 0 if unknown.
+
+    If the top level of its config has none, the text model's is taken.
+    """
     settings = read_config(checkpoint)
     text = settings.get("text_config")
     size = settings.get("vocab_size") or (text.get("vocab_size") if isinstance(text, Mapping) else 0)
@@ -84,7 +100,10 @@ def vocabulary(checkpoint: Path) -> int:
 
 
 def read_config(checkpoint: Path) -> Mapping[str, JSON]:
-    """Return the config.json of a checkpoint folder; nothing where it has none that can be read."""
+    """Return the config.json of a checkpoint folder.
+
+    Empty if it has none that can be read.
+    """
     try:
         settings = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -93,7 +112,10 @@ def read_config(checkpoint: Path) -> Mapping[str, JSON]:
 
 
 def is_quantised(checkpoint: Path) -> bool:
-    """Whether a checkpoint's own files say that its weights or cache are quantised; False where there are none."""
+    """Return True if a checkpoint's files declare quantisation.
+
+    They may declare it for the weights or the cache. False without such files.
+    """
     settings = read_config(checkpoint)
     text = settings.get("text_config")
     keys = {*settings, *(text if isinstance(text, Mapping) else ())}

@@ -26,7 +26,10 @@ _UNSPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"
 
 
 def folder_of(model: str) -> Path | None:
-    """Return the folder of a checkpoint: ``model`` itself, or the newest snapshot of that name in the hub's cache; None without one."""
+    """Return a checkpoint's folder on this machine; None without one.
+
+    This is ``model`` itself, or the newest snapshot of that name in the hub's cache.
+    """
     if Path(model).is_dir():
         return Path(model)
     home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
@@ -47,22 +50,34 @@ class CheckpointTokenizer:
 
     @classmethod
     def of(cls, model: str) -> CheckpointTokenizer | None:
-        """Return the tokenizer of a model; None where its ``tokenizer.json`` is not on this machine, or the packages to read it are not."""
+        """Return the tokenizer of a model; None if unavailable.
+
+        It needs the model's ``tokenizer.json`` on this machine, and the packages to read it.
+        """
         folder = folder_of(model)
         if folder is None or not (folder / _FILE).is_file() or any(find_spec(name) is None for name in _NEEDS):
             return None
         return cls(folder)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a prompt, with the tokens that the tokenizer puts before it."""
+        """Return the ids of a prompt.
+
+        They include the tokens that the tokenizer puts before it.
+        """
         return tuple(self._tokenizer.encode(text).ids)
 
     def encode_answer(self, text: str) -> tuple[int, ...]:
-        """Return the ids that the tokenizer gives the text of an answer, without the tokens that begin a prompt."""
+        """Return the tokenizer's ids for the text of an answer.
+
+        They do not include the tokens that begin a prompt.
+        """
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def converse(self, messages: Sequence[JSON], arguments: Mapping[str, JSON]) -> tuple[int, ...]:
-        """Return the ids of a conversation up to where the assistant speaks; empty without a template, or where it refuses the messages."""
+        """Return a conversation's ids up to the assistant's turn.
+
+        Empty without a template, or if the template refuses the messages.
+        """
         from jinja2 import TemplateError  # noqa: PLC0415 - as above
 
         if self._template is None:
@@ -78,11 +93,14 @@ class CheckpointTokenizer:
         return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
     def name(self, token_id: int) -> str:
-        """Return how a server that decodes every token alone names ``token_id``; empty for an id without a token."""
+        """Return the text of ``token_id``, decoded alone.
+
+        Servers that decode every token alone name it so. Empty for an id without a token.
+        """
         return self._names[token_id] if 0 <= token_id < len(self._names) else ""
 
     def tokens(self, name: str) -> Sequence[int]:
-        """Return every token that is named so."""
+        """Return every token with this name."""
         return self._by_name.get(name, ())
 
     @cached_property

@@ -40,22 +40,29 @@ _NO_DEVICES = {"", "-1", "none"}
 
 
 def is_name(text: str) -> bool:
-    """Whether ``text`` can be the name of a container of ours."""
+    """Return True if ``text`` can name a container of ours."""
     return bool(_NAME.fullmatch(text))
 
 
 def kill(name: str) -> tuple[str, ...]:
-    """Return the command that kills the container ``name``."""
+    """Return the command to kill the container ``name``."""
     return ("docker", "kill", name)
 
 
 def running(name: str) -> tuple[str, ...]:
-    """Return the command that prints the id of the container ``name`` while it runs, and nothing once it is gone."""
+    """Return the command to look for the container ``name``.
+
+    It prints the container's id while it runs, and nothing once it is gone.
+    """
     return ("docker", "ps", "--quiet", "--filter", f"name=^/?{name}$")
 
 
 def check(config: Config) -> None:
-    """Raise EngineError when there is no docker or its daemon does not answer, ConfigError when a volume's folder is missing."""
+    """Check docker, its daemon, and the config's volumes.
+
+    Raises EngineError if docker is missing or its daemon does not answer, and ConfigError if a volume's
+    folder is missing or its path is invalid.
+    """
     image = f"engine.image: {config.engine.image}"
     locate.there(shutil.which("docker"), image, "`docker` on PATH", "install docker, or name a venv or an executable instead of an image")
     if missing := list(_missing_volumes(config)):
@@ -72,7 +79,7 @@ def check(config: Config) -> None:
 
 
 def _complaint() -> str:
-    """Return why no daemon answers; empty where one does."""
+    """Return the reason no Docker daemon answers; empty if one does."""
     argv = ("docker", "version", "--format", "{{.Server.Version}}")
     try:
         result = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER_S, check=False)  # noqa: S603
@@ -110,12 +117,14 @@ def command(
     caches: Mapping[str, str] | None = None,
     accelerator: bool = True,
 ) -> Command:
-    """Return the command that runs ``argv`` in the config's image, on the host's network.
+    """Return the command to run ``argv`` in the config's image.
 
-    ``entrypoint`` is the engine's program in the image, in place of the image's own; without one the image's own gets ``argv``, or runs it.
-    ``folders`` are mounted read-only where they are: models, files. ``caches`` name further variables that hold the folder of a cache, each
-    with its place under a home directory; they are kept on this machine between boots. Variables are passed by name, so that no command
-    line holds their values.
+    The container uses the host's network. ``entrypoint`` is the engine's program in the image, in place of
+    the image's own. Without one the image's own gets ``argv``, or runs it.
+
+    ``folders`` are models and files, mounted read-only at their own paths. ``caches`` name further variables
+    that hold the folder of a cache, each with its place under a home directory. These folders are kept on
+    this machine between boots. Variables are passed by name, so that no command line holds their values.
     """
     settings, name = config.engine.docker, f"specdec-{uuid.uuid4().hex[:12]}"
     taken = tuple(_targets(settings))
@@ -149,7 +158,10 @@ def command(
 
 
 def _resources(settings: DockerSettings, env: Mapping[str, str], *, accelerator: bool) -> Iterator[str]:
-    """Give the options for devices, shared memory and limits, but for those that the config gives itself."""
+    """Yield the options for devices, shared memory and limits.
+
+    Those that the config gives itself are left out.
+    """
     given = set(settings.options) | {word.partition("=")[0] for word in settings.options if word.startswith("--")}
     if accelerator and "--gpus" not in given and (devices := _gpus(settings.gpus, env)):
         yield from ("--gpus", devices)
@@ -161,7 +173,10 @@ def _resources(settings: DockerSettings, env: Mapping[str, str], *, accelerator:
 
 
 def _gpus(stated: str, env: Mapping[str, str]) -> str:
-    """Return the value of ``--gpus``, empty for none; a server whose own variable names devices gets all of them to choose from."""
+    """Return the value of ``--gpus``; empty for none.
+
+    ``stated`` comes first. A server with its own ``CUDA_VISIBLE_DEVICES`` gets all devices to choose from.
+    """
     wanted = stated or ("all" if _DEVICES in env else os.environ.get(_DEVICES, "all"))
     if wanted.strip() in _NO_DEVICES:
         return ""
@@ -172,14 +187,18 @@ def _gpus(stated: str, env: Mapping[str, str]) -> str:
 
 
 def _configured_value(variable: str, env: Mapping[str, str]) -> str:
-    """Return what the config, or else our own environment, says."""
+    """Return a variable's value from the config or our environment.
+
+    The config comes first. Empty if neither sets it.
+    """
     return env.get(variable) or os.environ.get(variable) or ""
 
 
 def _cache_variables(env: Mapping[str, str], places: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Give the variables of the caches, each with its folder on this machine: as the config or our own environment says, or a default.
+    """Yield the cache variables with their folders on this machine.
 
-    The hub's default is the user's own cache. What is compiled in a container belongs to its user, who may be root, and is kept apart.
+    The config comes first, then our own environment, then a default. The hub's default is the user's own
+    cache. Files compiled in a container belong to the container's user, possibly root, and are kept apart.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     for variable, place in places.items():
@@ -191,12 +210,15 @@ def _cache_variables(env: Mapping[str, str], places: Mapping[str, str]) -> Itera
 
 
 def _is_covered(host: str, place: str | None, taken: Sequence[str]) -> bool:
-    """Whether a volume of the config holds a cache: it is mounted where the variable points, or at the cache's place by default."""
+    """Return True if a volume of the config holds the cache.
+
+    Such a volume is mounted at or above the variable's folder, or at the cache's default place.
+    """
     return any(PurePosixPath(host).is_relative_to(path) or (place and path.rstrip("/").endswith(f"/{place}")) for path in taken)
 
 
 def _targets(settings: DockerSettings) -> Iterator[str]:
-    """Give the paths in the container that the config's volumes are mounted at."""
+    """Yield the container paths of the config's volumes."""
     yield from (path.partition(":")[0] for path in settings.volumes.values())
     yield from (value.split(":")[1] for value in option_values(settings.options, "--volume", "-v") if ":" in value)
 

@@ -1,6 +1,7 @@
 """A reply: the JSON that a server sent, read within limits of size and depth.
 
-Whoever answers may send anything: two hundred thousand brackets, a number of ten thousand digits, a list of a gigabyte in memory.
+A server may send anything: two hundred thousand brackets, a number of ten thousand digits, a list of a
+gigabyte in memory.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BeyondLimitsError(ValueError):
-    """JSON that is larger or deeper than any that a server has to say."""
+    """JSON larger or deeper than any that a server needs to send."""
 
 
 _MAX_VALUES, _VALUES_PER_BYTE = 2**20, 1 / 8
@@ -24,7 +25,11 @@ _MAX_VALUES, _VALUES_PER_BYTE = 2**20, 1 / 8
 
 
 def load(text: str | bytes, *, parse_constant: Callable[[str], JSON] | None = None) -> JSON:
-    """Return the JSON of a server's reply. Raises ValueError when it is none, BeyondLimitsError when it is no reply."""
+    """Return the JSON of a server's reply.
+
+    Raises ValueError for text that is not JSON, and BeyondLimitsError for JSON too large or too deep for a
+    reply.
+    """
     if _values(text) > _MAX_VALUES + len(text) * _VALUES_PER_BYTE:
         msg = "JSON of too many values"
         raise BeyondLimitsError(msg)
@@ -36,7 +41,7 @@ def load(text: str | bytes, *, parse_constant: Callable[[str], JSON] | None = No
 
 
 def value(text: str | bytes | None) -> JSON:
-    """Return the JSON of a server's reply; None in place of anything else."""
+    """Return a reply's JSON; None for anything else."""
     try:
         return load(text or "null")
     except ValueError:
@@ -44,11 +49,14 @@ def value(text: str | bytes | None) -> JSON:
 
 
 def document(text: str | bytes | None) -> Mapping[str, JSON]:
-    """Return the JSON object of a server's reply; an empty one in place of anything else."""
+    """Return a reply's JSON object; empty for anything else."""
     data = value(text)
     return data if isinstance(data, Mapping) else {}
 
 
 def _values(text: str | bytes) -> int:
-    """Return about how many values there are in JSON: as many as commas and openings."""
+    """Return roughly the number of values in JSON.
+
+    It is the number of commas and opening brackets.
+    """
     return sum(map(text.count, ",[{")) if isinstance(text, str) else sum(map(text.count, (b",", b"[", b"{")))

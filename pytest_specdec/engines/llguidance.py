@@ -39,11 +39,17 @@ class ServesLlguidance(Protocol):
     """An engine that may enforce grammars through llguidance; it may leave this out."""
 
     def grammar_backend(self, config: Config) -> GrammarBackend | None:
-        """Return how every arm's server uses llguidance; None where another backend is chosen, or it is not known which."""
+        """Return the use of llguidance by every arm's server.
+
+        None if another backend is chosen, or if the choice is unknown.
+        """
 
 
 def installed_release(program_path: str) -> str:
-    """Return the release of llguidance in the environment of a program; empty where unknown. The python of a venv is a link out of it."""
+    """Return the release of llguidance in a program's environment.
+
+    Empty if unknown. The program's link is followed last: the python of a venv is a link out of it.
+    """
     site = Path(program_path).absolute().parent.parent / "lib"
     folders = sorted(site.glob(f"python*/site-packages/{_PACKAGE}-*.dist-info"))
     beside = folders[0].name.removeprefix(f"{_PACKAGE}-").removesuffix(".dist-info") if folders else ""
@@ -51,7 +57,10 @@ def installed_release(program_path: str) -> str:
 
 
 def mapping(value: JSON) -> Mapping[str, JSON]:
-    """Return an argument that is a mapping, in YAML or as JSON text, by names with dashes; empty for any other."""
+    """Return an argument's mapping, by names with dashes.
+
+    It may be a mapping in YAML or JSON text. Empty for any other argument.
+    """
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -61,7 +70,10 @@ def mapping(value: JSON) -> Mapping[str, JSON]:
 
 
 def stop_ids(checkpoint: Path) -> tuple[int, ...]:
-    """Return the id of the tokenizer's own end of sequence; empty where it has none that can be read."""
+    """Return the id of the tokenizer's own end of sequence.
+
+    Empty if it has none that can be read.
+    """
     try:
         settings = json.loads((checkpoint / "tokenizer_config.json").read_text(encoding="utf-8"))
         added = json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 
 
 def program(config: Config, tool: str, *, default: str | None, remedy: str) -> str:
-    """Return the path of ``executable``, of ``venv``'s ``tool``, or ``default``. Raises EngineError when it is not there."""
+    """Return the path of the engine's program.
+
+    This is the config's ``executable``, ``tool`` in its ``venv``, or ``default``. Raises EngineError if it is
+    not there.
+    """
     settings = config.engine
     if settings.executable:
         path = shutil.which(config.resolve(settings.executable))
@@ -26,7 +30,7 @@ def program(config: Config, tool: str, *, default: str | None, remedy: str) -> s
 
 
 def there(path: str | None, where: str, expected: str, remedy: str) -> str:
-    """Return ``path``. Raises EngineError when it is None."""
+    """Return ``path``; raise EngineError if it is None."""
     if path is None:
         what = "the engine is not installed"
         raise EngineError(what, where=where, found="no such program", expected=expected, remedy=remedy)
@@ -34,13 +38,19 @@ def there(path: str | None, where: str, expected: str, remedy: str) -> str:
 
 
 def release(program_path: str, package: str) -> str:
-    """Return the release of ``package``, such as ``0.32.0+cpu``, in the environment of ``program_path``; empty where unknown."""
+    """Return the release of ``package`` in a program's environment.
+
+    An example is ``0.32.0+cpu``. Empty if unknown.
+    """
     site = Path(program_path).resolve().parent.parent / "lib"
     folders = sorted(site.glob(f"python*/site-packages/{package}-*.dist-info"))
     return folders[0].name.removeprefix(f"{package}-").removesuffix(".dist-info") if folders else ""
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version: ``0.32.0+cpu`` is (0, 32, 0)."""
+    """Return the leading numbers of a version.
+
+    ``0.32.0+cpu`` gives (0, 32, 0).
+    """
     match = re.match(r"v?(\d+(?:\.\d+)*)", text)
     return tuple(map(int, match[1].split("."))) if match else ()

@@ -49,7 +49,11 @@ class MlxLmDialect(PlainDialect):
     """
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
-        """Neutral values for what the request leaves out, log-probabilities, which the ids come with, and the usage of a stream."""
+        """Return the body with neutral values and log-probabilities asked for.
+
+        Neutral values stand in for parameters that the request leaves out. The ids come with the
+        log-probabilities. A stream is asked for its usage.
+        """
         body = {name: value for name, value in request.body.items() if name != "top_logprobs"}
         top_k = body.get("top_k")
         fields: dict[str, JSON] = {"model": _SERVED, "logprobs": True, **({"top_k": 0} if top_k == -1 else {})}
@@ -77,7 +81,10 @@ _CARD = {"id", "object", "created"}
 
 
 def _listed_as(text: str | None, keys: set[str]) -> bool:
-    """Whether a list of models has some, and every one of them these keys and no other."""
+    """Return True if every listed model has exactly these keys.
+
+    False for a list without models.
+    """
     document = json_reply.value(text)
     models = document.get("data") if isinstance(document, Mapping) else None
     return isinstance(models, list) and bool(models) and all(isinstance(model, Mapping) and model.keys() == keys for model in models)
@@ -98,18 +105,23 @@ class MlxLm:
     scored_with = "name a `scorer:` of the same weights: mlx-lm takes no token ids"
 
     def recognises(self, get: Get) -> bool:
-        """Whether the models have an id and a date and no owner, as no other engine's have, and ``/health`` answers as this one's does.
+        """Return True if the server answers as mlx-lm's does.
 
-        The server names itself nowhere; read in ``server.py`` of 0.32.2.
+        Its models have an id and a date and no owner, unlike those of any other engine. ``/health`` gives its
+        status, and there is no ``/version``. The server names itself nowhere; read in ``server.py`` of
+        0.32.2.
         """
         return _listed_as(get("/v1/models"), _CARD) and json_reply.value(get("/health")) == {"status": "ok"} and get("/version") is None
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
-        """Return the one there is."""
+        """Return the dialect, the same for every release."""
         return MlxLmDialect()
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
-        """Read ``--draft-model`` and ``--num-draft-tokens``; drafts are drawn by the request's own sampler."""
+        """Read ``--draft-model`` and ``--num-draft-tokens``.
+
+        Drafts are drawn by the request's own sampler. None without a draft model.
+        """
         model, tokens = args.get(_DRAFT_MODEL), args.get(_DRAFT_TOKENS, _DEFAULT_TOKENS)
         if not isinstance(model, str):
             return None
@@ -117,12 +129,19 @@ class MlxLm:
         return Draft(kind=DraftKind.MODEL, tokens=count, sampling=DraftSampling.PROBABILISTIC, model=model)
 
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
-        """Return ``model`` and the draft model; either may come from the hub."""
+        """Return ``model`` and the draft model.
+
+        Either may come from the hub.
+        """
         drafter = args.get(_DRAFT_MODEL)
         return (model, drafter) if isinstance(drafter, str) else (model,)
 
     def check(self, config: Config) -> None:
-        """Look for ``mlx_lm.server``, for models that are paths, and hold the draft's vocabulary against the target's."""
+        """Check the program, the model and the draft models' vocabularies.
+
+        Looks for ``mlx_lm.server`` and for a model given as a path, and compares each draft model's
+        vocabulary with the target's.
+        """
         if config.engine.image:
             what = "mlx-lm runs in no container here"
             raise EngineError(what, where="engine.image", found=config.engine.image, remedy="set engine.venv instead")
@@ -143,7 +162,7 @@ class MlxLm:
         return Command(argv=(self._program(config), *flags(args)), env=setup.env, secrets=setup.secrets)
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
-        """Return how the package and its parser are asked."""
+        """Return the command lines to ask the package and its parser."""
         version = "from importlib.metadata import version; print(version('mlx-lm'))"
         return EngineProgram(version=(str(Path(argv[0]).parent / "python"), "-c", version), help=tuple(argv[:1]), abbreviates=True)
 
@@ -161,7 +180,10 @@ class MlxLm:
         return ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:
-        """Whether the checkpoint says float32, which mlx-lm computes in."""
+        """Return True if the checkpoint is float32 and not quantised.
+
+        mlx-lm computes in the checkpoint's format.
+        """
         model = Path(config.resolve(config.engine.model))
         document = checkpoint.read_config(model)
         return not checkpoint.is_quantised(model) and (document.get("dtype") or document.get("torch_dtype")) == "float32"

@@ -31,7 +31,7 @@ _SPARSE = {
     "deepseek-v3": (671.0, 37.0, 1.0),
     "deepseek-r1-0528": (671.0, 37.0, 1.0),
 }
-"""Billions of parameters, of active ones, and bytes per parameter as published, of sparse models whose names do not tell (model cards)."""
+"""Billions of parameters, of active ones, and bytes per parameter as published, of sparse models without them in the name (model cards)."""
 
 _BYTES = (
     (r"fp4|nvfp4|mxfp4|awq|gptq|int4|w4a16|4bit|q4", 0.57),  # a scale for every 16 or 32 values comes to the four bits
@@ -41,7 +41,10 @@ _HALF_PRECISION = 2.0
 
 
 def of(model: str, path: Path) -> ModelSize | None:
-    """Return the size of ``model``, which may be the folder or file ``path``; None where neither its files nor its name tell."""
+    """Return the size of ``model``; None if unknown.
+
+    ``path`` is the model's folder or file, if there is one. Its files come first, then the model's name.
+    """
     name = Path(model).name.lower()
     billions = _billions(name)
     gb = _files_gb(path) or (billions and billions[0] * _bytes(name))
@@ -58,7 +61,10 @@ def _files_gb(path: Path) -> float | None:
 
 
 def _billions(name: str) -> tuple[float, float] | None:
-    """Return all parameters and those that a token reads, in billions."""
+    """Return all parameters and the active ones, in billions.
+
+    Active parameters are those that a token reads. None if the name does not give the number.
+    """
     known = next((row for sparse, row in _SPARSE.items() if name.startswith(sparse)), None)
     if known is not None:
         return known[0], known[1]

@@ -42,15 +42,15 @@ class PlainDialect:
         return CHAT_COMPLETIONS if request.route is Route.CHAT else COMPLETIONS
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
-        """Return the body as it is, with the usage of a stream."""
+        """Return the body unchanged, plus a request for stream usage."""
         return {**request.body, **(with_usage(request) if stream else {})}
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Return the reply as it is."""
+        """Return the reply unchanged."""
         return data
 
     def answer(self, request: Request, replies: Sequence[Mapping[str, JSON]]) -> Sequence[Mapping[str, JSON]]:  # noqa: ARG002
-        """Return them as they are."""
+        """Return the replies unchanged."""
         return replies
 
     def text(self, token_ids: Sequence[int]) -> str:  # noqa: ARG002 - replies hold text
@@ -88,7 +88,10 @@ class PlainDialect:
         return None
 
     def traffic(self, text: str) -> Traffic:
-        """Read the Prometheus counters that most engines have: start of the process, prompt tokens, generated tokens."""
+        """Read the Prometheus counters of most engines.
+
+        These are the start of the process, prompt tokens, generated tokens and preemptions.
+        """
         return Traffic(
             started_s=_sample(text, "process_start_time_seconds"),
             prompt_tokens=total(text, "prompt_tokens_total"),
@@ -105,7 +108,10 @@ class PlainDialect:
         return _nothing()
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:  # noqa: ARG002 - as for scoring
-        """Return nothing: whether a server takes token ids as a prompt, and lists tokens by id, is its engine's own."""
+        """Return nothing: engines differ here.
+
+        Taking token ids as a prompt, and listing tokens by id, depends on the engine.
+        """
         return None
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:  # noqa: ARG002
@@ -114,13 +120,19 @@ class PlainDialect:
 
 
 def with_usage(request: Request) -> dict[str, JSON]:
-    """Return the field that has a stream end with its usage, beside what the request says of streams."""
+    """Return the field to end a stream with its usage.
+
+    The request's own stream options are kept.
+    """
     options = request.body.get("stream_options")
     return {"stream_options": {"include_usage": True, **(options if isinstance(options, Mapping) else {})}}
 
 
 def owner(get: Get) -> str:
-    """Return who owns the first model of ``/v1/models``: most engines enter themselves. Empty without one."""
+    """Return the owner of the first model in ``/v1/models``.
+
+    Most engines name themselves there. Empty without one.
+    """
     data = json_reply.document(get("/v1/models")).get("data")
     first = data[0] if isinstance(data, list) and data else None
     return str(first.get("owned_by") or "") if isinstance(first, Mapping) else ""
@@ -130,7 +142,10 @@ _SAMPLE = r"^(?:\w+:)?{}(?:\{{.*\}})?\s+(\S+)\s*$"
 
 
 def _samples(text: str, name: str) -> list[float]:
-    """Return the values of a series, whatever its labels and the engine's prefix."""
+    """Return a series' values, for any labels and engine prefix.
+
+    Empty if one of them is not a finite number.
+    """
     matches = re.findall(_SAMPLE.format(name), text, re.MULTILINE)
     try:
         values = [float(value) for value in matches]
@@ -144,7 +159,10 @@ def _sample(text: str, name: str) -> float | None:
 
 
 def total(text: str, name: str) -> int | None:
-    """Return the sum of a series, whatever its labels and the engine's prefix; None without it."""
+    """Return the sum of a series; None without it.
+
+    Its labels and the engine's prefix may be any.
+    """
     values = _samples(text, name)
     return round(math.fsum(values)) if values else None
 

@@ -62,7 +62,7 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
     """Added to our own environment."""
     scrubbed: tuple[str, ...] = ()
-    """Beginnings of the names of variables in our own environment that would set up the server behind the config's back."""
+    """Prefixes of variable names in our own environment that would configure the server unnoticed by the config."""
     folders: tuple[str, ...] = ()
     """Folders that are made before it runs, such as a cache's."""
     files: Mapping[str, str] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class ServerSetup:
     env: Mapping[str, str] = field(default_factory=dict)
     api_key: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    """Sent with every request, beside the key."""
+    """Sent with every request, together with the key."""
     body: Mapping[str, JSON] = field(default_factory=dict)
     """Fields laid over the body of every request of a workload."""
     attached: str | None = None
@@ -139,7 +139,10 @@ class ServerSetup:
 
     @property
     def asked_model(self) -> str:
-        """The name that requests ask for: a ``model`` among the fields of the body comes first."""
+        """Name of the model in requests.
+
+        The ``model`` field of ``body`` comes first, then ``served_as``, then ``model``.
+        """
         return str(self.body.get("model") or self.served_as or self.model)
 
     @property
@@ -163,7 +166,10 @@ class VerifySteps:
 
     @property
     def counters(self) -> SpecCounters:
-        """The same steps as a server counts them; a step without a draft is not counted."""
+        """These steps as a server counts them.
+
+        A step without a draft is not counted.
+        """
         longest = max(self.drafted, default=0)
         return SpecCounters(
             drafts=sum(1 for drafted in self.drafted if drafted),
@@ -201,7 +207,7 @@ class Traffic:
     """What a server has done since it was started, by its own counters."""
 
     started_s: float | None = None
-    """When it was started, in seconds since 1970; so are the others None where nothing tells."""
+    """Start time in seconds since 1970; like the other fields, None if not reported."""
     prompt_tokens: int | None = None
     generated_tokens: int | None = None
     preemptions: int | None = None
@@ -226,26 +232,46 @@ class AnswerDialect(Protocol):
     """What the penalties of a request count, as it is sent."""
 
     def path(self, request: Request) -> str:
-        """Return where a request is sent: its route's path, unless another one answers it with more."""
+        """Return the path for a request.
+
+        It is the path of the request's route, unless another path gives a fuller answer.
+        """
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
-        """Return the body as it is sent: neutral values for what the server would fill in, its own names, and fields for token ids."""
+        """Return the request body in the server's own form.
+
+        It has neutral values where the server would fill in its own, the server's field names, and the fields
+        that ask for token ids.
+        """
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Return a reply, or a chunk of a stream, with token ids where capture reads them: ``token_ids`` of every choice."""
+        """Return a reply, or stream chunk, with ``token_ids`` in every choice.
+
+        Capture reads the ids there.
+        """
 
     def answer(self, request: Request, replies: Sequence[Mapping[str, JSON]]) -> Sequence[Mapping[str, JSON]]:
-        """Return an answer's reply, or the chunks of its stream, each read by :meth:`reply`, with ids that only all of them tell."""
+        """Return an answer's reply or chunks, with complete token ids.
+
+        ``replies`` is one reply, or the chunks of a stream, each already read by :meth:`reply`. This step
+        adds the ids that are known only from all of them together.
+        """
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """Return the text of an answer that came as ids alone; empty where it cannot be known."""
+        """Return the text of an answer made of ids alone.
+
+        Empty if it cannot be known.
+        """
 
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:
-        """Return the ids of a request's prompt, where replies do not hold them; empty where they cannot be known."""
+        """Return the token ids of a request's prompt.
+
+        It is used when replies do not hold them. Empty if they cannot be known.
+        """
 
 
 class CounterDialect(Protocol):
-    """An engine's word on itself: its state, its version, and what it drafted."""
+    """An engine's reports about itself: its state, its version, and its drafting."""
 
     health_path: str | None
     """Answers 200 when the server is ready; None where there is no such path. So are the other two."""
@@ -256,28 +282,50 @@ class CounterDialect(Protocol):
     counters_exact: bool
     """Whether the counters count every draft token; otherwise what answers report of themselves goes first."""
     counters_late: bool
-    """Whether the counters may come after the answers that they count: those are streamed then, so that chunks tell the steps."""
+    """Whether the counters may come after the answers that they count: those are streamed then, so that chunks show the steps."""
 
     def version(self, text: str) -> str:
-        """Return the engine's version in the text of ``version_path``; empty without one."""
+        """Return the engine's version in the text of ``version_path``.
+
+        Empty without one.
+        """
 
     def wrong_build(self, log: str) -> str:
-        """Return why the server with this log, up to its readiness, is not the one that was asked for; empty where it is."""
+        """Return the reason to reject this server's build; empty if right.
+
+        ``log`` is the server's log up to its readiness. The build is right if the server is the one that was
+        asked for.
+        """
 
     def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:
-        """Return the verify steps in a reply, or in the last chunk of a stream; None where it holds none."""
+        """Return the verify steps in a reply or last stream chunk.
+
+        None if it holds none.
+        """
 
     def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
-        """Return the speculation counters of one answer in its reply, or in a chunk of its stream; None where that holds none."""
+        """Return one answer's speculation counters from a reply or stream chunk.
+
+        None if it holds none.
+        """
 
     def counters(self, text: str) -> SpecCounters | None:
-        """Return the speculation counters in the text of ``counters_path``; None where there are none."""
+        """Return the speculation counters in the text of ``counters_path``.
+
+        None without any.
+        """
 
     def logged(self, text: str) -> SpecCounters | None:
-        """Return the speculation counters in the server's log since its start, where ``counters_path`` has none; None without any."""
+        """Return the speculation counters in a server's log.
+
+        They count from the server's start, and are used when ``counters_path`` has none. None without any.
+        """
 
     def traffic(self, text: str) -> Traffic:
-        """Return what the text of ``counters_path`` says of all requests, whoever sent them."""
+        """Return the traffic counters in the text of ``counters_path``.
+
+        They cover the requests of all clients.
+        """
 
 
 class ScoringDialect(Protocol):
@@ -287,19 +335,29 @@ class ScoringDialect(Protocol):
     """Prefixes that one request for continuations may hold, at least 1."""
 
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:
-        """Return the request whose reply holds the distribution at every one of ``token_ids``; None where no request does."""
+        """Return a request for the distribution at every given token.
+
+        Its reply holds the distribution at every one of ``token_ids``. None if no request can do this.
+        """
 
     def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
-        """Return the distribution at every one of ``token_ids``. Raises RequestError when the reply does not hold it."""
+        """Return the distribution at every one of ``token_ids``.
+
+        Raises RequestError if the reply does not hold it.
+        """
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
-        """Return the request that continues every prefix by one token and lists the ``top_tokens`` most probable ones, nothing processed.
+        """Return a request to continue every prefix by one token.
 
-        None where no request does.
+        Its reply lists the ``top_tokens`` most probable tokens, before any processing. None if no request can
+        do this.
         """
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
-        """Return the distribution at every one of ``token_ids``, which came after the prefixes. Raises RequestError without it."""
+        """Return the distribution at every one of ``token_ids``.
+
+        These tokens came after the prefixes. Raises RequestError if the reply does not hold it.
+        """
 
 
 class Dialect(AnswerDialect, CounterDialect, ScoringDialect, Protocol):
@@ -314,23 +372,29 @@ class Recognising(Protocol):
     """An engine that knows its servers by their endpoints; it may leave this out."""
 
     def recognises(self, get: Get) -> bool:
-        """Whether the server that ``get`` asks is one of this engine's. A path that resets anything is not asked for."""
+        """Return True if the server is one of this engine's.
+
+        ``get`` asks the server. Paths that reset anything are not asked for.
+        """
 
 
 @runtime_checkable
 class SmallCache(Protocol):
-    """An engine that can be started with a small key-value cache and counts whom it preempts; it may leave this out."""
+    """An engine that can start with a small key-value cache and counts preempted requests; it may leave this out."""
 
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
-        """Return the arguments laid over those of every arm: room for about a thousand tokens. None where there are none."""
+        """Return arguments for a cache of about a thousand tokens.
+
+        They are laid over the arguments of every arm. None if there are none.
+        """
 
 
 @runtime_checkable
 class AnyEngine(Protocol):
-    """An engine that stands for whichever is behind an address."""
+    """An engine that stands for any other, found by asking the server at an address."""
 
     def candidates(self) -> Sequence[Engine]:
-        """Return the engines that it may be, in the order in which they are tried."""
+        """Return the possible engines, in the order to try them."""
 
 
 class Engine(Protocol):
@@ -350,31 +414,50 @@ class Engine(Protocol):
         """Return the dialect of the server of ``setup``."""
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
-        """Return what ``args`` say about drafting; None when they do not speculate."""
+        """Return the draft settings in ``args``.
+
+        None if they do not speculate.
+        """
 
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
-        """Return the models that a server of ``model`` with ``args`` loads and that :meth:`check` leaves to the hub."""
+        """Return the models to load from the hub.
+
+        These are the models loaded by a server of ``model`` with ``args``, without those that :meth:`check`
+        looks for.
+        """
 
     def check(self, config: Config) -> None:
-        """Raise EngineError when the engine is not installed or a model is not there."""
+        """Raise EngineError if the engine or a model is missing."""
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
-        """Return the command that serves ``setup``."""
+        """Return the command for the server of ``setup``."""
 
     def program(self, argv: Sequence[str]) -> EngineProgram | None:
-        """Return how the program of a server's command ``argv`` is asked about itself; None where it cannot be."""
+        """Return the command lines to ask the engine's program about itself.
+
+        ``argv`` is the command of a server. None if the program cannot be asked.
+        """
 
     def vocabulary(self, config: Config) -> int:
-        """Return the tokens in the target's vocabulary; 0 where unknown."""
+        """Return the target's vocabulary size in tokens; 0 if unknown."""
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
-        """Return what one server of ``config`` takes on a machine with or without an accelerator."""
+        """Return one server's share of a machine.
+
+        ``accelerated`` is True for a machine with an accelerator.
+        """
 
     def route(self, config: Config) -> ScoringRoute:
-        """Return the route to scores that the baseline's capability probe is expected to find, for the plan's estimate."""
+        """Return the expected route to scores, for the plan's estimate.
+
+        The baseline's capability probe is expected to find it.
+        """
 
     def single_precision(self, config: Config) -> bool:
-        """Whether every arm computes in float32 with nothing quantised, as far as its arguments say."""
+        """Return True if every arm computes in float32, nothing quantised.
+
+        This goes by the arguments and the checkpoint.
+        """
 
 
 @runtime_checkable
@@ -382,7 +465,8 @@ class ConfigTemplate(Protocol):
     """An engine that writes the beginnings of its own configs; for any other, ``init`` writes the keys that all engines share."""
 
     def template(self, model: str | None, speculator: str | None) -> str:
-        """Return a config in YAML with comments, from ``engine`` and ``variants`` on; sections left out get their general form.
+        """Return a commented YAML config, from ``engine`` and ``variants`` on.
 
-        ``speculator`` is a draft model, or a method without one. Raises EngineError where a model is needed and None is given.
+        Sections left out get their general form. ``speculator`` is a draft model, or a method without one.
+        Raises EngineError if a model is needed and None is given.
         """

@@ -61,29 +61,33 @@ class Reference:
     scored_with = "leave out no-prompt-logprobs, or no-token-prompts"
 
     def recognises(self, get: Get) -> bool:
-        """Whether the model is this package's own."""
+        """Return True if the model is this package's own."""
         return owner(get) == "pytest-specdec"
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
-        """Return vLLM's."""
+        """Return vLLM's dialect."""
         return VllmDialect()
 
     def template(self, model: str | None, speculator: str | None) -> str:
-        """Return the config that ships, with other checkpoints where they are given."""
+        """Return the shipped config, with other checkpoints if given."""
         text = (shipped.CONFIGS / "reference.yaml").read_text(encoding="utf-8").partition("\n\n")[2]
         given = {"reference": self.kind, "target": model, "draft": speculator}
         return _NAMES.sub(lambda named: f"{named[1]}: {yaml.scalar(given[named[2]] or named[2])}", text)
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
-        """Read ``--speculative-config``, whose keys are vLLM's."""
+        """Read ``--speculative-config``, with vLLM's keys."""
         return vllm.draft(args)
 
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:  # noqa: ARG002 - check looks for every checkpoint
-        """Return none: no checkpoint comes from the hub."""
+        """Return nothing: no checkpoint comes from the hub."""
         return ()
 
     def check(self, config: Config) -> None:
-        """Look for the packages that the engine needs, and for every checkpoint that the config names."""
+        """Check the engine's packages and every checkpoint in the config.
+
+        Raises EngineError if one is missing, or if a draft model's vocabulary differs in size from the
+        target's.
+        """
         _python(config)
         missing = [name for name in _NEEDS if find_spec(name) is None]
         if missing and not (config.engine.executable or config.engine.venv):
@@ -116,13 +120,16 @@ class Reference:
         return Command(argv=argv, env=setup.env, secrets=setup.secrets)
 
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
-        """Return room for one sequence of at most 256 tokens and a window."""
+        """Return arguments for one sequence of at most 256 tokens.
+
+        The cache has room for that and for a window.
+        """
         longest = config.engine.args.get("max-model-len")
         longest = min(longest, _PRESSED_TOKENS) if isinstance(longest, int) and longest > 0 else _PRESSED_TOKENS
         return {"max-model-len": longest, "num-gpu-blocks-override": -(-longest // _BLOCK_TOKENS) + 2}
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
-        """Return how the interpreter and the module are asked."""
+        """Return the command lines to ask the interpreter and the module."""
         return EngineProgram(version=(argv[0], "-c", _VERSION), help=tuple(argv[:3]), abbreviates=False)
 
     def vocabulary(self, config: Config) -> int:
@@ -130,12 +137,18 @@ class Reference:
         return checkpoint.vocabulary(_checkpoint(config, config.engine.model, "engine.model"))
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:  # noqa: ARG002 - it runs on the CPU wherever it is
-        """Return the interpreter's share and the weights, once as a file and once as arrays."""
+        """Return the interpreter's memory and twice the weights.
+
+        The weights count once as a file and once as arrays.
+        """
         weights = checkpoint.gib(_checkpoint(config, config.engine.model, "engine.model"))
         return Footprint(memory_gib=_PROCESS_GIB + 2 * (weights or 0.0))
 
     def grammar_backend(self, config: Config) -> GrammarBackend:
-        """Return llguidance, its only backend, with the white space of its documents."""
+        """Return llguidance, the engine's only backend.
+
+        It is set to the white space of the engine's documents.
+        """
         model = _checkpoint(config, config.engine.model, "engine.model")
         end = checkpoint.read_config(model).get("eos_token_id")
         return GrammarBackend(
@@ -146,14 +159,20 @@ class Reference:
         )
 
     def route(self, config: Config) -> ScoringRoute:
-        """Return continuations where the baseline is started with ``--no-prompt-logprobs`` and still takes token ids."""
+        """Return continuations or prompt log-probabilities, by the baseline's arguments.
+
+        Continuations are for a baseline started with ``--no-prompt-logprobs`` that still takes token ids.
+        """
         args = merge(config.engine.args, config.baseline.args)
         settings = ("prompt-logprobs", "token-prompts")
         scores, takes_ids = (args.get(name) is not False and args.get(f"no-{name}") is not True for name in settings)
         return ScoringRoute.CONTINUATIONS if takes_ids and not scores else ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:
-        """Return whether it computes as float32 does: it is given no other ``numerics``."""
+        """Return True if no ``numerics`` are set.
+
+        The engine then computes as float32 does.
+        """
         return not merge(config.engine.args, config.baseline.args).get("numerics")
 
 
@@ -165,7 +184,11 @@ def _python(config: Config) -> str:
 
 
 def _checkpoint(config: Config, model: str, where: str) -> Path:
-    """Return the folder of a checkpoint beside the config, or of one in this package. Raises EngineError without one."""
+    """Return the folder of a checkpoint.
+
+    A path relative to the config comes first, then a checkpoint in this package. Raises EngineError without
+    one.
+    """
     shipped = Path(str(resources.files("specdec_reference"))) / "checkpoints"
     beside = Path(config.resolve(model))
     for path in (beside, shipped / model):

@@ -21,7 +21,10 @@ _MEMBERS = sorted({*Engine.__annotations__, *(name for name in vars(Engine) if n
 
 
 def engine_of(kind: str) -> Engine:
-    """Return the engine called ``kind``. Raises EngineError without one, and for one that does not keep to the protocol."""
+    """Return the engine called ``kind``.
+
+    Raises EngineError without one, and for one that does not keep to the protocol.
+    """
     if kind not in LOADED:
         LOADED[kind] = _load(_entry_point(kind))
     return LOADED[kind]
@@ -33,7 +36,10 @@ def kinds() -> list[str]:
 
 
 def installed_engines() -> tuple[Engine, ...]:
-    """Return every engine that can be loaded, by kind; one that cannot is told of by the config that names it."""
+    """Return every loadable engine, sorted by kind.
+
+    One that does not load is left out. A config that names it gets the error.
+    """
     engines = []
     for kind in kinds():
         with suppress(EngineError):
@@ -87,7 +93,10 @@ def _load(point: EntryPoint) -> Engine:
 
 
 def _check(point: EntryPoint, engine: Engine) -> None:
-    """Raise EngineError for an engine of another protocol version, without a member of the protocol, or of another kind."""
+    """Raise EngineError unless the engine keeps to the protocol.
+
+    It needs the same protocol version, every member of the protocol, and the kind in its entry point's name.
+    """
     version = getattr(engine, "protocol_version", None)
     if version != PROTOCOL_VERSION:
         raise EngineError(

@@ -28,15 +28,19 @@ class ListedToken:
 
 
 def position(token_id: int, listed: Sequence[ListedToken], top_tokens: int, text: str | None = None) -> Position:
-    """Return the distribution at ``token_id``, whose text is ``text`` if known, over the ``top_tokens`` most probable of ``listed``.
+    """Return the distribution at ``token_id`` over the most probable tokens.
 
-    Servers append the token that they drew to the most probable ones: it is cut off, since it is there by chance. Tokens of one text
-    without ids are one outcome with the sum of their probabilities. The emitted token is that outcome when its text is that text, and the
-    top token then has its id; other texts get ids below 0, which match no token. A token of a listed text beyond the list's end is not in
-    the sum, which is short by at most the last listed probability. Texts as the keys of an object hold one token each: no such listing.
+    These are the ``top_tokens`` most probable of ``listed``. ``text`` is the text of ``token_id``, if known.
 
-    The log-probability of ``token_id`` is that of its top token, nan without one. Raises RequestError when nothing is listed, and when
-    tokens are named by text while that of the emitted one is unknown.
+    Servers append the token that they drew to the most probable ones. It is cut off, since it is there by
+    chance. Tokens of one text without ids are one outcome, with the sum of their probabilities. The emitted
+    token is that outcome when its text is that text, and the top token then has its id. Other texts get ids
+    below 0, which match no token. A token of a listed text beyond the list's end is not in the sum, which is
+    short by at most the last listed probability. An object with texts as its keys holds one token for each
+    text, and is no such listing.
+
+    The log-probability of ``token_id`` is that of its top token, nan without one. Raises RequestError when
+    nothing is listed, and when tokens are named by text while that of the emitted one is unknown.
     """
     ranked = sorted((token for token in listed if math.isfinite(token.logprob)), key=lambda token: -token.logprob)[:top_tokens]
     if not ranked:
@@ -59,7 +63,10 @@ def position(token_id: int, listed: Sequence[ListedToken], top_tokens: int, text
 
 
 def _merge(ranked: Sequence[ListedToken]) -> list[tuple[int | str, float]]:
-    """Return ids and texts with their log-probabilities, by falling probability; texts that come several times are summed."""
+    """Return ids and texts with their log-probabilities, most probable first.
+
+    Texts that occur several times are summed.
+    """
     logprobs: dict[int | str, float] = {}
     for token in ranked:
         name = token.text if token.token_id is None else token.token_id

@@ -70,7 +70,10 @@ class TransformersDialect(PlainDialect):
     closing_event = False
 
     def __init__(self, model: str, drafting: Mapping[str, JSON]) -> None:
-        """Take the model as the server was given it, and the speculative settings of its requests."""
+        """Take the server's model and its requests' speculative settings.
+
+        ``model`` is written as it was given to the server.
+        """
         self._model = model
         self._drafting = drafting
         self._eos = _eos_ids(Path(model))
@@ -78,20 +81,30 @@ class TransformersDialect(PlainDialect):
 
     @property
     def _tokenizer(self) -> CheckpointTokenizer | None:
-        """Look for it until it is there: the first boot may download the checkpoint."""
+        """The checkpoint's tokenizer; None until it is found.
+
+        Each access looks for it again, since the first boot may download the checkpoint.
+        """
         self._found = self._found or CheckpointTokenizer.of(self._model)
         return self._found
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:  # noqa: ARG002 - a stream ends with its usage unasked
-        """Return the body with what it says of sampling in ``generation_config``, neutral where it says nothing."""
+        """Return the body with its sampling parameters in ``generation_config``.
+
+        Parameters that it leaves out are neutral.
+        """
         rest = {name: value for name, value in request.body.items() if name not in _TRANSLATED}
         return {**rest, "model": self._model, "generation_config": json.dumps({**self._generation(request.body), **self._drafting})}
 
     def answer(self, request: Request, replies: Sequence[Mapping[str, JSON]]) -> Sequence[Mapping[str, JSON]]:
-        """Add the ids that the checkpoint's tokenizer gives a greedy answer's text, where they are as many as the server counted.
+        """Add the token ids to a greedy answer.
 
-        A sampled answer may spell its text by other tokens than the tokenizer would: it stays without ids. A stream under speculation
-        counts steps (see the module): it has to be as long as the request allows. How many tokens a chunk holds is not known.
+        They are the ids that the checkpoint's tokenizer gives the answer's text. They are added only if they
+        are as many as the server counted.
+
+        A sampled answer may spell its text by other tokens than the tokenizer would: it stays without ids. A
+        stream under speculation counts steps (see the module): it has to be as long as the request allows.
+        The number of tokens in a chunk is not known.
         """
         tokenizer = self._tokenizer
         if tokenizer is None or request.body.get("temperature") != 0 or any(_choice(reply) is None for reply in replies):
@@ -105,7 +118,10 @@ class TransformersDialect(PlainDialect):
         return [*replies[:-1], {**replies[-1], "choices": [{**(_choice(replies[-1]) or {}), "token_ids": list(ids)}]}]
 
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:  # noqa: ARG002 - no route tokenizes
-        """Return what the checkpoint's tokenizer and template make of the prompt."""
+        """Return the prompt's ids by the checkpoint's tokenizer and template.
+
+        Empty without the tokenizer.
+        """
         if self._tokenizer is None:
             return ()
         prompt, messages = request.body.get("prompt"), request.body.get("messages")
@@ -116,7 +132,10 @@ class TransformersDialect(PlainDialect):
         return self._tokenizer.converse(given, arguments if isinstance(arguments, Mapping) else {})
 
     def _generation(self, body: Mapping[str, JSON]) -> dict[str, JSON]:
-        """Return the sampling parameters of a body under the library's names, with the neutral value of each that it leaves out."""
+        """Return a body's sampling parameters under the library's names.
+
+        Each one that the body leaves out gets its neutral value.
+        """
         temperature = body.get("temperature", 1.0)
         config: dict[str, JSON] = {"do_sample": temperature != 0}
         if temperature != 0:
@@ -134,7 +153,10 @@ class TransformersDialect(PlainDialect):
 
 
 def _expected_tokens(request: Request, replies: Sequence[Mapping[str, JSON]], *, steps: bool) -> int | None:
-    """Return how many tokens an answer has; None where the server does not say."""
+    """Return the number of tokens in an answer.
+
+    None if the server does not report it.
+    """
     if steps and len(replies) > 1:
         limit = request.body.get("max_completion_tokens", request.body.get("max_tokens"))
         return limit if isinstance(limit, int) else None
@@ -142,12 +164,18 @@ def _expected_tokens(request: Request, replies: Sequence[Mapping[str, JSON]], *,
 
 
 def _spares_eos(body: Mapping[str, JSON]) -> bool:
-    """Whether something else than the end of sequence may be what a text leaves out."""
+    """Return True if a text's missing token may not be EOS.
+
+    That is so with ``ignore_eos``, ``stop`` or ``stop_token_ids``.
+    """
     return body.get("ignore_eos") is True or any(body.get(name) for name in ("stop", "stop_token_ids"))
 
 
 def _choice(reply: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
-    """Return the only choice of a reply; None where it has none, or several."""
+    """Return the only choice of a reply.
+
+    None if it has none, or several.
+    """
     choices = reply.get("choices")
     (choice,) = choices if isinstance(choices, Sequence) and len(choices) == 1 else (None,)
     return choice if isinstance(choice, Mapping) else None
@@ -167,7 +195,10 @@ def _completion_tokens(reply: Mapping[str, JSON]) -> int | None:
 
 
 def _eos_ids(folder: Path) -> tuple[int, ...]:
-    """Return the ends of sequence of a checkpoint: those of generation_config.json, else of config.json."""
+    """Return the end-of-sequence ids of a checkpoint.
+
+    They come from generation_config.json, else from config.json. Empty without any.
+    """
     for name in ("generation_config.json", "config.json"):
         try:
             ids = json.loads((folder / name).read_text(encoding="utf-8")).get("eos_token_id")
@@ -179,7 +210,10 @@ def _eos_ids(folder: Path) -> tuple[int, ...]:
 
 
 def _drafting(args: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Return the speculative settings in ``args`` under the library's names. Raises EngineError for one that no variant may set."""
+    """Return the speculative settings in ``args``.
+
+    They go by the library's names. Raises EngineError for a setting that no variant may set.
+    """
     setting = next((value for name, value in args.items() if plain(name) == _SETTING), None)
     if isinstance(setting, str):
         setting = json.loads(setting)  # the pair lint has seen that it is JSON of a mapping
@@ -223,11 +257,18 @@ class Transformers:
     scored_with = "name a `scorer:` of the same weights: transformers serve takes no token ids, and gives none of sampled answers"
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
-        """Return that of the server's model, with the variant's drafting in every request."""
+        """Return the dialect of the server's model.
+
+        Every request carries the variant's drafting.
+        """
         return TransformersDialect(config.resolve(setup.model), _drafting(setup.args))
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
-        """Read prompt lookup, or the layers after which the model drafts for itself: that goes first where both are set."""
+        """Read prompt lookup, or drafting by the model's own layers.
+
+        Early exit, the layers after which the model drafts for itself, goes first if both are set. None
+        without either.
+        """
         drafting = _drafting(args)
         if drafting.get(_EARLY_EXIT) is not None:
             tokens = _count(drafting.get(_TOKENS)) or _DEFAULT_TOKENS
@@ -238,11 +279,15 @@ class Transformers:
         return None
 
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:  # noqa: ARG002 - no request can name a draft model
-        """Return ``model``, which may come from the hub."""
+        """Return ``model``; it may come from the hub."""
         return (model,)
 
     def check(self, config: Config) -> None:
-        """Look for ``transformers``, for a model that is a path, and for settings in a place where they would undo the requests' own."""
+        """Check the program, the model and the place of settings.
+
+        Looks for ``transformers``, for a model given as a path, and for settings in a place where they would
+        undo the requests' own.
+        """
         if config.engine.image:
             what = "transformers serve runs in no container here"
             raise EngineError(what, where="engine.image", found=config.engine.image, remedy="set engine.venv instead")
@@ -258,13 +303,16 @@ class Transformers:
         checkpoint.there(config)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
-        """Return ``transformers serve MODEL …``; what goes into requests stays out."""
+        """Return ``transformers serve MODEL …``.
+
+        Settings that go into requests are left out.
+        """
         args = {name: value for name, value in setup.args.items() if plain(name) != _SETTING}
         given = flags({"host": HOST, **args, "port": setup.port})
         return Command(argv=(self._program(config), "serve", config.resolve(setup.model), *given), env=setup.env, secrets=setup.secrets)
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
-        """Return how the package and its parser are asked."""
+        """Return the command lines to ask the package and its parser."""
         version = "from importlib.metadata import version; print(version('transformers'))"
         return EngineProgram(version=(str(Path(argv[0]).parent / "python"), "-c", version), help=tuple(argv[:2]), abbreviates=False)
 
@@ -273,7 +321,10 @@ class Transformers:
         return checkpoint.vocabulary(checkpoint.folder(config, config.engine.model))
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
-        """Return the interpreter's share and the weights, twice since they may be widened; nothing is known of an accelerator's."""
+        """Return the interpreter's memory and twice the weights.
+
+        The weights may be widened. Unknown on an accelerator.
+        """
         weights = checkpoint.gib(checkpoint.folder(config, config.engine.model))
         return Footprint(memory_gib=None if weights is None or accelerated else _PROCESS_GIB + 2 * weights)
 
@@ -282,7 +333,10 @@ class Transformers:
         return ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:
-        """Whether ``dtype`` is float32, or the checkpoint's own and that is."""
+        """Return True if the model computes in float32, nothing quantised.
+
+        Either ``dtype`` is float32, or it is the checkpoint's own and that is float32.
+        """
         args = {plain(name): value for name, value in config.engine.args.items()}
         model = checkpoint.folder(config, config.engine.model)
         document = checkpoint.read_config(model)

@@ -1,4 +1,4 @@
-"""Baseline files, ``baselines/<config>/<machine>.yaml``: gates with the machine they were measured on and the samples behind them."""
+"""Baseline files, ``baselines/<config>/<machine>.yaml``: gates with the machine they were measured on and the samples they rest on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ELSEWHERE = "use the file of this machine: a baseline holds on the machine that
 
 
 def read(path: Path) -> tuple[Gate, ...]:
-    """Return the gates of a baseline file; () when it is absent.
+    """Return the gates of a baseline file; () without a file.
 
     Raises ConfigError or RunError with file and line, also for a file whose machine is not the one in its name.
     """
@@ -67,14 +67,18 @@ def _text(path: Path) -> str | None:
 
 
 def other_machines(folder: Path, machine: str) -> tuple[Gate, ...]:
-    """Return the gates that other machines than ``machine`` have in ``folder``: to be shown, never to be gated on."""
+    """Return the gates of other machines' files in ``folder``.
+
+    The file of ``machine`` is left out. The gates are to be shown, never to be gated on.
+    """
     return tuple(gate for path in sorted(folder.glob("*.yaml")) if path.stem != machine for gate in read(path))
 
 
 def write(path: Path, environment: Environment, gates: Iterable[Gate]) -> None:
-    """Write ``gates`` as measured in ``environment``; what the file has on other figures, pairs and workloads stays.
+    """Write ``gates`` to ``path``, as measured in ``environment``.
 
-    ``path`` is named after ``environment.machine``. Raises what :func:`read` raises for a file that is there.
+    The file keeps its gates on other figures, pairs and workloads. ``path`` must be named after
+    ``environment.machine``. Raises the errors of :func:`read` for an existing file.
     """
     _expect(str(path), "machine", found=path.stem, expected=environment.machine, remedy=_ELSEWHERE)
     after = {**{_key(gate): gate for gate in read(path)}, **{_key(gate): gate for gate in gates}}
@@ -110,7 +114,10 @@ def _gate(path: Path, line: int, entry: JSON, machine: str) -> Gate:
 
 
 def _unusable(gate: Gate) -> Iterator[tuple[str, str, str]]:
-    """Yield key, found value and expected value where a gate could never fail or has no usable number."""
+    """Yield key, found and expected value of each unusable entry.
+
+    With such an entry a gate could never fail, or has no usable number.
+    """
     if gate.figure not in FIGURES:
         yield "figure", repr(gate.figure), " or ".join(FIGURES)
     if gate.at_least is not None and not 0.0 < gate.at_least < math.inf:

@@ -32,12 +32,14 @@ MOST_TOKENS = 8192
 
 
 def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> ReportedDraws:
-    """Return log-probabilities that ``arms`` reported of plain draws at temperature 1, with the scored positions.
+    """Return the log-probabilities reported by ``arms`` for plain draws.
 
-    By default the arms are baseline and control, without the one that scored itself where there is another. Where the plan has a
-    calibration nothing else is read, so that the noise is the same whichever tests are selected; elsewhere any such draw counts. Only such
-    draws report the scored distribution both before and after processing, and a token drawn cold is selected by the noise. Empty where
-    none are reported. A file that cannot be read is skipped: its own judgement reports the error.
+    The draws are at temperature 1, and each token has its scored position. By default the arms are baseline and
+    control, without the one that scored itself if there is another. If the plan has a calibration, nothing else
+    is read, so that the noise is the same whichever tests are selected; otherwise any such draw counts. Only
+    such draws report the scored distribution both before and after processing, and at a lower temperature a
+    token is selected by the noise. Empty if none are reported. A file that cannot be read is skipped: its own
+    judgement reports the error.
     """
     answers: list[tuple[tuple[float, Position], ...]] = []
     room = MOST_TOKENS
@@ -50,7 +52,7 @@ def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> Reporte
 
 
 def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibrations:
-    """Return what the judges of ``pair`` see of the calibration."""
+    """Return the calibrations for the judges of ``pair``."""
     other = _arms_of_other_boots(plan)
     own = tuple(arm for arm in (BASELINE, CONTROL) if arm not in other)
     return Calibrations(
@@ -61,7 +63,11 @@ def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibra
 
 
 def _arms_of_other_boots(plan: Plan) -> tuple[str, ...]:
-    """Return the baseline's arms that another boot than their own scores in the calibration, as it does the variant; both if none."""
+    """Return the baseline's arms scored by another boot than their own.
+
+    In the calibration their scores then come from another boot, as the variant's do. Both arms if there is
+    none.
+    """
     scored = [workload.name for workload in plan.workloads if workload.calibrates or workload.scored]
     names = [name for name in scored if plan.workload(name).calibrates] or scored[:1]
     own = {arm for name in names for arm in plan.scored_by(name)}
@@ -81,7 +87,11 @@ def _answers(directory: RunDirectory, plan: Plan, arms: Sequence[str]) -> Iterat
 def _of(
     directory: RunDirectory, arm: str, workload: str, wanted: set[str], earlier: dict[tuple[str, int], tuple[int, ...]]
 ) -> Iterator[tuple[tuple[float, Position], ...]]:
-    """Yield the pairs of one arm by answer; an answer equal to the ``earlier`` one to its request is left out."""
+    """Yield the pairs of one arm by answer.
+
+    A pair is a reported log-probability and its scored position. An answer is left out if it equals the
+    ``earlier`` one to its request.
+    """
     transcript = transcripts.read(directory, arm, workload)
     scored = {score.key: score.positions for score in transcripts.read_scores(directory, BASELINE, arm, workload)}
     for answer in () if transcript is None else transcript.answers:
@@ -101,10 +111,13 @@ def read(
     *,
     slo: Slo | None = None,
 ) -> Captured:
-    """Return all that the run holds for one judgement; the calibrations are those of the whole run, ``slo`` that of its config.
+    """Return all data of the run for one judgement.
 
-    Raises RunError, with the reason that the capture gave, when planned answers or scores of an arm are missing, and when an arm answered
-    another workload of that name, or under other token limits than the baseline.
+    The calibrations are those of the whole run; ``slo`` is that of its config.
+
+    Raises RunError, with the reason that the capture gave, if planned answers or scores of an arm are missing.
+    Raises it too if an arm answered another workload of that name, or under other token limits than the
+    baseline.
     """
     parts = _parts(plan, judgement)
     runs = [_Run(directory, plan, replace(judgement, workload=name)) for name in parts]
@@ -144,9 +157,10 @@ def read(
 
 
 def read_run(directory: RunDirectory, plan: Plan, judgement: Judgement) -> CapturedRun:
-    """Return what one pair and the baseline answered to all workloads, without scores.
+    """Return all answers of one pair and the baseline, without scores.
 
-    Raises RunError, as :func:`read` does, when the judgement's own workload is missing; others are listed as missing.
+    Raises RunError, as :func:`read` does, if the judgement's own workload is missing; others are listed as
+    missing.
     """
     names = dict.fromkeys(name for boot in plan.boots if boot.arm == judgement.pair for name in boot.answers)
     parts: list[Captured] = []
@@ -180,7 +194,10 @@ def _part(directory: RunDirectory, plan: Plan, judgement: Judgement) -> Captured
 
 
 def _with_draft_tokens(pair: Pair, transcript: Transcript) -> Pair:
-    """Return the pair with the draft tokens per step that its answers show, where no setting says so, as with attached servers."""
+    """Return the pair with its number of draft tokens per step.
+
+    If no setting states the number, as with attached servers, the answers show it.
+    """
     if pair.variant.draft.tokens:
         return pair
     counters = transcript.counters or SpecCounters()
@@ -192,12 +209,18 @@ def _with_draft_tokens(pair: Pair, transcript: Transcript) -> Pair:
 
 
 def _parts(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
-    """Return the workload and its extensions for this pair, which only a sampling verdict takes as one."""
+    """Return the workload and its extensions for this pair.
+
+    Only a sampling verdict takes them as one; otherwise the extensions are left out.
+    """
     return (judgement.workload, *(_extensions(plan, judgement) if judgement.family is Family.SAMPLING else ()))
 
 
 def _repeats(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
-    """Return the workloads in which its requests were sent again, elsewhere than in sampling."""
+    """Return the workloads with the same requests sent again.
+
+    Empty for sampling.
+    """
     return () if judgement.family is Family.SAMPLING else _extensions(plan, judgement)
 
 
@@ -207,7 +230,10 @@ def _extensions(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
 
 
 def _join_transcripts(parts: Sequence[Transcript]) -> Transcript:
-    """Return the parts of one arm as one transcript, in the order of their capture."""
+    """Return the parts of one arm as a single transcript.
+
+    They stay in the order of their capture.
+    """
     first = parts[0]
     if len(parts) == 1:
         return first
@@ -231,7 +257,7 @@ def _join_transcripts(parts: Sequence[Transcript]) -> Transcript:
 
 
 def _number_failures(parts: Sequence[Transcript]) -> Iterator[tuple[int, ServerFailure]]:
-    """Yield the server failures of all parts, numbered over all of them."""
+    """Yield the server failures of all parts, numbered across them."""
     numbers: dict[tuple[int, int], int] = {}
     for part, transcript in enumerate(parts):
         for failure in transcript.server_failures:
@@ -272,7 +298,10 @@ class _Run:
         return transcript
 
     def check_room(self) -> None:
-        """Raise RunError where an arm answered under other token limits than the baseline."""
+        """Raise RunError if an arm had other limits than the baseline.
+
+        These are the token limits under which it answered.
+        """
         for arm in (self._judgement.pair, *([CONTROL] if self.is_planned(CONTROL) else [])):
             room, baseline = self.transcript(arm).room, self.transcript(BASELINE).room
             if room != baseline:
@@ -282,7 +311,11 @@ class _Run:
                 raise RunError(what, where=where, found=found, expected=expected, remedy=_AGAIN)
 
     def further(self, pair: str) -> Iterator[BootBlock]:
-        """Yield the further boots of the variant in their order, each with the baseline's boots beside it."""
+        """Yield the further boots of the variant in their order.
+
+        Each has its neighbouring boots of the baseline: the last one before it and, where servers run in turn,
+        the first one after it.
+        """
         answering = [boot for boot in self._plan.boots if self._workload in boot.answers]
         baselines = [boot for boot in answering if boot.role in {Role.BASELINE, Role.CONTROL}]
         for boot in (boot for boot in answering if boot.arm == pair and boot.number > 1):
@@ -292,7 +325,10 @@ class _Run:
             yield BootBlock(speculative=self.transcript(boot.arms[-1]), baselines=beside)
 
     def beside(self) -> tuple[Transcript, ...]:
-        """Return what other arms answered, where a route of this pair's arms was silent."""
+        """Return the answers of other arms if a route was silent.
+
+        It is a route of this pair's arms. Empty otherwise.
+        """
         if not any(transcript.silent_routes for transcript in self._transcripts.values()):
             return ()
         return tuple(transcripts.beside(self._directory, self._plan, self._workload, self._transcripts))
@@ -304,7 +340,10 @@ class _Run:
         return scores
 
     def draft_scores(self, model: str | None) -> dict[str, tuple[Score, ...]]:
-        """Return the draft model's distribution by arm, empty without one: a verdict needs none."""
+        """Return the draft model's distribution by arm; empty without a model.
+
+        A verdict needs none.
+        """
         if model is None:
             return {}
         scores = {arm: self._scores(model, arm) for arm in (self._judgement.pair, CONTROL, BASELINE)}

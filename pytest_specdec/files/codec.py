@@ -23,7 +23,10 @@ _RELEASE = "judge it with the release that wrote it"
 
 
 def check_schema(where: str, found: object, expected: str) -> None:
-    """Raise RunError unless the schema ``found`` in a file is the ``expected`` one, whose name ends with its number."""
+    """Raise RunError unless ``found`` is the ``expected`` schema.
+
+    ``found`` is the schema named in a file. A schema's name ends with its number.
+    """
     if found == expected:
         return
     what, remedy = "the file is of another kind", "restore the file that the capture wrote, or capture again"
@@ -35,7 +38,10 @@ def check_schema(where: str, found: object, expected: str) -> None:
 
 
 def encode(value: object) -> JSON:
-    """Return ``value`` as JSON: dataclasses as objects of all their fields, tuples as lists, infinities and NaN as strings."""
+    """Return ``value`` as JSON.
+
+    Dataclasses become objects of all their fields, tuples become lists, and infinities and NaN become strings.
+    """
     if isinstance(value, Enum):
         return encode(value.value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -53,9 +59,10 @@ def encode(value: object) -> JSON:
 
 
 def decode(cls: type[T], data: JSON) -> T:
-    """Return the ``cls`` that :func:`encode` wrote as ``data``.
+    """Return the ``cls`` written as ``data`` by :func:`encode`.
 
-    Missing fields take their defaults. Raises RunError naming the path of an unknown or missing field, or of a value of another type.
+    Missing fields take their defaults. Raises RunError naming the path of an unknown or missing field, or of a
+    value of another type.
     """
     try:
         decoder: Callable[[JSON], T] = _decoder(cls)  # type: ignore[arg-type]  # every class is hashable

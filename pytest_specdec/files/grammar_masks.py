@@ -25,7 +25,10 @@ def write(directory: RunDirectory, arm: str, workload: str, masks: GrammarMasks)
 
 
 def read(directory: RunDirectory, arm: str, workload: str) -> GrammarMasks | None:
-    """Return the masks of ``arm`` along its answers to ``workload``, None without a file. Raises RunError with file and line."""
+    """Return the masks of ``arm`` along its answers to ``workload``.
+
+    None without a file. Raises RunError with file and line.
+    """
     lines = jsonl.read(directory.grammar_masks(arm, workload), SCHEMA)
     if lines is None:
         return None

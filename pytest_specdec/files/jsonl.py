@@ -26,13 +26,19 @@ class JsonLines:
         self.rest = rest
 
     def error(self, error: RunError, line: int) -> RunError:
-        """Return ``error`` with the file and the line, from 1, before the path inside of it."""
+        """Return ``error`` with file and line before its inner path.
+
+        Lines count from 1.
+        """
         where = f"{self.path}:{line}" + (f"  {error.where}" if error.where else "")
         return RunError(error.what, where=where, found=error.found, expected=error.expected, remedy=error.remedy)
 
 
 def compact(data: JSON) -> str:
-    """Return ``data`` on one line, without NaN and infinities, which JSON does not have."""
+    """Return ``data`` as JSON on one line.
+
+    Raises ValueError for NaN and infinities: JSON does not have them.
+    """
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
@@ -43,9 +49,9 @@ def write(path: Path, schema: str, header: dict[str, JSON], rest: Iterable[JSON]
 
 
 def read(path: Path, schema: str) -> JsonLines | None:
-    """Return the lines of ``path``, None when it is absent.
+    """Return the lines of ``path``; None without a file.
 
-    Raises RunError, with file and line, when it is cut or of another schema, and when it is no regular file.
+    Raises RunError, with file and line, if the file is cut or of another schema, and if it is no regular file.
     """
     try:
         data = read_bytes(path)

@@ -35,7 +35,10 @@ class RunDirectory:
 
     @classmethod
     def create(cls, root: Path) -> RunDirectory:
-        """Make ``root``. Raises RunError unless it is empty."""
+        """Make ``root``.
+
+        Raises RunError unless it is empty.
+        """
         root.mkdir(parents=True, exist_ok=True)
         entry = next(iter(sorted(root.iterdir())), None)
         if entry is not None:
@@ -51,7 +54,10 @@ class RunDirectory:
 
     @classmethod
     def open(cls, root: Path) -> RunDirectory:
-        """Return the run in ``root``. Raises RunError when there is none."""
+        """Return the run in ``root``.
+
+        Raises RunError if there is none.
+        """
         directory = cls(root)
         if not directory.plan.is_file():
             found = "no plan.json" if root.is_dir() else "no such folder"
@@ -83,7 +89,7 @@ class RunDirectory:
 
     @property
     def session(self) -> Path:
-        """The session that captures here, or did last."""
+        """The session capturing here now, or the last one."""
         return self.root / "session.json"
 
     @property
@@ -117,7 +123,10 @@ class RunDirectory:
 
     @property
     def baselines(self) -> Path:
-        """The folder with a copy of the baseline file that gated the run, ``<config>/<machine>.yaml``."""
+        """The folder with the run's copy of a baseline file.
+
+        That file gated the run. The copy is at ``<config>/<machine>.yaml``.
+        """
         return self.root / "baselines"
 
     def server_log(self, boot: int, arm: str) -> Path:
@@ -129,16 +138,22 @@ class RunDirectory:
         return self.root / "transcripts" / safe(arm) / f"{safe(workload)}.jsonl"
 
     def grammar_masks(self, arm: str, workload: str) -> Path:
-        """Return the file with the masks that llguidance makes along the tokens of ``arm``."""
+        """Return the file with llguidance's masks along the tokens of ``arm``."""
         return self.root / "grammar_masks" / safe(arm) / f"{safe(workload)}.jsonl"
 
     def scores(self, under: str, arm: str, workload: str) -> Path:
-        """Return the file with the distribution of ``under`` at the tokens of ``arm``."""
+        """Return the file with the scores of ``arm`` under ``under``.
+
+        They are the distribution of ``under`` at the tokens of ``arm``.
+        """
         return self.root / "scores" / safe(under) / safe(arm) / f"{safe(workload)}.jsonl"
 
 
 def safe(name: str) -> str:
-    """Return ``name`` as a file name; different names stay different (``org/model`` gets a few digits of its hash)."""
+    """Return ``name`` as a file name; different names stay different.
+
+    ``org/model`` gets a few digits of its hash.
+    """
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")[:_LONGEST]
     if slug == name:
         return name
@@ -147,7 +162,10 @@ def safe(name: str) -> str:
 
 @contextmanager
 def writable(path: Path) -> Iterator[None]:
-    """Turn OSError (disk full, read-only folder) into a RunError that names ``path``."""
+    """Turn an OSError into a RunError naming ``path``.
+
+    Examples are a full disk and a read-only folder.
+    """
     try:
         yield
     except OSError as error:
@@ -162,10 +180,11 @@ def writable(path: Path) -> Iterator[None]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the bytes of a regular file, however it came to be there.
+    """Return the bytes of a regular file.
 
-    Raises FileNotFoundError, and RunError for a folder, a pipe, a device, a link that leads nowhere, and a file of more than 1 GiB: a run
-    may have been copied, linked or edited by anybody, and reading must end.
+    Raises FileNotFoundError without a file, also for a link to a missing one. Raises RunError for a folder, a
+    pipe, a device, a loop of links, and a file of more than 1 GiB: a run may have been copied, linked or edited
+    by anybody, and reading must end.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -186,9 +205,9 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a regular file in UTF-8, its lines ended by line feeds.
+    """Return the text of a regular file in UTF-8.
 
-    Raises what :func:`read_bytes` does, and UnicodeDecodeError.
+    Its lines end with line feeds. Raises the errors of :func:`read_bytes`, and UnicodeDecodeError.
     """
     return read_bytes(path).decode().replace("\r\n", "\n").replace("\r", "\n")
 
@@ -202,9 +221,10 @@ def _unreadable(path: Path, found: str) -> RunError:
 
 
 def atomic_write(path: Path, text: str) -> None:
-    """Write ``text`` so that a reader sees the old file or the whole new one. Raises RunError when it cannot.
+    """Write ``text`` to ``path`` in one step.
 
-    Halves of surrogate pairs, which servers send and UTF-8 does not have, are written as JSON escapes them.
+    A reader sees the old file or the whole new one. Raises RunError if the file cannot be written. Halves of
+    surrogate pairs, which servers send and UTF-8 does not have, are written as JSON escapes them.
     """
     with writable(path):
         _replace(path, text)

@@ -36,12 +36,19 @@ _LEAST_ALPHA = 1e-9
 
 
 def write_plan(directory: RunDirectory, plan: Plan) -> None:
-    """Write the plan; from then on the folder is a run directory."""
+    """Write the plan.
+
+    From then on the folder is a run directory.
+    """
     _write(directory.plan, _PLAN, plan)
 
 
 def read_plan(directory: RunDirectory) -> Plan:
-    """Return the plan. Raises RunError when it is missing or of another schema, as all readers here."""
+    """Return the plan.
+
+    Raises RunError if it is missing or of another schema, as all readers here. Raises it too for a family that
+    the plan does not declare, and for an impossible share of the false alarms.
+    """
     plan = _read(directory.plan, _PLAN, Plan)
     undeclared = {judgement.family for judgement in plan.judgements} - plan.rows.keys()
     if undeclared:
@@ -53,7 +60,10 @@ def read_plan(directory: RunDirectory) -> Plan:
 
 
 def _check_alpha(where: str, alpha: float, row: FamilyRow) -> None:
-    """Raise RunError for a share that no plan gives: under one that is too small no fault would ever be found."""
+    """Raise RunError for an impossible share of the false alarms.
+
+    No plan gives such a share. Under one that is too small no fault would ever be found.
+    """
     least = _LEAST_ALPHA if row.budget.alpha * row.part else 0.0
     if not least <= alpha <= row.budget.alpha:
         what, remedy = (
@@ -84,12 +94,15 @@ def read_status(directory: RunDirectory) -> Status:
 
 
 def write_session(directory: RunDirectory, session: str) -> None:
-    """Write which session captures here from now on."""
+    """Write the id of the session capturing here from now on."""
     _write(directory.session, _SESSION, Session(id=session))
 
 
 def session(directory: RunDirectory) -> str:
-    """Return the session that captures here, or did last; empty if unknown."""
+    """Return the id of the capturing session; empty if unknown.
+
+    It is the session that captures here, or the last one that did.
+    """
     try:
         return _read(directory.session, _SESSION, Session).id
     except RunError:
@@ -128,13 +141,19 @@ def read_capabilities_file(path: Path) -> tuple[str, Capabilities]:
 
 
 def unscorable(directory: RunDirectory) -> str:
-    """Return why the distribution at given tokens cannot be had, by the capability probe of what scores; empty where it can."""
+    """Return the reason if tokens cannot be scored; empty otherwise.
+
+    The distribution at given tokens then cannot be had, by the capability probe of the scoring server.
+    """
     known = scoring(read_capabilities(directory))
     return "" if known is None else known.unscorable
 
 
 def append_progress(directory: RunDirectory, progress: Progress) -> None:
-    """Add one step to the end of the progress file, where others read it while it grows."""
+    """Append one step to the progress file.
+
+    Others read the file while it grows.
+    """
     line = jsonl.compact(directory.secrets.masked(codec.encode(progress)))
     with writable(directory.progress):
         directory.progress.parent.mkdir(parents=True, exist_ok=True)

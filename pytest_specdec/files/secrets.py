@@ -58,17 +58,23 @@ _BASE64 = 8
 
 
 def is_secret(name: str, *, variable: bool = False) -> bool:
-    """Return whether the name of a config's key, or of an environment variable, says that its value is a secret."""
+    """Return True if a name marks its value as a secret.
+
+    ``name`` is a key of a config or, with ``variable``, the name of an environment variable.
+    """
     return bool((_VARIABLE if variable else _KEY).search(name))
 
 
 def is_literal(text: str) -> bool:
-    """Return whether ``text`` holds what is a secret by its looks: a well-known kind of token, or an authorization header."""
+    """Return True if ``text`` holds a secret by its looks.
+
+    These are well-known kinds of tokens, and authorization headers.
+    """
     return bool(_LITERAL.search(text))
 
 
 def is_maskable(value: str) -> bool:
-    """Return whether a value is long enough to be masked everywhere."""
+    """Return True if a value is long enough to mask everywhere."""
     return len(value) >= (_DECIMAL if value.isdecimal() else _SHORTEST)
 
 
@@ -80,28 +86,38 @@ class Secrets:
 
     @classmethod
     def of(cls, *environments: Mapping[str, str], also: Iterable[str | None] = ()) -> Secrets:
-        """Return the values of variables that are named like secrets (``HF_TOKEN``, ``MY_PAT``) and those in ``also``."""
+        """Return the secrets of ``environments`` and those in ``also``.
+
+        Those of ``environments`` are the values of variables named like secrets (``HF_TOKEN``, ``MY_PAT``).
+        """
         named = {value for environment in environments for name, value in environment.items() if is_secret(name, variable=True)}
         values = {value for value in named if len(value) >= _SHORTEST and not value.isdecimal()} | {value for value in also if value}
         return cls(values=tuple(sorted(values, key=len, reverse=True)))
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """The values as they are and as JSON, shells, URLs, HTML, Python and base64 write them, twice over too, longest first."""
+        """The values in every encoding, longest first.
+
+        They are as they are and as JSON, shells, URLs, HTML, Python and base64 write them, twice over too.
+        """
         return _spellings(self.values)
 
     def mask(self, text: str) -> str:
-        """Return ``text`` with every secret replaced by ``***``, in any spelling, and every piece of one of 8 characters or more."""
+        """Return ``text`` with every secret replaced by ``***``.
+
+        This covers every spelling, and every piece of a secret of 8 characters or more.
+        """
         return _without_pieces(_pattern(self.values).sub(_MASK, text), _pieces(self.values)) if self.values else text
 
     def excerpt(self, text: str, most: int) -> str:
-        """Return the first ``most`` characters of ``text``, masked before they are cut."""
+        """Return the first ``most`` characters of ``text``, masked before the cut."""
         return self.mask(text)[:most]
 
     def masked(self, data: JSON) -> JSON:
-        """Return ``data`` with the secrets in its strings replaced: before it is serialised, so that no number loses digits.
+        """Return ``data`` with the secrets in its strings replaced.
 
-        Names that are our own, such as an arm's or a request's, stay: a secret that is a common word would make the file unreadable.
+        This comes before it is serialised, so that no number loses digits. Names that are our own, such as an
+        arm's or a request's, stay: a secret that is a common word would make the file unreadable.
         """
         return _mask_json(data, self) if self.values else data
 
@@ -122,7 +138,7 @@ _MASK = "***"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pieces:
-    """What tells the pieces of secrets."""
+    """Runs of characters by which pieces of secrets are recognised."""
 
     whole: frozenset[str]
     """Every run of 8 characters."""
@@ -147,7 +163,10 @@ def _without_pieces(text: str, pieces: _Pieces) -> str:
 
 
 def _runs(text: str, pieces: _Pieces) -> Iterator[tuple[int, int]]:
-    """Yield where pieces begin and end, in order, those that overlap or touch as one."""
+    """Yield start and end of each piece, in order.
+
+    Pieces that overlap or touch count as one.
+    """
     first = last = -1
     for place in range(0, len(text) - _STEP + 1, _STEP):
         if text[place : place + _STEP] not in pieces.halves:
@@ -183,7 +202,10 @@ def _encodings(value: str) -> Iterator[str]:
 
 
 def _in_base64(text: str) -> Iterator[str]:
-    """Yield the base64 of ``text`` at each of its three offsets in the encoded data."""
+    """Yield the base64 of ``text`` at each of three offsets.
+
+    These are its possible offsets in the encoded data.
+    """
     value = text.encode(errors="surrogateescape")
     for before in range(3):
         first, length = (before * 8 + 5) // 6, ((before + len(value)) * 8) // 6

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 
 def read(directory: RunDirectory, plan: Plan, pair: str) -> dict[str, UnexplainedFailures]:
-    """Return by arm the failures of ``pair``'s variant, the baseline and the control; empty where the variant has none.
+    """Return the failures of variant, baseline and control, by arm.
 
-    All workloads of the plan count, unfinished ones too.
+    The variant is that of ``pair``. Empty if the variant has none. All workloads of the plan count, unfinished
+    ones too.
     """
     variant = _of_arm(directory, plan, pair)
     if not variant.unexplained:
@@ -32,7 +33,10 @@ def read(directory: RunDirectory, plan: Plan, pair: str) -> dict[str, Unexplaine
 
 
 def set_aside(directory: RunDirectory, arm: str, workload: str) -> None:
-    """Store answers with an unexplained failure under another name before the workload is answered again: a later success undoes none."""
+    """Store answers with an unexplained failure under another name.
+
+    This is done before the workload is answered again: a later success undoes no failure.
+    """
     for name in (workload, f"{workload}.partial"):
         with suppress(RunError):
             transcript = transcripts.read(directory, arm, name)
@@ -50,14 +54,20 @@ def _of_arm(directory: RunDirectory, plan: Plan, arm: str) -> UnexplainedFailure
 
 
 def _transcripts(directory: RunDirectory, plan: Plan, arm: str) -> Iterator[Transcript]:
-    """Yield the readable transcripts: the judgement of its own workload reports an unreadable one."""
+    """Yield the readable transcripts.
+
+    An unreadable one is reported by the judgement of its own workload.
+    """
     answered = dict.fromkeys((key, name) for boot in plan.boots for key in boot.arms for name in boot.answers if _is_of(arm, key, boot))
     for key, name in answered:
         yield from _of_workload(directory, key, name)
 
 
 def _is_of(arm: str, key: str, boot: Boot) -> bool:
-    """Whether answers stored under ``key`` are of ``arm``: of its first boot, or of a further one."""
+    """Return True if answers stored under ``key`` are of ``arm``.
+
+    They are of its first boot, or of a further one.
+    """
     return arm == key or (boot.number > 1 and arm == boot.arm)
 
 
@@ -74,7 +84,7 @@ def _earlier(directory: RunDirectory, arm: str, workload: str) -> list[str]:
 
 
 def _requests(transcript: Transcript) -> int:
-    """Return the number of requests that were answered or failed."""
+    """Return the number of requests answered or failed."""
     failed = {server_failure.request_id for server_failure in transcript.server_failures}
     return sum(answer.status is not None or answer.request_id in failed for answer in transcript.answers)
 

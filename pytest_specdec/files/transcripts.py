@@ -37,7 +37,10 @@ def write(directory: RunDirectory, transcript: Transcript) -> None:
 
 
 def read(directory: RunDirectory, arm: str, workload: str) -> Transcript | None:
-    """Return the answers of ``arm`` to ``workload``, None without a file. Raises RunError with file and line."""
+    """Return the answers of ``arm`` to ``workload``.
+
+    None without a file. Raises RunError with file and line.
+    """
     lines = jsonl.read(directory.transcript(arm, workload), SCHEMA)
     if lines is None:
         return None
@@ -52,7 +55,10 @@ def read(directory: RunDirectory, arm: str, workload: str) -> Transcript | None:
 
 
 def _expect(lines: jsonl.JsonLines, what: str, **names: tuple[object, str]) -> None:
-    """Raise RunError unless the header has the names that the file's place says, each given as found and as expected."""
+    """Raise RunError if the header has other names than expected.
+
+    The expected names follow from the file's path. Each name is given as found and as expected.
+    """
     for name, (found, expected) in names.items():
         if found != expected:
             error = RunError(what, found=f"{name} {found!r}", expected=f"{name} {expected!r}", remedy=_RESTORE)
@@ -60,7 +66,7 @@ def _expect(lines: jsonl.JsonLines, what: str, **names: tuple[object, str]) -> N
 
 
 def _refuse_duplicates(lines: jsonl.JsonLines, keys: Sequence[tuple[str, int]]) -> None:
-    """Raise RunError where a row stands twice: it would count twice."""
+    """Raise RunError for a repeated row: it would count twice."""
     first: dict[tuple[str, int], int] = {}
     for number, key in enumerate(keys, 2):
         if first.setdefault(key, number) != number:
@@ -89,13 +95,19 @@ SCORES_SCHEMA = "urn:pytest-specdec:score:2"
 
 
 def write_scores(directory: RunDirectory, under: str, arm: str, workload: str, scores: Sequence[Score]) -> None:
-    """Write the scores of ``arm`` under the distribution of ``under``, log-probabilities rounded to 7 significant digits."""
+    """Write the scores of ``arm`` under the distribution of ``under``.
+
+    Log-probabilities are rounded to 7 significant digits.
+    """
     header: dict[str, JSON] = {"under": under, "arm": arm, "workload": workload}
     jsonl.write(directory.scores(under, arm, workload), SCORES_SCHEMA, header, map(_line, scores))
 
 
 def beside(directory: RunDirectory, plan: Plan, workload: str, arms: Collection[str]) -> Iterator[Transcript]:
-    """Yield what arms other than ``arms`` answered to ``workload``, as far as it can be read."""
+    """Yield the answers of other arms to ``workload``.
+
+    The other arms are those not in ``arms``. Answers that cannot be read are left out.
+    """
     for arm in (arm for boot in plan.boots if workload in boot.answers for arm in boot.arms if arm not in arms):
         with suppress(RunError):
             transcript = read(directory, arm, workload)
@@ -104,9 +116,10 @@ def beside(directory: RunDirectory, plan: Plan, workload: str, arms: Collection[
 
 
 def read_scores(directory: RunDirectory, under: str, arm: str, workload: str, *, top_tokens: int = 1) -> tuple[Score, ...]:
-    """Return the scores of ``arm`` under the distribution of ``under``; () when there are none.
+    """Return the scores of ``arm`` under the distribution of ``under``.
 
-    Raises RunError with file and line, and ScoreError naming the token where a position is no distribution over ``top_tokens`` at least.
+    () if there are none. Raises RunError with file and line. Raises ScoreError naming the token if a position
+    is no distribution over at least ``top_tokens``.
     """
     lines = jsonl.read(directory.scores(under, arm, workload), SCORES_SCHEMA)
     if lines is None:
@@ -144,7 +157,10 @@ def _position(position: Position) -> JSON:
 
 
 def _short(logprob: float) -> JSON:
-    """Return 7 significant digits, which is what single precision holds; JSON has no infinity."""
+    """Return a log-probability with 7 significant digits.
+
+    Single precision holds so many. Infinities and NaN become strings: JSON does not have them.
+    """
     return float(f"{logprob:.7g}") if math.isfinite(logprob) else str(logprob)
 
 

@@ -50,7 +50,10 @@ class YamlDocument:
     lines: Mapping[KeyPath, int]
 
     def line(self, path: KeyPath) -> int:
-        """Return the line, from 1, of the key or item at ``path``, or of its nearest ancestor that is there."""
+        """Return the line of the key or item at ``path``.
+
+        Lines count from 1. If nothing is there, it is the line of the nearest ancestor that is.
+        """
         for end in range(len(path), 0, -1):
             if path[:end] in self.lines:
                 return self.lines[path[:end]]
@@ -76,7 +79,10 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Quote text with Unicode's own line breaks so that they are escaped: folded into plain text they would be lost."""
+    """Quote text with Unicode's own line breaks.
+
+    They are then escaped: folded into plain text they would be lost.
+    """
     return dumper.represent_scalar(f"{_PREFIX}str", str(text), style='"' if _BREAKS.search(text) else None)
 
 
@@ -93,7 +99,10 @@ _Dumper.add_multi_representer(
 
 
 def load(text: str, source: str) -> YamlDocument:
-    """Return the one document in ``text``; ``source`` is what errors call the file. Raises ConfigError with file and line."""
+    """Return the one document in ``text``.
+
+    ``source`` is the file's name in errors. Raises ConfigError with file and line.
+    """
     reader = _Reader(source)
     try:
         node = yaml.compose(text, Loader=_Loader)
@@ -112,7 +121,7 @@ def load(text: str, source: str) -> YamlDocument:
 
 
 def dump(data: JSON) -> str:
-    """Return ``data`` as YAML that :func:`load` reads back unchanged."""
+    """Return ``data`` as YAML for :func:`load` to read back unchanged."""
     return yaml.dump(data, Dumper=_Dumper, default_flow_style=None, sort_keys=False, allow_unicode=True, width=140)
 
 
@@ -174,7 +183,10 @@ class _Reader:
 
 
 def _quoting(text: str, line: int) -> str:
-    """Return the remedy for a ``${VAR}`` that stands unquoted inside of braces, where YAML takes its own braces for a mapping."""
+    """Return the remedy for an unquoted ``${VAR}`` inside of braces.
+
+    YAML takes the variable's own braces for a mapping there. Empty if none is near ``line``.
+    """
     near = "\n".join(text.split("\n")[max(0, line - 2) : line])
     return 'inside of { } put ${VAR} in quotes: "${VAR}"' if _BARE_VARIABLE.search(near) else ""
 
@@ -202,6 +214,9 @@ _SCALARS: Mapping[str, Callable[[str], JSON]] = {
 
 
 def scalar(text: str) -> str:
-    """Return ``text`` as a file has to write it to be read back as the same string: in quotes where it would be read as something else."""
+    """Return ``text`` as YAML for the same string.
+
+    It is in quotes if a file without them would be read as something else.
+    """
     plain = _PLAIN.fullmatch(text) and load(f"[{text}]", "").data == [text]
     return text if plain else json.dumps(text, ensure_ascii=False)

@@ -50,9 +50,10 @@ class Environment:
 
     @property
     def machine(self) -> str:
-        """Return a file-name-safe name of the machine: figures of two machines with different names are never compared.
+        """A file-name-safe name of the machine.
 
-        Accelerators and their number make it, with the processor beside them; without any, the processor, its cores and the memory.
+        Figures of two machines with different names are never compared. Accelerators and their number make the
+        name, together with the processor; without any, the processor, its cores and the memory do.
         """
         host = [self.processor, self.cores, round(self.memory_gib), self.devices]
         facts = json.dumps([self.devices, self.processor] if self.devices else host)
@@ -61,7 +62,10 @@ class Environment:
         return f"{slug}-{hashlib.sha256(facts.encode()).hexdigest()[:8]}"
 
     def key(self, variant: str) -> Mapping[str, str]:
-        """Return what the figures of ``variant`` depend on besides the machine: engine with its version, model, draft, dtype, flags."""
+        """Return the conditions of ``variant``'s figures apart from the machine.
+
+        They are the engine with its version, model, draft, dtype and flags.
+        """
         return {"engine": f"{self.engine} {self.engine_version}".strip(), **self.variants.get(variant, {})}
 
 
@@ -158,11 +162,14 @@ class Gate:
 
     @property
     def comparable(self) -> bool:
-        """Whether the run under judgement measures the same thing."""
+        """True if the run under judgement measures the same thing."""
         return not any(change.startswith(f"{part} ") for part in NOT_COMPARABLE for change in self.changes)
 
     def changed(self, now: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the known parts of the key that are others in ``now``."""
+        """Return the parts of the key with another value in ``now``.
+
+        Parts without a value on either side are left out.
+        """
         both = ((part, self.key.get(part, ""), now.get(part, "")) for part in self.key)
         return tuple(f"{part} {then} -> {new}" for part, then, new in both if then and new and then != new)
 
@@ -179,11 +186,17 @@ class Slo:
     """Seconds from sending to the last token."""
 
     def __str__(self) -> str:
-        """Return what is asked: ``time to first token 500 ms, time per token 50 ms``."""
+        """Return the limits in words.
+
+        An example is ``time to first token 500 ms, time per token 50 ms``.
+        """
         limits = {"time to first token": self.ttft_s, "time per token": self.tpot_s, "request": self.request_s}
         return ", ".join(f"{name} {seconds * 1e3:g} ms" for name, seconds in limits.items() if seconds is not None)
 
 
 def stated_boot_sd(gates: Iterable[Gate]) -> float:
-    """Return the deviation between boots that the gates on the speedup state, BOOT_SD where none does."""
+    """Return the deviation between boots stated by the speedup's gates.
+
+    BOOT_SD if none states it.
+    """
     return next((gate.boot_sd for gate in gates if gate.figure == SPEEDUP and gate.boot_sd is not None), BOOT_SD)

@@ -70,19 +70,28 @@ class Capabilities:
 
     @property
     def route(self) -> ScoringRoute:
-        """The route to this arm's distribution: prompt log-probabilities, unless they are refused or ignored and continuations serve."""
+        """The route to this arm's distribution.
+
+        It is prompt log-probabilities, unless they are refused or ignored and continuations serve.
+        """
         without = self.support.get("prompt_logprobs") in WITHOUT
         served = self.support.get("continuations") is FeatureSupport.HONOURED
         return ScoringRoute.CONTINUATIONS if without and served else ScoringRoute.PROMPT_LOGPROBS
 
     @property
     def lacks_ids(self) -> bool:
-        """Whether answers may come without token ids and nothing is wrong: those above temperature 0 do."""
+        """True if answers above temperature 0 may lack token ids.
+
+        Nothing is wrong then.
+        """
         return self.support.get("sampled_token_ids") is FeatureSupport.IGNORED
 
     @property
     def unscorable(self) -> str:
-        """The probed features without which tokens cannot be scored; empty where they can be, or if unknown."""
+        """The probed features missing for scoring.
+
+        Tokens cannot be scored without them. Empty if they can be, or if unknown.
+        """
         support = {feature: self.support.get(feature) for feature in ("token_ids", "prompt_logprobs", "continuations")}
         missing = {feature: state for feature, state in support.items() if state in WITHOUT}
         if "token_ids" not in missing and not {"prompt_logprobs", "continuations"} <= missing.keys():
@@ -91,9 +100,11 @@ class Capabilities:
 
 
 def scoring(capabilities: Mapping[str, Capabilities]) -> Capabilities | None:
-    """Return what is known of the server that scores, by arm: the scorer, whose answers have the baseline's ids, or the baseline.
+    """Return the known capabilities of the scoring server.
 
-    None where it was not probed.
+    ``capabilities`` are by arm. The scoring server is the scorer if there is one, with the support for token
+    ids of the baseline, since its answers have the baseline's ids. Otherwise it is the baseline. None if it was
+    not probed.
     """
     baseline, scorer = capabilities.get(BASELINE), capabilities.get(SCORER)
     if baseline is None or scorer is None:
@@ -115,7 +126,10 @@ class UnexplainedFailures:
     """One line per failure, however many requests were in flight."""
 
     def are_finding(self, others: Iterable[UnexplainedFailures]) -> bool:
-        """Whether they are the arm's own fault: three or more, where ``others`` have none."""
+        """Return True if they are the arm's own fault.
+
+        They are if there are three or more and ``others`` have none.
+        """
         return len(self.unexplained) >= _SCATTERED and not any(other.unexplained for other in others)
 
 
@@ -137,11 +151,11 @@ class ReportedDraws:
     """By answer, and in it by token: the tokens of one answer share a batch, a prompt and so their noise."""
 
     def __iter__(self) -> Iterator[tuple[float, Position]]:
-        """Give the tokens of all answers, one behind the other."""
+        """Yield the tokens of all answers, one after the other."""
         return chain.from_iterable(self.answers)
 
     def __len__(self) -> int:
-        """Return the tokens of all answers."""
+        """Return the number of tokens of all answers."""
         return sum(map(len, self.answers))
 
 
@@ -208,9 +222,10 @@ class Captured:
     """Called with every verdict on it, so that an unchecked one is noticed; None outside pytest."""
 
     def as_control(self) -> Captured:
-        """Return the same with the control in the variant's place, to judge the judge.
+        """Return the same with the control in the variant's place.
 
-        The first baseline boot stays the baseline, and no further boot is looked at. Raises ValueError without a control.
+        It serves to judge the judge. The first baseline boot stays the baseline, and no further boot is looked
+        at. Raises ValueError without a control.
         """
         if self.control is None:
             msg = f"{self.workload.name} of {self.pair.name} has no control"
@@ -222,23 +237,32 @@ class Captured:
 
     @property
     def one_boot(self) -> bool:
-        """Whether one boot of the baseline answered as both of its arms and scored: nothing shows how boots vary."""
+        """True if one baseline boot answered as both arms and scored.
+
+        Nothing then shows how boots vary.
+        """
         return {BASELINE, CONTROL} <= set(self.scored_by)
 
     @property
     def scoring(self) -> Capabilities | None:
-        """What is known of the server that scored; None where it was not probed."""
+        """Capabilities of the scoring server; None if it was not probed."""
         return scoring(self.capabilities)
 
     @property
     def penalty_window(self) -> PenaltyWindow:
-        """What the baseline's penalties count; OpenAI's rule where it was not probed."""
+        """The tokens counted by the baseline's penalties.
+
+        OpenAI's rule if the baseline was not probed.
+        """
         known = self.capabilities.get(BASELINE)
         return PenaltyWindow() if known is None else known.penalty_window
 
     @property
     def vocabulary(self) -> int:
-        """Tokens in the vocabulary, as any arm reports them; 0 where unknown."""
+        """Tokens in the vocabulary, as reported by any arm.
+
+        0 if unknown.
+        """
         return max((known.vocabulary for known in self.capabilities.values()), default=0)
 
     @property

@@ -23,13 +23,19 @@ class CapturedRun:
     """Planned workloads that this variant or the baseline did not answer."""
 
     def as_control(self) -> CapturedRun:
-        """Return the same with the control in the variant's place. Raises ValueError without a control."""
+        """Return the same with the control in the variant's place.
+
+        Raises ValueError without a control.
+        """
         parts = tuple(part.as_control() for part in self.parts if part.control is not None)
         return replace(self, whole=self.whole.as_control(), parts=parts)
 
 
 def join(whole: Captured, parts: Sequence[Captured]) -> Captured:
-    """Return ``whole`` with the requests and answers of all ``parts``; the control is left out where a part has none."""
+    """Return ``whole`` with the requests and answers of all ``parts``.
+
+    The control is left out if a part has none.
+    """
     controls = [part.control for part in parts if part.control is not None]
     requests = tuple(replace(request, id=_id(part, request.id)) for part in parts for request in part.workload.requests)
     return replace(

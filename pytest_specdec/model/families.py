@@ -65,21 +65,23 @@ class FamilyRow:
     """Whether it asks for the baseline's distribution, so that ``lossy: true`` in a config has it report instead of gate."""
 
     def over(self, depth: Depth) -> int:
-        """Return the workloads at ``depth``."""
+        """Return the number of workloads at ``depth``."""
         return self.smoke if depth is Depth.SMOKE else self.workloads
 
     def alpha(self, variants: int, depth: Depth = Depth.STANDARD, workloads: int = 0) -> float:
-        """Return the share of each test of one workload under a config with ``variants`` variants.
+        """Return the share of each test of one workload.
 
-        ``workloads`` of the family were collected before any was deselected. The part is split over so many, or over those written in the
-        row where these are more: then running a part of the suites raises no share, and own suites of any size never exceed the budget.
+        The config has ``variants`` variants. ``workloads`` of the family were collected before any was
+        deselected. The part is split over so many, or over those written in the row if these are more: then
+        running a part of the suites raises no share, and own suites of any size never exceed the budget.
         """
         return self.budget.alpha * self.part / max(self.over(depth), workloads) / self.chances(variants)
 
     def chances(self, variants: int) -> float:
-        """Return how many times the share of one test is paid for one workload: the union bound over all that turns a run red.
+        """Return the number of test shares paid for one workload.
 
-        Every variant takes every test, and so does the control, once for all variants: its failure is the error of a test's setup.
+        It is the union bound over all that turns a run red. Every variant takes every test, and so does the
+        control, once for all variants: its failure is the error of a test's setup.
         """
         controls = 1 if self.budget is Budget.CORRECTNESS else 0
         return len(self.tests) * (variants * (SHORT_BY if self.suspects else 1.0) + controls)
@@ -219,6 +221,9 @@ COUNTED = frozenset({"greedy", "parameters", "state", "concurrency", "pressure"}
 
 
 def with_outside(outside: Iterable[FamilyRow]) -> Mapping[str, FamilyRow]:
-    """Return the rows of this package and of others by name, in the order of the report: those of others stand before speed."""
+    """Return the rows of all packages by name, in report order.
+
+    The rows of other packages stand before speed.
+    """
     rows = (*_ROWS[:-1], *outside, _ROWS[-1])
     return {row.name: row for row in rows}

@@ -31,7 +31,7 @@ class AnswerMask:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Which answer: request id and pass."""
+        """The answer's request id and pass."""
         return (self.request_id, self.pass_index)
 
 
@@ -49,5 +49,8 @@ class GrammarMasks:
 
     @property
     def exact(self) -> bool:
-        """Whether the server computes with the same release: another one may read a rule of a grammar in another way."""
+        """True if the server computes with the same release.
+
+        Another release may read a rule of a grammar in another way.
+        """
         return bool(self.release) and self.release == self.server_release

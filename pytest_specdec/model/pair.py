@@ -71,5 +71,5 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """What reports call it: the variant's name, unique in a config."""
+        """Its name in reports: the variant's, unique in a config."""
         return self.variant.name

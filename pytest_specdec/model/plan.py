@@ -65,7 +65,10 @@ class ScoringTask:
 
 
 def further_boot(arm: str, number: int) -> str:
-    """Return the name that the answers of boot ``number`` of ``arm`` are stored under; no variant's name has a dot in it."""
+    """Return the storage name of a further boot's answers.
+
+    ``number`` is the boot's number in ``arm``. No variant's name has a dot in it.
+    """
     return f"{arm}.boot{number}"
 
 
@@ -97,14 +100,20 @@ class Boot:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """The names that its answers are stored under, in order; those of a further boot stand beside the first ones."""
+        """The storage names of its answers, in order.
+
+        A further boot's answers are stored apart from the first ones.
+        """
         if self.also_baseline:
             return (BASELINE, CONTROL)
         return (self.arm if self.number == 1 else further_boot(self.arm, self.number),)
 
     @property
     def under(self) -> str:
-        """The server that its scores are under: both baseline boots count as the baseline, and so does a scorer of the same weights."""
+        """The server of its scores: the baseline or a draft model.
+
+        Both baseline boots count as the baseline, and so does a scorer of the same weights.
+        """
         return self.arm if self.role is Role.DRAFT else BASELINE
 
 
@@ -176,9 +185,10 @@ class Plan:
 
     @property
     def red_by_chance(self) -> Mapping[Budget, float]:
-        """Upper bound on the probability that a correct server turns the run red, by budget: the union bound over every test of the run.
+        """Upper bound on the run's false-alarm probability, by budget.
 
-        Verdicts that are only suspicious count, and the control's too.
+        A false alarm is a correct server that turns the run red. The bound is the union bound over every test
+        of the run. Verdicts that are only suspicious count, and the control's too.
         """
         rows, chances = self.rows, dict.fromkeys((Budget.CORRECTNESS, Budget.SPEED), 0.0)
         variants = Counter((judgement.workload, judgement.family, judgement.alpha) for judgement in self.judgements)
@@ -189,11 +199,17 @@ class Plan:
 
     @property
     def within_one_boot(self) -> bool:
-        """Whether the baseline is attached: its control is then the same server asked again, and nothing shows how boots vary."""
+        """True if the baseline is attached.
+
+        Its control is then the same server asked again, and nothing shows how boots vary.
+        """
         return any(boot.attached for boot in self.boots if boot.role in {Role.BASELINE, Role.CONTROL})
 
     def scored_by(self, workload: str) -> tuple[str, ...]:
-        """Return the arms of the baseline's boot that scores ``workload``; empty where another server scores it, or none does."""
+        """Return the arms of the baseline's boot scoring ``workload``.
+
+        Empty if another server scores it, or none does.
+        """
         of_baseline = [boot for boot in self.boots if boot.role in {Role.BASELINE, Role.CONTROL}]
         scoring = [boot for boot in of_baseline if any(task.workload == workload for task in boot.scores)]
         return tuple(arm for boot in scoring for arm in ((BASELINE, CONTROL) if self.within_one_boot else boot.arms))
@@ -203,32 +219,41 @@ class Plan:
         return {workload.name: workload for workload in self.workloads}[name]
 
     def pair(self, name: str) -> Pair:
-        """Return the pair whose variant is called ``name``; KeyError without one."""
+        """Return the pair with the variant ``name``; KeyError without one."""
         return {pair.name: pair for pair in self.pairs}[name]
 
     @property
     def speed_boots(self) -> int:
-        """Boots of each variant over which speed is measured."""
+        """Number of boots of each variant to measure speed over."""
         return max((boot.number for boot in self.boots if boot.role is Role.VARIANT), default=1)
 
     @property
     def own_requests(self) -> Mapping[str, int]:
-        """By workload, how many requests come from the prompts of the config; workloads without any are left out."""
+        """By workload, the number of requests from the config's prompts.
+
+        Workloads without any are left out.
+        """
         return {workload.name: workload.own_requests for workload in self.workloads if workload.own_requests}
 
     @property
     def tokens(self) -> int:
-        """The most tokens that one arm may answer, from the requests' token limits."""
+        """Most tokens of one arm's answers, by the requests' token limits."""
         return sum(workload.token_limit for workload in self.workloads)
 
     @property
     def further_tokens(self) -> int:
-        """The most tokens that one arm may answer besides, in passes that are taken where timed ones vary too much; 0 where none are."""
+        """Most further tokens of one arm, in repeated timed passes.
+
+        Such passes are taken if the planned ones vary too much. 0 if none are.
+        """
         if self.placement is not Placement.SIDE_BY_SIDE or self.depth is Depth.SMOKE:
             return 0
         return (MOST_PASSES - 1) * sum(workload.token_limit for workload in self.workloads if workload.timed and workload.passes > 1)
 
     @property
     def scored_tokens(self) -> int:
-        """The most tokens that are scored, all arms together: as many requests where each is a continuation."""
+        """Most tokens to score, all arms together.
+
+        It is also the number of requests if each is a continuation.
+        """
         return sum(self.workload(asked.workload).token_limit for boot in self.boots for asked in boot.scores)

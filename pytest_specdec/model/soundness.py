@@ -18,14 +18,14 @@ ROUNDING = 1e-3
 LOWEST = -1e39
 """Below every number of single precision, which some engines write in place of minus infinity."""
 _ALL = -0.01
-"""Nats: a token of more has nearly all the probability, so that its server may list nothing beside it."""
+"""Nats: a token of more has nearly all the probability, so that its server may list no other one."""
 
 
 def flaw(position: Position, *, top_tokens: int) -> str:
-    """Return why a position is no distribution; empty where it is one.
+    """Return the reason if a position is no distribution; empty otherwise.
 
-    ``top_tokens`` is how many were asked for. A list of the scored token alone leaves open how far below the best one it is, unless that
-    token has nearly all the probability.
+    ``top_tokens`` is the number that was asked for. A list of the scored token alone leaves open how far below
+    the best one it is, unless that token has nearly all the probability.
     """
     ids, logprobs, own = position.top_ids, position.top_logprobs, position.logprob
     if not logprobs or len(ids) != len(logprobs):
@@ -42,12 +42,19 @@ def flaw(position: Position, *, top_tokens: int) -> str:
 
 
 def is_logprob(value: float) -> bool:
-    """Whether ``value`` can be a log-probability; minus infinity can."""
+    """Return True if ``value`` can be a log-probability.
+
+    Minus infinity can.
+    """
     return value == -math.inf or LOWEST <= value <= ROUNDING
 
 
 def _own_flaw(own: float, place: int | None, logprobs: Sequence[float]) -> str:
-    """Hold the scored token's log-probability against the list; nan is that of an unlisted one, where the route lists top tokens only."""
+    """Compare the scored token's log-probability with the list.
+
+    Returns the flaw, empty without one. nan is the log-probability of an unlisted token if the route lists top
+    tokens only.
+    """
     if place is None:
         fits = math.isnan(own) or (is_logprob(own) and own <= logprobs[0] + ROUNDING)
         return "" if fits else f"has a log-probability of {own}, the best one listed has {logprobs[0]:.4g}"

@@ -30,7 +30,7 @@ __all__ = [
 
 
 WAITED_S = 0.0005
-"""A chunk so soon behind another had been waiting: clients read one in 10 to 90 us, and a step of a server takes a millisecond."""
+"""A chunk so soon after another had been waiting: clients read one in 10 to 90 us, and a step of a server takes a millisecond."""
 
 
 REFUSALS = frozenset({400, 404, 405, 413, 415, 422, 501})
@@ -59,7 +59,7 @@ class Timing:
 
     @property
     def chunks_behind_first(self) -> int:
-        """Chunks that came behind those that were there at ``first_s``; 0 where unknown."""
+        """Chunks after those present at ``first_s``; 0 if unknown."""
         late = next((index for index, gap in enumerate(self.gaps_us) if gap > WAITED_S * 1e6), len(self.gaps_us))
         return len(self.gaps_us) - late
 
@@ -70,12 +70,18 @@ class Timing:
 
     @property
     def ttft_s(self) -> float | None:
-        """Seconds from sending to the first token, of reasoning too, where the answer was streamed."""
+        """Seconds from sending to the first token, reasoning included.
+
+        None if the answer was not streamed or had no token.
+        """
         return None if self.first_s is None else self.first_s - self.sent_s
 
     @property
     def content_ttft_s(self) -> float | None:
-        """Seconds from sending to the first text or tool call; None where unknown."""
+        """Seconds from sending to the first text or tool call.
+
+        None if unknown.
+        """
         return None if self.content_s is None else self.content_s - self.sent_s
 
 
@@ -159,9 +165,10 @@ class Choice:
 
     @property
     def cut_in_reasoning(self) -> bool:
-        """Whether a limit ended it before its reasoning did, so that there is no text to judge.
+        """True if a limit ended it before its reasoning did.
 
-        Some parsers of reasoning pass it on as text, its opening tag included, where the closing tag is missing.
+        There is then no text to judge. Some parsers of reasoning pass it on as text, its opening tag included,
+        if the closing tag is missing.
         """
         text = self.text.strip()
         unparsed = text.startswith(_OPENING_TAG) and _CLOSING_TAG not in text
@@ -192,17 +199,20 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """Whether the server answered 200."""
+        """True if the server answered 200."""
         return self.status == 200  # noqa: PLR2004 - the one status that means success here
 
     @property
     def refused(self) -> bool:
-        """Whether the server refused what was asked."""
+        """True if the server refused the request."""
         return self.status in REFUSALS
 
     @property
     def denied(self) -> bool:
-        """Whether it got a 4xx that refuses no request, as of an expired key."""
+        """True if it got a 4xx other than a refusal.
+
+        An expired key is an example.
+        """
         return self.status is not None and 400 <= self.status < 500 and not self.refused  # noqa: PLR2004 - what a 4xx is
 
     @property
@@ -212,7 +222,7 @@ class Answer:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What this answer is to: request id and pass."""
+        """Its request id and pass."""
         return (self.request_id, self.pass_index)
 
 
@@ -232,7 +242,7 @@ class Stream:
 
 
 class ScoringRoute(StrEnum):
-    """How a server's distribution at given tokens is come by."""
+    """How a server's distribution at given tokens is obtained."""
 
     PROMPT_LOGPROBS = "prompt log-probabilities"
     """The tokens are sent as a prompt: one request per answer, and every token's own log-probability."""
@@ -272,7 +282,7 @@ class Score:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Which answer: request id and pass."""
+        """The answer's request id and pass."""
         return (self.request_id, self.pass_index)
 
 
@@ -309,12 +319,15 @@ class SpecCounters:
 
     @property
     def rejected_tokens(self) -> int:
-        """Draft tokens that were not accepted, those behind the first rejection included."""
+        """Draft tokens not accepted, those after the first rejection included."""
         return self.draft_tokens - self.accepted_tokens
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens per verify step, the bonus or recovered token included; 1 when nothing was drafted."""
+        """Tokens per verify step, the bonus or recovered token included.
+
+        1 if nothing was drafted.
+        """
         return 1.0 + (self.accepted_tokens / self.drafts if self.drafts else 0.0)
 
 
@@ -380,11 +393,13 @@ class ClientLoad:
 
     @property
     def limited(self) -> str:
-        """Why times that were taken under this load may be the client's own; empty where they are the server's.
+        """Reasons to take these times for the client's own.
 
-        The limits are those of a client that reads in less than a tenth of the time between two steps, with half a core to spare. A client
-        that makes a share of the reads late is running, or waiting for a core, for that share of the time at least: where it was not, the
-        server sent several events at once.
+        Empty if they are the server's.
+
+        The limits are those of a client that reads in less than a tenth of the time between two steps, with
+        half a core to spare. A client that makes a share of the reads late is running, or waiting for a core,
+        for that share of the time at least: if it was not, the server sent several events at once.
         """
         found = []
         if self.cpu_share > MOST_CPU:
@@ -442,20 +457,29 @@ class Transcript:
     wall_s: float = 0.0
 
     def lost_routes(self, others: Iterable[Transcript]) -> frozenset[Route]:
-        """Return its silent routes that answered one of ``others``, as behind a proxy in front of one server."""
+        """Return its silent routes with answers in one of ``others``.
+
+        This happens with a proxy in front of one server.
+        """
         silent = frozenset(self.silent_routes)
         return silent - silent.intersection(*(other.silent_routes for other in others))
 
     @property
     def busy_machine(self) -> str:
-        """Why these times may be those of a crowded machine; empty where nothing shows it."""
+        """The sign of a crowded client machine; empty without one.
+
+        These times may then be those of such a machine.
+        """
         if self.machine_load is None or self.machine_load <= MOST_PER_CORE:
             return ""
         return f"{self.machine_load:.1f} processes to a core of the client's machine while {self.arm} was timed (limit {MOST_PER_CORE:g})"
 
     @property
     def unexplained(self) -> tuple[tuple[ServerFailure, ...], ...]:
-        """The failures that did not recur, each with the requests in flight; none where another one here recurred."""
+        """Failures without recurrence, each with the requests in flight.
+
+        Empty if another failure here recurred.
+        """
         if any(server_failure.recurred for server_failure in self.server_failures):
             return ()
         by_failure: dict[int, list[ServerFailure]] = {}
@@ -469,7 +493,10 @@ class Transcript:
         return sum(len(choice.token_ids) for answer in self.answers for choice in answer.choices)
 
     def part(self, request_ids: Collection[str]) -> Transcript:
-        """Return the answers to some of the requests, without the counters, which are of all of them."""
+        """Return the answers to some of the requests.
+
+        The counters are left out, since they are of all requests.
+        """
         return replace(self, answers=tuple(answer for answer in self.answers if answer.request_id in request_ids), counters=None)
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ from pytest_specdec.model.workload import Family
 __all__ = ["TOO_NOISY", "Outcome", "Verdict"]
 
 TOO_NOISY = "the verify kernel is noisier than the config allows"
-"""Names a failure that makes no token wrong, in a family of tokens: numerics are lawful, and the config gates them."""
+"""Names a failure that makes no token wrong, in a family of tokens: numerics may differ, and the config gates them."""
 
 
 class Outcome(StrEnum):
@@ -59,5 +59,5 @@ class Verdict:
 
     @property
     def red(self) -> bool:
-        """Whether the engine is at fault."""
+        """True if the engine is at fault."""
         return self.outcome in {Outcome.FAIL, Outcome.NOT_SPECULATING}

@@ -52,7 +52,10 @@ class Family(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Family | None:
-        """Return the one object that stands for a dotted name, as :class:`enum.Flag` does for unnamed values; None for any other."""
+        """Return the one object for a dotted name; None otherwise.
+
+        :class:`enum.Flag` does the same for unnamed values.
+        """
         if not isinstance(value, str) or not re.fullmatch(OUTSIDE_FAMILY, value):
             return None
         outside = str.__new__(cls, value)
@@ -102,51 +105,67 @@ class Request:
 
     @property
     def digest(self) -> str:
-        """Return 8 hexadecimal digits over route and body: requests of one id that agree in it are the same over versions and depths."""
+        """8 hexadecimal digits over route and body.
+
+        Requests of one id that agree in it are the same over versions and depths.
+        """
         sent = json.dumps([self.route, self.body], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(sent.encode()).hexdigest()[:8]
 
     @property
     def prompt_key(self) -> str:
-        """Route and what makes the prompt: requests that agree in it have one prompt."""
+        """The route and the fields of the prompt.
+
+        Requests that agree in it have one prompt.
+        """
         return json.dumps([self.route, {name: value for name, value in self.body.items() if name in _PROMPTING}], sort_keys=True)
 
     @property
     def unprocessed(self) -> bool:
-        """Whether it draws from the raw distribution: at temperature 1, without any parameter that may change it, known here or not."""
+        """True if it draws from the raw distribution.
+
+        It does so at temperature 1, without any parameter that may change the distribution, known here or not.
+        """
         return self.body.keys() <= _NEUTRAL and self.body.get("temperature") == 1.0 and self.body.get("top_p", 1.0) == 1.0
 
     @property
     def grammar(self) -> bool:
-        """Whether a grammar binds its answer."""
+        """True if a grammar binds its answer."""
         return any(_binds(self.body.get(name)) for name in _GRAMMARS)
 
     @property
     def token_limit(self) -> int | None:
-        """The most tokens of its answer, None where it says none."""
+        """Most tokens of its answer; None without a limit."""
         limits = (self.body.get(name) for name in _LIMITS)
         return next((limit for limit in limits if isinstance(limit, int)), None)
 
     @property
     def seed(self) -> JSON:
-        """Its seed, None without one."""
+        """Its seed; None without one."""
         return self.body.get("seed")
 
     @property
     def draws_unseeded(self) -> bool:
-        """Whether it draws tokens without a seed: temperature 0 draws nothing, and a temperature left out is 1."""
+        """True if it draws tokens without a seed.
+
+        Temperature 0 draws nothing, and a temperature left out is 1.
+        """
         return self.seed is None and self.body.get("temperature") != 0
 
     @property
     def asks(self) -> str:
-        """Route and body without the seed: requests that agree in it draw from one distribution."""
+        """The route and the body without the seed.
+
+        Requests that agree in it draw from one distribution.
+        """
         body = {name: value for name, value in self.body.items() if name != "seed"}
         return json.dumps([self.route, body], sort_keys=True)
 
     def with_prefix(self, line: str) -> Request:
-        """Return the same with ``line`` before its prompt, so that no token of it stands after the same prefix again.
+        """Return the same with ``line`` before its prompt.
 
-        A prompt of token ids begins with its first one twice.
+        No token of it then stands after the same prefix again. A prompt of token ids begins with its first one
+        twice.
         """
         return replace(
             self, body={**self.body, **{name: _with_prefix(value, line) for name, value in self.body.items() if name in _PREFIXED}}
@@ -154,7 +173,10 @@ class Request:
 
 
 def _with_prefix(prompt: JSON, line: str) -> JSON:
-    """Return a prompt, messages or one message with ``line`` before the text; anything else unchanged."""
+    """Return ``prompt`` with ``line`` before its text.
+
+    It is a prompt, messages or one message; anything else stays unchanged.
+    """
     if isinstance(prompt, str):
         return f"{line}\n\n{prompt}"
     if isinstance(prompt, dict):
@@ -229,7 +251,10 @@ class Workload:
     """Whether the prompts of the config are sent as well, under the parameters of these requests."""
 
     def at(self, depth: Depth) -> Workload:
-        """Return the workload that ``depth`` sends: the first ``take[depth]`` requests."""
+        """Return the workload at ``depth``.
+
+        It has the first ``take[depth]`` requests.
+        """
         return replace(self, requests=self.requests[: self.take.get(depth, len(self.requests))], take={})
 
     def with_room(self, times: int) -> Workload:
@@ -238,12 +263,15 @@ class Workload:
 
     @property
     def token_limit(self) -> int:
-        """The most tokens of all its answers, those counted that state a limit."""
+        """Most tokens of all its answers.
+
+        Only answers with a limit count.
+        """
         return self.passes * sum(request.token_limit or 0 for request in self.requests)
 
     @property
     def calibrates(self) -> bool:
-        """Whether it measures the noise of the run, and is not judged."""
+        """True if it measures the run's noise and is not judged."""
         return self.name.endswith(CALIBRATION)
 
     @property
@@ -253,10 +281,13 @@ class Workload:
 
     @property
     def turns(self) -> tuple[tuple[Request, ...], ...]:
-        """The requests that may be in flight together: first those with a seed or without a draw, then those that draw without a seed.
+        """Groups of requests allowed in flight together.
 
-        Engines leave their fast sampler while one request of the batch has a seed; unseeded requests must not share that batch.
-        With ``waves``, these one after the other; one falls apart only where it has requests of both kinds.
+        First come those with a seed or without a draw, then those that draw without a seed. Engines leave their
+        fast sampler while one request of the batch has a seed; unseeded requests must not share that batch.
+
+        With ``waves``, the groups are the waves in order. A wave is split only if it has draws with and without
+        a seed.
         """
         if not self.waves:
             return _apart(self.requests)
@@ -264,14 +295,21 @@ class Workload:
 
     @property
     def in_waves(self) -> tuple[tuple[Request, ...], ...]:
-        """The requests by wave; those behind the last one are one more."""
+        """The requests by wave.
+
+        Those after the last wave form one more.
+        """
         ends = [*accumulate(self.waves), len(self.requests)]
         cuts = (self.requests[start:end] for start, end in pairwise([0, *ends]))
         return tuple(wave for wave in cuts if wave)
 
     @property
     def gated_requests(self) -> tuple[Request, ...]:
-        """Those whose speed is gated: of a timed workload in waves the waves of GATED_CLIENTS, or of the number below it; else all."""
+        """The requests with gated speed.
+
+        Of a timed workload in waves, they are the waves of GATED_CLIENTS, or of the largest number below it;
+        otherwise all.
+        """
         sizes = [size for size in map(len, self.in_waves) if size <= GATED_CLIENTS]
         if not self.waves or not sizes:
             return self.requests
@@ -279,12 +317,15 @@ class Workload:
 
     @property
     def traffic_digest(self) -> str:
-        """Return 16 hexadecimal digits over how its requests are sent, whichever these are: the same at every depth."""
+        """16 hexadecimal digits over the way its requests are sent.
+
+        They are the same at every depth, since the requests and their waves do not count.
+        """
         return replace(self, requests=(), waves=()).digest
 
     @property
     def digest(self) -> str:
-        """Return 16 hexadecimal digits over everything that is sent and how."""
+        """16 hexadecimal digits over its requests and traffic."""
         sent = [
             [r.id, r.route, r.body, *([] if r.abort_after is None else [r.abort_after]), *([] if r.stream is None else [str(r.stream)])]
             for r in self.requests

@@ -52,7 +52,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Join the controller of a session under xdist, before it starts its workers."""
+    """Register with the xdist controller before it starts its workers.
+
+    Does nothing in other sessions.
+    """
     if session.config.pluginmanager.hasplugin("dsession"):
         from pytest_specdec.plugin import xdist  # noqa: PLC0415 - only sessions under xdist pay for it
 
@@ -60,7 +63,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say under what a session that is about us judges; what it will do follows after collection."""
+    """Return the header line: config and depth, or the stored run.
+
+    None unless the command line asks for this plugin (``Settings.asked``). The plan follows after collection.
+    """
     settings = config.stash[options.SETTINGS]
     if settings.replay:
         return f"specdec: replay of {settings.replay}"
@@ -79,7 +85,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> Generator[None]:
-    """Sort by pair and plan, after everyone else has selected and shuffled."""
+    """Sort the tests by pair and plan the run.
+
+    This comes after all other plugins have selected and shuffled.
+    """
     collected = list(items)
     yield
     if any(item.get_closest_marker("specdec") or not SEEN_BY.isdisjoint(getattr(item, "fixturenames", ())) for item in items):
@@ -90,7 +99,10 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
 @pytest.fixture(scope="session")
 def specdec_pair(request: pytest.FixtureRequest) -> Pair:
-    """Return the pair under judgement; every test that asks for it runs once per variant of the config."""
+    """Return the pair under judgement; tests run once per variant.
+
+    Every test that requests it runs once for each variant of the config.
+    """
     from pytest_specdec.plugin import run_state  # noqa: PLC0415 - only tests of ours pay for it
 
     return run_state.get(request.config).pair(request.param)
@@ -98,7 +110,10 @@ def specdec_pair(request: pytest.FixtureRequest) -> Pair:
 
 @pytest.fixture
 def specdec_captured(request: pytest.FixtureRequest, specdec_pair: Pair) -> Captured:
-    """Return what this pair answered to the workload of the test's mark; an error when it was not captured or its control fails."""
+    """Return this pair's answers to the workload of the test's mark.
+
+    Setup ends in an error if they were not captured or if the control fails.
+    """
     from pytest_specdec.plugin import verdicts  # noqa: PLC0415 - only tests of ours pay for it
 
     return verdicts.read_captured(request.node, specdec_pair)
@@ -106,7 +121,10 @@ def specdec_captured(request: pytest.FixtureRequest, specdec_pair: Pair) -> Capt
 
 @pytest.fixture
 def specdec_captured_run(request: pytest.FixtureRequest, specdec_pair: Pair) -> CapturedRun:
-    """Return what this pair answered in the whole run, to the workload of the test's mark and to all others."""
+    """Return all answers of this pair in the whole run.
+
+    They are those to the workload of the test's mark and to all others.
+    """
     from pytest_specdec.plugin import verdicts  # noqa: PLC0415 - only tests of ours pay for it
 
     return verdicts.captured_run(request.node, specdec_pair)
@@ -126,7 +144,10 @@ def specdec_base(specdec_captured: Captured) -> tuple[Answer, ...]:
 
 @pytest.fixture
 def specdec_check(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
-    """Return the one function that turns a verdict into this test's outcome."""
+    """Return the function for turning a verdict into this test's outcome.
+
+    It is the only one. A test that gets a verdict and never calls it fails.
+    """
     from pytest_specdec.plugin import verdicts  # noqa: PLC0415 - only tests of ours pay for it
 
     def check(verdict: Verdict) -> None:
@@ -138,7 +159,7 @@ def specdec_check(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
 
 @pytest.fixture(scope="session")
 def specdec_baseline_server(request: pytest.FixtureRequest) -> LiveServer:
-    """Return the baseline's server at work, for a test's own requests."""
+    """Return the baseline's running server, for a test's own requests."""
     from pytest_specdec.plugin import live  # noqa: PLC0415 - only tests of ours pay for it
 
     return request.config.stash[live.LIVE].server("baseline")
@@ -146,7 +167,10 @@ def specdec_baseline_server(request: pytest.FixtureRequest) -> LiveServer:
 
 @pytest.fixture(scope="session")
 def specdec_speculative_server(request: pytest.FixtureRequest, specdec_pair: Pair) -> LiveServer:
-    """Return the pair's speculative server at work, for a test's own requests; its tests run once per variant of the config."""
+    """Return the pair's running speculative server, for a test's own requests.
+
+    Tests with it run once per variant of the config.
+    """
     from pytest_specdec.plugin import live  # noqa: PLC0415 - only tests of ours pay for it
 
     return request.config.stash[live.LIVE].server(specdec_pair.name)

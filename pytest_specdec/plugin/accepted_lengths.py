@@ -47,7 +47,7 @@ class Results:
 
     @property
     def clean(self) -> Results:
-        """Return the results without those variants."""
+        """The results without the variants in ``unclean``."""
         return replace(self, verdicts=tuple(verdict for verdict in self.verdicts if verdict.pair not in self.unclean))
 
 
@@ -60,7 +60,10 @@ class PooledLengths:
 
 
 def read(directory: RunDirectory, plan: Plan, verdicts: Iterable[Verdict]) -> Mapping[tuple[str, str], CellLengths]:
-    """Return the lengths behind every verdict on acceptance that knows them."""
+    """Return accepted lengths by variant and workload, from the transcripts.
+
+    There is one entry per verdict on the acceptance of one load. Verdicts without a usable transcript have none.
+    """
     from pytest_specdec.judge.stored_acceptance import lengths  # noqa: PLC0415 - a process that only waits loads no numpy
 
     found: dict[tuple[str, str], CellLengths] = {}
@@ -75,15 +78,20 @@ def read(directory: RunDirectory, plan: Plan, verdicts: Iterable[Verdict]) -> Ma
 
 
 def _on_acceptance(verdict: Verdict) -> bool:
-    """Return whether a verdict is on the acceptance of one load: those on speed, and on a whole run, tell of acceptance besides."""
+    """Return True if a verdict is on one load's acceptance.
+
+    Verdicts on speed, and those on a whole run, also report acceptance; they do not count.
+    """
     return verdict.family is Family.SPEED and {ACCEPTANCE_LENGTH, PROMPTS} <= verdict.figures.keys() and SPEEDUP not in verdict.figures
 
 
 def pool_lengths(results: Results, known: Iterable[Gate], environment: Environment) -> tuple[PooledLengths, ...]:
-    """Return the lengths of the run, pooled with those ``known`` of the same requests, traffic, model, draft and dtype.
+    """Return the run's lengths, pooled with those in ``known``.
 
-    Not taken are cells with too few prompts and, unless a regression is accepted, those that failed or may be lower or higher than stored:
-    pooled, they would loosen the gate. An accepted one begins anew.
+    Only lengths of the same requests, traffic, model, draft and dtype are pooled.
+
+    Not taken are cells with too few prompts and, unless a regression is accepted, those that failed or may be lower
+    or higher than stored: pooled, they would loosen the gate. An accepted one begins anew.
     """
     stored, found = tuple(known), []
     for verdict in filter(_on_acceptance, results.verdicts):
@@ -126,7 +134,10 @@ def _pool(verdict: Verdict, cell: CellLengths, before: Gate | None, environment:
 
 
 def _join_lengths(before: PromptLength | None, now: PromptLength | None) -> PromptLength:
-    """Return the mean over the steps of both: so many steps of one request are one longer run of it. One that was reworded begins anew."""
+    """Return the mean over the steps of both runs.
+
+    The steps of one request in two runs count as one longer run of it. A reworded request begins anew.
+    """
     both = [each for each in (before, now) if each is not None]
     last = both[-1]
     same = [each for each in both if each.request == last.request]

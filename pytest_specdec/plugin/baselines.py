@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from pytest_specdec.report.run import JudgementResult
 
 BOOT_LOG_RATIO = "boot_log_ratio"
-"""The figure of a speed verdict that tells how far the baseline's two boots lie apart."""
+"""The figure of a speed verdict for the distance between the baseline's two boots."""
 TOKENS_PER_STEP = "tokens_per_step"
 WHOLE = "answers_in_one_burst"
 """The figure of a speed verdict that compares whole requests."""
 DISTURBED = "disturbed"
-"""The figure that marks a speed verdict as unfit: the client fell behind, others used the server, or it asked to slow down."""
+"""The figure that marks a speed verdict as unfit: the client could not keep up, others used the server, or it asked to slow down."""
 BUSY = "busy_machine"
 """The figure that marks a speed verdict whose client's machine had more to do than its cores can."""
 WIDEST = (("passes", 1.5), ("speedup", 3.0))
@@ -67,15 +67,19 @@ def path(folder: Path, config: str, environment: Environment) -> Path:
 
 
 def gates(folder: Path, config: str, environment: Environment) -> tuple[Gate, ...]:
-    """Return the gates of this machine's baseline file, with what has changed since; () without one.
+    """Return the gates of this machine's baseline file.
 
-    Speeds of another model, draft or dtype are left out, which :func:`notes` says; lengths are kept, and their judge says it.
+    Each has the changes since it was measured. () without a file. Speeds of another model, draft or dtype are left
+    out; :func:`notes` reports them. Lengths are kept, and their judge reports the changes.
     """
     return _current(stored.read(path(folder, config, environment)), environment)
 
 
 def notes(folder: Path, config: str, environment: Environment | None) -> tuple[str, ...]:
-    """Return a sentence per floor that holds no longer, and one when this config has baseline files, none of them of this machine."""
+    """Return a sentence for each floor no longer valid.
+
+    One sentence if this config has baseline files, but none of this machine. () without an environment.
+    """
     if environment is None:
         return ()
     if path(folder, config, environment).is_file():
@@ -106,7 +110,10 @@ def check(folder: Path, config: str) -> None:
 
 
 def _vacuous(gate: Gate) -> Iterator[tuple[str, str, str]]:
-    """Yield key, found value and expected value of a gate that no run like those behind it could miss, however bad it got."""
+    """Yield key, found value and expected value of a vacuous gate.
+
+    Vacuous is a gate that no run like those that made it could miss, however bad it got.
+    """
     if gate.lengths and len(gate.lengths) < LEAST_SHARED:
         yield "lengths", f"{len(gate.lengths)} requests", f"{LEAST_SHARED} or more: fewer are never compared"
     if gate.figure == ACCEPTANCE_LENGTH and gate.at_least is not None and gate.at_least <= 1.0:
@@ -118,7 +125,11 @@ def _vacuous(gate: Gate) -> Iterator[tuple[str, str, str]]:
 
 
 def keep(folder: Path, config: str, environment: Environment, kept: Path) -> None:
-    """Copy this machine's baseline file into ``kept``: a replay is judged by what the run was, whatever the file says by then."""
+    """Copy this machine's baseline file into ``kept``.
+
+    A replay is judged by the file as it was at the run, whatever it holds later. Without a file, an old copy is
+    removed.
+    """
     source, copy = path(folder, config, environment), path(kept, config, environment)
     if source.is_file():
         atomic_write(copy, source.read_text(encoding="utf-8"))
@@ -127,10 +138,12 @@ def keep(folder: Path, config: str, environment: Environment, kept: Path) -> Non
 
 
 def measured_gates(verdicts: Iterable[Verdict], known: tuple[Gate, ...], accepted: str = "") -> tuple[Gate, ...]:
-    """Return a gate per speed verdict that may be taken: its log-ratio joins those known, and the floor follows the last ten, up or down.
+    """Return a gate for each speed verdict fit for a baseline.
 
-    A failed verdict is taken only where a regression is ``accepted``, for the reason given, and begins anew. What :func:`_unfit` names is
-    left out.
+    The verdict's log-ratio joins those in ``known``, and the floor follows the last ten, up or down.
+
+    A failed verdict is taken only if a regression is ``accepted``, for the reason given, and begins anew. Verdicts
+    that :func:`_unfit` has a reason against are left out.
     """
     taken = TAKEN | ({Outcome.FAIL} if accepted else set())
     timed = (v for v in _on_speed(verdicts) if v.outcome in taken)
@@ -142,7 +155,10 @@ def _on_speed(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
 
 
 def _unfit(verdict: Verdict) -> str:
-    """Return why no floor is made of a speed; empty where one is."""
+    """Return the reason a speed verdict is unfit for a floor.
+
+    Empty if it is fit.
+    """
     figures = verdict.figures
     if DISTURBED in figures:
         return verdict.reason
@@ -177,7 +193,10 @@ def _join_gate(verdict: Verdict, known: tuple[Gate, ...], accepted: str) -> Gate
 
 
 def _last(values: tuple[float, ...], value: float | None) -> tuple[float, ...]:
-    """Return the last runs, of which the newest has ``value``; a machine changes, so that older ones say little of it."""
+    """Return the last ``LAST_RUNS`` values, with ``value`` as the newest.
+
+    None adds no value. A machine changes, so older runs say little of it.
+    """
     return (*values, *([] if value is None else [round(value, 6)]))[-LAST_RUNS:]
 
 
@@ -187,11 +206,14 @@ def _floor(gate: Gate) -> float:
 
 
 def _below(gate: Gate) -> float:
-    """Return how far the floor stands under the typical run, in nats: 95 of 100 runs like those behind it prove it, as far as is known.
+    """Return the floor's distance below the typical run, in nats.
 
-    Such a run lies up to 1.645 s sqrt(1 + pi / (2 n)) under the median of n runs, s^2 = 1.5 sigma^2 over its three boots, and proves what
-    lies another half-width of its own lower limit below. sigma is what both boots of the baseline and the runs themselves show; the
-    half-width is over all values of it that they leave open, so that a first run, which may be a lucky one, leaves a low floor.
+    95 of 100 runs like those measured prove the floor, as far as is known.
+
+    Such a run lies up to 1.645 s sqrt(1 + pi / (2 n)) under the median of n runs, s^2 = 1.5 sigma^2 over its three
+    boots. It proves what lies another half-width of its own lower limit below. sigma is what both boots of the
+    baseline and the runs themselves show. The half-width is over all values of it that they leave open: a first run
+    may be a lucky one, and so leaves a low floor.
     """
     runs, spread = len(gate.log_ratios), boot_spread(gate.boot_log_ratios, runs=gate.log_ratios)
     unlucky = HEALTHY * math.sqrt(RUN_BOOTS * (1.0 + math.pi / (2.0 * runs))) * spread.sd
@@ -199,7 +221,7 @@ def _below(gate: Gate) -> float:
 
 
 def _reason(gate: Gate, before: Gate | None) -> str:
-    """Return how the floor came about and, where it moved, why."""
+    """Return the floor's origin, and the reason if it moved."""
     runs, typical = len(gate.log_ratios), math.exp(statistics.median(gate.log_ratios))
     count = f"{runs} run{'s' * (runs > 1)}{': add more' * (runs == 1)}"
     spread = boot_spread(gate.boot_log_ratios, runs=gate.log_ratios).sd
@@ -226,7 +248,10 @@ def _same(gates: Iterable[Gate], wanted: Gate) -> Gate | None:
 
 
 def update(folder: Path, config: str, environment: Environment, results: Results) -> Update | None:
-    """Write this run's speed and accepted lengths into the baseline file; None when nothing may be taken."""
+    """Write this run's speed and accepted lengths into the baseline file.
+
+    None when nothing may be taken.
+    """
     target, results = path(folder, config, environment), results.clean
     known = _current(stored.read(target), environment)
     speed = _with_keys(measured_gates(results.verdicts, known, results.accepted), environment)
@@ -243,7 +268,10 @@ def _with_keys(gates: Iterable[Gate], environment: Environment) -> tuple[Gate, .
 
 
 def _current(gates: Iterable[Gate], environment: Environment) -> tuple[Gate, ...]:
-    """Return ``gates`` with what has changed since, without the floors on speed that another model, draft or dtype has made void."""
+    """Return ``gates`` with the changes since they were measured.
+
+    Floors on speed are left out if they are void: measured with another model, draft or dtype.
+    """
     marked = (replace(gate, changes=gate.changed(environment.key(gate.pair))) for gate in gates)
     return tuple(gate for gate in marked if gate.comparable or gate.lengths)
 
@@ -256,9 +284,10 @@ def _move(before: Gate | None, now: Gate) -> str:
 
 
 def unclean(judgements: Iterable[JudgementResult]) -> dict[str, str]:
-    """Return, by variant, why its run may become no baseline: it has a correctness failure, or neither greedy nor sampling was judged.
+    """Return the reasons against a baseline, by variant.
 
-    A lossy mode, whose failures the config has reported alone, is clean without them.
+    A variant has one if it has a correctness failure, or if neither greedy nor sampling was judged. A lossy mode is
+    clean in spite of failures that its config has only reported.
     """
     by_pair: dict[str, list[JudgementResult]] = {}
     for judgement in judgements:
@@ -277,13 +306,19 @@ def _unclean(results: Sequence[JudgementResult]) -> str:
 
 
 def not_clean(results: Results) -> tuple[str, ...]:
-    """Return a line per variant with speed or acceptance of which nothing is taken for want of right answers."""
+    """Return a line per unclean variant with speed or acceptance.
+
+    Nothing of it is taken, for want of right answers.
+    """
     timed = dict.fromkeys(v.pair for v in results.verdicts if v.family is Family.SPEED and {SPEEDUP, ACCEPTANCE_LENGTH} & set(v.figures))
     return tuple(f"no baseline of {pair}: {results.unclean[pair]}" for pair in timed if pair in results.unclean)
 
 
 def refusal_lines(verdicts: Iterable[Verdict], accepted: str = "") -> tuple[str, ...]:
-    """Return a line per verdict on speed or acceptance that is not taken: a failed one only where no regression is ``accepted``."""
+    """Return a line per rejected verdict on speed or acceptance.
+
+    A failed verdict is rejected unless a regression is ``accepted``.
+    """
     mine = [v for v in verdicts if v.family is Family.SPEED]
     failed = [v for v in mine if v.outcome is Outcome.FAIL and not accepted and {SPEEDUP, ACCEPTANCE_LENGTH} & set(v.figures)]
     unfit = [(v, why) for v in _on_speed(mine) if v.outcome in TAKEN and (why := _unfit(v))]
@@ -294,7 +329,10 @@ def refusal_lines(verdicts: Iterable[Verdict], accepted: str = "") -> tuple[str,
 
 
 def candidate(folder: Path, environment: Environment, results: Results) -> Path | None:
-    """Write what the baseline file would be as ``baseline-candidate.yaml`` into ``folder``; None when nothing may be taken."""
+    """Write a candidate baseline file, ``baseline-candidate.yaml``, into ``folder``.
+
+    It is what the baseline file would be. None when nothing may be taken.
+    """
     results = results.clean
     new = _with_keys(measured_gates(results.verdicts, ()), environment)
     pooled = accepted_lengths.pool_lengths(results, (), environment)

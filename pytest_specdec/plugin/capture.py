@@ -34,10 +34,13 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool) -> Status | None:
-    """Capture the plan of the session's run, unless another process of the session has; return its status, None when another did it.
+    """Capture the session's plan, unless another process already has.
 
-    What goes wrong is written into the run, where the tests find it. Only the end of the process itself gets out, an interrupt or SIGTERM
-    outside a worker, and a RunError when the run directory is another session's or cannot be written at all.
+    Returns the run's status, None when another process did it.
+
+    Errors are written into the run, where the tests find them. Raised are only the end of the process itself, which
+    is an interrupt or, outside a worker, SIGTERM, and a RunError when the run directory is another session's or
+    cannot be written at all.
     """
     with _claim_directory(run.root):
         directory = RunDirectory(run.root, variables.secrets_of(run.config.text))
@@ -53,7 +56,10 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
 
 @contextmanager
 def _claim_directory(root: Path) -> Iterator[None]:
-    """Hold the directory itself: a lock on it leaves no file behind and goes with the process that dies."""
+    """Hold a lock on the run directory itself.
+
+    It leaves no file there, and is released when its process dies.
+    """
     with writable(root):
         root.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
@@ -66,9 +72,10 @@ def _claim_directory(root: Path) -> Iterator[None]:
 
 
 def _is_finished(run: RunState) -> bool:
-    """Return whether there is nothing to do: this session has done it, or the run that it takes up is whole.
+    """Return True if nothing is left to capture.
 
-    Raises RunError when the run is another session's.
+    Either this session has captured the run, or the run that it resumes is whole. Raises RunError when the run is
+    another session's.
     """
     directory = RunDirectory(run.root)
     is_ours = run_documents.session(directory) == run.session
@@ -84,13 +91,19 @@ def _is_finished(run: RunState) -> bool:
 
 
 def _follow_plan(run: RunState, directory: RunDirectory) -> None:
-    """Take the plan of the process that began the capture: a run that ended meanwhile changes what boots are known to cost."""
+    """Take over the plan of the capturing process.
+
+    A run that ended meanwhile changes the known costs of boots, so this process may have planned differently.
+    """
     with suppress(RunError):
         run.plan = run_documents.read_plan(directory)
 
 
 def _is_begun(directory: RunDirectory, session: str) -> bool:
-    """Return whether a worker of this session died over a capture that has something to keep."""
+    """Return True if this session has a capture worth resuming.
+
+    One of its workers died after it had written something to keep.
+    """
     try:
         run_documents.read_status(directory)
         run_documents.read_environment(directory)
@@ -100,7 +113,10 @@ def _is_begun(directory: RunDirectory, session: str) -> bool:
 
 
 def _prepare(directory: RunDirectory, run: RunState, *, is_begun: bool) -> None:
-    """Make the run directory this session's; the status of an earlier one is void."""
+    """Make the run directory this session's.
+
+    The status of an earlier session is void.
+    """
     if is_begun:
         with suppress(RunError):
             run_documents.write_status(directory, replace(run_documents.read_status(directory), state=State.RUNNING))
@@ -140,7 +156,10 @@ def _repeat_open(run: RunState, directory: RunDirectory, status: Status, tell: C
 
 
 def _write_failure(run: RunState, directory: RunDirectory, error: str) -> Status:
-    """Write why the capture is missing or incomplete, where the tests read it; keep it in the state where nothing can be written."""
+    """Write the reason for a missing or incomplete capture.
+
+    The tests read it in the run's status. It is kept in ``run`` when nothing can be written.
+    """
     status = Status(state=State.INCOMPLETE, error=error)
     with suppress(RunError):
         status = replace(run_documents.read_status(directory), state=State.INCOMPLETE, error=error)
@@ -153,7 +172,10 @@ def _write_failure(run: RunState, directory: RunDirectory, error: str) -> Status
 
 @contextmanager
 def sigterm_ends_cleanly() -> Iterator[None]:
-    """Turn SIGTERM into an exception, so that servers are stopped on the way out; signals reach the main thread only."""
+    """Turn SIGTERM into an exception, to stop servers on exit.
+
+    Signals reach the main thread only; in other threads this does nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -169,13 +191,16 @@ def _terminate(_signal: int, _frame: object) -> None:
 
 
 def is_of(root: Path, session: str) -> bool:
-    """Return whether the run in ``root`` is captured by ``session`` and its plan is written."""
+    """Return True if ``session`` captures ``root`` and its plan is written."""
     directory = RunDirectory(root)
     return directory.plan.is_file() and run_documents.session(directory) == session
 
 
 def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s: float, session: str) -> None:
-    """Print the plan and then the progress of the capture in ``root`` until it or ``session`` is over."""
+    """Print the plan, then the progress of the capture in ``root``.
+
+    Returns when the capture or ``session`` is over.
+    """
     directory, ticker = RunDirectory.open(root), Ticker(config)
     _break_line(ticker, over)
     for line in plan.lines(run_documents.read_plan(directory), origin=commands.as_typed(root, config), replayed=False):
@@ -192,13 +217,16 @@ def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s:
 
 
 def _break_line(ticker: Ticker, over: threading.Event) -> None:
-    """Leave the line of the workers' dots, where there already is one."""
+    """End the line of the workers' dots, if there is one."""
     if over.is_set():
         ticker.say("")
 
 
 def _status(directory: RunDirectory, session: str) -> Status | None:
-    """Return the last word of the capture, None while it runs."""
+    """Return the final status of the capture, None while it runs.
+
+    None also when the run is another session's.
+    """
     if not is_of(directory.root, session):
         return None
     try:
@@ -209,7 +237,10 @@ def _status(directory: RunDirectory, session: str) -> Status | None:
 
 
 def register(config: pytest.Config, run: RunState) -> None:
-    """Register the loop, and the summary where this process shows one."""
+    """Register the capture loop and the summary.
+
+    A worker has no summary, nor have --collect-only and --setup-plan.
+    """
     config.pluginmanager.register(CaptureLoop(config, run), "specdec_loop")
     if not (hasattr(config, "workerinput") or config.option.collectonly or config.option.setupplan):
         from pytest_specdec.plugin.summary import SummaryPlugin  # noqa: PLC0415 - a worker has no summary
@@ -232,14 +263,17 @@ class CaptureLoop:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Capture before the first test, where no test's clock or timeout runs."""
+        """Capture before the first test.
+
+        No test's clock or timeout runs at that time.
+        """
         if self._is_wanted(session):
             self._capture()
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-        """See that no test of ours keeps its verdict to itself."""
+        """Fail a test of ours with an unchecked verdict."""
         result = yield
         if marker.is_ours(pyfuncitem):
             from pytest_specdec.plugin import verdicts  # noqa: PLC0415 - only tests of ours pay for it

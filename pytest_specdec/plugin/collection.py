@@ -23,16 +23,21 @@ if TYPE_CHECKING:
 
 
 def parametrise(metafunc: pytest.Metafunc) -> None:
-    """Spread a test over the pairs: the one session-scoped parameter there is, since two would multiply the work."""
+    """Run a test once for each pair.
+
+    This is the only session-scoped parameter there is: two would multiply the work.
+    """
     run = run_state.state_or_error(metafunc.config)
     names = ("no-pair",) if isinstance(run, str) else run.pair_names
     metafunc.parametrize("specdec_pair", names, ids=names, scope="session", indirect=True)
 
 
 def plan(session: pytest.Session, items: list[pytest.Item], collected: Sequence[pytest.Item]) -> None:
-    """Sort the selected tests by pair, plan what they want, and register what captures and reports it.
+    """Sort the selected tests by pair, plan and register their capture.
 
-    ``collected`` were there before some were deselected: the false-alarm budget is shared over those.
+    The registered plugins capture the plan and report it. ``collected`` are the tests before some were deselected:
+    the false-alarm budget is shared over those.
+
     Raises pytest.UsageError; a worker hands it to its controller instead and runs nothing.
     """
     try:
@@ -78,7 +83,11 @@ def _plan_capture(session: pytest.Session, run: RunState, items: list[pytest.Ite
 
 
 def _check_families(run: RunState, marks: Iterable[SpecdecMark], config: pytest.Config) -> None:
-    """Refuse a config that excuses a family that is not there, and a judge of another package that would fail after the capture."""
+    """Refuse unknown families and unusable judges.
+
+    Raises ConfigError if ``allow_inconclusive`` has a family that is not there. Judges of other packages are loaded
+    now, so that they do not fail after the capture.
+    """
     unknown = [name for name in run.config.allow_inconclusive if name not in run.families]
     if unknown and run.settings.replay is None:
         near = validate.nearest(unknown[0], run.families)
@@ -91,9 +100,12 @@ def _check_families(run: RunState, marks: Iterable[SpecdecMark], config: pytest.
 
 
 def _sort(run: RunState, items: list[pytest.Item]) -> None:
-    """Stable, and after every other plugin's order: then everything session-scoped of a pair is set up once.
+    """Sort the tests by pair, in place.
 
-    Behind all others come the tests against live servers, those of the baseline first: each server boots once.
+    The sort is stable, and comes after every other plugin's order. Then everything session-scoped of a pair is set up
+    once.
+
+    Tests against live servers come last, those of the baseline first: each server boots once.
     """
     order = {name: index for index, name in enumerate(run.pair_names)}
 
@@ -125,7 +137,10 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: S
 
 
 def _left_out(marks: Container[pytest.Item], collected: Iterable[pytest.Item]) -> Iterator[SpecdecMark]:
-    """Yield the marks of deselected tests; a wrong one is reported when it is selected."""
+    """Yield the marks of deselected tests.
+
+    A wrong mark is skipped; it is reported when its test is selected.
+    """
     for item in collected:
         if item not in marks and marker.is_ours(item):
             with suppress(pytest.UsageError):

@@ -19,19 +19,25 @@ RUN_OPTIONS = ("--specdec-run-dir", "--specdec-replay", "--specdec-resume", "--s
 
 
 def as_typed(path: Path, config: pytest.Config) -> str:
-    """Return ``path`` as a person in the invocation directory would type it."""
+    """Return ``path`` as typed in the invocation directory."""
     relative = os.path.relpath(path, config.invocation_params.dir)
     return str(path) if relative.startswith(os.path.join("..", "..")) else relative  # noqa: PTH118 - a text is compared
 
 
 def move_command(path: Path, home: Path, config: pytest.Config) -> str:
-    """Return the one command that moves ``path`` to ``home``, with the folder that it needs."""
+    """Return the command to move ``path`` to ``home``.
+
+    It also makes the folder, if needed.
+    """
     source, target, folder = (shlex.quote(as_typed(each, config)) for each in (path, home, home.parent))
     return f"{'' if home.parent.is_dir() else f'mkdir -p {folder} && '}mv {source} {target}"
 
 
 def next_steps(config: pytest.Config, run: Path) -> Commands:
-    """Return the commands that take the run in the directory ``run`` from here."""
+    """Return the commands to replay, resume or continue ``run``.
+
+    ``run`` is its directory.
+    """
     tests = [*_pyargs(config), *(as_typed(config.invocation_params.dir / arg, config) for arg in config.args)]
     return Commands(
         replay=f"pytest {shlex.join(tests)} --specdec-replay {shlex.quote(as_typed(run, config))}",
@@ -41,7 +47,10 @@ def next_steps(config: pytest.Config, run: Path) -> Commands:
 
 
 def replay_of(item: pytest.Item, run: Path) -> str:
-    """Return the command that judges the answers of ``item`` again, without a server."""
+    """Return the command to judge the answers of ``item`` again.
+
+    It needs no server.
+    """
     module = str(getattr(getattr(item, "module", None), "__name__", ""))
     file = ["--pyargs", module] if module.startswith(shipped.MODULE) else [*_pyargs(item.config), as_typed(item.path, item.config)]
     _, colons, test = item.nodeid.partition("::")
@@ -49,12 +58,18 @@ def replay_of(item: pytest.Item, run: Path) -> str:
 
 
 def _pyargs(config: pytest.Config) -> tuple[str, ...]:
-    """Return the option under which tests are named as modules, where this session has it."""
+    """Return ``--pyargs`` if this session has it, else ().
+
+    With it, tests are named as modules.
+    """
     return ("--pyargs",) if config.option.pyargs else ()
 
 
 def _again(config: pytest.Config, option: str, run: Path) -> str:
-    """Return the command line of this session with ``option`` in place of the option that named its run."""
+    """Return this session's command line with ``option`` for ``run``.
+
+    It replaces the option that named the session's run.
+    """
     arguments = [*_without_run_options([str(argument) for argument in config.invocation_params.args]), option, as_typed(run, config)]
     return f"pytest {shlex.join(arguments)}"
 

@@ -44,7 +44,7 @@ def attach(item: pytest.Item, name: str, value: JSON) -> None:
 
 
 def detach(report: pytest.TestReport) -> list[tuple[str, object]]:
-    """Remove what :func:`attach` put there, and return it."""
+    """Remove and return the properties added by :func:`attach`."""
     carried = [(name, value) for name, value in report.user_properties if name in _CARRIERS]
     if carried:
         report.user_properties = [pair for pair in report.user_properties if pair[0] not in _CARRIERS]
@@ -52,7 +52,10 @@ def detach(report: pytest.TestReport) -> list[tuple[str, object]]:
 
 
 def judgements(report: pytest.TestReport, carried: Sequence[tuple[str, object]]) -> tuple[JudgementResult, ...]:
-    """Return the judgements in one report; none before the test's last phase."""
+    """Return the judgements in one report.
+
+    Empty before the test's last phase.
+    """
     is_last = report.when == "call" or (report.when == "setup" and not report.passed)
     properties = _properties(carried)
     if not is_last or not properties.cell:
@@ -90,7 +93,10 @@ def _properties(carried: Sequence[tuple[str, object]]) -> _Properties:
 
 
 def _result(report: pytest.TestReport) -> PytestOutcome:
-    """Return what pytest made of the test; an expected failure is reported as skipped."""
+    """Return pytest's outcome of the test.
+
+    An expected failure is reported as skipped.
+    """
     if report.when == "setup" and report.failed:
         return PytestOutcome.ERROR
     return PytestOutcome(report.outcome)
@@ -110,7 +116,10 @@ def _skip_reason(report: pytest.TestReport) -> str:
 
 
 def _with_verdicts(bare: JudgementResult, properties: _Properties) -> tuple[JudgementResult, ...]:
-    """Return a judgement per verdict; a failure behind passing verdicts is charged to the last of them."""
+    """Return a judgement per verdict.
+
+    A failure after passing verdicts is charged to the last of them.
+    """
     results = [
         replace(bare, verdict=codec.decode(Verdict, one["verdict"]), result=PytestOutcome(one["result"]), waiver=one["waiver"])
         for one in properties.verdicts

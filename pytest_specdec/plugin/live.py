@@ -45,18 +45,24 @@ class LiveServer:
     """The name that it serves its model under."""
     api_key: str = field(default=_NO_KEY, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Sent with every request, beside the key."""
+    """Sent with every request, together with the key."""
 
     @property
     def client(self) -> OpenAI:
-        """A client of the openai package, a new one each time, that sends nothing again by itself."""
+        """A client of the openai package, a new one each time.
+
+        It never sends a request again by itself.
+        """
         from openai import OpenAI  # noqa: PLC0415 - only a test that sends pays for it
 
         return OpenAI(base_url=self.url, api_key=self.api_key, default_headers=dict(self.headers), max_retries=0)
 
 
 def register(config: pytest.Config, run: RunState, items: Sequence[pytest.Item]) -> None:
-    """Register what boots servers for the ``items`` that ask for them. Raises pytest.UsageError and SpecdecError."""
+    """Register the plugin for booting the servers of ``items``.
+
+    These are the tests that need live servers. Raises pytest.UsageError and SpecdecError.
+    """
     for item in items:
         marker.check_live(item)
     if run.settings.replay is None:
@@ -66,7 +72,11 @@ def register(config: pytest.Config, run: RunState, items: Sequence[pytest.Item])
 
 
 def _check_placement(config: pytest.Config, run: RunState, items: Sequence[pytest.Item]) -> None:
-    """Refuse tests that need two servers where one runs at a time, and xdist workers: each would boot servers of its own."""
+    """Refuse xdist workers, and tests with too many servers.
+
+    Raises PlanError. Each worker would boot servers of its own. A test cannot have two servers if only one runs at a
+    time.
+    """
     if hasattr(config, "workerinput"):
         what = "live servers are not shared between workers"
         raise PlanError(
@@ -110,7 +120,7 @@ class LiveServers:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """End the servers whatever ends the tests, SIGTERM included."""
+        """Stop the servers whatever ends the tests, SIGTERM included."""
         from pytest_specdec.plugin.capture import sigterm_ends_cleanly  # noqa: PLC0415 - it imports this module's neighbours
 
         try:
@@ -121,7 +131,10 @@ class LiveServers:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Boot what the test needs before its own clock and timeout run; hold the machine alone while it is benchmarked."""
+        """Boot the test's servers before its own clock and timeout run.
+
+        The machine is held alone while the test is benchmarked.
+        """
         with ExitStack() as held:
             for arm in self._needed_arms(item):
                 self._boot(arm)
@@ -131,7 +144,10 @@ class LiveServers:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Say why there is no server: in full once, then where."""
+        """Fail a test without its server, skip it in a replay.
+
+        The first failed test shows the error in full, later ones name that test.
+        """
         if not marker.live_fixtures(item):
             return
         if self._run.settings.replay is not None:
@@ -153,14 +169,17 @@ class LiveServers:
         return LiveServer(url=f"{setup.url}/v1", model=booted.model, api_key=setup.api_key or _NO_KEY, headers=setup.headers)
 
     def stop(self) -> None:
-        """End every server and let go of the devices."""
+        """Stop every server and release the devices."""
         with self._held, ExitStack() as ended:
             for arm in self._arms.values():
                 ended.callback(arm.stop, arm.recipe.stop_s)
         self._arms.clear()
 
     def _needed_arms(self, item: pytest.Item) -> tuple[str, ...]:
-        """Return the arms to boot for ``item``, none where it will not run."""
+        """Return the arms to boot for ``item``.
+
+        Empty if it will not run.
+        """
         is_idle = self._plan is None or self._config.option.setupplan or item.get_closest_marker("skip")
         return () if is_idle else tuple(arm for arm in _arms_of(item) if arm not in self._arms and arm not in self._errors)
 
@@ -177,7 +196,10 @@ class LiveServers:
         return self._plan.placement if self._plan else Placement.IN_TURN
 
     def _end_others(self, arm: str) -> None:
-        """End the servers that no later test needs: all of them in turn, side by side the other variants."""
+        """Stop the servers not needed by later tests.
+
+        In turn these are all others; side by side, those of the other variants.
+        """
         stays = {BASELINE} if self._placement is Placement.SIDE_BY_SIDE else set()
         for name in [name for name in self._arms if name not in {arm, *stays}]:
             self._arms[name].stop(self._arms[name].recipe.stop_s)
@@ -197,7 +219,10 @@ class LiveServers:
                 raise
 
     def _recipes(self, arm: str) -> tuple[ServerRecipes, Boot]:
-        """Return how ``arm`` is booted: under the settings of ``speed:``, where the config has them."""
+        """Return the server recipes and the boot of ``arm``.
+
+        It is booted under the settings of ``speed:``, if the config has them.
+        """
         from pytest_specdec.capture.boot import ServerRecipes  # noqa: PLC0415 - only a process that boots pays for openai
 
         assert self._plan is not None, "a replay boots nothing"

@@ -36,17 +36,23 @@ class SpecdecMark:
 
 
 def is_ours(item: pytest.Item) -> bool:
-    """Whether a test carries the mark or asks for a pair, and judges captured answers with it."""
+    """Return True if a test judges captured answers.
+
+    Such a test has the mark, or requests a pair and no live server.
+    """
     return item.get_closest_marker("specdec") is not None or ("specdec_pair" in _fixtures(item) and not live_fixtures(item))
 
 
 def live_fixtures(item: pytest.Item) -> tuple[str, ...]:
-    """Return the fixtures of live servers that a test asks for."""
+    """Return the live-server fixtures requested by a test."""
     return tuple(name for name in (BASELINE_SERVER, SPECULATIVE_SERVER) if name in _fixtures(item))
 
 
 def check_live(item: pytest.Item) -> None:
-    """Raise pytest.UsageError when a test of a live server wants to judge captured answers as well."""
+    """Raise pytest.UsageError if a live-server test has the mark too.
+
+    It cannot judge captured answers as well.
+    """
     if item.get_closest_marker("specdec") is not None:
         raise _wrong(
             item, f"found a mark and the fixture {live_fixtures(item)[0]}", "a test of its own, without a mark, for the live server"
@@ -54,7 +60,10 @@ def check_live(item: pytest.Item) -> None:
 
 
 def read(item: pytest.Item) -> SpecdecMark:
-    """Return the mark of a test of ours; raises pytest.UsageError naming the test when it is wrong or missing."""
+    """Return the mark of a test of ours.
+
+    Raises pytest.UsageError, naming the test, when the mark is wrong or missing.
+    """
     mark = item.get_closest_marker("specdec")
     if mark is None:
         raise _wrong(item, "found no mark", "the mark that names the workload, on every test with the fixture specdec_pair")
@@ -76,7 +85,7 @@ def read(item: pytest.Item) -> SpecdecMark:
 
 
 def pair_name(item: pytest.Item) -> str:
-    """Return the pair a test of ours runs for."""
+    """Return the name of the pair under test, empty without one."""
     callspec = getattr(item, "callspec", None)
     return str(callspec.params["specdec_pair"]) if callspec else ""
 
@@ -101,7 +110,11 @@ def _workload(item: pytest.Item, args: tuple[object, ...]) -> Workload:
 
 
 def _check_requests(item: pytest.Item, workload: Workload) -> None:
-    """Refuse a name that is no file name, and requests whose answers could not be told apart by id."""
+    """Check the workload's name, requests, depths and request ids.
+
+    Raises pytest.UsageError for a name that is no file name, and for requests whose answers could not be
+    distinguished by id.
+    """
     if not _NAME.fullmatch(workload.name) or _RESERVED.search(workload.name):
         expected = "letters, digits and ._+- alone, beginning with a letter or digit; the endings .calibration and .more1 are reserved"
         raise _wrong(item, f"found the workload name {workload.name!r}", expected)
@@ -120,7 +133,10 @@ def _check_requests(item: pytest.Item, workload: Workload) -> None:
 
 
 def _check_draws(item: pytest.Item, mark: SpecdecMark) -> None:
-    """Refuse to judge drawn tokens as the baseline's only choice, and the other way round."""
+    """Check the temperatures against the family of the mark.
+
+    Raises pytest.UsageError if drawn tokens would be judged as the baseline's only choice, or the other way round.
+    """
     temperatures = [(request.id, request.body.get("temperature")) for request in mark.workload.requests]
     drawn = next(((name, value) for name, value in temperatures if value != 0), None)
     if mark.family is Family.GREEDY and drawn is not None:

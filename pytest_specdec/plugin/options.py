@@ -49,12 +49,15 @@ class Settings:
 
     @property
     def asked(self) -> bool:
-        """Whether the command line shows that this session is about us."""
+        """True if the command line has an option of this plugin.
+
+        These are config, depth, run directory, replay, resume and continue.
+        """
         return self.config_given or self.depth_given or any((self.replay, self.resume, self.continued, self.run_dir))
 
     @property
     def taken_up(self) -> Path | None:
-        """The stored run that this session captures into."""
+        """The stored run to resume or continue, None for neither."""
         return self.resume or self.continued
 
 
@@ -153,9 +156,10 @@ def _duration(text: str) -> float:
 
 
 def resolve(config: pytest.Config) -> Settings:
-    """Return the settings of a session: command line over ini key over default.
+    """Return the settings of a session.
 
-    Raises pytest.UsageError for a value that no session could use.
+    The command line overrides the ini key, and that the default. Raises pytest.UsageError for a value that no session
+    could use.
     """
     _check_empty(config)
     named, depth = config.getoption("--specdec-config"), config.getoption("--specdec-depth")
@@ -221,7 +225,10 @@ def _one_of(choices: tuple[str, ...], value: str, where: str) -> str:
 
 
 def _check_run_dir(config: pytest.Config, run_dir: Path | None) -> None:
-    """Workers find the directory in use by the time they look; the controller has looked."""
+    """Raise pytest.UsageError if the run directory is in use.
+
+    Workers do not check: the controller has, and by then the directory is in use.
+    """
     if run_dir is None or hasattr(config, "workerinput"):
         return
     if run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir())):

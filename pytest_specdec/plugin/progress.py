@@ -36,7 +36,11 @@ class Ticker:
         self._in_line = False
 
     def __call__(self, now: Progress) -> None:
-        """Show ``now``, at once in place, else when a boot begins or enough time has passed."""
+        """Show ``now`` on the terminal.
+
+        A line rewritten in place shows it at once. Elsewhere a line is written when a boot begins or enough time has
+        passed.
+        """
         if not progress.same_step(now, self._began.get(now.boot)):
             self._began[now.boot] = now
         if self._reporter is None:
@@ -56,7 +60,7 @@ class Ticker:
         return last is None or now.at_s - last.at_s >= EVERY_S
 
     def say(self, line: str) -> None:
-        """Write a line of its own, in place of a rewritten one."""
+        """Write a line of its own, replacing a rewritten one."""
         if self._reporter is None:
             return
         if self._in_line:
@@ -67,7 +71,7 @@ class Ticker:
 
 
 def last_word(status: Status) -> str:
-    """Return the last word on a capture."""
+    """Return the final line on a capture."""
     restarts = f", {status.restarts} restarts" if status.restarts else ""
     names = dict.fromkeys(f"{m.arm}/{m.workload}" if m.workload else m.arm for m in status.missing)
     missing = f"; missing: {', '.join([*names][:NAMED])}{', …' * (len(names) > NAMED)}" if names else ""

@@ -29,10 +29,13 @@ if TYPE_CHECKING:
 
 
 def ask_again(run: RunState, status: Status, capture: Callable[[], Status]) -> Status:
-    """Extend the run's plan by what is open and ``capture`` it, as often as it takes; return the last status.
+    """Ask open requests again, and return the last status.
 
-    Nothing is asked again at smoke depth, under a deadline, of an incomplete run, or where the servers are exact: there one wrong token is
-    proof.
+    The run's plan is extended by what is open, and ``capture`` is called, until nothing is open, ``ROUNDS`` times at
+    most.
+
+    Nothing is asked again at smoke depth, under a deadline, of an incomplete run, or where the servers are exact:
+    there one wrong token is proof.
     """
     if run.plan.depth is Depth.SMOKE or run.settings.deadline_s is not None:
         return status

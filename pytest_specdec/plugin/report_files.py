@@ -34,9 +34,10 @@ FileFormat: TypeAlias = "ReportFormat[Run, str]"
 
 
 def file_formats(requested: Sequence[str]) -> tuple[FileFormat, ...]:
-    """Return the formats that the session writes: run.json, and those requested by name.
+    """Return the session's formats: run.json, and those requested by name.
 
-    Raises pytest.UsageError for one that is missing, cannot be loaded, writes no file, or takes the name of another file of the run.
+    Raises pytest.UsageError for one that is missing, cannot be loaded, writes no file, or takes the name of another
+    file of the run.
     """
     formats = tuple(_load_format(name) for name in dict.fromkeys(("json", *requested)))
     taken = set(_RUN_FILES)
@@ -73,7 +74,10 @@ def _wrong(name: str, found: str, expected: str) -> pytest.UsageError:
 
 
 def write(folder: Path, run: Run, formats: Sequence[FileFormat], secrets: Secrets) -> tuple[Path, ...]:
-    """Write a file per format into ``folder``, without ``secrets``; return the paths. Raises RunError where nothing can be written."""
+    """Write a file per format into ``folder`` and return the paths.
+
+    They hold none of ``secrets``. Raises RunError where nothing can be written.
+    """
     texts = {folder / form.target: _mask_report(secrets, form.target, form.render(run)) for form in formats}
     for path, text in texts.items():
         atomic_write(path, text)
@@ -81,14 +85,20 @@ def write(folder: Path, run: Run, formats: Sequence[FileFormat], secrets: Secret
 
 
 def _mask_report(secrets: Secrets, target: str, text: str) -> str:
-    """Return ``text`` without secrets; of JSON the strings alone, so that no number loses digits."""
+    """Return ``text`` without secrets.
+
+    Only the strings of JSON are masked, so that no number loses digits.
+    """
     if not target.endswith(".json"):
         return secrets.mask(text)
     return json.dumps(secrets.masked(json.loads(text)), ensure_ascii=False, indent=1) + "\n" if secrets.values else text
 
 
 def append_step_summary(run: Run, secrets: Secrets) -> None:
-    """Append the Markdown report, without ``secrets``, to the step summary of a CI job, where there is one."""
+    """Append the Markdown report to the CI job's step summary.
+
+    It holds none of ``secrets``. Does nothing without a step summary.
+    """
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:
         with writable(Path(path)), Path(path).open("a", encoding="utf-8", errors="backslashreplace") as summary:
@@ -96,13 +106,16 @@ def append_step_summary(run: Run, secrets: Secrets) -> None:
 
 
 def saves_benchmarks(config: pytest.Config) -> bool:
-    """Return whether this session saves benchmarks."""
+    """Return True if this session saves benchmarks."""
     session: Any = getattr(config, "_benchmarksession", None)
     return session is not None and bool(session.json or session.save or session.autosave)
 
 
 def timings(directory: RunDirectory, plan: Plan) -> Iterator[TimedAnswers]:
-    """Yield the timings of each arm's timed answers; the tests report the transcripts that are missing."""
+    """Yield the timings of each arm's timed answers.
+
+    Missing transcripts are left out; the tests report them.
+    """
     for workload in plan.workloads:
         for arm in (BASELINE, *(pair.name for pair in plan.pairs)) if workload.timed else ():
             with suppress(RunError):
@@ -118,14 +131,17 @@ def _timed_answers(arm: str, workload: str, transcript: Transcript) -> TimedAnsw
 
 
 def add_benchmarks(config: pytest.Config, run: Run) -> None:
-    """Hand the run's timings to pytest-benchmark, where it saves them."""
+    """Hand the run's timings to pytest-benchmark, if it saves them."""
     if saves_benchmarks(config):
         session: Any = config._benchmarksession  # type: ignore[attr-defined]  # noqa: SLF001 - pytest-benchmark has no other way in
         session.benchmarks.extend(map(_metadata, benchmark_json.FORMAT.render(run)))
 
 
 def withhold_speeds(config: pytest.Config, run: Run) -> None:
-    """Take the speed of wrong tokens out of the session's JUnit file before pytest writes it; nothing without one."""
+    """Remove the speed of wrong tokens from the JUnit file.
+
+    This is done before pytest writes the session's file. Nothing is done without one.
+    """
     log = config.stash.get(xml_key, None)
     for reporter in log.node_reporters_ordered if log is not None and run.not_counted else ():
         junit.withhold_speed(reporter.to_xml(), run.not_counted)

@@ -39,7 +39,10 @@ if TYPE_CHECKING:
 
 
 class RunState:
-    """What is known at each stage: the config from the first test of ours on, the plan after collection, the run after capture."""
+    """The state of a run at each stage of the session.
+
+    The config is there from the first test of ours on, the plan after collection, the run after capture.
+    """
 
     def __init__(self, settings: Settings, config: Config, *, root: Path, plan: Plan | None, warnings: tuple[str, ...]) -> None:
         self.settings = settings
@@ -67,14 +70,17 @@ class RunState:
 
     @property
     def pair_names(self) -> tuple[str, ...]:
-        """The pairs that tests are spread over: those of the stored run in a replay, else the config's."""
+        """Names of the pairs, for spreading tests over them.
+
+        In a replay they are those of the stored run, else the config's.
+        """
         if self._plan is not None and self.settings.replay:
             return tuple(pair.name for pair in self._plan.pairs)
         return tuple(variant.name for variant in self.config.variants)
 
     @property
     def plan(self) -> Plan:
-        """The plan of this session, or of the stored run in a replay."""
+        """The plan of this session, in a replay the stored run's."""
         assert self._plan is not None, "planned at the end of collection"
         return self._plan
 
@@ -83,50 +89,71 @@ class RunState:
         self._plan = plan
 
     def configured(self, workload: Workload) -> Workload:
-        """Return ``workload`` with what the config adds to its requests."""
+        """Return ``workload`` with the config's additions to its requests."""
         from pytest_specdec.capture import requests  # noqa: PLC0415 - a replay never needs it
 
         return requests.apply_config(workload, self.config, self.prompts)
 
     @property
     def depth(self) -> Depth:
-        """How much is asked: as the command line says, as the run that is taken up, or as the ini key says."""
+        """The depth of this session: how much is asked.
+
+        It is the one on the command line, else that of the run that is taken up, else the ini key's.
+        """
         if self.begun and not self.settings.depth_given:
             return self.begun.depth
         return Depth(self.settings.depth)
 
     @property
     def speed_boots(self) -> int:
-        """Boots of each variant that speed is measured over: as the command line says, or as the run that is taken up has them."""
+        """Boots of each variant for measuring speed.
+
+        Their number is the one on the command line, else that of the run that is taken up, else 1.
+        """
         return self.settings.boots or (self.begun.speed_boots if self.begun else 1)
 
     @property
     def begun(self) -> Plan | None:
-        """The plan of the run that this session takes up, if it does: what was planned by estimates then is not estimated again."""
+        """The plan of the run to resume or continue, else None.
+
+        What was planned by estimates then is not estimated again.
+        """
         return run_documents.read_plan(RunDirectory.open(self.settings.taken_up)) if self.settings.taken_up else None
 
     @property
     def outside(self) -> tuple[FamilyRow, ...]:
-        """The installed families of other packages. Raises ConfigError."""
+        """The installed families of other packages.
+
+        Raises ConfigError.
+        """
         if self._outside is None:
             self._outside = registry.installed()
         return self._outside
 
     @property
     def families(self) -> Mapping[str, FamilyRow]:
-        """All families that a mark may name, by name, in the order of the report. Raises ConfigError."""
+        """All families for marks, by name, in the report's order.
+
+        Raises ConfigError.
+        """
         return with_outside(self.outside)
 
     @property
     def directory(self) -> RunDirectory:
-        """The run directory; RunError before there is one, and where it is not this session's."""
+        """The run directory.
+
+        Raises RunError before there is one, and when it is not this session's.
+        """
         if self.refusal:
             raise RunError(self.refusal)
         return RunDirectory.open(self.root)
 
     @property
     def gates(self) -> tuple[Gate, ...]:
-        """The config's gates and those that the baseline file holds for the machine of this run."""
+        """The gates of the config and of the baseline file.
+
+        The file holds those for the machine of this run.
+        """
         if self._gates is None:
             environment = run_documents.read_environment(self.directory)
             if self.settings.replay is None:
@@ -136,7 +163,7 @@ class RunState:
         return self._gates
 
     def calibrations(self, pair: str) -> Calibrations:
-        """Return what the judges of ``pair`` see of the calibration."""
+        """Return the calibration as the judges of ``pair`` see it."""
         if pair not in self._calibrations:
             self._calibrations[pair] = captured.read_calibrations(self.directory, self.plan, pair)
         return self._calibrations[pair]
@@ -147,7 +174,10 @@ class RunState:
         return live[name] if name in live else self.plan.pair(name)
 
     def judgement(self, pair: str, workload: str, family: Family) -> Judgement | None:
-        """Return the planned judgement, None when the run holds none, as a stored one may."""
+        """Return the planned judgement, None if the run has none.
+
+        A stored run may have none.
+        """
         return next((c for c in self.plan.judgements if (c.pair, c.workload, c.family) == (pair, workload, family)), None)
 
 
@@ -155,7 +185,10 @@ RUN_STATE = pytest.StashKey["RunState | str"]()
 
 
 def state_or_error(config: pytest.Config) -> RunState | str:
-    """Return the state of the session's run, made on the first call; or the text of the error that prevents it."""
+    """Return the state of the session's run, or an error text.
+
+    The state is made on the first call. The text is that of the error that prevents it.
+    """
     if RUN_STATE not in config.stash:
         try:
             config.stash[RUN_STATE] = _state(config)
@@ -165,7 +198,7 @@ def state_or_error(config: pytest.Config) -> RunState | str:
 
 
 def get(config: pytest.Config) -> RunState:
-    """Return the state of a session's run that is loaded."""
+    """Return the loaded state of a session's run."""
     run = config.stash[RUN_STATE]
     assert isinstance(run, RunState), run
     return run
@@ -187,14 +220,20 @@ def _state(config: pytest.Config) -> RunState:
 
 
 def _baselines(settings: Settings) -> Path:
-    """Return the folder of baseline files: a replay judges by the one that its run was judged by, unless the command line names another."""
+    """Return the folder of baseline files.
+
+    A replay judges by the file that its run was judged by, unless the command line names another folder.
+    """
     if settings.replay is None or settings.baselines_given:
         return settings.baselines
     return RunDirectory(settings.replay).baselines
 
 
 def _depth_warnings(settings: Settings, plan: Plan) -> tuple[str, ...]:
-    """Return a warning for a depth that differs from the stored run's."""
+    """Return a warning if the depth is not the stored run's.
+
+    Empty if the command line gives none.
+    """
     if not settings.depth_given or settings.depth == plan.depth:
         return ()
     return (f"--specdec-depth={settings.depth} has no effect: the run was captured at {plan.depth} depth",)
@@ -217,7 +256,10 @@ def _config_path(config: pytest.Config) -> Path:
 
 
 def _lint(config: Config) -> tuple[str, ...]:
-    """Return the warnings of the pair lint. Raises ConfigError; a value that a variable brought may be a secret, and is masked."""
+    """Return the warnings of the pair lint.
+
+    Raises ConfigError. A value that a variable brought may be a secret, and is masked.
+    """
     masked = variables.secrets_of(config.text).mask
     try:
         return tuple(masked(str(problem)) for problem in lint.check(config, engine_of(config.engine.kind).rules))
@@ -236,7 +278,10 @@ ROUND = "specdec_round"
 
 
 def root(config: pytest.Config) -> Path:
-    """Return the directory of this session's run: the stored or handed one, the one asked for, or a new name under ``.specdec``."""
+    """Return the directory of this session's run.
+
+    It is the stored or handed one, else the one of the option, else a new name under ``.specdec``.
+    """
     settings = config.stash[SETTINGS]
     handed = getattr(config, "workerinput", {}).get(HANDED)
     chosen = settings.replay or settings.taken_up or (Path(handed) if handed else settings.run_dir)
@@ -244,5 +289,8 @@ def root(config: pytest.Config) -> Path:
 
 
 def _unused_folder(folder: Path, name: str) -> Path:
-    """Return a name that no session has that begins in the same second: nothing is made before the capture, so none can be reserved."""
+    """Return a name unused even by sessions of the same second.
+
+    Nothing is made before the capture, so none can be reserved.
+    """
     return folder / f"{name}-{datetime.now(tz=UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"

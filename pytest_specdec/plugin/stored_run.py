@@ -35,7 +35,9 @@ _FREE = {"estimate_s", "again_s", "placement_reason"}
 
 
 def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) -> Plan:
-    """Return the plan by which the session takes up a stored run: the stored one, or that and more of what was inconclusive.
+    """Return the plan for resuming or continuing a stored run.
+
+    It is the stored one or, to continue, that and more of what was inconclusive.
 
     ``workloads`` are those of the selected tests, at their deepest. Raises pytest.UsageError.
     """
@@ -63,17 +65,26 @@ def next_round(root: Path) -> int:
 
 
 def _unsettled_sampling(directory: RunDirectory) -> list[tuple[str, str]]:
-    """Return pair and workload of the sampling verdicts that the run's report calls inconclusive or suspicious, and that tokens settle."""
+    """Return pair and workload of each unsettled sampling verdict.
+
+    The run's report calls it inconclusive or suspicious, and more tokens settle it.
+    """
     return _judgements(directory, lambda family, outcome: family == Family.SAMPLING and outcome in UNSETTLED)
 
 
 def _open(directory: RunDirectory) -> list[tuple[str, str]]:
-    """Return those of the verdicts that count wrong tokens and are suspicious: the same requests again settle them."""
+    """Return pair and workload of each suspicious wrong-token count.
+
+    The same requests again settle it.
+    """
     return _judgements(directory, lambda family, outcome: family in COUNTED and outcome == Outcome.SUSPICIOUS)
 
 
 def _judgements(directory: RunDirectory, is_wanted: Callable[[str, str], bool]) -> list[tuple[str, str]]:
-    """Return pair and workload of the verdicts in the run's report by family and outcome; [] where tokens cannot be scored."""
+    """Return pair and workload of the report's verdicts to settle.
+
+    ``is_wanted`` selects them by family and outcome. [] where tokens cannot be scored or there is no readable report.
+    """
     if run_documents.unscorable(directory):
         return []
     try:
@@ -87,7 +98,11 @@ def _judgements(directory: RunDirectory, is_wanted: Callable[[str, str], bool]) 
 
 
 def _check(option: str, directory: RunDirectory, config: Config, then: Plan, now: Plan) -> None:
-    """Raise pytest.UsageError, with the differences, when the run was begun with another config, plan or machine."""
+    """Raise pytest.UsageError if config, plan or machine have changed.
+
+    The message lists the differences from the start of the run. Variables and the version of pytest-specdec count
+    too.
+    """
     then_here, now_here = run_documents.read_environment(directory), environment.environment(config, "")
     machine = ("machine", then_here.machine, now_here.machine)
     client = ("pytest-specdec", then_here.packages.get("pytest-specdec"), now_here.packages.get("pytest-specdec"))

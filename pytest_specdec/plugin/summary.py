@@ -56,7 +56,10 @@ class SummaryPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the judgements out of a test's report before other plugins see it."""
+        """Take the judgements out of a test's report.
+
+        Other plugins see it after that.
+        """
         carried = judgements.detach(report)
         if carried:
             self._judgements += judgements.judgements(report, carried)
@@ -64,18 +67,27 @@ class SummaryPlugin:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None]:
-        """Gather the run before pytest-benchmark, a wrapper too, saves what there is."""
+        """Gather the run before pytest-benchmark saves its own.
+
+        The hook of pytest-benchmark is a wrapper too.
+        """
         if (self._root / "plan.json").is_file() and self._is_own():
             self._finish(session, exitstatus)
         yield
 
     def _is_own(self) -> bool:
-        """Return whether this session captured or judged the run: another session may have been faster."""
+        """Return True if this session captured or judged the run.
+
+        Another session may have been faster.
+        """
         settings = self._config.stash[SETTINGS]
         return bool(settings.replay or settings.taken_up) or run_documents.session(RunDirectory(self._root)) == self._session
 
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Gather the run; one in which nothing could be judged, be it of one variant, or whose capture ended in an error, is no success."""
+        """Gather the run and set the session's exit status.
+
+        A run is no success if nothing could be judged, be it of one variant, or if its capture ended in an error.
+        """
         self._run = self._gather()
         if self._config.pluginmanager.getplugin("terminalreporter") is None:
             self._write(self._run)
@@ -113,18 +125,24 @@ class SummaryPlugin:
         )
 
     def _published_notes(self, config: Config) -> tuple[str, ...]:
-        """Return what others have published, where speed is judged."""
+        """Return the published figures of others, if speed is judged."""
         return tuple(map(str, config.published)) if any(each.family is Family.SPEED for each in self._judgements) else ()
 
     def _unused_notes(self, config: Config) -> tuple[str, ...]:
-        """Return the waivers and gates of the config that no judgement of this run had a use for."""
+        """Return a note per unused waiver or gate of the config.
+
+        No judgement of this run had a use for it.
+        """
         is_greedy_judged = any(each.family is Family.GREEDY for each in self._judgements)
         gates = () if is_greedy_judged else (gate for gate in config.gates if gate.figure == VERIFY_NOISE)
         idle = (f"gate not used: {gate}: only greedy judges it, and no test of it was run" for gate in gates)
         return (*waivers.unused_lines(config.waivers, self._judgements), *idle)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the summary, then write the files, since a full disk must not cost the verdicts, then the next command."""
+        """Print the summary, write the files, print the next command.
+
+        The summary comes first, since a full disk must not cost the verdicts.
+        """
         run = self._run
         if run is None:
             return
@@ -138,7 +156,10 @@ class SummaryPlugin:
         _print(terminalreporter, terminal.next_steps(run))
 
     def _write(self, run: Run) -> tuple[str, ...]:
-        """Write the files and return a line for each; a replay writes into --specdec-run-dir only."""
+        """Write the files and return a line for each.
+
+        A replay writes into --specdec-run-dir only.
+        """
         settings = self._config.stash[SETTINGS]
         folder = settings.run_dir if settings.replay else self._root
         secrets = self._secrets()
@@ -154,7 +175,11 @@ class SummaryPlugin:
         return Secrets.of(os.environ) if isinstance(state, str) else variables.secrets_of(state.config.text)
 
     def _baseline(self, folder: Path, run: Run) -> tuple[str, ...]:
-        """Update the baseline file where the option says so; write a candidate where there is none."""
+        """Update the baseline file, or write a candidate for one.
+
+        The option asks for the update. A candidate is written if there is no baseline file. Returns the lines to
+        print.
+        """
         settings, environment = self._config.stash[SETTINGS], run.environment
         if environment is None:
             return ()
@@ -193,13 +218,19 @@ class SummaryPlugin:
 
 
 def _sort_results(plan: Plan, results: Sequence[JudgementResult]) -> tuple[JudgementResult, ...]:
-    """Sort by pair, family and workload: tests that run in several processes come in any order."""
+    """Sort by pair, family and workload.
+
+    Tests that run in several processes come in any order.
+    """
     pairs = [pair.name for pair in plan.pairs]
     return tuple(sorted(results, key=lambda result: (pairs.index(result.pair), result.family.value, result.workload)))
 
 
 def _or_none(read: Callable[[RunDirectory], T], directory: RunDirectory) -> T | None:
-    """Return what an unfinished capture may not have written."""
+    """Return the result of ``read``, None if the file is missing.
+
+    An unfinished capture may not have written it.
+    """
     try:
         return read(directory)
     except RunError:
@@ -207,7 +238,10 @@ def _or_none(read: Callable[[RunDirectory], T], directory: RunDirectory) -> T | 
 
 
 def _error(status: Status) -> tuple[str, ...]:
-    """Return the error of a capture that misses nothing, on one line: no test has it then."""
+    """Return the error of a complete capture, on one line.
+
+    No test has it if the capture misses nothing.
+    """
     lines = [line.strip() for line in status.error.splitlines()]
     return (f"THE CAPTURE ENDED IN AN ERROR: {'; '.join(lines)}",) if lines and not status.missing else ()
 

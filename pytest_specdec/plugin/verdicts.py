@@ -50,7 +50,10 @@ _FIXED = {
 
 
 def result_of(verdict: Verdict, workload: Workload, depth: Depth, config: Config, row: FamilyRow) -> PytestOutcome:
-    """Return what pytest makes of a verdict on ``workload`` at ``depth`` under ``config``, in the family of ``row``."""
+    """Return pytest's outcome for a verdict on ``workload`` at ``depth``.
+
+    It also depends on ``config``, and on ``row``, that of the verdict's family.
+    """
     if verdict.outcome in UNSETTLED:
         excused = depth is Depth.SMOKE or verdict.family in config.allow_inconclusive
         return PytestOutcome.SKIPPED if excused else PytestOutcome.FAILED
@@ -64,7 +67,10 @@ def result_of(verdict: Verdict, workload: Workload, depth: Depth, config: Config
 
 
 def _features(workload: Workload) -> frozenset[str]:
-    """Return what a workload's requests ask for, by the names that a config requires: body fields, and kinds of response format."""
+    """Return the features used by a workload's requests.
+
+    They have the names that a config requires: body fields, and kinds of response format.
+    """
     bodies = [request.body for request in workload.requests]
     formats = [body["response_format"] for body in bodies if "response_format" in body]
     return frozenset(key for body in bodies for key in body) | {
@@ -79,7 +85,10 @@ CHECKED = pytest.StashKey[bool]()
 
 
 def read_captured(item: pytest.Item, pair: Pair) -> Captured:
-    """Return what the mark's workload brought from ``pair``; a setup error when it is missing or the control itself fails."""
+    """Return the answers of ``pair`` to the mark's workload.
+
+    The setup ends in an error if they are missing or the control itself fails.
+    """
     run, judgement = run_state.get(item.config), _judgement(item, pair)
     measured = _read(item, run, lambda: _read_stored(run, judgement))
     if measured.control is not None and measured.workload.scored:
@@ -93,7 +102,10 @@ def _read_stored(run: RunState, judgement: Judgement) -> Captured:
 
 
 def captured_run(item: pytest.Item, pair: Pair) -> CapturedRun:
-    """Return everything that ``pair`` answered in the run; errors are those of :func:`read_captured`."""
+    """Return all answers of ``pair`` in the run.
+
+    Errors are those of :func:`read_captured`.
+    """
     run, judgement = run_state.get(item.config), _judgement(item, pair)
     measured = _read(item, run, lambda: stored.read_run(run.directory, run.plan, judgement))
     if measured.whole.control is not None:
@@ -103,7 +115,10 @@ def captured_run(item: pytest.Item, pair: Pair) -> CapturedRun:
 
 
 def _judgement(item: pytest.Item, pair: Pair) -> Judgement:
-    """Return the planned judgement of a test; one that the plan does not hold is skipped."""
+    """Return the planned judgement of a test.
+
+    The test is skipped if the plan has none.
+    """
     run, mark = run_state.get(item.config), marker.read(item)
     judgement = run.judgement(pair.name, mark.workload.name, mark.family)
     if judgement is None:
@@ -113,7 +128,10 @@ def _judgement(item: pytest.Item, pair: Pair) -> Judgement:
 
 
 def _leave_out(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoReturn:
-    """Skip what the plan holds no judgement of: its depth asks nothing of the workload, or the stored run was begun with other tests."""
+    """Skip a test without a judgement in the plan.
+
+    Its workload is withheld or left out at this depth, or the stored run was begun with other tests.
+    """
     depth, name = run.plan.depth, mark.workload.name
     if name in run.plan.withheld:
         why, reason = run.plan.withheld[name], f"{name}: {run.plan.withheld[name]}"
@@ -127,7 +145,10 @@ def _leave_out(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoReturn:
 
 
 def _read(item: pytest.Item, run: RunState, read: Callable[[], _Read]) -> _Read:
-    """Return what ``read`` does; what is missing or unsound is the error of the test's setup."""
+    """Return the result of ``read``.
+
+    Missing or unsound data ends the test's setup in an error.
+    """
     try:
         return read()
     except RunError as error:
@@ -138,7 +159,10 @@ def _read(item: pytest.Item, run: RunState, read: Callable[[], _Read]) -> _Read:
 
 
 def _check_control(item: pytest.Item, run: RunState, whole: Captured, measured: Captured | CapturedRun) -> None:
-    """Judge the control, which does not speculate: where it fails, the set-up is invalid."""
+    """End the setup as invalid if the control fails.
+
+    The control does not speculate.
+    """
     outcome, text = _control_verdict(run, whole, measured)
     if outcome is Outcome.FAIL:
         why = f"the control fails {whole.family} on {whole.workload.name}: no variant can be judged by such a baseline"
@@ -146,7 +170,10 @@ def _check_control(item: pytest.Item, run: RunState, whole: Captured, measured: 
 
 
 def _control_verdict(run: RunState, whole: Captured, measured: Captured | CapturedRun) -> tuple[Outcome, str]:
-    """Return what the family's judge says of the control; it is the same for every pair. A family judged by its own tests has no judge."""
+    """Return outcome and evidence of the judge on the control.
+
+    They are the same for every pair. A family judged by its own tests has no judge, and passes.
+    """
     key = (whole.workload.name, whole.family)
     if key not in run.controls:
         try:
@@ -158,7 +185,10 @@ def _control_verdict(run: RunState, whole: Captured, measured: Captured | Captur
 
 
 def _refuse(item: pytest.Item, run: RunState, kind: str, text: str, *, cause: str = "") -> NoReturn:
-    """End the setup with an error: in full the first time that its cause shows, by reference from then on."""
+    """End the setup with an error.
+
+    It is shown in full the first time its cause shows, by reference from then on.
+    """
     text = "\n".join(map(printable, text.split("\n")))  # it may quote a server's log
     attach(item, ERROR, {"text": f"{kind}: {text}"})
     first = run.reported.setdefault(cause or text, item.nodeid)
@@ -189,7 +219,10 @@ def check(item: pytest.Item, verdict: Verdict) -> None:
 
 
 def require_check(item: pytest.Item) -> None:
-    """Fail a test that checked none of its verdicts: it would be green whatever they are."""
+    """Fail a test if it checked none of its verdicts.
+
+    It would be green whatever they are.
+    """
     __tracebackhide__ = True
     unchecked = item.stash.get(JUDGED, [])
     if unchecked and not item.stash.get(CHECKED, False):

@@ -29,9 +29,12 @@ class Waived:
 
 
 def apply_waivers(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOutcome, *, depth: Depth, day: date) -> Waived:
-    """Return the outcome of ``verdict``: a failure that a waiver expects is WAIVED, a waiver that is not needed fails.
+    """Return the outcome of ``verdict``, in view of the waivers.
 
-    A verdict that blames nobody, such as an inconclusive one, stays what it is. At smoke depth a pass does not show that a bug is gone.
+    A failure that a waiver expects is WAIVED; a waiver that is not needed fails.
+
+    A verdict that blames nobody, such as an inconclusive one, stays what it is. At smoke depth a pass does not show
+    that a bug is gone.
     """
     judgement = (verdict.family, verdict.workload, verdict.pair)
     waiver = next((one for one in waivers if (one.family, one.workload, one.variant) == judgement), None)
@@ -47,7 +50,10 @@ def apply_waivers(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOut
 
 
 def _void(waiver: Waiver, verdict: Verdict, day: date) -> Iterator[str]:
-    """Yield why the waiver does not cover this failure."""
+    """Yield the reason the waiver does not cover this failure.
+
+    Nothing if it does.
+    """
     if day > waiver.expires:
         yield f"the waiver of {waiver.bug} expired on {waiver.expires} ({waiver.source}); ask {waiver.owner}"
     elif waiver.words not in f"{verdict.names} {verdict.headline}":
@@ -55,7 +61,7 @@ def _void(waiver: Waiver, verdict: Verdict, day: date) -> Iterator[str]:
 
 
 def unused_lines(waivers: Iterable[Waiver], judgements: Iterable[JudgementResult]) -> Iterator[str]:
-    """Yield a note for each waiver that speaks of no judgement of this run."""
+    """Yield a note for each waiver of a judgement not made."""
     made = {(one.family, one.workload, one.pair) for one in judgements}
     for waiver in waivers:
         if (waiver.family, waiver.workload, waiver.variant) not in made:

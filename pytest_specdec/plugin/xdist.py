@@ -31,14 +31,20 @@ class WorkerNode(Protocol):
 
 
 def register(config: pytest.Config) -> None:
-    """Join the controller; whether there are tests of ours only the workers will know."""
+    """Register with the controller.
+
+    Only the workers will know if there are tests of ours.
+    """
     root, session = run_state.root(config), uuid.uuid4().hex
     config.pluginmanager.register(Controller(config, root, session), "specdec_controller")
     config.pluginmanager.register(SummaryPlugin(config, root, session=session), "specdec_summary")
 
 
 def hand_over(config: pytest.Config, usage_error: str) -> bool:
-    """Hand a usage error to the controller, which alone can end the session with it; False outside of workers."""
+    """Hand a usage error to the controller; False outside of workers.
+
+    Only the controller can end the session with it.
+    """
     output: dict[str, object] | None = getattr(config, "workeroutput", None)
     if output is not None:
         output[USAGE_ERROR] = usage_error
@@ -65,13 +71,16 @@ class Controller:
             node.workerinput[run_state.ROUND] = self._round = self._round or stored_run.next_round(self._root)
 
     def pytest_testnodedown(self, node: WorkerNode) -> None:
-        """Take what a worker could not say itself."""
+        """Take a finished worker's usage error."""
         output = getattr(node, "workeroutput", None) or {}
         self._usage_error = self._usage_error or str(output.get(USAGE_ERROR, ""))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Show the capture while it runs in a worker; end with the usage error that the workers met."""
+        """Show the capture while it runs in a worker.
+
+        Ends with the usage error that the workers met.
+        """
         with self._shown():
             result = yield
         if self._usage_error:
@@ -93,7 +102,7 @@ class Controller:
             thread.join()
 
     def _show(self, over: threading.Event) -> None:
-        """Wait for a worker to plan, then follow it to its end."""
+        """Wait for a worker's plan, then follow it to its end."""
         from pytest_specdec.plugin import capture  # noqa: PLC0415 - only a capture pays for it
 
         while not capture.is_of(self._root, self._session):

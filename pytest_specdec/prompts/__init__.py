@@ -58,12 +58,12 @@ COPY = _of("copy")
 REPEAT = _of("repeat")
 """Sequences that go on as they began, on the completions route: acceptance is near 1."""
 RAG = _of("rag")
-"""Questions behind the passages that answer them."""
+"""Questions after the passages that answer them."""
 EXTRACT = _of("extract")
 LONG = _of("long")
 """Some 700 tokens of context each."""
 CATEGORIES = Prompts.interleaved("categories", (CHAT, CODE, MATH, SUMMARY, RAG, TRANSLATE, EXTRACT, JSON_TASKS, EDIT, STORY, LONG))
-"""What speed is told apart by: the usual categories, with copying (edit), free invention (story) and long contexts."""
+"""Categories to break speed down by: the usual ones, with copying (edit), free invention (story) and long contexts."""
 ALL = Prompts.interleaved("all", (CODE, CHAT, EDIT, JSON_TASKS, STORY, QA, REPEAT, MATH, LIST, COPY, SUMMARY, TRANSLATE))
 """Every category in turn, so that the first dozen is one of each."""
 OPEN_ENDED = Prompts.interleaved("open-ended", (CODE, CHAT, SUMMARY))

@@ -20,13 +20,14 @@ __all__ = ["plain_draws"]
 _REQUESTS = {Depth.SMOKE: 12}
 """At other depths 32; at smoke depth one boot answers them twice, as the baseline and as the control."""
 _TOKENS = 64
-"""Of each answer. Half of a small model's tokens tell nothing of a scoring bias, so that fewer would leave it unseen."""
+"""Of each answer. Half of a small model's tokens show nothing of a scoring bias, so that fewer would leave it unseen."""
 
 
 def plain_draws(depth: Depth) -> Workload:
-    """Return the calibration of ``depth``: the first bundled prompts at temperature 1, without seeds.
+    """Return the calibration of ``depth``.
 
-    It is a workload of its own, since reporting takes some engines off their fast path.
+    It asks the first bundled prompts at temperature 1, without seeds. It is a workload of its own, since
+    reporting takes some engines off their fast path.
     """
     asked = tuple(map(_reporting, ALL.items[: _REQUESTS.get(depth, 32)]))
     return Workload(name=f"noise{CALIBRATION}", version=1, requests=asked, concurrency=32)

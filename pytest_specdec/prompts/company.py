@@ -1,4 +1,4 @@
-"""Company: requests of many kinds alone, then in groups of one to 32, and beside clients that leave."""
+"""Concurrent requests: many kinds alone, then in groups of one to 32, and together with clients that leave."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _wave(*kinds: str) -> CompanyWave:
 
 _EVERY: Final = ("plain", "penalised", "plain", "seeded", "logprobs", "grammar", "short", "long")
 _UNSEEDED: Final = tuple("sampled" if kind == "seeded" else kind for kind in _EVERY)
-"""So that a grammar is not always beside a seed: what is wrong beside the one is told from what is wrong beside the other."""
+"""So that a grammar does not always run together with a seed: errors with the one can be separated from errors with the other."""
 _ALONE: Final = ("plain", "long", "penalised", "plain")
 
 _WAVES: Final = (
@@ -77,14 +77,20 @@ _SMOKE, _STANDARD = 15, 56
 
 
 def marker(index: int) -> str:
-    """Return the word of request ``index``, which no other prompt of the workload has; empty behind the last of them."""
+    """Return the word of request ``index``, unique in the workload.
+
+    No other prompt has it. Empty after the last word.
+    """
     if index >= len(_WORDS) * len(_ENDINGS):
         return ""
     return _WORDS[index % len(_WORDS)] + _ENDINGS[index // len(_WORDS)]
 
 
 def company(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | None = None) -> Workload:
-    """Return the workload: every prompt has a word of its own, so that one request's answer to another is recognised."""
+    """Return the workload, with a word of its own per prompt.
+
+    By that word, an answer to another request is recognised.
+    """
     requests, number = [], 0
     for place, wave in enumerate(_WAVES):
         for kind in wave.kinds:

@@ -1,6 +1,7 @@
 """Requests at the ends of contexts: prompts of exact lengths as token ids, answers that run up to the limit and one token beyond.
 
-Where the config states the limit, :func:`fitted` puts the numbers in when a run is planned; else when the servers have told theirs.
+Where the config states the limit, :func:`fitted` puts the numbers in when a run is planned; else when the
+servers have reported theirs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ _MOST_FILLED = 8192
 
 
 def _fill_request(what: str, *, below: int = 0, prompt: int = 0, most: int = _ANSWER, above: int = 0) -> Request:
-    """Return a request of ``prompt`` tokens, or of a prompt that leaves room for ``most`` and ``below`` tokens, or for ``above`` fewer."""
+    """Return a request with a prompt of an exact length.
+
+    It has ``prompt`` tokens. Without ``prompt`` it leaves room for ``most`` and ``below`` tokens, or for
+    ``above`` fewer.
+    """
     length: JSON = prompt or {"below_limit": most + below - above}
     body: dict[str, JSON] = {"prompt": length, "max_tokens": most, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
     return Request(id=what, route=Route.COMPLETIONS, body=body)
@@ -74,14 +79,15 @@ EDGES = Workload(
 
 
 def is_open(workload: Workload) -> bool:
-    """Whether lengths are still to be put in."""
+    """Return True if lengths are still to be put in."""
     return any(isinstance(request.body.get("prompt"), int | Mapping) for request in workload.requests)
 
 
 def fitted(workload: Workload, limit: int | None) -> Workload:
-    """Return ``workload`` with prompts of token ids where it has lengths; ``limit`` is the context in tokens.
+    """Return ``workload`` with prompts of token ids in place of lengths.
 
-    What needs a limit is left out where none is known, or where the context is too long to be filled.
+    ``limit`` is the context in tokens. Requests that need a limit are left out if none is known, or if the
+    context is too long to be filled.
     """
     lengths = {request.id: _length(request.body.get("prompt"), limit) for request in workload.requests}
     words = _WORDS if workload.scored else _RUN
@@ -90,7 +96,10 @@ def fitted(workload: Workload, limit: int | None) -> Workload:
 
 
 def _length(prompt: JSON, limit: int | None) -> int | None:
-    """Return the length that is asked; None where the prompt is one already, 0 where there is no such length."""
+    """Return the length asked for.
+
+    None if the prompt is one already, 0 if there is no such length.
+    """
     if isinstance(prompt, int):
         return prompt if limit is None or prompt + _ANSWER < limit else 0
     if isinstance(prompt, Mapping):

@@ -19,10 +19,12 @@ def _any(_: Mapping[str, int]) -> bool:
 
 
 def pairwise(levels: Mapping[str, int], lawful: Callable[[Mapping[str, int]], bool] = _any) -> tuple[Mapping[str, int], ...]:
-    """Return rows, a level from 0 for each factor, in which every lawful pair of levels of two factors stands together.
+    """Return rows with every allowed pair of levels at least once.
 
-    ``lawful`` is asked about rows that may lack factors: what it refuses stands in no row. Greedy and deterministic: each row begins
-    with the first pair that is missing and takes, factor by factor, the level that brings most missing pairs.
+    A row has a level from 0 for each factor; a pair is two levels of two factors. ``lawful`` is asked about
+    rows that may lack factors: what it refuses stands in no row. The method is greedy and deterministic: each
+    row begins with the first pair that is missing and takes, factor by factor, the level that brings most
+    missing pairs.
     """
     missing = dict.fromkeys(pair for pair in _pairs(levels) if lawful({pair[0]: pair[1], pair[2]: pair[3]}))
     rows: list[Row] = []
@@ -50,7 +52,10 @@ def _row(levels: Mapping[str, int], missing: Mapping[Pair, None], lawful: Callab
 
 
 def _with(row: Mapping[str, int], factor: str, level: int, levels: Mapping[str, int]) -> Sequence[Pair]:
-    """Return the pairs that a level of a factor makes with a row that lacks it."""
+    """Return the pairs of one level with the levels of ``row``.
+
+    ``row`` lacks the level's factor.
+    """
     order = list(levels)
     before = [(name, value) for name, value in row.items() if order.index(name) < order.index(factor)]
     behind = [(name, value) for name, value in row.items() if order.index(name) > order.index(factor)]

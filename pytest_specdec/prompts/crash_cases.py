@@ -29,7 +29,10 @@ class CrashCase:
     body: Mapping[str, JSON] = field(default_factory=dict)
 
     def request(self, prompt: Prompt) -> Request:
-        """Return this case's request, about ``prompt`` where it has no text of its own."""
+        """Return this case's request.
+
+        It is about ``prompt`` if the case has no text of its own.
+        """
         route, text = self.route or prompt.route, prompt.text if self.text is None else self.text
         content: dict[str, JSON] = {"messages": [{"role": "user", "content": text}]} if route is Route.CHAT else {"prompt": text}
         neutral: dict[str, JSON] = {"max_tokens": 32, "temperature": 0.0, "top_p": 1.0}

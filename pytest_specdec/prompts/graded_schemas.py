@@ -40,7 +40,10 @@ class GradedSchema:
 
     @property
     def bound(self) -> Mapping[str, JSON]:
-        """The ``response_format`` that binds an answer to it; names of formats take letters, digits, ``_`` and ``-``."""
+        """The ``response_format`` for an answer bound to this schema.
+
+        Names of formats take letters, digits, ``_`` and ``-``.
+        """
         return {"type": "json_schema", "json_schema": {"name": self.name, "schema": self.schema, "strict": True}}
 
 

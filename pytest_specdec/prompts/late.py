@@ -10,10 +10,12 @@ __all__ = ["with_late"]
 
 
 def with_late(workload: Workload, late: Workload, *, standard: int) -> Workload:
-    """Return ``workload`` with the requests of ``late`` as well, under ids of their own.
+    """Return ``workload`` with the requests of ``late`` added.
 
-    Standard depth sends ``standard`` of them, right after what smoke depth sends, so that a long answer begins early and rides beside the
-    short ones. Smoke depth sends none, deep all, the rest right after what standard depth sends. The other requests stay as they are.
+    They get ids of their own. Standard depth sends ``standard`` of them, right after the requests of smoke
+    depth, so that a long answer begins early and runs together with the short ones. Smoke depth sends none.
+    Deep depth sends all, the rest right after the requests of standard depth. The other requests stay as they
+    are.
     """
     first, usual = workload.take[Depth.SMOKE], workload.take[Depth.STANDARD]
     requests = tuple(replace(request, id=f"late-{request.id}") for request in late.requests)

@@ -20,9 +20,9 @@ _PROMPTS = {
     "copy": "        return self.data\n\n    def __repr__(self):\n        return self.data\n\n    def __str__(self):\n",
     "novel": "Once upon a time there was a",
 }
-"""``run`` goes on as it began, so that whole drafts are accepted and its stop strings fall where their length says."""
+"""``run`` goes on as it began, so that whole drafts are accepted and its stop strings fall at the places their lengths set."""
 _RUN_STOPS = (_RUN * 4)[7:]
-"""What the answer says from its second word on: its beginnings are complete after two words, three, four …"""
+"""The answer from its second word on: its beginnings are complete after two words, three, four …"""
 _OBJECT_STOPS = ("name", '": "', '", "age', '"age"', '": 6', '"city"')
 """Stop strings in a JSON object that the bundled model answers with certainty: elsewhere a near-tie may lead past the stop."""
 _OBJECT = 24
@@ -43,12 +43,18 @@ def _stop_request(prompt: str, what: str, stop: str, **body: JSON) -> Request:
 
 
 def _at(length: int, what: str = "", **body: JSON) -> Request:
-    """Return a request to stop at the first ``length`` characters of the run's stop strings."""
+    """Return a request to stop at ``length`` characters of the run.
+
+    They are the first ones of the run's stop strings.
+    """
     return _stop_request("run", f"{length}{what}", _RUN_STOPS[:length], **body)
 
 
 def _ids(prompt: str, remainder: int, what: str = "", **body: JSON) -> Request:
-    """Return a request to stop at every seventh token id: some common token is among them, whatever the vocabulary."""
+    """Return a request to stop at every seventh token id.
+
+    Some common token is among them, whatever the vocabulary.
+    """
     return _request(prompt, f"ids-{remainder}{what}", stop_token_ids=list(range(remainder, _STOP_IDS, _CLASSES)), **body)
 
 
@@ -57,7 +63,10 @@ def _limit_request(prompt: str, most: int) -> Request:
 
 
 def _conversation(name: str, age: int, city: str) -> list[JSON]:
-    """Return a conversation that asks a third time for what was answered twice: also prompt lookup drafts the end of the answer."""
+    """Return a conversation with one question, answered twice, asked again.
+
+    Even prompt lookup drafts the end of the answer.
+    """
     question: JSON = {"role": "user", "content": f"Give me a JSON object for {name} who lives in {city}."}
     answer: JSON = {"role": "assistant", "content": json.dumps({"name": name, "age": age, "city": city})}
     return [question, answer, question, answer, question]

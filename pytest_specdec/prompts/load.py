@@ -23,13 +23,15 @@ _NUMBERED = 4
 
 
 def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 3, alone: int = 1, shared: int = 10) -> Workload:
-    """Return ``alone`` requests one after the other, then as many at once as each level says; answers have their full length.
+    """Return ``alone`` single requests, then one group for each level.
 
-    One request of each pass is asked alone: that level is reported, and one client is timed by other workloads. There are three passes
-    since of two Student's t has one degree of freedom, and hardly a speed could fail.
+    The requests of a level are sent at once, and answers have their full length. One request of each pass is
+    asked alone: that level is reported, and one client is timed by other workloads. There are three passes,
+    since with two Student's t has one degree of freedom, and hardly a speed could fail.
 
-    Every level begins with the same ``shared`` prompts, as :meth:`Prompts.speed` asks them of one client: what is accepted of their drafts
-    can be held against each other. The others are numbered, so that no two rows of a batch have the same answer for sure.
+    Every level begins with the same ``shared`` prompts, as :meth:`Prompts.speed` asks them of one client, so
+    that the acceptance of their drafts can be compared. The others are numbered, so that no two rows of a batch
+    have the same answer for sure.
     """
     waves = (*[1] * alone, *CLIENTS[1:])
     chats = [prompt for prompt in prompts.items if prompt.route is Route.CHAT][:shared]
@@ -56,7 +58,10 @@ def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 3, alone: in
 
 
 def cut(workload: Workload, most: int) -> Workload:
-    """Return the workload with at most ``most`` requests in a wave, for servers that would let the others wait; none twice."""
+    """Return the workload with at most ``most`` requests per wave.
+
+    It is for servers that would let the others wait. Waves cut to the same size are sent once.
+    """
     waves: list[tuple[Request, ...]] = []
     for wave in workload.in_waves:
         smaller = wave[:most]

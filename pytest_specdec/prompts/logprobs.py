@@ -36,9 +36,10 @@ def top_lists(
     take: Mapping[Depth, int] | None = None,
     **traffic: Unpack[PassesFields],
 ) -> Workload:
-    """Return requests that ask for lists of 5, 1, 20, 2 and 0 most probable tokens.
+    """Return requests for lists of the most probable tokens.
 
-    Three of four are at temperature 0, where the baseline's own reports are of the same tokens.
+    The lists have 5, 1, 20, 2 and 0 tokens in turn. Three of four requests are at temperature 0, where the
+    baseline's own reports are of the same tokens.
     """
     asked: list[Request] = []
     for index, prompt in enumerate(islice(cycle(prompts.items), requests)):
@@ -57,9 +58,10 @@ def prompt_lengths(
     take: Mapping[Depth, int] | None = None,
     **traffic: Unpack[PassesFields],
 ) -> Workload:
-    """Return completions at temperature 0 that ask for the log-probabilities of their prompts' tokens, every fourth by an echo of it.
+    """Return completions at temperature 0 with prompt log-probabilities.
 
-    Every second echo is followed by one token only.
+    They ask for the log-probabilities of their prompts' tokens, every fourth by an echo of the prompt. Every
+    second echo is followed by one token only.
     """
     asked: list[Request] = []
     for number, words in enumerate(_LENGTHS):

@@ -1,4 +1,4 @@
-"""Own prompts: those of a config's ``prompts``, sent beside the requests of a workload and under their parameters."""
+"""Own prompts: those of a config's ``prompts``, sent together with the requests of a workload and under their parameters."""
 
 from __future__ import annotations
 
@@ -31,15 +31,17 @@ class OwnPrompt:
 
     @property
     def route(self) -> Route:
-        """Where it is sent."""
+        """The route it is sent to."""
         return Route.CHAT if "messages" in self.content else Route.COMPLETIONS
 
 
 def with_own_prompts(workload: Workload, prompts: Sequence[OwnPrompt]) -> Workload:
-    """Return ``workload`` with a request for each of ``prompts`` in front, sent at every depth that sends anything of it.
+    """Return ``workload`` with a request for each prompt in front.
 
-    A request has the parameters of the workload's first one; a workload of which a part has seeds and a part has none asks each prompt both
-    ways. Where answers are bound to a format, prompts with a schema are asked, each bound to its own. Other requests stay as they are.
+    They are sent at every depth that sends anything of the workload. A request has the parameters of the
+    workload's first one. If a part of the workload has seeds and a part has none, each prompt is asked both
+    ways. If answers are bound to a format, only prompts with a schema are asked, each bound to its own. Other
+    requests stay as they are.
     """
     if not workload.takes_prompts:
         return workload
@@ -49,7 +51,10 @@ def with_own_prompts(workload: Workload, prompts: Sequence[OwnPrompt]) -> Worklo
 
 
 def _requests(turn: Sequence[Request], prompts: Sequence[OwnPrompt], which: int) -> Iterator[Request]:
-    """Give the requests of one turn; seeds go on from the highest there."""
+    """Yield the requests of one turn.
+
+    Seeds go on from the highest there.
+    """
     suffix = f"#{which}" if which > 1 else ""
     highest = max((request.seed for request in turn if isinstance(request.seed, int)), default=0)
     asked = [prompt for prompt in prompts if prompt.schema is not None or "response_format" not in turn[0].body]
@@ -71,7 +76,10 @@ def _body(prompt: OwnPrompt, like: Request, *, seed: int) -> Mapping[str, JSON]:
 
 
 def _reporting(body: Mapping[str, JSON], route: Route) -> Mapping[str, JSON]:
-    """Return ``body`` asking for log-probabilities, if it does, in the way of ``route``."""
+    """Return ``body`` with log-probabilities asked in the way of ``route``.
+
+    It asks for them only if ``body`` does.
+    """
     asked = body.get("top_logprobs") if body.get("logprobs") is True else body.get("logprobs")
     rest = {name: value for name, value in body.items() if name not in {"logprobs", "top_logprobs"}}
     return {**rest, **reporting_fields(route, asked)} if isinstance(asked, int) and asked is not False else rest

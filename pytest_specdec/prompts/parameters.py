@@ -74,7 +74,10 @@ FACTORS: Final[Mapping[str, tuple[JSON, ...]]] = {
 
 
 def doses(*, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficFields]) -> Workload:
-    """Return requests that each set one parameter so that it binds: ``min_p#1.copy-01`` and so on."""
+    """Return requests with one binding parameter each.
+
+    The parameter is set so that it binds. Ids are ``min_p#1.copy-01`` and so on.
+    """
     requests: list[Request] = []
     for parameter, count, prompts, fields in DOSES:
         for prompt in prompts.items[:count]:
@@ -83,7 +86,10 @@ def doses(*, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficF
 
 
 def pairs(count: int, *, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficFields]) -> Workload:
-    """Return ``count`` requests, or as many as it takes, in which every two values of two parameters meet."""
+    """Return requests with every pair of values of two parameters.
+
+    There are ``count`` of them, or as many as it takes for every two values to meet.
+    """
     rows = pairwise({factor: len(values) for factor, values in FACTORS.items()}, _lawful)
     requests: list[Request] = []
     asked = cycle(_TEXTS.items)
@@ -95,7 +101,10 @@ def pairs(count: int, *, take: Mapping[Depth, int] | None = None, **traffic: Unp
 
 
 def _lawful(row: Mapping[str, int]) -> bool:
-    """Several greedy answers to one request are refused by engines, and so are they here."""
+    """Return True unless the row asks for several greedy answers.
+
+    Engines refuse several greedy answers to one request.
+    """
     return not (FACTORS["n"][row.get("n", 0)] == 2 and "temperature" in row and FACTORS["temperature"][row["temperature"]] == 0.0)  # noqa: PLR2004
 
 

@@ -17,10 +17,11 @@ __all__ = ["together"]
 
 
 def together(*, max_tokens: int = 64, name: str = "together", take: Mapping[Depth, int] | None = None) -> Workload:
-    """Return streamed requests at temperature 0, sixteen at once, for servers with a small cache.
+    """Return streamed requests at temperature 0, sixteen at once.
 
-    Of eight, four are plain, three have penalties and one is bound to a schema: a preempted request must keep all of that. But for the
-    last kind they go on to their limit, whatever the model would say.
+    They are for servers with a small cache. Of eight, four are plain, three have penalties and one is bound to
+    a schema: a preempted request must keep all of that. All but the last kind go on to their limit, even if the
+    model would end earlier.
     """
     plain = [_longest(request) for request in ALL.greedy(max_tokens=max_tokens).requests]
     penalised = [_longest(r) for r in ALL.greedy(max_tokens=max_tokens, presence_penalty=1.2, frequency_penalty=0.8).requests]

@@ -35,14 +35,14 @@ class Prompt:
 
     @property
     def content(self) -> dict[str, JSON]:
-        """The part of the request's body that asks: ``messages`` or ``prompt``."""
+        """The prompt in the request's body: ``messages`` or ``prompt``."""
         if self.route is Route.CHAT:
             return {"messages": [{"role": "user", "content": self.text}]}
         return {"prompt": self.text}
 
 
 def load_bundled() -> tuple[Prompt, ...]:
-    """Return the prompts that come with this package, in the order of the file."""
+    """Return this package's own prompts, in the order of the file."""
     text = resources.files("pytest_specdec.prompts").joinpath("prompts.jsonl").read_text(encoding="utf-8")
     return tuple(_prompt(json.loads(line)) for line in text.splitlines() if line)
 
@@ -83,7 +83,10 @@ class Prompts:
 
     @classmethod
     def interleaved(cls, name: str, parts: Sequence[Prompts]) -> Prompts:
-        """Return the prompts of ``parts``, one of each in turn, so that the first few already are of every kind."""
+        """Return the prompts of ``parts``, one of each in turn.
+
+        The first few already are of every kind.
+        """
         rounds = zip_longest(*(part.items for part in parts))
         return cls(name=name, category="mixed", items=tuple(item for taken in rounds for item in taken if item is not None))
 
@@ -101,7 +104,10 @@ class Prompts:
         take: Mapping[Depth, int] | None = None,
         **traffic: Unpack[PassesFields],
     ) -> Workload:
-        """Return one request per prompt at temperature 0; penalties that are None are left out of the bodies."""
+        """Return one request per prompt at temperature 0.
+
+        Penalties that are None are left out of the bodies.
+        """
         given = (("presence_penalty", presence_penalty), ("frequency_penalty", frequency_penalty))
         penalties: dict[str, JSON] = {key: value for key, value in given if value is not None}
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, **penalties}
@@ -125,11 +131,15 @@ class Prompts:
         take: Mapping[Depth, int] | None = None,
         **traffic: Unpack[PassesFields],
     ) -> Workload:
-        """Return ``requests`` draws, one per prompt by default: the first ``prompts`` once, then again; request i has seed i + 1.
+        """Return ``requests`` draws, one per prompt by default.
 
-        Without ``seeded`` none has one, as in production: engines leave their fast sampler while any request of the batch has a seed.
-        Fields that are None are left out of the bodies, ``top_p`` is 1 then. With ``logprobs`` the answers report their tokens' own
-        log-probabilities, and those of so many most probable tokens beside each. The draft model's distribution is asked for.
+        The first ``prompts`` prompts are asked once, then again. Request i has seed i + 1. Without ``seeded``
+        none has a seed, as in production: engines leave their fast sampler while any request of the batch has
+        one.
+
+        Fields that are None are left out of the bodies; ``top_p`` is 1 then. With ``logprobs`` the answers
+        report their tokens' own log-probabilities, and those of so many most probable tokens with each. The
+        draft model's distribution is requested.
         """
         rare: dict[str, JSON] = {key: value for key, value in (("top_k", top_k), ("min_p", min_p)) if value is not None}
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0 if top_p is None else top_p, **rare}
@@ -148,10 +158,12 @@ class Prompts:
         take: Mapping[Depth, int] | None = None,
         **traffic: Unpack[PassesFields],
     ) -> Workload:
-        """Return two chat requests per prompt at temperature 0: an answer bound to a schema, and any JSON object.
+        """Return two chat requests per prompt at temperature 0.
 
-        ``schema`` is one of :data:`pytest_specdec.prompts.schemas.SCHEMAS` by name, or a JSON Schema; by default every prompt has its own.
-        They are scored, so that a wrong token shows that the grammar allows. Raises ValueError where no prompt is a conversation.
+        One asks for an answer bound to a schema, the other for any JSON object. ``schema`` is one of
+        :data:`pytest_specdec.prompts.schemas.SCHEMAS` by name, or a JSON Schema; by default every prompt has
+        its own. They are scored, so that a wrong token shows even if the grammar allows it. Raises ValueError
+        if no prompt is a conversation.
         """
         chats = self._conversations()
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
@@ -172,10 +184,11 @@ class Prompts:
         take: Mapping[Depth, int] | None = None,
         **traffic: Unpack[PassesFields],
     ) -> Workload:
-        """Return ``requests`` chat requests at a temperature above 0: each prompt with each of :data:`schemas.DRAWN`, again and again.
+        """Return ``requests`` chat requests at a temperature above 0.
 
-        Every second one has no seed, the others have one each; by default all are asked once each way. They are judged by validity
-        alone, so that nothing is scored. Raises ValueError where no prompt is a conversation.
+        They ask each prompt with each of :data:`schemas.DRAWN`, again and again. Every second one has no seed,
+        the others have one each; by default all are asked once each way. They are judged by validity alone, so
+        that nothing is scored. Raises ValueError if no prompt is a conversation.
         """
         cases = [(prompt, kind, bound) for prompt in self._conversations() for kind, bound in schemas.DRAWN.items()]
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0}
@@ -188,7 +201,10 @@ class Prompts:
         return _workload(name or f"{self.name}-structured-t{temperature:g}", drawn, take, settings)
 
     def liveness(self, *, name: str = "", take: Mapping[Depth, int] | None = None, **traffic: Unpack[PassesFields]) -> Workload:
-        """Return one request per crash case: the lengths, limits, parameters and formats that have taken servers down."""
+        """Return one request per crash case.
+
+        The cases are the lengths, limits, parameters and formats that have taken servers down.
+        """
         requests = [case.request(prompt) for case, prompt in zip(crash_cases.CRASH_CASES, cycle(self.items), strict=False)]
         settings: PassesFields = {"scored": False, "may_kill": True, **traffic}
         return _workload(name or f"{self.name}-liveness", requests, take, settings)
@@ -202,7 +218,10 @@ class Prompts:
         take: Mapping[Depth, int] | None = None,
         **traffic: Unpack[TrafficFields],
     ) -> Workload:
-        """Return the prompts streamed and timed, one client, at temperature 0, to the full length whatever the model would say."""
+        """Return the prompts streamed and timed, with one client.
+
+        The temperature is 0. Answers go on to their full length, even if the model would end earlier.
+        """
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
         settings: PassesFields = {"passes": passes, "timed": True, "stream": True, "concurrency": 1, "scored": False, **traffic}
         return _workload(name or f"{self.name}-timed", [_request(prompt, body) for prompt in self.items], take, settings)
@@ -230,7 +249,10 @@ def _drawn(items: Sequence[Prompt], index: int, body: Mapping[str, JSON], logpro
 
 
 def reporting_fields(route: Route, logprobs: int) -> Mapping[str, JSON]:
-    """Return the fields that ask for each token's own log-probability, and for those of so many most probable ones."""
+    """Return the fields to ask for log-probabilities on ``route``.
+
+    They ask for each token's own one, and for those of so many most probable tokens.
+    """
     return {"logprobs": logprobs} if route is Route.COMPLETIONS else {"logprobs": True, "top_logprobs": logprobs}
 
 

@@ -66,7 +66,10 @@ _LAMP = _object(on={"type": "boolean"}, colour=_enum("warm", "cold"))
 
 
 def bound(schema: str | Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """Return the ``response_format`` that binds an answer to ``schema``, one of ours by its name or any other as it stands."""
+    """Return the ``response_format`` for an answer bound to ``schema``.
+
+    ``schema`` is one of ours by its name, or any other one as it stands.
+    """
     name, body = (schema, SCHEMAS[schema]) if isinstance(schema, str) else ("answer", schema)
     return {"type": "json_schema", "json_schema": {"name": name, "schema": body, "strict": True}}
 
@@ -81,5 +84,8 @@ DRAWN: Mapping[str, Mapping[str, JSON]] = {
 
 
 def in_turn(index: int) -> str:
-    """Return the name of one of ours, another for each of a few successive indices."""
+    """Return the name of one of our schemas, by ``index``.
+
+    Each of a few successive indices has another one.
+    """
     return list(SCHEMAS)[index % len(SCHEMAS)]

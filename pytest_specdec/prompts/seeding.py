@@ -1,4 +1,4 @@
-"""Seeding: one seed again and again, other seeds, no seed, several choices; alone and in company."""
+"""Seeding: one seed again and again, other seeds, no seed, several choices; alone and with concurrent requests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _MORE: Final = (
 
 
 def _shift(waves: tuple[tuple[_Asked, ...], ...], by: int) -> tuple[tuple[_Asked, ...], ...]:
-    """Return the same of other prompts and seeds."""
+    """Return the same waves with other prompts and seeds."""
     return tuple(tuple((prompt + 4 * by, None if seed is None else seed + 100 * by, n) for prompt, seed, n in wave) for wave in waves)
 
 
@@ -52,7 +52,10 @@ _SMOKE, _STANDARD = (sum(map(len, waves)) for waves in (_FIRST, (*_FIRST, *_MORE
 
 
 def seeding(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | None = None) -> Workload:
-    """Return draws of 32 tokens from the raw distribution: scores then tell how likely it is that two of them agree."""
+    """Return draws of 32 tokens from the raw distribution.
+
+    Their scores then show how likely it is that two of them agree.
+    """
     asked = [each for wave in _WAVES for each in wave]
     return Workload(
         name=name or f"{prompts.name}-seeds",

@@ -22,7 +22,7 @@ _NOUNS = (
     "teacher force education"
 )
 _WORDS = _NOUNS.split()
-"""Common nouns, a token each behind a space in most vocabularies: so many words are about as many tokens."""
+"""Common nouns, a token each after a space in most vocabularies: so many words are about as many tokens."""
 _TOKENS = 24
 _STORY = (
     "The lighthouse keeper of Skerry Rock wrote one line into his log every evening. On Monday he wrote that the wind had turned and the "
@@ -41,13 +41,13 @@ _TALK = (
 _THINGS = "kettle lamp chair clock mirror basket hammer candle bottle ladder carpet barrel violin bucket saddle"
 _ITEMS = _THINGS.split()
 _HEADS = tuple(f"The list of the first room: {', '.join(items)}." for items in (_ITEMS, _ITEMS[::-1]))
-"""The same words in two orders, so that what follows stands at the same place behind either."""
+"""The same words in two orders, so that the text after either one stands at the same place."""
 _TAILS = (
     "\nThe list of the second room has the same things in the same order, and then one more. It reads:",
     "\nA visitor walked past them from the last one to the first one and wrote down what she saw. Her notes:",
 )
 _ALIKE, _ALIKE_TOO = "Count them:" + " the" * 110 + " and then", "Count them:" + " ab" * 110
-"""Blocks that are equal, whatever their length, each behind other ones."""
+"""Blocks that are equal, whatever their length, each after other ones."""
 _SHARED = (15, 16, 17, 31, 32, 33, 47, 48, 49)
 """Words: around one, two and three blocks of 16 tokens, whatever a tokenizer puts in front.
 
@@ -62,11 +62,13 @@ _TURNS = (
 
 
 def in_order(*, max_tokens: int = _TOKENS, name: str = "in-order", take: Mapping[Depth, int] | None = None) -> Workload:
-    """Return one workload at temperature 0, one request at a time, whose ids say what came before: ``warm/code`` asks ``cold/code`` again.
+    """Return one workload at temperature 0, one request at a time.
 
-    Phases: ``cold`` and ``long`` begin as nothing before them does. ``warm``, ``again``, ``after-long`` and ``last`` repeat a prompt.
-    ``crossed`` has a head and a tail that came with others, ``shared`` and ``turn`` begin like an earlier prompt, and ``pattern`` goes on
-    as an earlier answer probably did.
+    Ids name the earlier requests: ``warm/code`` asks ``cold/code`` again.
+
+    Phases: ``cold`` and ``long`` begin as nothing before them does. ``warm``, ``again``, ``after-long`` and
+    ``last`` repeat a prompt. ``crossed`` has a head and a tail that came with others, ``shared`` and ``turn``
+    begin like an earlier prompt, and ``pattern`` goes on as an earlier answer probably did.
     """
     asked = {**_beginning(), **_middle(), **_end()}
     requests = tuple(_request(key, content, 2 * max_tokens if key == "pattern/6" else max_tokens) for key, content in asked.items())
@@ -74,7 +76,7 @@ def in_order(*, max_tokens: int = _TOKENS, name: str = "in-order", take: Mapping
 
 
 def _beginning() -> dict[str, JSON]:
-    """Return the ten that smoke depth sends."""
+    """Return the ten requests of smoke depth."""
     story, code, (one, other), (same, notes) = _STORY, _CODE, _HEADS, _TAILS
     return {
         "cold/story": story,
@@ -131,7 +133,7 @@ def _words(count: int, *, start: int = 0, stride: int = 1) -> str:
 
 
 def _messages(*turns: str) -> JSON:
-    """Return the messages of a conversation in which the user begins."""
+    """Return the messages of a conversation begun by the user."""
     return [{"role": ("user", "assistant")[index % 2], "content": text} for index, text in enumerate(turns)]
 
 

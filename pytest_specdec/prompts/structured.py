@@ -45,7 +45,8 @@ REGEXES: Mapping[str, tuple[str, str]] = {
 }
 """Prompts and patterns by name, in the syntax that Python, Rust and the engines' own parsers share.
 
-The first is what a model may say anyway: an engine drops drafts that a pattern forbids, so that elsewhere nothing may be drafted at all.
+The first is an answer that a model may give anyway. An engine drops drafts that a pattern forbids, so that
+elsewhere nothing may be drafted at all.
 """
 CHOICES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "yes-no": ("Is the earth flat?", ("yes", "no")),
@@ -75,9 +76,10 @@ def graded_draws(
     take: Mapping[Depth, int] | None = None,
     **traffic: Unpack[PassesFields],
 ) -> Workload:
-    """Return ``requests`` chat requests at a temperature above 0: every graded schema in turn, again and again, some any object.
+    """Return ``requests`` chat requests at a temperature above 0.
 
-    Every second one has no seed; a schema that is asked again is asked the other way. They are judged by validity alone.
+    They ask every graded schema in turn, again and again, and some ask for any object. Every second one has no
+    seed; a schema that is asked again is asked the other way. They are judged by validity alone.
     """
     cases = _cases()
     count = 2 * len(cases) if requests is None else requests
@@ -87,7 +89,10 @@ def graded_draws(
 
 
 def _cases() -> list[tuple[str, str, Mapping[str, JSON]]]:
-    """Return (name, subject, format) of every graded schema, those that repeat themselves first, with any object in between."""
+    """Return (name, subject, format) of every graded schema.
+
+    Schemas with repetitive documents come first. Any object comes in between.
+    """
     cases: list[tuple[str, str, Mapping[str, JSON]]] = []
     for index, one in enumerate(sorted(GRADED, key=lambda one: one.name not in _REPEATING)):
         if index % _OBJECT_EVERY == _OBJECT_EVERY - 1:
@@ -108,7 +113,10 @@ def graded(
     take: Mapping[Depth, int] | None = None,
     **traffic: Unpack[PassesFields],
 ) -> Workload:
-    """Return a chat request per graded schema at temperature 0: first those that any drafter drafts, then from hard to trivial."""
+    """Return a chat request per graded schema at temperature 0.
+
+    Those that any drafter drafts come first, then from hard to trivial.
+    """
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
     grades = list(Grade)
     hardest = sorted(GRADED, key=lambda one: (one.name not in _REPEATING, -grades.index(one.grade)))
@@ -124,7 +132,11 @@ def constrained(
     take: Mapping[Depth, int] | None = None,
     **traffic: Unpack[PassesFields],
 ) -> Workload:
-    """Return chat requests bound to a regular expression, a choice or a grammar in turn, every third one at temperature 0."""
+    """Return chat requests bound to expressions, choices and grammars.
+
+    A regular expression, a choice and a grammar take turns. Of each kind, every third request is at temperature
+    0.
+    """
     regexes = [(f"regex-{key}", text, {"regex": pattern}) for key, (text, pattern) in REGEXES.items()]
     choices = [(f"choice-{key}", text, {"choice": list(texts)}) for key, (text, texts) in CHOICES.items()]
     grammars = [(f"grammar-{key}", text, {"grammar": grammar}) for key, (text, grammar) in GRAMMARS.items()]
@@ -142,7 +154,10 @@ def _bound(index: int, name: str, text: str, wanted: Mapping[str, JSON], *, max_
 
 
 def uncompilable(*, max_tokens: int = 32, name: str = "structured-uncompilable", **traffic: Unpack[PassesFields]) -> Workload:
-    """Return a request whose grammar no engine can compile, among some that it can: the server must be there afterwards."""
+    """Return a request with an uncompilable grammar, among sound ones.
+
+    No engine can compile it. The server must be there afterwards.
+    """
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
     sound = [one for one in GRADED if one.name in (*_REPEATING, "lamp")]
     asked = [_chat(one.name, _about(one.about, 0), {"response_format": one.bound}) for one in sound]

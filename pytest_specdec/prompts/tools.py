@@ -127,7 +127,7 @@ _CASES: Mapping[str, dict[str, JSON]] = {
 
 
 def twins() -> Workload:
-    """Return a workload that asks every case twice, whole and streamed."""
+    """Return a workload with every case twice, whole and streamed."""
     requests = tuple(
         Request(id=f"{name}{'-streamed' if stream else ''}", route=Route.CHAT, body=body, stream=stream)
         for name, body in _CASES.items()

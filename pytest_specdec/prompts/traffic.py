@@ -1,4 +1,4 @@
-"""Traffic of every kind: the same few prompts plain, with log-probabilities, a grammar, penalties, at a temperature, behind a long text."""
+"""Traffic of every kind: the same few prompts plain, with log-probabilities, a grammar, penalties, at a temperature, after a long text."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ _KINDS: Mapping[str, Mapping[str, JSON]] = {
 
 
 def kinds(*, max_tokens: int = 32, concurrency: int = 8) -> Workload:
-    """Return each prompt in every kind, streamed; the part after ``#`` of a request's id names its kind.
+    """Return each prompt in every kind, streamed.
 
-    Every depth sends all of them: fewer could not show that a kind goes without drafts.
+    The part after ``#`` of a request's id names its kind. Every depth sends all of them: fewer could not show
+    that a kind goes without drafts.
     """
     requests = tuple(_request(number, kind, max_tokens) for number in range(len(_DOCUMENTS)) for kind in _KINDS)
     return Workload(

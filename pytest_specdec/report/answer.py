@@ -37,7 +37,10 @@ BROKEN: Mapping[Family, str] = {
 
 
 def correctness(run: Run) -> CellText:
-    """Return whether a fault was found in the answers."""
+    """Return the run's answer on correctness.
+
+    It reports the faults found in the answers.
+    """
     results = [j for j in run.judgements if j.family is not Family.SPEED]
     if not results:
         return CellText(text="CORRECTNESS: not tested", tone=Tone.UNSURE)
@@ -62,14 +65,17 @@ def correctness(run: Run) -> CellText:
 
 
 def _without_verdict(failed: list[JudgementResult], count: int) -> str:
-    """Return what failed although no server is called wrong."""
+    """Return a text on failures without a server called wrong."""
     if all(j.waiver and j.verdict is not None and j.verdict.outcome is Outcome.PASS for j in failed):
         return f"a waiver is no longer needed ({_pairs(failed)})"
     return f"{len(failed)} of {count} judgements could not be made"
 
 
 def speed(run: Run) -> CellText:
-    """Return whether the speedup is above its gate, below it, or not decided; without the variants whose tokens are wrong."""
+    """Return the run's answer on speed.
+
+    The speedup is above its gate, below it, or not decided. Variants with wrong tokens are left out.
+    """
     results = [j for j in run.judgements if j.family is Family.SPEED]
     slow = {j.pair for j in results if _red(j)}
     void = [j for j in results if j.pair in run.not_counted and j.pair not in slow]
@@ -102,7 +108,10 @@ def _speed(results: list[JudgementResult]) -> CellText:
 
 
 def _why(undecided: JudgementResult) -> str:
-    """Return why no gate decided and what would settle it; empty without a verdict."""
+    """Return the reason no gate decided, and the remedy.
+
+    The remedy is what would settle it. Empty without a verdict.
+    """
     verdict = undecided.verdict
     if verdict is None:
         return ""
@@ -110,7 +119,10 @@ def _why(undecided: JudgementResult) -> str:
 
 
 def not_gated(run: Run) -> Iterator[CellText]:
-    """Yield a sentence per speed that no gate decided on and that the first line does not explain."""
+    """Yield a sentence per speed left undecided by gates.
+
+    Those that the first line explains are left out.
+    """
     first_line = speed(run).text
     for j in run.judgements:
         if j.pair in run.not_counted or j.verdict is None or j.verdict.outcome is not Outcome.NOT_DECIDED:
@@ -121,7 +133,10 @@ def not_gated(run: Run) -> Iterator[CellText]:
 
 
 def faults(run: Run) -> Iterator[CellText]:
-    """Yield a sentence for each variant with a fault: the first broken promise, its fault, and the other families that are wrong."""
+    """Yield a sentence for each variant with a fault.
+
+    It holds the first broken promise, its fault, and the other families that are wrong.
+    """
     for pair in run.pairs:
         red = [j for family in table.families(run) for j in run.of(pair, family) if _red(j)]
         if red:
@@ -131,7 +146,10 @@ def faults(run: Run) -> Iterator[CellText]:
 
 
 def waived_lines(run: Run) -> Iterator[CellText]:
-    """Yield a sentence for each failure that a waiver expects: what is wrong, its report, its owner and the waiver's last day."""
+    """Yield a sentence for each failure expected by a waiver.
+
+    It holds the fault, its report, its owner and the waiver's last day.
+    """
     for j in run.judgements:
         if j.result is PytestOutcome.WAIVED and j.verdict is not None:
             about = f"{j.pair} {j.family.value} ({j.workload}): {j.verdict.headline}"
@@ -158,12 +176,15 @@ def _broken_promise(result: JudgementResult) -> str:
 
 
 def _of_traffic(result: JudgementResult) -> bool:
-    """Whether it compares drafting by kind of traffic."""
+    """Return True if a judgement compares drafting by kind of traffic."""
     return result.verdict is not None and "kinds" in result.verdict.figures
 
 
 def _of_stored_acceptance(result: JudgementResult) -> bool:
-    """Whether its fault is a change from the stored acceptance: such a failure has a name, and one of a gate has none."""
+    """Return True if the fault is a change from stored acceptance.
+
+    Such a failure has a name, and one of a gate has none.
+    """
     return result.verdict is not None and "acceptance_change" in result.verdict.figures and bool(result.verdict.names)
 
 
@@ -175,7 +196,10 @@ def _fault(result: JudgementResult) -> str:
 
 
 def _red(judgement: JudgementResult) -> bool:
-    """Whether it failed by a fault, and not because a required decision is missing."""
+    """Return True if a judgement failed by a fault.
+
+    A required decision that is missing is no fault.
+    """
     return judgement.result is PytestOutcome.FAILED and (judgement.verdict is None or judgement.verdict.red)
 
 
@@ -188,12 +212,18 @@ def _pairs(judgements: Iterable[JudgementResult]) -> str:
 
 
 def detectable(run: Run) -> tuple[tuple[str, str], ...]:
-    """Return pair with workload, and what its passing judgement could have detected."""
+    """Return pair with workload, and the faults detectable there.
+
+    They are those that the passing judgement could have detected.
+    """
     return tuple((f"{v.pair}, {v.workload}", v.rules_out) for v in _sensitive(run))
 
 
 def detectable_in_short(run: Run) -> tuple[tuple[str, str], ...]:
-    """Return pairs, and what their largest greedy and sampling judgements could have detected; pairs with the same text share a row."""
+    """Return pairs, and the faults detectable by their largest judgements.
+
+    These are the largest of greedy and of sampling. Pairs with the same text share a row.
+    """
     largest: dict[tuple[str, Family], Verdict] = {}
     for verdict in sorted(_sensitive(run), key=lambda v: v.figures.get("tokens", 0.0)):
         largest[verdict.pair, verdict.family] = verdict
@@ -215,6 +245,9 @@ def _is_void(run: Run, judgement: JudgementResult) -> bool:
 
 
 def not_tested(run: Run) -> str:
-    """Return the families that no test of the run covers; empty when all are covered."""
+    """Return the families without a test in the run.
+
+    Empty when all are covered.
+    """
     left = [printable(name) for name in run.plan.rows if name not in run.families]
     return f"Not tested: {', '.join(left)}" if left else ""

@@ -27,12 +27,15 @@ class Benchmark:
 
 
 def benchmarks(run: Run) -> tuple[Benchmark, ...]:
-    """Return seconds per token of each arm's timed answers, from sending to the last byte, and the capture as a whole.
+    """Return each arm's seconds per token, and the capture's time.
 
-    Answers of another length, as after a change of ``max_tokens``, are then still compared by what a token takes.
+    A timed answer counts from sending to the last byte. The capture is timed as a whole.
 
-    Those of a variant with wrong tokens are left out, and every benchmark says why: tools compare whatever number there is.
-    Without any a session whose answers were timed by servers alone would have "no benchmarks", which strict projects make an error.
+    Answers of another length, as after a change of ``max_tokens``, are then still compared by the time of a token.
+
+    Those of a variant with wrong tokens are left out, and every benchmark holds the reason: tools compare whatever
+    number there is. Without any a session whose answers were timed by servers alone would have "no benchmarks", which
+    strict projects make an error.
     """
     about: dict[str, JSON] = {"config": run.plan.config, "depth": run.plan.depth.value}
     if run.not_counted:

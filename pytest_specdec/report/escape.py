@@ -11,9 +11,12 @@ _SPECIAL_IN_MARKDOWN = str.maketrans({**{c: "\\" + c for c in "\\`*_[]|~$"}, "<"
 
 
 def printable(text: str) -> str:
-    """Return ``text`` in one line with every control, format and surrogate character replaced by a visible stand-in.
+    """Return ``text`` on one line, without unprintable characters.
 
-    What a CI runner would carry out as a command (``::error``, ``##[group]``, wherever a line begins) is set behind a bar or broken up.
+    Every control, format and surrogate character is replaced by a visible stand-in.
+
+    Text that a CI runner would carry out as a command (``::error``, ``##[group]``, wherever a line begins) gets a bar
+    before it or is broken up.
     """
     shown = text if text.isascii() and text.isprintable() else "".join(map(_visible, text))
     shown = shown.replace("##[", "# #[")
@@ -21,7 +24,10 @@ def printable(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return :func:`printable` text that GitHub-flavoured Markdown shows as it stands, also in a table cell."""
+    """Return ``text`` escaped for GitHub-flavoured Markdown.
+
+    It is :func:`printable`, and Markdown shows it as it stands, also in a table cell.
+    """
     return printable(text).translate(_SPECIAL_IN_MARKDOWN)
 
 

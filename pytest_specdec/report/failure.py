@@ -24,7 +24,10 @@ def headline(verdict: Verdict) -> str:
 
 
 def short(verdict: Verdict, replay: str) -> str:
-    """Return at most six lines, the last of them the command that judges the same answers again."""
+    """Return at most six lines, the last of them the replay.
+
+    That is the command that judges the same answers again.
+    """
     settle = [f"to settle it: {verdict.settle}"] if verdict.settle else []
     room = LINES - 2 - len(settle)
     lines = [*verdict.short[:room], *settle]

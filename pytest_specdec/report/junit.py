@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def properties(verdict: Verdict) -> tuple[tuple[str, str], ...]:
-    """Return names and values; JUnit readers show them as text, so nothing nested goes in."""
+    """Return names and values of the properties.
+
+    JUnit readers show them as text, so nothing nested goes in.
+    """
     return (
         ("specdec.outcome", verdict.outcome.value),
         ("specdec.family", verdict.family.value),
@@ -29,9 +32,11 @@ def properties(verdict: Verdict) -> tuple[tuple[str, str], ...]:
 
 
 def withhold_speed(case: Element, pairs: Collection[str]) -> None:
-    """Take the speed out of a test case of ``pairs``, and say why; a red one stays, as it praises nothing.
+    """Remove the speed from a test case of ``pairs``.
 
-    Which tokens are wrong is known behind the last test, and a case is written with its own.
+    The case gets the reason instead. A red case stays, as it praises nothing.
+
+    The wrong tokens are known only after the last test, and a case is written with its own.
     """
     written = case.find("properties")
     by_name = {} if written is None else {each.get("name"): each for each in written}

@@ -27,7 +27,10 @@ _SIGNS = {Tone.GOOD: "✅ ", Tone.BAD: "❌ ", Tone.UNSURE: "⚠️ ", Tone.PLAI
 
 
 def render(run: Run) -> str:
-    """Return the report; what does not fit under ``LIMIT_BYTES`` is counted instead of shown."""
+    """Return the report, kept under ``LIMIT_BYTES``.
+
+    Sections that do not fit are counted instead of shown.
+    """
     head = "\n".join(_head(run))
     sections = [*map(_failure, _failed_judgements(run)), "\n".join(_tail(run))]
     return _fit_sections(head, sections)
@@ -120,7 +123,10 @@ def _tail(run: Run) -> Iterator[str]:
 
 
 def _capabilities(run: Run) -> Iterator[str]:
-    """Yield what each server does with the features that were probed, and with the parameters that were judged."""
+    """Yield the tables of features and of parameters.
+
+    They show how each server handles the features that were probed, and the parameters that were judged.
+    """
     features = [[cell.text for cell in row] for row in table.capability_rows(run)]
     for index, rows in enumerate(filter(None, (features, parameter_table.rows(run)))):
         yield "" if index else "\n### Capabilities\n"

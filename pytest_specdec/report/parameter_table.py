@@ -17,7 +17,10 @@ _WORST_FIRST = ("harmful", "ignored", "refused", _HONOURED, "did not bind", "not
 
 
 def effects(run: Run) -> dict[str, dict[str, str]]:
-    """Return what each arm does with each parameter, by arm and parameter; empty where no verdict says."""
+    """Return the effect of each parameter, by arm and parameter.
+
+    Empty if no verdict reports any.
+    """
     found: dict[str, dict[str, str]] = {}
     for judgement in run.judgements:
         for arm, parameters in (judgement.verdict.parameters if judgement.verdict else {}).items():
@@ -32,7 +35,10 @@ def _badness(effect: str) -> int:
 
 
 def rows(run: Run) -> tuple[tuple[str, ...], ...]:
-    """Return a header, and a row per parameter that was asked for, with a column per arm; empty without one."""
+    """Return a header, and a row per parameter asked for.
+
+    Each has a column per arm. Empty without a parameter.
+    """
     by_arm = effects(run)
     names = dict.fromkeys(name for of_arm in by_arm.values() for name, effect in of_arm.items() if effect != _WORST_FIRST[-1])
     if not names:
@@ -43,7 +49,10 @@ def rows(run: Run) -> tuple[tuple[str, ...], ...]:
 
 
 def not_honoured(by_arm: Mapping[str, Mapping[str, str]]) -> str:
-    """Return in one line what is refused, ignored or answered with a failure, and by which arms; empty where nothing is."""
+    """Return a line on the parameters not honoured, by arm.
+
+    They are refused, ignored or answered with a failure. Empty where none is.
+    """
     arms: dict[tuple[str, str], list[str]] = {}
     for arm, parameters in by_arm.items():
         for name, effect in parameters.items():

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
-    """Return what is judged, what it costs, and how the false-alarm budget is shared.
+    """Return the plan in a few lines.
 
-    ``origin`` is the run directory as a person would type it.
+    They show the judgements, their cost, and how the false-alarm budget is shared. ``origin`` is the run directory as
+    a person would type it.
     """
     costs = (_cost(plan), *_further_passes(plan), *_asking_again(plan), *_enlargement_lines(plan), *_scoring(plan), *_attached_lines(plan))
     cost = () if replayed else tuple(f"  {line}" for line in costs)
@@ -34,7 +35,10 @@ def _work(plan: Plan) -> str:
 
 
 def own_prompts(plan: Plan) -> tuple[str, ...]:
-    """Return a line that says how many of the requests come from the config's prompts; none without any."""
+    """Return a line counting the requests from the config's prompts.
+
+    Empty without any.
+    """
     own, total = sum(plan.own_requests.values()), sum(len(workload.requests) for workload in plan.workloads)
     return (f"{own:,} of {_n(total, 'request')} are your own prompts, in {_n(len(plan.own_requests), 'workload')}",) if own else ()
 
@@ -53,7 +57,10 @@ _COSTLY = {Family.SAMPLING, Family.SPEED}
 
 
 def _requests(plan: Plan) -> str:
-    """Say how many requests an arm is sent, and how many of them without those that sampling and speed alone are judged by."""
+    """Return a text counting the requests sent to an arm.
+
+    It also counts them without those that sampling and speed alone are judged by.
+    """
     families: dict[str, set[Family]] = {}
     for judgement in plan.judgements:
         families.setdefault(judgement.workload, set()).add(judgement.family)
@@ -65,18 +72,27 @@ def _requests(plan: Plan) -> str:
 
 
 def _further_passes(plan: Plan) -> tuple[str, ...]:
-    """Say what a noisy machine adds: the estimate is of the passes that are taken in any case."""
+    """Return a line on the passes added by a noisy machine.
+
+    The estimate is of the passes that are taken in any case.
+    """
     more = plan.further_tokens
     return (f"timed passes are repeated where they vary too much: at most {more:,} tokens an arm besides",) if more else ()
 
 
 def _asking_again(plan: Plan) -> tuple[str, ...]:
-    """Say what open counts of wrong tokens add: most runs leave none."""
+    """Return a line on the time for open wrong-token counts.
+
+    Most runs leave none.
+    """
     return (f"asking again what a count of wrong tokens leaves open may add up to {clock(plan.again_s)}",) if plan.again_s else ()
 
 
 def _enlargement_lines(plan: Plan) -> tuple[str, ...]:
-    """Say what long boots add to the requests of the depth."""
+    """Return a line on the requests added for long boots.
+
+    The depth alone has fewer.
+    """
     if not plan.enlarged:
         return ()
     sent = sum(len(plan.workload(name).requests) for name in plan.enlarged)
@@ -85,7 +101,10 @@ def _enlargement_lines(plan: Plan) -> tuple[str, ...]:
 
 
 def _attached_lines(plan: Plan) -> tuple[str, ...]:
-    """Say what attached servers change: one boot, and what they are not sent."""
+    """Return lines on the changes made by attached servers.
+
+    There is one boot, and some workloads are not sent.
+    """
     within = ("within one boot: the control is the baseline's server, asked again",) if plan.within_one_boot else ()
     by_reason: dict[str, list[str]] = {}
     for name, reason in plan.withheld.items():
@@ -94,7 +113,10 @@ def _attached_lines(plan: Plan) -> tuple[str, ...]:
 
 
 def _scoring(plan: Plan) -> tuple[str, ...]:
-    """Say what a request per token comes to, before anybody waits for it."""
+    """Return a line on the cost of a request per token.
+
+    It is shown before anybody waits for the scores.
+    """
     if plan.route is not ScoringRoute.CONTINUATIONS or not plan.scored_tokens:
         return ()
     return (f"SCORES BY ONE-TOKEN CONTINUATIONS: a request per token, at most {_n(plan.scored_tokens, 'request')} besides the answers",)

@@ -18,12 +18,15 @@ def clock(seconds: float) -> str:
 
 
 def same_step(now: Progress, then: Progress | None) -> bool:
-    """Whether both belong to one step: the same boot doing the same thing for the same workload."""
+    """Return True if both belong to one step.
+
+    A step is the same boot doing the same thing for the same workload.
+    """
     return then is not None and (now.boot, now.arm, now.doing, now.workload) == (then.boot, then.arm, then.doing, then.workload)
 
 
 def line(now: Progress, began: Progress) -> str:
-    """Return the line for ``now``, whose step began at ``began``."""
+    """Return the line for ``now``, in the step begun at ``began``."""
     parts = [
         f"boot {now.boot + 1}/{now.boots} {now.arm}",
         f"{now.doing} {now.workload}".strip() + _count(now),

@@ -70,12 +70,18 @@ class JudgementResult:
 
     @property
     def misses_noise_gate(self) -> bool:
-        """Whether its one fault is a verify kernel noisier than the config allows: no answer is called wrong."""
+        """True if the one fault is too noisy a verify kernel.
+
+        The kernel is noisier than the config allows; no answer is called wrong.
+        """
         return self.verdict is not None and self.verdict.names == TOO_NOISY
 
     @property
     def calls_tokens_wrong(self) -> bool:
-        """Whether answers are not the baseline's; also where a waiver expects it, and not where a lossy mode promises nothing else."""
+        """True if answers are not the baseline's.
+
+        Also where a waiver expects it, but not where a lossy mode promises nothing else.
+        """
         if self.family in _BESIDE_TOKENS or self.verdict is None or self.verdict.outcome is not Outcome.FAIL:
             return False
         if self.misses_noise_gate:
@@ -143,17 +149,23 @@ class Run:
 
     @property
     def refusing(self) -> tuple[str, ...]:
-        """The variants that answered nothing of what they were asked: every judgement of theirs is a refusal."""
+        """The variants with nothing but refusals.
+
+        Every judgement of theirs is a refusal: they answered nothing of what they were asked.
+        """
         return tuple(pair for pair in self.pairs if all(_is_refused(j) for j in self.judgements if j.pair == pair))
 
     @property
     def suspicious(self) -> tuple[Verdict, ...]:
-        """The verdicts whose evidence is high and short of the alarm."""
+        """The verdicts with high evidence, short of the alarm."""
         return tuple(j.verdict for j in self.judgements if j.verdict and j.verdict.outcome is Outcome.SUSPICIOUS)
 
     @property
     def families(self) -> tuple[Family, ...]:
-        """The families judged, by name: tests that run in several processes come in any order."""
+        """The families judged, sorted by name.
+
+        Tests that run in several processes come in any order.
+        """
         return tuple(sorted({j.family for j in self.judgements}, key=lambda family: family.value))
 
     @property
@@ -169,7 +181,7 @@ class Run:
         return tuple(pair for pair in self.pairs if pair in wrong)
 
     def of(self, pair: str, family: Family) -> tuple[JudgementResult, ...]:
-        """Return what was judged of one pair in one family."""
+        """Return the judgements of one pair in one family."""
         return tuple(j for j in self.judgements if j.pair == pair and j.family is family)
 
 
@@ -178,7 +190,10 @@ def _is_refused(judgement: JudgementResult) -> bool:
 
 
 def count_outcomes(judgements: Iterable[JudgementResult]) -> dict[str, int]:
-    """Return how often each outcome came, by its name; ``no verdict`` counts the tests without one."""
+    """Return the count of each outcome, by its name.
+
+    ``no verdict`` counts the tests without one.
+    """
     names = [_counted_as(j) for j in judgements]
     return {name: names.count(name) for name in COUNTED_AS if name in names}
 
@@ -226,7 +241,10 @@ def _plan_summary(plan: Plan) -> JSON:
 
 
 def _capabilities_summary(known: Capabilities) -> JSON:
-    """Return them without the streams, which are in the run directory: verdicts say what follows from them."""
+    """Return the capabilities without the streams.
+
+    The streams are in the run directory; the verdicts show what follows from them.
+    """
     return {field.name: codec.encode(getattr(known, field.name)) for field in fields(known) if field.name != "streams"}
 
 

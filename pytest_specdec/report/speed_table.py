@@ -24,18 +24,21 @@ _ROWS = (
 
 
 def verdicts(run: Run) -> tuple[Verdict, ...]:
-    """Return the speed verdicts that carry figures."""
+    """Return the speed verdicts with figures."""
     speeds = (j.verdict for j in run.judgements if j.family is Family.SPEED)
     return tuple(verdict for verdict in speeds if verdict is not None and rows(verdict.figures))
 
 
 def sentence(run: Run, verdict: Verdict) -> str:
-    """Return what goes with the rows: the verdict's headline, or that it counts for nothing."""
+    """Return the sentence for the rows.
+
+    It is the verdict's headline, or a note that it counts for nothing.
+    """
     return NOT_COUNTED if verdict.pair in run.not_counted and not verdict.red else verdict.headline
 
 
 def rows(figures: Mapping[str, float]) -> tuple[tuple[str, str, str, str], ...]:
-    """Return the rows whose both sides are known."""
+    """Return the rows with both sides known."""
     known = (row for row in _ROWS if f"baseline_{row[1]}" in figures and f"speculative_{row[1]}" in figures)
     return tuple(_row(figures, *row) for row in known)
 

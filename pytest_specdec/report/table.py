@@ -51,7 +51,10 @@ _TONES = {
 
 
 def table(run: Run) -> tuple[tuple[CellText, ...], ...]:
-    """Return the header row and a row per promise, each with a cell per variant."""
+    """Return the header row and a row per promise.
+
+    Each has a cell per variant.
+    """
     header = tuple(CellText(text=printable(name)) for name in ("", *run.pairs))
     return (header, *(row for family in families(run) for row in _rows(run, family)))
 
@@ -62,7 +65,10 @@ def families(run: Run) -> tuple[Family, ...]:
 
 
 def _rows(run: Run, family: Family) -> Iterator[tuple[CellText, ...]]:
-    """Yield the family's row, and that of the figure which goes with it."""
+    """Yield the family's row, and its row of figures.
+
+    Speed has several rows, sampling has one more for its evidence, and other families have one.
+    """
     row = run.plan.rows[family]
     if family is Family.SPEED:
         for title in (row.promise, DRAFTING, TRAFFIC):
@@ -82,7 +88,10 @@ def _fill_rows(
 
 
 def _speed_cell(run: Run, title: str, speed: str, judgements: tuple[JudgementResult, ...]) -> CellText:
-    """Return the cell of a row; that of a variant with wrong tokens praises nothing."""
+    """Return the cell of a row of the speed family.
+
+    That of a variant with wrong tokens praises nothing.
+    """
     results = tuple(judgement for judgement in judgements if _speed_row(judgement, speed) == title)
     shown = cell(results)
     void = shown.tone is not Tone.BAD and any(result.pair in run.not_counted for result in results)
@@ -90,7 +99,10 @@ def _speed_cell(run: Run, title: str, speed: str, judgements: tuple[JudgementRes
 
 
 def _speed_row(judgement: JudgementResult, speed: str) -> str:
-    """Return the title of the row for a judgement of the speed family: speedup, tokens of a step, or drafting by kind of traffic."""
+    """Return the row title for a judgement of the speed family.
+
+    It is that of speedup, of tokens per step, or of drafting by kind of traffic.
+    """
     figures = judgement.verdict.figures if judgement.verdict else {}
     if "kinds" in figures:
         return TRAFFIC
@@ -98,7 +110,10 @@ def _speed_row(judgement: JudgementResult, speed: str) -> str:
 
 
 def _evidence(run: Run, judgements: tuple[JudgementResult, ...]) -> CellText:
-    """Return the highest evidence among a variant's judgements beside the alarm of its own."""
+    """Return a variant's highest evidence, together with its alarm.
+
+    The alarm is that of the judgement with this evidence.
+    """
     alarms = {(p.pair, p.workload): 1.0 / p.alpha for p in run.plan.judgements if p.family is Family.SAMPLING and p.alpha}
     known = [(j.verdict.figures["log10_wealth"], j) for j in judgements if j.verdict and "log10_wealth" in j.verdict.figures]
     if not known:
@@ -114,7 +129,10 @@ _LONG = 6.0
 
 
 def cell(judgements: tuple[JudgementResult, ...]) -> CellText:
-    """Return the worst of a family's judgements: its status and a few words, and how many of them passed where not all did."""
+    """Return the cell for the worst of a family's judgements.
+
+    It holds the status and a few words, and the number that passed where not all did.
+    """
     if not judgements:
         return CellText(text="-")
     worst = max(judgements, key=_badness)
@@ -126,7 +144,10 @@ def cell(judgements: tuple[JudgementResult, ...]) -> CellText:
 
 
 def _in_all(judgements: tuple[JudgementResult, ...]) -> str:
-    """Return the words of judgements that all passed, as of one over all that they counted."""
+    """Return the words for judgements, all of them passed.
+
+    They read as of one judgement over all that the judgements counted.
+    """
     first, verdicts = judgements[0], [j.verdict for j in judgements if j.verdict]
     total = {name: sum(v.figures.get(name, 0.0) for v in verdicts) for name in ("tokens", "documents", "invalid_documents")}
     if len(judgements) > 1 and first.family is Family.SAMPLING and total["tokens"]:
@@ -137,7 +158,7 @@ def _in_all(judgements: tuple[JudgementResult, ...]) -> str:
 
 
 def _is_open(judgement: JudgementResult) -> bool:
-    """Whether it passed because nothing could be decided."""
+    """Return True if it passed because nothing could be decided."""
     return judgement.result is PytestOutcome.PASSED and judgement.verdict is not None and judgement.verdict.outcome is Outcome.NOT_DECIDED
 
 
@@ -161,7 +182,10 @@ def _badness(judgement: JudgementResult) -> float:
 
 
 def words(judgement: JudgementResult) -> str:
-    """Return what stands for a judgement in its cell: a status, then the verdict's own few words."""
+    """Return the words for a judgement in its cell.
+
+    They are a status, then the verdict's own few words.
+    """
     verdict = judgement.verdict
     if verdict is None:
         return _bare(judgement)
@@ -180,7 +204,10 @@ def _bare(judgement: JudgementResult) -> str:
 
 
 def capability_rows(run: Run) -> tuple[tuple[CellText, ...], ...]:
-    """Return the capability matrix, a row per feature and a column per arm; empty when no capability probe ran."""
+    """Return the capability matrix: a row per feature.
+
+    It has a column per arm. Empty when no capability probe ran.
+    """
     arms = sorted(run.capabilities)
     features = sorted({feature for arm in arms for feature in run.capabilities[arm].support})
     if not features:
@@ -195,7 +222,10 @@ def _capability_row(run: Run, feature: str, arms: list[str]) -> tuple[CellText, 
 
 
 def untested_routes(capabilities: Mapping[str, Capabilities]) -> tuple[str, ...]:
-    """Return a note where conversations were sent to the completions route: the servers' own chat templates were not used."""
+    """Return a note on conversations sent to the completions route.
+
+    The servers' own chat templates were not used for them. Empty without any.
+    """
     arms = [arm for arm in sorted(capabilities) if capabilities[arm].support.get(CHAT_ROUTE) is FeatureSupport.IGNORED]
     if not arms:
         return ()
@@ -207,7 +237,10 @@ WIDEST = 300
 
 
 def reasons(run: Run) -> tuple[str, ...]:
-    """Return a line for each reason that something was skipped or not captured for, with the pairs and families that it holds for."""
+    """Return a line for each reason something is missing.
+
+    Missing are judgements that were skipped or not captured. Each line holds the pairs and families concerned.
+    """
     by_reason: dict[tuple[str, str], dict[str, list[str]]] = {}
     for judgement in run.judgements:
         if judgement.result in {PytestOutcome.SKIPPED, PytestOutcome.ERROR}:
@@ -219,7 +252,7 @@ def reasons(run: Run) -> tuple[str, ...]:
 
 
 def _together(by_pair: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs that have the same families, and these."""
+    """Yield pairs with the same families, and these families."""
     pairs: dict[str, list[str]] = {}
     for pair, names in by_pair.items():
         pairs.setdefault(", ".join(dict.fromkeys(names)), []).append(pair)
@@ -236,7 +269,10 @@ def _why(judgement: JudgementResult) -> str:
 
 
 def _cause(error: str) -> str:
-    """Return the ``found:`` lines of an error, or its first line; the error itself is shown in full elsewhere."""
+    """Return the ``found:`` lines of an error, or its first line.
+
+    The error itself is shown in full elsewhere.
+    """
     first, *rest = error.split("\n")
     causes = [text.strip() for line in rest if (text := line.strip().removeprefix("found:")) != line.strip()]
     return "; ".join(causes) or first

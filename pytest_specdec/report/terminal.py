@@ -28,7 +28,10 @@ REASON_LINES = 8
 
 
 def lines(run: Run) -> tuple[Line, ...]:
-    """Return the summary: safe or not, faults, the table, reasons, detectable faults, what was not tested, speed, notes."""
+    """Return the lines of the summary.
+
+    In order: safe or not, faults, the table, reasons, detectable faults, the families not tested, speed, notes.
+    """
     return (
         *([(answer.correctness(run), CellText(text="     "), answer.speed(run))] if run.judgements else []),
         *((fault,) for fault in answer.faults(run)),
@@ -46,7 +49,10 @@ def lines(run: Run) -> tuple[Line, ...]:
 
 
 def next_steps(run: Run) -> tuple[Line, ...]:
-    """Return a line per command to type next; none where everything was captured and nothing is open."""
+    """Return a line per command to type next.
+
+    None where everything was captured and nothing is open.
+    """
     return tuple((CellText(text=printable(f"Next: {step}"), tone=Tone.BAD if run.red else Tone.UNSURE),) for step in _next_steps(run))
 
 
@@ -72,7 +78,10 @@ def _plain(text: str) -> Line:
 
 
 def _table(rows: Sequence[Sequence[CellText]], gap: int = 2) -> Iterator[Line]:
-    """Yield the rows, as many columns at a time as ``WIDTH`` holds, an empty line behind each group."""
+    """Yield the rows, in groups of columns within ``WIDTH``.
+
+    A group is as many columns as fit. An empty line follows each group.
+    """
     widths = [max(len(row[column].text) for row in rows) + gap for column in range(len(rows[0]))]
     for group in _column_groups(widths):
         yield from (_align(row, widths, (0, *group)) for row in rows if any(row[column].text != "-" for column in group))
@@ -113,7 +122,10 @@ def _counts(run: Run) -> Line:
 
 
 def _detectable(run: Run) -> Iterator[Line]:
-    """Yield what would have been caught: a line per pair, all lines with ``-v``."""
+    """Yield the detectable faults: a line per pair.
+
+    All lines with ``-v``.
+    """
     rows = answer.detectable(run) if run.verbose else answer.detectable_in_short(run)
     if rows:
         yield _plain("Would have been caught:")

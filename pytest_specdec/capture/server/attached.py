@@ -52,17 +52,17 @@ class AttachedServer:
 
     @property
     def exit_code(self) -> int | None:
-        """None as long as it was not found gone."""
+        """1 once the server was found gone; None before."""
         return 1 if self._ended else None
 
     @property
     def ended(self) -> str:
-        """How it was found gone, in words."""
+        """How it was found gone, in words; empty before."""
         return self._ended
 
     @property
     def dead_processes(self) -> tuple[str, ...]:
-        """None: its processes are not ours to see."""
+        """Always empty: its processes are not ours to see."""
         return ()
 
     def note_processes(self) -> None:
@@ -72,7 +72,7 @@ class AttachedServer:
         """Do nothing, as above."""
 
     def wait(self, seconds: float) -> bool:
-        """Return whether it is found gone within ``seconds``."""
+        """Return True if the server is found gone within ``seconds``."""
         until_s = time.monotonic() + seconds
         while not self._ended:
             reply = look(self._setup, _MODELS, seconds=_LOOK_S)
@@ -110,7 +110,10 @@ class AttachedArm(ArmServer):
     def __init__(
         self, recipe: ServerRecipe, speak: Callable[[ServerSetup], Dialect], heartbeat: Callable[[], None], left_s: Callable[[], float]
     ) -> None:
-        """Take what :class:`ArmServer` takes, and what returns the dialect of a server that answers."""
+        """Take the arguments of :class:`ArmServer`, and ``speak``.
+
+        ``speak`` returns the dialect of a server that answers.
+        """
         super().__init__(recipe, heartbeat, left_s)
         self.warnings: list[str] = []
         """What was noticed between workloads."""
@@ -121,11 +124,17 @@ class AttachedArm(ArmServer):
 
     @property
     def may_replay(self) -> bool:
-        """Whether the config allows to send a server of somebody else what it has failed on."""
+        """True if failed requests may be sent to it again.
+
+        The server is somebody else's, so that the config has to allow it.
+        """
         return self.recipe.may_kill
 
     def traffic(self) -> Traffic | None:
-        """Read what the server has done for all its clients; None where it does not tell."""
+        """Return the server's traffic from all its clients.
+
+        None where it does not report it.
+        """
         dialect, left_s = self.recipe.dialect, self.left_s()
         if dialect.counters_drain or left_s <= 0:
             return None
@@ -136,7 +145,10 @@ class AttachedArm(ArmServer):
         return self._traffic
 
     def peer_traffic(self) -> Traffic | None:
-        """Read what the baseline's server has done for all its clients; None where it is this one, or does not tell."""
+        """Return the traffic of the baseline's server from all its clients.
+
+        None where that is this server, or does not report it.
+        """
         dialect, peer, left_s = self.recipe.dialect, self.recipe.peer, self.left_s()
         if peer is None or dialect.counters_drain or left_s <= 0:
             return None
@@ -144,7 +156,10 @@ class AttachedArm(ArmServer):
         return None if page is None else dialect.traffic(page)
 
     def check_port(self) -> None:
-        """Raise BootError when the server serves another model than when this visit began, or none of that name."""
+        """Raise BootError when the server serves another model than before.
+
+        Compared with the beginning of this visit. Raised also when it lists no model of that name any more.
+        """
         left_s = self.left_s()
         reply = look(self.recipe.setup, _MODELS, seconds=min(SECONDS, left_s)) if self._card is not None and left_s > 0 else None
         if reply is None or reply.status != _OK:
@@ -165,7 +180,10 @@ class AttachedArm(ArmServer):
         self._client, self.version, self.model = ready.client, ready.version, ready.model
 
     def _reach(self, until_s: float) -> ReadyServer:
-        """Wait until the server answers one token. Raises BootError when it refuses, or does not answer in time."""
+        """Wait until the server answers one token.
+
+        Raises BootError when it refuses, or does not answer in time.
+        """
         setup, is_first = self.recipe.setup, self._speak is not None
         while True:
             reply = look(setup, _MODELS, seconds=max(1.0, min(SECONDS, until_s - time.monotonic())))
@@ -195,7 +213,7 @@ class AttachedArm(ArmServer):
 
 
 def _no_answer_error(setup: ServerSetup, reply: Reply) -> BootError:
-    """Return the error for a server that was waited for in vain."""
+    """Return the error for an attached server waited for in vain."""
     what, remedy = f"no server answers at {setup.url}", "start it, or correct `url`"
     found = setup.secrets.mask(_describe(reply))
     if _WEB_PAGE in found:
@@ -205,18 +223,27 @@ def _no_answer_error(setup: ServerSetup, reply: Reply) -> BootError:
 
 
 def _describe(reply: Reply) -> str:
-    """Return a reply in the words of an error: a web page by its title."""
+    """Return a reply as text for an error.
+
+    A web page is named by its title.
+    """
     page = web_page(reply.text)
     return f"{reply.status}: {page}" if page else reply.text
 
 
 def is_untrusted(reply: Reply) -> bool:
-    """Whether no request was sent, since the server's certificate is of no known authority."""
+    """Return True if the server's certificate is not trusted.
+
+    It is of no known authority, and no request was sent.
+    """
     return reply.status is None and _UNTRUSTED in reply.text
 
 
 def refusal_error(setup: ServerSetup, reply: Reply) -> BootError:
-    """Return the error for a server that will not answer, however long it is waited for."""
+    """Return the error for a server refusing to answer.
+
+    Waiting longer does not change that.
+    """
     if is_untrusted(reply):
         what, remedy = f"the certificate of {setup.url} is not trusted", "set SSL_CERT_FILE to the file of the authority that signed it"
         return BootError(what, where=setup.url, found=reply.text, expected="a certificate of a known authority", remedy=remedy)
@@ -230,7 +257,10 @@ def refusal_error(setup: ServerSetup, reply: Reply) -> BootError:
 
 
 def check_model(setup: ServerSetup, names: Sequence[str]) -> None:
-    """Raise BootError when a server lists models, and the config's is none of them: another would be judged under its name."""
+    """Raise BootError when a server does not list the config's model.
+
+    Another one would be judged under its name. A server that lists no models passes.
+    """
     wanted = setup.asked_model
     if not names or wanted in names or "model" in setup.body or (setup.any_model and len(names) == 1):
         return
@@ -241,14 +271,17 @@ def check_model(setup: ServerSetup, names: Sequence[str]) -> None:
 
 
 def _few(names: Sequence[str]) -> str:
-    """Return the first of ``names``, each cut to a readable length, and how many there are beside them."""
+    """Return the first ``names``, shortened, and the number of others."""
     shown = ", ".join(name if len(name) <= _NAME_LENGTH else f"{name[:_NAME_LENGTH]}…" for name in names[:_SHOWN_NAMES])
     more = len(names) - _SHOWN_NAMES
     return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def _facts(card: Mapping[str, JSON] | None) -> Mapping[str, JSON] | None:
-    """Return what of a model's card stays the same as long as the model does: some servers stamp each listing."""
+    """Return the lasting fields of a model's card.
+
+    They stay the same as long as the model does: some servers stamp each listing.
+    """
     return None if card is None else {name: card[name] for name in ("id", "root", "max_model_len") if name in card}
 
 
@@ -256,9 +289,10 @@ _TOKEN = Request(id="token ids", route=Route.COMPLETIONS, body={"prompt": "Hello
 
 
 def dialect_of(engine: Engine, config: Config, setup: ServerSetup) -> Dialect:
-    """Return the dialect of ``engine``, or, where that stands for any, of the engine behind the address.
+    """Return the dialect of ``engine`` or of the recognised engine.
 
-    An engine that recognises the server comes first, then the one of whose dialect the server speaks most.
+    Where ``engine`` stands for any, the dialect is that of the engine at the address. An engine that recognises the
+    server comes first, then the one of whose dialect the server speaks most.
     """
     if not isinstance(engine, AnyEngine):
         return engine.dialect(config, setup)
@@ -271,9 +305,10 @@ def dialect_of(engine: Engine, config: Config, setup: ServerSetup) -> Dialect:
 
 
 def recognise(engine: AnyEngine, config: Config, setup: ServerSetup) -> Engine | None:
-    """Return the engine that recognises the server behind an address; None where none does.
+    """Return the engine recognising the server at an address.
 
-    Counters that a reading may empty are asked for only where no engine knows the server without them.
+    None where none does. Counters that a reading may empty are asked for only where no engine knows the server
+    without them.
     """
     candidates, ask_for = engine.candidates(), cache(partial(get, setup))
     dialects = [each.dialect(config, setup) for each in candidates]
@@ -287,7 +322,10 @@ def recognise(engine: AnyEngine, config: Config, setup: ServerSetup) -> Engine |
 
 
 def _fit(setup: ServerSetup, dialect: Dialect) -> int:
-    """Return how much of a dialect a server speaks: 1 where a completion brings token ids, 2 where they can be scored as a prompt too."""
+    """Return the extent of a dialect's support by a server.
+
+    1 where a completion brings token ids, 2 where they can be scored as a prompt too, else 0.
+    """
     names, fit, model = listed_models(get(setup, _MODELS)), 0, setup.asked_model
     client = Client(setup, dialect, model=model if model in names else next(iter(names), model))
     try:

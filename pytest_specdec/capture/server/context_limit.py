@@ -1,4 +1,4 @@
-"""The context limit of a running server: the tokens of its longest sequence, as its own endpoints tell it."""
+"""The context limit of a running server: the tokens of its longest sequence, as its own endpoints report it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ if TYPE_CHECKING:
 
 
 def read(setup: ServerSetup, model: str) -> int:
-    """Return the limit in tokens, prompt and answer together; 0 where the server tells none.
+    """Return the limit in tokens, prompt and answer together.
 
-    vLLM and SGLang have ``max_model_len`` in the card of the model. llama.cpp has the context of a slot in ``/props``, and where that is
-    switched off the one that the model was trained for, in its card: a server may serve less, and then refuses what is longer.
+    0 where the server reports none.
+
+    vLLM and SGLang have ``max_model_len`` in the card of the model. llama.cpp has the context of a slot in
+    ``/props``. Where that is switched off, its card of the model has the context that the model was trained for: a
+    server may serve less, and then refuses what is longer.
     """
     cards = listed_models(get(setup, "/v1/models"))
     card = cards.get(model) or next(iter(cards.values()), {})
@@ -26,7 +29,7 @@ def read(setup: ServerSetup, model: str) -> int:
 
 
 def _count(found: JSON, *path: str) -> int:
-    """Return the number at ``path``; 0 where there is none."""
+    """Return the number at ``path``; 0 without one."""
     for name in path:
         found = found.get(name) if isinstance(found, Mapping) else None
     return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0

@@ -58,7 +58,10 @@ class _Orphan:
 
 
 def note(path: Path, server: ServerProcess) -> None:
-    """Write down which server this process started, so that a later run can end it."""
+    """Write a note for later runs to end this server.
+
+    It was started by this process.
+    """
     owner = os.getpid()
     document = {
         **asdict(_ProcessNamespace.here()),
@@ -74,11 +77,14 @@ def note(path: Path, server: ServerProcess) -> None:
 
 
 def sweep(root: Path, held: Path | None = None) -> tuple[int, ...]:
-    """End the servers noted in the runs in ``root`` that were left behind, and their containers; return the processes that were ended.
+    """End the noted servers left behind by runs in ``root``.
 
-    A note counts only in a run directory that no capture holds but this one, which holds ``held``, and only from this user, this boot of
-    the machine and this namespace of process numbers. A process is known by its number together with its start, or by the marker in its
-    environment, never by its name; a container by the random name that it was given.
+    Their containers are ended too. Returns the processes that were ended.
+
+    A note counts only in a run directory that no capture holds but this one, which holds ``held``, and only from this
+    user, this boot of the machine and this namespace of process numbers. A process is known by its number together
+    with its start, or by the marker in its environment, never by its name; a container by the random name that it was
+    given.
     """
     ended: list[int] = []
     for folder in sorted({path.parent.parent for path in root.glob("*/servers/*.json")}):
@@ -93,7 +99,10 @@ def sweep(root: Path, held: Path | None = None) -> tuple[int, ...]:
 
 @contextmanager
 def _unheld(folder: Path, held: Path | None) -> Iterator[bool]:
-    """Hold ``folder`` and yield whether it is a run of this user that no capture works on."""
+    """Hold ``folder`` and yield True if it is a free run.
+
+    A free run is one of this user that no capture works on.
+    """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
@@ -123,7 +132,10 @@ def _is_run(folder: Path) -> bool:
 
 
 def _read(path: Path) -> _Orphan | None:
-    """Return what a note of this user, boot and namespace tells of a server whose owner is gone; None otherwise."""
+    """Return the server in a note, if its owner is gone.
+
+    None otherwise, and for a note of another user, boot or namespace.
+    """
     try:
         if path.is_symlink() or path.stat().st_uid != os.getuid():
             return None
@@ -155,7 +167,10 @@ def _end(orphan: _Orphan) -> list[int]:
 
 
 def _end_container(name: str) -> None:
-    """Kill a container, whose processes are root's; one that is gone, or a docker that does not answer, is left alone."""
+    """Kill a container.
+
+    Its processes are root's. A container that is gone is left alone, and so is a docker that does not answer.
+    """
     with suppress(OSError, subprocess.TimeoutExpired):
         subprocess.run(docker.kill(name), stdin=subprocess.DEVNULL, capture_output=True, timeout=_KILL_S, check=False)  # noqa: S603
 

@@ -30,12 +30,18 @@ _LOOK_S = 10.0
 
 
 def listener(port: int) -> str:
-    """Return which process listens on ``port``, by number and name; empty where that cannot be told."""
+    """Return the process listening on ``port``, by number and name.
+
+    Empty where it cannot be found out.
+    """
     return _listener(_reached_sockets(port))
 
 
 def foreign_listener(server: ServerProcess, port: int) -> str:
-    """Return :func:`_foreign_listener`, seen twice: a server may die between the two readings."""
+    """Return the foreign listener on ``port``, if seen twice.
+
+    A server may die between the two readings of :func:`_foreign_listener`. Empty without one.
+    """
     if not _foreign_listener(server, port):
         return ""
     time.sleep(_SECOND_LOOK_S)
@@ -43,9 +49,12 @@ def foreign_listener(server: ServerProcess, port: int) -> str:
 
 
 def _foreign_listener(server: ServerProcess, port: int) -> str:
-    """Return which process beside those of ``server`` connections to ``port`` reach; empty where there is none, or it cannot be told.
+    """Return the process other than the server's listening on ``port``.
 
-    All listeners have to be the server's own: several may share a port (SO_REUSEPORT, which vLLM sets), and get the connections in turn.
+    It is one that connections to the port reach. Empty where there is none, or it cannot be found out.
+
+    All listeners have to be the server's own: several may share a port (SO_REUSEPORT, which vLLM sets), and get the
+    connections in turn.
     """
     own = server.members
     foreign = _reached_sockets(port) - {file for pid in own for file in _open_files(Path(f"/proc/{pid}"))}
@@ -58,14 +67,20 @@ def _foreign_listener(server: ServerProcess, port: int) -> str:
 
 
 def _reached_sockets(port: int) -> set[str]:
-    """Return the sockets that connections to ``port`` end at, as ``/proc`` names them: those bound to the interface, or else to all."""
+    """Return the sockets reached by connections to ``port``.
+
+    They are named as in ``/proc``: those bound to the interface, or else to all.
+    """
     rows = [row for table in ("tcp", "tcp6") for row in _listening(port, table)]
     here = {inode for address, inode in rows if address.endswith(_HERE)}
     return {f"socket:[{inode}]" for inode in here or {inode for address, inode in rows if address in _EVERYWHERE}}
 
 
 def _listening(port: int, table: str) -> list[tuple[str, str]]:
-    """Return local address and inode of every listening socket (proc_net_tcp(5)); none where the kernel does not tell."""
+    """Return local address and inode of sockets listening on ``port``.
+
+    Read from proc_net_tcp(5). Empty where the kernel does not report them.
+    """
     try:
         rows = [line.split() for line in Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]]
     except OSError:
@@ -82,9 +97,11 @@ def _listener(sockets: Iterable[str]) -> str:
 
 
 def _inside(command: Command) -> str:
-    """Return what the processes of a container have open, as text; what it does not list cannot be told.
+    """Return the open files of a container's processes, as text.
 
-    Raises EngineError where docker does not answer: whose port it is would be unknown for the rest of the run.
+    Files missing from the text cannot be found out.
+
+    Raises EngineError where docker does not answer: the owner of the port would be unknown for the rest of the run.
     """
     try:
         done = subprocess.run(command.look, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LOOK_S, check=False)  # noqa: S603
@@ -116,7 +133,10 @@ def _is_readable(pid: int) -> bool:
 
 
 def _name(process: Path) -> str:
-    """Return the program's name: what follows it on the command line may be a key."""
+    """Return the program's name.
+
+    The rest of its command line may contain a key.
+    """
     try:
         return (process / "comm").read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -127,7 +147,10 @@ _GIVEN: set[int] = set()
 
 
 def free() -> int:
-    """Return a port that is free on the loopback interface, chosen by binding it, and never the same twice: servers boot side by side."""
+    """Return a free port of the loopback interface.
+
+    It is chosen by binding it, and never the same twice: servers boot side by side.
+    """
     while True:
         with socket.socket() as probe:
             probe.bind((HOST, 0))
@@ -138,7 +161,10 @@ def free() -> int:
 
 
 def require_port(port: int) -> int:
-    """Return ``port`` if it can be bound. Raises EngineError naming the process that holds it."""
+    """Return ``port`` if it can be bound.
+
+    Raises EngineError naming the process that holds it.
+    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

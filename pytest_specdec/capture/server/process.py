@@ -32,10 +32,12 @@ _NUMBERS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Handle signals that Python code handles after the block, not inside of it; the first of them ends the block with its exception.
+    """Defer Python-handled signals until after the block.
 
-    They are not blocked by a mask, which a process started in the block would inherit. Only the main thread handles signals, so that
-    another one has nothing to put off.
+    The first of them then ends the block with its exception.
+
+    They are not blocked by a mask, which a process started in the block would inherit. Only the main thread handles
+    signals, so that another one has nothing to put off.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -62,7 +64,10 @@ _FRAME = re.compile(r'File "(?:[^"]*/)?(?P<file>[^"/]+)", line (?P<line>\d+), in
 
 
 def cause(log: str) -> str:
-    """Return the first exception of a traceback in ``log`` and the frame that raised it, or the words of an abort; empty without either."""
+    """Return the first exception of a traceback in ``log``.
+
+    It comes with the frame that raised it. The words of an abort count as well. Empty without either.
+    """
     frame = ""
     for line in log.splitlines():
         if match := _FRAME.search(line):
@@ -78,17 +83,26 @@ _MAX_TITLE = 60
 
 
 def process_titles(living: Iterable[int]) -> dict[int, str]:
-    """Return the ``living`` processes of a server, each with its title or, where it has none, the beginning of its command line."""
+    """Return the titles of the ``living`` processes by number.
+
+    A process without a title has the beginning of its command line.
+    """
     return {pid: title for pid in living if (title := _title(pid))}
 
 
 def dead(known: Mapping[int, str], living: Container[int]) -> dict[int, str]:
-    """Return those of ``known`` that are not ``living`` any more, each in words with its end, as long as it is not collected it yet."""
+    """Return the dead among the ``known`` processes, in words.
+
+    They are no longer ``living``. The words include how a process ended, as long as that is not collected yet.
+    """
     return {pid: f"{title} (process {pid}) {_end(pid)}" for pid, title in known.items() if pid not in living}
 
 
 def signal_name(number: int) -> str:
-    """Return ``SIGKILL`` and its like; a real-time signal, of which most have no name, is a number."""
+    """Return the name of a signal, such as ``SIGKILL``.
+
+    Most real-time signals have none: their number is returned.
+    """
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -96,7 +110,10 @@ def signal_name(number: int) -> str:
 
 
 def _end(pid: int) -> str:
-    """Read the exit code of a process that its parent has not waited for: the last field of proc_pid_stat(5)."""
+    """Describe the end of a process by its exit code.
+
+    The code is the last field of proc_pid_stat(5), as long as the parent has not waited for the process.
+    """
     try:
         code = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[-1])
     except (OSError, IndexError):
@@ -133,7 +150,9 @@ class ServerProcess:
     """
 
     def __init__(self, command: Command, log: Path, *, max_s: float = float("inf")) -> None:
-        """Start ``command`` with its output appended to ``log``; after ``max_s`` seconds it is killed, whatever its starter does.
+        """Start ``command`` with its output appended to ``log``.
+
+        After ``max_s`` seconds it is killed, whatever its starter does.
 
         Raises EngineError when it cannot be executed, RunError when the log cannot be written.
         """
@@ -197,12 +216,15 @@ class ServerProcess:
 
     @property
     def dead_processes(self) -> tuple[str, ...]:
-        """The processes behind the first one that were found gone first, in words."""
+        """Processes found gone first, except the leading one, in words."""
         return tuple(words for pid, words in self._dead.items() if pid != self.pid)
 
     @property
     def members(self) -> dict[int, int]:
-        """The server's living processes, each with its start; none once it was stopped."""
+        """The server's living processes, each with its start.
+
+        Empty once it was stopped.
+        """
         with self._collecting:
             is_collected = self._children[-1].returncode is not None
             return {} if is_collected else watchdog.members(self.pid, self.started, self.marker)
@@ -212,39 +234,52 @@ class ServerProcess:
         self._known = process_titles(self.members)
 
     def note_dead_processes(self) -> None:
-        """Find out which of them are gone, as soon as something is wrong: in a moment they all may be."""
+        """Record the dead among the noted processes.
+
+        To be called as soon as something is wrong: in a moment all of them may be gone.
+        """
         if not self._dead:
             self._dead = dead(self._known, self.members)
 
     def wait(self, seconds: float) -> bool:
-        """Return whether the server ends within ``seconds``."""
+        """Return True if the server ends within ``seconds``."""
         return _within(seconds, lambda: self.exit_code is not None)
 
     def log_tail(self, lines: int = LOG_TAIL) -> tuple[str, ...]:
-        """Return the last lines that this server wrote, secrets struck out."""
+        """Return the last lines of the server's output, secrets struck out."""
         return tuple(line[:_MAX_LINE] for line in self._log_end().splitlines()[-lines:])
 
     def cause(self) -> str:
-        """Return the first exception in what this server last wrote, secrets struck out; empty without one."""
+        """Return the first exception in this server's latest output.
+
+        Secrets are struck out. Empty without one.
+        """
         return cause(self._log_end())[:_MAX_LINE]
 
     def written(self) -> str:
-        """Return all that this server wrote, as it wrote it: for counts, not to be shown."""
+        """Return the server's whole output, as written.
+
+        It is for counts, not to be shown.
+        """
         with self.log.open("rb") as file:
             file.seek(self._log_start)
             return file.read().decode(errors="replace")
 
     def _log_end(self) -> str:
-        """Return the end of the log; more is read than returned, so that no part of a secret is left at the cut."""
+        """Return the end of the log, secrets struck out.
+
+        More is read than returned, so that no part of a secret is left at the cut.
+        """
         with self.log.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(self._log_start, end - 2 * _LOG_BYTES))
             return self.command.secrets.mask(file.read(2 * _LOG_BYTES).decode(errors="replace"))[-_LOG_BYTES:]
 
     def stop(self, stop_s: float) -> None:
-        """End the server and every process of it: SIGTERM, after ``stop_s`` seconds SIGKILL; without such seconds at once.
+        """End the server and every process of it.
 
-        Raises CaptureError when a process survives even that.
+        Sends SIGTERM, after ``stop_s`` seconds SIGKILL; without such seconds SIGKILL at once. Raises CaptureError
+        when a process survives even that.
         """
         try:
             if stop_s <= 0 or not self._stopped_within(stop_s):
@@ -255,7 +290,10 @@ class ServerProcess:
                 self._dismiss_watchdog(is_gone=self._is_gone())
 
     def kill(self) -> None:
-        """Kill every process of the server, without waiting; it still has to be stopped."""
+        """Kill every process of the server, without waiting.
+
+        It still has to be stopped.
+        """
         self._signal(signal.SIGKILL)
 
     def _stopped_within(self, stop_s: float) -> bool:
@@ -270,7 +308,10 @@ class ServerProcess:
             raise self._survival()
 
     def _survival(self) -> CaptureError:
-        """Return the error for a server that goes on, whatever was done to end it."""
+        """Return the error for a server still running after its end.
+
+        It goes on in spite of all attempts to end it.
+        """
         what, where = "a server could not be ended", str(self.command)
         if survivors := ", ".join(map(str, self.members)):
             remedy = "look at their state in /proc; a device driver may hold them"
@@ -285,7 +326,10 @@ class ServerProcess:
         return self.exit_code is not None and not self.members and not self._is_contained()
 
     def _is_contained(self) -> bool:
-        """Whether the container runs, or may run: the end of the client that started it says nothing of it."""
+        """Return True if the container runs, or may run.
+
+        The end of the client that started it says nothing about it.
+        """
         return bool(self.command.running) and self._run(self.command.running, _ASK_S) != ""
 
     def _announce_log(self, max_s: float) -> None:
@@ -301,7 +345,10 @@ class ServerProcess:
             os.write(self._pipe, text.encode())
 
     def _dismiss_watchdog(self, *, is_gone: bool) -> None:
-        """Let the watchdog end, at once where all ``is_gone``, else after it has killed what is left; collect it and the server."""
+        """Let the watchdog end, then collect it and the server.
+
+        It ends at once where all ``is_gone``, else after it has killed the rest.
+        """
         with defer_signals():
             if self._pipe >= 0:
                 self._to_watchdog("done\n" if is_gone else "")
@@ -324,7 +371,10 @@ class ServerProcess:
 
     @staticmethod
     def _run(argv: tuple[str, ...], seconds: float) -> str | None:
-        """Return what a command printed; None where it failed, which is looked into by asking whether anything survived."""
+        """Return the output of a command; None if it failed.
+
+        Callers look into a failure by asking whether anything survived.
+        """
         if not argv:
             return None
         try:
@@ -335,7 +385,7 @@ class ServerProcess:
 
 
 def _within(seconds: float, is_so: Callable[[], bool]) -> bool:
-    """Return whether ``is_so`` comes true in time."""
+    """Return True if ``is_so`` becomes true within ``seconds``."""
     end, pause = time.monotonic() + seconds, 0.005
     while not is_so():
         if time.monotonic() >= end:
@@ -346,13 +396,19 @@ def _within(seconds: float, is_so: Callable[[], bool]) -> bool:
 
 
 def _appending(log: Path) -> BinaryIO:
-    """Open a log that only its owner reads: a server prints what it likes, and secrets are struck out when it has ended."""
+    """Open a log readable only by its owner.
+
+    A server prints what it likes, and secrets are struck out when it has ended.
+    """
     log.parent.mkdir(parents=True, exist_ok=True)
     return os.fdopen(os.open(log, _APPEND, 0o600), "ab")
 
 
 def _start_watchdog(marker: str, kill: tuple[str, ...]) -> tuple[subprocess.Popen[bytes], int]:
-    """Start the watchdog before the server, so that there is no moment without one."""
+    """Start the watchdog before the server.
+
+    There is then no moment without one.
+    """
     read_end, write_end = os.pipe()
     try:
         argv = [sys.executable, "-I", "-S", str(Path(watchdog.__file__)), str(read_end), marker, *kill]
@@ -365,7 +421,10 @@ def _start_watchdog(marker: str, kill: tuple[str, ...]) -> tuple[subprocess.Pope
 
 
 def _make(folders: Iterable[str]) -> None:
-    """Make folders as this user: made by a container's mount they would be root's. Raises EngineError."""
+    """Make folders as this user.
+
+    Made by a container's mount they would be root's. Raises EngineError.
+    """
     for folder in folders:
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What came of a GET."""
+    """The outcome of a GET."""
 
     status: int | None
     """None where no answer came."""
@@ -38,7 +38,10 @@ class Reply:
 
 
 def get(setup: ServerSetup, path: str | None, *, seconds: float = SECONDS) -> str | None:
-    """Return the body of a 200 for ``path``; None for anything else, in ``seconds`` at the latest."""
+    """Return the body of a 200 for ``path``; None otherwise.
+
+    It takes ``seconds`` at most.
+    """
     if path is None:
         return None
     reply = look(setup, path, seconds=seconds)
@@ -46,9 +49,9 @@ def get(setup: ServerSetup, path: str | None, *, seconds: float = SECONDS) -> st
 
 
 def look(setup: ServerSetup, path: str, *, seconds: float = SECONDS) -> Reply:
-    """Return what the server says to a GET of ``path``, in ``seconds`` at the latest.
+    """Return the server's reply to a GET of ``path``.
 
-    Raises BootError for JSON beyond all limits: whatever sends it is no model's server.
+    It takes ``seconds`` at most. Raises BootError for JSON beyond all limits: whatever sends it is no model's server.
     """
     headers = {**({"Authorization": f"Bearer {setup.api_key}"} if setup.api_key else {}), **setup.headers}
     client = HTTPX.Client(transport=Transport(setup.url), trust_env=False, follow_redirects=False, timeout=seconds, headers=headers)
@@ -63,7 +66,10 @@ def look(setup: ServerSetup, path: str, *, seconds: float = SECONDS) -> Reply:
 
 
 def _check_limits(setup: ServerSetup, path: str, text: str) -> None:
-    """Raise BootError for a reply that no reader of this package would take for JSON although it begins as such."""
+    """Raise BootError for a JSON reply beyond all limits.
+
+    It begins as JSON, but no reader of this package would take it for that.
+    """
     if text.lstrip()[:1] in {"{", "["}:
         try:
             json_reply.load(text)
@@ -85,7 +91,7 @@ _MAX_VERSION = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyServer:
-    """What a ready server says about itself."""
+    """A ready server, by its own report."""
 
     model: str
     """The name that it serves its model under."""
@@ -96,9 +102,12 @@ class ReadyServer:
 def wait(
     server: ServerProcess, setup: ServerSetup, dialect: Dialect, *, draft_tokens: int, boot_s: float, heartbeat: Callable[[], None]
 ) -> ReadyServer:
-    """Wait until ``server`` answers a one-token completion; ``heartbeat`` is called meanwhile.
+    """Wait until ``server`` answers a one-token completion.
 
-    Raises BootError with the command, the exit code and the last log lines when it ends before that or takes longer than ``boot_s``.
+    ``heartbeat`` is called meanwhile.
+
+    Raises BootError with the command, the exit code and the last log lines when the server ends before that or takes
+    longer than ``boot_s``.
     """
     until_s, last = time.monotonic() + boot_s, "nothing listens yet"
     while time.monotonic() < until_s:
@@ -119,7 +128,10 @@ def wait(
 
 
 def check_port(server: ServerProcess, port: int) -> None:
-    """Raise BootError when another process than those of ``server`` answers on its port: nothing that it says is the server's."""
+    """Raise BootError when a foreign process answers on the server's port.
+
+    Its replies are not the server's.
+    """
     if process := ports.foreign_listener(server, port):
         what = f"port {port} is answered by another process than the server"
         remedy = "end that process, or remove `port` from args: then a free port is chosen; a launcher has to pass on PYTEST_SPECDEC_SERVER"
@@ -127,19 +139,25 @@ def check_port(server: ServerProcess, port: int) -> None:
 
 
 def _check_build(server: ServerProcess, dialect: Dialect) -> None:
-    """Raise BootError when the log of a ready server tells of another one than was asked for."""
+    """Raise BootError when the log shows another server than requested.
+
+    ``server`` is ready by then.
+    """
     if complaint := dialect.wrong_build(server.log.read_text(encoding="utf-8", errors="replace")):
         what, remedy = "the server is not the one that was asked for", "read its log from the beginning"
         raise BootError(what, where=str(server.log), found=complaint, expected=f"what was started: {server.command}", remedy=remedy)
 
 
 def _left_s(until_s: float) -> float:
-    """Return the seconds that a GET may take."""
+    """Return the seconds allowed for a GET."""
     return max(_MIN_S, min(SECONDS, until_s - time.monotonic()))
 
 
 def ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float) -> ReadyServer | Reply:
-    """Ask for one token; return the server that answered, or why it is not ready."""
+    """Ask for one token and return the ready server.
+
+    Returns a Reply with the reason where it is not ready.
+    """
     model = _served_model(setup, _left_s(until_s))
     client = Client(setup, dialect, model=model, draft_tokens=draft_tokens)
     sent = client.send(ONE_TOKEN, streamed=False, deadline_s=max(_MIN_S, until_s - time.monotonic()))
@@ -151,9 +169,12 @@ def ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float)
 
 
 def _served_model(setup: ServerSetup, seconds: float) -> str:
-    """Return the configured name where ``/v1/models`` lists it, else the first one there, or the configured one without any.
+    """Return the model name to use in requests.
 
-    An attached server that does not list the name is never asked. Those that are started here list what they like.
+    It is the configured name where ``/v1/models`` lists it, else the first one there, or the configured one without
+    any.
+
+    An attached server that does not list the name is never asked. Servers started here list what they like.
     """
     if "model" in setup.body:
         return setup.asked_model
@@ -166,14 +187,20 @@ def _version(setup: ServerSetup, dialect: Dialect, seconds: float) -> str:
 
 
 def listed_models(text: str | None) -> dict[str, Mapping[str, JSON]]:
-    """Return the models of a reply of ``/v1/models`` by the name that they are asked for; none in place of anything else."""
+    """Return the models in a reply of ``/v1/models``, by request name.
+
+    Empty for any other reply.
+    """
     models = parse_object(text).get("data")
     cards = [card for card in models if isinstance(card, Mapping)] if isinstance(models, Sequence) else []
     return {str(card["id"]): card for card in cards if card.get("id")}
 
 
 def parse_object(text: str | None) -> Mapping[str, JSON]:
-    """Return the object that an endpoint answered with; an empty one in place of anything else."""
+    """Return the JSON object in an endpoint's reply.
+
+    Empty in place of anything else.
+    """
     try:
         return sse.parse_object(text or "{}")
     except ValueError:

@@ -58,7 +58,7 @@ class ServerRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aside:
-    """Tokens of prompts that were asked beside a workload."""
+    """Tokens of prompts asked in addition to a workload."""
 
     prompt_tokens: int = 0
     generated_tokens: int = 0
@@ -82,25 +82,25 @@ class LaunchedServer(Protocol):
 
     @property
     def dead_processes(self) -> tuple[str, ...]:
-        """The processes behind the first one that were found gone first, in words."""
+        """Processes found gone first, except the leading one, in words."""
 
     def note_processes(self) -> None:
         """Take note of the processes, while all is well."""
 
     def note_dead_processes(self) -> None:
-        """Find out which of them are gone."""
+        """Record the dead among the noted processes."""
 
     def wait(self, seconds: float) -> bool:
-        """Return whether the server ends within ``seconds``."""
+        """Return True if the server ends within ``seconds``."""
 
     def log_tail(self) -> tuple[str, ...]:
         """Return its last lines."""
 
     def written(self) -> str:
-        """Return what it wrote since its start."""
+        """Return its output since its start."""
 
     def cause(self) -> str:
-        """Return the first exception in what it wrote."""
+        """Return the first exception in its output."""
 
     def stop(self, stop_s: float) -> None:
         """End it."""
@@ -113,7 +113,11 @@ class ArmServer:
     """One boot's server, started again after a death."""
 
     def __init__(self, recipe: ServerRecipe, heartbeat: Callable[[], None], left_s: Callable[[], float] = lambda: math.inf) -> None:
-        """Take what to start, what to call while it is waited for, and the seconds that the capture has left."""
+        """Take the recipe, a heartbeat and the time left.
+
+        ``heartbeat`` is called while the server is waited for. ``left_s`` returns the seconds that the capture has
+        left.
+        """
         self.recipe = recipe
         self.left_s = left_s
         self.restarts = 0
@@ -135,7 +139,7 @@ class ArmServer:
         self.answered: dict[Route, Request] = {}
         """By route the shortest request that was answered."""
         self.aside = Aside()
-        """What was asked beside workloads and probes."""
+        """What was asked in addition to workloads and probes."""
         self._aside_lock = threading.Lock()
         self._heartbeat = heartbeat
         self._server: LaunchedServer | None = None
@@ -158,7 +162,10 @@ class ArmServer:
         self.stop(self.recipe.stop_s if in_order else 0.0)
 
     def start(self) -> None:
-        """Start the server and wait until it is ready. Raises BootError and leaves no process behind when it is not."""
+        """Start the server and wait until it is ready.
+
+        Raises BootError and leaves no process behind when it is not.
+        """
         began_s = time.monotonic()
         try:
             self._start()
@@ -173,14 +180,20 @@ class ArmServer:
         self.readiness_s = time.monotonic() - began_s
 
     def kill(self) -> None:
-        """Kill the server's processes from another thread; the thread that works with the arm notices and stops it."""
+        """Kill the server's processes from another thread.
+
+        The thread that works with the arm notices and stops it.
+        """
         server = self._server
         if server is not None:
             server.kill()
 
     @property
     def client(self) -> Client:
-        """The client of the running server. Raises BootError when there is none."""
+        """The client of the running server.
+
+        Raises BootError when there is none.
+        """
         if self._client is None:
             what = "the server died and has no restart left"
             found, expected = f"{self.restarts} restarts", f"at most {RESTARTS}"
@@ -190,16 +203,22 @@ class ArmServer:
 
     @property
     def running(self) -> bool:
-        """Whether there is a server that has not ended."""
+        """True if the server was started and has not ended."""
         return self._server is not None and self._server.exit_code is None
 
     @property
     def dead_processes(self) -> tuple[str, ...]:
-        """The processes behind the server's first one that were found gone when something went wrong, in words."""
+        """Processes found gone when something went wrong, in words.
+
+        The leading process of the server is not among them.
+        """
         return self._server.dead_processes if self._server else ()
 
     def add_aside(self, answer: Answer) -> None:
-        """Count a prompt that was asked beside a workload; safe to call from several threads."""
+        """Count a prompt asked in addition to a workload.
+
+        Safe to call from several threads.
+        """
         with self._aside_lock:
             self.aside += answer
 
@@ -213,13 +232,19 @@ class ArmServer:
             self._server.note_processes()
 
     def note_dead_processes(self) -> None:
-        """Find out which processes are gone, from any thread, as soon as a request fails."""
+        """Record the dead among the noted processes, from any thread.
+
+        To be called as soon as a request fails.
+        """
         server = self._server
         if server is not None:
             server.note_dead_processes()
 
     def wait_for_end(self) -> str:
-        """Return how the server ended, waiting a moment for an end that is under way; empty when it goes on."""
+        """Return how the server ended, after a short wait.
+
+        The wait is for an end that is under way. Empty when the server goes on.
+        """
         if self._server is None:
             return "not started"
         self._server.wait(max(0.0, min(_EXIT_S, self.left_s())))
@@ -230,11 +255,17 @@ class ArmServer:
         return self._server.log_tail() if self._server else self._last_tail
 
     def cause(self) -> str:
-        """Return the first exception that the running or last server's log tells of; empty where it tells none."""
+        """Return the first exception in the current server's log.
+
+        The server may have ended. Empty without an exception, or without a server.
+        """
         return self._server.cause() if self._server else ""
 
     def counters(self) -> SpecCounters | None:
-        """Read the server's speculation counters; None where it has none, and when the time is used up."""
+        """Return the server's speculation counters.
+
+        They are read from its log where no endpoint has them. None where it has none, and when the time is used up.
+        """
         dialect, left_s = self.recipe.dialect, self.left_s()
         if left_s <= 0:
             return None
@@ -250,13 +281,19 @@ class ArmServer:
         return self._drained
 
     def _read_log(self) -> SpecCounters | None:
-        """Read what the server's log says of them; what happened since its last line is missing there."""
+        """Return the speculation counters in the server's log.
+
+        Anything after its last line is missing there.
+        """
         counters = None if self._server is None else self.recipe.dialect.logged(self._server.written())
         self.counters_lag = self.counters_lag or counters is not None
         return counters
 
     def preemptions(self) -> int | None:
-        """Read how many requests the server put off for want of cache; None where it does not count them."""
+        """Return the server's number of preemptions.
+
+        These are requests put off for want of cache. None where it does not count them.
+        """
         dialect = self.recipe.dialect
         if dialect.counters_drain:
             self.counters()
@@ -273,27 +310,30 @@ class ArmServer:
         return None
 
     def check_port(self) -> None:
-        """Raise BootError when another process has come to answer on the running server's port."""
+        """Raise BootError when a foreign process answers on the server's port."""
         server = self._server
         if isinstance(server, ServerProcess) and server.exit_code is None:
             check_port(server, self.recipe.setup.port)
 
     def terminate(self) -> None:
-        """End a server that died, hangs or gave way to a fresh one."""
+        """End a dead, hung or replaced server."""
         self.stop(min(self.recipe.stop_s, _EXIT_S))
 
     @property
     def may_replay(self) -> bool:
-        """Whether requests that the server failed may be sent to it again."""
+        """True if failed requests may be sent to the server again."""
         return True
 
     @property
     def may_restart(self) -> bool:
-        """Whether a fresh server may be started in place of this one."""
+        """True if a fresh server may be started in its place."""
         return self.restarts < RESTARTS and self._failed_starts < _FAILED_STARTS and self.left_s() > 0
 
     def ensure_running(self) -> bool:
-        """Return whether a server runs, after starting a fresh one in place of a dead one if a restart and time are left."""
+        """Return True if a server runs, restarting a dead one.
+
+        A fresh server is started if a restart and time are left.
+        """
         if self.running:
             return True
         self.stop(0.0)

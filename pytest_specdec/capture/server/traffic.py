@@ -22,7 +22,7 @@ _LATE = 50
 _CLOCK_S = 1.0
 """By which a start may seem to move while the clock is set."""
 _BEYOND = 16
-"""Tokens of an answer that a server may generate and not send, such as those of a window behind a stop."""
+"""Tokens of an answer that a server may generate and not send, such as those of a window after a stop."""
 _UNCOUNTED = 0.25
 """Share of the answered tokens that counters may lack: some engines leave the first token of each answer out."""
 _COVERED = 0.75
@@ -37,7 +37,7 @@ class _Growth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discrepancy:
-    """What counters show beside the answers to one workload; each text is empty where they show nothing."""
+    """What counters show in addition to the answers to one workload; each text is empty where they show nothing."""
 
     replaced: str = ""
     """How it shows that another server answers than before."""
@@ -59,13 +59,19 @@ class TrafficAccount:
         self._aside = arm.aside
 
     def begin(self) -> None:
-        """Read the counters once they rest: they may still count what was asked before."""
+        """Read the counters once they rest.
+
+        They may still count earlier requests.
+        """
         self._before = self._settle()
         self._peer = self._arm.peer_traffic() if self._before is not None else None
         self._aside = self._arm.aside
 
     def end(self, answers: Sequence[Answer] | None) -> Discrepancy:
-        """Return what shows beside ``answers``, which are all that were given; None where it is not known what was."""
+        """Return the discrepancy between the counters and ``answers``.
+
+        ``answers`` are all that were given; None where that is not known.
+        """
         after = self._arm.traffic()
         anew = replaced(self._before, after)
         usages = [answer.usage for answer in answers or () if answer.usage is not None]
@@ -91,7 +97,10 @@ class TrafficAccount:
         return traffic
 
     def _await_counts(self, after: Traffic | None, generated_tokens: int) -> Traffic | None:
-        """Return the counters once they hold what was answered, or will not."""
+        """Return the counters once they include the answers.
+
+        After a while they are returned as they are.
+        """
         for _ in range(_LATE):
             if uncounted(self._before, after, generated_tokens=generated_tokens) is None:
                 break
@@ -112,7 +121,10 @@ class Lacking:
 
 
 def uncounted(before: Traffic | None, after: Traffic | None, *, generated_tokens: int) -> Lacking | None:
-    """Return what a server's counters lack of the answers that came from its address; None where they lack nothing to speak of."""
+    """Return the answered tokens missing from a server's counters.
+
+    ``generated_tokens`` came in answers from its address. None where nothing to speak of is missing.
+    """
     known = [traffic.generated_tokens for traffic in (before, after) if traffic is not None and traffic.generated_tokens is not None]
     if len(known) < 2 or generated_tokens - (known[1] - known[0]) <= max(_BEYOND, _UNCOUNTED * generated_tokens):  # noqa: PLR2004 - both
         return None
@@ -120,7 +132,10 @@ def uncounted(before: Traffic | None, after: Traffic | None, *, generated_tokens
 
 
 def elsewhere(lacking: Lacking, before: Traffic | None, after: Traffic | None) -> str:
-    """Return how the baseline's counters have what the variant's lack, though nobody here asked it; empty where they do not."""
+    """Return evidence of answers given by the baseline's server.
+
+    Its counters have the tokens that the variant's lack, though nobody here asked it. Empty where they do not.
+    """
     if before is None or after is None:
         return ""
     grown = _growth(before, after).generated
@@ -129,7 +144,10 @@ def elsewhere(lacking: Lacking, before: Traffic | None, after: Traffic | None) -
 
 
 def replaced(before: Traffic | None, after: Traffic | None) -> str:
-    """Return how two readings show that another server answers than before; empty where they do not."""
+    """Return evidence of a replaced server in two readings.
+
+    Another server then answers than before. Empty without evidence.
+    """
     if before is None or after is None:
         return ""
     if before.started_s is not None and after.started_s is not None and abs(after.started_s - before.started_s) > _CLOCK_S:
@@ -139,7 +157,9 @@ def replaced(before: Traffic | None, after: Traffic | None) -> str:
 
 
 def foreign(before: Traffic | None, after: Traffic | None, *, prompt_tokens: int, generated_tokens: int, answers: int) -> str:
-    """Return what others asked of the server, where its counters grew by more than ``answers`` answers explain; empty where they did not.
+    """Return the tokens of other clients, in words.
+
+    They are the growth of the counters that ``answers`` answers do not explain. Empty without any.
 
     ``prompt_tokens`` and ``generated_tokens`` are what was asked here at most.
     """

@@ -21,17 +21,23 @@ _BLOCK = 1 << 20
 
 
 def stat(pid: int) -> tuple[str, int, int]:
-    """Return state, session, and start in clock ticks since the machine booted; ``("", -1, -1)`` without such a process."""
+    """Return the state, session and start of a process.
+
+    The start is in clock ticks since the machine booted. ``("", -1, -1)`` without such a process.
+    """
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return (fields[0].decode(), int(fields[3]), int(fields[19])) if fields else ("", -1, -1)
 
 
 def members(session: int, started: int, marker: str, known: dict[int, int] | None = None) -> dict[int, int]:
-    """Return the living processes of a server by number, each with its start, which tells it from a later process of that number.
+    """Return the living processes of a server and their starts.
 
-    They are those that carry ``marker`` in their environment, and those of ``session``, which finds a process that wrote over its
-    environment (a changed title). A session is the server's only as long as something shows it, since numbers are given again: its leader,
-    alive or not yet collected, that started then; a process in it that carries the marker; or one of ``known``, members before.
+    They are listed by number. The start tells a process from a later one of the same number.
+
+    Members are the processes that carry ``marker`` in their environment, and those of ``session``. The session finds
+    a process that wrote over its environment (a changed title). A session is the server's only as long as something
+    shows it, since numbers are given again: its leader, alive or not yet collected, that started then; a process in
+    it that carries the marker; or one of ``known``, members before.
     """
     inside, marked, is_ours = {}, {}, False
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):  # noqa: PTH208 - no pathlib here
@@ -49,7 +55,10 @@ def members(session: int, started: int, marker: str, known: dict[int, int] | Non
 
 
 def send(number: int, processes: dict[int, int]) -> None:
-    """Send the signal to ``processes`` as :func:`members` gives them; to none that got the number of one of them since."""
+    """Send the signal to ``processes``, given as by :func:`members`.
+
+    A process that got one of these numbers since does not get it.
+    """
     for pid, started in processes.items():
         try:
             handle = os.pidfd_open(pid)
@@ -68,7 +77,10 @@ def send(number: int, processes: dict[int, int]) -> None:
 
 
 def strike_out(path: str, secrets: list[bytes]) -> None:
-    """Write asterisks over every one of ``secrets`` in a file, in place: neither memory nor room on the disk is needed for it."""
+    """Overwrite every one of ``secrets`` in a file with asterisks.
+
+    This happens in place: neither memory nor room on the disk is needed for it.
+    """
     longest = max(map(len, secrets), default=0)
     if not longest:
         return
@@ -110,7 +122,10 @@ class _Watch:
         self.is_done = False
 
     def listen(self) -> None:
-        """Take lines until the last one, the end of the pipe, or the end of the time."""
+        """Take lines until the last one or the end of time.
+
+        The end of the pipe ends it too.
+        """
         poll = select.poll()
         poll.register(self._pipe, select.POLLIN)
         while not self.is_done:
@@ -152,7 +167,10 @@ class _Watch:
 
 
 def _end(watch: _Watch, marker: str) -> None:
-    """Kill every process of the server; it may have been forked a moment ago, so what is about to appear is looked for a little longer."""
+    """Kill every process of the server.
+
+    One may have been forked a moment ago, so that the search goes on a little longer.
+    """
     known = watch.known
     for _ in range(20):
         alive = members(watch.session, watch.started, marker, known)

@@ -1,4 +1,4 @@
-"""Timed requests: what the stamper is told, and what its report says of each exchange and of the client itself."""
+"""Timed requests: the stamper's job, and its report on each exchange and on the client itself."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ class LoadSamples:
     gaps_s: tuple[float, ...] = ()
     """Between two reads of one answer."""
     reads: int = 0
-    """Without the first and the last of each answer, which bring frames beside tokens."""
+    """Without the first and the last of each answer, which bring frames in addition to tokens."""
     coalesced: int = 0
     """Of them, those that brought more than one event."""
     delayed_s: float | None = 0.0
-    """That the stamper was ready to run and had no core; None where the system does not tell."""
+    """That the stamper was ready to run and had no core; None where the system does not report it."""
 
     def __add__(self, other: LoadSamples) -> LoadSamples:
         return LoadSamples(
@@ -93,7 +93,7 @@ class LoadSamples:
 
     @property
     def load(self) -> ClientLoad:
-        """The same in shares, and in seconds of one step."""
+        """The samples as shares, and as seconds of one step."""
         drains = sorted(self.drains_s)
         return ClientLoad(
             cpu_share=self.cpu_s / self.wall_s if self.wall_s else 0.0,
@@ -114,9 +114,10 @@ class Stamped:
 
 
 def send(host: str, port: int, requests: Sequence[RawRequest], *, concurrency: int) -> Stamped:
-    """Send ``requests`` in their order, ``concurrency`` at a time, by a process of its own, and return what came back.
+    """Send ``requests`` by a separate process and return the responses.
 
-    Raises CaptureError where that process fails, with its last words.
+    They are sent in their order, ``concurrency`` at a time. Raises CaptureError where that process fails, with its
+    last words.
     """
     job = {
         "host": _address(host, port),
@@ -144,7 +145,10 @@ def send(host: str, port: int, requests: Sequence[RawRequest], *, concurrency: i
 
 
 def _address(host: str, port: int) -> str:
-    """Return the address of ``host`` in numbers, of several the first that takes connections; ``host`` itself where it has none."""
+    """Return the numeric address of ``host``.
+
+    Of several, the first that takes connections. ``host`` itself where it has none.
+    """
     with suppress(OSError):
         found = [str(one[4][0]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
         if len(found) == 1:
@@ -185,9 +189,10 @@ def _response(told: dict[str, Any], parts: Sequence[bytes]) -> StampedResponse:
 
 
 def response(sent_ns: int, ended_ns: int, end: str, stamps_ns: Sequence[int], parts: Sequence[bytes]) -> StampedResponse:
-    """Return what stamped reads of a connection are as a response (RFC 9112). Raises ValueError where they are none.
+    """Return stamped reads of a connection as a response (RFC 9112).
 
-    Each piece of the body has the stamp of the read that brought its last byte.
+    Each piece of the body has the stamp of the read that brought its last byte. Raises ValueError where the reads are
+    not a response.
     """
     received = b"".join(parts)
     found = find_head(received)
@@ -218,7 +223,10 @@ def response(sent_ns: int, ended_ns: int, end: str, stamps_ns: Sequence[int], pa
 
 
 def _body(received: bytes, pieces: Iterable[tuple[int, int]], ends: Sequence[int], stamps_ns: Sequence[int]) -> ReceivedResponse:
-    """Return the ``pieces`` of a body, read by read. Raises ValueError where there are more than anything has."""
+    """Return the ``pieces`` of a body, read by read.
+
+    Raises ValueError where there are more parts than any answer has.
+    """
     read, kept = [], []
     for start, stop in pieces:
         for low, high, number in _by_read(ends, start, stop):
@@ -231,7 +239,10 @@ def _body(received: bytes, pieces: Iterable[tuple[int, int]], ends: Sequence[int
 
 
 def _decode_body(body: ReceivedResponse, encoding: str, *, whole: bool) -> ReceivedResponse:
-    """Return the body as it was before a server compressed it unasked, each part with its stamp. Raises ValueError when it cannot be."""
+    """Return the body decoded, each part with its stamp.
+
+    Decodes a body that a server compressed unasked. Raises ValueError when it cannot be decoded.
+    """
     if encoding in {"", "identity"}:
         return body
     decoder, read, kept, size = decompressor(encoding), [], [], 0
@@ -261,9 +272,9 @@ def _head(head: bytes) -> tuple[int, tuple[tuple[str, str], ...]]:
 
 
 def _chunks(body: bytes, at: int) -> Iterator[tuple[int, int]]:
-    """Yield where the data of each chunk begins and ends, the first one ``at`` a place; up to where the body breaks off.
+    """Yield the start and end of each chunk's data.
 
-    Raises ValueError where a size is none.
+    The first chunk begins ``at`` a place. Ends where the body breaks off. Raises ValueError where a size is not one.
     """
     while (end := body.find(b"\r\n", at)) >= 0:
         size = body[at:end].partition(b";")[0].strip()
@@ -280,7 +291,10 @@ def _chunks(body: bytes, at: int) -> Iterator[tuple[int, int]]:
 
 
 def _by_read(ends: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the parts of ``start``..``stop`` that came with one read each, and the number of that read."""
+    """Yield the parts of ``start``..``stop``, one for each read.
+
+    Each comes with the number of its read.
+    """
     while start < stop:
         number = bisect_right(ends, start)
         high = min(stop, ends[number])

@@ -1,4 +1,4 @@
-"""Timed answers: a workload's requests built by the openai package and sent by the stamper, read behind the last byte of all of them."""
+"""Timed answers: a workload's requests built by the openai package and sent by the stamper, read after the last byte of all of them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,18 @@ class TimedRequest:
 
 
 def is_possible(url: str) -> bool:
-    """Whether the server is asked in the clear: the stamper knows no TLS."""
+    """Return True if the server is asked without TLS.
+
+    The stamper knows no TLS.
+    """
     return urlsplit(url).scheme == "http"
 
 
 def answers(client: Client, several: Sequence[TimedRequest], *, concurrency: int) -> tuple[tuple[TimedAnswer, ...], LoadSamples]:
-    """Send requests, ``concurrency`` at a time and in their order, and return the answers with how busy the client was.
+    """Send timed requests and return the answers and client load.
 
-    Raises CaptureError where the process that sends them fails.
+    They are sent in their order, ``concurrency`` at a time. The load shows how busy the client was. Raises
+    CaptureError where the process that sends them fails.
     """
     raw = [RawRequest(content=client.content(one.request, deadline_s=one.deadline_s), deadline_s=one.deadline_s) for one in several]
     address = urlsplit(client.url)
@@ -53,7 +57,10 @@ def answers(client: Client, several: Sequence[TimedRequest], *, concurrency: int
 
 
 def _exchange(client: Client, one: TimedRequest, response: StampedResponse) -> Exchange:
-    """Return a stamped response as what the client makes of others: a body, a refusal, or how the server failed."""
+    """Return a stamped response as an exchange of the client.
+
+    That is a body, a refusal, or the way in which the server failed.
+    """
 
     def failed(error: str, ending: FailureKind | None) -> Exchange:
         headers = dict(response.headers)
@@ -76,7 +83,7 @@ def _exchange(client: Client, one: TimedRequest, response: StampedResponse) -> E
 
 
 def _reason(client: Client, response: StampedResponse) -> str:
-    """Return the server's own words."""
+    """Return the error text in a server's reply."""
     if location := dict(response.headers).get("location"):
         return client.error_text(f"redirected to {location}, which is not followed")
     try:

@@ -1,14 +1,15 @@
 """The stamper: a program that sends requests as they are given to it and stamps every read of the answers.
 
-Usage: python -I -S stamper.py < job > report. It needs the standard library alone. One thread, non-blocking sockets; while bytes arrive it
-reads them, stamps them, and does nothing else: a client that parses while it receives falls behind a server of many streams, and by more
-where chunks are smaller, which is the baseline's side. A connection is opened before its request is due and left behind its answer.
+Usage: python -I -S stamper.py < job > report. It needs the standard library alone. One thread, non-blocking sockets;
+while bytes arrive it reads them, stamps them, and does nothing else: a client that parses while it receives falls
+behind a server of many streams, and by more where chunks are smaller, which is the baseline's side. A connection is
+opened before its request is due and left after its answer.
 
-The job is a JSON line with ``host``, an address in numbers, ``port``, ``concurrency``, ``sizes`` (bytes of each request) and
-``deadlines_s`` (of each, from its sending), and the requests' bytes behind it. The report is a JSON line with ``exchanges``, one for each
-request (when it was sent and ended, how it ended, stamp and size of each read), the process's own ``cpu_ns``, ``wall_ns`` and
-``delayed_ns``, and ``drains_ns``, what each wake-up took; behind it all bytes received. Stamps are nanoseconds of the monotonic clock,
-which all processes of a machine share.
+The job is a JSON line with ``host``, an address in numbers, ``port``, ``concurrency``, ``sizes`` (bytes of each
+request) and ``deadlines_s`` (of each, from its sending), followed by the requests' bytes. The report is a JSON line
+with ``exchanges``, one for each request (when it was sent and ended, how it ended, stamp and size of each read), the
+process's own ``cpu_ns``, ``wall_ns`` and ``delayed_ns``, and ``drains_ns``, the time that each wake-up took. All
+bytes received follow it. Stamps are nanoseconds of the monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ _MOST_DIGITS = 12
 
 
 def find_head(received: bytes) -> tuple[int, int, int] | None:
-    """Return where the head of the response begins and ends, and where its body begins; None before all of it has come."""
+    """Return the bounds of a response's head, and its body's beginning.
+
+    Interim responses (1xx) are skipped. None before all of the head has come.
+    """
     start = 0
     while blank := _HEAD_END.search(received, start):
         if not _INTERIM.match(received, start):
@@ -169,7 +173,10 @@ class Stamper:
         self._look_for_the_end(exchange, part)
 
     def _look_for_the_end(self, exchange: Exchange, part: bytes) -> None:
-        """See to what is rare: the head, a body of known length, the last chunk, a connection that the server closed."""
+        """Handle the rare cases after a read.
+
+        They are the head, a body of known length, the last chunk, and a connection that the server closed.
+        """
         if not part:
             exchange.stamps.pop()
             exchange.parts.pop()
@@ -231,7 +238,9 @@ class Stamper:
 
 
 def delayed_ns() -> int | None:
-    """Return how long this process has been ready to run and had no core, in all; None where the system does not tell.
+    """Return this process's total time ready to run without a core.
+
+    In nanoseconds. None where the system does not report it.
 
     https://docs.kernel.org/scheduler/sched-stats.html#proc-pid-schedstat
     """

@@ -50,7 +50,10 @@ def _path(visit: Visit) -> Finding:
 
 
 def _neutral(visit: Visit) -> Finding:
-    """Check that what the dialect adds to a bare request is taken, and so are neutral values that the request states."""
+    """Check the fields added by the dialect, and neutral values.
+
+    The server has to take what the dialect adds to a bare request, and neutral values that the request states.
+    """
     bare: dict[Route, dict[str, JSON]] = {
         Route.COMPLETIONS: {"prompt": PROMPT, "max_tokens": 2},
         Route.CHAT: {"messages": CONVERSATION["messages"], "max_tokens": 2},
@@ -68,7 +71,10 @@ def _neutral(visit: Visit) -> Finding:
 
 
 def _check_default_temperature(visit: Visit) -> Finding:
-    """Check that a request without a temperature is drawn at 1, as in the OpenAI protocol, whatever the server's own default is."""
+    """Check for temperature 1 in a request without one.
+
+    The answer has to be drawn at 1, as in the OpenAI protocol, whatever the server's own default is.
+    """
     body = {name: value for name, value in GREEDY.items() if name != "temperature"}
     texts = [visit.asked(body).answer.choice.written for _ in range(_DRAWS)]
     if set(texts) == {visit.greedy.answer.choice.written}:
@@ -101,7 +107,10 @@ def _same(name: str, one: Choice, other_name: str, other: Choice) -> Finding:
 
 
 def _text(visit: Visit) -> Finding:
-    """Compare the text with the reply to the same request without the fields that the dialect adds."""
+    """Compare the text with the reply to a plain request.
+
+    It is the same request without the fields that the dialect adds.
+    """
     named = visit.dialect.sent(Request(id="contract", route=Route.COMPLETIONS, body=GREEDY), stream=False)
     model = {name: named[name] for name in ("model",) if name in named}
     plain = visit.reply(COMPLETIONS, {**GREEDY, **model}).get("choices")
@@ -113,7 +122,10 @@ def _text(visit: Visit) -> Finding:
 
 
 def _ids(visit: Visit) -> Finding:
-    """Sent back as a prompt, the first half of an answer's ids is continued by the other half."""
+    """Check the ids of an answer as a prompt.
+
+    Sent back as a prompt, the first half of them is continued by the other half.
+    """
     answer = visit.greedy.answer
     ids, prompt = answer.choice.token_ids, answer.prompt_token_ids
     if not ids:
@@ -131,7 +143,10 @@ def _ids(visit: Visit) -> Finding:
 
 
 def _prompt_ids(visit: Visit) -> Finding:
-    """They are as many as the usage counts, and as a prompt they get the same answer."""
+    """Check the ids of a prompt against usage and answer.
+
+    They are as many as the usage counts, and as a prompt they get the same answer.
+    """
     evidence = []
     for name, timed in (("completion", visit.greedy), ("chat", visit.chat)):
         answer = timed.answer
@@ -166,7 +181,7 @@ def _usage(visit: Visit) -> Finding:
 
 
 def _limit(visit: Visit) -> Finding:
-    """Lengths that end inside a window are kept to."""
+    """Check lengths ending inside a window: they are kept to."""
     for limit in (1, 2, 3, 5):
         answer = visit.asked({**GREEDY, "max_tokens": limit}).answer
         count = len(answer.choice.token_ids) or (answer.usage.completion_tokens if answer.usage else 0)
@@ -190,14 +205,17 @@ def _chunks(visit: Visit) -> Finding:
 
 
 def _as_told(windows: Sequence[int], lengths: Sequence[int], shape: str) -> Finding:
-    """Hold chunks against the windows that the reply tells: a chunk ends where a step does."""
+    """Check chunks against the windows reported in the reply.
+
+    A chunk ends where a step does.
+    """
     if not set(list(accumulate(lengths))[:-1]) <= set(accumulate(windows)):
         return broken(f"{shape}, of steps of {', '.join(map(str, windows[:12]))}")
     return kept(f"{shape}, as the {len(windows)} steps that the reply tells")
 
 
 def _stepwise(visit: Visit, lengths: Sequence[int], shape: str) -> Finding:
-    """Hold chunks against the longest step there is."""
+    """Check chunks against the longest step there is."""
     if visit.draft and visit.draft.tokens and max(lengths) > visit.draft.tokens + 1:
         return broken(f"{shape}, and a step emits {visit.draft.tokens + 1} at most")
     return kept(shape) if max(lengths) > 1 else unchecked(f"{shape}: no draft was accepted, or every token has a chunk of its own")

@@ -46,20 +46,29 @@ class Clause:
 
 
 def kept(evidence: str) -> Finding:
-    """Return that the server does as the adapter says."""
+    """Return the finding of a kept claim.
+
+    The server does as the adapter says.
+    """
     return Finding(outcome=Outcome.KEPT, evidence=evidence)
 
 
 def broken(evidence: str) -> Finding:
-    """Return that it does not."""
+    """Return the finding of a broken claim.
+
+    The server does not do as the adapter says.
+    """
     return Finding(outcome=Outcome.BROKEN, evidence=evidence)
 
 
 def not_claimed(evidence: str) -> Finding:
-    """Return that the adapter claims nothing here."""
+    """Return the finding of no claim by the adapter."""
     return Finding(outcome=Outcome.NOT_CLAIMED, evidence=evidence)
 
 
 def unchecked(evidence: str) -> Finding:
-    """Return that the claim stands and could not be held against the server."""
+    """Return the finding of a claim not checked.
+
+    The claim stands and could not be checked on the server.
+    """
     return Finding(outcome=Outcome.UNCHECKED, evidence=evidence)

@@ -63,7 +63,7 @@ class ArmContract:
 
     arm: str
     version: str
-    """As the server says it; empty without."""
+    """As the server reports it; empty without."""
     program: str
     """The version that the server's program prints; empty where it is not asked, as for a variant."""
     clauses: tuple[Held, ...]
@@ -87,9 +87,12 @@ class Contract:
 def hold(
     config: Config, folder: Path, *, variant: str = "", surveyed: bool = True, on_held: Callable[[str, Held], None] = lambda *_: None
 ) -> Contract:
-    """Hold the baseline of ``config`` and a variant, the first one unless it is named, to every clause; logs are written into ``folder``.
+    """Check every clause on the baseline and one variant.
 
-    ``on_held`` gets the arm's name and each outcome as it comes. Raises SpecdecError where a server cannot be started or reached.
+    The variant is the first one of ``config`` unless it is named. Logs are written into ``folder``.
+
+    ``on_held`` gets the arm's name and each outcome as it comes. Raises SpecdecError where a server cannot be started
+    or reached.
     """
     name = variant or config.variants[0].name
     plan = planner.make(config, (_PLACEHOLDER,), Depth.STANDARD, rates=rates.expected_rates(config, folder))
@@ -140,7 +143,10 @@ def _outcomes(visit: Visit, clauses: list[Clause]) -> Iterator[Held]:
 
 
 def _check(visit: Visit, clause: Clause) -> Finding:
-    """Return what a clause finds; an answer that it rests on and that did not come is another clause's finding."""
+    """Return the finding of a clause.
+
+    Unchecked if it rests on an answer that did not come: that is another clause's finding.
+    """
     try:
         return clause.check(visit)
     except NoAnswerError as error:
@@ -150,7 +156,7 @@ def _check(visit: Visit, clause: Clause) -> Finding:
 
 
 def document(contract: Contract) -> str:
-    """Return the outcome as JSON, with when and where it was seen."""
+    """Return the outcome as JSON, with its date and machine."""
     config = contract.config
     version = next((version for arm in contract.arms for version in (arm.program, arm.version) if version), "")
     machine = environment.environment(config, version)

@@ -21,7 +21,10 @@ _ROUNDED = 0.02
 
 
 def _counters(visit: Visit) -> Finding:
-    """Check that they rise with what is drafted, in proportion, and never by more than was emitted."""
+    """Check the counters against the tokens drafted and emitted.
+
+    They rise with what is drafted, in proportion, and never by more than was emitted.
+    """
     if visit.dialect.counters_path is None:
         return not_claimed("no path of counters")
     if visit.page() is None:
@@ -61,7 +64,10 @@ def _per_position(visit: Visit) -> Finding:
 
 
 def _exact(visit: Visit) -> Finding:
-    """Check that they rise by what the answers report of themselves."""
+    """Check exact counters against the answers' own counts.
+
+    They rise by what the answers report of themselves.
+    """
     if visit.dialect.counters_path is None or not visit.claims("counters"):
         return not_claimed("no counters")
     if not visit.dialect.counters_exact:
@@ -80,7 +86,10 @@ def _exact(visit: Visit) -> Finding:
 
 
 def _by_chunks(visit: Visit) -> Finding:
-    """Hold the rise against the chunks of streams, where each is a step: exact but for what a limit cut off the last one."""
+    """Check the rise against the chunks of streams.
+
+    This holds where each chunk is a step: exact but for what a limit cut off the last one.
+    """
     rise, answers = visit.streamed_drafts
     windows = [timed.answer.choice.windows for timed in answers]
     if rise is None or any(one is None for one in windows):
@@ -93,7 +102,10 @@ def _by_chunks(visit: Visit) -> Finding:
 
 
 def _drain(visit: Visit) -> Finding:
-    """Two readings without a request in between: the second one is empty where a reading drains, and else the same."""
+    """Check two readings without a request in between.
+
+    The second one is empty where a reading drains the counters, and else the same.
+    """
     if visit.dialect.counters_path is None or not visit.claims("counters"):
         return not_claimed("no counters")
     visit.asked(GREEDY)
@@ -113,7 +125,7 @@ def _drain(visit: Visit) -> Finding:
 
 
 def _still(visit: Visit) -> Finding:
-    """Check that the baseline counts no drafts."""
+    """Check the baseline's counters: it counts no drafts."""
     if visit.dialect.counters_path is None or not visit.claims("counters"):
         return not_claimed("no counters")
     rise, answers = visit.drafted
@@ -124,7 +136,10 @@ def _still(visit: Visit) -> Finding:
 
 
 def _steps(visit: Visit) -> Finding:
-    """Check that the windows of an answer add up to its tokens, but for what a limit cut off the last one."""
+    """Check the windows of an answer against its tokens.
+
+    They add up to its tokens, but for what a limit cut off the last one.
+    """
     if not visit.claims("steps"):
         return not_claimed("replies hold no verify steps")
     windows = [timed.answer.choice.windows for timed in visit.drafted[1]]
@@ -140,7 +155,10 @@ def _steps(visit: Visit) -> Finding:
 
 
 def _check_own_counts(visit: Visit) -> Finding:
-    """Check that what an answer reports of itself fits its length, and the counters of the server where those are exact."""
+    """Check an answer's own counts against its length.
+
+    They also have to fit the counters of the server where those are exact.
+    """
     if not visit.claims("counted") and not visit.claims("steps"):
         return not_claimed("replies hold no counts")
     rise, answers = visit.drafted
@@ -158,7 +176,10 @@ def _check_own_counts(visit: Visit) -> Finding:
 
 
 def _check_log(visit: Visit) -> Finding:
-    """Check that the lines of the log add up to the counters since the start, where both are there."""
+    """Check the lines of the log against the counters.
+
+    They add up to the counters since the start, where both are there.
+    """
     if not visit.claims("logged"):
         return not_claimed("the log is not read")
     if visit.arm.recipe.setup.attached is not None:
@@ -179,7 +200,10 @@ def _check_log(visit: Visit) -> Finding:
 
 
 def _traffic(visit: Visit) -> Finding:
-    """Check that it grows by the tokens that were asked and answered, and tells a start that can be."""
+    """Check the traffic reported by the server.
+
+    It grows by the tokens that were asked and answered, and its start is a possible one.
+    """
     if visit.dialect.counters_path is None:
         return not_claimed("no path of counters")
     if visit.dialect.counters_drain:

@@ -68,7 +68,10 @@ def _boot(visit: Visit) -> Finding:
 
 
 def _health(visit: Visit) -> Finding:
-    """Check that it answers 200, and that its first 200 was followed by a completion."""
+    """Check the health path of the server.
+
+    It answers 200, and its first 200 was followed by a completion.
+    """
     path = visit.dialect.health_path
     if path is None:
         return not_claimed("no such path")
@@ -94,7 +97,10 @@ def _version(visit: Visit) -> Finding:
 
 
 def _program(visit: Visit) -> Finding:
-    """Check that the program and its server name one version, as far as both say it."""
+    """Check the versions of the program and of its server.
+
+    They are the same, as far as both report one.
+    """
     program, served = visit.program_version, visit.arm.version
     if program is None:
         return not_claimed("the program is not asked")
@@ -107,7 +113,10 @@ def _program(visit: Visit) -> Finding:
 
 
 def _drafting(visit: Visit) -> Finding:
-    """Check that the arguments of the baseline do not speculate, and those of a variant do."""
+    """Check the arguments of the server for speculation.
+
+    Those of the baseline do not speculate, and those of a variant do.
+    """
     args = visit.arm.recipe.setup.args
     draft = visit.engine.draft(args)
     if visit.variant == "":
@@ -120,7 +129,10 @@ def _drafting(visit: Visit) -> Finding:
 
 
 def _check_recognition(visit: Visit) -> Finding:
-    """Check that no engine with another dialect recognises the server; where its own engine does not either, nothing can be said."""
+    """Check for wrong recognition by another engine.
+
+    No engine with another dialect recognises the server. Where its own engine does not either, nothing can be said.
+    """
     engine, setup = visit.engine, visit.arm.recipe.setup
     attached = replace(setup, attached=setup.url)  # as it would be recognised
     if isinstance(engine, AnyEngine):
@@ -135,7 +147,10 @@ def _check_recognition(visit: Visit) -> Finding:
 
 
 def _speaks(dialect: Dialect, theirs: Dialect) -> bool:
-    """Whether what is asked in their dialect is understood: the same one, or one made of it."""
+    """Return True if requests in their dialect are understood.
+
+    It is the same dialect, or one made of it.
+    """
     return isinstance(dialect, type(theirs)) and type(theirs) is not PlainDialect
 
 
@@ -149,7 +164,10 @@ def _build(visit: Visit) -> Finding:
 
 
 def _check_end(visit: Visit) -> Finding:
-    """Check that it ends within ``stop_s`` of being asked to, without being killed; nothing can be asked behind this."""
+    """Check the server's end within ``stop_s`` of being asked to.
+
+    It must end without being killed. Nothing can be asked after this.
+    """
     recipe = visit.arm.recipe
     if recipe.command is None:
         return not_claimed("attached: it is not stopped")

@@ -60,7 +60,10 @@ def _structured_probe(**fields: JSON) -> Callable[[Answer], Mapping[str, JSON]]:
 
 
 def _of_middle_id(**fields: JSON) -> Callable[[Answer], Mapping[str, JSON] | None]:
-    """Return what makes the body, each of the fields given an id from the middle of the plain answer."""
+    """Return a maker of bodies with the plain answer's middle id.
+
+    Each of the fields is given an id from the middle of the plain answer.
+    """
 
     def body(plain: Answer) -> Mapping[str, JSON] | None:
         ids = plain.choice.token_ids
@@ -79,7 +82,10 @@ def _same(answer: Answer, plain: Answer) -> bool:
 
 
 def _differs(answer: Answer, plain: Answer) -> bool | None:
-    """Return whether a penalty shows; None where nothing came often enough to be penalised."""
+    """Return True if a penalty shows.
+
+    None where nothing came often enough to be penalised.
+    """
     repeated = Counter(plain.choice.token_ids or plain.choice.text.split())
     if answer.choice.text != plain.choice.text:
         return True
@@ -125,11 +131,14 @@ PARAMETERS: Mapping[str, _Parameter] = {
         body=_structured_probe(grammar='root ::= "specdec-yes" | "specdec-no"'), effect=_is_choice, route=Route.CHAT
     ),
 }
-"""Beside those of the capability probe; asked one by one, since some have killed servers."""
+"""In addition to those of the capability probe; asked one by one, since some have killed servers."""
 
 
 def survey(visit: Visit) -> Survey:
-    """Ask all, the doubtful ones last; a server that one of them ends is started again where it is ours."""
+    """Ask for all parameters, the doubtful ones last.
+
+    A server that one of them ends is started again if it is ours.
+    """
     depths = {route.value: _depth(visit, route) for route in Route}
     probed: Capabilities = CapabilityProbe(visit.arm, visit.engine.vocabulary(visit.config), visit.config.reasoning).run()
     support, deadly = dict(probed.support), [] if visit.arm.running else ["the capability probe"]
@@ -141,7 +150,10 @@ def survey(visit: Visit) -> Survey:
 
 
 def _support(visit: Visit, parameter: _Parameter) -> tuple[FeatureSupport, bool]:
-    """Return whether a parameter is honoured, refused or ignored, and whether the server failed on it."""
+    """Return a parameter's support, and True if the server failed.
+
+    It is honoured, refused or ignored, or unknown.
+    """
     try:
         plain = (visit.greedy if parameter.route is Route.COMPLETIONS else _long_chat(visit)).answer
         body = parameter.body(plain)
@@ -175,7 +187,10 @@ def _depth(visit: Visit, route: Route) -> int:
 
 
 def _listed_depth(value: JSON) -> int:
-    """Return the most tokens listed at a position of a reply, in the completions form, lists of objects by name, or in that of chats."""
+    """Return the most tokens listed at a position of a reply.
+
+    The reply is in the completions form, lists of objects by name, or in that of chats.
+    """
     if isinstance(value, Mapping):
         top = value.get("top_logprobs")
         entries = [entry for entry in top if isinstance(entry, Mapping)] if isinstance(top, Sequence) else []

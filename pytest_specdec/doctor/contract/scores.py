@@ -33,7 +33,10 @@ def _continuations_route(visit: Visit) -> Finding:
 
 
 def _route(visit: Visit, route: ScoringRoute) -> Finding:
-    """Check that the reply lists every token, ranked, with probabilities that sum to 1 at most and agree with the reported ones."""
+    """Check the scores in the reply of a route.
+
+    The reply lists every token, ranked, with probabilities that sum to 1 at most and agree with the reported ones.
+    """
     if not _claims_route(visit, route):
         return not_claimed("no such request")
     timed, choice = visit.reported
@@ -63,7 +66,10 @@ def _claims_route(visit: Visit, route: ScoringRoute) -> bool:
 
 
 def _unsound(positions: Sequence[Position], ids: Sequence[int], top: int) -> str:
-    """Return what is wrong with the form of a distribution at ``ids``; empty where nothing is."""
+    """Return the fault in the form of a distribution at ``ids``.
+
+    Empty if there is none.
+    """
     if [position.token_id for position in positions] != list(ids):
         return f"{len(positions)} positions of tokens {[position.token_id for position in positions][:5]}, expected {len(ids)} of {ids[:5]}"
     faults = ((number, _unsound_position(position, top)) for number, position in enumerate(positions))
@@ -85,7 +91,7 @@ def _gaps(positions: Sequence[Position], reported: Sequence[float]) -> list[floa
 
 
 def _agree(visit: Visit) -> Finding:
-    """Check that both routes give the same distribution."""
+    """Check both routes for the same distribution."""
     routes = (ScoringRoute.PROMPT_LOGPROBS, ScoringRoute.CONTINUATIONS)
     if not all(_claims_route(visit, route) for route in routes):
         return not_claimed("there are no two routes")
@@ -99,7 +105,10 @@ def _agree(visit: Visit) -> Finding:
 
 
 def _prefixes(visit: Visit) -> Finding:
-    """Check that so many prefixes are taken in one request, and that one more goes into the next."""
+    """Check the number of prefixes taken in one request.
+
+    One more goes into the next request.
+    """
     count = visit.dialect.prefixes_per_request
     if count < 1:
         return broken(f"{count} prefixes in a request")
@@ -115,7 +124,7 @@ def _prefixes(visit: Visit) -> Finding:
 
 
 def _expected_route(visit: Visit) -> Finding:
-    """Check that the route of the plan serves."""
+    """Check the planned route: it serves."""
     route = visit.engine.route(visit.config)
     if not _claims_route(visit, route):
         return not_claimed(f"{route.value}: the dialect has no such request, a `scorer:` is needed")
@@ -125,7 +134,10 @@ def _expected_route(visit: Visit) -> Finding:
 
 
 def _precision(visit: Visit) -> Finding:
-    """Check that a server in single precision scores its tokens as it reported them, but for rounding in the last digits."""
+    """Check the scores of a server in single precision.
+
+    They are as it reported them, but for rounding in the last digits.
+    """
     if not visit.engine.single_precision(visit.config):
         return not_claimed("not single precision, or unknown")
     for route in (ScoringRoute.PROMPT_LOGPROBS, ScoringRoute.CONTINUATIONS):
@@ -139,7 +151,10 @@ def _precision(visit: Visit) -> Finding:
 
 
 def _vocabulary(visit: Visit) -> Finding:
-    """Check that no id reaches the size of the vocabulary."""
+    """Check all ids against the size of the vocabulary.
+
+    No id reaches it.
+    """
     size = visit.engine.vocabulary(visit.config)
     if size == 0:
         return not_claimed("unknown")

@@ -50,9 +50,10 @@ class Visit:
     def __init__(
         self, arm: ArmServer, config: Config, engine: Engine, *, draft: Draft | None, variant: str = "", early: str | None = None
     ) -> None:
-        """Take a started server, the variant's name and drafting, and what was wrong with its readiness.
+        """Take a started server, with the variant's name and drafting.
 
-        ``early`` is empty where nothing was wrong, None where nothing could be seen of it.
+        ``early`` is what was wrong with its readiness: empty where nothing was, None where nothing could be seen of
+        it.
         """
         self.arm = arm
         self.config = config
@@ -66,12 +67,18 @@ class Visit:
 
     @property
     def dialect(self) -> Dialect:
-        """The dialect, which an attached server may have been recognised for."""
+        """The dialect of the server.
+
+        For an attached server it may be the one it was recognised for.
+        """
         return self.arm.recipe.dialect
 
     @cached_property
     def program_version(self) -> str | None:
-        """The version that the server's program prints; None where it is not asked. Raises EngineError where it prints none."""
+        """The version printed by the server's program.
+
+        None if the program is not asked. Raises EngineError if it prints none.
+        """
         command = self.arm.recipe.command
         program = self.engine.program(command.argv) if command is not None and not self.config.engine.image else None
         if program is None or command is None:
@@ -85,11 +92,17 @@ class Visit:
         return versions[-1]
 
     def claims(self, member: str) -> bool:
-        """Whether the dialect has its own word on ``member``, beyond that of the plain protocol."""
+        """Return True if the dialect claims ``member`` for itself.
+
+        Its claim goes beyond that of the plain protocol.
+        """
         return getattr(type(self.dialect), member, None) is not getattr(PlainDialect, member, None)
 
     def sent(self, body: Mapping[str, JSON], route: Route = Route.COMPLETIONS, *, streamed: bool = False) -> TimedAnswer:
-        """Return what came of a request, also where that is a refusal or a failure."""
+        """Return the answer to a request, even a refusal or failure.
+
+        Raises NoAnswerError if the server is gone.
+        """
         if not self.arm.running:
             what = f"the server is gone: {self.arm.wait_for_end() or 'it ended before'}"
             raise NoAnswerError(what)
@@ -107,7 +120,10 @@ class Visit:
         return timed
 
     def reply(self, path: str, body: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Return the reply to a body that no dialect has touched. Raises NoAnswerError unless it is an object with status 200."""
+        """Return the reply to a body untouched by a dialect.
+
+        Raises NoAnswerError unless it is an object with status 200.
+        """
         exchange = self.arm.client.exchange(path, body, deadline_s=_DEADLINE_S)
         if exchange.received is None:
             what = f"{path}: {exchange.status or exchange.ending}: {exchange.error}"
@@ -115,7 +131,10 @@ class Visit:
         return exchange.received.json()
 
     def chunks(self, body: Mapping[str, JSON]) -> list[Mapping[str, JSON]]:
-        """Return the chunks of a streamed completion as the dialect reads them."""
+        """Return the chunks of a streamed completion, read by the dialect.
+
+        Raises NoAnswerError without a reply.
+        """
         request = Request(id="contract", route=Route.COMPLETIONS, body=body)
         asked = {**self.dialect.sent(request, stream=True), **self.arm.recipe.setup.body}
         exchange = self.arm.client.exchange(self.dialect.path(request), asked, streamed=True, deadline_s=_DEADLINE_S)
@@ -146,7 +165,10 @@ class Visit:
 
     @cached_property
     def reported(self) -> tuple[TimedAnswer, Choice]:
-        """A greedy completion with log-probabilities, and its choice. Raises NoAnswerError where ids or log-probabilities are missing."""
+        """A greedy completion with log-probabilities, and its choice.
+
+        Raises NoAnswerError if ids or log-probabilities are missing.
+        """
         timed = self.asked({**GREEDY, "logprobs": 1})
         choice = timed.answer.choice
         if not choice.token_ids or choice.logprobs is None or not timed.answer.prompt_token_ids:
@@ -155,7 +177,10 @@ class Visit:
         return timed, choice
 
     def scored(self, route: ScoringRoute, prompt: Sequence[int], ids: Sequence[int], top: int = TOP) -> ScoredSequence:
-        """Score ``ids`` after ``prompt``, each sequence once. Raises NoAnswerError where the server itself failed."""
+        """Score ``ids`` after ``prompt``, each sequence once.
+
+        Raises NoAnswerError if the server itself failed.
+        """
         request = ScoringRequest(prompt_token_ids=tuple(prompt), token_ids=tuple(ids), top_tokens=top)
         if (route, request) not in self._scored:
             self._scored[route, request] = scorer(route, self.arm, _DEADLINE_S).distribution(request)
@@ -165,7 +190,7 @@ class Visit:
         return scored
 
     def log(self) -> str:
-        """Return what the server wrote."""
+        """Return the text of the server's log."""
         return self.arm.recipe.log.read_text(encoding="utf-8", errors="replace")
 
     def page(self) -> str | None:
@@ -173,7 +198,10 @@ class Visit:
         return get(self.arm.recipe.setup, self.dialect.counters_path)
 
     def read(self) -> SpecCounters | None:
-        """Return the counters of the page, those that earlier readings drained included; None where it has none."""
+        """Return the counters of the page, None without any.
+
+        Those that earlier readings drained are included.
+        """
         page = self.page()
         counters = None if page is None else self.dialect.counters(page)
         if counters is None or not self.dialect.counters_drain:
@@ -182,7 +210,10 @@ class Visit:
         return self._page_sum
 
     def settled(self) -> SpecCounters | None:
-        """Return the counters once two readings agree: some engines enter a step after they have sent its tokens."""
+        """Return the counters once two readings agree.
+
+        Some engines enter a step after they have sent its tokens.
+        """
         until_s, last = time.monotonic() + _SETTLED_S, self.read()
         while last is not None and time.monotonic() < until_s:
             time.sleep(_PAUSE_S)
@@ -193,7 +224,10 @@ class Visit:
 
     @cached_property
     def drafted(self) -> tuple[SpecCounters | None, tuple[TimedAnswer, ...]]:
-        """By how much the counters rose over a few answers, None without counters, and those answers."""
+        """The counters' rise over a few answers, and those answers.
+
+        The rise is None without counters.
+        """
         return self._counting(streamed=False)
 
     @cached_property
@@ -209,12 +243,18 @@ class Visit:
 
     @cached_property
     def own(self) -> SpecCounters | None:
-        """What those answers report of themselves; None where one does not."""
+        """The counts reported by the answers of ``drafted``.
+
+        None if one of them reports none.
+        """
         counts = [timed.counters for timed in self.drafted[1]]
         return None if any(one is None for one in counts) else sum((one for one in counts if one), SpecCounters())
 
     def logged(self, agrees: Callable[[SpecCounters], bool]) -> SpecCounters | None:
-        """Return the counters of the log once they agree, or after the time in which a line is written; None where there are none."""
+        """Return the counters of the log once they agree.
+
+        If they never do, those read after the time in which a line is written. None where there are none.
+        """
         until_s = time.monotonic() + _LOGGED_S
         while True:
             counters = self.dialect.logged(self.log())

@@ -44,25 +44,37 @@ class LlamaCpp:
     scored_with = "serve one text model, without --embedding, --reranking or --models-dir"
 
     def recognises(self, get: Get) -> bool:
-        """Whether the model is llama.cpp's own, or ``/props`` names a build (``server-context.cpp``)."""
+        """Return True if the server is llama.cpp's.
+
+        The model is llama.cpp's own, or ``/props`` names a build (``server-context.cpp``).
+        """
         return owner(get) == "llamacpp" or bool(LlamaCppDialect().version(get("/props") or ""))
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
-        """Return that of the OpenAI routes, with as many slots as the arguments state."""
+        """Return the dialect of the OpenAI routes.
+
+        It has as many slots as the arguments state.
+        """
         slots = drafters.by_long_names(setup.args).get("parallel")
         return LlamaCppDialect(int(slots) if isinstance(slots, int | str) and str(slots).isdecimal() else 0)
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
-        """Read ``--spec-type`` and its kin."""
+        """Read ``--spec-type`` and related flags."""
         return drafters.draft(args)
 
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
-        """Return what may come from the hub, without the quantisation behind its name."""
+        """Return the models to take from the hub.
+
+        Each name comes without the quantisation after it.
+        """
         names = [name for name in (model, drafters.by_long_names(args).get("spec-draft-hf")) if isinstance(name, str)]
         return tuple(name.partition(":")[0] for name in names if not name.endswith(".gguf"))
 
     def check(self, config: Config) -> None:
-        """Look for the program and the model files, and for settings with which a server boots and never drafts."""
+        """Check the program, the model files and the drafting settings.
+
+        Refuses settings with which a server boots and never drafts.
+        """
         _expect_plain_environment(config)
         arms = [(f"variants.{variant.name}.args", fill(config, variant, os.environ)) for variant in config.variants]
         for where, args in arms:
@@ -80,7 +92,10 @@ class LlamaCpp:
                     drafters.check_vocabulary(drafter, path, target, f"{where}.{DRAFT_MODEL}")
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
-        """Return ``llama-server --model FILE …`` or its container; a model that is no file comes from the hub."""
+        """Return ``llama-server --model FILE …`` or its container.
+
+        A model that is not a file comes from the hub.
+        """
         source = "model" if setup.model.endswith(".gguf") else "hf-repo"
         by_name = drafters.by_long_names(setup.args)
         named = {name: config.resolve(str(value)) if name in _FILES else value for name, value in by_name.items()}
@@ -99,7 +114,10 @@ class LlamaCpp:
         return Command(argv=(_program(config), *flags(args)), env=env, scrubbed=("LLAMA_ARG_", _API_KEY), secrets=setup.secrets)
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
-        """Return how ``llama-server`` is asked; its version goes to the error stream, above a line about the compiler."""
+        """Return the command lines to ask ``llama-server``.
+
+        Its version goes to the error stream, above a line about the compiler.
+        """
         return EngineProgram(version=(argv[0], "--version"), help=(argv[0],), abbreviates=False, version_prefix="version:")
 
     def vocabulary(self, config: Config) -> int:
@@ -108,7 +126,10 @@ class LlamaCpp:
         return len(gguf.header(path).tokens) if path.is_file() else 0
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
-        """Return the weights' size; on an accelerator all of it, since a server fills what it finds."""
+        """Return the weights' size, or all of an accelerator.
+
+        On an accelerator a server fills the memory it finds.
+        """
         if accelerated and any(_is_accelerated(args) for args in _arm_args(config)):
             return Footprint(device_share=1.0, options="gpu-layers or device")
         names = {config.engine.model, *(str(name) for args in _arm_args(config) if (name := args.get(DRAFT_MODEL)))}
@@ -121,7 +142,10 @@ class LlamaCpp:
         return ScoringRoute.CONTINUATIONS
 
     def single_precision(self, config: Config) -> bool:
-        """Whether the model file is float32 and every arm keeps keys and values in it."""
+        """Return True if the model file and all caches are float32.
+
+        Every arm has to keep its keys and values in float32.
+        """
         path = Path(config.resolve(config.engine.model))
         caches = (args.get(name) for args in _arm_args(config) for name in ("cache-type-k", "cache-type-v"))
         return path.is_file() and gguf.header(path).single_precision and all(cache == "f32" for cache in caches)
@@ -132,7 +156,10 @@ def _program(config: Config) -> str:
 
 
 def _expect_plain_environment(config: Config) -> None:
-    """Raise EngineError where a variable makes the baseline speculate: every flag has one, which the pair lint does not read."""
+    """Raise EngineError if a variable makes the baseline speculate.
+
+    Every flag has a variable, and the pair lint does not read those.
+    """
     for where, env in (("engine.env", config.engine.env), ("baseline.env", config.baseline.env)):
         for name in env:
             if name.startswith(_SPECULATIVE):
@@ -143,7 +170,10 @@ def _expect_plain_environment(config: Config) -> None:
 
 
 def _model_file(config: Config, model: str, where: str) -> Path | None:
-    """Return the file that ``model`` names; None for a name on the hub. Raises EngineError when it is not there, or is no GGUF file."""
+    """Return the file of ``model``; None for a hub name.
+
+    Raises EngineError when it is not there, or is no GGUF file.
+    """
     if not model.endswith(".gguf"):
         return None
     path = Path(config.resolve(model))
@@ -165,5 +195,8 @@ def _arm_args(config: Config) -> Iterator[dict[str, JSON]]:
 
 
 def _is_accelerated(args: Mapping[str, JSON]) -> bool:
-    """Whether layers may go to an accelerator: all that fit do, unless the arguments say otherwise."""
+    """Return True if layers may go to an accelerator.
+
+    All that fit do, unless the arguments say otherwise.
+    """
     return str(args.get("gpu-layers", args.get("n-gpu-layers", "auto"))) != "0" and args.get("device") != "none"

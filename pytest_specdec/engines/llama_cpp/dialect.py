@@ -46,24 +46,32 @@ class LlamaCppDialect(PlainDialect):
     """
 
     def __init__(self, slots: int = 0) -> None:
-        """Take the number of the server's slots, 0 where it is unknown.
+        """Take the server's number of slots; 0 if unknown.
 
-        Prefixes of one answer go through one slot, of which each finds all of itself but the last token in the cache: measured, 20 times
-        as fast as on whichever slots are free. Where their number is unknown, they come one by one, and the server looks for the slot.
+        Prefixes of one answer go through one slot. There each finds all of itself but the last token in the
+        cache: measured, 20 times as fast as on whichever slots are free. If the number is unknown, they are
+        sent one by one, and the server looks for the slot.
         """
         self.prefixes_per_request = _PREFIXES if slots else 1
         self._slots = slots
         self._turns = itertools.count()
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
-        """Values for what the request leaves out, its own name of the repetition penalty, and the fields for token ids."""
+        """Return the body with neutral values and fields for ids.
+
+        Neutral values stand in for parameters that the request leaves out. The repetition penalty gets the
+        server's own name.
+        """
         body = {**_NEUTRAL, "repeat_last_n": _LAST_TOKENS, **super().sent(request, stream=stream), **_TOKENS}
         if "repetition_penalty" in body:
             body["repeat_penalty"] = body.pop("repetition_penalty")
         return _with_grammar(body)
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Put ``__verbose.tokens`` where capture reads ids: into the choice that they belong to. Streamed chats have none."""
+        """Put ``__verbose.tokens`` into its choice, as ``token_ids``.
+
+        Capture reads ids there. Streamed chats have none.
+        """
         verbose, choices = data.get("__verbose"), data.get("choices")
         if not isinstance(verbose, Mapping) or not isinstance(choices, Sequence):
             return data
@@ -75,7 +83,10 @@ class LlamaCppDialect(PlainDialect):
         return {**{name: value for name, value in data.items() if name != "__verbose"}, "choices": own}
 
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:
-        """Ask ``/tokenize`` with the flags of the completion routes, for a chat behind ``/apply-template``."""
+        """Ask ``/tokenize`` with the flags of the completion routes.
+
+        A chat goes through ``/apply-template`` first.
+        """
         prompt = request.body.get("prompt")
         if request.route is Route.CHAT:
             prompt = (ask(ApiRequest(path="/apply-template", body=request.body)) or {}).get("prompt")
@@ -90,9 +101,10 @@ class LlamaCppDialect(PlainDialect):
         return build if isinstance(build, str) else ""
 
     def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
-        """Read ``timings``: each token that was no accepted draft, but for the prefill's, ended a verify step, at most.
+        """Read the draft counts in ``timings``.
 
-        Steps without a draft, which prompt lookup has, are among them.
+        Each token that was no accepted draft, but for the prefill's, ended a verify step, at most. Steps
+        without a draft, which prompt lookup has, are among them.
         """
         timings = reply.get("timings")
         if not isinstance(timings, Mapping):
@@ -103,22 +115,28 @@ class LlamaCppDialect(PlainDialect):
         return SpecCounters(drafts=max(0, tokens - 1 - accepted), draft_tokens=drafted, accepted_tokens=accepted)
 
     def counters(self, text: str) -> SpecCounters | None:
-        """Read the ``llamacpp:spec_decode_num_*`` series, which have vLLM's names."""
+        """Read the ``llamacpp:spec_decode_num_*`` series, named as vLLM's are."""
         return vllm.parse(text, "llamacpp")
 
     def traffic(self, text: str) -> Traffic:
-        """Read generated tokens off the server's own series, ``llamacpp:tokens_predicted_total``; it tells no start."""
+        """Read generated tokens from ``llamacpp:tokens_predicted_total``.
+
+        This series is the server's own. The server reports no start.
+        """
         return replace(super().traffic(text), generated_tokens=total(text, "tokens_predicted_total"))
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
-        """Ask for one token after each prefix, with the most probable ones; a first token is never drafted."""
+        """Ask for one token after each prefix.
+
+        The most probable tokens are listed. A first token is never drafted.
+        """
         prompt = [list(prefix) for prefix in prefixes]
         slot = {"id_slot": next(self._turns) % self._slots} if self._slots else {}
         listed: Mapping[str, JSON] = {**_NEUTRAL, **_WHOLE, "logprobs": top_tokens, "cache_prompt": True}
         return ApiRequest(path=COMPLETIONS, body={"prompt": prompt, "max_tokens": 1, **listed, **slot})
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
-        """Read the list of every choice, by the index of its prefix."""
+        """Read every choice's list, by the index of its prefix."""
         choices = reply.get("choices")
         known = [choice for choice in choices if isinstance(choice, Mapping)] if isinstance(choices, Sequence) else []
         by_prefix = {choice.get("index", 0): _listed_tokens(choice.get("logprobs")) for choice in known}
@@ -129,7 +147,10 @@ class LlamaCppDialect(PlainDialect):
 
 
 def _with_grammar(body: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Return ``body`` with vLLM's structured fields by the server's names; a regular expression has none, and stays unenforced."""
+    """Return ``body`` with structured fields under the server's names.
+
+    The fields were vLLM's. A regular expression has no counterpart, and stays unenforced.
+    """
     wanted = body.get("structured_outputs")
     if not isinstance(wanted, Mapping):
         return dict(body)
@@ -145,7 +166,10 @@ def _with_grammar(body: Mapping[str, JSON]) -> dict[str, JSON]:
 
 
 def _listed_tokens(logprobs: JSON) -> list[ListedToken]:
-    """Read the first token's list, which has the chat form on both routes."""
+    """Read the first token's list.
+
+    It has the chat form on both routes.
+    """
     content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
     first = content[0] if isinstance(content, Sequence) and content else None
     tokens = first.get("top_logprobs") if isinstance(first, Mapping) else None

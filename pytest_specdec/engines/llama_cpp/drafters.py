@@ -33,23 +33,29 @@ _MOST_FURTHER, _FIRST = 128, 5
 
 
 def by_long_names(args: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Return ``args`` by their long names, lists with commas as the parser takes them."""
+    """Return ``args`` by their long names.
+
+    Lists become text with commas, as the parser takes them.
+    """
     values = {plain(name): ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value for name, value in args.items()}
     return {LONG.get(name, name): value for name, value in values.items()}
 
 
 def drafters(args: Mapping[str, JSON]) -> tuple[str, ...]:
-    """Return the drafters that ``args`` ask for, in their order; empty where they do not speculate."""
+    """Return the drafters in ``args``, in their order.
+
+    Empty if they do not speculate.
+    """
     by_name = by_long_names(args)
     asked = [name for name in str(by_name.get(METHOD) or "").split(",") if name not in {"", "none"}]
     return tuple(asked) if asked or by_name.get("spec-default") is not True else (_DEFAULT,)
 
 
 def draft(args: Mapping[str, JSON]) -> Draft | None:
-    """Return what ``args`` say about drafting; None when they do not speculate.
+    """Return the draft settings in ``args``; None without any.
 
-    The n-gram drafters are not prompt lookup as others know it: they take the latest match, only one of a whole n-gram, or a pool of all
-    requests. What they draft does not follow from an answer's tokens.
+    The n-gram drafters are not prompt lookup as others know it: they take the latest match, only one of a
+    whole n-gram, or a pool of all requests. An answer's tokens do not determine their drafts.
     """
     asked, by_name = drafters(args), by_long_names(args)
     if not asked:
@@ -77,7 +83,10 @@ def _longest(name: str, by_name: Mapping[str, JSON]) -> int:
 
 
 def check_drafters(args: Mapping[str, JSON], where: str) -> None:
-    """Raise EngineError for flags that are gone, and for settings with which a server boots and never drafts."""
+    """Raise EngineError for removed flags and for settings without effect.
+
+    With the latter a server boots and never drafts.
+    """
     for name in map(plain, args):
         if name in REMOVED:
             what = f"llama.cpp has no --{name} any more"
@@ -95,9 +104,10 @@ def check_drafters(args: Mapping[str, JSON], where: str) -> None:
 
 
 def check_vocabulary(name: str, draft_model: Path, target: Path, where: str) -> None:
-    """Raise EngineError when the drafter called ``name`` cannot draft with this model: another architecture, or another vocabulary.
+    """Raise EngineError if a drafter cannot draft with this model.
 
-    llama.cpp refuses such a draft model when it boots, and one of the wrong architecture drafts in silence nothing.
+    ``name`` is the drafter. The model may be of another architecture, or have another vocabulary. llama.cpp
+    refuses such a draft model when it boots, and one of the wrong architecture silently drafts nothing.
     """
     own, wanted = header(draft_model), MODEL_DRAFTERS[name]
     if wanted and own.architecture != wanted:

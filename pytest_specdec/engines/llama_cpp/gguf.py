@@ -29,22 +29,25 @@ _ALL_F32 = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GgufHeader:
-    """What a model file says of itself."""
+    """The figures in a model file's header."""
 
     architecture: str = ""
     file_type: int | None = None
-    """The precision of most weights, by llama.cpp's number; None where the file does not say."""
+    """The precision of most weights, by llama.cpp's number; None if the file does not give it."""
     tokens: tuple[bytes, ...] = ()
     """The vocabulary, by id."""
 
     @property
     def single_precision(self) -> bool:
-        """Whether every weight is float32."""
+        """True if every weight is float32."""
         return self.file_type == _ALL_F32
 
 
 def gib(path: Path) -> float | None:
-    """Return the size of a model file, that of all parts where it is split; None where it is not there."""
+    """Return a model file's size in GiB; None if missing.
+
+    A split file counts with all its parts.
+    """
     first = "-00001-of-"
     parts = list(path.parent.glob(f"{path.name.partition(first)[0]}-*-of-*.gguf")) if first in path.name else [path]
     sizes = [part.stat().st_size for part in parts if part.is_file()]
@@ -52,7 +55,10 @@ def gib(path: Path) -> float | None:
 
 
 def header(path: Path) -> GgufHeader:
-    """Return the header of the file at ``path``. Raises EngineError when it cannot be read, or is no GGUF file."""
+    """Return the header of the file at ``path``.
+
+    Raises EngineError when it cannot be read, or is no GGUF file.
+    """
     try:
         stat = path.stat()
         return _header(path, stat.st_size, stat.st_mtime_ns)
@@ -80,7 +86,10 @@ def _header(path: Path, size: int, modified_ns: int) -> GgufHeader:  # noqa: ARG
 
 
 def _read(file: BinaryIO, keys: int) -> GgufHeader:
-    """Read the three keys, whatever their order; what stands behind the last of them is left alone."""
+    """Read the three keys, in any order.
+
+    Everything after the last of them is left unread.
+    """
     found: dict[str, object] = {}
     for _ in range(keys):
         name = _string(file).decode(errors="replace")
@@ -96,7 +105,10 @@ def _read(file: BinaryIO, keys: int) -> GgufHeader:
 
 
 def _value(file: BinaryIO, kind: int, *, keep: bool) -> object:
-    """Read one value, or skip it; of numbers only those of 32 bits are read."""
+    """Read one value, or skip it.
+
+    Of numbers only those of 32 bits are read.
+    """
     if kind == _STRING:
         return _string(file)
     if kind == _ARRAY:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MODULE = ("-m", "sglang.launch_server")
 _SIMULATED = "SGLANG_SIMULATE_"
-"""The beginning of variables that accept drafts by a stated rate, whatever the target says."""
+"""The beginning of variables that accept drafts by a stated rate, whatever the target's distribution."""
 _READY_SINCE = (0, 5, 20)
 _SHARE, _PARALLEL = "mem-fraction-static", ("tp-size", "tensor-parallel-size", "tp")
 _DEFAULT_SHARE = 0.9
@@ -57,11 +57,18 @@ class Sglang:
     scored_with = "take a release from 0.5.17 on, which report token ids"
 
     def recognises(self, get: Get) -> bool:
-        """Whether the model is SGLang's own (``ModelCard`` of 0.5.23), or ``/model_info`` says what no other engine's does."""
+        """Return True if the server is SGLang's.
+
+        The model is SGLang's own (``ModelCard`` of 0.5.23), or ``/model_info`` has ``is_generation``, as no
+        other engine's does.
+        """
         return owner(get) == self.kind or '"is_generation"' in (get("/model_info") or "")
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
-        """Return that of the release, where it can be read without running it."""
+        """Return the dialect of the release.
+
+        The release is used if it can be read without running the program.
+        """
         speculative = draft(setup.args)
         release = locate.numbers(self._release(config))
         return SglangDialect(draft_tokens=speculative.tokens if speculative else 0, has_ready_path=release >= _READY_SINCE)
@@ -75,7 +82,11 @@ class Sglang:
         return (model, *(str(value) for name, value in args.items() if plain(name) in DRAFT_MODELS))
 
     def check(self, config: Config) -> None:
-        """Look for the interpreter (or ``docker`` for an image), for a model that is a path of this machine, and for what ends a boot."""
+        """Check the interpreter, the model and the settings.
+
+        Looks for the interpreter (or ``docker`` for an image), for a model given as a path of this machine,
+        and for settings that end a boot.
+        """
         _no_simulation(config)
         for variant in config.variants:
             _whole_flags(variant.name, merge(config.engine.args, variant.args))
@@ -87,7 +98,11 @@ class Sglang:
             docker.check(config)
 
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:  # noqa: ARG002 - requests that do not fit are refused by length
-        """Return a pool of some thousand tokens, and a scheduler that counts on short answers and so retracts requests."""
+        """Return arguments for a small cache and an optimistic scheduler.
+
+        The cache is a pool of some thousand tokens. The scheduler counts on short answers and so retracts
+        requests.
+        """
         return {"max-total-tokens": _PRESSED_TOKENS, "schedule-conservativeness": _CONSERVATIVENESS}
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
@@ -101,7 +116,7 @@ class Sglang:
         return Command(argv=(self._python(config), *argv), env=setup.env, scrubbed=(_SIMULATED,), secrets=setup.secrets)
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
-        """Return how the interpreter and the module are asked."""
+        """Return the command lines to ask the interpreter and the module."""
         return EngineProgram(version=(argv[0], "-c", _VERSION), help=tuple(argv[:3]), abbreviates=True)
 
     def vocabulary(self, config: Config) -> int:
@@ -109,7 +124,10 @@ class Sglang:
         return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
-        """Return the largest ``mem-fraction-static`` of the arms; nothing is known of SGLang on a CPU."""
+        """Return the arms' largest ``mem-fraction-static``.
+
+        Nothing is known of SGLang on a CPU.
+        """
         return device_footprint(config, _SHARE, _DEFAULT_SHARE, _PARALLEL) if accelerated else Footprint()
 
     def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - every release serves them
@@ -117,12 +135,15 @@ class Sglang:
         return ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:
-        """Whether every arm says float32 and nothing quantises."""
+        """Return True if every arm is set to float32, nothing quantised."""
         quantised = checkpoint.is_quantised(checkpoint.folder(config, config.engine.model))
         return not quantised and all(map(_PRECISION.allow, arm_args(config)))
 
     def grammar_backend(self, config: Config) -> GrammarBackend | None:
-        """Return llguidance where ``grammar-backend`` chooses it for all arms."""
+        """Return llguidance if ``grammar-backend`` chooses it for all arms.
+
+        None otherwise.
+        """
         if any(args.get("grammar-backend") != "llguidance" for args in arm_args(config)):
             return None
         model = checkpoint.folder(config, config.engine.model)
@@ -135,7 +156,10 @@ class Sglang:
         )
 
     def _same_vocabularies(self, config: Config) -> None:
-        """Hold draft models against the target where both lie on this machine; heads may have a vocabulary of their own."""
+        """Compare the draft models' vocabularies with the target's.
+
+        Both have to be on this machine. Heads may have a vocabulary of their own.
+        """
         target = checkpoint.folder(config, config.engine.model)
         for variant in config.variants:
             speculative = draft(fill(config, variant, os.environ))
@@ -147,7 +171,7 @@ class Sglang:
         return locate.program(config, "python", default=None, remedy=_REMEDY)
 
     def _release(self, config: Config) -> str:
-        """Return the release, such as ``0.5.23``; empty where it cannot be known."""
+        """Return the release, such as ``0.5.23``; empty if unknown."""
         if config.engine.image:
             return config.engine.image.rpartition(":")[2]
         try:
@@ -157,7 +181,10 @@ class Sglang:
 
 
 def _args(config: Config, setup: ServerSetup) -> dict[str, JSON]:
-    """Return the arguments as flags take them: no switch has a ``--no-`` form, so that false leaves it out; metrics on both arms."""
+    """Return the server's arguments, ready to become flags.
+
+    No switch has a ``--no-`` form, so that false leaves it out. Metrics are on in both arms.
+    """
     args: dict[str, JSON] = {"host": HOST, "enable-metrics": True}
     for name, value in setup.args.items():
         is_model = plain(name) in DRAFT_MODELS and isinstance(value, str)

@@ -48,20 +48,31 @@ class SglangDialect(PlainDialect):
     """All three penalizers cumulate output tokens alone (srt/sampling/penaltylib of 0.5.23)."""
 
     def __init__(self, *, draft_tokens: int = 0, has_ready_path: bool = False) -> None:
-        """Take the draft tokens per verify step, and whether ``/ready`` is there: ``/health`` generates a token and takes a second."""
+        """Take the draft tokens per verify step.
+
+        ``has_ready_path`` is True if ``/ready`` is there. It goes first: ``/health`` generates a token and
+        takes a second.
+        """
         self._draft_tokens = draft_tokens
         if has_ready_path:
             self.health_path = "/ready"
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
-        """Neutral sampling values, structured fields by SGLang's names, ids of prompt and answer, and the counts of speculation."""
+        """Return the body in SGLang's names, with ids asked for.
+
+        Sampling values that it leaves out are neutral. The ids are those of prompt and answer. The counts of
+        speculation are asked for too.
+        """
         body = {**_NEUTRAL, **_rename_fields(request.body, request.route)}
         of_chat = _STREAMED_CHAT if stream else _CHAT_IDS
         ids = of_chat if request.route is Route.CHAT else _IDS
         return {**body, **ids, "return_spec_tokens_details": True, **(with_usage(request) if stream else {})}
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Read the ids of a chat where they are: ``response_token_ids`` of a choice, or the extension at the end of a stream."""
+        """Read the ids of a chat.
+
+        They are in ``response_token_ids`` of a choice, or in the extension at the end of a stream.
+        """
         extension, choices = data.get("sglext"), data.get("choices")
         if isinstance(extension, Mapping) and not choices and isinstance(ids := extension.get("output_ids"), Sequence):
             streamed = [{"index": index, "delta": {}, "token_ids": each} for index, each in enumerate(ids)]
@@ -71,7 +82,10 @@ class SglangDialect(PlainDialect):
         return {**data, "choices": [_with_ids(choice) for choice in choices]}
 
     def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
-        """Read ``sglext.spec_tokens_details``; an answer of the prefill's token alone had no verify step and gets no details."""
+        """Read ``sglext.spec_tokens_details``.
+
+        An answer of the prefill's token alone had no verify step and gets no details.
+        """
         extension = reply.get("sglext")
         details = extension.get("spec_tokens_details") if isinstance(extension, Mapping) else None
         if isinstance(details, Mapping):
@@ -81,9 +95,11 @@ class SglangDialect(PlainDialect):
         return SpecCounters() if _emitted_tokens(reply) == 1 else None
 
     def counters(self, text: str) -> SpecCounters | None:
-        """Read drafts off the verify calls, which are exact, and accepted tokens off all tokens but one per verify call and request.
+        """Read drafts and accepted tokens from the server's totals.
 
-        The estimate is a few tokens short: those that were accepted behind an answer's end are in no token count.
+        Drafts are the verify calls, which are exact. Accepted tokens are all tokens but one per verify call
+        and request. The estimate is a few tokens short: those accepted after an answer's end are in no token
+        count.
         """
         totals: dict[str, int] = {}
         for name, number in _SAMPLE.findall(text):
@@ -96,13 +112,19 @@ class SglangDialect(PlainDialect):
         return SpecCounters(drafts=drafts, draft_tokens=drafted, accepted_tokens=min(max(0, accepted), drafted))
 
     def traffic(self, text: str) -> Traffic:
-        """Count retractions as preemptions; their counter appears with the first one, a gauge of that name is there from the start."""
+        """Count retractions as preemptions.
+
+        Their counter appears with the first one. A gauge of that name is there from the start.
+        """
         read = super().traffic(text)
         retracted, counting = (total(text, f"num_retracted_{name}") for name in ("requests_total", "reqs"))
         return replace(read, preemptions=0 if retracted is None and counting is not None else retracted)
 
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:
-        """Ask the native route for the prompt's log-probabilities from the last token before ``token_ids`` on; the entry there is empty."""
+        """Ask the native route for the prompt's log-probabilities.
+
+        They begin at the last token before ``token_ids``, with an empty entry.
+        """
         ids = [*prompt_token_ids, *token_ids]
         return _generate(ids, top_tokens, temperature=0.0, start=max(0, len(prompt_token_ids) - 1))
 
@@ -122,7 +144,10 @@ class SglangDialect(PlainDialect):
 
 
 def _rename_fields(body: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
-    """Return ``body`` with vLLM's structured fields by SGLang's names, and 0 for no top-k as SGLang writes it, which refuses 0."""
+    """Return ``body`` with structured fields under SGLang's names.
+
+    The fields were vLLM's. A top-k of 0, meaning none, becomes -1: SGLang refuses 0.
+    """
     renamed = {name: value for name, value in body.items() if name != "structured_outputs"}
     structured = body.get("structured_outputs")
     if isinstance(structured, Mapping):
@@ -149,7 +174,11 @@ def _with_ids(choice: JSON) -> JSON:
 
 
 def _counters(details: Mapping[str, JSON]) -> SpecCounters:
-    """Return one choice's counts; ``spec_correct_drafts_histogram`` has, for every number of accepted draft tokens, the verify steps."""
+    """Return one choice's speculation counters.
+
+    ``spec_correct_drafts_histogram`` has, for every number of accepted draft tokens, the number of verify
+    steps.
+    """
     steps = [_whole(each) for each in _list(details.get("spec_correct_drafts_histogram"))]
     return SpecCounters(
         drafts=_whole(details.get("spec_verify_ct")),
@@ -190,7 +219,10 @@ def _generate(ids: Sequence[int], top_tokens: int, *, temperature: float, start:
 
 
 def _last(reply: Mapping[str, JSON], name: str, count: int) -> Sequence[JSON]:
-    """Return the last ``count`` entries of a list of ``meta_info``. Raises RequestError without as many."""
+    """Return the last ``count`` entries of a ``meta_info`` list.
+
+    Raises RequestError if there are fewer.
+    """
     meta = reply.get("meta_info")
     entries = _list(meta.get(name) if isinstance(meta, Mapping) else None)
     if len(entries) < count:
@@ -200,7 +232,10 @@ def _last(reply: Mapping[str, JSON], name: str, count: int) -> Sequence[JSON]:
 
 
 def _position(own: JSON, listed: JSON, token_id: int, top_tokens: int) -> Position:
-    """Return one position: ``own`` is the token's log-probability, id and text, ``listed`` those of the most probable tokens."""
+    """Return the distribution at one position.
+
+    ``own`` is the token's log-probability, id and text, ``listed`` those of the most probable tokens.
+    """
     mine = _token(own)
     if mine.token_id != token_id:
         what = "a scored token is missing from the prompt's log-probabilities"
@@ -215,7 +250,10 @@ def _position(own: JSON, listed: JSON, token_id: int, top_tokens: int) -> Positi
 
 
 def _token(entry: JSON) -> ListedToken:
-    """Read ``[log-probability, id, text]``; null stands for minus infinity, which JSON has not."""
+    """Read one entry: ``[log-probability, id, text]``.
+
+    Null stands for minus infinity, which JSON has not.
+    """
     values = _list(entry)
     logprob, token_id = values[:2] if len(values) > 1 else (0.0, None)
     is_number = isinstance(logprob, (int, float)) and not isinstance(logprob, bool) and logprob <= _ROUNDING

@@ -21,10 +21,10 @@ _NGRAM_WINDOW = 12
 
 
 def draft(args: Mapping[str, JSON]) -> Draft | None:
-    """Return what the flags say about drafting; None without an algorithm.
+    """Return the draft settings in the flags; None without an algorithm.
 
-    NGRAM drafts from a trie over all requests, which is no prompt lookup. With several candidates a step the drafts are a tree: of a draft
-    model served alone only the best one is known then.
+    NGRAM drafts from a trie over all requests, which is no prompt lookup. With several candidates a step the
+    drafts are a tree: of a draft model served alone only the best one is known then.
     """
     by_flag = {plain(name): value for name, value in args.items()}
     method = str(by_flag.get("speculative-algorithm") or "").upper()
@@ -42,7 +42,11 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
 
 
 def half_stated(args: Mapping[str, JSON]) -> str:
-    """Return the flag that is missing beside ``speculative-num-steps``, without which the server dies at boot; empty where none is."""
+    """Return the missing one of three speculative flags; empty if none.
+
+    They are ``speculative-num-steps``, ``speculative-eagle-topk`` and ``speculative-num-draft-tokens``.
+    Stated in part, the server dies at boot. With a top-k of 1 the last may be left out.
+    """
     by_flag = {plain(name): value for name, value in args.items() if value is not None}
     if str(by_flag.get("speculative-algorithm")).upper() not in _CHAINS:
         return ""
@@ -61,7 +65,10 @@ def _kind(method: str, candidates: int) -> DraftKind:
 
 
 def _tokens(method: str, by_flag: Mapping[str, JSON]) -> int:
-    """Return the draft tokens that one verify step can accept at most; a window has one token more, the last one that was emitted."""
+    """Return the most draft tokens one verify step can accept.
+
+    A window has one token more, the last one that was emitted.
+    """
     steps = whole_number(by_flag.get("speculative-num-steps"))
     if method in _CHAINS and steps:
         return steps

@@ -52,11 +52,18 @@ class TensorRtLlm:
     )
 
     def recognises(self, get: Get) -> bool:
-        """Whether the model is the engine's own (``ModelCard`` of ``serve/openai_protocol.py``); its counters are emptied by a reading."""
+        """Return True if the model is the engine's own.
+
+        Read from ``ModelCard`` of ``serve/openai_protocol.py``. The counters are not asked for: a reading
+        empties them.
+        """
         return owner(get) == self.kind
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
-        """Return that of the server's release; an unknown one counts as new."""
+        """Return the dialect of the server's release.
+
+        An unknown release counts as new.
+        """
         release = self._release(config)
         return TensorRtLlmDialect(config.resolve(setup.model), completions_list_tokens=not release or release >= _LISTS_SINCE)
 
@@ -70,7 +77,11 @@ class TensorRtLlm:
         return (model, drafter) if drafter else (model,)
 
     def check(self, config: Config) -> None:
-        """Look for ``trtllm-serve`` (or ``docker`` for an image), for a model that is a path, and for arguments that end every boot."""
+        """Check the program, the model and every arm's arguments.
+
+        Looks for ``trtllm-serve`` (or ``docker`` for an image), for a model given as a path, and for
+        arguments that end every boot.
+        """
         if not config.engine.image:
             self._program(config)
             checkpoint.there(config)
@@ -83,16 +94,20 @@ class TensorRtLlm:
             docker.check(config)
 
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
-        """Return a cache for one sequence of at most 1024 tokens, and the policy that pauses requests where it runs out.
+        """Return arguments for a small cache and for pausing requests.
 
-        None where an arm has options of its own, and for backends that count no paused requests.
+        The cache is for one sequence of at most 1024 tokens. The policy pauses requests when the cache runs
+        out. None if an arm has options of its own, and for backends that count no paused requests.
         """
         if any(map(options.names_options, (config.baseline.args, *(variant.args for variant in config.variants)))):
             return None
         return options.small_cache(config.engine.args)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
-        """Return ``trtllm-serve MODEL …`` or its container, with the file of options that it reads."""
+        """Return ``trtllm-serve MODEL …`` or its container.
+
+        The command comes with the file of options that it reads.
+        """
         model = config.resolve(setup.model)
         text = options.options_text(setup.args, self._release(config), config.resolve)
         file = setup.folder.absolute() / f"llm-api-options-{hashlib.sha256(text.encode()).hexdigest()[:8]}.yaml"
@@ -110,18 +125,27 @@ class TensorRtLlm:
         return replace(command, files=files)
 
     def program(self, argv: Sequence[str]) -> EngineProgram | None:
-        """Return how the package and ``trtllm-serve`` are asked; None where no interpreter lies beside the program."""
+        """Return the command lines to ask the package and ``trtllm-serve``.
+
+        None without an interpreter in the program's folder.
+        """
         python = Path(argv[0]).with_name("python")
         version = f"from importlib.metadata import version; print(version({_PACKAGE!r}))"
         return EngineProgram(version=(str(python), "-c", version), help=(argv[0], "serve"), abbreviates=False) if python.exists() else None
 
     def vocabulary(self, config: Config) -> int:
-        """Read ``vocab_size`` of the checkpoint's config.json, where it is on this machine."""
+        """Read ``vocab_size`` of the checkpoint's config.json.
+
+        0 if the checkpoint is not on this machine.
+        """
         folder = folder_of(config.resolve(config.engine.model))
         return checkpoint.vocabulary(folder) if folder else 0
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:  # noqa: ARG002 - it runs on nothing else
-        """Return the largest fraction of the memory that weights leave, which a second server on the device would find taken."""
+        """Return the largest share of free device memory among the arms.
+
+        Free is the memory that weights leave. A second server on the device would find it taken.
+        """
         arms = [{plain(name): value for name, value in args.items()} for _, args in _arms(config)]
         shares = [_share(args) for args in arms]
         stated = [share for share in shares if share is not None]
@@ -139,7 +163,7 @@ class TensorRtLlm:
         return ScoringRoute.CONTINUATIONS
 
     def single_precision(self, config: Config) -> bool:
-        """Whether every arm's options say float32 and nothing quantises."""
+        """Return True if every arm is set to float32, nothing quantised."""
         quantised = checkpoint.is_quantised(checkpoint.folder(config, config.engine.model))
         return not quantised and all(_is_single(args) for _, args in _arms(config))
 
@@ -162,7 +186,7 @@ class TensorRtLlm:
         return locate.program(config, _PROGRAM, default=shutil.which(_PROGRAM), remedy=_REMEDY)
 
     def _release(self, config: Config) -> tuple[int, ...]:
-        """Return the release's numbers; empty when they cannot be known."""
+        """Return the release's numbers; empty if unknown."""
         image = config.engine.image
         try:
             return locate.numbers(image.rpartition(":")[2] if image else locate.release(self._program(config), _PACKAGE))
@@ -171,14 +195,20 @@ class TensorRtLlm:
 
 
 def _arms(config: Config) -> Iterator[tuple[str, dict[str, JSON]]]:
-    """Give where every arm stands in the config, and its arguments with the variables that are set filled in."""
+    """Yield every arm's place in the config and its arguments.
+
+    Variables that are set are filled in.
+    """
     yield "baseline", fill(config, config.baseline, os.environ)
     for variant in config.variants:
         yield f"variants.{variant.name}", fill(config, variant, os.environ)
 
 
 def _refuse_file(where: str, args: Mapping[str, JSON]) -> None:
-    """Raise EngineError for the flag's newer name: two files of options would be one too many."""
+    """Raise EngineError for the flag's newer name.
+
+    Two files of options would be one too many.
+    """
     name = next((name for name in args if plain(name) == "config"), None)
     if name is not None:
         raise EngineError(
@@ -191,7 +221,10 @@ def _refuse_file(where: str, args: Mapping[str, JSON]) -> None:
 
 
 def _refuse_secrets(setup: ServerSetup, text: str) -> None:
-    """Raise EngineError where the file would keep a secret beside the run."""
+    """Raise EngineError for a secret in the options.
+
+    The file of options would keep it in the run directory.
+    """
     if setup.secrets.mask(text) != text:
         raise EngineError(
             what="the options of the LLM API hold a secret, and are written into the run directory",

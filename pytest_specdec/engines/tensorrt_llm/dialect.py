@@ -55,12 +55,18 @@ class TensorRtLlmDialect(PlainDialect):
     counters_drain = True
     chunk_per_step = True
     penalty_window = PenaltyWindow(prompt=True, repetition_prompt=True)
-    """One count of prompt and answer is behind all three (kernels/penaltyKernels.cu, and _torch/pyexecutor/sampler/ops/penalties.py, where
-    ``prompt_ignore_length`` would leave the prompt to repetition; it is not sent).
+    """All three penalties use one count of prompt and answer.
+
+    Read from kernels/penaltyKernels.cu and _torch/pyexecutor/sampler/ops/penalties.py. There
+    ``prompt_ignore_length`` would leave the prompt to repetition; it is not sent.
     """
 
     def __init__(self, model: str, *, completions_list_tokens: bool) -> None:
-        """Take the checkpoint's name or folder, and whether completions report log-probabilities: before 1.3 the chat route alone does."""
+        """Take the checkpoint's name or folder.
+
+        ``completions_list_tokens`` is True if completions report log-probabilities. Before 1.3 only the chat
+        route does.
+        """
         self._model = model
         self._completions_list_tokens = completions_list_tokens
         self._found: CheckpointTokenizer | None = None
@@ -69,16 +75,25 @@ class TensorRtLlmDialect(PlainDialect):
 
     @property
     def _tokenizer(self) -> CheckpointTokenizer | None:
-        """Look for it until it is there: the first boot may download the checkpoint."""
+        """The checkpoint's tokenizer; None until it is found.
+
+        Each access looks for it again, since the first boot may download the checkpoint.
+        """
         self._found = self._found or CheckpointTokenizer.of(self._model)
         return self._found
 
     def path(self, request: Request) -> str:
-        """Return the completions route for every prompt that is sent as ids."""
+        """Return the completions route for a prompt sent as ids.
+
+        Any other request goes to its own route.
+        """
         return COMPLETIONS if self._ids(request) else super().path(request)
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
-        """Return the body in the engine's own names, with neutral values where it says nothing, and the prompt as ids if they are known."""
+        """Return the body in the engine's own names.
+
+        Parameters that it leaves out are neutral. The prompt is sent as ids if they are known.
+        """
         ids = self._ids(request)
         body: dict[str, JSON] = {**_NEUTRAL, **request.body, **(with_usage(request) if stream else {})}
         if body["top_k"] == -1:
@@ -87,15 +102,18 @@ class TensorRtLlmDialect(PlainDialect):
         return _completion(body, ids) if ids else body
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """Decode."""
+        """Return the text of token ids; empty without the tokenizer."""
         return self._tokenizer.decode(token_ids) if self._tokenizer else ""
 
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:  # noqa: ARG002 - no route tokenizes
-        """Return what was sent."""
+        """Return the ids sent as the prompt."""
         return self._ids(request)
 
     def counters(self, text: str) -> SpecCounters | None:
-        """Add up ``specDecodingStats`` since the last reading; iterations without drafts have a length that says nothing."""
+        """Add up ``specDecodingStats`` since the last reading.
+
+        The length reported for iterations without drafts means nothing.
+        """
         rows = json_reply.value(text)
         if not isinstance(rows, list):
             return None
@@ -110,13 +128,16 @@ class TensorRtLlmDialect(PlainDialect):
         )
 
     def traffic(self, text: str) -> Traffic:
-        """Add up the requests that were paused since the last reading."""
+        """Add up the requests paused since the last reading."""
         batches = [row.get("inflightBatchingStats") for row in _objects(json_reply.value(text))]
         paused = [_count(batch, "numPausedRequests") for batch in batches if isinstance(batch, Mapping)]
         return Traffic(preemptions=sum(paused) if paused else None)
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
-        """Ask for one token at temperature 1, untruncated, with the most probable ones; None without a tokenizer to know them by."""
+        """Ask for one token at temperature 1, untruncated.
+
+        The most probable tokens are listed. None without a tokenizer to identify them.
+        """
         if self._tokenizer is None:
             return None
         if self._completions_list_tokens:
@@ -128,13 +149,19 @@ class TensorRtLlmDialect(PlainDialect):
         return ApiRequest(path=CHAT_COMPLETIONS, body={**_NEUTRAL, **asked, "max_tokens": 1, "logprobs": True, "top_logprobs": top_tokens})
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
-        """Read the list of every choice, whose tokens go by their strings."""
+        """Read the token list of every choice.
+
+        Its tokens are named by their strings.
+        """
         choices = _objects(reply.get("choices"))
         by_index = {choice.get("index"): _named_logprobs(choice.get("logprobs")) for choice in choices}
         return tuple(self._position(token, by_index.get(index, ()), top_tokens) for index, token in enumerate(token_ids))
 
     def _ids(self, request: Request) -> tuple[int, ...]:
-        """Return the ids of a request's prompt; empty where the tokenizer is not here or the request is for the chat route alone."""
+        """Return the ids of a request's prompt.
+
+        Empty if the tokenizer is not here, or if the request is for the chat route alone.
+        """
         tokenizer = self._tokenizer
         if tokenizer is None or (request.route is Route.CHAT and not request.body.keys() <= _TEMPLATE | _EITHER_ROUTE):
             return ()
@@ -144,7 +171,10 @@ class TensorRtLlmDialect(PlainDialect):
         return self._prompts[key]
 
     def _position(self, token_id: int, named: Sequence[tuple[str, float]], top_tokens: int) -> Position:
-        """Return the distribution at one token, where the list is enough to know it. Raises RequestError elsewhere."""
+        """Return the distribution at one token.
+
+        Raises RequestError if the list is not enough to know it.
+        """
         tokenizer = self._tokenizer
         assert tokenizer is not None, "nothing is asked for without one"
         ranked = sorted(named, key=lambda pair: -pair[1])[:top_tokens]
@@ -169,7 +199,10 @@ def _prompt(tokenizer: CheckpointTokenizer, request: Request) -> tuple[int, ...]
 
 
 def _completion(body: Mapping[str, JSON], ids: Sequence[int]) -> dict[str, JSON]:
-    """Return the body of a completion whose prompt is ``ids`` and whose answer is ids."""
+    """Return the body of a completion from ids to ids.
+
+    The prompt is ``ids``, and the answer comes as ids.
+    """
     rest = {name: value for name, value in body.items() if name not in _TEMPLATE}
     if "max_completion_tokens" in rest:
         rest["max_tokens"] = rest.pop("max_completion_tokens")
@@ -189,7 +222,10 @@ def _listed_token(tokenizer: CheckpointTokenizer, name: str, logprob: float) -> 
 
 
 def _named_logprobs(logprobs: JSON) -> tuple[tuple[str, float], ...]:
-    """Return the first token's list: an object by string in completions, a list of objects in chats."""
+    """Return the first token's list of names and log-probabilities.
+
+    Completions report an object by string, chats a list of objects.
+    """
     if not isinstance(logprobs, Mapping):
         return ()
     by_name = next(iter(_objects(logprobs.get("top_logprobs"))), None)
@@ -201,14 +237,20 @@ def _named_logprobs(logprobs: JSON) -> tuple[tuple[str, float], ...]:
 
 
 def _refuse_hidden(ranked: Sequence[tuple[str, float]], top_tokens: int) -> None:
-    """Raise RequestError where tokens of one name took each other's place in an object, and the best one of all may be among them."""
+    """Raise RequestError if the list may lack the best token.
+
+    In an object, tokens of one name take each other's place. The best one of all may be among them.
+    """
     missing = 1.0 - math.fsum(math.exp(logprob) for _, logprob in ranked)
     if ranked and len(ranked) < top_tokens and missing > math.exp(ranked[0][1]):
         _ambiguous(f"{len(ranked)} names, which leave {missing:.1%} of the probability", f"{top_tokens} names")
 
 
 def _refuse_ambiguous(name: str, ranked: Sequence[tuple[str, float]], tokens: int, top_tokens: int) -> None:
-    """Raise RequestError where the emitted token's name is listed, others have it too, and those may be probable without being listed."""
+    """Raise RequestError if the emitted token's name is ambiguous.
+
+    It is when the name is listed, other tokens have it too, and those may be probable without being listed.
+    """
     listed = sum(other == name for other, _ in ranked)
     if tokens < 2 or not listed:  # noqa: PLR2004 - one token of that name is the emitted one
         return

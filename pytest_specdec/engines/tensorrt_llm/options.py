@@ -34,12 +34,18 @@ _MODELS = frozenset({"DraftTarget", "Draft_Target"})
 
 
 def speculative_setting(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """Return the speculative setting in ``args``; empty without one. Raises EngineError for one that is no mapping."""
+    """Return the speculative setting in ``args``; empty without one.
+
+    Raises EngineError for a setting that is not a mapping.
+    """
     return _mapping(args, _SETTING)
 
 
 def llm_api_options(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """Return the options beside the speculative setting. Raises EngineError for options that are none, or that hold the setting."""
+    """Return the options of the LLM API, without the speculative setting.
+
+    Raises EngineError for options that are not a mapping, or that hold the setting.
+    """
     options = _mapping(args, FLAG)
     if _SETTING in options:
         raise EngineError(
@@ -52,7 +58,10 @@ def llm_api_options(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
 
 
 def options_text(args: Mapping[str, JSON], release: tuple[int, ...], resolve: Callable[[str], str]) -> str:
-    """Return the YAML of one server's options: the config's, ours for the counters, and the setting in the names of ``release``."""
+    """Return the YAML of one server's options.
+
+    It has the config's options, ours for the counters, and the setting in the names of ``release``.
+    """
     options = {**llm_api_options(args), **({} if args.get("backend") in _COUNTING else _COUNTS), **_KEPT}
     setting = dict(speculative_setting(args))
     if release and release < _BOTH_SINCE and _MODEL in setting:
@@ -64,14 +73,15 @@ def options_text(args: Mapping[str, JSON], release: tuple[int, ...], resolve: Ca
 
 
 def names_options(args: Mapping[str, JSON]) -> bool:
-    """Whether ``args`` have options of the LLM API."""
+    """Return True if ``args`` have options of the LLM API."""
     return _name(args, FLAG) in args
 
 
 def small_cache(args: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
-    """Return what to add to ``args`` so that the cache fills up; None for backends that do not report paused requests.
+    """Return additions to ``args`` to make the cache fill up.
 
-    A started request is paused under MAX_UTILIZATION alone: by default none is started that might have to be (CapacitySchedulerPolicy).
+    None for backends that do not report paused requests. Only under MAX_UTILIZATION is a started request
+    paused: by default no request is started that might have to be (CapacitySchedulerPolicy).
     """
     if args.get("backend") in _COUNTING:
         return None
@@ -93,7 +103,10 @@ def _name(args: Mapping[str, JSON], name: str) -> str:
 
 
 def command_line(args: Mapping[str, JSON]) -> list[str]:
-    """Return the flags beside the options: true is the bare flag, false is none, since trtllm-serve has no ``--no-`` flags."""
+    """Return the flags outside the options file.
+
+    True becomes the bare flag. False is left out, since trtllm-serve has no ``--no-`` flags.
+    """
     argv: list[str] = []
     for name, value in args.items():
         flag = name.lstrip("-").replace("-", "_")
@@ -103,14 +116,20 @@ def command_line(args: Mapping[str, JSON]) -> list[str]:
 
 
 def drafter(args: Mapping[str, JSON]) -> str | None:
-    """Return the draft model or head that a setting loads."""
+    """Return the draft model or head in a setting.
+
+    None without one.
+    """
     setting = speculative_setting(args)
     model = setting.get(_MODEL, setting.get(_MODEL_BEFORE))
     return model if isinstance(model, str) else None
 
 
 def draft(args: Mapping[str, JSON]) -> Draft | None:
-    """Return what the setting says about drafting; None without one. Drafts are the drafter's best tokens, whatever the temperature."""
+    """Return the draft settings in ``args``; None without any.
+
+    Drafts are the drafter's best tokens, whatever the temperature.
+    """
     setting = speculative_setting(args)
     if not setting:
         return None
@@ -127,7 +146,11 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
 
 
 def _kind(setting: Mapping[str, JSON]) -> DraftKind:
-    """Read the method. Prompt lookup in a pool that requests share, or for the newest match, is not the lookup that judges know."""
+    """Return the kind of drafting of a setting's method.
+
+    Judges know prompt lookup in a request's own texts, for the oldest match. Lookup in a pool that requests
+    share, or for the newest match, is of unknown kind.
+    """
     method = setting.get("decoding_type")
     if method == "NGram" and setting.get("is_public_pool") is False and setting.get("is_use_oldest", True):
         return DraftKind.NGRAM

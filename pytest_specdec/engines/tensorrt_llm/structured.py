@@ -17,7 +17,10 @@ _SPECIAL = re.compile(r"([\\.^$|?*+()\[\]{}])")
 
 
 def translate(body: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Return ``body`` with its structured field as a format; one that has no translation stays, so that the server refuses it."""
+    """Return ``body`` with its structured field as ``response_format``.
+
+    A field that has no translation stays, so that the server refuses it.
+    """
     own = body.get("response_format")
     if isinstance(own, Mapping):
         return {**body, "response_format": _format(own)}
@@ -31,7 +34,10 @@ def translate(body: Mapping[str, JSON]) -> dict[str, JSON]:
 
 
 def _format(given: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """Return a format with its schema where every release looks for it: ``json_schema`` came after 1.1."""
+    """Return a format with its schema under ``schema``.
+
+    Every release looks for it there: ``json_schema`` came after 1.1.
+    """
     wrapped = given.get("json_schema")
     if given.get("type") == "json_schema" and isinstance(wrapped, Mapping) and "schema" in wrapped:
         return {"type": "json", "schema": wrapped["schema"]}

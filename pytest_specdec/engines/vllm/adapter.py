@@ -46,7 +46,7 @@ _KV_GIB = "4"
 _PROCESSES_GIB = 3.0
 """Of API server, engine core and worker without weights and KV space, roughly."""
 _BLOCK_TOKENS = 16
-"""vLLM's own ``block-size`` on most devices; with larger blocks nothing runs out, and the verdict says so."""
+"""vLLM's own ``block-size`` on most devices; with larger blocks nothing runs out, and the verdict reports it."""
 _CPU_BLOCK_TOKENS = 32
 """The least that the attention of a CPU build takes (``v1/attention/backends/cpu_attn.py``), in place of its own 128."""
 _PRESSED_TOKENS = 1024
@@ -73,18 +73,24 @@ class Vllm:
     scored_with = "set max-logprobs to 20 or more (-1 for any number)"
 
     def recognises(self, get: Get) -> bool:
-        """Whether the model is vLLM's own, or ``/version`` and the counters are there under vLLM's names."""
+        """Return True if the server is vLLM's.
+
+        The model is vLLM's own, or ``/version`` is there and the counters have vLLM's names.
+        """
         return owner(get) == _PROGRAM or (get("/version") is not None and "vllm:" in (get("/metrics") or ""))
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
-        """Return vLLM's, or that of its early releases."""
+        """Return the dialect of current or of early releases."""
         speculation = draft(setup.args)
         release = "" if setup.attached else self._release(config)
         kind = NamedTokensDialect if releases.names_tokens(release) else VllmDialect
         return kind(speculation.tokens if speculation else 0)
 
     def template(self, model: str | None, speculator: str | None) -> str:
-        """Return a pair on one GPU, its settings pinned that a release may change in one arm only."""
+        """Return the config of a pair on one GPU.
+
+        It pins the settings that a release may change in one arm only.
+        """
         return template.text(self.kind, model, speculator)
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
@@ -98,9 +104,10 @@ class Vllm:
         return (model, str(drafter)) if is_named else (model,)
 
     def check(self, config: Config) -> None:
-        """Look for ``vllm`` (or ``docker`` for an image), and for a model that is a path of this machine.
+        """Check the program, the release and the model.
 
-        A container comes last: its daemon mends nothing of what the config says.
+        Looks for ``vllm`` (or ``docker`` for an image), and for a model given as a path of this machine.
+        Docker comes last: its daemon mends nothing of the config.
         """
         if not config.engine.image:
             self._program(config)
@@ -111,9 +118,10 @@ class Vllm:
             docker.check(config)
 
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
-        """Return blocks for one sequence of at most 1024 tokens and a few windows.
+        """Return arguments for one sequence of at most 1024 tokens.
 
-        Their size is the config's, or vLLM's own; on a CPU, where that is large, a smaller one is set.
+        The cache has blocks for that and a few windows. Their size is the config's, or vLLM's own. On a CPU,
+        where that is large, a smaller one is set.
         """
         stated, longest = (config.engine.args.get(name) for name in ("block-size", "max-model-len"))
         sized: dict[str, JSON] = {"block-size": _CPU_BLOCK_TOKENS} if stated is None and self._is_cpu_build(config) else {}
@@ -142,7 +150,7 @@ class Vllm:
         return Command(argv=(self._program(config), "serve", *argv), env=env, scrubbed=(_API_KEY,), secrets=setup.secrets)
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
-        """Return how ``vllm`` and ``vllm serve`` are asked."""
+        """Return the command lines to ask ``vllm`` and ``vllm serve``."""
         return EngineProgram(version=(argv[0], "--version"), help=tuple(argv[:2]), abbreviates=True)
 
     def vocabulary(self, config: Config) -> int:
@@ -150,7 +158,10 @@ class Vllm:
         return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
-        """Return the largest ``gpu-memory-utilization`` of the arms; of a CPU build weights, KV space and three processes."""
+        """Return the arms' largest ``gpu-memory-utilization``.
+
+        For a CPU build, the memory of weights, KV space and three processes.
+        """
         if accelerated and not self._is_cpu_build(config):
             return device_footprint(config, _SHARE, _DEFAULT_SHARE, _PARALLEL)
         weights = checkpoint.gib(Path(config.resolve(config.engine.model)))
@@ -163,7 +174,7 @@ class Vllm:
         return ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:
-        """Whether every arm says float32 and nothing quantises.
+        """Return True if every arm is set to float32, nothing quantised.
 
         Without ``--dtype`` float32 checkpoints are computed in half precision.
         """
@@ -171,14 +182,20 @@ class Vllm:
         return not quantised and all(map(_PRECISION.allow, arm_args(config)))
 
     def grammar_backend(self, config: Config) -> GrammarBackend | None:
-        """Return llguidance where ``structured-outputs-config`` chooses it for all arms."""
+        """Return llguidance if ``structured-outputs-config`` chooses it for all arms.
+
+        None otherwise.
+        """
         model = checkpoint.folder(config, config.engine.model)
         release = "" if config.engine.image else installed_release(self._program(config))
         backends = [structured_backend.grammar_backend(args, model, release) for args in arm_args(config)]
         return backends[0] if all(backend == backends[0] for backend in backends) else None
 
     def _same_vocabularies(self, config: Config) -> None:
-        """Hold draft models against the target where both are on this machine and the setting does not map one vocabulary to the other."""
+        """Compare the draft models' vocabularies with the target's.
+
+        Both have to be on this machine, and the setting must not map one vocabulary to the other.
+        """
         target = checkpoint.folder(config, config.engine.model)
         for variant in config.variants:
             args = fill(config, variant, os.environ)
@@ -203,7 +220,10 @@ class Vllm:
         return locate.program(config, _PROGRAM, default=shutil.which(_PROGRAM), remedy=_REMEDY)
 
     def _release(self, config: Config) -> str:
-        """Return the release, such as ``0.32.0+cpu``; empty when it cannot be known. Raises EngineError without a program."""
+        """Return the release, such as ``0.32.0+cpu``; empty if unknown.
+
+        Raises EngineError without a program.
+        """
         image = config.engine.image
         return image.rpartition(":")[2] if image else locate.release(self._program(config), _PROGRAM)
 

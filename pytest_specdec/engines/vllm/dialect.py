@@ -31,10 +31,12 @@ _MOST = 2**53
 
 
 def parse(text: str, namespace: str = "vllm") -> SpecCounters | None:
-    """Return vLLM's four ``spec_decode`` series, summed over engines and models; None where the page has not all, or no numbers in them.
+    """Return vLLM's ``spec_decode`` counters, summed over engines and models.
 
-    A total below 0 is kept: no count can be that, and the judges say so.
-    Other engines count under the same names in a ``namespace`` of their own.
+    Four series are read. None without that of the drafts, or if a value is not a count.
+
+    A total below 0 is kept: no count can be negative, and the judges report it. Other engines count under the
+    same names in a ``namespace`` of their own.
     """
     try:
         return _parse_counters(text, namespace)
@@ -94,15 +96,24 @@ class VllmDialect(PlainDialect):
     """Presence and frequency take output tokens, repetition the prompt's too (``apply_penalties`` of model_executor/layers/utils.py)."""
 
     def __init__(self, draft_tokens: int = 0) -> None:
-        """Take the draft tokens of a step, which some lines of the log leave out; 0 where unknown."""
+        """Take the draft tokens of a step; 0 if unknown.
+
+        Some lines of the log leave them out.
+        """
         self._draft_tokens = draft_tokens
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
-        """Token ids always; usage when streaming, since the per-request metrics ride on the usage chunk."""
+        """Return the body with token ids asked for.
+
+        Usage is asked for when streaming, since the per-request metrics come with the usage chunk.
+        """
         return {**request.body, "return_token_ids": True, **(with_usage(request) if stream else {})}
 
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:
-        """Ask ``/tokenize``: replies of this engine hold the ids, those of another that it scores for may not."""
+        """Ask ``/tokenize`` for the ids of the prompt.
+
+        Replies of this engine hold the ids. Those of another engine that it scores for may not.
+        """
         prompt = request.body.get("prompt")
         if isinstance(prompt, Sequence) and not isinstance(prompt, str):  # /tokenize takes texts only
             return tuple(token for token in prompt if isinstance(token, int))
@@ -135,7 +146,10 @@ class VllmDialect(PlainDialect):
         return log_metrics.logged_counters(text, self._draft_tokens)
 
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:
-        """Ask for one token, which is thrown away: the distribution at a prompt's tokens comes with the prompt."""
+        """Ask for one token, with the prompt's log-probabilities.
+
+        The token is thrown away: the distribution at a prompt's tokens comes with the prompt.
+        """
         prompt = [*prompt_token_ids, *token_ids]
         return ApiRequest(path=COMPLETIONS, body={"prompt": prompt, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": top_tokens})
 
@@ -149,7 +163,10 @@ class VllmDialect(PlainDialect):
         return tuple(_position(entry, token, top_tokens) for entry, token in zip(last, token_ids, strict=True))
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
-        """Ask for one token at temperature 1, untruncated, with the most probable ones by id."""
+        """Ask for one token at temperature 1, untruncated.
+
+        The most probable tokens are listed by id.
+        """
         listed: Mapping[str, JSON] = {"logprobs": top_tokens, _BY_NAME: True}
         return ApiRequest(path=COMPLETIONS, body={"prompt": list(prefixes[0]), "max_tokens": 1, **_UNPROCESSED, **listed})
 
@@ -167,7 +184,7 @@ class NamedTokensDialect(VllmDialect):
     counters_late = True
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
-        """Log-probabilities always, since they bring the ids."""
+        """Return the body with log-probabilities, since they bring the ids."""
         unasked: JSON = True if request.route is Route.CHAT else 0
         asked = request.body.get("logprobs")
         logprobs = unasked if asked is None or asked is False else asked
@@ -181,14 +198,20 @@ class NamedTokensDialect(VllmDialect):
         return {**data, "choices": [_with_ids(choice) if isinstance(choice, Mapping) else choice for choice in choices]}
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
-        """Ask without the field for names, which the flag of the server has."""
+        """Ask without the field for names.
+
+        The server is started with the flag for them.
+        """
         request = super().continuations(prefixes, top_tokens)
         known = {name: value for name, value in request.body.items() if name != _BY_NAME} if request else {}
         return replace(request, body=known) if request else None
 
 
 def _guided_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Return ``body`` with ``structured_outputs``, which these releases do not know, as fields ``guided_*``."""
+    """Return ``body`` with ``structured_outputs`` as ``guided_*`` fields.
+
+    These releases do not know ``structured_outputs``.
+    """
     wanted = body.get("structured_outputs")
     named = {f"guided_{kind}": value for kind, value in wanted.items()} if isinstance(wanted, Mapping) else {}
     return {**{name: value for name, value in body.items() if name != "structured_outputs"}, **named}
@@ -201,7 +224,10 @@ def _with_ids(choice: Mapping[str, JSON]) -> Mapping[str, JSON]:
 
 
 def _token_names(logprobs: JSON) -> Iterator[str]:
-    """Give the names in the completions form, a list, or in the chat form, a list of objects."""
+    """Yield the names of an answer's tokens.
+
+    The completions form is a list of names, the chat form a list of objects.
+    """
     if isinstance(logprobs, Mapping):
         for key in ("tokens", "content"):
             tokens = logprobs.get(key)
@@ -216,7 +242,10 @@ def _first(reply: Mapping[str, JSON]) -> Mapping[str, JSON]:
 
 
 def _listed_tokens(logprobs: JSON) -> list[ListedToken]:
-    """Read the completions form, an object by name, or the chat form, a list of tokens."""
+    """Read the first token's list, in either form.
+
+    The completions form is an object by name, the chat form a list of tokens.
+    """
     if not isinstance(logprobs, Mapping):
         return []
     top, content = logprobs.get("top_logprobs"), logprobs.get("content")
@@ -249,7 +278,10 @@ def _position(entry: JSON, token_id: int, top_tokens: int) -> Position:
 
 
 def _logprob(value: JSON) -> float:
-    """Return a log-probability, null as that of probability 0. Raises RequestError for any other value that is not one."""
+    """Return a log-probability; null stands for probability 0.
+
+    Raises RequestError for any other value that is not one.
+    """
     if value is None:
         return -math.inf
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value <= _ROUNDING:
@@ -263,7 +295,10 @@ def _rank(value: JSON) -> float:
 
 
 def _integers(value: JSON) -> tuple[int, ...] | None:
-    """Return a list of counts; None where there is no list. Raises ValueError when it holds anything else."""
+    """Return a list of counts; None for anything but a list.
+
+    Raises ValueError if the list holds anything else.
+    """
     if isinstance(value, str) or not isinstance(value, Sequence):
         return None
     counts = tuple(item for item in value if isinstance(item, int) and not isinstance(item, bool) and item >= 0)

@@ -25,12 +25,14 @@ _MOST_CANDIDATES = 10_000
 
 
 def logged_counters(text: str, draft_tokens: int = 0) -> SpecCounters | None:
-    """Return the counters that the lines of a server's log add up to; None where no line has any.
+    """Return the counters in a server's log; None without any.
 
-    ``draft_tokens`` are those of a step, for the lines of 0.8, which do not tell how many steps there were; 0 where unknown.
-    From 0.8 on (``v1/spec_decode/metrics.py``) a line counts what happened since the last one, and the sum over lines is returned. Releases
-    before it (``engine/metrics.py``) count from the start of the server, which may have been started again in the same log. What came after
-    the last line is in neither.
+    ``draft_tokens`` are those of a step, for the lines of 0.8, which do not report the number of steps; 0 if
+    unknown.
+
+    From 0.8 on (``v1/spec_decode/metrics.py``) a line counts the events since the last one, and the sum over
+    lines is returned. Releases before it (``engine/metrics.py``) count from the start of the server, which
+    may have been started again in the same log. Events after the last line are in neither.
     """
     intervals = [counters for match in _INTERVAL.finditer(text) if (counters := _interval(match["fields"], draft_tokens))]
     totals = [counters for match in _TOTAL.finditer(text) if (counters := _total(match["fields"]))]
@@ -39,7 +41,10 @@ def logged_counters(text: str, draft_tokens: int = 0) -> SpecCounters | None:
 
 
 def _interval(fields: str, draft_tokens: int) -> SpecCounters | None:
-    """Read one line of 0.8 or later, whose fields differ between releases."""
+    """Read one line of 0.8 or later.
+
+    Its fields differ between releases.
+    """
     accepted, drafted, length = (re.search(pattern, fields) for pattern in (_ACCEPTED, _DRAFTED, _LENGTH))
     if not accepted or not drafted or not (length or draft_tokens or drafted[1] == "0"):
         return None
@@ -56,7 +61,7 @@ def _interval(fields: str, draft_tokens: int) -> SpecCounters | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
-    """What one line of 0.8 or later says."""
+    """The figures of one line of 0.8 or later."""
 
     accepted: int
     drafted: int
@@ -65,10 +70,13 @@ class _Line:
 
     @property
     def drafts(self) -> int:
-        """The verify steps: not written, but the only number that all figures of a line agree with, or nearly so.
+        """Number of verify steps, worked out from the line's figures.
 
-        With as many tokens in every draft it is the drafted tokens over the positions. Drafts of different lengths, as of an n-gram, leave
-        the accepted tokens over the mean length, rounded to a hundredth, and of what that allows the number nearest to whole counts.
+        The line does not give it, but only one number agrees with all figures, or nearly so.
+
+        With as many tokens in every draft it is the drafted tokens over the positions. Drafts of different
+        lengths, as of an n-gram, leave the accepted tokens over the mean length, rounded to a hundredth. Of
+        the numbers that this allows it is the one nearest to whole counts.
         """
         if not self.drafted:
             return 0
@@ -89,7 +97,10 @@ class _Line:
         return range(first, min(max(first, round(high)), first + _MOST_CANDIDATES) + 1)
 
     def _error(self, drafts: int) -> float:
-        """How far the rates are from whole counts that add up to the accepted tokens."""
+        """Return the distance of the rates from whole counts.
+
+        The counts have to add up to the accepted tokens.
+        """
         counts = [rate * drafts for rate in self.rates]
         return abs(sum(map(round, counts)) - self.accepted) + sum(abs(count - round(count)) for count in counts)
 
@@ -97,8 +108,9 @@ class _Line:
 def _total(fields: str) -> SpecCounters | None:
     """Read one line from before 0.8.
 
-    Its accepted tokens are those that would have been accepted at their position, whatever became of the ones before them
-    (``spec_decode_base_sampler.py``); the emitted ones tell what was: every step emits one token that no draft model proposed.
+    Its accepted tokens are those that would have been accepted at their position, whatever became of the ones
+    before them (``spec_decode_base_sampler.py``). The emitted tokens give the true count: every step emits
+    one token that no draft model proposed.
     """
     matches = [re.search(pattern, fields) for pattern in _TOTAL_FIELDS]
     if not all(matches):
@@ -109,7 +121,10 @@ def _total(fields: str) -> SpecCounters | None:
 
 
 def _last_of_each_start(totals: list[SpecCounters]) -> Iterator[SpecCounters]:
-    """Give the last reading of each start of the server: counters that fall were set back."""
+    """Yield the last reading of each start of the server.
+
+    Counters that fall were set back.
+    """
     for reading, following in pairwise(totals):
         if following.draft_tokens < reading.draft_tokens:
             yield reading

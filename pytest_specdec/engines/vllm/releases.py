@@ -64,19 +64,25 @@ _TAKES_A_WORD = frozenset({_LOGPROBS, "enable-chunked-prefill", "multi-step-stre
 
 
 def is_old(release: str) -> bool:
-    """Whether a release, such as ``0.6.3.post1``, is one before 0.8; an unknown one counts as new."""
+    """Return True if a release is one before 0.8.
+
+    An example is ``0.6.3.post1``. An unknown release counts as new.
+    """
     return () < locate.numbers(release) < _NEW_FLAGS
 
 
 def names_tokens(release: str) -> bool:
-    """Whether token ids come as the names of tokens only; an unknown release counts as new."""
+    """Return True if token ids come as names only.
+
+    An unknown release counts as new.
+    """
     return () < locate.numbers(release) < _TOKEN_IDS
 
 
 def check(config: Config, release: str, methods: Collection[str]) -> None:
-    """Raise EngineError when a variant asks for what ``release`` does not take; of an unknown one nothing is said.
+    """Raise EngineError if ``release`` does not take a variant's settings.
 
-    ``methods`` are those of all releases up to the newest that is known.
+    An unknown release is not checked. ``methods`` are those of all releases up to the newest that is known.
     """
     version = locate.numbers(release)
     for variant in config.variants if version else ():
@@ -116,7 +122,10 @@ def _check_keys(setting: Mapping[str, JSON], version: tuple[int, ...], release: 
 
 
 def _check_known(method: str, methods: Collection[str], version: tuple[int, ...], release: str, where: str) -> None:
-    """Raise EngineError for a method that resembles none: the pair lint refuses the others."""
+    """Raise EngineError for a method unlike any known one.
+
+    The pair lint refuses a method that resembles one.
+    """
     if method not in methods and "${" not in method and version[:2] <= _LISTED and not nearest(method, methods):
         what = f"vLLM {release} has no drafting method {method}"
         listed = ", ".join(sorted(name for name in methods if not name.endswith("_mtp")))
@@ -140,7 +149,11 @@ def _dotted_text(version: tuple[int, ...]) -> str:
 
 
 def started_old(args: Mapping[str, JSON], *, speculative: bool) -> dict[str, JSON]:
-    """Return ``args`` as a server before 0.8 takes them: true and false in words, and log-probabilities that are not placeholders."""
+    """Return ``args`` in the form of releases before 0.8.
+
+    Some flags take true and false as words. Log-probabilities under speculation are real ones, not
+    placeholders.
+    """
     said = {name: str(value).lower() if _is_word(name, value) else value for name, value in args.items()}
     if speculative and not any(plain(name) == _LOGPROBS for name in said):
         said[_LOGPROBS] = "false"

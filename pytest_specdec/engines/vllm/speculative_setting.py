@@ -41,7 +41,10 @@ _NGRAM = "ngram"
 
 
 def speculative_setting(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """Return the speculative setting in ``args``, from flags of all kinds; empty without one. Raises EngineError for broken JSON."""
+    """Return the speculative setting in ``args``; empty without one.
+
+    It may be in flags of all kinds. Raises EngineError for broken JSON.
+    """
     by_flag = _by_flag(args)
     whole = by_flag.get("speculative-config", by_flag.get("sc"))
     if isinstance(whole, str):
@@ -53,7 +56,10 @@ def speculative_setting(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
 
 
 def flags_of(args: Mapping[str, JSON], names: frozenset[str]) -> tuple[str, ...]:
-    """Return those of ``args`` that are among ``names``, as they are written; a dotted flag counts by its beginning."""
+    """Return the flags in ``args`` among ``names``, as written.
+
+    A dotted flag counts by its beginning.
+    """
     return tuple(name for name in args if plain(name).partition(".")[0] in names)
 
 
@@ -62,9 +68,9 @@ def _by_flag(args: Mapping[str, JSON]) -> dict[str, JSON]:
 
 
 def with_resolved_model(args: Mapping[str, JSON], resolve: Callable[[str], str]) -> dict[str, JSON]:
-    """Return ``args`` with the setting in one flag and its model as ``resolve`` gives it: a path that holds wherever a server starts.
+    """Return ``args`` with the setting in one flag, its model resolved.
 
-    Old flags stay flags.
+    ``resolve`` gives the model a path that holds wherever a server starts. Old flags stay flags.
     """
     if flags_of(args, OLD):
         return {name: _resolve(name, value, resolve) for name, value in args.items()}
@@ -82,7 +88,10 @@ def _resolve(name: str, value: JSON, resolve: Callable[[str], str]) -> JSON:
 
 
 def draft(args: Mapping[str, JSON]) -> Draft | None:
-    """Return what the setting says about drafting; None without one. Raises EngineError for broken JSON."""
+    """Return the draft settings in ``args``; None without any.
+
+    Raises EngineError for broken JSON.
+    """
     setting = speculative_setting(args)
     if not setting or (flags_of(args, OLD) and not setting.get("model")):
         return None  # before 0.8 the model alone makes a server speculate
@@ -101,7 +110,10 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
 
 
 def _sampling(args: Mapping[str, JSON], kind: DraftKind, setting: Mapping[str, JSON]) -> DraftSampling:
-    """Before 0.8 a draft model draws from its distribution and nothing else can be asked of it."""
+    """Return the way drafts are drawn.
+
+    Before 0.8 a draft model draws from its distribution, and nothing else can be asked of it.
+    """
     drawn = setting.get("draft_sample_method") == "probabilistic" or (kind is DraftKind.MODEL and bool(flags_of(args, OLD)))
     return DraftSampling.PROBABILISTIC if drawn else DraftSampling.GREEDY
 
@@ -121,7 +133,10 @@ def _parse(text: str) -> JSON:
 
 
 def _kind(method: str, model: str) -> DraftKind:
-    """Read the method, or, where it is left out, guess it from the model's name as vLLM does."""
+    """Return the kind of drafting, by method or model name.
+
+    Without a method it is guessed from the model's name, as vLLM does.
+    """
     if _NGRAM in (method or model):
         return DraftKind.NGRAM
     if any(head in (method or model).lower() for head in _HEADS):

@@ -19,7 +19,10 @@ _NAME = "guidance"
 
 
 def grammar_backend(args: Mapping[str, JSON], checkpoint: Path, release: str) -> GrammarBackend | None:
-    """Return llguidance as a server with ``args`` uses it; None for another backend, ``auto`` included, which chooses by request."""
+    """Return the use of llguidance by a server with ``args``.
+
+    None for another backend, including ``auto``, which chooses by request.
+    """
     by_flag = {plain(name): value for name, value in args.items()}
     options = _formerly(by_flag) | dict(mapping(by_flag.get(_WHOLE)))
     options |= {name.removeprefix(f"{_WHOLE}."): value for name, value in by_flag.items() if name.startswith(f"{_WHOLE}.")}

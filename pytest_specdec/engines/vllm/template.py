@@ -15,7 +15,7 @@ _METHODS = (
     (r"dflash", "dflash"),
     (r"\bmtp\b", "mtp"),
 )
-"""What a speculator's name says of its method, the first that fits; any other is a draft model."""
+"""Methods by a pattern of the speculator's name, the first that fits; any other name is a draft model."""
 _ALONE = frozenset({"ngram", "suffix", "mtp"})
 """Methods that need no second model."""
 _TOKENS = {"suffix": 8, "mtp": 1}
@@ -53,7 +53,10 @@ limits:
 
 
 def text(kind: str, model: str | None, speculator: str | None) -> str:
-    """Return the config of ``model`` with the variant that ``speculator`` names. Raises EngineError without a model."""
+    """Return the config of ``model`` with one variant.
+
+    ``speculator`` names the variant's draft model or method. Raises EngineError without a model.
+    """
     if not model:
         what, remedy = f"{kind} has no model of its own to serve", "--model Qwen/Qwen3-32B, or the path of a checkpoint"
         raise EngineError(what, where="--model", found="nothing", expected="the target model", remedy=remedy)
@@ -78,5 +81,5 @@ def _method(speculator: str) -> str:
 
 
 def _is_left_alone(name: str, method: str) -> bool:
-    """Whether vLLM leaves a setting as it is under ``method``."""
+    """Return True if vLLM leaves a setting alone under ``method``."""
     return not any(change.name == name and method in change.methods for change in RULES.silent)
