@@ -87,22 +87,22 @@ def run(arguments: Namespace) -> int:
     """Write the files, print the next commands, return the exit code."""
     here, path = Path.cwd(), Path(f"{arguments.name.removesuffix('.yaml')}.yaml")
     try:
-        _check(arguments.name, [path, *([Path("suites")] if arguments.suites else [])])
-        text = _config(arguments, path.stem, here)
-        _write(path, text)
+        _check_unused(arguments.name, [path, *([Path("suites")] if arguments.suites else [])])
+        text = _config_text(arguments, path.stem, here)
+        _write_new(path, text)
         config = load.load(path)
-        files = [str(path), *(_copied(str(path.with_suffix(""))) if arguments.suites else ())]
+        files = [str(path), *(_copy_suites(str(path.with_suffix(""))) if arguments.suites else ())]
     except SpecdecError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     names = ", ".join(variant.name for variant in config.variants)
     sys.stdout.write(f"wrote {', '.join(files)}: {config.engine.kind} serving {config.engine.model}, variants {names}\n")
-    sys.stdout.write("next:\n" + "".join(f"  {line}\n" for line in _next(path, here)))
+    sys.stdout.write("next:\n" + "".join(f"  {line}\n" for line in _next_commands(path, here)))
     sys.stdout.flush()
     return 0
 
 
-def _check(name: str, files: list[Path]) -> None:
+def _check_unused(name: str, files: list[Path]) -> None:
     """Raise ConfigError for an empty name or an existing file.
 
     Both are checked before any file is written.
@@ -117,7 +117,8 @@ def _check(name: str, files: list[Path]) -> None:
             raise ConfigError(what, where=str(path.absolute()), found="a file or folder", expected="none", remedy=remedy)
 
 
-def _write(path: Path, text: str) -> None:
+def _write_new(path: Path, text: str) -> None:
+    """Write a new file. Raises ConfigError if it cannot be written."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -126,19 +127,23 @@ def _write(path: Path, text: str) -> None:
         raise ConfigError(what, where=str(path.absolute()), found=str(error), expected="a folder to write into") from None
 
 
-def _config(arguments: Namespace, name: str, here: Path) -> str:
+def _config_text(arguments: Namespace, name: str, here: Path) -> str:
+    """Return the text of the config.
+
+    Raises ConfigError for a model or speculator without an engine.
+    """
     if arguments.engine is None and (arguments.model or arguments.speculator):
         what, option = "no engine is named", "--model" if arguments.model else "--speculator"
         raise ConfigError(what, where="--engine", found=f"{option} alone", expected="the engine that serves it", remedy="--engine KIND")
-    body = _body(engine_of(arguments.engine or Reference.kind), arguments.model, arguments.speculator)
-    given = yaml.load(body, name).data
-    assert isinstance(given, dict), "a template begins with engine and variants"
-    rest = [section for key, section in _SECTIONS.items() if key not in given]
+    body = _config_body(engine_of(arguments.engine or Reference.kind), arguments.model, arguments.speculator)
+    config_data = yaml.load(body, name).data
+    assert isinstance(config_data, dict), "a template begins with engine and variants"
+    missing_sections = [section for key, section in _SECTIONS.items() if key not in config_data]
     suites = "suites/" if arguments.suites else shipped.arguments(here)
-    return "\n".join([_HEAD.format(schema=_SCHEMA, name=name, suites=suites) + body, *rest])
+    return "\n".join([_HEAD.format(schema=_SCHEMA, name=name, suites=suites) + body, *missing_sections])
 
 
-def _body(engine: Engine, model: str | None, speculator: str | None) -> str:
+def _config_body(engine: Engine, model: str | None, speculator: str | None) -> str:
     """Return the engine's config text, or the keys shared by all.
 
     Raises EngineError if the engine writes no config of its own and no model is given.
@@ -148,11 +153,11 @@ def _body(engine: Engine, model: str | None, speculator: str | None) -> str:
     if not model:
         what = f"{engine.kind} writes no config without a model"
         raise EngineError(what, where="--model", found="nothing", expected="the target model", remedy="--model NAME")
-    named = f", with {speculator}" if speculator else ""
-    return _SHARED.format(kind=engine.kind, model=yaml.scalar(model), speculator=named)
+    speculator_note = f", with {speculator}" if speculator else ""
+    return _SHARED.format(kind=engine.kind, model=yaml.scalar(model), speculator=speculator_note)
 
 
-def _copied(name: str) -> tuple[str, ...]:
+def _copy_suites(name: str) -> tuple[str, ...]:
     """Copy the suites and return the names of the written files.
 
     A pytest.ini for the suites to find the config is added, unless a file may hold settings of pytest already.
@@ -160,11 +165,11 @@ def _copied(name: str) -> tuple[str, ...]:
     shutil.copytree(shipped.SUITES, "suites", ignore=shutil.ignore_patterns("configs", "__pycache__"))
     if any(Path(settings).exists() for settings in _SETTINGS):
         return ("suites/",)
-    _write(Path(_SETTINGS[0]), _INI.format(name=name))
+    _write_new(Path(_SETTINGS[0]), _INI.format(name=name))
     return ("suites/", _SETTINGS[0])
 
 
-def _next(path: Path, here: Path) -> tuple[str, str]:
+def _next_commands(path: Path, here: Path) -> tuple[str, str]:
     """Return the commands to type next."""
     name = shlex.quote(str(path.with_suffix("")))
     return f"python -m pytest_specdec doctor {name}", f"pytest {shipped.arguments(here)} --specdec-config={name} --specdec-depth=smoke"

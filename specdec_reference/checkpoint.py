@@ -61,16 +61,16 @@ def locate(model: str, architecture: str = ARCHITECTURE) -> Path:
     if model in packaged:
         return PACKAGED / model
     folder = Path(model).expanduser()
-    missing = [name for name in files if not (folder / name).is_file()]
-    if not missing:
+    missing_files = [name for name in files if not (folder / name).is_file()]
+    if not missing_files:
         return folder
-    near = difflib.get_close_matches(model, packaged, n=1)
+    similar = difflib.get_close_matches(model, packaged, n=1)
     raise EngineError(
         what=f"no checkpoint {model!r}",
         where=str(folder.absolute()),
-        found="no such folder" if not folder.is_dir() else f"a folder without {', '.join(missing)}",
+        found="no such folder" if not folder.is_dir() else f"a folder without {', '.join(missing_files)}",
         expected=f"a packaged checkpoint ({', '.join(packaged)}) or a folder with {', '.join(files)}",
-        remedy=f"did you mean {near[0]!r}?" if near else "name a packaged checkpoint or give the path of a Hugging Face folder",
+        remedy=f"did you mean {similar[0]!r}?" if similar else "name a packaged checkpoint or give the path of a Hugging Face folder",
     )
 
 
@@ -80,13 +80,17 @@ def read(model: str, architecture: str = ARCHITECTURE) -> Checkpoint:
     Raises EngineError when it is missing, has another architecture, or holds weights of an unsupported type.
     """
     folder = locate(model, architecture)
-    shape = _shape(folder / "config.json", architecture)
-    return Checkpoint(folder=folder, shape=shape, tensors=_tensors(folder / "model.safetensors"))
+    shape = _read_shape(folder / "config.json", architecture)
+    return Checkpoint(folder=folder, shape=shape, tensors=_load_tensors(folder / "model.safetensors"))
 
 
-def _shape(path: Path, architecture: str) -> Shape:
+def _read_shape(path: Path, architecture: str) -> Shape:
+    """Return the sizes stated in a config.json.
+
+    Raises EngineError for an unsupported checkpoint.
+    """
     config = json.loads(path.read_text("utf-8"))
-    _refuse_other(path, config, architecture)
+    _refuse_unsupported(path, config, architecture)
     eos = config["eos_token_id"]
     rope = config.get("rope_parameters") or config
     return Shape(
@@ -104,7 +108,8 @@ def _shape(path: Path, architecture: str) -> Shape:
     )
 
 
-def _refuse_other(path: Path, config: Mapping[str, object], architecture: str) -> None:
+def _refuse_unsupported(path: Path, config: Mapping[str, object], architecture: str) -> None:
+    """Raise EngineError for an unsupported setting of a config.json."""
     supported: Mapping[str, tuple[object, ...]] = {
         "architectures": ([architecture],),
         "attention_bias": (None, False),
@@ -123,7 +128,8 @@ def _refuse_other(path: Path, config: Mapping[str, object], architecture: str) -
             )
 
 
-def _tensors(path: Path) -> dict[str, NDArray[np.float32]]:
+def _load_tensors(path: Path) -> dict[str, NDArray[np.float32]]:
+    """Return the weights by name, as float32."""
     import numpy as np  # noqa: PLC0415 - after __main__ has set the BLAS threads
     from safetensors import SafetensorError  # noqa: PLC0415 - an optional library
     from safetensors.numpy import load_file  # noqa: PLC0415 - an optional library

@@ -105,14 +105,15 @@ def parse(arguments: Sequence[str]) -> ServerSettings:
 
     Raises EngineError for a wrong value, SystemExit(2) for a wrong option.
     """
-    options = vars(_parser().parse_args(arguments))
+    options = vars(_build_parser().parse_args(arguments))
     speculation = options.pop("speculative_config")
-    settings = ServerSettings(**options, speculation=None if speculation is None else _speculation(speculation))
-    _refuse(settings)
+    settings = ServerSettings(**options, speculation=None if speculation is None else _parse_speculation(speculation))
+    _refuse_without_speculation(settings)
     return settings
 
 
-def _parser() -> argparse.ArgumentParser:
+def _build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m specdec_reference",
         description="A small decoder in numpy that really speculates, served in vLLM's dialect.",
@@ -125,9 +126,11 @@ def _parser() -> argparse.ArgumentParser:
     option("--host", default="127.0.0.1")
     option("--port", type=int, default=8000)
     option("--served-model-name", default="", metavar="NAME", help="what clients call the model (default: MODEL)")
-    option("--max-num-seqs", type=_positive, default=32, metavar="N", help="sequences in a batch (default 32)")
-    option("--max-model-len", type=_positive, default=1024, metavar="TOKENS", help="prompt and answer together (default 1024)")
-    option("--padded-layers", type=_positive, default=0, metavar="L", help="pad the target to L layers that change nothing but the cost")
+    option("--max-num-seqs", type=_parse_positive, default=32, metavar="N", help="sequences in a batch (default 32)")
+    option("--max-model-len", type=_parse_positive, default=1024, metavar="TOKENS", help="prompt and answer together (default 1024)")
+    option(
+        "--padded-layers", type=_parse_positive, default=0, metavar="L", help="pad the target to L layers that change nothing but the cost"
+    )
     option("--speculative-config", metavar="JSON", help="method, model, num_speculative_tokens … as in vLLM")
     option(
         "--max-logprobs", type=int, default=20, metavar="N", help="most log-probabilities a request may ask for; -1 for all (default 20)"
@@ -155,7 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     option(
         "--num-gpu-blocks-override",
         dest="blocks",
-        type=_positive,
+        type=_parse_positive,
         default=0,
         metavar="N",
         help="blocks of 16 tokens that running sequences share; the last one to arrive leaves when they run out (default: enough)",
@@ -169,11 +172,12 @@ def _parser() -> argparse.ArgumentParser:
     option("--seed", type=int, default=0, help="of requests that bring none (default 0)")
     option("--per-request-spec-decode-metrics", dest="spec_decode_metrics", choices=_METRICS, default="none")
     option("--fault", default="", metavar="FAULT", help="be wrong on purpose: plant one of the faults below; needs --speculative-config")
-    _lawful(option)
+    _add_lawful_options(option)
     return parser
 
 
-def _lawful(option: Callable[..., object]) -> None:
+def _add_lawful_options(option: Callable[..., object]) -> None:
+    """Add the options of lawful differences."""
     option("--variation", default="", metavar="NAME", help="be different without being wrong; needs --speculative-config")
     option(
         "--numerics",
@@ -187,7 +191,8 @@ def _lawful(option: Callable[..., object]) -> None:
     option("--chunk-steps", type=int, default=1, metavar="N", help="steps that share a chunk of a stream; 0: a chunk per token (default 1)")
 
 
-def _positive(text: str) -> int:
+def _parse_positive(text: str) -> int:
+    """Return a positive integer, as an argparse type."""
     value = int(text)
     if value < 1:
         msg = f"{text} is not positive"
@@ -195,7 +200,11 @@ def _positive(text: str) -> int:
     return value
 
 
-def _refuse(settings: ServerSettings) -> None:
+def _refuse_without_speculation(settings: ServerSettings) -> None:
+    """Raise EngineError for speculative options on a baseline.
+
+    It also raises for an unknown fault.
+    """
     if settings.speculation is None and settings.spec_decode_metrics != "none":
         raise EngineError(
             what="a baseline has no speculation to report on",
@@ -208,28 +217,33 @@ def _refuse(settings: ServerSettings) -> None:
         refuse_unknown(settings.fault, speculating=settings.speculation is not None)
 
 
-def _speculation(text: str) -> Speculation:
-    config = _mapping(text)
+def _parse_speculation(text: str) -> Speculation:
+    """Return the speculative setting of its JSON text.
+
+    Raises EngineError for a wrong key or value.
+    """
+    config = _parse_object(text)
     for key in config:
         if key not in _KEYS:
-            raise _wrong(key, config[key], ", ".join(_KEYS), near=difflib.get_close_matches(key, _KEYS, n=1))
-    method = _one_of(config, "method", _METHODS)
-    tokens = _count(config, "num_speculative_tokens")
+            raise _setting_error(key, config[key], ", ".join(_KEYS), near=difflib.get_close_matches(key, _KEYS, n=1))
+    method = _read_choice(config, "method", _METHODS)
+    tokens = _read_count(config, "num_speculative_tokens")
     if method == "ngram":
-        n_max = _count(config, "prompt_lookup_max", default=4)
-        n_min = _count(config, "prompt_lookup_min", default=min(2, n_max))
+        n_max = _read_count(config, "prompt_lookup_max", default=4)
+        n_min = _read_count(config, "prompt_lookup_min", default=min(2, n_max))
         if n_min > n_max:
-            raise _wrong(key="prompt_lookup_min", found=n_min, expected=f"at most prompt_lookup_max, {n_max}")
+            raise _setting_error(key="prompt_lookup_min", found=n_min, expected=f"at most prompt_lookup_max, {n_max}")
         return Speculation(method=method, tokens=tokens, n_min=n_min, n_max=n_max)
     model = config.get("model")
     if not isinstance(model, str):
-        raise _wrong(key="model", found=model, expected="the draft's checkpoint: a packaged name or a path")
-    sampling = _one_of({"draft_sample_method": "greedy", **config}, "draft_sample_method", _DRAFT_SAMPLING)
-    limit = _count(config, "max_model_len") if "max_model_len" in config else 0
-    return Speculation(method=method, tokens=tokens, model=model, probabilistic=sampling == "probabilistic", max_model_len=limit)
+        raise _setting_error(key="model", found=model, expected="the draft's checkpoint: a packaged name or a path")
+    draft_sampling = _read_choice({"draft_sample_method": "greedy", **config}, "draft_sample_method", _DRAFT_SAMPLING)
+    context = _read_count(config, "max_model_len") if "max_model_len" in config else 0
+    return Speculation(method=method, tokens=tokens, model=model, probabilistic=draft_sampling == "probabilistic", max_model_len=context)
 
 
-def _mapping(text: str) -> Mapping[str, JSON]:
+def _parse_object(text: str) -> Mapping[str, JSON]:
+    """Return a JSON object, dashes in its keys as underscores."""
     try:
         config = json.loads(text)
     except json.JSONDecodeError as error:
@@ -239,21 +253,27 @@ def _mapping(text: str) -> Mapping[str, JSON]:
     return {key.replace("-", "_"): value for key, value in config.items()}
 
 
-def _one_of(config: Mapping[str, JSON], key: str, values: Sequence[str]) -> str:
+def _read_choice(config: Mapping[str, JSON], key: str, values: Sequence[str]) -> str:
+    """Return the key's value, one of the permitted ones."""
     value = config.get(key)
     if isinstance(value, str) and value in values:
         return value
-    raise _wrong(key, value, " or ".join(values), near=difflib.get_close_matches(str(value), values, n=1))
+    raise _setting_error(key, value, " or ".join(values), near=difflib.get_close_matches(str(value), values, n=1))
 
 
-def _count(config: Mapping[str, JSON], key: str, default: int | None = None) -> int:
+def _read_count(config: Mapping[str, JSON], key: str, default: int | None = None) -> int:
+    """Return the key's value, a positive integer."""
     value = config.get(key, default)
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return value
-    raise _wrong(key, value, "a positive integer")
+    raise _setting_error(key, value, "a positive integer")
 
 
-def _wrong(key: str, found: JSON, expected: str, near: Sequence[str] = ()) -> EngineError:
+def _setting_error(key: str, found: JSON, expected: str, near: Sequence[str] = ()) -> EngineError:
+    """Return the error for one key of the speculative setting.
+
+    ``near`` are permitted names like the one found.
+    """
     return EngineError(
         what="the speculative setting is wrong",
         where=f"--speculative-config: {key}",
@@ -278,7 +298,7 @@ def main(arguments: Sequence[str]) -> int:
     began_s = time.monotonic()
     try:
         settings = parse(arguments)
-        _refuse_missing()
+        _refuse_missing_libraries()
         from specdec_reference.engine import ReferenceEngine  # noqa: PLC0415 - wrong usage is reported before numpy is loaded
 
         engine = ReferenceEngine(settings)
@@ -290,7 +310,8 @@ def main(arguments: Sequence[str]) -> int:
     return _serve(engine, began_s)
 
 
-def _refuse_missing() -> None:
+def _refuse_missing_libraries() -> None:
+    """Raise EngineError where optional libraries are not installed."""
     missing = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:
         raise EngineError(
@@ -303,6 +324,7 @@ def _refuse_missing() -> None:
 
 
 def _serve(engine: ReferenceEngine, began_s: float) -> int:
+    """Serve until a signal or a failure; return the exit code."""
     import uvicorn  # noqa: PLC0415 - wrong usage is reported before a server is loaded
 
     from specdec_reference.server import application  # noqa: PLC0415 - as above
@@ -326,8 +348,8 @@ def _serve(engine: ReferenceEngine, began_s: float) -> int:
             await super().shutdown(sockets)
 
     # uvicorn raises the signal again when it is done; the default would end the process by it instead of with 0.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, lambda *_: None)
     config = uvicorn.Config(
         application(engine),
         host=engine.settings.host,

@@ -97,16 +97,17 @@ def lookup(tokens: Rows[int], n_min: int, n_max: int, k: int) -> tuple[int, ...]
     Occurrences may overlap the suffix. The draft is ``tokens[i+n:i+n+k]``. It stops at the end of ``tokens``,
     so it may be shorter than ``k`` but never empty.
     """
-    words = array("I", tokens)
-    data, width, total = words.tobytes(), words.itemsize, len(words)
+    ids = array("I", tokens)
+    id_bytes, bytes_per_id, total = ids.tobytes(), ids.itemsize, len(ids)
     for n in range(min(n_max, total - 1), n_min - 1, -1):
-        suffix = data[-n * width :]
-        at = data.find(suffix, 0, (total - 1) * width)
-        while at % width and at != -1:
-            at = data.find(suffix, at + 1, (total - 1) * width)
-        if at != -1:
-            start = at // width + n
-            return tuple(words[start : start + k])
+        suffix = id_bytes[-n * bytes_per_id :]
+        byte_offset = id_bytes.find(suffix, 0, (total - 1) * bytes_per_id)
+        # A match that begins inside an id is none.
+        while byte_offset % bytes_per_id and byte_offset != -1:
+            byte_offset = id_bytes.find(suffix, byte_offset + 1, (total - 1) * bytes_per_id)
+        if byte_offset != -1:
+            start = byte_offset // bytes_per_id + n
+            return tuple(ids[start : start + k])
     return ()
 
 
@@ -139,14 +140,15 @@ class NgramDrafter:
         A row without an earlier occurrence proposes nothing. A draft ends before the first token that the
         row's grammar would refuse.
         """
-        drafts = [self._lookup(row) for row in rows]
+        drafts = [self._look_up_draft(row) for row in rows]
         counts = np.array([len(draft) for draft in drafts], np.intp)
         tokens = np.zeros((len(rows), int(counts.max(initial=0))), np.intp)
         for row, draft in enumerate(drafts):
             tokens[row, : len(draft)] = draft
         return DraftProposal(tokens=tokens, counts=counts)
 
-    def _lookup(self, row: RunningSequence) -> tuple[int, ...]:
+    def _look_up_draft(self, row: RunningSequence) -> tuple[int, ...]:
+        """Return one row's draft; empty without an earlier occurrence."""
         draft = lookup(row.tokens, self.n_min, self.n_max, self.tokens)
         return draft if row.grammar is None else row.grammar.allowed(draft)
 
@@ -204,14 +206,14 @@ class ModelDrafter:
         fed = np.array([row.tokens[-2:] for row in rows], np.intp)
         step = 0
 
-        def behind(drafted: NDArray[np.intp] | None) -> NDArray[np.float32]:
+        def next_logits(drafted: NDArray[np.intp] | None) -> NDArray[np.float32]:
             nonlocal step
             tokens = fed if drafted is None else drafted[:, None]
             hidden = self._model.forward(tokens, self._cache, lengths - tokens.shape[1] + step)
             step += 1
             return self._model.logits(hidden.reshape(n, tokens.shape[1], -1)[:, -1])
 
-        return drawn(rows, sampling, uniforms, behind, probabilistic=self._probabilistic)
+        return drawn(rows, sampling, uniforms, next_logits, probabilistic=self._probabilistic)
 
 
 def drawn(
@@ -233,30 +235,33 @@ def drawn(
     q: list[NDArray[np.float32]] = []
     for step in range(k):
         logits = behind(drafted[:, step - 1] if step else None)
-        _mask(rows, logits)
+        _mask_by_grammars(rows, logits)
         if probabilistic:
             q.append(distributions(logits, sampling))
             drafted[:, step] = pick(q[-1], uniforms[:, step])
         else:
             drafted[:, step] = logits.argmax(axis=1)
-        _advance(rows, drafted[:, step])
-    _retreat(rows, k)
+        _advance_grammars(rows, drafted[:, step])
+    _retreat_grammars(rows, k)
     return DraftProposal(tokens=drafted, counts=np.full(n, k, np.intp), q=np.stack(q, axis=1) if probabilistic else None)
 
 
-def _mask(rows: Rows[RunningSequence], logits: NDArray[np.float32]) -> None:
-    for row, distribution in zip(rows, logits, strict=True):
+def _mask_by_grammars(rows: Rows[RunningSequence], logits: NDArray[np.float32]) -> None:
+    """Set each row's logits outside its grammar to -inf."""
+    for row, row_logits in zip(rows, logits, strict=True):
         if row.grammar is not None:
-            distribution[~row.grammar.mask()] = -np.inf
+            row_logits[~row.grammar.mask()] = -np.inf
 
 
-def _advance(rows: Rows[RunningSequence], tokens: NDArray[np.intp]) -> None:
+def _advance_grammars(rows: Rows[RunningSequence], tokens: NDArray[np.intp]) -> None:
+    """Advance each row's grammar by its newest draft token."""
     for row, token in zip(rows, tokens.tolist(), strict=True):
         if row.grammar is not None:
             row.grammar.advance(token)
 
 
-def _retreat(rows: Rows[RunningSequence], count: int) -> None:
+def _retreat_grammars(rows: Rows[RunningSequence], count: int) -> None:
+    """Take back ``count`` draft tokens from each row's grammar."""
     for row in rows:
         if row.grammar is not None:
             row.grammar.retreat(count)

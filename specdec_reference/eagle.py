@@ -95,7 +95,7 @@ def load(checkpoint: Checkpoint, target: Model) -> EagleHead:
     shape, tensors = checkpoint.shape, checkpoint.tensors
     config = json.loads((checkpoint.folder / "config.json").read_text("utf-8"))
     tapped = tuple(config["eagle_config"]["eagle_aux_hidden_state_layer_ids"])
-    _refuse_other(checkpoint, target, tapped)
+    _refuse_unfit(checkpoint, target, tapped)
 
     def tensor(name: str) -> NDArray[np.float32]:
         return tensors[f"midlayer.{name}.weight"]
@@ -125,7 +125,8 @@ def load(checkpoint: Checkpoint, target: Model) -> EagleHead:
     )
 
 
-def _refuse_other(checkpoint: Checkpoint, target: Model, tapped: tuple[int, ...]) -> None:
+def _refuse_unfit(checkpoint: Checkpoint, target: Model, tapped: tuple[int, ...]) -> None:
+    """Raise EngineError where the head does not fit ``target``."""
     hidden, vocabulary = target.shape.hidden, target.shape.vocabulary
     expected = {"fc.weight": (hidden, len(tapped) * hidden), "lm_head.weight": (vocabulary, hidden)}
     for name, size in expected.items():
@@ -207,9 +208,9 @@ class EagleDrafter:
     def put(self, slot: int, start: int, block: DraftBlock) -> None:
         """Write hidden states and cache back."""
         states, cache = block
-        at = max(start - 1, 0)
+        cache_start = max(start - 1, 0)
         self._states[slot, start : start + len(states)] = states
-        self._cache[slot, :, at : at + cache.shape[1]] = cache
+        self._cache[slot, :, cache_start : cache_start + cache.shape[1]] = cache
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the slot's cache and hidden states."""
@@ -227,7 +228,7 @@ class EagleDrafter:
         hidden = self._catch_up(rows, ends)
         step = 0
 
-        def behind(drafted: NDArray[np.intp] | None) -> NDArray[np.float32]:
+        def next_logits(drafted: NDArray[np.intp] | None) -> NDArray[np.float32]:
             nonlocal hidden, step
             if drafted is not None:
                 hidden = self._head.forward(drafted[:, None], hidden[:, None], self._cache, ends + step)
@@ -235,7 +236,7 @@ class EagleDrafter:
             return self._head.logits(hidden)
 
         self._fed[:n] = ends
-        return drawn(rows, sampling, uniforms, behind, probabilistic=self._probabilistic)
+        return drawn(rows, sampling, uniforms, next_logits, probabilistic=self._probabilistic)
 
     def _catch_up(self, rows: Rows[RunningSequence], ends: NDArray[np.intp]) -> NDArray[np.float32]:
         """Feed the last window's tokens and return the newest hidden states.
@@ -244,12 +245,12 @@ class EagleDrafter:
         """
         n, fed = len(rows), self._fed[: len(rows)]
         counts = ends - fed
-        t = int(counts.max())
-        tokens = np.zeros((n, t), np.intp)
+        width = int(counts.max())
+        tokens = np.zeros((n, width), np.intp)
         for line, row, start in zip(tokens, rows, fed.tolist(), strict=True):
-            added = row.tokens[start + 1 :]
-            line[: len(added)] = added
-        positions = np.minimum(fed[:, None] + np.arange(t), ends[:, None])
+            unfed_tokens = row.tokens[start + 1 :]
+            line[: len(unfed_tokens)] = unfed_tokens
+        positions = np.minimum(fed[:, None] + np.arange(width), ends[:, None])
         states = self._states[np.arange(n)[:, None], positions]
         hidden: NDArray[np.float32] = self._head.forward(tokens, states, self._cache, fed, counts=counts)[np.cumsum(counts) - 1]
         return hidden

@@ -41,21 +41,21 @@ class ReferenceEngine:
 
     def __init__(self, settings: ServerSettings) -> None:
         target = checkpoint.read(settings.model)
-        _refuse_length(settings, target.shape.positions)
+        _refuse_long_context(settings, target.shape.positions)
         speculation = settings.speculation
         window = 1 + (speculation.tokens if speculation else 0)
-        _refuse_blocks(settings, window)
+        _refuse_few_blocks(settings, window)
         positions = settings.max_model_len + window
         self.settings = settings
         self.shape = target.shape
         self.tokenizer = Tokenizer(target.folder, target.shape.vocabulary)
         self._reasoning_end = _single_token(settings.reasoning_end, self.tokenizer)
         self.counters = Counters(draft_tokens_a_step=window - 1)
-        planted = catalogue.rules(settings.fault, speculating=speculation is not None)
-        self.rules = lawful.vary(planted, settings.variation)
-        loaded = model.load(target, positions)
-        drafter = _drafter(speculation, loaded, positions, settings.max_num_seqs, self.rules)
-        decoder = pad_model(loaded, settings.padded_layers)
+        planted_rules = catalogue.rules(settings.fault, speculating=speculation is not None)
+        self.rules = lawful.vary(planted_rules, settings.variation)
+        target_model = model.load(target, positions)
+        drafter = _make_drafter(speculation, target_model, positions, settings.max_num_seqs, self.rules)
+        decoder = pad_model(target_model, settings.padded_layers)
         self._batch = Batch(
             decoder,
             drafter,
@@ -68,7 +68,7 @@ class ReferenceEngine:
         )
         self._inbox: SimpleQueue[tuple[RunningSequence, ...]] = SimpleQueue()
         self._dropped: SimpleQueue[RunningSequence] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread = threading.Thread(target=self._run_steps, name="engine", daemon=True)
         self._tell: Callable[[list[Delta]], None] = lambda _: None
         self._stopping = False
         self._arrived = count()
@@ -114,12 +114,12 @@ class ReferenceEngine:
 
     def sequences(self, request: EngineRequest, tell: Callable[[Delta], None]) -> tuple[RunningSequence, ...]:
         """Return the n sequences of a request, not queued yet."""
-        fresh = hash((self.settings.seed, next(self._arrived)))
+        fallback_seed = hash((self.settings.seed, next(self._arrived)))
         return tuple(
             RunningSequence(
                 request,
                 index=index,
-                random=self.rules.randomness(request.seed, fresh, index),
+                random=self.rules.randomness(request.seed, fallback_seed, index),
                 text=self.rules.text(
                     self.tokenizer.pieces if request.skip_special_tokens else self.tokenizer.named_pieces,
                     () if request.include_stop else request.stop,
@@ -127,7 +127,7 @@ class ReferenceEngine:
                 eos_ids=self.shape.eos_ids,
                 context=self.settings.max_model_len,
                 rules=self.rules,
-                grammar=self._grammar(request),
+                grammar=self._start_grammar(request),
                 penalties=PenaltyState(request, self.shape.vocabulary) if request.penalised else None,
                 reasoning=None if self._reasoning_end is None or not request.reasons else ReasoningSplit(self._reasoning_end),
                 tell=tell,
@@ -135,7 +135,11 @@ class ReferenceEngine:
             for index in range(request.n)
         )
 
-    def _grammar(self, request: EngineRequest) -> Grammar | None:
+    def _start_grammar(self, request: EngineRequest) -> Grammar | None:
+        """Return the grammar of a new sequence.
+
+        None for no constraint. It begins after the reasoning where the request reasons.
+        """
         if request.grammar is None:
             return None
         grammar: Grammar = self.grammars.start(request.grammar)
@@ -150,44 +154,50 @@ class ReferenceEngine:
         """
         self._inbox.put(sequences)
         if self._ended:
-            self._abandon()
+            self._give_up_all()
 
     def drop(self, sequences: Iterable[RunningSequence]) -> None:
         """Stop working on sequences of disconnected clients."""
         for sequence in sequences:
             self._dropped.put(sequence)
 
-    def _run(self) -> None:
+    def _run_steps(self) -> None:
+        """Step until the engine is stopped or a step raises."""
         try:
             while not self._stopping:
-                self._receive()
+                self._empty_queues()
                 if self._batch.busy:
                     self._tell(self._batch.step())
         except BaseException as error:  # noqa: BLE001 - clients must not wait for ever, and a library's panic is no Exception
             self.failure = error
         self._ended = True
-        self._abandon()
+        self._give_up_all()
 
-    def _abandon(self) -> None:
-        left = self._batch.clear()
+    def _give_up_all(self) -> None:
+        """Give up every sequence, queued ones too."""
+        unfinished = self._batch.clear()
         with suppress(Empty):
             while True:
-                left += self._inbox.get_nowait()
-        self._tell([sequence.give_up() for sequence in left])
+                unfinished += self._inbox.get_nowait()
+        self._tell([sequence.give_up() for sequence in unfinished])
 
-    def _receive(self) -> None:
+    def _empty_queues(self) -> None:
+        """Take in new sequences, then drop those of disconnected clients.
+
+        Waits for one while the batch is idle.
+        """
         while True:
             try:
-                arrived = self._inbox.get(block=not self._batch.busy and not self._stopping)
+                new_sequences = self._inbox.get(block=not self._batch.busy and not self._stopping)
             except Empty:
                 break
-            for sequence in arrived:
+            for sequence in new_sequences:
                 self._batch.add(sequence)
-        dropped = set()
+        disconnected = set()
         while not self._dropped.empty():
-            dropped.add(self._dropped.get())
-        if dropped:
-            self._batch.drop(dropped)
+            disconnected.add(self._dropped.get())
+        if disconnected:
+            self._batch.drop(disconnected)
 
 
 def _single_token(text: str, tokenizer: Tokenizer) -> int | None:
@@ -197,12 +207,16 @@ def _single_token(text: str, tokenizer: Tokenizer) -> int | None:
     """
     ids = tokenizer.encode(text)
     if len(ids) > 1:
-        found = f"{text!r}, which is {len(ids)} tokens"
-        raise EngineError(what="reasoning ends at one token", where="--reasoning-end", found=found, expected="the text of one token")
+        description = f"{text!r}, which is {len(ids)} tokens"
+        raise EngineError(what="reasoning ends at one token", where="--reasoning-end", found=description, expected="the text of one token")
     return ids[0] if ids else None
 
 
-def _drafter(speculation: Speculation | None, target: model.Model, positions: int, slots: int, rules: EngineRules) -> Drafter:
+def _make_drafter(speculation: Speculation | None, target: model.Model, positions: int, slots: int, rules: EngineRules) -> Drafter:
+    """Return the drafter of a speculative setting, with its weights.
+
+    Raises EngineError for a draft of another vocabulary.
+    """
     if speculation is None:
         return NoDrafter()
     if speculation.method == "ngram":
@@ -220,13 +234,14 @@ def _drafter(speculation: Speculation | None, target: model.Model, positions: in
             remedy="use a draft of the target's family",
         )
     context = min(speculation.max_model_len or draft.shape.positions, draft.shape.positions)
-    loaded = model.load(draft, min(positions, context + 1 + speculation.tokens))
+    draft_model = model.load(draft, min(positions, context + 1 + speculation.tokens))
     return ModelDrafter(
-        loaded, tokens=speculation.tokens, slots=slots, probabilistic=speculation.probabilistic, context=context, rules=rules
+        draft_model, tokens=speculation.tokens, slots=slots, probabilistic=speculation.probabilistic, context=context, rules=rules
     )
 
 
-def _refuse_length(settings: ServerSettings, positions: int) -> None:
+def _refuse_long_context(settings: ServerSettings, positions: int) -> None:
+    """Raise EngineError for a context beyond the model's positions."""
     if settings.max_model_len > positions:
         raise EngineError(
             what="the model is not made for sequences that long",
@@ -236,7 +251,8 @@ def _refuse_length(settings: ServerSettings, positions: int) -> None:
         )
 
 
-def _refuse_blocks(settings: ServerSettings, window: int) -> None:
+def _refuse_few_blocks(settings: ServerSettings, window: int) -> None:
+    """Raise EngineError for blocks below one longest sequence."""
     needed = blocks_of(settings.max_model_len + window)
     if settings.blocks and settings.blocks < needed:
         raise EngineError(

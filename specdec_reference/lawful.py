@@ -101,16 +101,16 @@ def block_verification(
     ``h_i = s_i / (s_i + 1 - b_i)``. The longest accepted part stands; the token after it is drawn from ``max(b_i p - q, 0)``.
     """
     n = len(proposal.counts)
-    accepted, drawn = np.zeros(n, np.intp), p[proposal.starts + proposal.counts].astype(np.float64)
+    accepted, last_distribution = np.zeros(n, np.intp), p[proposal.starts + proposal.counts].astype(np.float64)
     for row, (start, count) in enumerate(zip(proposal.starts.tolist(), proposal.counts.tolist(), strict=True)):
-        length, rest = _block(p[start : start + count + 1].astype(np.float64), proposal, row, count, uniforms[row])
+        length, residual = _accept_block(p[start : start + count + 1].astype(np.float64), proposal, row, count, uniforms[row])
         accepted[row] = length
         if length < count:
-            drawn[row] = rest
-    return VerifyWindows(accepted=accepted, last=pick(drawn, uniforms[:, -1]))
+            last_distribution[row] = residual
+    return VerifyWindows(accepted=accepted, last=pick(last_distribution, uniforms[:, -1]))
 
 
-def _block(
+def _accept_block(
     p: NDArray[np.float64], proposal: DraftProposal, row: int, count: int, uniforms: NDArray[np.float64]
 ) -> tuple[int, NDArray[np.float64]]:
     """Return one row's accepted length and its residual distribution.
@@ -118,18 +118,18 @@ def _block(
     The length counts draft tokens. The distribution is that of the token after them, unnormalised, for a row
     with not all accepted.
     """
-    at = np.arange(count)
-    q = proposal.distribution(np.full(count, row), at, p.shape[1])
+    positions = np.arange(count)
+    q = proposal.distribution(np.full(count, row), positions, p.shape[1])
     tokens = proposal.tokens[row, :count]
-    length, mass, rest = 0, 1.0, np.maximum(p[0] - q[0], 0.0) if count else p[0]
+    length, mass, residual = 0, 1.0, np.maximum(p[0] - q[0], 0.0) if count else p[0]
     for i in range(1, count + 1):
         mass = min(1.0, mass * p[i - 1, tokens[i - 1]] / q[i - 1, tokens[i - 1]])
-        beyond = np.maximum(mass * p[i] - q[i], 0.0) if i < count else p[i]
-        left = beyond.sum()
-        chance = mass if i == count else left / (left + 1.0 - mass) if left > 0.0 else 0.0
-        if uniforms[i - 1] < chance:
-            length, rest = i, beyond
-    return length, rest if rest.any() else p[length]
+        next_residual = np.maximum(mass * p[i] - q[i], 0.0) if i < count else p[i]
+        residual_sum = next_residual.sum()
+        acceptance = mass if i == count else residual_sum / (residual_sum + 1.0 - mass) if residual_sum > 0.0 else 0.0
+        if uniforms[i - 1] < acceptance:
+            length, residual = i, next_residual
+    return length, residual if residual.any() else p[length]
 
 
 @_instead_of("verify")
@@ -146,13 +146,13 @@ def match_the_sample(
     it.
     """
     n, width = proposal.tokens.shape
-    accepted, going = np.zeros(n, np.intp), np.ones(n, np.bool_)
+    accepted, all_equal = np.zeros(n, np.intp), np.ones(n, np.bool_)
     for i in range(width):
         sample = pick(p[np.minimum(proposal.starts + i, len(p) - 1)], uniforms[:, i])
-        going &= (i < proposal.counts) & (sample == proposal.tokens[:, i])
-        accepted += going
-    own = np.where(accepted < proposal.counts, np.minimum(accepted, width), width)
-    return VerifyWindows(accepted=accepted, last=pick(p[proposal.starts + accepted], uniforms[np.arange(n), own]))
+        all_equal &= (i < proposal.counts) & (sample == proposal.tokens[:, i])
+        accepted += all_equal
+    draw_columns = np.where(accepted < proposal.counts, np.minimum(accepted, width), width)
+    return VerifyWindows(accepted=accepted, last=pick(p[proposal.starts + accepted], uniforms[np.arange(n), draw_columns]))
 
 
 @_instead_of("share")
@@ -204,8 +204,8 @@ def uneven_steps(
     again.
     """
     windows = rules.verify(rows, p, proposal, uniforms, given)
-    numbers = [row.arrival if row.request.seed is None else row.request.seed + row.index for row in rows]
+    answer_numbers = [row.arrival if row.request.seed is None else row.request.seed + row.index for row in rows]
     steps = [len(row.drafted) for row in rows]
-    given_up = np.array([hash((number, step)) % _OF < number % _KINDS for number, step in zip(numbers, steps, strict=True)])
-    own = pick(p[proposal.starts], uniforms[:, -1])
-    return VerifyWindows(accepted=np.where(given_up, 0, windows.accepted), last=np.where(given_up, own, windows.last))
+    given_up = np.array([hash((number, step)) % _OF < number % _KINDS for number, step in zip(answer_numbers, steps, strict=True)])
+    undrafted_tokens = pick(p[proposal.starts], uniforms[:, -1])
+    return VerifyWindows(accepted=np.where(given_up, 0, windows.accepted), last=np.where(given_up, undrafted_tokens, windows.last))

@@ -78,16 +78,20 @@ class Span:
         keys are normalised by head, as in Qwen3, if ``normed``.
         """
         heads = qkv.reshape(self.rows, -1, shape.head_dim)
-        self._turn(heads[:, : shape.heads + shape.kv_heads], head_scale, shape.norm_epsilon if normed else None)
-        heads = self._unpack(heads)
-        self._remember(memory, heads[:, shape.heads :])
+        self._rotate(heads[:, : shape.heads + shape.kv_heads], head_scale, shape.norm_epsilon if normed else None)
+        heads = self._unpack_rows(heads)
+        self._store_keys_and_values(memory, heads[:, shape.heads :])
         past = memory[self.slot : self.slot + self.n, :, : self.longest]
         groups = (shape.kv_heads, shape.heads // shape.kv_heads)
         q = heads[:, : shape.heads].reshape(self.n, self.t, *groups, shape.head_dim)
-        look = self._see_one if self.t == 1 else self._see_several
-        return self._pack(look(q, past[:, : shape.kv_heads], past[:, shape.kv_heads :]))
+        attend_rows = self._attend_one if self.t == 1 else self._attend_several
+        return self._pack_live(attend_rows(q, past[:, : shape.kv_heads], past[:, shape.kv_heads :]))
 
-    def _turn(self, qk: NDArray[np.float32], head_scale: NDArray[np.float32], epsilon: float | None) -> None:
+    def _rotate(self, qk: NDArray[np.float32], head_scale: NDArray[np.float32], epsilon: float | None) -> None:
+        """Normalise queries and keys, scale and rotate them, in place.
+
+        ``epsilon`` is None for no normalisation.
+        """
         if epsilon is not None:
             scale = np.vecdot(qk, qk)
             scale /= np.float32(qk.shape[-1])
@@ -95,24 +99,26 @@ class Span:
             np.sqrt(scale, out=scale)
             qk /= scale[..., None]
         qk *= head_scale
-        turned = qk.view(np.complex64)
-        turned *= self.turn
+        pairs = qk.view(np.complex64)
+        pairs *= self.turn
 
-    def _see_one(self, q: NDArray[np.float32], keys: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _attend_one(self, q: NDArray[np.float32], keys: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the attention's output for one token a row."""
         # A vector for each head: numpy hands these to gemv, which is twice as fast here as a product of two lines.
         scores: NDArray[np.float32] = (keys[:, :, None] @ q[:, 0, ..., None])[..., 0]
         self._weigh(scores[:, None])
-        seen: NDArray[np.float32] = (scores[..., None, :] @ values[:, :, None])[..., 0, :]
-        seen /= scores.sum(axis=-1, keepdims=True)
-        return seen.reshape(self.n, -1)
+        output: NDArray[np.float32] = (scores[..., None, :] @ values[:, :, None])[..., 0, :]
+        output /= scores.sum(axis=-1, keepdims=True)
+        return output.reshape(self.n, -1)
 
-    def _see_several(self, q: NDArray[np.float32], keys: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
-        n, t, kv_heads, share, width = q.shape
-        scores: NDArray[np.float32] = q.transpose(0, 2, 1, 3, 4).reshape(n, kv_heads, t * share, width) @ keys.swapaxes(2, 3)
-        self._weigh(scores.reshape(n, kv_heads, t, share, -1).transpose(0, 2, 1, 3, 4))
-        seen: NDArray[np.float32] = scores @ values
-        seen /= scores.sum(axis=-1, keepdims=True)
-        return seen.reshape(n, kv_heads, t, share, width).transpose(0, 2, 1, 3, 4).reshape(n * t, -1)
+    def _attend_several(self, q: NDArray[np.float32], keys: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the attention's output for t tokens a row."""
+        n, t, kv_heads, group, width = q.shape
+        scores: NDArray[np.float32] = q.transpose(0, 2, 1, 3, 4).reshape(n, kv_heads, t * group, width) @ keys.swapaxes(2, 3)
+        self._weigh(scores.reshape(n, kv_heads, t, group, -1).transpose(0, 2, 1, 3, 4))
+        output: NDArray[np.float32] = scores @ values
+        output /= scores.sum(axis=-1, keepdims=True)
+        return output.reshape(n, kv_heads, t, group, width).transpose(0, 2, 1, 3, 4).reshape(n * t, -1)
 
     def _weigh(self, scores: NDArray[np.float32]) -> None:
         """Turn scores into unnormalised weights, in place.
@@ -124,22 +130,24 @@ class Span:
         scores -= scores.max(axis=-1, keepdims=True)
         np.exp(scores, out=scores)
 
-    def _remember(self, memory: NDArray[np.float32], kv: NDArray[np.float32]) -> None:
+    def _store_keys_and_values(self, memory: NDArray[np.float32], kv: NDArray[np.float32]) -> None:
+        """Write the span's keys and values into the cache."""
         if self.n == 1:
             memory[self.slot, :, self.shortest - 1 : self.longest] = kv.transpose(1, 0, 2)
         else:
             slots = np.arange(self.slot, self.slot + self.n)[:, None]
             memory[slots, :, self.positions] = kv.reshape(self.n, self.t, *kv.shape[1:])
 
-    def _unpack(self, heads: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _unpack_rows(self, heads: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the live lines filled up to t a row."""
         if self.live is None:
             return heads
         padded = np.zeros((self.n * self.t, *heads.shape[1:]), np.float32)
         padded[self.live] = heads
         return padded
 
-    def _pack(self, seen: NDArray[np.float32]) -> NDArray[np.float32]:
-        return seen if self.live is None else seen[self.live]
+    def _pack_live(self, output: NDArray[np.float32]) -> NDArray[np.float32]:
+        return output if self.live is None else output[self.live]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,18 +225,18 @@ class Model:
     def over(self, span: Span, tokens: NDArray[np.intp], cache: NDArray[np.float32], *, tap: Tap | None = None) -> NDArray[np.float32]:
         """Return the result of :meth:`forward` over a given span."""
         fed = tokens.ravel() if span.live is None else tokens.ravel()[span.live]
-        desk, epsilon = _Workspace.of(self.shape, span.rows), self.shape.norm_epsilon
-        x = desk.x
+        workspace, epsilon = _Workspace.of(self.shape, span.rows), self.shape.norm_epsilon
+        x = workspace.x
         np.take(self.embedding, fed, axis=0, out=x[: span.rows])
         tapped: list[NDArray[np.float32]] = []
         for index, (layer, memory) in enumerate(zip(self.layers, cache, strict=True)):
             if tap is not None and index in tap.layers:
                 tapped.append(x[: span.rows].copy())
-            qkv = np.matmul(unit(x, epsilon, desk.spare), layer.qkv, out=desk.qkv)[: span.rows]
-            desk.mixed[: span.rows] = span.attend(self.shape, layer.head_scale, memory, qkv)
-            x += np.matmul(desk.mixed, layer.out, out=desk.spare)
-            np.matmul(unit(x, epsilon, desk.spare), layer.gate_up, out=desk.gate_up)
-            x += np.matmul(desk.gated(), layer.down, out=desk.spare)
+            qkv = np.matmul(unit(x, epsilon, workspace.spare), layer.qkv, out=workspace.qkv)[: span.rows]
+            workspace.mixed[: span.rows] = span.attend(self.shape, layer.head_scale, memory, qkv)
+            x += np.matmul(workspace.mixed, layer.out, out=workspace.spare)
+            np.matmul(unit(x, epsilon, workspace.spare), layer.gate_up, out=workspace.gate_up)
+            x += np.matmul(workspace.gated(), layer.down, out=workspace.spare)
         if tap is not None:
             tap.take(span, tapped)
         return x[: span.rows]
@@ -267,6 +275,7 @@ class _Workspace:
         )
 
     def gated(self) -> NDArray[np.float32]:
+        """Return the gated inner lines of the MLP."""
         # silu(2 g) = g (1 + tanh g): the matrix gives half of the gate. A third of the time of the form with exp, and it cannot overflow.
         width = self.inner.shape[1]
         gate, up = self.gate_up[:, :width], self.gate_up[:, width:]
@@ -278,6 +287,7 @@ class _Workspace:
 
 
 def _padded_rows(rows: int) -> int:
+    """Return the number of matrix lines for ``rows`` live ones."""
     # OpenBLAS' sgemm is slower on 2, 3, 5, 6, 7 ... rows than on the next multiple of four (measured: 3 rows 8.2 ms, 4 rows 5.8 ms).
     return rows if rows == 1 else -(-rows // 4) * 4
 
@@ -306,7 +316,7 @@ def load(checkpoint: Checkpoint, positions: int) -> Model:
     return Model(
         shape=shape,
         embedding=embedding,
-        layers=tuple(_layer(checkpoint, index) for index in range(shape.layers)),
+        layers=tuple(_build_layer(checkpoint, index) for index in range(shape.layers)),
         head=np.ascontiguousarray(head.T),
         rotations=rotations(shape, positions),
     )
@@ -319,7 +329,9 @@ def rotations(shape: Shape, positions: int) -> NDArray[np.complex64]:
     return turns
 
 
-def _layer(checkpoint: Checkpoint, index: int) -> Layer:
+def _build_layer(checkpoint: Checkpoint, index: int) -> Layer:
+    """Return one decoder layer of a checkpoint."""
+
     def tensor(name: str) -> NDArray[np.float32]:
         return checkpoint.tensors[f"model.layers.{index}.{name}.weight"]
 

@@ -54,8 +54,8 @@ def places(tokens: Sequence[int], drafted: Sequence[int] = ()) -> list[Place]:
     The draft tokens follow ``tokens``, so there are len(drafted) + 1 places.
     """
     text = (*tokens[-_TAIL:], *drafted)
-    first = len(text) - len(drafted)
-    return [Place(len(tokens) + more, text[max(0, first + more - _TAIL) : first + more]) for more in range(len(drafted) + 1)]
+    undrafted = len(text) - len(drafted)
+    return [Place(len(tokens) + ahead, text[max(0, undrafted + ahead - _TAIL) : undrafted + ahead]) for ahead in range(len(drafted) + 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +85,14 @@ class Numerics:
         """
         sizes: dict[str, float] = {}
         grid = ""
-        for part in filter(None, text.split(",")):
-            name, _, size = part.partition(":")
+        for setting in filter(None, text.split(",")):
+            name, _, size = setting.partition(":")
             if name == "grid" and size in _GRIDS:
                 grid = size
-            elif name in _SIZES and (value := _size(size)) is not None:
+            elif name in _SIZES and (value := _parse_size(size)) is not None:
                 sizes[name] = value
             else:
-                raise _wrong(part, name)
+                raise _numerics_error(setting, name)
         return cls(**sizes, grid=grid, number=number)
 
     @property
@@ -110,19 +110,20 @@ class Numerics:
         varied = logits.copy()
         factor = self.verify if kernel is Kernel.VERIFY else 1.0
         for row, place in zip(varied, rows, strict=True):
-            self._add(row, hash((kernel.value, batch, place)) % _MODULUS, factor)
+            self._add_noise(row, hash((kernel.value, batch, place)) % _MODULUS, factor)
             if self.boot:
-                row[:] += np.float32(self.boot) * _cut(hash((self.number, place)) % _MODULUS, len(row))
+                row[:] += np.float32(self.boot) * _cut_noise(hash((self.number, place)) % _MODULUS, len(row))
         return _round_to_grid(varied, self.grid)
 
-    def _add(self, row: NDArray[np.float32], key: int, factor: float) -> None:
+    def _add_noise(self, row: NDArray[np.float32], key: int, factor: float) -> None:
         """Add the noise of ``key`` to ``row``."""
-        width, other = len(row), hash((key, 1)) % _MODULUS
-        scale = factor * (self.normal + self.heavy * float(_pool().scales[other % _SCALES]))
+        width, second_key = len(row), hash((key, 1)) % _MODULUS
+        scale = factor * (self.normal + self.heavy * float(_random_pool().scales[second_key % _SCALES]))
         if scale:
-            row += np.float32(scale) * _cut(key, width)
-        if other / _MODULUS < self.jumps:
-            row += np.float32(_JUMP) * _cut(hash((key, 2)) % _MODULUS, width)
+            row += np.float32(scale) * _cut_noise(key, width)
+        # The hash is spread evenly below the modulus.
+        if second_key / _MODULUS < self.jumps:
+            row += np.float32(_JUMP) * _cut_noise(hash((key, 2)) % _MODULUS, width)
 
 
 _SIZES: Final = ("normal", "heavy", "jumps", "verify", "boot")
@@ -139,18 +140,24 @@ class _Pool:
 
 
 @cache
-def _pool() -> _Pool:
+def _random_pool() -> _Pool:
+    """Return the random numbers, drawn once in a process."""
     random = np.random.default_rng(_SEED)
     scales = 1.0 / np.sqrt(random.chisquare(3, _SCALES))
     return _Pool(numbers=random.standard_normal(_NUMBERS, dtype=np.float32), scales=scales.astype(np.float32))
 
 
-def _cut(key: int, width: int) -> NDArray[np.float32]:
+def _cut_noise(key: int, width: int) -> NDArray[np.float32]:
+    """Return ``width`` normal numbers; ``key`` decides where they begin."""
     start = key % (_NUMBERS - width)
-    return _pool().numbers[start : start + width]
+    return _random_pool().numbers[start : start + width]
 
 
 def _round_to_grid(logits: NDArray[np.float32], grid: str) -> NDArray[np.float32]:
+    """Return logits rounded to half precision, by the grid's name.
+
+    Unchanged for an empty name; ``logits`` may be overwritten.
+    """
     if grid == "fp16":
         return logits.astype(np.float16).astype(np.float32)
     if grid == "bf16":  # the upper half of float32, ties to even
@@ -160,7 +167,11 @@ def _round_to_grid(logits: NDArray[np.float32], grid: str) -> NDArray[np.float32
     return logits
 
 
-def _size(text: str) -> float | None:
+def _parse_size(text: str) -> float | None:
+    """Return a finite size of at least 0.
+
+    None for any other text.
+    """
     try:
         value = float(text)
     except ValueError:
@@ -168,13 +179,14 @@ def _size(text: str) -> float | None:
     return value if 0.0 <= value < float("inf") else None
 
 
-def _wrong(part: str, name: str) -> EngineError:
-    known = (*_SIZES, "grid")
-    near = difflib.get_close_matches(name, known, n=1)
+def _numerics_error(setting: str, name: str) -> EngineError:
+    """Return the error for one unknown setting."""
+    names = (*_SIZES, "grid")
+    similar = difflib.get_close_matches(name, names, n=1)
     return EngineError(
         what="no such numerics",
         where="--numerics",
-        found=part,
+        found=setting,
         expected=", ".join([*(f"{word}:SIZE" for word in _SIZES), *(f"grid:{grid}" for grid in _GRIDS)]),
-        remedy=f"did you mean {near[0]!r}?" if near and near[0] != name else "write sizes as plain numbers: normal:0.03,grid:bf16",
+        remedy=f"did you mean {similar[0]!r}?" if similar and similar[0] != name else "write sizes as plain numbers: normal:0.03,grid:bf16",
     )

@@ -138,43 +138,43 @@ def parse(route: Route, body: JSON, tokenizer: Tokenizer, limits: ServerLimits) 
     if model is not None and model != limits.model:
         raise Refusal(message=f"The model `{model}` does not exist.", param="model", status=404)
     fields.refuse_unknown(_KNOWN[route], _NEUTRAL)
-    prompt = _prompt(fields, tokenizer, limits) if route is Route.COMPLETIONS else _conversation(fields, tokenizer)
+    prompt = _parse_prompt(fields, tokenizer, limits) if route is Route.COMPLETIONS else _parse_conversation(fields, tokenizer)
     tools = tool_fields.offer(fields) if route is Route.CHAT else None
     temperature = fields.number("temperature", 1.0, low=0.0, high=100.0)
     top_k = fields.integer("top_k", low=-1) or 0
     request = EngineRequest(
         prompt=prompt,
-        max_tokens=_max_tokens(route, fields, len(prompt), limits),
+        max_tokens=_parse_max_tokens(route, fields, len(prompt), limits),
         temperature=temperature if temperature >= _GREEDY_BELOW else 0.0,
         top_k=max(top_k, 0),
-        top_p=_top_p(fields),
+        top_p=_parse_top_p(fields),
         min_p=fields.number("min_p", 0.0, low=0.0, high=1.0),
         presence_penalty=fields.number("presence_penalty", 0.0, low=-_MOST_PENALTY, high=_MOST_PENALTY),
         frequency_penalty=fields.number("frequency_penalty", 0.0, low=-_MOST_PENALTY, high=_MOST_PENALTY),
-        repetition_penalty=_repetition(fields),
-        logit_bias=_logit_bias(fields, tokenizer.vocabulary),
-        bad_words=_bad_words(fields, tokenizer),
-        allowed_token_ids=_allowed_ids(fields, tokenizer.vocabulary),
+        repetition_penalty=_parse_repetition_penalty(fields),
+        logit_bias=_parse_logit_bias(fields, tokenizer.vocabulary),
+        bad_words=_parse_bad_words(fields, tokenizer),
+        allowed_token_ids=_parse_allowed_ids(fields, tokenizer.vocabulary),
         seed=fields.integer("seed", low=-(2**63), high=2**63 - 1),
         n=fields.integer("n", low=1, high=_MOST_CHOICES) or 1,
         stop=fields.strings("stop", most=_MOST_STOPS),
-        stop_ids=_stop_ids(fields, tokenizer.vocabulary),
+        stop_ids=_parse_stop_ids(fields, tokenizer.vocabulary),
         include_stop=fields.flag("include_stop_str_in_output"),
         min_tokens=fields.integer("min_tokens", low=0) or 0,
         ignore_eos=fields.flag("ignore_eos"),
         skip_special_tokens=fields.flag("skip_special_tokens", default=True),
-        logprobs=_logprobs(route, fields, limits),
-        prompt_logprobs=_prompt_logprobs(route, fields, limits),
+        logprobs=_parse_logprobs(route, fields, limits),
+        prompt_logprobs=_parse_prompt_logprobs(route, fields, limits),
         echo=route is Route.COMPLETIONS and fields.flag("echo"),
-        grammar=structured_fields.grammar(fields, limits.grammar) if tools is None else _tool_grammar(fields, tools, tokenizer, limits),
-        reasons=route is Route.CHAT and _thinking(fields),
+        grammar=structured_fields.grammar(fields, limits.grammar) if tools is None else _compile_tools(fields, tools, tokenizer, limits),
+        reasons=route is Route.CHAT and _parse_thinking(fields),
         tools=None if tools is None or tools.choice == "none" else tools,
         stream=fields.flag("stream"),
-        include_usage=_include_usage(fields),
+        include_usage=_parse_include_usage(fields),
         return_token_ids=fields.flag("return_token_ids"),
         tokens_as_ids=fields.flag("return_tokens_as_token_ids"),
     )
-    _refuse_together(request)
+    _refuse_combinations(request)
     return request
 
 
@@ -186,10 +186,11 @@ def prompt_of(body: JSON, tokenizer: Tokenizer, limits: ServerLimits) -> tuple[i
     if not isinstance(body, dict):
         raise Refusal(message="the body must be a JSON object")
     fields = Fields(body)
-    return _conversation(fields, tokenizer) if "messages" in body else _prompt(fields, tokenizer, limits)
+    return _parse_conversation(fields, tokenizer) if "messages" in body else _parse_prompt(fields, tokenizer, limits)
 
 
-def _refuse_together(request: EngineRequest) -> None:
+def _refuse_combinations(request: EngineRequest) -> None:
+    """Raise Refusal for values at odds with one another."""
     if request.min_tokens > request.max_tokens:
         message = f"min_tokens must be less than or equal to max_tokens={request.max_tokens}, got {request.min_tokens}."
         raise Refusal(message=message, param="min_tokens")
@@ -203,12 +204,17 @@ def _refuse_together(request: EngineRequest) -> None:
         raise Refusal(message="stream_options are for stream: true", param="stream_options")
 
 
-def _prompt(fields: Fields, tokenizer: Tokenizer, limits: ServerLimits) -> tuple[int, ...]:
+def _parse_prompt(fields: Fields, tokenizer: Tokenizer, limits: ServerLimits) -> tuple[int, ...]:
+    """Return the ids of a text or an id list.
+
+    Raises Refusal for any other prompt.
+    """
     prompt = fields.value("prompt")
+    # A list of one prompt stands for that prompt.
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str):
-        return _some(tokenizer.encode(prompt), "prompt")
+        return _require_tokens(tokenizer.encode(prompt), "prompt")
     if not isinstance(prompt, list):
         raise Refusal(message="prompt must be a string or a list of token ids", param="prompt")
     if not limits.token_prompts:
@@ -218,31 +224,39 @@ def _prompt(fields: Fields, tokenizer: Tokenizer, limits: ServerLimits) -> tuple
         raise Refusal(
             message="prompt must be one string or one list of token ids; several prompts in one request are not supported", param="prompt"
         )
-    strange = [i for i in ids if not 0 <= i < tokenizer.vocabulary]
-    if strange:
-        raise Refusal(message=f"Token id {strange[0]} is out of vocabulary (0 to {tokenizer.vocabulary - 1})", param="prompt")
-    return _some(ids, "prompt")
+    unknown_ids = [i for i in ids if not 0 <= i < tokenizer.vocabulary]
+    if unknown_ids:
+        raise Refusal(message=f"Token id {unknown_ids[0]} is out of vocabulary (0 to {tokenizer.vocabulary - 1})", param="prompt")
+    return _require_tokens(ids, "prompt")
 
 
-def _conversation(fields: Fields, tokenizer: Tokenizer) -> tuple[int, ...]:
+def _parse_conversation(fields: Fields, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the ids of a chat's prompt.
+
+    Raises Refusal.
+    """
     messages = fields.value("messages")
     if not isinstance(messages, list) or not messages:
         raise Refusal(message="messages must be a list that is not empty", param="messages")
     try:
-        text = tokenizer.converse([_message(message) for message in messages], tool_fields.instructions(fields))
+        text = tokenizer.converse([_parse_message(message) for message in messages], tool_fields.instructions(fields))
     except ValueError as error:
         raise Refusal(message=str(error), param="messages") from error
-    return _some(tokenizer.encode(text), "messages")
+    return _require_tokens(tokenizer.encode(text), "messages")
 
 
-def _message(message: JSON) -> dict[str, str]:
+def _parse_message(message: JSON) -> dict[str, str]:
+    """Return a message's role and text, tool calls as text.
+
+    Raises Refusal.
+    """
     if not isinstance(message, dict) or not set(message) <= _MESSAGE:
         raise Refusal(message="a message must be an object with role, content and tool calls only", param="messages")
     role, content = message.get("role"), message.get("content")
     if "tool_calls" in message and role != "assistant":
         raise Refusal(message="only the assistant calls tools", param="messages")
     if isinstance(content, list):
-        content = "".join(_part(part) for part in content)
+        content = "".join(_parse_text_part(part) for part in content)
     calls = tool_fields.calls_text(message)
     if calls:
         content = f"{content}\n{calls}" if content else calls
@@ -251,19 +265,25 @@ def _message(message: JSON) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def _part(part: JSON) -> str:
+def _parse_text_part(part: JSON) -> str:
+    """Return the text of one part of a message."""
     if isinstance(part, dict) and part.get("type") == "text" and isinstance(text := part.get("text"), str):
         return text
     raise Refusal(message="only text parts are supported in a message", param="messages")
 
 
-def _some(ids: tuple[int, ...], param: str) -> tuple[int, ...]:
+def _require_tokens(ids: tuple[int, ...], param: str) -> tuple[int, ...]:
+    """Return ``ids``, or raise Refusal where there are none."""
     if not ids:
         raise Refusal(message="the prompt has no tokens", param=param)
     return ids
 
 
-def _max_tokens(route: Route, fields: Fields, prompt_tokens: int, limits: ServerLimits) -> int:
+def _parse_max_tokens(route: Route, fields: Fields, prompt_tokens: int, limits: ServerLimits) -> int:
+    """Return the limit of the answer, in tokens.
+
+    Raises Refusal where prompt and answer do not fit the context.
+    """
     room = limits.max_model_len - prompt_tokens
     limit = fields.integer("max_tokens", low=1)
     if route is Route.CHAT:
@@ -280,33 +300,34 @@ def _max_tokens(route: Route, fields: Fields, prompt_tokens: int, limits: Server
     return limit
 
 
-def _top_p(fields: Fields) -> float:
+def _parse_top_p(fields: Fields) -> float:
     top_p = fields.number("top_p", 1.0, low=0.0, high=1.0)
     if top_p == 0:
         raise Refusal(message="top_p must be above 0", param="top_p")
     return top_p
 
 
-def _stop_ids(fields: Fields, vocabulary: int) -> tuple[int, ...]:
-    listed = fields.value("stop_token_ids") or []
-    ids = tuple(i for i in listed if isinstance(i, int) and not isinstance(i, bool)) if isinstance(listed, list) else None
-    if ids is None or not isinstance(listed, list) or len(ids) != len(listed):
+def _parse_stop_ids(fields: Fields, vocabulary: int) -> tuple[int, ...]:
+    """Return the token ids of ``stop_token_ids``; empty without any."""
+    value = fields.value("stop_token_ids") or []
+    ids = tuple(i for i in value if isinstance(i, int) and not isinstance(i, bool)) if isinstance(value, list) else None
+    if ids is None or not isinstance(value, list) or len(ids) != len(value):
         raise Refusal(message="stop_token_ids must be a list of token ids", param="stop_token_ids")
-    strange = [i for i in ids if not 0 <= i < vocabulary]
-    if strange:
-        message = f"stop_token_ids has token id {strange[0]}, which is out of vocabulary (0 to {vocabulary - 1})"
+    unknown_ids = [i for i in ids if not 0 <= i < vocabulary]
+    if unknown_ids:
+        message = f"stop_token_ids has token id {unknown_ids[0]}, which is out of vocabulary (0 to {vocabulary - 1})"
         raise Refusal(message=message, param="stop_token_ids")
     return ids
 
 
-def _repetition(fields: Fields) -> float:
+def _parse_repetition_penalty(fields: Fields) -> float:
     penalty = fields.number("repetition_penalty", 1.0, low=0.0, high=_MOST_REPETITION)
     if penalty == 0:
         raise Refusal(message="repetition_penalty must be above 0", param="repetition_penalty")
     return penalty
 
 
-def _bad_words(fields: Fields, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+def _parse_bad_words(fields: Fields, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
     """Return the tokens of each word, plain and after a space.
 
     The form after a space is listed where it has as many tokens and another first token. So does vLLM
@@ -320,38 +341,47 @@ def _bad_words(fields: Fields, tokenizer: Tokenizer) -> tuple[tuple[int, ...], .
     return tuple(filter(None, words))
 
 
-def _allowed_ids(fields: Fields, vocabulary: int) -> tuple[int, ...] | None:
-    listed = fields.value("allowed_token_ids")
-    if listed is None:
+def _parse_allowed_ids(fields: Fields, vocabulary: int) -> tuple[int, ...] | None:
+    """Return the token ids of ``allowed_token_ids``.
+
+    None for no restriction.
+    """
+    value = fields.value("allowed_token_ids")
+    if value is None:
         return None
-    ids = tuple(i for i in listed if isinstance(i, int) and not isinstance(i, bool)) if isinstance(listed, list) else ()
-    if not ids or not isinstance(listed, list) or len(ids) != len(listed):
+    ids = tuple(i for i in value if isinstance(i, int) and not isinstance(i, bool)) if isinstance(value, list) else ()
+    if not ids or not isinstance(value, list) or len(ids) != len(value):
         raise Refusal(message="allowed_token_ids must be a list of token ids that is not empty", param="allowed_token_ids")
-    strange = [i for i in ids if not 0 <= i < vocabulary]
-    if strange:
-        message = f"allowed_token_ids has token id {strange[0]}, which is out of vocabulary (0 to {vocabulary - 1})"
+    unknown_ids = [i for i in ids if not 0 <= i < vocabulary]
+    if unknown_ids:
+        message = f"allowed_token_ids has token id {unknown_ids[0]}, which is out of vocabulary (0 to {vocabulary - 1})"
         raise Refusal(message=message, param="allowed_token_ids")
     return ids
 
 
-def _logit_bias(fields: Fields, vocabulary: int) -> tuple[tuple[int, float], ...]:
-    by_name = fields.numbers("logit_bias", low=-_MOST_BIAS, high=_MOST_BIAS)
+def _parse_logit_bias(fields: Fields, vocabulary: int) -> tuple[tuple[int, float], ...]:
+    """Return (token, bias) of every biased token."""
+    bias_by_id_text = fields.numbers("logit_bias", low=-_MOST_BIAS, high=_MOST_BIAS)
     try:
-        biases = {int(name): bias for name, bias in by_name.items()}
+        biases = {int(name): bias for name, bias in bias_by_id_text.items()}
     except ValueError as error:
         raise Refusal(message=f"logit_bias has a key that is no token id: {error}", param="logit_bias") from error
-    strange = [token for token in biases if not 0 <= token < vocabulary]
-    if strange:
+    unknown_ids = [token for token in biases if not 0 <= token < vocabulary]
+    if unknown_ids:
         raise Refusal(
-            message=f"logit_bias has token id {strange[0]}, which is out of vocabulary (0 to {vocabulary - 1})", param="logit_bias"
+            message=f"logit_bias has token id {unknown_ids[0]}, which is out of vocabulary (0 to {vocabulary - 1})", param="logit_bias"
         )
     return tuple(biases.items())
 
 
-def _logprobs(route: Route, fields: Fields, limits: ServerLimits) -> int | None:
+def _parse_logprobs(route: Route, fields: Fields, limits: ServerLimits) -> int | None:
+    """Return the number of top tokens to report.
+
+    None for no log-probabilities.
+    """
     if route is Route.COMPLETIONS:
-        return _reported_count(fields, "logprobs", limits)
-    top = _reported_count(fields, "top_logprobs", limits)
+        return _parse_reported_count(fields, "logprobs", limits)
+    top = _parse_reported_count(fields, "top_logprobs", limits)
     if not fields.flag("logprobs"):
         if top:
             raise Refusal(message="top_logprobs needs logprobs: true", param="top_logprobs")
@@ -359,19 +389,19 @@ def _logprobs(route: Route, fields: Fields, limits: ServerLimits) -> int | None:
     return top or 0
 
 
-def _reported_count(fields: Fields, name: str, limits: ServerLimits) -> int | None:
+def _parse_reported_count(fields: Fields, name: str, limits: ServerLimits) -> int | None:
     return fields.integer(name, low=0, high=limits.max_logprobs)
 
 
-def _prompt_logprobs(route: Route, fields: Fields, limits: ServerLimits) -> int | None:
+def _parse_prompt_logprobs(route: Route, fields: Fields, limits: ServerLimits) -> int | None:
     """Return the number of top tokens to report for the prompt.
 
     An echoed prompt gets as many as the answer, unless the request sets ``prompt_logprobs``. None for no
     report.
     """
-    top = _reported_count(fields, "prompt_logprobs", limits)
+    top = _parse_reported_count(fields, "prompt_logprobs", limits)
     if top is None and route is Route.COMPLETIONS and fields.flag("echo"):
-        top = _reported_count(fields, "logprobs", limits)
+        top = _parse_reported_count(fields, "logprobs", limits)
     if top is not None and not limits.prompt_logprobs:
         raise Refusal(
             message="prompt_logprobs are not served here: the server was started with --no-prompt-logprobs", param="prompt_logprobs"
@@ -379,19 +409,21 @@ def _prompt_logprobs(route: Route, fields: Fields, limits: ServerLimits) -> int 
     return top
 
 
-def _include_usage(fields: Fields) -> bool:
+def _parse_include_usage(fields: Fields) -> bool:
+    """Return True if a stream ends with its usage."""
     options = fields.object("stream_options")
     if options is None:
         return False
-    inner = Fields(options)
+    option_fields = Fields(options)
     try:
-        inner.refuse_unknown({"include_usage"}, {"continuous_usage_stats": (False,)})
-        return inner.flag("include_usage")
+        option_fields.refuse_unknown({"include_usage"}, {"continuous_usage_stats": (False,)})
+        return option_fields.flag("include_usage")
     except Refusal as refusal:
         raise Refusal(message=f"stream_options: {refusal.message}", param="stream_options") from refusal
 
 
-def _thinking(fields: Fields) -> bool:
+def _parse_thinking(fields: Fields) -> bool:
+    """Return True unless the request turns the reasoning off."""
     arguments = Fields(fields.object("chat_template_kwargs") or {})
     try:
         arguments.refuse_unknown({"enable_thinking"}, {})
@@ -400,7 +432,11 @@ def _thinking(fields: Fields) -> bool:
         raise Refusal(message=f"chat_template_kwargs: {refusal.message}", param="chat_template_kwargs") from refusal
 
 
-def _tool_grammar(fields: Fields, tools: ToolOffer, tokenizer: Tokenizer, limits: ServerLimits) -> str | None:
+def _compile_tools(fields: Fields, tools: ToolOffer, tokenizer: Tokenizer, limits: ServerLimits) -> str | None:
+    """Return the grammar of required tool calls.
+
+    Where no call is required it is that of the structured fields, or None.
+    """
     lark = tool_fields.lark(tools, tokens=tokenizer.tool_tokens)
     if not lark:
         return structured_fields.grammar(fields, limits.grammar)

@@ -50,21 +50,25 @@ def entries(logits: NDArray[np.float32], tokens: Sequence[int], top: int) -> lis
     ``logits`` are raw, (rows, vocabulary), with one of ``tokens`` for each row.
     """
     rows = np.arange(len(logits))
-    best = logits.max(axis=1, keepdims=True)
-    norm = best[:, 0] + np.log(np.exp(logits - best).sum(axis=1, dtype=np.float64))
+    largest = logits.max(axis=1, keepdims=True)
+    log_normaliser = largest[:, 0] + np.log(np.exp(logits - largest).sum(axis=1, dtype=np.float64))
     chosen = logits[rows, list(tokens)]
     ranks = 1 + (logits > chosen[:, None]).sum(axis=1)
-    ids = _top(logits, top)
-    values = np.take_along_axis(logits, ids, axis=1) - norm[:, None]
+    top_ids = _top_ids(logits, top)
+    values = np.take_along_axis(logits, top_ids, axis=1) - log_normaliser[:, None]
     return [
         Entry(token=token, logprob=logprob, rank=rank, top=tuple(zip(best_ids, best_values, strict=True)))
         for token, logprob, rank, best_ids, best_values in zip(
-            tokens, (chosen - norm).tolist(), ranks.tolist(), ids.tolist(), values.tolist(), strict=True
+            tokens, (chosen - log_normaliser).tolist(), ranks.tolist(), top_ids.tolist(), values.tolist(), strict=True
         )
     ]
 
 
-def _top(logits: NDArray[np.float32], top: int) -> NDArray[np.intp]:
+def _top_ids(logits: NDArray[np.float32], top: int) -> NDArray[np.intp]:
+    """Return the ids of each row's ``top`` largest logits.
+
+    They are (rows, top), largest first.
+    """
     width = logits.shape[1]
     ids = (
         np.argpartition(logits, width - top, axis=1)[:, width - top :] if 0 < top < width else np.argsort(logits, axis=1)[:, width - top :]
@@ -105,9 +109,9 @@ class ResponseOptions:
     def whole(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
         """Return the body for finished sequences."""
         chat = self.route is Route.CHAT
-        body = self._head("chat.completion" if chat else "text_completion")
-        body["choices"] = [self._choice(sequence) for sequence in sequences]
-        body |= self._tail(sequences)
+        body = self._common_fields("chat.completion" if chat else "text_completion")
+        body["choices"] = [self._whole_choice(sequence) for sequence in sequences]
+        body |= self._usage_fields(sequences)
         if chat and self.request.return_token_ids:
             body["prompt_token_ids"] = self.request.prompt
         if chat and self.request.prompt_logprobs is not None:
@@ -121,7 +125,7 @@ class ResponseOptions:
         """
         if self.route is Route.COMPLETIONS:
             return None
-        chunk = self._head("chat.completion.chunk")
+        chunk = self._common_fields("chat.completion.chunk")
         delta = {"role": "assistant", "content": ""}
         chunk["choices"] = [{"index": sequence.index, "delta": delta, "logprobs": None, "finish_reason": None}]
         if self.request.return_token_ids:
@@ -143,41 +147,52 @@ class ResponseOptions:
         """
         chat = self.route is Route.CHAT
         text = self.rules.show(delta, self.tokenizer.pieces)
-        reading = self._read(reader, text, ended=delta.finish_reason is not None, tokens=len(delta.tokens))
+        reading = self._read_calls(reader, text, ended=delta.finish_reason is not None, tokens=len(delta.tokens))
         choice: dict[str, JSON] = {"index": delta.sequence.index}
-        choice |= {"delta": _message_text(reading.content, delta.reasoning) | self._calls(reading.pieces)} if chat else {"text": text}
-        choice["logprobs"] = self._logprobs(delta.entries)
-        choice |= {"finish_reason": self._finish(delta.finish_reason, reader), "stop_reason": delta.stop_reason}
+        choice |= (
+            {"delta": _message_fields(reading.content, delta.reasoning) | self._tool_calls_field(reading.pieces)}
+            if chat
+            else {"text": text}
+        )
+        choice["logprobs"] = self._reported_logprobs(delta.entries)
+        choice |= {"finish_reason": self._finish_reason(delta.finish_reason, reader), "stop_reason": delta.stop_reason}
         if self.request.return_token_ids:
             choice["token_ids"] = self.rules.identify([*delta.tokens])
             if not chat and delta.first:
                 choice["prompt_token_ids"] = self.request.prompt
-        return self._head("chat.completion.chunk" if chat else "text_completion") | {"choices": [choice]}
+        return self._common_fields("chat.completion.chunk" if chat else "text_completion") | {"choices": [choice]}
 
     def closing(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
         """Return the chunk after the last token, with the usage."""
-        head = self._head("chat.completion.chunk" if self.route is Route.CHAT else "text_completion")
-        return self.rules.reply(head | {"choices": []} | self._tail(sequences))
+        head = self._common_fields("chat.completion.chunk" if self.route is Route.CHAT else "text_completion")
+        return self.rules.reply(head | {"choices": []} | self._usage_fields(sequences))
 
-    def _read(self, reader: ToolCallReader | None, text: str, *, ended: bool, tokens: int = 0) -> ToolReading:
+    def _read_calls(self, reader: ToolCallReader | None, text: str, *, ended: bool, tokens: int = 0) -> ToolReading:
+        """Return the content and tool calls of some text.
+
+        All text is content where no tools are offered.
+        """
         return ToolReading(content=text) if reader is None else self.rules.read_calls(reader, text, ended=ended, tokens=tokens)
 
-    def _finish(self, reason: str | None, reader: ToolCallReader | None) -> str | None:
+    def _finish_reason(self, reason: str | None, reader: ToolCallReader | None) -> str | None:
+        """Return the finish_reason to report; None before the end."""
         return self.rules.finish(reason, 0 if reader is None else reader.calls, stream=self.request.stream)
 
-    def _calls(self, pieces: Several[CallPiece]) -> dict[str, JSON]:
+    def _tool_calls_field(self, pieces: Several[CallPiece]) -> dict[str, JSON]:
         """Return the calls of an answer, or of a chunk.
 
         Those of a chunk have an index. A call gets its id together with its name.
         """
-        numbered = self.request.stream
-        return {"tool_calls": [({"index": piece.index} if numbered else {}) | _call_fields(piece) for piece in pieces]} if pieces else {}
+        has_index = self.request.stream
+        return {"tool_calls": [({"index": piece.index} if has_index else {}) | _call_fields(piece) for piece in pieces]} if pieces else {}
 
-    def _head(self, kind: str) -> dict[str, JSON]:
+    def _common_fields(self, kind: str) -> dict[str, JSON]:
+        """Return the fields at the top of every body."""
         prefix = "chatcmpl" if self.route is Route.CHAT else "cmpl"
         return {"id": f"{prefix}-{self.id}", "object": kind, "created": self.created, "model": self.model}
 
-    def _tail(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
+    def _usage_fields(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
+        """Return the usage, and the report of speculation."""
         counts = self.rules.usage(sequences)
         usage: dict[str, JSON] = {"prompt_tokens": counts.prompt, "completion_tokens": counts.completion, "total_tokens": counts.total}
         cached = sequences[0].cached_tokens
@@ -186,18 +201,22 @@ class ResponseOptions:
         splits = [sequence.reasoning for sequence in sequences if sequence.reasoning is not None]
         if splits:
             usage["completion_tokens_details"] = {"reasoning_tokens": sum(split.tokens for split in splits)}
-        return ({"usage": usage} if self.usage else {}) | self._metrics(sequences)
+        return ({"usage": usage} if self.usage else {}) | self._speculation_report(sequences)
 
-    def _metrics(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
+    def _speculation_report(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
+        """Return the report of speculation.
+
+        Empty for several sequences, and where none is configured.
+        """
         if self.metrics == "none" or len(sequences) != 1:
             return {}
         drafted, accepted = sequences[0].drafted, sequences[0].accepted
         steps = sum(1 for count in drafted if count)
-        lengths = [accepted_tokens for accepted_tokens, count in zip(accepted, drafted, strict=True) if count]
+        accepted_lengths = [accepted_tokens for accepted_tokens, count in zip(accepted, drafted, strict=True) if count]
         report: dict[str, JSON] = {
             "mean_acceptance_length": 1.0 + sum(accepted) / steps if steps else None,
             "draft_acceptance_rate": sum(accepted) / sum(drafted) if steps else None,
-            "acceptance_histogram": [lengths.count(length) for length in range(self.draft_tokens + 1)],
+            "acceptance_histogram": [accepted_lengths.count(length) for length in range(self.draft_tokens + 1)],
             "num_spec_steps": steps,
             "num_accepted_draft_tokens": sum(accepted),
             "num_draft_tokens": sum(drafted),
@@ -207,19 +226,24 @@ class ResponseOptions:
             report |= {"per_step_accepted": accepted, "per_step_drafted": drafted}
         return {"metrics": {"speculative_decoding": report}}
 
-    def _choice(self, sequence: RunningSequence) -> dict[str, JSON]:
+    def _whole_choice(self, sequence: RunningSequence) -> dict[str, JSON]:
+        """Return the choice of one finished sequence."""
         text, split = sequence.text.whole, sequence.reasoning
         reasoning, text = ("", text) if split is None else split.of_whole(text)
         reader = self.reader()
-        reading = self._read(reader, text, ended=True)
-        message: dict[str, JSON] = {"role": "assistant", **_message_text(reading.content, reasoning), **self._calls(reading.pieces)}
+        reading = self._read_calls(reader, text, ended=True)
+        message: dict[str, JSON] = {
+            "role": "assistant",
+            **_message_fields(reading.content, reasoning),
+            **self._tool_calls_field(reading.pieces),
+        }
         choice: dict[str, JSON] = {"index": sequence.index}
         choice |= {"message": message} if self.route is Route.CHAT else {"text": self._echoed_text() + text}
         if self.request.echo and self.request.logprobs is not None:
-            choice["logprobs"] = self._flat([*sequence.prompt_entries, *sequence.entries], first=self.request.prompt[0])
+            choice["logprobs"] = self._completions_logprobs([*sequence.prompt_entries, *sequence.entries], first=self.request.prompt[0])
         else:
-            choice["logprobs"] = self._logprobs(sequence.entries)
-        choice |= {"finish_reason": self._finish(sequence.finish_reason, reader), "stop_reason": sequence.stop_reason}
+            choice["logprobs"] = self._reported_logprobs(sequence.entries)
+        choice |= {"finish_reason": self._finish_reason(sequence.finish_reason, reader), "stop_reason": sequence.stop_reason}
         if self.request.return_token_ids:
             choice["token_ids"] = self.rules.identify(sequence.emitted)
         if self.route is Route.COMPLETIONS:
@@ -236,32 +260,43 @@ class ResponseOptions:
         return b"".join(self.tokenizer.pieces[token] for token in echoed).decode("utf-8", "replace")
 
     def _prompt_logprobs(self, sequence: RunningSequence) -> JSON:
+        """Return the prompt's log-probabilities by position.
+
+        None where they are not requested, and for every choice but the first.
+        """
         if self.request.prompt_logprobs is None or sequence.index != 0:
             return None
-        return [None, *(self._position(entry) for entry in sequence.prompt_entries)]
+        return [None, *(self._prompt_position(entry) for entry in sequence.prompt_entries)]
 
-    def _position(self, entry: Entry) -> dict[str, JSON]:
-        words, own = self.tokenizer.words, entry.token
-        listed: dict[str, JSON] = {str(own): {"logprob": self._round(entry.logprob), "rank": entry.rank, "decoded_token": words[own]}}
+    def _prompt_position(self, entry: Entry) -> dict[str, JSON]:
+        """Return the log-probabilities at one position, by token id."""
+        words, prompt_token = self.tokenizer.words, entry.token
+        by_token_id: dict[str, JSON] = {
+            str(prompt_token): {"logprob": self._round(entry.logprob), "rank": entry.rank, "decoded_token": words[prompt_token]}
+        }
         for rank, (token, logprob) in enumerate(entry.top, 1):
-            if token != own:
-                listed[str(token)] = {"logprob": self._round(logprob), "rank": rank, "decoded_token": words[token]}
-        return listed
+            if token != prompt_token:
+                by_token_id[str(token)] = {"logprob": self._round(logprob), "rank": rank, "decoded_token": words[token]}
+        return by_token_id
 
-    def _logprobs(self, entries: Several[Entry]) -> JSON:
+    def _reported_logprobs(self, entries: Several[Entry]) -> JSON:
+        """Return log-probabilities in the form of the route.
+
+        None where they are not requested.
+        """
         if self.request.logprobs is None:
             return None
         if self.route is Route.CHAT:
-            return {"content": [self._spoken(entry) for entry in entries]}
-        return self._flat(entries)
+            return {"content": [self._chat_logprob(entry) for entry in entries]}
+        return self._completions_logprobs(entries)
 
-    def _flat(self, entries: Several[Entry], *, first: int | None = None) -> dict[str, JSON]:
+    def _completions_logprobs(self, entries: Several[Entry], *, first: int | None = None) -> dict[str, JSON]:
         """Return the lists of the completions route.
 
         ``first`` is the first token of an echoed prompt. It has no log-probability, because nothing predicts
         it.
         """
-        words = [*([] if first is None else [self._word(first)]), *(self._word(entry.token) for entry in entries)]
+        words = [*([] if first is None else [self._token_name(first)]), *(self._token_name(entry.token) for entry in entries)]
         unpredicted: list[JSON] = [] if first is None else [None]
         return {
             "text_offset": [sum(map(len, words[:i])) for i in range(len(words))],
@@ -270,30 +305,36 @@ class ResponseOptions:
             "top_logprobs": [
                 *unpredicted,
                 *(
-                    {self._word(token): self._round(logprob) for token, logprob in [(entry.token, entry.logprob), *entry.top]}
+                    {self._token_name(token): self._round(logprob) for token, logprob in [(entry.token, entry.logprob), *entry.top]}
                     for entry in entries
                 ),
             ],
         }
 
-    def _spoken(self, entry: Entry) -> dict[str, JSON]:
-        return self._one(entry.token, entry.logprob) | {"top_logprobs": [self._one(token, logprob) for token, logprob in entry.top]}
+    def _chat_logprob(self, entry: Entry) -> dict[str, JSON]:
+        """Return one entry in the form of the chat route."""
+        return self._token_logprob(entry.token, entry.logprob) | {
+            "top_logprobs": [self._token_logprob(token, logprob) for token, logprob in entry.top]
+        }
 
-    def _one(self, token: int, logprob: float) -> dict[str, JSON]:
-        return {"token": self._word(token), "logprob": self._round(logprob), "bytes": list(self.tokenizer.pieces[token])}
+    def _token_logprob(self, token: int, logprob: float) -> dict[str, JSON]:
+        """Return one token's log-probability on the chat route."""
+        return {"token": self._token_name(token), "logprob": self._round(logprob), "bytes": list(self.tokenizer.pieces[token])}
 
     def _round(self, logprob: float) -> float:
         return logprob if self.decimals is None else round(logprob, self.decimals)
 
-    def _word(self, token: int) -> str:
+    def _token_name(self, token: int) -> str:
         return f"token_id:{token}" if self.request.tokens_as_ids else self.tokenizer.words[token]
 
 
-def _message_text(text: str, reasoning: str) -> dict[str, JSON]:
+def _message_fields(text: str, reasoning: str) -> dict[str, JSON]:
+    """Return a message's content, and its reasoning if any."""
     return {"content": text, **({"reasoning": reasoning} if reasoning else {})}
 
 
 def _call_fields(piece: CallPiece) -> dict[str, JSON]:
+    """Return one tool call, or a further piece of one."""
     if not piece.name:
         return {"function": {"arguments": piece.arguments}}
     function: dict[str, JSON] = {"name": piece.name, "arguments": piece.arguments}
@@ -316,16 +357,16 @@ async def whole(reply: ResponseOptions, engine: ReferenceEngine, receive: Receiv
             ended.put_nowait(delta)
 
     sequences = engine.sequences(reply.request, tell)
-    watch = asyncio.create_task(_watch(receive, ended, sequences[0].give_up()))
+    watcher = asyncio.create_task(_watch_disconnect(receive, ended, sequences[0].give_up()))
     engine.submit(sequences)
     try:
-        last = [await ended.get() for _ in sequences]
-        if any(delta.finish_reason == "abort" for delta in last):
+        final_deltas = [await ended.get() for _ in sequences]
+        if any(delta.finish_reason == "abort" for delta in final_deltas):
             engine.drop(sequences)
             return JSONResponse(error(500, _GIVEN_UP), status_code=500)
         return JSONResponse(reply.whole(sequences))
     finally:
-        watch.cancel()
+        watcher.cancel()
 
 
 class Stream(Response):
@@ -340,22 +381,22 @@ class Stream(Response):
         """Send the whole stream."""
         deltas: asyncio.Queue[Delta] = asyncio.Queue()
         sequences = self._engine.sequences(self._reply.request, deltas.put_nowait)
-        watch = asyncio.create_task(_watch(receive, deltas, sequences[0].give_up()))
+        watcher = asyncio.create_task(_watch_disconnect(receive, deltas, sequences[0].give_up()))
         self._engine.submit(sequences)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             for sequence in sequences:
-                await _event(send, self._reply.opening(sequence))
-            if not await self._chunks(send, deltas, sequences):
+                await _send_event(send, self._reply.opening(sequence))
+            if not await self._send_chunks(send, deltas, sequences):
                 self._engine.drop(sequences)
-                await _event(send, error(500, _GIVEN_UP))
+                await _send_event(send, error(500, _GIVEN_UP))
             elif self._reply.request.include_usage:
-                await _event(send, self._reply.closing(sequences))
+                await _send_event(send, self._reply.closing(sequences))
             await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
         finally:
-            watch.cancel()
+            watcher.cancel()
 
-    async def _chunks(self, send: Send, deltas: asyncio.Queue[Delta], sequences: Several[RunningSequence]) -> bool:
+    async def _send_chunks(self, send: Send, deltas: asyncio.Queue[Delta], sequences: Several[RunningSequence]) -> bool:
         """Send chunks until every sequence has ended.
 
         Returns True if none was given up.
@@ -363,16 +404,16 @@ class Stream(Response):
         running = len(sequences)
         readers = {sequence: self._reply.reader() for sequence in sequences}
         states = {sequence: StreamState() for sequence in sequences}
-        held = _Chunks(self._reply.chunk_steps)
+        pending = _Chunks(self._reply.chunk_steps)
         while running:
             delta = await deltas.get()
             if delta.finish_reason == "abort":
                 return False
-            for part in held.take(delta):
-                chunk = self._reply.chunk(part, readers[part.sequence])
-                for each in self._reply.rules.send(chunk, part, states[part.sequence]):
-                    await _event(send, each)
-                states[part.sequence].chunks += 1
+            for chunk_delta in pending.take(delta):
+                chunk = self._reply.chunk(chunk_delta, readers[chunk_delta.sequence])
+                for body in self._reply.rules.send(chunk, chunk_delta, states[chunk_delta.sequence]):
+                    await _send_event(send, body)
+                states[chunk_delta.sequence].chunks += 1
             running -= delta.finish_reason is not None
         return True
 
@@ -390,44 +431,50 @@ class _Chunks:
         Empty while a chunk waits for more steps.
         """
         if self._steps == 0:
-            return _split(delta)
-        held = self._held.setdefault(delta.sequence.index, [])
-        held.append(delta)
-        if len(held) < self._steps and delta.finish_reason is None:
+            return _split_by_token(delta)
+        pending = self._held.setdefault(delta.sequence.index, [])
+        pending.append(delta)
+        if len(pending) < self._steps and delta.finish_reason is None:
             return []
         self._held[delta.sequence.index] = []
-        return [_merge(held)]
+        return [_merge_steps(pending)]
 
 
-def _split(delta: Delta) -> list[Delta]:
+def _split_by_token(delta: Delta) -> list[Delta]:
     """Return a delta per token; the text comes with the last."""
-    last = len(delta.tokens) - 1
-    begun = replace(delta, text="", reasoning="", finish_reason=None, stop_reason=None)
-    early = (
-        replace(begun, tokens=delta.tokens[i : i + 1], entries=delta.entries[i : i + 1], first=delta.first and i == 0) for i in range(last)
+    last_index = len(delta.tokens) - 1
+    textless = replace(delta, text="", reasoning="", finish_reason=None, stop_reason=None)
+    token_deltas = (
+        replace(textless, tokens=delta.tokens[i : i + 1], entries=delta.entries[i : i + 1], first=delta.first and i == 0)
+        for i in range(last_index)
     )
-    tail = replace(delta, tokens=delta.tokens[max(last, 0) :], entries=delta.entries[max(last, 0) :], first=delta.first and last <= 0)
-    return [*early, tail]
+    last_delta = replace(
+        delta, tokens=delta.tokens[max(last_index, 0) :], entries=delta.entries[max(last_index, 0) :], first=delta.first and last_index <= 0
+    )
+    return [*token_deltas, last_delta]
 
 
-def _merge(held: list[Delta]) -> Delta:
+def _merge_steps(deltas: list[Delta]) -> Delta:
+    """Return one delta for the steps of a chunk."""
     return replace(
-        held[-1],
-        tokens=tuple(token for one in held for token in one.tokens),
-        text="".join(one.text for one in held),
-        reasoning="".join(one.reasoning for one in held),
-        entries=tuple(entry for one in held for entry in one.entries),
-        first=held[0].first,
+        deltas[-1],
+        tokens=tuple(token for delta in deltas for token in delta.tokens),
+        text="".join(delta.text for delta in deltas),
+        reasoning="".join(delta.reasoning for delta in deltas),
+        entries=tuple(entry for delta in deltas for entry in delta.entries),
+        first=deltas[0].first,
     )
 
 
-async def _event(send: Send, body: dict[str, JSON] | None) -> None:
+async def _send_event(send: Send, body: dict[str, JSON] | None) -> None:
+    """Send one server-sent event; nothing for None."""
     if body is not None:
         data = b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
         await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
-async def _watch(receive: Receive, deltas: asyncio.Queue[Delta], give_up: Delta) -> None:
+async def _watch_disconnect(receive: Receive, deltas: asyncio.Queue[Delta], give_up: Delta) -> None:
+    """Put ``give_up`` once the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
     deltas.put_nowait(give_up)

@@ -41,19 +41,20 @@ def pad_model(model: Model, layers: int) -> Model:
     Their output projections are zero, so the logits are the same bit for bit.
     """
     random = np.random.Generator(np.random.SFC64(_SEED))
-    return replace(model, layers=(*model.layers, *(_idle(model, random) for _ in range(layers - len(model.layers)))))
+    return replace(model, layers=(*model.layers, *(_idle_layer(model, random) for _ in range(layers - len(model.layers)))))
 
 
-def _idle(model: Model, random: np.random.Generator) -> Layer:
+def _idle_layer(model: Model, random: np.random.Generator) -> Layer:
+    """Return a random layer with output projections of zero."""
     shape = model.shape
 
     def weights(out: int) -> NDArray[np.float32]:
-        drawn = random.random((shape.hidden, out), dtype=np.float32)
-        drawn -= np.float32(0.5)
-        drawn *= np.float32(_SPREAD)
-        return drawn
+        matrix = random.random((shape.hidden, out), dtype=np.float32)
+        matrix -= np.float32(0.5)
+        matrix *= np.float32(_SPREAD)
+        return matrix
 
-    def nothing(inner: int) -> NDArray[np.float32]:
+    def zeros(inner: int) -> NDArray[np.float32]:
         # Written, not np.zeros: pages that were never written are all one page, and would be read from the first-level cache.
         return np.full((inner, shape.hidden), 0.0, np.float32)
 
@@ -61,9 +62,9 @@ def _idle(model: Model, random: np.random.Generator) -> Layer:
     return Layer(
         qkv=weights((heads + shape.kv_heads) * shape.head_dim),
         head_scale=np.full((heads, shape.head_dim), shape.head_dim**-0.5, np.float32),
-        out=nothing(shape.heads * shape.head_dim),
+        out=zeros(shape.heads * shape.head_dim),
         gate_up=weights(2 * shape.intermediate),
-        down=nothing(shape.intermediate),
+        down=zeros(shape.intermediate),
     )
 
 
@@ -79,11 +80,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--float32", action="store_true", help="write the weights in single precision")
     options = parser.parse_args(arguments)
     try:
-        written = write(options.model, options.layers, options.folder, single=options.float32)
+        is_new = write(options.model, options.layers, options.folder, single=options.float32)
     except SpecdecError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a command talks to its user
         return _WRONG_USAGE
-    print(f"{options.folder}: {options.layers} layers{'' if written else ', as it was'}")  # noqa: T201 - as above
+    print(f"{options.folder}: {options.layers} layers{'' if is_new else ', as it was'}")  # noqa: T201 - as above
     return 0
 
 
@@ -96,13 +97,13 @@ def write(model: str, layers: int, folder: Path, *, single: bool = False) -> boo
     Raises EngineError for fewer layers than the model has, and when ``folder`` holds something else.
     """
     source = locate(model)
-    config = {**_config(source, layers), **({"dtype": "float32"} if single else {})}
+    config = {**_padded_config(source, layers), **({"dtype": "float32"} if single else {})}
     if folder.exists():
-        _refuse_other(folder, config)
+        _refuse_used_folder(folder, config)
         return False
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-        unfinished = Path(made) / folder.name
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        unfinished = Path(temporary) / folder.name
         shutil.copytree(source, unfinished, ignore=shutil.ignore_patterns("config.json", "*.safetensors"))
         (unfinished / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
         _write_tensors(source, layers, unfinished, single=single)
@@ -110,21 +111,28 @@ def write(model: str, layers: int, folder: Path, *, single: bool = False) -> boo
     return True
 
 
-def _config(source: Path, layers: int) -> dict[str, object]:
+def _padded_config(source: Path, layers: int) -> dict[str, object]:
+    """Return the config.json with ``layers`` layers.
+
+    Raises EngineError for fewer layers than the model has.
+    """
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    had = config["num_hidden_layers"]
-    if layers < had:
+    original_layers = config["num_hidden_layers"]
+    if layers < original_layers:
         raise EngineError(
             what="padding adds layers and takes none away",
             where="--layers",
             found=str(layers),
-            expected=f"at least {had}, those of {source}",
+            expected=f"at least {original_layers}, those of {source}",
         )
-    types = {"layer_types": [*config["layer_types"], *["full_attention"] * (layers - had)]} if "layer_types" in config else {}
-    return {**config, **types, "num_hidden_layers": layers}
+    layer_types = (
+        {"layer_types": [*config["layer_types"], *["full_attention"] * (layers - original_layers)]} if "layer_types" in config else {}
+    )
+    return {**config, **layer_types, "num_hidden_layers": layers}
 
 
-def _refuse_other(folder: Path, config: Mapping[str, object]) -> None:
+def _refuse_used_folder(folder: Path, config: Mapping[str, object]) -> None:
+    """Raise EngineError for a folder with other contents."""
     path = folder / "config.json"
     if not path.is_file() or json.loads(path.read_text(encoding="utf-8")) != config:
         raise EngineError(
@@ -137,17 +145,18 @@ def _refuse_other(folder: Path, config: Mapping[str, object]) -> None:
 
 
 def _write_tensors(source: Path, layers: int, folder: Path, *, single: bool) -> None:
+    """Write the weights of the padded checkpoint."""
     from safetensors.numpy import load_file, save_file  # noqa: PLC0415 - an optional library
 
-    known = load_file(source / "model.safetensors")
-    had = json.loads((source / "config.json").read_text(encoding="utf-8"))["num_hidden_layers"]
+    original = load_file(source / "model.safetensors")
+    original_layers = json.loads((source / "config.json").read_text(encoding="utf-8"))["num_hidden_layers"]
     path = folder / "model.safetensors"
-    tensors = {**known, **dict(_added_layers(known, range(had, layers)))}
+    tensors = {**original, **dict(_added_layers(original, range(original_layers, layers)))}
     save_file({name: t.astype(np.float32) for name, t in tensors.items()} if single else tensors, path, metadata={"format": "pt"})
     path.chmod(0o644)  # safetensors leaves it to its owner alone
 
 
-def _added_layers(known: Mapping[str, NDArray[np.float16]], indices: range) -> Iterator[tuple[str, NDArray[np.float16]]]:
+def _added_layers(original: Mapping[str, NDArray[np.float16]], indices: range) -> Iterator[tuple[str, NDArray[np.float16]]]:
     """Yield the tensors of further layers by name.
 
     Their shapes are those of the first layer: random matrices, norms of one, and zeros where a layer would
@@ -156,18 +165,19 @@ def _added_layers(known: Mapping[str, NDArray[np.float16]], indices: range) -> I
     first = "model.layers.0."
     random = np.random.Generator(np.random.SFC64(_SEED))
     for index in indices:
-        for name, tensor in known.items():
+        for name, tensor in original.items():
             if name.startswith(first):
-                part = name.removeprefix(first)
-                yield f"model.layers.{index}.{part}", _fill_matrix(part, tensor, random)
+                matrix_name = name.removeprefix(first)
+                yield f"model.layers.{index}.{matrix_name}", _fill_matrix(matrix_name, tensor, random)
 
 
-def _fill_matrix(part: str, like: NDArray[np.float16], random: np.random.Generator) -> NDArray[np.float16]:
-    if part in _SILENT:
-        return np.zeros_like(like)
-    if like.ndim == 1:
-        return np.ones_like(like)
-    return ((random.random(like.shape, dtype=np.float32) - np.float32(0.5)) * np.float32(_SPREAD)).astype(like.dtype)
+def _fill_matrix(name: str, original: NDArray[np.float16], random: np.random.Generator) -> NDArray[np.float16]:
+    """Return the weights of one matrix of a further layer."""
+    if name in _SILENT:
+        return np.zeros_like(original)
+    if original.ndim == 1:
+        return np.ones_like(original)
+    return ((random.random(original.shape, dtype=np.float32) - np.float32(0.5)) * np.float32(_SPREAD)).astype(original.dtype)
 
 
 if __name__ == "__main__":

@@ -61,13 +61,13 @@ class PrefixCache:
 
         The list ends before the first key without a block.
         """
-        found: list[Block] = []
+        blocks: list[Block] = []
         for key in keys:
             if key not in self._blocks:
                 break
             self._blocks.move_to_end(key)
-            found.append(self._blocks[key])
-        return found
+            blocks.append(self._blocks[key])
+        return blocks
 
     def put(self, key: int, copy: Callable[[], Block]) -> None:
         """Keep a block unless it is there already.

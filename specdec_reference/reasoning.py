@@ -81,7 +81,7 @@ class GrammarBehindReasoning:
         """Return the longest permitted prefix of ``tokens``."""
         if self._began is not None:
             return self._grammar.allowed(tokens)
-        stop = next((at for at, token in enumerate(tokens) if token == self._end or not self._open[token]), len(tokens))
-        if tokens[stop : stop + 1] != (self._end,):
-            return tokens[:stop]
-        return (*tokens[: stop + 1], *self._grammar.allowed(tokens[stop + 1 :]))
+        open_length = next((position for position, token in enumerate(tokens) if token == self._end or not self._open[token]), len(tokens))
+        if tokens[open_length : open_length + 1] != (self._end,):
+            return tokens[:open_length]
+        return (*tokens[: open_length + 1], *self._grammar.allowed(tokens[open_length + 1 :]))

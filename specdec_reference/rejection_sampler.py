@@ -84,11 +84,11 @@ def residual(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float
 
     It is max(p - q, 0), rows by vocabulary.
     """
-    rest = np.maximum(p - q, 0.0)
+    recovered = np.maximum(p - q, 0.0)
     # p = q up to float32 rounding leaves nothing; then p is the distribution in the limit.
-    nothing = ~rest.any(axis=1)
-    rest[nothing] = p[nothing]
-    return rest
+    empty_rows = ~recovered.any(axis=1)
+    recovered[empty_rows] = p[empty_rows]
+    return recovered
 
 
 def bonus(lines: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -110,12 +110,12 @@ def verify(p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.fl
     if k:
         proposed = np.arange(k) < draft.counts[:, None]
         lines = np.where(proposed, starts[:, None] + np.arange(k), 0)
-        mass = p[lines, draft.tokens].astype(np.float64)
-        passed = rules.accept(mass, draft.mass(), uniforms[:, :k]) & proposed
+        target_mass = p[lines, draft.tokens].astype(np.float64)
+        passed = rules.accept(target_mass, draft.mass(), uniforms[:, :k]) & proposed
         accepted = np.logical_and.accumulate(passed, axis=1).sum(axis=1)
-    behind, full = starts + accepted, (accepted == draft.counts) & (draft.counts > 0)
-    behind[full] = rules.bonus(behind[full])
-    distribution = p[behind].astype(np.float64)
+    last_lines, fully_accepted = starts + accepted, (accepted == draft.counts) & (draft.counts > 0)
+    last_lines[fully_accepted] = rules.bonus(last_lines[fully_accepted])
+    distribution = p[last_lines].astype(np.float64)
     rejected = np.flatnonzero(accepted < draft.counts)
     if len(rejected):
         distribution[rejected] = rules.residual(distribution[rejected], draft.distribution(rejected, accepted[rejected], p.shape[1]))

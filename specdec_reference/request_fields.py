@@ -36,11 +36,11 @@ class Fields:
         """
         for name, value in self._body.items():
             if name in neutral:
-                if value is not None and not _among(value, neutral[name]):
-                    raise Refusal(message=f"{name} is not supported by the reference engine: {_describe(value)}", param=name)
+                if value is not None and not _is_among(value, neutral[name]):
+                    raise Refusal(message=f"{name} is not supported by the reference engine: {_shorten_json(value)}", param=name)
             elif name not in known:
-                near = difflib.get_close_matches(name, [*known, *neutral], n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
+                similar = difflib.get_close_matches(name, [*known, *neutral], n=1)
+                hint = f"; did you mean {similar[0]}?" if similar else ""
                 raise Refusal(message=f"unknown field {name}{hint}", param=name)
 
     def value(self, name: str) -> JSON:
@@ -53,7 +53,7 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise _wrong(name, value, "true or false")
+            raise _value_refusal(name, value, "true or false")
         return value
 
     def integer(self, name: str, *, low: int, high: int | None = None) -> int | None:
@@ -62,33 +62,33 @@ class Fields:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
-            raise _wrong(name, value, f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}")
+            raise _value_refusal(name, value, f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}")
         return value
 
     def number(self, name: str, default: float, *, low: float, high: float) -> float:
         """Return a number of a range."""
         value = self._body.get(name)
-        return default if value is None else _number(name, value, low, high)
+        return default if value is None else _check_number(name, value, low, high)
 
     def numbers(self, name: str, *, low: float, high: float) -> dict[str, float]:
         """Return an object's numbers by key, each within a range.
 
         Empty for null.
         """
-        return {key: _number(f"{name}.{key}", value, low, high, param=name) for key, value in (self.object(name) or {}).items()}
+        return {key: _check_number(f"{name}.{key}", value, low, high, param=name) for key, value in (self.object(name) or {}).items()}
 
     def text(self, name: str) -> str | None:
         """Return a string, or None."""
         value = self._body.get(name)
         if value is not None and not isinstance(value, str):
-            raise _wrong(name, value, "a string")
+            raise _value_refusal(name, value, "a string")
         return value
 
     def object(self, name: str) -> Mapping[str, JSON] | None:
         """Return a JSON object, or None."""
         value = self._body.get(name)
         if value is not None and not isinstance(value, dict):
-            raise _wrong(name, value, "an object")
+            raise _value_refusal(name, value, "an object")
         return value
 
     def strings(self, name: str, *, most: int) -> tuple[str, ...]:
@@ -99,29 +99,30 @@ class Fields:
         value = self._body.get(name)
         if value is None:
             return ()
-        several = [value] if isinstance(value, str) else value
-        if not isinstance(several, list) or len(several) > most:
-            raise _wrong(name, value, f"a string or a list of at most {most}")
-        strings = tuple(item for item in several if isinstance(item, str) and item)
-        if len(strings) != len(several):
-            raise _wrong(name, value, "strings that are not empty")
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, list) or len(items) > most:
+            raise _value_refusal(name, value, f"a string or a list of at most {most}")
+        strings = tuple(item for item in items if isinstance(item, str) and item)
+        if len(strings) != len(items):
+            raise _value_refusal(name, value, "strings that are not empty")
         return strings
 
 
-def _number(name: str, value: JSON, low: float, high: float, param: str | None = None) -> float:
+def _check_number(name: str, value: JSON, low: float, high: float, param: str | None = None) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise _wrong(name, value, f"a number from {low:g} to {high:g}", param)
+        raise _value_refusal(name, value, f"a number from {low:g} to {high:g}", param)
     return float(value)
 
 
-def _among(value: JSON, allowed: tuple[JSON, ...]) -> bool:
-    return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in allowed)
+def _is_among(value: JSON, allowed: tuple[JSON, ...]) -> bool:
+    """Return True if ``value`` is allowed; 1 is not true."""
+    return any(value == allowed_value and isinstance(value, bool) == isinstance(allowed_value, bool) for allowed_value in allowed)
 
 
-def _wrong(name: str, value: JSON, expected: str, param: str | None = None) -> Refusal:
-    return Refusal(message=f"{name} must be {expected}, not {_describe(value)}", param=param or name)
+def _value_refusal(name: str, value: JSON, expected: str, param: str | None = None) -> Refusal:
+    return Refusal(message=f"{name} must be {expected}, not {_shorten_json(value)}", param=param or name)
 
 
-def _describe(value: JSON) -> str:
+def _shorten_json(value: JSON) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else text[:77] + "..."  # noqa: PLR2004 - a message, not a dump

@@ -39,8 +39,8 @@ def randomness(seed: int | None, fresh: int, index: int) -> np.random.Generator:
     It is that of choice ``index`` under ``seed``, else under ``fresh``. Randomness belongs to a sequence,
     never to a batch.
     """
-    own = fresh if seed is None else seed
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence([own & (2**64 - 1), index])))
+    stream_seed = fresh if seed is None else seed
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence([stream_seed & (2**64 - 1), index])))
 
 
 def draw(rows: Rows[RunningSequence], count: int) -> NDArray[np.float64]:
@@ -191,9 +191,9 @@ def match(request: EngineRequest, written: WrittenText, token: EmittedToken) -> 
     It may begin anywhere. Of several, the first to be complete is returned, then the first listed. None
     without one.
     """
-    found = [(written.text.find(stop, max(0, written.before_token - len(stop) + 1)), stop) for stop in request.stop]
-    matches = [StopMatch(stop=stop, at=at) for at, stop in found if at != -1]
-    return min(matches, key=lambda each: each.at + len(each.stop), default=None)
+    occurrences = [(written.text.find(stop, max(0, written.before_token - len(stop) + 1)), stop) for stop in request.stop]
+    matches = [StopMatch(stop=stop, at=at) for at, stop in occurrences if at != -1]
+    return min(matches, key=lambda stop_match: stop_match.at + len(stop_match.stop), default=None)
 
 
 def cut(request: EngineRequest, found: StopMatch) -> int:

@@ -43,16 +43,16 @@ class PenaltyState:
         """
         request, rows = self.request, logits.astype(np.float32)
         if request.allowed_token_ids is not None:
-            rows[:, ~self._mark(request.allowed_token_ids)] = -np.inf
+            rows[:, ~self._mark_tokens(request.allowed_token_ids)] = -np.inf
         for position, row in enumerate(rows):
             row[self._banned_tokens(drafted[:position])] = -np.inf
         for token, bias in request.logit_bias:
             rows[:, token] += np.float32(bias)
-        counts = self._counts(drafted)
+        counts = self._count_tokens(drafted)
         if request.repetition_penalty != 1.0:
-            seen = (counts > 0) | self._mark(request.prompt)
-            times = np.float32(request.repetition_penalty)
-            rows = np.where(seen, np.where(rows > 0, rows / times, rows * times), rows)
+            seen = (counts > 0) | self._mark_tokens(request.prompt)
+            factor = np.float32(request.repetition_penalty)
+            rows = np.where(seen, np.where(rows > 0, rows / factor, rows * factor), rows)
         rows -= (request.frequency_penalty * counts + request.presence_penalty * (counts > 0)).astype(np.float32)
         return rows
 
@@ -62,13 +62,18 @@ class PenaltyState:
         text = (*self.counted[max(0, len(self.counted) - longest) :], *drafted)
         return [last for *first, last in self.request.bad_words if text[len(text) - len(first) :] == tuple(first)]
 
-    def _counts(self, drafted: Sequence[int]) -> NDArray[np.intp]:
+    def _count_tokens(self, drafted: Sequence[int]) -> NDArray[np.intp]:
+        """Return the number of each token before each position.
+
+        They are (len(drafted) + 1, vocabulary).
+        """
         counts = np.tile(np.bincount(np.array(self.counted, np.intp), minlength=self.vocabulary), (len(drafted) + 1, 1))
         for position, token in enumerate(drafted, start=1):
             counts[position:, token] += 1
         return counts
 
-    def _mark(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
+    def _mark_tokens(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
+        """Return the mask of some tokens, (vocabulary,)."""
         marked = np.zeros(self.vocabulary, np.bool_)
         marked[list(tokens)] = True
         return marked
@@ -124,12 +129,14 @@ def distributions(logits: NDArray[np.float32], sampling: Sampling) -> NDArray[np
         return _one_hot(logits)
     temperature: NDArray[np.float32] = np.where(greedy, np.float32(1.0), sampling.temperature)
     scaled: NDArray[np.float32] = np.divide(logits, temperature[:, None], dtype=np.float32)
-    sparse = np.flatnonzero(~greedy & (sampling.min_p > 0))
-    if len(sparse):
-        scaled[sparse] = _least(scaled[sparse], sampling.min_p[sparse])
-    cut = np.flatnonzero(~greedy & ((sampling.top_k > 0) | (sampling.top_p < 1.0)))
-    if len(cut):
-        scaled[cut] = _truncate(scaled[cut], sampling.top_k[cut], sampling.top_p[cut])
+    min_p_rows = np.flatnonzero(~greedy & (sampling.min_p > 0))
+    if len(min_p_rows):
+        scaled[min_p_rows] = _cut_by_min_p(scaled[min_p_rows], sampling.min_p[min_p_rows])
+    truncated_rows = np.flatnonzero(~greedy & ((sampling.top_k > 0) | (sampling.top_p < 1.0)))
+    if len(truncated_rows):
+        scaled[truncated_rows] = _cut_by_top_k_and_top_p(
+            scaled[truncated_rows], sampling.top_k[truncated_rows], sampling.top_p[truncated_rows]
+        )
     scaled -= scaled.max(axis=1, keepdims=True)
     np.exp(scaled, out=scaled)
     scaled /= scaled.sum(axis=1, keepdims=True)
@@ -139,21 +146,22 @@ def distributions(logits: NDArray[np.float32], sampling: Sampling) -> NDArray[np
 
 
 def _one_hot(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return all mass on each row's largest logit."""
     distribution = np.zeros_like(logits)
     distribution[np.arange(len(logits)), logits.argmax(axis=1)] = 1.0
     return distribution
 
 
-def _least(scaled: NDArray[np.float32], min_p: NDArray[np.float64]) -> NDArray[np.float32]:
+def _cut_by_min_p(scaled: NDArray[np.float32], min_p: NDArray[np.float64]) -> NDArray[np.float32]:
     """Drop tokens below the min-p threshold.
 
     It is ``min_p`` times the probability of the most probable token.
     """
-    share = np.exp((scaled - scaled.max(axis=1, keepdims=True)).astype(np.float64))
-    return np.where(share >= min_p[:, None], scaled, np.float32(-np.inf))
+    relative_probability = np.exp((scaled - scaled.max(axis=1, keepdims=True)).astype(np.float64))
+    return np.where(relative_probability >= min_p[:, None], scaled, np.float32(-np.inf))
 
 
-def _truncate(scaled: NDArray[np.float32], top_k: NDArray[np.intp], top_p: NDArray[np.float64]) -> NDArray[np.float32]:
+def _cut_by_top_k_and_top_p(scaled: NDArray[np.float32], top_k: NDArray[np.intp], top_p: NDArray[np.float64]) -> NDArray[np.float32]:
     """Drop the logits beyond the top k, then beyond top-p.
 
     Top-p keeps a mass of ``top_p`` of the rest. Ties with the k-th logit are kept.
@@ -161,15 +169,15 @@ def _truncate(scaled: NDArray[np.float32], top_k: NDArray[np.intp], top_p: NDArr
     order = np.argsort(-scaled, axis=1, kind="stable")
     ranked = np.take_along_axis(scaled, order, axis=1)
     width = ranked.shape[1]
-    last = ranked[np.arange(len(ranked)), np.where(top_k > 0, np.minimum(top_k, width), width) - 1]
-    ranked = np.where(ranked < last[:, None], np.float32(-np.inf), ranked)
+    kth_logits = ranked[np.arange(len(ranked)), np.where(top_k > 0, np.minimum(top_k, width), width) - 1]
+    ranked = np.where(ranked < kth_logits[:, None], np.float32(-np.inf), ranked)
     mass = np.exp((ranked - ranked[:, :1]).astype(np.float64))
-    before = np.cumsum(mass, axis=1) - mass
-    kept = before < top_p[:, None] * mass.sum(axis=1, keepdims=True)
-    kept[:, 0] = True
-    dropped = np.empty_like(scaled)
-    np.put_along_axis(dropped, order, np.where(kept, ranked, np.float32(-np.inf)), axis=1)
-    return dropped
+    mass_above = np.cumsum(mass, axis=1) - mass
+    is_kept = mass_above < top_p[:, None] * mass.sum(axis=1, keepdims=True)
+    is_kept[:, 0] = True  # the most probable token stays, however small top_p is
+    truncated = np.empty_like(scaled)
+    np.put_along_axis(truncated, order, np.where(is_kept, ranked, np.float32(-np.inf)), axis=1)
+    return truncated
 
 
 def pick(distribution: NDArray[np.floating], uniforms: NDArray[np.float64]) -> NDArray[np.intp]:

@@ -76,13 +76,13 @@ class Batch:
         sequence.arrival = self._arrived
         self._arrived += 1
         self._waiting.append(sequence)
-        self._gauge()
+        self._update_gauges()
 
     def drop(self, sequences: set[RunningSequence]) -> None:
         """Forget sequences of disconnected clients."""
         self._waiting = deque(s for s in self._waiting if s not in sequences)
         running = [slot for slot, row in enumerate(self._rows) if row in sequences]
-        self._leave(running)
+        self._free_slots(running)
         if running:
             self._rules.drop(self._rows, self._lengths)
 
@@ -94,7 +94,7 @@ class Batch:
         dropped = [*self._rows, *self._waiting]
         self._rows.clear()
         self._waiting.clear()
-        self._gauge()
+        self._update_gauges()
         return dropped
 
     def step(self) -> list[Delta]:
@@ -102,23 +102,27 @@ class Batch:
 
         Where blocks run out, the last to arrive are preempted before that, and no waiting sequence is let in.
         """
-        crowded = self._preempt()
-        deltas = [sequence.give_up() for sequence in crowded if not self._rules.resume(self._waiting, sequence)]
-        deltas += self._decode() if self._rows else []
-        if not crowded:
-            deltas += self._enter()
-        self._remember()
-        self._leave([slot for slot, row in enumerate(self._rows) if row.finish_reason is not None])
+        preempted = self._preempt()
+        deltas = [sequence.give_up() for sequence in preempted if not self._rules.resume(self._waiting, sequence)]
+        deltas += self._decode_step() if self._rows else []
+        if not preempted:
+            deltas += self._prefill_waiting()
+        self._cache_filled_blocks()
+        self._free_slots([slot for slot, row in enumerate(self._rows) if row.finish_reason is not None])
         self._counters.generation_tokens += sum(len(delta.tokens) for delta in deltas)
         return deltas
 
-    def _enter(self) -> list[Delta]:
-        group = self._admit()
+    def _prefill_waiting(self) -> list[Delta]:
+        """Prefill waiting sequences and draw their first tokens.
+
+        Empty where none may enter.
+        """
+        group = self._choose_prefills()
         if not group:
             return []
         slot, lengths = len(self._rows), np.array([len(s.tokens) for s in group], np.intp)
-        starts = np.array([self._reuse(sequence, slot + row) for row, sequence in enumerate(group)], np.intp)
-        prompts, fed = _rectangle([s.tokens[start:] for s, start in zip(group, starts.tolist(), strict=True)]), lengths - starts
+        starts = np.array([self._reuse_prefix(sequence, slot + row) for row, sequence in enumerate(group)], np.intp)
+        prompts, fed = _pad_prompts([s.tokens[start:] for s, start in zip(group, starts.tolist(), strict=True)]), lengths - starts
         hidden = self._prefill(prompts, starts, fed, slot)
         self._drafter.enter(slot, prompts, starts, fed)
         self._rows += group
@@ -129,22 +133,22 @@ class Batch:
         self._counters.prompt_tokens += sum(len(s.tokens) for s in group if not s.preempted)
         ends = np.cumsum(fed)
         for sequence, end in zip(group, ends.tolist(), strict=True):
-            self._score(sequence, hidden, end)
+            self._score_prompt(sequence, hidden, end)
         logits = self._target.logits(hidden[ends - 1])
-        behind = [place for sequence in group for place in places(sequence.tokens)]
-        return self._first_tokens(group, self._numerics.vary(logits, Kernel.PREFILL, behind, len(group)))
+        prompt_places = [place for sequence in group for place in places(sequence.tokens)]
+        return self._draw_first_tokens(group, self._numerics.vary(logits, Kernel.PREFILL, prompt_places, len(group)))
 
-    def _admit(self) -> list[RunningSequence]:
+    def _choose_prefills(self) -> list[RunningSequence]:
         """Return the first waiting sequences to prefill now.
 
         One, and more as long as their prompts fill a small rectangle. None without a free slot or enough free
         blocks.
         """
         group: list[RunningSequence] = []
-        longest, free = 0, self._blocks - sum(map(self._held, self._rows))
+        longest, free = 0, self._blocks - sum(map(self._count_blocks, self._rows))
         for sequence in islice(self._waiting, self._slots - len(self._rows)):
             longest = max(longest, len(sequence.tokens))
-            free -= self._held(sequence)
+            free -= self._count_blocks(sequence)
             # Twice: beside a row that starts at zero, one that reuses as many is filled up to the same width.
             wide = longest * (len(group) + 1) > _PREFILL_TOKENS or 2 * longest > self._cache.shape[3]
             if (group and wide) or (free < 0 and (group or self._rows)):
@@ -152,7 +156,7 @@ class Batch:
             group.append(sequence)
         return group
 
-    def _held(self, sequence: RunningSequence) -> int:
+    def _count_blocks(self, sequence: RunningSequence) -> int:
         """Return the number of blocks held by a sequence.
 
         They are those of its tokens and of its next window.
@@ -165,17 +169,17 @@ class Batch:
         Returns the preempted sequences, the earliest to arrive last. Their emitted tokens are prefilled again
         after their prompts when they come back. Generator, grammar and penalties stay theirs.
         """
-        crowded: list[RunningSequence] = []
+        preempted: list[RunningSequence] = []
         by_arrival = sorted(self._rows, key=lambda row: row.arrival)
-        while len(by_arrival) > 1 and sum(map(self._held, by_arrival)) > self._blocks:
-            crowded.append(by_arrival.pop())
-        for sequence in crowded:
+        while len(by_arrival) > 1 and sum(map(self._count_blocks, by_arrival)) > self._blocks:
+            preempted.append(by_arrival.pop())
+        for sequence in preempted:
             sequence.preempted += 1
-        self._counters.preemptions += len(crowded)
-        self._leave([slot for slot, row in enumerate(self._rows) if row in crowded])
-        return crowded
+        self._counters.preemptions += len(preempted)
+        self._free_slots([slot for slot, row in enumerate(self._rows) if row in preempted])
+        return preempted
 
-    def _reuse(self, sequence: RunningSequence, slot: int) -> int:
+    def _reuse_prefix(self, sequence: RunningSequence, slot: int) -> int:
         """Copy the cached prefix of a sequence into its slot.
 
         Returns the number of tokens copied; 0 where the prompt is scored.
@@ -183,15 +187,15 @@ class Batch:
         if sequence.request.prompt_logprobs is not None and not sequence.preempted:
             return 0
         keys = self._prefixes.keys(sequence.tokens)
-        found = self._prefixes.match(keys)
+        blocks = self._prefixes.match(keys)
         total = len(sequence.tokens)
-        reused = self._rules.reuse(len(found) * BLOCK_TOKENS, total)
-        for index, block in enumerate(found[: blocks_of(reused)]):
+        reused = self._rules.reuse(len(blocks) * BLOCK_TOKENS, total)
+        for index, block in enumerate(blocks[: blocks_of(reused)]):
             start = index * BLOCK_TOKENS
             self._cache[:, slot, :, start : start + BLOCK_TOKENS] = block.target
             if block.draft is not None:
                 self._drafter.put(slot, start, block.draft)
-        sequence.keys = keys[: len(found)]
+        sequence.keys = keys[: len(blocks)]
         if not sequence.preempted:
             self._counters.prefix_queries += total
             self._counters.prefix_hits += reused
@@ -200,7 +204,7 @@ class Batch:
             self._rules.warm(sequence)
         return reused
 
-    def _remember(self) -> None:
+    def _cache_filled_blocks(self) -> None:
         """Offer the prefix cache every block filled since the last step."""
         for slot, row in enumerate(self._rows):
             # Of the last window a drafter may not have been fed anything yet.
@@ -209,9 +213,10 @@ class Batch:
                 continue
             first, row.keys = len(row.keys), self._prefixes.keys(row.tokens[:computed], row.keys)
             for index in range(first, len(row.keys)):
-                self._prefixes.put(row.keys[index], partial(self._block, slot, index))
+                self._prefixes.put(row.keys[index], partial(self._copy_block, slot, index))
 
-    def _block(self, slot: int, index: int) -> Block:
+    def _copy_block(self, slot: int, index: int) -> Block:
+        """Return copies of one block's keys and values."""
         start, end = index * BLOCK_TOKENS, (index + 1) * BLOCK_TOKENS
         return Block(index=index, target=self._cache[:, slot, :, start:end].copy(), draft=self._drafter.block(slot, start, end))
 
@@ -223,66 +228,76 @@ class Batch:
         """
         chunks = [
             self._target.forward(
-                prompts[:, at : at + _CHUNK_TOKENS],
+                prompts[:, chunk_start : chunk_start + _CHUNK_TOKENS],
                 self._cache,
-                starts + at,
+                starts + chunk_start,
                 slot=slot,
-                counts=np.minimum(counts - at, _CHUNK_TOKENS),
+                counts=np.minimum(counts - chunk_start, _CHUNK_TOKENS),
                 tap=self._drafter.tap,
             )
-            for at in range(0, prompts.shape[1], _CHUNK_TOKENS)
+            for chunk_start in range(0, prompts.shape[1], _CHUNK_TOKENS)
         ]
         return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
-    def _score(self, sequence: RunningSequence, hidden: NDArray[np.float32], end: int) -> None:
+    def _score_prompt(self, sequence: RunningSequence, hidden: NDArray[np.float32], end: int) -> None:
+        """Score the prompt of a sequence where requested.
+
+        ``end`` is the line after its last hidden state.
+        """
         top = sequence.request.prompt_logprobs
+        # The choices of a request share one prompt: the first has its entries.
         if top is not None and sequence.index == 0 and not sequence.preempted:
             logits = self._target.logits(hidden[end - len(sequence.tokens) : end - 1])
             varied = self._numerics.vary(logits, Kernel.PREFILL, places([], sequence.tokens[:-1])[1:], 1)
             logits = self._rules.report_prompt(varied)
             sequence.prompt_entries = entries(logits, sequence.tokens[1:], top)
 
-    def _first_tokens(self, group: list[RunningSequence], logits: NDArray[np.float32]) -> list[Delta]:
-        distribution = distributions(self._shape(group, logits), Sampling.of(s.request for s in group))
+    def _draw_first_tokens(self, group: list[RunningSequence], logits: NDArray[np.float32]) -> list[Delta]:
+        """Draw the token after each prompt.
+
+        A preempted sequence counts it as a step without a draft.
+        """
+        distribution = distributions(self._shape_logits(group, logits), Sampling.of(s.request for s in group))
         uniforms = np.concatenate([s.random.random(1) for s in group])
         for sequence in group:
             if sequence.preempted:
                 sequence.drafted.append(0)
                 sequence.accepted.append(0)
         return [
-            s.take([token], _entries(s, raw[None], [token]))
+            s.take([token], _reported_entries(s, raw[None], [token]))
             for s, token, raw in zip(group, pick(distribution, uniforms).tolist(), logits, strict=True)
         ]
 
-    def _decode(self) -> list[Delta]:
+    def _decode_step(self) -> list[Delta]:
+        """Draft, verify and emit one window for every row."""
         rows, n, k = self._rows, len(self._rows), self._drafter.tokens
         sampling = self._sampling = self._sampling or self._rules.sampling(rows)
         uniforms = self._rules.draw(rows, 2 * k + 1)
-        draft = self._shrunk(self._rules.drafts(self._drafter.propose(rows, sampling, uniforms[:, :k]), rows))
+        draft = self._shrink_to_contexts(self._rules.drafts(self._drafter.propose(rows, sampling, uniforms[:, :k]), rows))
         fed = np.concatenate([np.array([[row.tokens[-1]] for row in rows], np.intp), draft.tokens], axis=1)
         live = draft.counts + 1
         span = Span.of(self._lengths[:n], fed.shape[1], rotations=self._target.rotations, slot=0, counts=live)
-        placed = self._rules.place(rows, span, self._target.rotations)
-        logits = self._vary(self._target.logits(self._target.over(placed, fed, self._cache, tap=self._drafter.tap)), draft)
-        shaped = self._shape(rows, logits, draft)
+        placed_span = self._rules.place(rows, span, self._target.rotations)
+        logits = self._apply_numerics(self._target.logits(self._target.over(placed_span, fed, self._cache, tap=self._drafter.tap)), draft)
+        shaped = self._shape_logits(rows, logits, draft)
         p = self._rules.target(self._rules.distribute(shaped, sampling.repeat(live), draft), shaped, draft)
-        chances = self._rules.deal(rows, self._rules.share(uniforms, k, draft.width))
-        windows = self._rules.settle(rows, draft, self._rules.verify(rows, p, draft, chances, self._rules))
+        verify_uniforms = self._rules.deal(rows, self._rules.share(uniforms, k, draft.width))
+        windows = self._rules.settle(rows, draft, self._rules.verify(rows, p, draft, verify_uniforms, self._rules))
         self._lengths[:n] = self._rules.keep(self._lengths[:n], windows.accepted, draft.counts, self._most)
-        return self._hand_out(draft, windows.accepted.tolist(), windows.last.tolist(), logits)
+        return self._hand_out_windows(draft, windows.accepted.tolist(), windows.last.tolist(), logits)
 
-    def _vary(self, logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
+    def _apply_numerics(self, logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
         """Return packed logits as the step's kernel computes them.
 
         It is the kernel of a decode or of a verify step.
         """
         if self._numerics.exact:
             return logits
-        lots = zip(self._rows, draft.tokens.tolist(), draft.counts.tolist(), strict=True)
-        rows = [place for row, tokens, count in lots for place in places(row.tokens, tokens[:count])]
-        return self._numerics.vary(logits, Kernel.VERIFY if self._drafter.tokens else Kernel.DECODE, rows, len(self._rows))
+        row_drafts = zip(self._rows, draft.tokens.tolist(), draft.counts.tolist(), strict=True)
+        row_places = [place for row, tokens, count in row_drafts for place in places(row.tokens, tokens[:count])]
+        return self._numerics.vary(logits, Kernel.VERIFY if self._drafter.tokens else Kernel.DECODE, row_places, len(self._rows))
 
-    def _shrunk(self, draft: DraftProposal) -> DraftProposal:
+    def _shrink_to_contexts(self, draft: DraftProposal) -> DraftProposal:
         """Return the part of a draft within both contexts.
 
         The target's context must have room for it and for the token after it, the drafter's for the draft.
@@ -290,29 +305,32 @@ class Batch:
         tokens = self._lengths[: len(draft.counts)] + 1
         return replace(draft, counts=self._rules.shrink(draft.counts, self._most - tokens, self._drafter.context - tokens))
 
-    def _hand_out(self, draft: DraftProposal, accepted: list[int], last: list[int], logits: NDArray[np.float32]) -> list[Delta]:
+    def _hand_out_windows(self, draft: DraftProposal, accepted: list[int], last: list[int], logits: NDArray[np.float32]) -> list[Delta]:
+        """Count the rows' windows and append them to the sequences."""
         deltas = []
-        lots = zip(self._rows, draft.tokens.tolist(), draft.counts.tolist(), accepted, last, draft.starts.tolist(), strict=True)
-        for slot, (row, tokens, drafted, kept, final, start) in enumerate(lots):
+        row_windows = zip(self._rows, draft.tokens.tolist(), draft.counts.tolist(), accepted, last, draft.starts.tolist(), strict=True)
+        for slot, (row, tokens, drafted, accepted_tokens, final, start) in enumerate(row_windows):
             row.drafted.append(drafted)
-            row.accepted.append(kept)
-            self._counters.drafted(*self._rules.count(drafted, kept))
-            window = [*tokens[:kept], final]
-            reported = self._rules.report(logits[start : start + kept + 1], draft, slot)
-            deltas.append(row.take(window, self._rules.list_entries(row.request, _entries(row, reported, window))))
+            row.accepted.append(accepted_tokens)
+            self._counters.drafted(*self._rules.count(drafted, accepted_tokens))
+            window = [*tokens[:accepted_tokens], final]
+            reported = self._rules.report(logits[start : start + accepted_tokens + 1], draft, slot)
+            deltas.append(row.take(window, self._rules.list_entries(row.request, _reported_entries(row, reported, window))))
         return deltas
 
-    def _shape(self, rows: list[RunningSequence], logits: NDArray[np.float32], draft: DraftProposal | None = None) -> NDArray[np.float32]:
+    def _shape_logits(
+        self, rows: list[RunningSequence], logits: NDArray[np.float32], draft: DraftProposal | None = None
+    ) -> NDArray[np.float32]:
         """Return packed logits with penalties, grammars and min_tokens applied.
 
         A token forbidden by a grammar or by min_tokens gets -inf. Where nothing applies it is the very array.
         """
         states = self._rules.states(rows)
-        bound = [slot for slot, state in enumerate(states) if state != (None, None) or rows[slot].held_back]
-        if not bound:
+        shaped_slots = [slot for slot, state in enumerate(states) if state != (None, None) or rows[slot].held_back]
+        if not shaped_slots:
             return logits
         shaped = logits.copy()
-        for slot in bound:
+        for slot in shaped_slots:
             length, start = (0, slot) if draft is None else (int(draft.counts[slot]), int(draft.starts[slot]))
             drafted = [] if draft is None else draft.tokens[slot, :length].tolist()
             window, (grammar, penalties) = shaped[start : start + length + 1], states[slot]
@@ -324,30 +342,39 @@ class Batch:
                 self._rules.forbid(window, rows[slot].enders, rows[slot].held_back)
         return shaped
 
-    def _leave(self, slots: list[int]) -> None:
+    def _free_slots(self, slots: list[int]) -> None:
+        """Free slots and fill the gaps with the last rows.
+
+        ``slots`` ascend.
+        """
         for slot in reversed(slots):
-            end = len(self._rows) - 1
-            if slot != end:
-                length = int(self._lengths[end])
-                self._cache[:, slot, :, :length] = self._cache[:, end, :, :length]
-                self._drafter.move(end, slot, len(self._rows[end].tokens))
+            last_slot = len(self._rows) - 1
+            if slot != last_slot:
+                length = int(self._lengths[last_slot])
+                self._cache[:, slot, :, :length] = self._cache[:, last_slot, :, :length]
+                self._drafter.move(last_slot, slot, len(self._rows[last_slot].tokens))
                 self._lengths[slot] = length
-                self._rows[slot] = self._rows[end]
+                self._rows[slot] = self._rows[last_slot]
             self._rows.pop()
         if slots:
             self._sampling = None
-        self._gauge()
+        self._update_gauges()
 
-    def _gauge(self) -> None:
+    def _update_gauges(self) -> None:
         self._counters.running = len(self._rows)
         self._counters.waiting = len(self._waiting)
 
 
-def _entries(row: RunningSequence, logits: NDArray[np.float32], window: list[int]) -> list[Entry]:
+def _reported_entries(row: RunningSequence, logits: NDArray[np.float32], window: list[int]) -> list[Entry]:
+    """Return the entries of a window.
+
+    Empty where no log-probabilities are requested.
+    """
     return [] if row.request.logprobs is None else entries(logits, window, row.request.logprobs)
 
 
-def _rectangle(prompts: list[list[int]]) -> NDArray[np.intp]:
+def _pad_prompts(prompts: list[list[int]]) -> NDArray[np.intp]:
+    """Return prompts as one array, filled up with zeros."""
     filled = np.zeros((len(prompts), max(map(len, prompts))), np.intp)
     for line, prompt in zip(filled, prompts, strict=True):
         line[: len(prompt)] = prompt

@@ -120,23 +120,23 @@ class RunningSequence:
 
     def take(self, window: Several[int], entries: Several[Entry] = ()) -> Delta:
         """Append a window, up to whatever ends the sequence."""
-        taken = 0
+        kept_tokens = 0
         first = len(self.tokens) == len(self.request.prompt)
         written = len(self.text.whole)
-        for at, token in enumerate(window):
-            taken += 1
-            self._append(token, at, len(window), written)
+        for position, token in enumerate(window):
+            kept_tokens += 1
+            self._append_token(token, position, len(window), written)
             if self.finish_reason is not None:
                 break
-        taken += self._behind(window[taken:])
+        kept_tokens += self._append_after_end(window[kept_tokens:])
         self._steps += 1
-        reported = tuple(entries[:taken])
+        reported = tuple(entries[:kept_tokens])
         self.entries.extend(reported)
         text = self.text.release(ended=self.finish_reason is not None)
         reasoning, text = ("", text) if self.reasoning is None else self.reasoning.of_next(text)
         return Delta(
             sequence=self,
-            tokens=tuple(window[:taken]),
+            tokens=tuple(window[:kept_tokens]),
             text=text,
             reasoning=reasoning,
             entries=reported,
@@ -145,20 +145,24 @@ class RunningSequence:
             stop_reason=self.stop_reason,
         )
 
-    def _behind(self, left: Several[int]) -> int:
+    def _append_after_end(self, rest: Several[int]) -> int:
         """Append the window's tokens kept after the sequence's end.
 
         ``left`` are all tokens of the window after the end. Returns the number appended.
         """
-        more = self._rules.behind(self.finish_reason, len(left)) if self.finish_reason else 0
-        for token in left[:more]:
+        count = self._rules.behind(self.finish_reason, len(rest)) if self.finish_reason else 0
+        for token in rest[:count]:
             self.tokens.append(token)
             self.text.take(token)
-        self._discarded = len(left) - more
-        return more
+        self._discarded = len(rest) - count
+        return count
 
-    def _append(self, token: int, at: int, of: int, written: int) -> None:
-        held = self.held_back
+    def _append_token(self, token: int, position: int, window_tokens: int, written: int) -> None:
+        """Append one token and decide whether it ends the sequence.
+
+        ``position`` is its place in a window of ``window_tokens``; ``written`` characters came before the window.
+        """
+        held_back = self.held_back
         self.tokens.append(token)
         if self.grammar is not None:
             self.grammar.advance(token)
@@ -166,32 +170,32 @@ class RunningSequence:
             self.penalties.advance(token)
         emitted = EmittedToken(
             count=len(self.emitted),
-            at=at,
-            of=of,
+            at=position,
+            of=window_tokens,
             room=self._context - len(self.tokens),
             eos=token in self._eos_ids,
             stop_id=token in self.request.stop_ids,
         )
         self.finish_reason = self._rules.end(self.request, emitted)
-        self._write(token, emitted, None if held else written)
+        self._write_text(token, emitted, None if held_back else written)
         if self.reasoning is not None:
             self.reasoning.take(token, len(self.text.whole))
 
-    def _write(self, token: int, emitted: EmittedToken, written: int | None) -> None:
+    def _write_text(self, token: int, emitted: EmittedToken, written: int | None) -> None:
         """Append the token's text and cut at a stop string.
 
         The text of an end token is left out unless the request includes it. ``written`` is the number of
         characters before the window, None for a token at which nothing may stop yet.
         """
-        before, ended = len(self.text.whole), self.finish_reason == "stop" and (emitted.eos or emitted.stop_id)
+        length_before, ended = len(self.text.whole), self.finish_reason == "stop" and (emitted.eos or emitted.stop_id)
         if ended and emitted.stop_id and (self.request.ignore_eos or not emitted.eos):  # vLLM names no end of sequence
             self.stop_reason = token
         if not ended or self.request.include_stop:
             self.text.take(token)
-        text = WrittenText(text=self.text.whole, before_token=before, before_window=written or 0)
-        found = None if written is None else self._rules.match(self.request, text, emitted)
-        if found is not None:
-            self.finish_reason, self.stop_reason = found.finish_reason, found.stop
-            self.text.cut(self._rules.cut(self.request, found))
+        text = WrittenText(text=self.text.whole, before_token=length_before, before_window=written or 0)
+        stop_match = None if written is None else self._rules.match(self.request, text, emitted)
+        if stop_match is not None:
+            self.finish_reason, self.stop_reason = stop_match.finish_reason, stop_match.stop
+            self.text.cut(self._rules.cut(self.request, stop_match))
         elif self.finish_reason is not None:
             self.text.end()

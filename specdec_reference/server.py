@@ -71,7 +71,7 @@ class _Served:
         The deltas of each step cross over to the event loop in one call.
         """
         loop = asyncio.get_running_loop()
-        self._engine.start(lambda deltas: _across(loop, deltas))
+        self._engine.start(lambda deltas: _hand_to_event_loop(loop, deltas))
         yield
         await asyncio.to_thread(self._engine.stop)
 
@@ -96,7 +96,7 @@ class _Served:
     async def tokenize(self, incoming: Incoming) -> Response:
         """Return the ids of a prompt."""
         try:
-            ids = openai_request.prompt_of(_body(await incoming.body()), self._engine.tokenizer, self._limits)
+            ids = openai_request.prompt_of(_parse_body(await incoming.body()), self._engine.tokenizer, self._limits)
         except Refusal as refusal:
             return _error_response(refusal.status, refusal.message, refusal.param)
         return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": self._limits.max_model_len})
@@ -110,9 +110,10 @@ class _Served:
         return await self._answer(Route.CHAT, incoming)
 
     async def _answer(self, route: Route, incoming: Incoming) -> Response:
+        """Answer a request of a completions or chat route."""
         engine = self._engine
         try:
-            body = _body(await incoming.body())
+            body = _parse_body(await incoming.body())
             request = openai_request.parse(route, body, engine.tokenizer, self._limits)
             if engine.failure is None:
                 request = engine.rules.read(request, body if isinstance(body, dict) else {})
@@ -121,7 +122,7 @@ class _Served:
             return _error_response(refusal.status, refusal.message, refusal.param)
         if engine.failure is not None:
             return _error_response(500, "the engine is dead")
-        reply = ResponseOptions(
+        options = ResponseOptions(
             route=route,
             model=self._limits.model,
             request=request if engine.settings.token_ids else replace(request, return_token_ids=False),
@@ -134,10 +135,11 @@ class _Served:
             chunk_steps=engine.settings.chunk_steps,
             rules=engine.rules,
         )
-        return Stream(reply, engine) if request.stream else await whole(reply, engine, incoming.receive)
+        return Stream(options, engine) if request.stream else await whole(options, engine, incoming.receive)
 
 
-def _body(raw: bytes) -> JSON:
+def _parse_body(raw: bytes) -> JSON:
+    """Return the JSON of a body; raises Refusal."""
     try:
         parsed: JSON = json.loads(raw)
     except ValueError as problem:
@@ -149,12 +151,13 @@ def _error_response(status: int, message: str, param: str | None = None) -> Resp
     return JSONResponse(error(status, message, param), status_code=status)
 
 
-def _across(loop: asyncio.AbstractEventLoop, deltas: list[Delta]) -> None:
+def _hand_to_event_loop(loop: asyncio.AbstractEventLoop, deltas: list[Delta]) -> None:
+    """Hand a step's deltas to the event loop's thread."""
     # The loop is closed when a last step ends after the server did.
     if deltas and not loop.is_closed():
-        loop.call_soon_threadsafe(_deliver, deltas)
+        loop.call_soon_threadsafe(_tell_sequences, deltas)
 
 
-def _deliver(deltas: list[Delta]) -> None:
+def _tell_sequences(deltas: list[Delta]) -> None:
     for delta in deltas:
         delta.sequence.tell(delta)

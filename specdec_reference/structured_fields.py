@@ -31,52 +31,63 @@ def grammar(fields: Fields, compiled: Callable[[GrammarKind, JSON], str]) -> str
 
     None without one. Raises Refusal for several, for a wrong one, and for one that cannot be compiled.
     """
-    wanted = [*_format(fields), *_whole(fields), *_formerly(fields)]
-    if not wanted:
+    constraints = [*_read_response_format(fields), *_read_structured_outputs(fields), *_read_guided_fields(fields)]
+    if not constraints:
         return None
-    if len(wanted) > 1:
-        names = ", ".join(param for param, _, _ in wanted)
-        raise Refusal(message=f"You can only use one kind of structured outputs constraint; found {names}", param=wanted[1][0])
-    param, kind, specification = wanted[0]
+    if len(constraints) > 1:
+        names = ", ".join(param for param, _, _ in constraints)
+        raise Refusal(message=f"You can only use one kind of structured outputs constraint; found {names}", param=constraints[1][0])
+    param, kind, specification = constraints[0]
     try:
         return compiled(kind, specification)
     except ValueError as error:
         raise Refusal(message=f"the grammar cannot be compiled: {error}", param=param) from error
 
 
-def _format(fields: Fields) -> list[tuple[str, GrammarKind, JSON]]:
+def _read_response_format(fields: Fields) -> list[tuple[str, GrammarKind, JSON]]:
+    """Return (field, kind, specification) of ``response_format``.
+
+    Empty for plain text. Raises Refusal.
+    """
     name = "response_format"
-    asked = fields.object(name)
-    kind = None if asked is None else asked.get("type")
-    if asked is None or kind == "text":
+    response_format = fields.object(name)
+    kind = None if response_format is None else response_format.get("type")
+    if response_format is None or kind == "text":
         return []
     if kind == "json_object":
         return [(name, GrammarKind.JSON_OBJECT, True)]
     if kind != "json_schema":
         raise Refusal(message="response_format.type must be text, json_object or json_schema", param=name)
-    described = asked.get("json_schema")
-    schema = described.get("schema") if isinstance(described, dict) else None
+    json_schema = response_format.get("json_schema")
+    schema = json_schema.get("schema") if isinstance(json_schema, dict) else None
     if not isinstance(schema, dict):
         raise Refusal(message="response_format.json_schema.schema must be an object", param=name)
     return [(name, GrammarKind.JSON, schema)]
 
 
-def _whole(fields: Fields) -> list[tuple[str, GrammarKind, JSON]]:
-    asked: Mapping[str, JSON] = fields.object(_WHOLE) or {}
+def _read_structured_outputs(fields: Fields) -> list[tuple[str, GrammarKind, JSON]]:
+    """Return (field, kind, specification) of each ``structured_outputs`` option.
+
+    Raises Refusal.
+    """
+    options: Mapping[str, JSON] = fields.object(_WHOLE) or {}
     try:
-        Fields(asked).refuse_unknown(set(GrammarKind), {})
+        Fields(options).refuse_unknown(set(GrammarKind), {})
     except Refusal as refusal:
         raise Refusal(message=f"{_WHOLE}: {refusal.message}", param=_WHOLE) from refusal
     return [
-        (_WHOLE, kind, _specification(_WHOLE, kind, asked[kind])) for kind in GrammarKind if asked.get(kind) is not None and asked[kind]
+        (_WHOLE, kind, _check_specification(_WHOLE, kind, options[kind]))
+        for kind in GrammarKind
+        if options.get(kind) is not None and options[kind]
     ]
 
 
-def _formerly(fields: Fields) -> list[tuple[str, GrammarKind, JSON]]:
-    return [(name, kind, _specification(name, kind, value)) for name, kind in _FORMERLY.items() if (value := fields.value(name))]
+def _read_guided_fields(fields: Fields) -> list[tuple[str, GrammarKind, JSON]]:
+    """Return (field, kind, specification) of each ``guided_`` field."""
+    return [(name, kind, _check_specification(name, kind, value)) for name, kind in _FORMERLY.items() if (value := fields.value(name))]
 
 
-def _specification(name: str, kind: GrammarKind, value: JSON) -> JSON:
+def _check_specification(name: str, kind: GrammarKind, value: JSON) -> JSON:
     """Return a specification of the right type.
 
     A schema may come as text. Raises Refusal for a wrong type.
@@ -86,7 +97,7 @@ def _specification(name: str, kind: GrammarKind, value: JSON) -> JSON:
             value = json.loads(value)
         except ValueError as error:
             raise Refusal(message=f"{name} holds no JSON: {error}", param=name) from error
-    choices = isinstance(value, list) and all(isinstance(each, str) and each for each in value)
+    choices = isinstance(value, list) and all(isinstance(choice, str) and choice for choice in value)
     fits = {
         GrammarKind.JSON: isinstance(value, dict),
         GrammarKind.JSON_OBJECT: value is True,

@@ -51,10 +51,10 @@ class Text:
 
     def release(self, *, ended: bool) -> str:
         """Return the certain characters not returned before."""
-        until = len(self.whole) if ended else max(self._released, len(self.whole) - self._held)
-        fresh = self.whole[self._released : until]
-        self._released = until
-        return fresh
+        end = len(self.whole) if ended else max(self._released, len(self.whole) - self._held)
+        new_text = self.whole[self._released : end]
+        self._released = end
+        return new_text
 
 
 class Tokenizer:
@@ -76,9 +76,9 @@ class Tokenizer:
         self.tool_tokens = set(_TOOL_TAGS) <= {token["content"] for token in document.get("added_tokens") or []}
         """Whether the tags of tool calls are tokens."""
         self._encoder = Encoder.from_file(str(self.file))
-        self.pieces = _pieces(document, vocabulary)
+        self.pieces = _token_bytes(document, vocabulary)
         """The bytes of every token id; empty for special tokens and for ids without a token."""
-        self.named_pieces = _pieces(document, vocabulary, special=True)
+        self.named_pieces = _token_bytes(document, vocabulary, special=True)
         """The same with special tokens by their name, as where they are not skipped."""
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -91,8 +91,8 @@ class Tokenizer:
 
         Special tokens have their name, half characters are U+FFFD.
         """
-        named = self._encoder.id_to_token
-        return tuple(piece.decode("utf-8", "replace") if piece else named(token) or "" for token, piece in enumerate(self.pieces))
+        name_of = self._encoder.id_to_token
+        return tuple(piece.decode("utf-8", "replace") if piece else name_of(token) or "" for token, piece in enumerate(self.pieces))
 
     def converse(self, messages: Sequence[Mapping[str, str]], instructions: str = "") -> str:
         """Return the prompt of a conversation, up to the assistant's turn.
@@ -110,6 +110,10 @@ class Tokenizer:
 
     @cached_property
     def _template(self) -> Template:
+        """The chat template of the checkpoint.
+
+        Raises ValueError without one.
+        """
         from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415 - as above
 
         if not self._template_file.is_file():
@@ -121,34 +125,42 @@ class Tokenizer:
 
 
 def _add_instructions(messages: Sequence[Mapping[str, str]], instructions: str) -> list[Mapping[str, str]]:
-    said = [_from_tool(message) if message["role"] == "tool" else message for message in messages]
+    """Return messages with ``instructions`` in the system message.
+
+    Messages of tools become the user's.
+    """
+    turns = [_tool_message_as_user(message) if message["role"] == "tool" else message for message in messages]
     if not instructions:
-        return said
-    system = said.pop(0)["content"] + "\n\n" if said and said[0]["role"] == "system" else ""
-    return [{"role": "system", "content": system + instructions}, *said]
+        return turns
+    system_text = turns.pop(0)["content"] + "\n\n" if turns and turns[0]["role"] == "system" else ""
+    return [{"role": "system", "content": system_text + instructions}, *turns]
 
 
-def _from_tool(message: Mapping[str, str]) -> Mapping[str, str]:
+def _tool_message_as_user(message: Mapping[str, str]) -> Mapping[str, str]:
     return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
 
 
-def _pieces(document: Mapping[str, object], vocabulary: int, *, special: bool = False) -> tuple[bytes, ...]:
+def _token_bytes(document: Mapping[str, object], vocabulary: int, *, special: bool = False) -> tuple[bytes, ...]:
+    """Return the bytes of every token, by id.
+
+    Special tokens have none unless ``special``.
+    """
     model, added = document["model"], document.get("added_tokens") or []
     assert isinstance(model, dict)
     assert isinstance(added, list)
-    letters = _letters()
+    byte_of_letter = _byte_letters()
     pieces = [b""] * vocabulary
     for word, token in model["vocab"].items():
         if token < vocabulary:
-            pieces[token] = bytes(letters[letter] for letter in word if letter in letters)
+            pieces[token] = bytes(byte_of_letter[letter] for letter in word if letter in byte_of_letter)
     for token in added:
-        silent = token["special"] and not special and token["content"] not in _TOOL_TAGS
-        pieces[token["id"]] = b"" if silent else token["content"].encode()
+        is_textless = token["special"] and not special and token["content"] not in _TOOL_TAGS
+        pieces[token["id"]] = b"" if is_textless else token["content"].encode()
     return tuple(pieces)
 
 
-def _letters() -> dict[str, int]:
+def _byte_letters() -> dict[str, int]:
     """Return GPT-2's alphabet: a printable letter for every byte."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(plain)]
-    return {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(others)}
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}

@@ -67,11 +67,11 @@ class ToolCallReader:
         """
         self._waiting += text
         self._content, self._pieces = [], {}
-        while self._step(ended):
+        while self._read_place(ended):
             pass
         return ToolReading(content="".join(self._content), pieces=tuple(self._pieces.values()))
 
-    def _step(self, ended: bool) -> bool:  # noqa: FBT001 - passed on
+    def _read_place(self, ended: bool) -> bool:  # noqa: FBT001 - passed on
         """Read as far as one place reaches.
 
         Returns True if the next place can begin.
@@ -83,18 +83,19 @@ class ToolCallReader:
         return self._read_arguments() if self._place is _Place.ARGUMENTS else self._read_tail()
 
     def _read_content(self, ended: bool) -> bool:  # noqa: FBT001 - passed on
-        at = self._waiting.find(OPENING)
-        if at >= 0:
-            self._say(self._waiting[:at])
-            self._waiting = self._waiting[at + len(OPENING) :]
+        """Read up to an opening tag; True if one came."""
+        tag_start = self._waiting.find(OPENING)
+        if tag_start >= 0:
+            self._add_content(self._waiting[:tag_start])
+            self._waiting = self._waiting[tag_start + len(OPENING) :]
             self._place = _Place.HEAD
             return True
-        until = len(self._waiting) - (0 if ended else _begun(self._waiting))
-        self._say(self._waiting[:until])
+        until = len(self._waiting) - (0 if ended else _partial_tag_length(self._waiting))
+        self._add_content(self._waiting[:until])
         self._waiting = self._waiting[until:]
         return False
 
-    def _say(self, content: str) -> None:
+    def _add_content(self, content: str) -> None:
         """Add content, but for the white space around calls."""
         if self.calls and not self._written:
             content = content.lstrip()
@@ -102,26 +103,31 @@ class ToolCallReader:
         self._content.append(content)
 
     def _read_head(self, ended: bool) -> bool:  # noqa: FBT001 - passed on
+        """Read a call's name; False while it is incomplete.
+
+        What is no call becomes content.
+        """
         head = _HEAD.match(self._waiting)
         if head is not None:
-            self._add(CallPiece(index=self.calls, name=json.loads(head[1])))
+            self._add_piece(CallPiece(index=self.calls, name=json.loads(head[1])))
             self.calls += 1
             self._waiting = self._waiting[head.end() :]
             self._braces, self._written, self._place = _Braces(), False, _Place.ARGUMENTS
             return True
-        at = self._waiting.find(CLOSING)
-        if at < 0 and not ended:
+        tag_start = self._waiting.find(CLOSING)
+        if tag_start < 0 and not ended:
             return False
-        until = len(self._waiting) if at < 0 else at + len(CLOSING)
-        self._say(OPENING + self._waiting[:until])
+        until = len(self._waiting) if tag_start < 0 else tag_start + len(CLOSING)
+        self._add_content(OPENING + self._waiting[:until])
         self._waiting = self._waiting[until:]
         self._place = _Place.CONTENT
         return True
 
     def _read_arguments(self) -> bool:
+        """Read the call's arguments; True at their end."""
         until = self._braces.end(self._waiting)
         if self._waiting[:until]:
-            self._add(CallPiece(index=self.calls - 1, arguments=self._waiting[:until]))
+            self._add_piece(CallPiece(index=self.calls - 1, arguments=self._waiting[:until]))
         self._waiting = self._waiting[until:]
         if not self._braces.closed:
             return False
@@ -129,18 +135,25 @@ class ToolCallReader:
         return True
 
     def _read_tail(self) -> bool:
-        at = self._waiting.find(CLOSING)
-        if at < 0:
+        """Skip to the closing tag; True if it came."""
+        tag_start = self._waiting.find(CLOSING)
+        if tag_start < 0:
             return False
-        self._waiting = self._waiting[at + len(CLOSING) :]
+        self._waiting = self._waiting[tag_start + len(CLOSING) :]
         self._place = _Place.CONTENT
         return True
 
-    def _add(self, piece: CallPiece) -> None:
+    def _add_piece(self, piece: CallPiece) -> None:
+        """Join ``piece`` to its call.
+
+        Dropped after the first call where calls are not parallel.
+        """
         if piece.index and not self._parallel:
             return
-        before = self._pieces.get(piece.index, CallPiece(index=piece.index))
-        self._pieces[piece.index] = replace(before, name=before.name + piece.name, arguments=before.arguments + piece.arguments)
+        piece_so_far = self._pieces.get(piece.index, CallPiece(index=piece.index))
+        self._pieces[piece.index] = replace(
+            piece_so_far, name=piece_so_far.name + piece.name, arguments=piece_so_far.arguments + piece.arguments
+        )
 
 
 class _Braces:
@@ -157,13 +170,14 @@ class _Braces:
 
         In characters of ``text``: up to the object's end, or all of them if it goes on.
         """
-        for at, character in enumerate(text):
-            self._take(character)
+        for index, character in enumerate(text):
+            self._count_character(character)
             if self.closed:
-                return at + 1
+                return index + 1
         return len(text)
 
-    def _take(self, character: str) -> None:
+    def _count_character(self, character: str) -> None:
+        """Count one character; braces in strings do not count."""
         if self._quoted:
             self._quoted = self._escaped or character != '"'
             self._escaped = character == "\\" and not self._escaped
@@ -174,7 +188,7 @@ class _Braces:
             self.closed = self._depth == 0
 
 
-def _begun(text: str) -> int:
+def _partial_tag_length(text: str) -> int:
     """Return the length of a possible opening tag at the end.
 
     In characters of the text; 0 without one.

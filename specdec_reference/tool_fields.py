@@ -42,7 +42,7 @@ def offer(fields: Fields) -> ToolOffer | None:
     None without tools. Raises Refusal.
     """
     parallel = fields.flag("parallel_tool_calls", default=True)
-    parameters = dict(map(_function, _tool_list(fields)))
+    parameters = dict(map(_parse_function, _tool_list(fields)))
     choice = fields.value("tool_choice")
     if not parameters:
         if choice not in (None, "none"):
@@ -60,6 +60,7 @@ def offer(fields: Fields) -> ToolOffer | None:
 
 
 def _tool_list(fields: Fields) -> list[JSON]:
+    """Return the ``tools`` of a body; empty without any."""
     tools = fields.value("tools") or []
     if not isinstance(tools, list):
         raise Refusal(message="tools must be a list", param="tools")
@@ -67,6 +68,7 @@ def _tool_list(fields: Fields) -> list[JSON]:
 
 
 def _chosen_name(choice: Mapping[str, JSON]) -> str:
+    """Return the name in a ``tool_choice`` object; raises Refusal."""
     function = choice.get("function")
     name = function.get("name") if isinstance(function, dict) else None
     if choice.get("type") != "function" or not isinstance(name, str):
@@ -74,7 +76,11 @@ def _chosen_name(choice: Mapping[str, JSON]) -> str:
     return name
 
 
-def _function(tool: JSON) -> tuple[str, Mapping[str, JSON]]:
+def _parse_function(tool: JSON) -> tuple[str, Mapping[str, JSON]]:
+    """Return a tool's name and the schema of its arguments.
+
+    Raises Refusal.
+    """
     function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
     if not isinstance(function, dict) or not isinstance(name := function.get("name"), str) or not name:
         raise Refusal(message="a tool must be an object of type function, and its function must have a name", param="tools")
@@ -92,10 +98,10 @@ def instructions(fields: Fields) -> str:
     tools = _tool_list(fields)
     if not tools:
         return ""
-    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    tool_lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     return (
         "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
-        f"You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n{listed}\n</tools>\n\n"
+        f"You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n{tool_lines}\n</tools>\n\n"
         f"For each function call, return a json object with function name and arguments within {OPENING}{CLOSING} XML tags:\n"
         f'{OPENING}\n{{"name": <function-name>, "arguments": <args-json-object>}}\n{CLOSING}'
     )
@@ -112,6 +118,7 @@ def calls_text(message: Mapping[str, JSON]) -> str:
 
 
 def _call_text(function: JSON) -> str:
+    """Return one tool call as the model writes it."""
     if not isinstance(function, dict) or not isinstance(name := function.get("name"), str):
         raise Refusal(message="a tool call must have a function with a name", param="messages")
     try:
@@ -129,17 +136,17 @@ def lark(tools: ToolOffer, *, tokens: bool) -> str:
     """
     if tools.choice not in {"required", "named"}:
         return ""
-    more = f"(sep call){{0,{_MOST_CALLS - 1}}}" if tools.parallel else ""
+    further_calls = f"(sep call){{0,{_MOST_CALLS - 1}}}" if tools.parallel else ""
     opening, closing = (OPENING, CLOSING) if tokens else (f'"{OPENING}"', f'"{CLOSING}"')
     names = list(tools.parameters)
-    begins = (json.dumps(f'{{"name": {json.dumps(name)}, "arguments": ') for name in names)
+    beginnings = (json.dumps(f'{{"name": {json.dumps(name)}, "arguments": ') for name in names)
     schemas = (json.dumps({"x-guidance": LAYOUT, **tools.parameters[name]}) for name in names)
     rules = [
-        f"start: call {more}",
+        f"start: call {further_calls}",
         'sep: "\\n"',
         f'call: {opening} "\\n" one "\\n" {closing}',
         f"one: {' | '.join(f'one_{number}' for number in range(len(names)))}",
-        *(f'one_{number}: {begin} args_{number} "}}"' for number, begin in enumerate(begins)),
+        *(f'one_{number}: {begin} args_{number} "}}"' for number, begin in enumerate(beginnings)),
         *(f"args_{number}: %json {schema}" for number, schema in enumerate(schemas)),
     ]
     return "\n".join(rules)

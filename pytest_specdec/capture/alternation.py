@@ -47,22 +47,23 @@ class Alternation:
             arm.runner.begin()
         planned = self.arms[0].runner.passes
         passes = max(planned, self.earlier)
-        self._extend(passes)
-        self._answer(range(passes))
+        self._extend_runners(passes)
+        self._send_passes(range(passes))
         while self.may_extend and passes < MOST_PASSES * planned and not self._is_steady():
-            taken, passes = passes, more_passes(passes, planned)
-            self._extend(passes)
-            self._answer(range(taken, passes))
+            sent_passes, passes = passes, more_passes(passes, planned)
+            self._extend_runners(passes)
+            self._send_passes(range(sent_passes, passes))
         for arm in self.arms:
             arm.runner.end()
         return passes
 
-    def _extend(self, passes: int) -> None:
+    def _extend_runners(self, passes: int) -> None:
+        """Add passes to the runners with fewer."""
         for arm in self.arms:
             if passes > arm.runner.passes:
                 arm.runner.extend(passes)
 
-    def _answer(self, passes: Iterable[int]) -> None:
+    def _send_passes(self, passes: Iterable[int]) -> None:
         """Send the passes part by part, alternating the arms' order.
 
         Every other pass begins in the reverse order. A shared machine is slower for some seconds, then
@@ -70,9 +71,9 @@ class Alternation:
         speed.
         """
         for pass_index in passes:
-            for part in range(len(self.arms[0].runner.parts)):
-                for arm in self.arms if (pass_index + part) % 2 == 0 else reversed(self.arms):
-                    arm.runner.answer(pass_index, part)
+            for part_index in range(len(self.arms[0].runner.parts)):
+                for arm in self.arms if (pass_index + part_index) % 2 == 0 else reversed(self.arms):
+                    arm.runner.answer(pass_index, part_index)
 
     def _is_steady(self) -> bool:
         """Return True if every variant's passes vary little enough.
@@ -81,12 +82,12 @@ class Alternation:
         """
         if not all(arm.runner.is_available for arm in self.arms):
             return True
-        baselines = tuple(self._gated(arm) for arm in self.arms if not arm.speculative)
-        found = (paces(baselines, self._gated(arm)) for arm in self.arms if arm.speculative) if baselines else ()
-        ratios = (each.response.log_ratios for each in found if each is not None)
-        return all(len(each) < 2 or steady(each, self.boot_sd) for each in ratios)  # noqa: PLR2004 - one pass has no spread
+        baselines = tuple(self._gated_answers(arm) for arm in self.arms if not arm.speculative)
+        variant_paces = (paces(baselines, self._gated_answers(arm)) for arm in self.arms if arm.speculative) if baselines else ()
+        log_ratios = (each.response.log_ratios for each in variant_paces if each is not None)
+        return all(len(each) < 2 or steady(each, self.boot_sd) for each in log_ratios)  # noqa: PLR2004 - one pass has no spread
 
-    def _gated(self, arm: TimedArm) -> Transcript:
+    def _gated_answers(self, arm: TimedArm) -> Transcript:
         return arm.runner.result().transcript.part({request.id for request in arm.runner.workload.gated_requests})
 
 

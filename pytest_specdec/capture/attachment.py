@@ -31,17 +31,17 @@ _LOOKS = 3
 """Times that two addresses are looked at: others may move the counters in between."""
 
 
-def _request(name: str, **fields: JSON) -> Request:
+def _probe_request(name: str, **fields: JSON) -> Request:
     route = Route.CHAT if "messages" in fields else Route.COMPLETIONS
     return Request(id=name, route=route, body={"max_tokens": 8, "temperature": 0.0, **fields})
 
 
 _USER: JSON = {"role": "user", "content": "Name three colours.\n\n\tThen count: one two three one two three"}
 _PROBES = (
-    _request("text", prompt="one two three one two three one two three one two"),
-    _request("spaces and accents", prompt="def café(x):\n\treturn  x + 3_000 # naïve €"),
-    _request("chat", messages=[_USER]),
-    _request("chat with a system message", messages=[{"role": "system", "content": "Be brief."}, _USER]),
+    _probe_request("text", prompt="one two three one two three one two three one two"),
+    _probe_request("spaces and accents", prompt="def café(x):\n\treturn  x + 3_000 # naïve €"),
+    _probe_request("chat", messages=[_USER]),
+    _probe_request("chat with a system message", messages=[{"role": "system", "content": "Be brief."}, _USER]),
 )
 """Prompts on which tokenizers and templates differ; the first repeats itself, so that every drafter drafts."""
 
@@ -66,7 +66,7 @@ def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, str]:
     reachable, not one and the same, and of one model and tokenizer. Raises EngineError if the baseline or all
     variants fail this check.
     """
-    boots = _distinct([boot for boot in recipes.plan.boots if boot.attached and boot.role is not Role.SCORER])
+    boots = _one_boot_per_arm([boot for boot in recipes.plan.boots if boot.attached and boot.role is not Role.SCORER])
     refused: dict[str, EngineError] = {}
     arms = [recipes.arm(boot, reporter.check, lambda: reporter.left_s) for boot in boots]
     for arm in arms:
@@ -76,7 +76,7 @@ def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, str]:
             reporter.step(boot, "booting", boot.arm)
             with _record_refusals(boot, refused):
                 arm.start()
-        _compare([each for each in zip(boots, arms, strict=True) if each[0].arm not in refused], refused)
+        _compare_with_baseline([server for server in zip(boots, arms, strict=True) if server[0].arm not in refused], refused)
     finally:
         for arm in arms:
             arm.stop(0.0)
@@ -96,7 +96,7 @@ def _record_refusals(boot: Boot, refused: dict[str, EngineError]) -> Iterator[No
         refused[boot.arm] = error
 
 
-def _distinct(boots: Sequence[Boot]) -> list[Boot]:
+def _one_boot_per_arm(boots: Sequence[Boot]) -> list[Boot]:
     """Return one boot per arm, the baseline's first.
 
     The control counts as the baseline.
@@ -107,35 +107,43 @@ def _distinct(boots: Sequence[Boot]) -> list[Boot]:
     return list(by_arm.values())
 
 
-def _compare(servers: Sequence[tuple[Boot, ArmServer]], refused: dict[str, EngineError]) -> None:
+def _compare_with_baseline(servers: Sequence[tuple[Boot, ArmServer]], refused: dict[str, EngineError]) -> None:
+    """Record every variant not comparable with the baseline.
+
+    Raises EngineError for any other server. Does nothing without the baseline's server.
+    """
     if not servers or servers[0][0].role not in {Role.BASELINE, Role.CONTROL}:
         return
-    (first, arm), *others = servers
-    for boot, other in others:
+    (baseline_boot, baseline_arm), *others = servers
+    for boot, other_arm in others:
         with _record_refusals(boot, refused):
-            _two_servers(arm, other)
-    baseline = _visit(first, arm)
+            _expect_two_servers(baseline_arm, other_arm)
+    baseline = _visit(baseline_boot, baseline_arm)
     if baseline.drafts:
         what, remedy = "the server attached as the baseline speculates", "attach one without speculation; are the two `url` mixed up?"
         found = f"{baseline.drafts} drafts in {len(_PROBES)} answers"
         raise EngineError(what, where=_url(baseline.arm), found=found, expected="none", remedy=remedy)
-    for boot, other in others:
+    for boot, other_arm in others:
         if boot.arm not in refused:
             with _record_refusals(boot, refused):
-                _same_server(boot, baseline, _visit(boot, other))
+                _expect_comparable(boot, baseline, _visit(boot, other_arm))
 
 
-def _same_server(boot: Boot, baseline: _Visited, other: _Visited) -> None:
+def _expect_comparable(boot: Boot, baseline: _Visited, other: _Visited) -> None:
+    """Raise EngineError if a server is not comparable.
+
+    A draft model may be another model, but reads prompts alike.
+    """
     if boot.role is Role.VARIANT:
-        _same_model(baseline, other)
-    _same_prompts(baseline, other)
+        _expect_same_model(baseline, other)
+    _expect_same_prompts(baseline, other)
 
 
 def _url(arm: ArmServer) -> str:
     return arm.recipe.setup.url
 
 
-def _two_servers(baseline: ArmServer, other: ArmServer) -> None:
+def _expect_two_servers(baseline: ArmServer, other: ArmServer) -> None:
     """Raise EngineError if both addresses lead to one server.
 
     A request is sent to one address. If the counters of both are equal before it and after it, and have
@@ -144,30 +152,36 @@ def _two_servers(baseline: ArmServer, other: ArmServer) -> None:
     if _url(baseline) == _url(other):
         return  # the pair lint has seen to it that they are asked for something else
     for _ in range(_LOOKS):
-        before = (baseline.traffic(), other.traffic())
+        traffic_before = (baseline.traffic(), other.traffic())
         baseline.client.send(_PROBES[0], streamed=False, deadline_s=_DEADLINE_S)
-        after = (baseline.traffic(), other.traffic())
-        known = before[0] is not None and before[0].prompt_tokens is not None
-        if known and before[0] == before[1] and after[0] == after[1] and before != after:
+        traffic_after = (baseline.traffic(), other.traffic())
+        is_counted = traffic_before[0] is not None and traffic_before[0].prompt_tokens is not None
+        if (
+            is_counted
+            and traffic_before[0] == traffic_before[1]
+            and traffic_after[0] == traffic_after[1]
+            and traffic_before != traffic_after
+        ):
             what, remedy = "one server is attached as both arms", "give every arm the address of its own server"
-            found = f"the counters behind both are the same, and move together: {after[0]}"
+            found = f"the counters behind both are the same, and move together: {traffic_after[0]}"
             raise EngineError(what, where=f"{_url(baseline)}, {_url(other)}", found=found, expected="two servers", remedy=remedy)
 
 
 def _visit(boot: Boot, arm: ArmServer) -> _Visited:
-    setup, before = arm.recipe.setup, arm.counters()
+    """Send the probes and return the replies and counters."""
+    setup, counters_before = arm.recipe.setup, arm.counters()
     answers = tuple(arm.client.send(probe, streamed=False, deadline_s=_DEADLINE_S).answer for probe in _PROBES)
-    after, cards = arm.counters(), listed_models(get(setup, "/v1/models"))
+    counters_after, cards = arm.counters(), listed_models(get(setup, "/v1/models"))
     return _Visited(
         name=boot.arm if boot.role in {Role.VARIANT, Role.DRAFT} else Role.BASELINE.value,
         arm=arm,
         max_model_len=cards.get(arm.model, {}).get("max_model_len"),
         answers=answers,
-        drafts=None if before is None or after is None else (after - before).drafts,
+        drafts=None if counters_before is None or counters_after is None else (counters_after - counters_before).drafts,
     )
 
 
-def _same_model(baseline: _Visited, other: _Visited) -> None:
+def _expect_same_model(baseline: _Visited, other: _Visited) -> None:
     """Raise EngineError if the context length or engine version differs.
 
     Only values reported by both servers are compared. Each server lists the model under the name given in the
@@ -177,41 +191,45 @@ def _same_model(baseline: _Visited, other: _Visited) -> None:
         "max_model_len": (baseline.max_model_len, other.max_model_len),
         "engine version": (baseline.arm.version, other.arm.version),
     }
-    for fact, (mine, theirs) in facts.items():
-        if mine and theirs and mine != theirs:
-            found = f"{fact} {mine} of the baseline and {theirs} of {other.name}"
+    for fact, (of_baseline, of_other) in facts.items():
+        if of_baseline and of_other and of_baseline != of_other:
+            found = f"{fact} {of_baseline} of the baseline and {of_other} of {other.name}"
             what, remedy = "the attached servers are no pair", "serve the same model by the same release; only speculation may differ"
-            raise EngineError(what, where=_where(baseline, other), found=found, expected="the same", remedy=remedy)
+            raise EngineError(what, where=_both_urls(baseline, other), found=found, expected="the same", remedy=remedy)
 
 
-def _same_prompts(baseline: _Visited, other: _Visited) -> None:
+def _expect_same_prompts(baseline: _Visited, other: _Visited) -> None:
     """Raise EngineError if both servers read a probe's prompt differently.
 
     Token ids are compared, or token counts if ids are missing. A prompt refused by only one of the servers
     counts as a difference.
     """
-    for probe, mine, theirs in zip(_PROBES, baseline.answers, other.answers, strict=True):
-        if found := _differing(mine, theirs):
+    for probe, baseline_answer, other_answer in zip(_PROBES, baseline.answers, other.answers, strict=True):
+        if difference := _describe_difference(baseline_answer, other_answer):
             what = f"{other.name} reads prompts otherwise than the baseline: another tokenizer, or another chat template"
             remedy = "serve both with the same model folder, tokenizer and --chat-template"
-            where = _where(baseline, other)
-            raise EngineError(what, where=where, found=f"probe {probe.id!r}: {found}", expected="the same tokens", remedy=remedy)
+            where = _both_urls(baseline, other)
+            raise EngineError(what, where=where, found=f"probe {probe.id!r}: {difference}", expected="the same tokens", remedy=remedy)
 
 
-def _where(baseline: _Visited, other: _Visited) -> str:
+def _both_urls(baseline: _Visited, other: _Visited) -> str:
     return f"{_url(baseline.arm)}, {_url(other.arm)}"
 
 
-def _differing(mine: Answer, theirs: Answer) -> str:
-    if mine.ok != theirs.ok:
-        refused = theirs if mine.ok else mine
+def _describe_difference(baseline_answer: Answer, other_answer: Answer) -> str:
+    """Describe how two servers read the same prompt differently.
+
+    Empty if they read it alike.
+    """
+    if baseline_answer.ok != other_answer.ok:
+        refused = other_answer if baseline_answer.ok else baseline_answer
         return f"only one answers; the other: {refused.status or 'no answer'}, {refused.error}"
-    ids = mine.prompt_token_ids, theirs.prompt_token_ids
+    ids = baseline_answer.prompt_token_ids, other_answer.prompt_token_ids
     if all(ids):
-        return "" if ids[0] == ids[1] else f"token ids {_id_list(ids[0])} and {_id_list(ids[1])}"
-    counts = [answer.usage.prompt_tokens for answer in (mine, theirs) if answer.usage is not None]
+        return "" if ids[0] == ids[1] else f"token ids {_format_ids(ids[0])} and {_format_ids(ids[1])}"
+    counts = [answer.usage.prompt_tokens for answer in (baseline_answer, other_answer) if answer.usage is not None]
     return f"{counts[0]} and {counts[1]} prompt tokens" if len(set(counts)) > 1 else ""
 
 
-def _id_list(token_ids: Sequence[int]) -> str:
+def _format_ids(token_ids: Sequence[int]) -> str:
     return f"{', '.join(map(str, token_ids[:8]))}{', …' * (len(token_ids) > 8)} ({len(token_ids)})"  # noqa: PLR2004 - as shown

@@ -85,7 +85,7 @@ class ServerRecipes:
 
         None unless the variant is attached, and the baseline is attached at another address.
         """
-        baselines = (self._setup(each) for each in self.plan.boots if each.role in {Role.BASELINE, Role.CONTROL} and each.attached)
+        baselines = (self._setup(other) for other in self.plan.boots if other.role in {Role.BASELINE, Role.CONTROL} and other.attached)
         baseline = next(baselines, None) if boot.role is Role.VARIANT else None
         return None if baseline is None or baseline.url == setup.url else baseline
 
@@ -119,20 +119,20 @@ class ServerRecipes:
         """Return the server setup of ``boot``, its port still open."""
         engine, overlay = self.config_of(boot).engine, self._overlay(boot)
         speed = (self.config.speed if boot.timed else None) or Overlay()
-        env = {name: _expand(value, "env", name) for name, value in {**engine.env, **speed.env, **overlay.env}.items()}
-        api_key = _expand(engine.api_key, "engine", "api_key") if engine.api_key else None
+        env = {name: _expand_variables(value, "env", name) for name, value in {**engine.env, **speed.env, **overlay.env}.items()}
+        api_key = _expand_variables(engine.api_key, "engine", "api_key") if engine.api_key else None
         return ServerSetup(
             model=boot.arm if boot.role is Role.DRAFT else engine.model,
             port=0,
-            args=merge(engine.args, speed.args, overlay.args, _small_cache(self.config_of(boot)) if boot.small_cache else {}),
+            args=merge(engine.args, speed.args, overlay.args, _small_cache_args(self.config_of(boot)) if boot.small_cache else {}),
             env=env,
             api_key=api_key,
             speculative=boot.role is Role.VARIANT,
-            headers={**_texts(engine.headers, "headers"), **_texts(overlay.headers, "headers")},
+            headers={**_expand_values(engine.headers, "headers"), **_expand_values(overlay.headers, "headers")},
             body={**engine.body, **overlay.body},
             served_as=overlay.served_as or ("" if boot.role is Role.DRAFT else engine.served_as or ""),
             any_model=boot.role is Role.DRAFT and boot.arm == _UNNAMED,
-            attached=_address(overlay.url or (None if boot.role is Role.DRAFT else engine.url)),
+            attached=_base_url(overlay.url or (None if boot.role is Role.DRAFT else engine.url)),
             folder=self.directory.server_log(boot.index, boot.arm).parent,
             secrets=Secrets.of(os.environ, env, also=(api_key, *self.secrets.values)),
         )
@@ -145,6 +145,7 @@ class ServerRecipes:
         return self.config.of_scorer() if boot.role is Role.SCORER else self.config
 
     def _overlay(self, boot: Boot) -> Overlay | VariantSettings:
+        """Return the config's settings for this boot's arm alone."""
         if boot.role is Role.VARIANT:
             return self.config.variant(boot.arm)
         if boot.role is Role.SCORER:
@@ -156,20 +157,24 @@ _UNNAMED = Role.DRAFT.value
 """The arm of a draft model that the config gives an address and no name."""
 
 
-def _small_cache(config: Config) -> Mapping[str, JSON]:
+def _small_cache_args(config: Config) -> Mapping[str, JSON]:
+    """Return the engine's arguments for a small cache.
+
+    Empty if the engine has none.
+    """
     engine = engine_of(config.engine.kind)
     return (engine.small_cache(config) or {}) if isinstance(engine, SmallCache) else {}
 
 
-def _expand(value: str, *path: str) -> str:
+def _expand_variables(value: str, *path: str) -> str:
     return str(expand(value, os.environ, path))
 
 
-def _texts(values: Mapping[str, str], *path: str) -> dict[str, str]:
-    return {name: _expand(value, *path, name) for name, value in values.items()}
+def _expand_values(values: Mapping[str, str], *path: str) -> dict[str, str]:
+    return {name: _expand_variables(value, *path, name) for name, value in values.items()}
 
 
-def _address(url: str | None) -> str | None:
+def _base_url(url: str | None) -> str | None:
     """Return the address of an attached server without ``/v1``.
 
     Requests need it in this form. None without an address.
@@ -295,11 +300,11 @@ class BootSession:
         if self.boot.role is not Role.VARIANT:
             self.probe()
         for arm, workload in workloads:
-            self.keep(self._ask(arm, workload, taker(arm, workload.name)))
+            self.keep(self._answer_workload(arm, workload, taker(arm, workload.name)))
         if self.boot.role is Role.VARIANT:
             self.probe()
 
-    def _ask(self, arm: str, workload: Workload, on_answer: Callable[[Answer], None] | None) -> WorkloadResult:
+    def _answer_workload(self, arm: str, workload: Workload, on_answer: Callable[[Answer], None] | None) -> WorkloadResult:
         """Have ``arm`` answer ``workload`` and return the result.
 
         A baseline that decides the token limits may be asked again with larger ones, so ``on_answer`` gets
@@ -308,17 +313,18 @@ class BootSession:
         deciding = deciding_boot(self.recipes.plan, workload.name)
         if deciding is not None and arm == BASELINE:
             return last_whole_round(
-                lambda room: self._round(self.runner(arm, workload, None, room)),
-                lambda answers: sufficient(self._fill(workload), answers, self._context_tokens(), self.recipes.plan.depth),
+                lambda room: self._answer_round(self.runner(arm, workload, None, room)),
+                lambda answers: sufficient(self._fill_prompts(workload), answers, self._context_tokens(), self.recipes.plan.depth),
                 lambda: self.reporter.left_s,
                 say=self.reporter.say,
                 warn=self.completeness.warn,
             )
         if deciding is not None:
             self._wait_for_baseline(deciding, workload)
-        return self._round(self.runner(arm, workload, on_answer))
+        return self._answer_round(self.runner(arm, workload, on_answer))
 
-    def _round(self, runner: WorkloadRunner) -> WorkloadResult:
+    def _answer_round(self, runner: WorkloadRunner) -> WorkloadResult:
+        """Send all passes of a runner and return the result."""
         with self.exclusive() if runner.workload.timed else self.shared():
             runner.begin()
             for pass_index in range(runner.passes):
@@ -347,11 +353,11 @@ class BootSession:
         """
         self.reporter.check()
         self.reporter.step(self.boot, "answering", arm, workload.name, of=len(workload.requests) * workload.passes)
-        baseline = None if arm == BASELINE else self._baseline(workload)
+        baseline = None if arm == BASELINE else self._baseline_answers(workload)
         deadlines = Deadlines(self._request_s(workload), baseline, paced=self.boot.role is Role.VARIANT)
         return WorkloadRunner(
             self.arm,
-            self._fill(workload),
+            self._fill_prompts(workload),
             name=arm,
             digest=workload.digest,
             room=room or (1 if baseline is None else baseline.room),
@@ -361,7 +367,7 @@ class BootSession:
             on_answer=on_answer,
         )
 
-    def _fill(self, workload: Workload) -> Workload:
+    def _fill_prompts(self, workload: Workload) -> Workload:
         """Return ``workload`` with its prompts filled up to the limit.
 
         Prompts are still open if the config states no context limit. The baseline's limit is used, or else
@@ -369,8 +375,8 @@ class BootSession:
         """
         if not context.is_open(workload):
             return workload
-        told = run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities()).context_tokens
-        return context.fitted(workload, (told or self._context_tokens()) or None)
+        baseline_limit = run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities()).context_tokens
+        return context.fitted(workload, (baseline_limit or self._context_tokens()) or None)
 
     def keep(self, result: WorkloadResult) -> None:
         """Check the server, then write its answers.
@@ -383,7 +389,7 @@ class BootSession:
         if result.missing:
             # Kept beside the whole ones under another name, so that no judge takes part of a workload for all of it.
             transcript = replace(transcript, workload=f"{workload}.partial")
-        self._note_others(transcript)
+        self._warn_of_other_clients(transcript)
         if transcript.server_failures and self.recipes.plan.workload(workload).calibrates:
             ending = transcript.server_failures[0].ending.value
             self.completeness.warn(
@@ -393,7 +399,7 @@ class BootSession:
             transcripts.write(self.recipes.directory, transcript)
         self.completeness.answered(transcript.arm, workload, result.missing)
 
-    def _note_others(self, transcript: Transcript) -> None:
+    def _warn_of_other_clients(self, transcript: Transcript) -> None:
         """Warn of other clients' traffic on an attached server."""
         where = f"{transcript.arm}, {transcript.workload}"
         if transcript.foreign:
@@ -410,7 +416,7 @@ class BootSession:
         The route is the one found by then by the capability probe of the scorer, or of the baseline without
         one. A draft model is scored by the baseline's route.
         """
-        requests = {request.id: request for request in self._fill(workload).requests}
+        requests = {request.id: request for request in self._fill_prompts(workload).requests}
         return TranscriptScorer(
             arm=self.arm,
             under=self.boot.under,
@@ -437,29 +443,29 @@ class BootSession:
         transcript = transcripts.read(self.recipes.directory, task.arm, task.workload)
         if transcript is None:
             return "not all of its requests were answered"
-        if unscorable := self._unscorable():
+        if reason := self._unscorable_reason():
             # So the capability probe says. Nothing is missing then: what the judges of tokens say of it is their business.
             self.completeness.scored(self.boot, task, "")
-            return unscorable
+            return reason
         self.reporter.step(self.boot, "scoring", task.arm, task.workload, of=len(transcript.answers))
         with self.shared():
-            scored = scoring.score(self._with_ids(transcript), task.top_tokens)
+            scored = scoring.score(self._without_missing_ids(transcript), task.top_tokens)
         self.arm.check_port()
         transcripts.write_scores(self.recipes.directory, scoring.under, task.arm, task.workload, scored.scores)
         self.completeness.scored(self.boot, task, scored.missing)
         return scored.missing
 
-    def _with_ids(self, transcript: Transcript) -> Transcript:
+    def _without_missing_ids(self, transcript: Transcript) -> Transcript:
         """Return a transcript without its answers lacking token ids.
 
         Unchanged unless the engine gives token ids to some answers only.
         """
-        known = run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities())
-        if not known.lacks_ids:
+        capabilities = run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities())
+        if not capabilities.lacks_ids:
             return transcript
         return replace(transcript, answers=tuple(answer for answer in transcript.answers if answer.ok and answer.choice.token_ids))
 
-    def _unscorable(self) -> str:
+    def _unscorable_reason(self) -> str:
         """Return the reason why this server cannot score given tokens.
 
         Empty if it can. A draft model's distribution is obtained in the same way as the baseline's.
@@ -472,14 +478,18 @@ class BootSession:
         return run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities()).unscorable
 
     def _check_build(self) -> None:
-        directory, before = self.recipes.directory, run_documents.read_environment(self.recipes.directory)
-        after = before
+        """Record the engine's version and the attached models' names.
+
+        Raises CaptureError when an earlier server had another version.
+        """
+        directory, recorded = self.recipes.directory, run_documents.read_environment(self.recipes.directory)
+        updated = recorded
         if self.boot.role is not Role.SCORER and self.completeness.enter_version(self.arm.version):
-            after = environment.environment(self.recipes.config, self.arm.version)
+            updated = environment.environment(self.recipes.config, self.arm.version)
         served = {arm: self.arm.model for arm in self.boot.arms if self.boot.attached}
-        after = replace(after, served={**before.served, **served})
-        if after != before:
-            run_documents.write_environment(directory, after)
+        updated = replace(updated, served={**recorded.served, **served})
+        if updated != recorded:
+            run_documents.write_environment(directory, updated)
 
     def shared(self) -> AbstractContextManager[None]:
         """Hold the machine together with captures measuring no speed.
@@ -506,11 +516,12 @@ class BootSession:
         self.reporter.update(0, 0)
 
     def _scorer(self, workload: Workload) -> Scorer:
+        """Return the scorer by the probed route."""
         by_arm = run_documents.read_capabilities(self.recipes.directory)
         capabilities = by_arm.get(BASELINE if self.boot.role is Role.DRAFT else self._scoring_arm, Capabilities())
         return scorer(capabilities.route, self.arm, self._request_s(workload), lambda: self.reporter.left_s <= 0)
 
-    def _baseline(self, workload: Workload) -> Transcript | None:
+    def _baseline_answers(self, workload: Workload) -> Transcript | None:
         """Return the baseline's answers to the very same requests.
 
         None if they are not there yet or cannot be read.

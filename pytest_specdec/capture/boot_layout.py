@@ -30,8 +30,8 @@ def arm_top_tokens(arm: str, workload: Workload, pairs: Sequence[Pair]) -> int:
 
     The baseline and the control need as many as the judge of any pair.
     """
-    judged = pairs if arm in {BASELINE, CONTROL} else [pair for pair in pairs if pair.name == arm]
-    return max(_of_pair(pair, workload) for pair in judged)
+    judged_pairs = pairs if arm in {BASELINE, CONTROL} else [pair for pair in pairs if pair.name == arm]
+    return max(_pair_top_tokens(pair, workload) for pair in judged_pairs)
 
 
 def draft_top_tokens(workload: Workload, pairs: Sequence[Pair]) -> int:
@@ -43,7 +43,7 @@ def draft_top_tokens(workload: Workload, pairs: Sequence[Pair]) -> int:
     return min(_ONE, workload.top_tokens) if greedy else workload.top_tokens
 
 
-def _of_pair(pair: Pair, workload: Workload) -> int:
+def _pair_top_tokens(pair: Pair, workload: Workload) -> int:
     one_hot = pair.variant.draft.sampling is DraftSampling.GREEDY
     return min(_FEW, workload.top_tokens) if one_hot and all(map(_is_plain, workload.requests)) else workload.top_tokens
 
@@ -73,7 +73,7 @@ def layout(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, p
 
     In turn the last baseline boot scores, side by side the first.
     """
-    return (_boots if placement is Placement.IN_TURN else _boots_side_by_side)(pairs, workloads, depth)
+    return (_boots_in_turn if placement is Placement.IN_TURN else _boots_side_by_side)(pairs, workloads, depth)
 
 
 def with_calibration(planned: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
@@ -88,7 +88,7 @@ def with_calibration(planned: Iterable[Boot], calibration: Sequence[Workload], w
     arms = [arm for boot in boots if _is_calibrated(boot) for arm in boot.arms]
     tasks = tuple(ScoringTask(arm=arm, workload=workload.name, top_tokens=workload.top_tokens) for workload in calibration for arm in arms)
     for boot in boots:
-        answers = _names(workloads) if _is_calibrated(boot) else boot.answers
+        answers = _workload_names(workloads) if _is_calibrated(boot) else boot.answers
         scores = (*boot.scores, *tasks) if boot.scores and boot.role is not Role.DRAFT else boot.scores
         yield replace(boot, answers=answers, scores=scores)
 
@@ -102,17 +102,17 @@ def timed_apart(planned: Sequence[Boot], workloads: Sequence[Workload]) -> Itera
 
     Timed boots answer nothing else. They directly follow one another, so that little drifts between them.
     """
-    timed = {workload.name for workload in workloads if workload.timed}
-    apart = []
+    timed_names = {workload.name for workload in workloads if workload.timed}
+    timed_boots = []
     for boot in planned:
-        measured = tuple(name for name in boot.answers if name in timed)
-        rest = replace(boot, answers=tuple(name for name in boot.answers if name not in timed))
-        is_needed = bool(rest.answers or rest.scores or not measured)
+        timed_answers = tuple(name for name in boot.answers if name in timed_names)
+        rest = replace(boot, answers=tuple(name for name in boot.answers if name not in timed_names))
+        is_needed = bool(rest.answers or rest.scores or not timed_answers)
         if is_needed:
             yield rest
-        if measured:
-            apart.append(replace(boot, answers=measured, scores=(), probe=boot.probe and not is_needed, timed=True))
-    yield from apart
+        if timed_answers:
+            timed_boots.append(replace(boot, answers=timed_answers, scores=(), probe=boot.probe and not is_needed, timed=True))
+    yield from timed_boots
 
 
 def further(
@@ -129,15 +129,15 @@ def further(
     alternate.
     """
     timed = tuple(workload.name for workload in workloads if workload.timed)
-    beside = _NEIGHBOURS if placement is Placement.IN_TURN else max(1, servers - 1)
-    baselines = 1
+    variants_per_baseline = _NEIGHBOURS if placement is Placement.IN_TURN else max(1, servers - 1)
+    baseline_number = 1
     for number in range(2, boots_of_each + 1) if timed else ():
         names = [pair.name for pair in pairs]
         ordered = names if number % 2 else names[::-1]
-        for at in range(0, len(ordered), beside):
-            baselines += 1
-            variants = [_timed_boot(Role.VARIANT, name, timed, number) for name in ordered[at : at + beside]]
-            baseline = _timed_boot(Role.BASELINE, BASELINE, timed, baselines)
+        for start in range(0, len(ordered), variants_per_baseline):
+            baseline_number += 1
+            variants = [_timed_boot(Role.VARIANT, name, timed, number) for name in ordered[start : start + variants_per_baseline]]
+            baseline = _timed_boot(Role.BASELINE, BASELINE, timed, baseline_number)
             yield from (*variants, baseline) if placement is Placement.IN_TURN else (baseline, *variants)
 
 
@@ -151,17 +151,17 @@ def pressed(planned: Iterable[Boot], workloads: Sequence[Workload]) -> Iterator[
     Each follows a boot of the baseline or of a variant. The control answers these workloads with the usual
     cache, and so does the one boot that is baseline and control at smoke depth.
     """
-    small = {workload.name for workload in workloads if workload.small_cache}
+    small_cache_names = {workload.name for workload in workloads if workload.small_cache}
     for boot in planned:
-        pressed = tuple(name for name in boot.answers if name in small)
-        if not pressed or boot.role not in {Role.BASELINE, Role.VARIANT}:
+        small_cache_answers = tuple(name for name in boot.answers if name in small_cache_names)
+        if not small_cache_answers or boot.role not in {Role.BASELINE, Role.VARIANT}:
             yield boot
             continue
-        rest = tuple(name for name in boot.answers if name not in small)
-        is_usual = bool(rest or boot.scores)
-        if is_usual:
+        rest = tuple(name for name in boot.answers if name not in small_cache_names)
+        has_other_work = bool(rest or boot.scores)
+        if has_other_work:
             yield replace(boot, answers=rest)
-        yield replace(boot, answers=pressed, probe=boot.probe and not is_usual, scores=(), small_cache=True)
+        yield replace(boot, answers=small_cache_answers, probe=boot.probe and not has_other_work, scores=(), small_cache=True)
 
 
 def with_scorer(planned: Iterable[Boot], *, has_scorer: bool) -> Iterator[Boot]:
@@ -196,16 +196,16 @@ def needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
     return f"not booted: {names} did not come up, and nothing else needs the {boot.role}"
 
 
-def _boots(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:
+def _boots_in_turn(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:
     """Yield the boots in turn, the last baseline boot scoring.
 
     By then everything is answered.
     """
-    scores = _scores(pairs, workloads)
+    scores = _scoring_tasks(pairs, workloads)
     if depth is not Depth.SMOKE:
-        yield _baseline(workloads)
-    yield from _variants(pairs, workloads)
-    control = replace(_baseline(workloads), role=Role.CONTROL, arm=CONTROL, scores=scores, probe=False)
+        yield _baseline_boot(workloads)
+    yield from _variant_boots(pairs, workloads)
+    control = replace(_baseline_boot(workloads), role=Role.CONTROL, arm=CONTROL, scores=scores, probe=False)
     yield replace(control, also_baseline=True, probe=True) if depth is Depth.SMOKE else control
     yield from _draft_boots(pairs, workloads)
 
@@ -215,30 +215,30 @@ def _boots_side_by_side(pairs: Sequence[Pair], workloads: Sequence[Workload], de
 
     It stays and scores while others answer, as do the draft models.
     """
-    first = replace(_baseline(workloads), scores=_scores(pairs, workloads))
+    first = replace(_baseline_boot(workloads), scores=_scoring_tasks(pairs, workloads))
     if depth is Depth.SMOKE:
         first = replace(first, role=Role.CONTROL, arm=CONTROL, also_baseline=True)
     yield first
     yield from _draft_boots(pairs, workloads)
-    yield from _variants(pairs, workloads)
+    yield from _variant_boots(pairs, workloads)
     if depth is not Depth.SMOKE:
-        yield replace(_baseline(workloads), role=Role.CONTROL, arm=CONTROL, probe=False)
+        yield replace(_baseline_boot(workloads), role=Role.CONTROL, arm=CONTROL, probe=False)
 
 
-def _baseline(workloads: Sequence[Workload]) -> Boot:
-    return Boot(index=0, role=Role.BASELINE, arm=BASELINE, answers=_names(workloads), probe=True)
+def _baseline_boot(workloads: Sequence[Workload]) -> Boot:
+    return Boot(index=0, role=Role.BASELINE, arm=BASELINE, answers=_workload_names(workloads), probe=True)
 
 
-def _variants(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> Iterator[Boot]:
+def _variant_boots(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> Iterator[Boot]:
     for pair in pairs:
-        yield Boot(index=0, role=Role.VARIANT, arm=pair.name, answers=_names(workloads), probe=True)
+        yield Boot(index=0, role=Role.VARIANT, arm=pair.name, answers=_workload_names(workloads), probe=True)
 
 
-def _names(workloads: Sequence[Workload]) -> tuple[str, ...]:
+def _workload_names(workloads: Sequence[Workload]) -> tuple[str, ...]:
     return tuple(workload.name for workload in workloads)
 
 
-def _scores(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> tuple[ScoringTask, ...]:
+def _scoring_tasks(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> tuple[ScoringTask, ...]:
     arms = (*(pair.name for pair in pairs), CONTROL, BASELINE)
     return tuple(
         ScoringTask(arm=arm, workload=workload.name, top_tokens=arm_top_tokens(arm, workload, pairs))
@@ -249,14 +249,18 @@ def _scores(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> tuple[Scori
 
 
 def _draft_boots(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> Iterator[Boot]:
-    drafted = [workload for workload in workloads if workload.draft_scored]
-    drafts = [(pair, pair.variant.draft) for pair in pairs]
-    models = dict.fromkeys(draft.model for _, draft in drafts if draft.kind is DraftKind.MODEL and draft.model)
-    for model in models if drafted else ():
-        users = [pair for pair, draft in drafts if draft.model == model]
+    """Yield one boot per draft model, with its scoring tasks.
+
+    It scores the answers of the pairs that draft with it, and of the control.
+    """
+    scored_workloads = [workload for workload in workloads if workload.draft_scored]
+    pairs_with_drafts = [(pair, pair.variant.draft) for pair in pairs]
+    models = dict.fromkeys(draft.model for _, draft in pairs_with_drafts if draft.kind is DraftKind.MODEL and draft.model)
+    for model in models if scored_workloads else ():
+        users = [pair for pair, draft in pairs_with_drafts if draft.model == model]
         scores = [
             ScoringTask(arm=arm, workload=workload.name, top_tokens=draft_top_tokens(workload, users))
-            for workload in drafted
+            for workload in scored_workloads
             for arm in (*(pair.name for pair in users), CONTROL)
         ]
         yield Boot(index=0, role=Role.DRAFT, arm=model, scores=tuple(scores))

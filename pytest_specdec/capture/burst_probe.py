@@ -50,9 +50,9 @@ class BurstProbe:
                 break
             for prompt in range(len(_WORDS)):
                 sent = self._send(prompt)
-                if sent is None or _is_counted(sent):
+                if sent is None or _shows_verify_steps(sent):
                     return tuple(streams)
-                if stream := _stream(prompt, sent):
+                if stream := _stream_of_answer(prompt, sent):
                     streams.append(stream)
         return tuple(streams)
 
@@ -64,7 +64,7 @@ class BurstProbe:
         left_s = self._arm.left_s()
         if not self._arm.running or left_s <= 0:
             return None
-        body: dict[str, JSON] = {"prompt": _text(prompt), "max_tokens": _TOKENS, "temperature": 0.0}
+        body: dict[str, JSON] = {"prompt": _prompt_text(prompt), "max_tokens": _TOKENS, "temperature": 0.0}
         request = Request(id=f"burst-{prompt:02}", route=Route.COMPLETIONS, body=body)
         sent = self._arm.client.send(request, streamed=True, deadline_s=min(_DEADLINE_S, left_s))
         if sent.ending is not None:
@@ -72,11 +72,11 @@ class BurstProbe:
         return None if sent.ending else sent
 
 
-def _is_counted(sent: TimedAnswer) -> bool:
+def _shows_verify_steps(sent: TimedAnswer) -> bool:
     return sent.counters is not None or any(choice.windows is not None for choice in sent.answer.choices)
 
 
-def _text(prompt: int) -> str:
+def _prompt_text(prompt: int) -> str:
     """Return a prompt repeating one function.
 
     Prompt lookup finds it, and a draft model continues it as its target does.
@@ -86,18 +86,18 @@ def _text(prompt: int) -> str:
     return "\n\n".join((f"{word} = 0\n", *functions)) + "\n\n"
 
 
-def _stream(prompt: int, sent: TimedAnswer) -> Stream | None:
+def _stream_of_answer(prompt: int, sent: TimedAnswer) -> Stream | None:
     """Return the arrivals of an answer.
 
     None if it was refused or brought no text.
     """
-    answer, written = sent.answer, [arrival for arrival in sent.arrivals if arrival.size.characters]
-    if not written or answer.timing is None:
+    answer, text_arrivals = sent.answer, [arrival for arrival in sent.arrivals if arrival.size.characters]
+    if not text_arrivals or answer.timing is None:
         return None
     return Stream(
         prompt=prompt,
         text=answer.choice.written,
-        ends=tuple(accumulate(arrival.size.characters for arrival in written)),
-        at_s=tuple(round(arrival.at_s - answer.timing.sent_s, 6) for arrival in written),
-        tokens=sent.tokens or len(written),
+        ends=tuple(accumulate(arrival.size.characters for arrival in text_arrivals)),
+        at_s=tuple(round(arrival.at_s - answer.timing.sent_s, 6) for arrival in text_arrivals),
+        tokens=sent.tokens or len(text_arrivals),
     )

@@ -85,24 +85,24 @@ class CapabilityProbe:
         answers = self._send_concurrently(_HARMLESS)
         plain = answers["plain"]
         support = {
-            "token_ids": _support_shown(plain, lambda choice: bool(choice.token_ids)),
-            "sampled_token_ids": _sampled_ids(answers["seed"]),
-            "logprobs": _support_shown(answers["logprobs"], lambda choice: bool(choice.logprobs)),
-            "top_p": _support_shown(answers["top_p"], lambda choice: _same_text(choice, plain)),
-            "seed": _seed(answers["seed"], answers["seed again"], answers["other seed"]),
-            "prompt_logprobs": self._score(plain, ScoringRoute.PROMPT_LOGPROBS),
-            "continuations": self._score(plain, ScoringRoute.CONTINUATIONS),
-            "stop": self._stop(plain),
+            "token_ids": _support_by_effect(plain, lambda choice: bool(choice.token_ids)),
+            "sampled_token_ids": _support_for_sampled_ids(answers["seed"]),
+            "logprobs": _support_by_effect(answers["logprobs"], lambda choice: bool(choice.logprobs)),
+            "top_p": _support_by_effect(answers["top_p"], lambda choice: _same_text(choice, plain)),
+            "seed": _support_for_seeds(answers["seed"], answers["seed again"], answers["other seed"]),
+            "prompt_logprobs": self._try_scoring(plain, ScoringRoute.PROMPT_LOGPROBS),
+            "continuations": self._try_scoring(plain, ScoringRoute.CONTINUATIONS),
+            "stop": self._try_stop(plain),
         }
         # Last, since both top-k and a grammar have killed speculating servers before.
         answers = self._send_concurrently(_DANGEROUS)
-        support["top_k"] = _support_shown(answers["top_k"], lambda choice: _same_text(choice, plain))
-        raw = self._raw_logprobs(answers["warm"], Capabilities(support=support).route)
+        support["top_k"] = _support_by_effect(answers["top_k"], lambda choice: _same_text(choice, plain))
+        raw = self._reports_raw_logprobs(answers["warm"], Capabilities(support=support).route)
         chat = self._send(Route.CHAT, {**_CHAT, "logprobs": True, "top_logprobs": 1})
-        support["chat_logprobs"] = _support_shown(chat, lambda choice: bool(choice.logprobs))
+        support["chat_logprobs"] = _support_by_effect(chat, lambda choice: bool(choice.logprobs))
         if self._arm.recipe.dialect.path(Request(id="probe", route=Route.CHAT, body=_CHAT)) != CHAT_COMPLETIONS:
             support[CHAT_ROUTE] = FeatureSupport.IGNORED
-        support.update({feature: self._format(feature) for feature in _FORMATS})
+        support.update({feature: self._try_format(feature) for feature in _FORMATS})
         return Capabilities(support=support, raw_logprobs=raw, vocabulary=self._vocabulary)
 
     def _send_concurrently(self, questions: Mapping[str, Mapping[str, JSON]]) -> dict[str, Answer | None]:
@@ -128,7 +128,7 @@ class CapabilityProbe:
             self._arm.wait_for_end()
         return None if sent.ending or sent.denial else sent.answer
 
-    def _score(self, plain: Answer | None, route: ScoringRoute) -> FeatureSupport:
+    def _try_scoring(self, plain: Answer | None, route: ScoringRoute) -> FeatureSupport:
         """Return the support for scoring by ``route``.
 
         The server is asked for the distribution at the tokens of a greedy answer. If it read the ids, these
@@ -143,21 +143,21 @@ class CapabilityProbe:
             return FeatureSupport.UNKNOWN
         if not distribution.positions:
             return FeatureSupport.REFUSED if distribution.refused else FeatureSupport.IGNORED
-        if not _ranks(distribution.positions):
+        if not _have_alternatives(distribution.positions):
             return FeatureSupport.IGNORED
         best = [position.top_ids[:1] == (position.token_id,) for position in distribution.positions]
         return FeatureSupport.HONOURED if best[0] or 2 * sum(best) > len(best) else FeatureSupport.IGNORED
 
-    def _stop(self, plain: Answer | None) -> FeatureSupport:
+    def _try_stop(self, plain: Answer | None) -> FeatureSupport:
         """Try to stop at a piece of the server's known answer."""
         text = plain.choice.text if plain else ""
         word = text[len(text) // 2 :][:4]
         if not word.strip():
             return FeatureSupport.UNKNOWN
         answer = self._send(Route.COMPLETIONS, {**_PLAIN, "stop": [word]})
-        return _support_shown(answer, lambda choice: word not in choice.text and choice.finish_reason == "stop")
+        return _support_by_effect(answer, lambda choice: word not in choice.text and choice.finish_reason == "stop")
 
-    def _raw_logprobs(self, warm: Answer | None, route: ScoringRoute) -> bool:
+    def _reports_raw_logprobs(self, warm: Answer | None, route: ScoringRoute) -> bool:
         """Return True if reported log-probabilities lie nearer the raw distribution.
 
         They are reported at temperature 0.7 and top-k 5. True if unknown. The raw and the processed
@@ -169,36 +169,44 @@ class CapabilityProbe:
         pairs = list(zip(warm.choice.logprobs or (), distribution.positions, strict=False))
         plain, processed = (
             math.fsum(_distance(reported, distribution_of(position)) for reported, position in pairs)
-            for distribution_of in (_raw, _logprob_if_warmed)
+            for distribution_of in (_raw_logprob, _warm_logprob)
         )
         return plain <= processed
 
     def _distribution(self, answer: Answer | None, route: ScoringRoute) -> ScoredSequence | None:
+        """Return the server's distribution at the tokens of an answer.
+
+        None without token ids, or if the server does not run.
+        """
         if answer is None or not answer.prompt_token_ids or not answer.choice.token_ids or not self._arm.running:
             return None
         request = ScoringRequest(prompt_token_ids=answer.prompt_token_ids, token_ids=answer.choice.token_ids, top_tokens=_TOP)
         return scorer(route, self._arm, _DEADLINE_S).distribution(request)
 
-    def _format(self, feature: str) -> FeatureSupport:
+    def _try_format(self, feature: str) -> FeatureSupport:
+        """Ask for a response format and look at the text.
+
+        Unknown if the token limit cut the answer in its reasoning.
+        """
         answer = self._send(Route.CHAT, {**_CHAT, "response_format": _FORMATS[feature]})
         if answer is not None and answer.choice.cut_in_reasoning:
             return FeatureSupport.UNKNOWN
-        return _support_shown(answer, _obeys_schema if feature == "json_schema" else _looks_like_object)
+        return _support_by_effect(answer, _obeys_schema if feature == "json_schema" else _looks_like_object)
 
 
-def _ranks(positions: Sequence[Position]) -> bool:
+def _have_alternatives(positions: Sequence[Position]) -> bool:
     """Return True if the positions are sound and list alternatives.
 
     At least one of them lists a token besides the scored one.
     """
-    return any(len(position.top_ids) > 1 for position in positions) and not any(flaw(each, top_tokens=_TOP) for each in positions)
+    return any(len(position.top_ids) > 1 for position in positions) and not any(flaw(entry, top_tokens=_TOP) for entry in positions)
 
 
-def _raw(position: Position) -> float:
+def _raw_logprob(position: Position) -> float:
     return position.logprob
 
 
-def _logprob_if_warmed(position: Position) -> float:
+def _warm_logprob(position: Position) -> float:
     """Return the log-probability under the warm question's distribution.
 
     NaN if the token is not among those left by it.
@@ -206,15 +214,19 @@ def _logprob_if_warmed(position: Position) -> float:
     weights = {token: logprob / _WARM for token, logprob in zip(position.top_ids, position.top_logprobs, strict=True)}
     if position.token_id not in weights:
         return math.nan
-    most = max(weights.values())
-    return weights[position.token_id] - most - math.log(math.fsum(math.exp(weight - most) for weight in weights.values()))
+    highest = max(weights.values())
+    return weights[position.token_id] - highest - math.log(math.fsum(math.exp(weight - highest) for weight in weights.values()))
 
 
 def _distance(reported: float, expected: float) -> float:
     return min(abs(reported - expected), _FAR) if math.isfinite(expected) else 0.0
 
 
-def _support_shown(answer: Answer | None, effect: Callable[[Choice], bool]) -> FeatureSupport:
+def _support_by_effect(answer: Answer | None, effect: Callable[[Choice], bool]) -> FeatureSupport:
+    """Return the support for a feature, judged by its effect.
+
+    Unknown without an answer.
+    """
     if answer is None:
         return FeatureSupport.UNKNOWN
     if not answer.ok:
@@ -226,27 +238,27 @@ def _same_text(choice: Choice, plain: Answer | None) -> bool:
     return plain is not None and choice.text == plain.choice.text
 
 
-def _seed(first: Answer | None, again: Answer | None, other: Answer | None) -> FeatureSupport:
+def _support_for_seeds(first: Answer | None, repeat: Answer | None, other_seed: Answer | None) -> FeatureSupport:
     """Return the support for seeds, judged by three answers.
 
     The same seed must give the same text. If another seed does not give another text, there was nothing to
     repeat, and the support is unknown.
     """
-    if first is None or again is None or other is None:
+    if first is None or repeat is None or other_seed is None:
         return FeatureSupport.UNKNOWN
-    if not (first.ok and again.ok and other.ok):
+    if not (first.ok and repeat.ok and other_seed.ok):
         return FeatureSupport.REFUSED
-    if not _same_text(again.choice, first):
+    if not _same_text(repeat.choice, first):
         return FeatureSupport.IGNORED
-    return FeatureSupport.UNKNOWN if _same_text(other.choice, first) else FeatureSupport.HONOURED
+    return FeatureSupport.UNKNOWN if _same_text(other_seed.choice, first) else FeatureSupport.HONOURED
 
 
-def _sampled_ids(answer: Answer | None) -> FeatureSupport:
+def _support_for_sampled_ids(answer: Answer | None) -> FeatureSupport:
     """Return the support for token ids above temperature 0.
 
     Unknown for a refused answer: the refusal counts against the seed.
     """
-    return _support_shown(answer, lambda choice: bool(choice.token_ids)) if answer is not None and answer.ok else FeatureSupport.UNKNOWN
+    return _support_by_effect(answer, lambda choice: bool(choice.token_ids)) if answer is not None and answer.ok else FeatureSupport.UNKNOWN
 
 
 def _obeys_schema(choice: Choice) -> bool:

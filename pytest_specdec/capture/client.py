@@ -187,11 +187,11 @@ class Client:
         An answer outside the protocol is a failure.
         """
         if exchange.received is not None and exchange.received.left:
-            return _left(request, pass_index, exchange)
+            return _aborted_answer(request, pass_index, exchange)
         try:
-            answer = self._parse(request, exchange, streamed=streamed, pass_index=pass_index)
+            answer = self._parse_answer(request, exchange, streamed=streamed, pass_index=pass_index)
         except _MALFORMED as error:
-            answer = _failed_answer(request, pass_index, exchange, self.error_text(_outside(error)), FailureKind.ERROR)
+            answer = _failed_answer(request, pass_index, exchange, self.error_text(_describe_malformed(error)), FailureKind.ERROR)
         return replace(answer, limited=exchange.limited)
 
     def exchange(
@@ -221,17 +221,18 @@ class Client:
                 break
             time.sleep(wait_s)  # as the server asks for
             pause_s, limited = 2 * pause_s, exchange.limited + 1
-            again = self._exchange_once(path, body, streamed=streamed, deadline_s=left_s, max_bytes=max_bytes, leave_after=leave_after)
-            exchange = replace(again, limited=limited)
+            retry = self._exchange_once(path, body, streamed=streamed, deadline_s=left_s, max_bytes=max_bytes, leave_after=leave_after)
+            exchange = replace(retry, limited=limited)
         return exchange
 
     def _exchange_once(
         self, path: str, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float, max_bytes: int | None, leave_after: int | None
     ) -> Exchange:
+        """Send a body once and read its response or failure."""
         with self.busy.in_flight(), ExchangeLimits(seconds=deadline_s, max_bytes=max_bytes or MAX_BYTES) as limits:
             sent_s = time.monotonic()
 
-            def failed(error: str, ending: FailureKind | None, status: int | None = None, wait_s: float = 0.0) -> Exchange:
+            def failed_exchange(error: str, ending: FailureKind | None, status: int | None = None, wait_s: float = 0.0) -> Exchange:
                 done_s = time.monotonic()
                 return Exchange(sent_s=sent_s, done_s=done_s, status=status, error=error, ending=ending, retry_after_s=wait_s)
 
@@ -241,13 +242,13 @@ class Client:
                 return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=response.status_code, received=received)
             except openai.APIStatusError as error:
                 ending = None if turns_away(error.status_code) else FailureKind.ERROR
-                return failed(self._message(error), ending, error.status_code, retry_after_s(error.response.headers))
+                return failed_exchange(self._error_message(error), ending, error.status_code, retry_after_s(error.response.headers))
             except _LOST as error:
                 if limits.overdue or isinstance(error, _TIMED_OUT):
-                    return failed(overdue(deadline_s, limits.parts, body if streamed else {}), FailureKind.HUNG)
-                return failed(self.error_text(f"connection lost: {error.__cause__ or error!r}"), FailureKind.DIED)
+                    return failed_exchange(overdue(deadline_s, limits.parts, body if streamed else {}), FailureKind.HUNG)
+                return failed_exchange(self.error_text(f"connection lost: {error.__cause__ or error!r}"), FailureKind.DIED)
             except _MALFORMED as error:
-                return failed(self.error_text(_outside(error)), FailureKind.ERROR)
+                return failed_exchange(self.error_text(_describe_malformed(error)), FailureKind.ERROR)
 
     def _open(
         self, path: str, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float, client: openai.OpenAI | None = None
@@ -256,20 +257,24 @@ class Client:
 
         Fields go through ``extra_body``, so that the server gets the contents of the body and nothing else.
         """
-        asked = client or self._openai
-        opened: Any = asked.with_streaming_response
+        api = client or self._openai
+        streaming_api: Any = api.with_streaming_response
         if path == CHAT_COMPLETIONS:
-            create, asking = opened.chat.completions.create, ("messages", body.get("messages", []))
+            create, required = streaming_api.chat.completions.create, ("messages", body.get("messages", []))
         elif path == COMPLETIONS:
-            create, asking = opened.completions.create, ("prompt", body.get("prompt", ""))
+            create, required = streaming_api.completions.create, ("prompt", body.get("prompt", ""))
         else:
             options: Any = {"timeout": deadline_s}
-            return closing(asked.post(f"{self._setup.url}{path}", cast_to=HTTPX.Response, body=dict(body), options=options))
-        rest: dict[str, Any] = {name: value for name, value in body.items() if name != asking[0]}
-        response = create(model=self._model, stream=streamed, extra_body=rest, timeout=deadline_s, **dict((asking,)))
+            return closing(api.post(f"{self._setup.url}{path}", cast_to=HTTPX.Response, body=dict(body), options=options))
+        other_fields: dict[str, Any] = {name: value for name, value in body.items() if name != required[0]}
+        response = create(model=self._model, stream=streamed, extra_body=other_fields, timeout=deadline_s, **dict((required,)))
         return cast("AbstractContextManager[Any]", response)
 
-    def _ask(self, request: ApiRequest) -> Mapping[str, JSON] | None:
+    def _send_api_request(self, request: ApiRequest) -> Mapping[str, JSON] | None:
+        """Return the reply to a request of the dialect's own.
+
+        None if it was refused, failed or is malformed.
+        """
         # Some servers insist on the model's name on every route.
         exchange = self.exchange(request.path, {"model": self._model, **request.body}, deadline_s=_ASK_S)
         try:
@@ -277,7 +282,7 @@ class Client:
         except _MALFORMED:
             return None
 
-    def _message(self, error: openai.APIStatusError) -> str:
+    def _error_message(self, error: openai.APIStatusError) -> str:
         """Return the server's error message.
 
         It is the address of a redirect, or ``error.message`` of the body, or else the client's own message.
@@ -299,14 +304,18 @@ class Client:
         text = error.get("message") or error if isinstance(error, Mapping) else error or ""
         return self._setup.secrets.excerpt(sse.web_page(str(text)) or str(text), _MAX_MESSAGE)
 
-    def _parse(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
+    def _parse_answer(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
+        """Return an exchange's answer, or the server's failure.
+
+        Raises ValueError if the reply is outside the protocol.
+        """
         if exchange.received is None:
             return _failed_answer(request, pass_index, exchange, exchange.error or "", exchange.ending)
         if exchange.status != _OK:
             msg = f"status {exchange.status}, expected {_OK} or a refusal"
             raise ValueError(msg)
         if streamed and not exchange.received.body.startswith(b"{"):
-            return self._parsed_stream(request, exchange, exchange.received.events(), pass_index)
+            return self._parse_stream(request, exchange, exchange.received.events(), pass_index)
         data = self._dialect.reply(exchange.received.json())
         if data.get("error"):
             return _failed_answer(request, pass_index, exchange, self.error_text(data["error"]), FailureKind.ERROR)
@@ -315,27 +324,33 @@ class Client:
             raise ValueError(msg)
         (data,) = self._dialect.answer(request, (data,))
         steps = self._dialect.steps(data)
-        whole = self._complete(request, responses.of_whole(data, steps))
+        whole = self._complete_reply(request, responses.of_whole(data, steps))
         return _timed_answer(request, pass_index, exchange, whole, counters=self._dialect.counted(data))
 
-    def _parsed_stream(self, request: Request, exchange: Exchange, events: Sequence[Event], pass_index: int) -> TimedAnswer:
-        stamped = [(at_s, self._dialect.reply(chunk)) for at_s, chunk in sse.objects(events)]
-        failed = next((chunk["error"] for _, chunk in stamped if chunk.get("error")), None)
-        if failed is not None:
-            return _failed_answer(request, pass_index, exchange, self.error_text(failed), FailureKind.ERROR)
-        chunks = self._dialect.answer(request, [chunk for _, chunk in stamped])
-        stamped = [(at_s, chunk) for (at_s, _), chunk in zip(stamped, chunks, strict=True)]
+    def _parse_stream(self, request: Request, exchange: Exchange, events: Sequence[Event], pass_index: int) -> TimedAnswer:
+        """Return the answer streamed in events, or the server's failure.
+
+        Raises ValueError if the reply is outside the protocol.
+        """
+        stamped_chunks = [(at_s, self._dialect.reply(chunk)) for at_s, chunk in sse.objects(events)]
+        error = next((chunk["error"] for _, chunk in stamped_chunks if chunk.get("error")), None)
+        if error is not None:
+            return _failed_answer(request, pass_index, exchange, self.error_text(error), FailureKind.ERROR)
+        chunks = self._dialect.answer(request, [chunk for _, chunk in stamped_chunks])
+        stamped_chunks = [(at_s, chunk) for (at_s, _), chunk in zip(stamped_chunks, chunks, strict=True)]
         if any(event.data == sse.DONE for event in events):
             _expect_no_text_after_the_end(events)
         elif self._dialect.closing_event or not responses.is_finished(chunks):
             return _failed_answer(request, pass_index, exchange, "connection lost: the stream has no end", FailureKind.DIED)
-        steps = next((counted for chunk in reversed(chunks) if (counted := self._dialect.steps(chunk))), None)
-        counters = next((own for chunk in reversed(chunks) if (own := self._dialect.counted(chunk)) is not None), None)
+        steps = next((chunk_steps for chunk in reversed(chunks) if (chunk_steps := self._dialect.steps(chunk))), None)
+        counters = next(
+            (chunk_counters for chunk in reversed(chunks) if (chunk_counters := self._dialect.counted(chunk)) is not None), None
+        )
         draft_tokens = self._draft_tokens if self._dialect.chunk_per_step else None
-        whole = self._complete(request, responses.of_stream(chunks, steps, draft_tokens))
-        return _timed_answer(request, pass_index, exchange, whole, counters=counters, arrivals=sse.arrivals(stamped))
+        whole = self._complete_reply(request, responses.of_stream(chunks, steps, draft_tokens))
+        return _timed_answer(request, pass_index, exchange, whole, counters=counters, arrivals=sse.arrivals(stamped_chunks))
 
-    def _complete(self, request: Request, parsed: responses.ParsedResponse) -> responses.ParsedResponse:
+    def _complete_reply(self, request: Request, parsed: responses.ParsedResponse) -> responses.ParsedResponse:
         """Fill in the text and prompt ids missing in a reply.
 
         The dialect may know them: the text of token ids, and the ids of the prompt.
@@ -343,7 +358,7 @@ class Client:
         if not any(choice.token_ids for choice in parsed.choices):
             return parsed
         choices = tuple(
-            replace(choice, text=self._dialect.text(choice.token_ids)) if _is_silent(choice) else choice for choice in parsed.choices
+            replace(choice, text=self._dialect.text(choice.token_ids)) if _lacks_content(choice) else choice for choice in parsed.choices
         )
         prompt_token_ids = parsed.prompt_token_ids or self.prompt_token_ids(request)
         return replace(parsed, choices=choices, prompt_token_ids=prompt_token_ids)
@@ -355,11 +370,11 @@ class Client:
         """
         key = request.prompt_key
         if key not in self._prompt_ids:
-            self._prompt_ids[key] = self._dialect.prompt_token_ids(request, self._ask)
+            self._prompt_ids[key] = self._dialect.prompt_token_ids(request, self._send_api_request)
         return self._prompt_ids[key]
 
 
-def _is_silent(choice: Choice) -> bool:
+def _lacks_content(choice: Choice) -> bool:
     """Return True if the choice has token ids but no content.
 
     It has neither text nor tool calls.
@@ -382,14 +397,14 @@ def overdue(deadline_s: float, parts: int, body: Mapping[str, JSON]) -> str:
     It describes what came before: nothing, part of an answer, or a stream that ran past the request's token
     limit.
     """
-    none = f"no answer within {deadline_s:g} s"
-    most = body.get("max_completion_tokens") or body.get("max_tokens")
-    if isinstance(most, int) and parts > most + _FRAME:
-        return f"{none}: its stream has no end, {parts:,} parts came where max_tokens is {most}"
-    return f"{none}: it began and has no end, {parts:,} parts came" if parts else none
+    message = f"no answer within {deadline_s:g} s"
+    token_limit = body.get("max_completion_tokens") or body.get("max_tokens")
+    if isinstance(token_limit, int) and parts > token_limit + _FRAME:
+        return f"{message}: its stream has no end, {parts:,} parts came where max_tokens is {token_limit}"
+    return f"{message}: it began and has no end, {parts:,} parts came" if parts else message
 
 
-def _outside(error: Exception) -> str:
+def _describe_malformed(error: Exception) -> str:
     return f"answered outside the protocol: {error}"
 
 
@@ -413,6 +428,7 @@ def _timed_answer(
     counters: SpecCounters | None,
     arrivals: tuple[Arrival, ...] = (),
 ) -> TimedAnswer:
+    """Return a parsed response as a timed answer."""
     answer = Answer(
         request_id=request.id,
         pass_index=pass_index,
@@ -427,16 +443,20 @@ def _timed_answer(
     return TimedAnswer(answer=answer, counters=counters, arrivals=arrivals)
 
 
-def _left(request: Request, pass_index: int, exchange: Exchange) -> TimedAnswer:
+def _aborted_answer(request: Request, pass_index: int, exchange: Exchange) -> TimedAnswer:
     """Return the answer to a request left early by its client.
 
     The client was meant to leave; the answer is marked as aborted.
     """
-    left = _failed_answer(request, pass_index, exchange, f"the client left after {request.abort_after} chunks", None)
-    return replace(left, answer=replace(left.answer, aborted=True))
+    failed = _failed_answer(request, pass_index, exchange, f"the client left after {request.abort_after} chunks", None)
+    return replace(failed, answer=replace(failed.answer, aborted=True))
 
 
 def _failed_answer(request: Request, pass_index: int, exchange: Exchange, error: str, ending: FailureKind | None) -> TimedAnswer:
+    """Return a timed answer without choices, with an error.
+
+    ``ending`` is None if the server is not to blame.
+    """
     answer = Answer(
         request_id=request.id,
         pass_index=pass_index,

@@ -33,10 +33,10 @@ class Completeness:
         self._answer_gaps: dict[tuple[str, str], str] = {}
         self._score_gaps: dict[tuple[int, str, str], str] = {}
         self._boot_errors: dict[int, str] = {}
-        before = earlier or Status(state=State.RUNNING)
-        self._served: dict[int, BootTime] = {time.boot: time for time in before.served}
-        self._boots, self._restarts, self._wall_s, self._rates = before.boots, before.restarts, before.wall_s, before.rates
-        self._warnings: dict[str, None] = dict.fromkeys(before.warnings)
+        initial = earlier or Status(state=State.RUNNING)
+        self._served: dict[int, BootTime] = {time.boot: time for time in initial.served}
+        self._boots, self._restarts, self._wall_s, self._rates = initial.boots, initial.restarts, initial.wall_s, initial.rates
+        self._warnings: dict[str, None] = dict.fromkeys(initial.warnings)
         self._lock = threading.Lock()
 
     def warn(self, text: str) -> None:
@@ -52,7 +52,9 @@ class Completeness:
     def keep(self, reusable: ReusableResults) -> None:
         """Record the complete results of an earlier capture."""
         self._answered |= reusable.answers
-        self._scored |= {(boot.index, t.arm, t.workload) for boot in self._plan.boots for t in boot.scores if reusable.has(boot, t)}
+        self._scored |= {
+            (boot.index, task.arm, task.workload) for boot in self._plan.boots for task in boot.scores if reusable.has(boot, task)
+        }
 
     def enter_version(self, version: str) -> bool:
         """Record an engine's version; return True if it is the first.
@@ -119,7 +121,7 @@ class Completeness:
         ``done_s`` are the seconds that steps took. ``error`` is the error that ended the whole capture, empty
         without one.
         """
-        missing = tuple(entry for boot in self._plan.boots for entry in self._missing(boot, error))
+        missing = tuple(entry for boot in self._plan.boots for entry in self._missing_results(boot, error))
         return Status(
             state=State.INCOMPLETE if missing or error else State.COMPLETE,
             missing=missing,
@@ -133,7 +135,8 @@ class Completeness:
             warnings=tuple(self._warnings),
         )
 
-    def _missing(self, boot: Boot, error: str) -> list[MissingAnswers]:
+    def _missing_results(self, boot: Boot, error: str) -> list[MissingAnswers]:
+        """Return the missing answers and scores of a boot."""
         reason = self._boot_errors.get(boot.index) or error or "the capture ended before this"
         missing: list[MissingAnswers] = []
         for arm in boot.arms:
@@ -141,10 +144,14 @@ class Completeness:
         return missing + self._missing_scores(boot, reason)
 
     def _missing_answers(self, arm: str, boot: Boot, reason: str) -> list[MissingAnswers]:
-        gaps = [name for name in boot.answers if (arm, name) not in self._answered]
-        if len(gaps) == len(boot.answers) and not any((arm, name) in self._answer_gaps for name in gaps):
-            return [MissingAnswers(arm=arm, workload="", reason=reason)] if gaps else []
-        return [MissingAnswers(arm=arm, workload=name, reason=self._answer_gaps.get((arm, name), reason)) for name in gaps]
+        """Return the missing answers of an arm, by workload.
+
+        One entry without a workload if a boot gave no answers at all.
+        """
+        unanswered = [name for name in boot.answers if (arm, name) not in self._answered]
+        if len(unanswered) == len(boot.answers) and not any((arm, name) in self._answer_gaps for name in unanswered):
+            return [MissingAnswers(arm=arm, workload="", reason=reason)] if unanswered else []
+        return [MissingAnswers(arm=arm, workload=name, reason=self._answer_gaps.get((arm, name), reason)) for name in unanswered]
 
     def _missing_scores(self, boot: Boot, reason: str) -> list[MissingAnswers]:
         """Return the missing scores of the answers at hand.

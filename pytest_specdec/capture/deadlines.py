@@ -57,18 +57,18 @@ class Deadlines:
         least_s = max(FLOOR_S, _SLOWER * slowest_s) if slowest_s else FIRST_S
         answer = self._baseline.get((request.id, pass_index))
         if answer is not None and (needed_s := _needed_s(request, answer)):
-            return self._at_most(max(least_s, FACTOR * needed_s), f"the baseline needed {needed_s:.2g} s")
+            return self._cap_at_limit(max(least_s, FACTOR * needed_s), f"the baseline needed {needed_s:.2g} s")
         if self._paced and self._pace_s:
-            needed_s = self._pace_s * _work(request)
-            return self._at_most(max(FIRST_S, least_s, FACTOR * needed_s), f"at this arm's pace it needs {needed_s:.2g} s")
+            needed_s = self._pace_s * _estimate_tokens(request)
+            return self._cap_at_limit(max(FIRST_S, least_s, FACTOR * needed_s), f"at this arm's pace it needs {needed_s:.2g} s")
         return self._limit
 
     def learn(self, request: Request, answer: Answer) -> None:
         """Update the arm's pace by the time of an answer."""
         if answer.timing is not None:
-            self._pace_s = max(self._pace_s, answer.timing.latency_s / _work(request))
+            self._pace_s = max(self._pace_s, answer.timing.latency_s / _estimate_tokens(request))
 
-    def _at_most(self, seconds: float, reason: str) -> Deadline:
+    def _cap_at_limit(self, seconds: float, reason: str) -> Deadline:
         return Deadline(seconds=seconds, reason=reason) if seconds < self._limit.seconds else self._limit
 
 
@@ -85,5 +85,5 @@ def _needed_s(request: Request, answer: Answer) -> float | None:
     return answer.timing.latency_s * max(1.0, limit / max(1, emitted))
 
 
-def _work(request: Request) -> float:
+def _estimate_tokens(request: Request) -> float:
     return (request.token_limit or 1) + len(json.dumps(request.body)) / _CHARACTERS

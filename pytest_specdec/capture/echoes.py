@@ -37,10 +37,16 @@ def read(choice: Mapping[str, JSON], prompt_tokens: int) -> Echo | None:
     values = lists.get("token_logprobs") if isinstance(lists, Mapping) else None
     if not isinstance(lists, Mapping) or not isinstance(values, list) or not values or values[0] is not None or not prompt_tokens:
         return None
-    rest = {name: listed[prompt_tokens:] if name in _LISTS and isinstance(listed, list) else listed for name, listed in lists.items()}
-    return Echo(logprobs=_numbers(values[1:prompt_tokens]), rest=rest)
+    rest = {name: entries[prompt_tokens:] if name in _LISTS and isinstance(entries, list) else entries for name, entries in lists.items()}
+    return Echo(logprobs=_finite_numbers(values[1:prompt_tokens]), rest=rest)
 
 
-def _numbers(values: Sequence[JSON]) -> tuple[float, ...] | None:
-    numbers = tuple(float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v))
+def _finite_numbers(values: Sequence[JSON]) -> tuple[float, ...] | None:
+    """Return the values as numbers.
+
+    None if one of them is no finite number.
+    """
+    numbers = tuple(
+        float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    )
     return numbers if len(numbers) == len(values) else None

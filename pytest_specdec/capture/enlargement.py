@@ -34,18 +34,18 @@ def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None
     ``deepest`` are whole lists by name, none of which is exceeded. The run is not planned beyond
     ``deadline_s``.
     """
-    booted = [boot for boot in plan.boots if boot.answers and not (boot.attached or boot.small_cache or boot.timed)]
-    if plan.depth is Depth.SMOKE or plan.rates.boot_s < LONG_BOOT_S or not booted:
+    boots = [boot for boot in plan.boots if boot.answers and not (boot.attached or boot.small_cache or boot.timed)]
+    if plan.depth is Depth.SMOKE or plan.rates.boot_s < LONG_BOOT_S or not boots:
         return {}
-    judged = {each.workload for each in plan.judgements if each.family is Family.SAMPLING}
+    judged = {judgement.workload for judgement in plan.judgements if judgement.family is Family.SAMPLING}
     sampled = {name: deepest[name] for name in sorted(judged)}
-    afford_s = PART * _seconds(replace(plan, boots=tuple(booted)), plan.workloads, booting=True)
+    afford_s = PART * _estimate_s(replace(plan, boots=tuple(boots)), plan.workloads, booting=True)
     if deadline_s is not None:
         afford_s = min(afford_s, deadline_s - plan.estimate_s)
     for factor in range(_STEPS * MOST, _STEPS, -1):
-        more = _times(plan, sampled, factor / _STEPS)
-        if _seconds(plan, enlarge(plan, deepest, more)) - plan.estimate_s <= afford_s:
-            return more
+        larger = _larger_counts(plan, sampled, factor / _STEPS)
+        if _estimate_s(plan, enlarge(plan, deepest, larger)) - plan.estimate_s <= afford_s:
+            return larger
     return {}
 
 
@@ -60,12 +60,20 @@ def enlarge(plan: Plan, deepest: Mapping[str, Workload], requests: Mapping[str, 
     )
 
 
-def _times(plan: Plan, deepest: Mapping[str, Workload], factor: float) -> dict[str, int]:
-    sent = {workload.name: len(workload.requests) for workload in plan.workloads}
-    larger = {name: min(ceil(factor * sent[name]), len(whole.requests)) for name, whole in deepest.items()}
-    return {name: count for name, count in larger.items() if count > sent[name]}
+def _larger_counts(plan: Plan, deepest: Mapping[str, Workload], factor: float) -> dict[str, int]:
+    """Return the request counts multiplied by ``factor``.
+
+    No count exceeds the whole list. Workloads that would not grow are left out.
+    """
+    planned_counts = {workload.name: len(workload.requests) for workload in plan.workloads}
+    larger = {name: min(ceil(factor * planned_counts[name]), len(deepest_workload.requests)) for name, deepest_workload in deepest.items()}
+    return {name: count for name, count in larger.items() if count > planned_counts[name]}
 
 
-def _seconds(plan: Plan, workloads: Sequence[Workload], *, booting: bool = False) -> float:
+def _estimate_s(plan: Plan, workloads: Sequence[Workload], *, booting: bool = False) -> float:
+    """Estimate the seconds of the plan with these workloads.
+
+    With ``booting`` only those of its boots.
+    """
     steps = estimate.steps(plan.boots, workloads, plan.rates, route=plan.route)
     return estimate.total([step for step in steps if step.doing == "booting" or not booting], plan.servers)

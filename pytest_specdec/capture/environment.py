@@ -40,18 +40,18 @@ def environment(config: Config, engine_version: str) -> Environment:
         engine=config.engine.kind,
         engine_version=engine_version,
         model=config.engine.model,
-        processor=_field("/proc/cpuinfo", "model name") or platform.machine(),
+        processor=_read_field("/proc/cpuinfo", "model name") or platform.machine(),
         cores=os.cpu_count() or 1,
         memory_gib=memory_gib(),
         devices=devices(),
         system=platform.platform(),
         python=platform.python_version(),
-        packages={name: version for name in _PACKAGES if (version := _version(name))},
-        variants={variant.name: _variant(config, variant) for variant in config.variants},
+        packages={name: version for name in _PACKAGES if (version := _installed_version(name))},
+        variants={variant.name: _describe_variant(config, variant) for variant in config.variants},
     )
 
 
-def _variant(config: Config, variant: VariantSettings) -> dict[str, str]:
+def _describe_variant(config: Config, variant: VariantSettings) -> dict[str, str]:
     """Return the checkpoints, dtype and flags of a variant's server.
 
     Only as far as the config states them.
@@ -60,14 +60,14 @@ def _variant(config: Config, variant: VariantSettings) -> dict[str, str]:
     args = fill(config, variant, os.environ)
     dtype, quantization = (str(args.get(name, "")) for name in ("dtype", "quantization"))
     return {
-        "model": _checkpoint(config, config.engine.model),
-        "draft": _draft(config, engine, args),
+        "model": _name_with_digest(config, config.engine.model),
+        "draft": _describe_draft(config, engine, args),
         "dtype": " ".join(filter(None, (dtype, quantization))) or "auto",
-        "flags": _flags(config, variant.name),
+        "flags": _digest_flags(config, variant.name),
     }
 
 
-def _draft(config: Config, engine: Engine, args: Mapping[str, JSON]) -> str:
+def _describe_draft(config: Config, engine: Engine, args: Mapping[str, JSON]) -> str:
     """Return the kind, checkpoint and draft tokens of a drafter.
 
     Empty if the config does not state them.
@@ -77,18 +77,18 @@ def _draft(config: Config, engine: Engine, args: Mapping[str, JSON]) -> str:
     except SpecdecError:
         return ""
     names = models or ((draft.model,) if draft and draft.model else ())
-    shown = " ".join(["" if draft is None else draft.kind.value, *(_checkpoint(config, name) for name in names)]).strip()
-    return f"{shown}, {draft.tokens} tokens" if draft else shown
+    description = " ".join(["" if draft is None else draft.kind.value, *(_name_with_digest(config, name) for name in names)]).strip()
+    return f"{description}, {draft.tokens} tokens" if draft else description
 
 
-def _checkpoint(config: Config, name: str) -> str:
+def _name_with_digest(config: Config, name: str) -> str:
     """Return ``name`` with a digest of the checkpoint.
 
     The digest covers its files' names and sizes and its settings; weights are not read. Only ``name`` if the
     checkpoint is not on this machine.
     """
-    place = checkpoint.folder(config, name)
-    files = sorted(path for path in (place.glob("*") if place.is_dir() else [place]) if path.is_file())
+    location = checkpoint.folder(config, name)
+    files = sorted(path for path in (location.glob("*") if location.is_dir() else [location]) if path.is_file())
     if not name or not files:
         return name
     digest = hashlib.sha256()
@@ -98,21 +98,21 @@ def _checkpoint(config: Config, name: str) -> str:
     return f"{Path(name).name if Path(name).is_absolute() else name}@{digest.hexdigest()[:12]}"
 
 
-def _flags(config: Config, variant: str) -> str:
+def _digest_flags(config: Config, variant: str) -> str:
     """Return a digest of the arguments of both arms.
 
     ``${VAR}`` stays as written: a variable may be a secret.
     """
     document = yaml.load(config.text, str(config.path)).data
     data: Any = document if isinstance(document, dict) else {}
-    parts = (data.get("engine"), data.get("baseline"), data.get("variants", {}).get(variant))
-    args = [part.get("args", {}) if isinstance(part, dict) else {} for part in parts]
+    sections = (data.get("engine"), data.get("baseline"), data.get("variants", {}).get(variant))
+    args = [section.get("args", {}) if isinstance(section, dict) else {} for section in sections]
     return hashlib.sha256(json.dumps(args, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def memory_gib() -> float:
     """Return the machine's memory, used or not."""
-    return round(int((_field("/proc/meminfo", "MemTotal") or "0").split()[0]) / _KIB_PER_GIB, 1)
+    return round(int((_read_field("/proc/meminfo", "MemTotal") or "0").split()[0]) / _KIB_PER_GIB, 1)
 
 
 def load_per_core() -> float:
@@ -148,6 +148,10 @@ def uuids() -> tuple[str, ...]:
 
 
 def _query_devices(field: str) -> tuple[str, ...]:
+    """Return a field of every accelerator, asked of nvidia-smi.
+
+    Empty without the tool, or if it fails.
+    """
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ()
@@ -159,7 +163,11 @@ def _query_devices(field: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in answer.stdout.splitlines() if line.strip())
 
 
-def _field(path: str, name: str) -> str:
+def _read_field(path: str, name: str) -> str:
+    """Return the first value of a field in a file.
+
+    Empty if the file cannot be read or has no such field.
+    """
     try:
         lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -167,7 +175,11 @@ def _field(path: str, name: str) -> str:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
 
 
-def _version(package: str) -> str:
+def _installed_version(package: str) -> str:
+    """Return the version of an installed package.
+
+    Empty if it is not installed.
+    """
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

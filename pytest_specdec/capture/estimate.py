@@ -55,10 +55,10 @@ def steps(
 
     Scores are obtained by ``route``.
     """
-    named = {workload.name: workload for workload in workloads}
+    workloads_by_name = {workload.name: workload for workload in workloads}
     if route is ScoringRoute.CONTINUATIONS:
         rates = replace(rates, scored_tokens_per_s=rates.scored_tokens_per_s / _CONTINUED)
-    return tuple(step for boot in boots for step in _of_boot(boot, named.__getitem__, rates))
+    return tuple(step for boot in boots for step in _boot_steps(boot, workloads_by_name.__getitem__, rates))
 
 
 def total(planned: Sequence[EstimatedStep], servers: int) -> float:
@@ -81,9 +81,9 @@ def seconds_side_by_side(planned: Sequence[EstimatedStep], servers: int) -> floa
     and add up.
     """
     boots = [step.seconds for step in planned if step.doing == "booting"]
-    rounds = [boots[at : at + servers] for at in range(0, len(boots), servers)]
-    booting = sum(max(each) * (1 + _CROWDED * (len(each) - 1)) for each in rounds)
-    return booting + sum(step.seconds for step in planned if step.doing in {"answering", "probing"})
+    waves = [boots[start : start + servers] for start in range(0, len(boots), servers)]
+    booting_s = sum(max(wave) * (1 + _CROWDED * (len(wave) - 1)) for wave in waves)
+    return booting_s + sum(step.seconds for step in planned if step.doing in {"answering", "probing"})
 
 
 def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_s: Mapping[int, float], wall_s: float) -> Rates | None:
@@ -96,16 +96,16 @@ def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_
     """
     rates = plan.rates
     planned = [step for step in steps(plan.boots, plan.workloads, rates, route=plan.route) if step.doing != "probing"]
-    done = [step for step in planned if step in done_s or (step.doing == "booting" and step.boot in readiness_s)]
-    if not readiness_s or seconds(done) < _MOSTLY * seconds(planned):
+    done_steps = [step for step in planned if step in done_s or (step.doing == "booting" and step.boot in readiness_s)]
+    if not readiness_s or seconds(done_steps) < _MOSTLY * seconds(planned):
         return None
     if plan.servers > 1:
-        return _measured_side_by_side(plan, done, median(readiness_s.values()), wall_s)
-    booted = [readiness_s[boot.index] for boot in plan.boots if boot.index in readiness_s and not boot.attached]
+        return _rates_side_by_side(plan, done_steps, median(readiness_s.values()), wall_s)
+    boot_times_s = [readiness_s[boot.index] for boot in plan.boots if boot.index in readiness_s and not boot.attached]
     return replace(
         rates,
         source=_MEASURED,
-        boot_s=round(median(booted), 1) if booted else rates.boot_s,
+        boot_s=round(median(boot_times_s), 1) if boot_times_s else rates.boot_s,
         tokens_per_s=_correct_rate(rates.tokens_per_s, "answering", done_s),
         scored_tokens_per_s=_correct_rate(rates.scored_tokens_per_s, "scoring", done_s),
     )
@@ -117,47 +117,53 @@ def _correct_rate(rate: float, doing: str, done_s: Mapping[EstimatedStep, float]
     With it the estimate of the finished work would have been right. Unchanged if nothing was done.
     """
     expected_s = sum(step.seconds for step in done_s if step.doing == doing)
-    took_s = sum(took for step, took in done_s.items() if step.doing == doing)
+    took_s = sum(step_s for step, step_s in done_s.items() if step.doing == doing)
     return round(rate * expected_s / took_s, 1) if expected_s and took_s else rate
 
 
-def _measured_side_by_side(plan: Plan, done: Sequence[EstimatedStep], readiness_s: float, wall_s: float) -> Rates:
+def _rates_side_by_side(plan: Plan, done: Sequence[EstimatedStep], readiness_s: float, wall_s: float) -> Rates:
     """Return the rates measured by the time of the whole capture.
 
     Steps that overlap do not add up. The time left after the boots counts as that of the answers.
     """
     boot_s = readiness_s / (1 + _CROWDED * (min(plan.servers, len(plan.boots)) - 1))
-    booting = seconds_side_by_side([replace(step, seconds=boot_s) for step in done if step.doing == "booting"], plan.servers)
-    answering = sum(step.seconds for step in done if step.doing == "answering")
-    rate = plan.rates.tokens_per_s * answering / max(wall_s - booting, 1.0)
+    booting_s = seconds_side_by_side([replace(step, seconds=boot_s) for step in done if step.doing == "booting"], plan.servers)
+    answering_s = sum(step.seconds for step in done if step.doing == "answering")
+    rate = plan.rates.tokens_per_s * answering_s / max(wall_s - booting_s, 1.0)
     return replace(plan.rates, source=_MEASURED, boot_s=round(boot_s, 1), tokens_per_s=round(rate, 1) or plan.rates.tokens_per_s)
 
 
-def _of_boot(boot: Boot, named: Callable[[str], Workload], rates: Rates) -> Iterator[EstimatedStep]:
+def _boot_steps(boot: Boot, find_workload: Callable[[str], Workload], rates: Rates) -> Iterator[EstimatedStep]:
+    """Yield the steps of one boot, in order.
+
+    A variant is probed after its answers, any other arm before them.
+    """
     yield EstimatedStep(boot=boot.index, doing="booting", arm=boot.arm, seconds=_VISIT_S if boot.attached else rates.boot_s)
     probe = EstimatedStep(boot=boot.index, doing="probing", arm=boot.arms[0], seconds=_PROBE_TOKENS / rates.tokens_per_s)
     if boot.probe and boot.role is not Role.VARIANT:
         yield probe
     for arm in boot.arms:
         for name in boot.answers:
-            yield EstimatedStep(boot=boot.index, doing="answering", arm=arm, workload=name, seconds=_answering(named(name), rates))
-    for tokens in boot.scores:
-        scored = named(tokens.workload).token_limit / rates.scored_tokens_per_s
-        yield EstimatedStep(boot=boot.index, doing="scoring", arm=tokens.arm, workload=tokens.workload, seconds=scored)
+            yield EstimatedStep(
+                boot=boot.index, doing="answering", arm=arm, workload=name, seconds=_answering_s(find_workload(name), rates)
+            )
+    for task in boot.scores:
+        scoring_s = find_workload(task.workload).token_limit / rates.scored_tokens_per_s
+        yield EstimatedStep(boot=boot.index, doing="scoring", arm=task.arm, workload=task.workload, seconds=scoring_s)
     if boot.probe and boot.role is Role.VARIANT:
         yield probe
 
 
-def _answering(workload: Workload, rates: Rates) -> float:
+def _answering_s(workload: Workload, rates: Rates) -> float:
     """Return the seconds of all passes of a workload.
 
     No pass ends before its longest answer does.
     """
-    limits = _limits(workload)
-    side_by_side = max(1.0, min(workload.concurrency, len(workload.requests)) * rates.scaling)
-    passes = workload.passes + (1 if workload.timed else 0)
-    return passes * max(sum(limits) / side_by_side, max(limits, default=0)) / rates.tokens_per_s
+    limits = _token_limits(workload)
+    concurrent_answers = max(1.0, min(workload.concurrency, len(workload.requests)) * rates.scaling)
+    passes = workload.passes + (1 if workload.timed else 0)  # timed workloads warm up first
+    return passes * max(sum(limits) / concurrent_answers, max(limits, default=0)) / rates.tokens_per_s
 
 
-def _limits(workload: Workload) -> list[int]:
+def _token_limits(workload: Workload) -> list[int]:
     return [request.token_limit or 0 for request in workload.requests]

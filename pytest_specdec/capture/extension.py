@@ -37,9 +37,9 @@ def rounds(plan: Plan) -> int:
 
 def base(plan: Plan) -> Plan:
     """Return the plan as it was before it was extended."""
-    added = {name for names in plan.extensions.values() for name in names}
-    boots = tuple(boot for boot in plan.boots if not added & {*boot.answers, *(task.workload for task in boot.scores)})
-    workloads = tuple(workload for workload in plan.workloads if workload.name not in added)
+    added_names = {name for names in plan.extensions.values() for name in names}
+    boots = tuple(boot for boot in plan.boots if not added_names & {*boot.answers, *(task.workload for task in boot.scores)})
+    workloads = tuple(workload for workload in plan.workloads if workload.name not in added_names)
     return replace(plan, boots=boots, workloads=workloads, extensions={})
 
 
@@ -57,19 +57,20 @@ def extend(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], ro
     if rounds(plan) >= round_:
         return plan
     added = [
-        repeated(plan.workload(name), round_) if name in again else _further(plan, name, whole, round_) for name, whole in deepest.items()
+        repeated(plan.workload(name), round_) if name in again else _extend_workload(plan, name, whole, round_)
+        for name, whole in deepest.items()
     ]
     selected = tuple(pair for pair in plan.pairs if pair.name in pairs)
     first = max(boot.index for boot in plan.boots) + 1
-    known = {boot.arm for boot in plan.boots}
-    visited = {boot.arm for boot in plan.boots if boot.attached}
+    planned_arms = {boot.arm for boot in plan.boots}
+    attached_arms = {boot.arm for boot in plan.boots if boot.attached}
     has_scorer = any(boot.role is Role.SCORER for boot in plan.boots)
     fewest = boot_layout.fewest_boots(selected, added, plan.placement, has_scorer=has_scorer)
-    layout = [replace(boot, attached=boot.arm in visited) for boot in fewest if boot.arm in known]
+    layout = [replace(boot, attached=boot.arm in attached_arms) for boot in fewest if boot.arm in planned_arms]
     boots = tuple(replace(boot, index=first + index) for index, boot in enumerate(layout))
     extensions = {**plan.extensions}
-    for name, one in zip(deepest, added, strict=True):
-        extensions[name] = (*extensions.get(name, ()), one.name)
+    for name, workload in zip(deepest, added, strict=True):
+        extensions[name] = (*extensions.get(name, ()), workload.name)
     return replace(
         plan,
         boots=(*plan.boots, *boots),
@@ -85,28 +86,32 @@ def repeated(workload: Workload, round_: int) -> Workload:
     return replace(workload, name=f"{workload.name}.more{round_}", requests=requests)
 
 
-def _further(plan: Plan, name: str, whole: Workload, round_: int) -> Workload:
-    known = plan.workload(name)
-    sent = [request for part in (name, *plan.extensions.get(name, ())) for request in plan.workload(part).requests]
-    source = _unsent_requests(whole, {request.id for request in sent}, round_)
-    requests = tuple(request for request, _ in zip(source, sent, strict=False))
-    return replace(known, name=f"{name}.more{round_}", requests=requests)
+def _extend_workload(plan: Plan, name: str, deepest: Workload, round_: int) -> Workload:
+    """Return a workload with as many requests as sent already.
+
+    They come from ``deepest``, the whole list of the workload.
+    """
+    workload = plan.workload(name)
+    sent_requests = [request for sent_name in (name, *plan.extensions.get(name, ())) for request in plan.workload(sent_name).requests]
+    source = _unsent_requests(deepest, {request.id for request in sent_requests}, round_)
+    requests = tuple(request for request, _ in zip(source, sent_requests, strict=False))
+    return replace(workload, name=f"{name}.more{round_}", requests=requests)
 
 
-def _unsent_requests(whole: Workload, known: set[str], round_: int) -> Iterator[Request]:
+def _unsent_requests(whole: Workload, sent_ids: set[str], round_: int) -> Iterator[Request]:
     """Yield the rest of the list, then all of it repeatedly.
 
     A repeated request with a seed gets another one, which follows from the request and the round.
     """
-    yield from (request for request in whole.requests if request.id not in known)
+    yield from (request for request in whole.requests if request.id not in sent_ids)
     lap = 0
     while True:
         lap += 1
         for request in whole.requests:
-            again = f"{request.id}@{round_}.{lap}"
-            seed = {"seed": _seed(again)} if request.seed is not None else {}
-            yield replace(request, id=again, body={**request.body, **seed})
+            new_id = f"{request.id}@{round_}.{lap}"
+            seed = {"seed": _derive_seed(new_id)} if request.seed is not None else {}
+            yield replace(request, id=new_id, body={**request.body, **seed})
 
 
-def _seed(text: str) -> int:
+def _derive_seed(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1

@@ -60,6 +60,10 @@ def compute(config: Config, plan: Plan, directory: RunDirectory) -> None:
 
 
 def _backend(config: Config) -> GrammarBackend | None:
+    """Return the grammar backend of the engine.
+
+    None unless it is llguidance and no server is attached.
+    """
     engine = engine_of(config.engine.kind)
     attached = (config.engine.url, config.baseline.url, *(variant.url for variant in config.variants))
     if not isinstance(engine, ServesLlguidance) or any(attached):
@@ -75,16 +79,16 @@ def constraint(request: Request) -> tuple[str, JSON] | None:
 
     The kind is vLLM's name for it. None without a grammar.
     """
-    asked = request.body.get("response_format")
-    if isinstance(asked, Mapping) and asked.get("type") == "json_object":
+    response_format = request.body.get("response_format")
+    if isinstance(response_format, Mapping) and response_format.get("type") == "json_object":
         return ("json_object", True)
-    if isinstance(asked, Mapping) and asked.get("type") == "json_schema":
-        described = asked.get("json_schema")
-        return ("json", described.get("schema", True)) if isinstance(described, Mapping) else None
-    whole = request.body.get("structured_outputs")
-    given = whole if isinstance(whole, Mapping) else {}
-    found = ((kind, given.get(kind) or request.body.get(f"guided_{kind}")) for kind in _KINDS)
-    return next(((kind, value) for kind, value in found if value), None)
+    if isinstance(response_format, Mapping) and response_format.get("type") == "json_schema":
+        schema_field = response_format.get("json_schema")
+        return ("json", schema_field.get("schema", True)) if isinstance(schema_field, Mapping) else None
+    structured = request.body.get("structured_outputs")
+    options = structured if isinstance(structured, Mapping) else {}
+    values = ((kind, options.get(kind) or request.body.get(f"guided_{kind}")) for kind in _KINDS)
+    return next(((kind, value) for kind, value in values if value), None)
 
 
 class MaskComputer:
@@ -98,25 +102,26 @@ class MaskComputer:
 
         The answers are those of ``transcript``.
         """
-        missing = self._missing
+        missing = self._missing_reason
         release = version(_PACKAGE) if find_spec(_PACKAGE) is not None else ""
         if missing:
             return GrammarMasks(release=release, server_release=self._backend.release, missing=missing)
-        bound = {request.id: found for request in workload.requests if (found := constraint(request)) is not None}
+        bound = {request.id: grammar for request in workload.requests if (grammar := constraint(request)) is not None}
         positions = {score.key: score.positions for score in scores}
-        hidden = not self._reasoning_ends and any(answer.choice.reasoning for answer in transcript.answers)
+        hidden = not self._reasoning_end_ids and any(answer.choice.reasoning for answer in transcript.answers)
         return GrammarMasks(
             release=release,
             server_release=self._backend.release,
             answers=tuple(
-                self._mask(answer, *bound[answer.request_id], positions.get(answer.key, ()), hidden=hidden)
+                self._compute_mask(answer, *bound[answer.request_id], positions.get(answer.key, ()), hidden=hidden)
                 for answer in transcript.answers
                 if answer.request_id in bound and answer.ok and answer.choice.token_ids
             ),
         )
 
     @cached_property
-    def _missing(self) -> str:
+    def _missing_reason(self) -> str:
+        """Reason why no mask can be computed; empty without one."""
         if find_spec(_PACKAGE) is None:
             return _NOT_INSTALLED
         if self._backend.unknown:
@@ -128,37 +133,41 @@ class MaskComputer:
         return ""
 
     @cached_property
-    def _text(self) -> str:
+    def _tokenizer_json(self) -> str:
         return (self._backend.checkpoint / "tokenizer.json").read_text(encoding="utf-8")
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
         from llguidance import LLTokenizer  # noqa: PLC0415 - an extra, and slow to load
 
-        return LLTokenizer(self._text, eos_token=list(self._backend.eos_ids) or None)
+        return LLTokenizer(self._tokenizer_json, eos_token=list(self._backend.eos_ids) or None)
 
     @cached_property
-    def _reasoning_ends(self) -> frozenset[int]:
+    def _reasoning_end_ids(self) -> frozenset[int]:
         """Id of the token ending a reasoning; empty without one."""
-        added = json.loads(self._text).get("added_tokens", ())
+        added = json.loads(self._tokenizer_json).get("added_tokens", ())
         return frozenset(token["id"] for token in added if token.get("content") == _END_OF_REASONING)
 
-    def _mask(self, answer: Answer, kind: str, specification: JSON, positions: Sequence[Position], *, hidden: bool) -> AnswerMask:
+    def _compute_mask(self, answer: Answer, kind: str, specification: JSON, positions: Sequence[Position], *, hidden: bool) -> AnswerMask:
+        """Return the mask along one answer.
+
+        Marked as unread if its grammar or the end of its reasoning is unknown.
+        """
         text = json.dumps([kind, specification], sort_keys=True)
         key = {"request_id": answer.request_id, "pass_index": answer.pass_index}
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        start = None if hidden else self._start(answer)
+        start = None if hidden else self._grammar_start(answer)
         if start is None:
             return AnswerMask(**key, grammar=digest, unread="its reasoning ends at no token that is known")  # type: ignore[arg-type]
         try:
-            matcher = self._matcher(kind, specification)
+            matcher = self._make_matcher(kind, specification)
         except ValueError as error:
             return AnswerMask(**key, grammar=digest, unread=f"llguidance cannot compile its grammar: {str(error).splitlines()[0]}")  # type: ignore[arg-type]
-        scored = positions if len(positions) == len(answer.choice.token_ids) else ()
-        allowed, best, forbidden = _walk(matcher, answer.choice.token_ids, scored, start)
+        scored_positions = positions if len(positions) == len(answer.choice.token_ids) else ()
+        allowed, best, forbidden = _follow_grammar(matcher, answer.choice.token_ids, scored_positions, start)
         return AnswerMask(**key, grammar=digest, start=start, allowed=allowed, best=best, forbidden=forbidden)  # type: ignore[arg-type]
 
-    def _start(self, answer: Answer) -> int | None:
+    def _grammar_start(self, answer: Answer) -> int | None:
         """Return the index of the first token after the reasoning.
 
         The number of tokens if a limit cut the reasoning. None if it ends at no known token.
@@ -166,12 +175,12 @@ class MaskComputer:
         ids = answer.choice.token_ids
         if answer.choice.cut_in_reasoning:
             return len(ids)
-        ends = [index for index, token in enumerate(ids) if token in self._reasoning_ends]
+        ends = [index for index, token in enumerate(ids) if token in self._reasoning_end_ids]
         if ends:
             return ends[-1] + 1
         return None if answer.choice.reasoning else 0
 
-    def _matcher(self, kind: str, specification: JSON) -> LLMatcher:
+    def _make_matcher(self, kind: str, specification: JSON) -> LLMatcher:
         """Return a matcher at the beginning of a grammar.
 
         Raises ValueError if llguidance cannot compile it.
@@ -180,17 +189,17 @@ class MaskComputer:
 
         if kind in {"json", "json_object"}:
             schema = _ANY_OBJECT if kind == "json_object" else specification
-            written = schema if isinstance(schema, str) else json.dumps(schema)
-            grammar = LLMatcher.grammar_from_json_schema(written, defaults=dict(self._backend.json_options))  # type: ignore[arg-type]
+            schema_text = schema if isinstance(schema, str) else json.dumps(schema)
+            grammar = LLMatcher.grammar_from_json_schema(schema_text, defaults=dict(self._backend.json_options))  # type: ignore[arg-type]
         else:
             grammar = grammar_from(kind, specification if isinstance(specification, str) else json.dumps(specification))  # type: ignore[arg-type]
-        failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer)
-        if failed:
+        is_invalid, messages = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer)
+        if is_invalid:
             raise ValueError("; ".join(messages))
         return LLMatcher(self._tokenizer, grammar, log_level=0)
 
 
-def _walk(
+def _follow_grammar(
     matcher: LLMatcher, token_ids: Sequence[int], positions: Sequence[Position], start: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], int | None]:
     """Return the allowed counts, best ranks and first forbidden index.
@@ -206,13 +215,14 @@ def _walk(
         mask = matcher.compute_bitmask()
         allowed.append(int.from_bytes(mask, "little").bit_count())
         if positions:
-            best.append(next((rank for rank, token in enumerate(positions[index].top_ids) if _has(mask, token)), -1))
-        if not _has(mask, token_ids[index]):
+            best.append(next((rank for rank, token in enumerate(positions[index].top_ids) if _allows(mask, token)), -1))
+        if not _allows(mask, token_ids[index]):
             return tuple(allowed), tuple(best), index
         if matcher.is_stopped() or not matcher.consume_token(token_ids[index]):
             break
     return tuple(allowed), tuple(best), None
 
 
-def _has(mask: bytes, token: int) -> bool:
+def _allows(mask: bytes, token: int) -> bool:
+    """Return True if the mask has the bit of ``token``."""
     return 0 <= token < 8 * len(mask) and bool(mask[token >> 3] >> (token & 7) & 1)

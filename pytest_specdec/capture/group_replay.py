@@ -43,8 +43,8 @@ class Failure:
         """
         self._arm = arm
         self._number = number
-        ended = self._how_it_ended(failed)
-        self._requests = {sent.answer.key: self._describe(sent, ended, recurred=None) for sent in failed}
+        server_end = self._describe_end(failed)
+        self._requests = {sent.answer.key: self._describe_failure(sent, server_end, recurred=None) for sent in failed}
         self._group: ServerFailure | None = None
 
     @property
@@ -71,7 +71,7 @@ class Failure:
 
     def recurred(self, sent: TimedAnswer) -> ServerFailure:
         """Record another failure of a request, sent alone."""
-        failure = self._requests[sent.answer.key] = self._describe(sent, self._how_it_ended([sent]), recurred=True)
+        failure = self._requests[sent.answer.key] = self._describe_failure(sent, self._describe_end([sent]), recurred=True)
         return failure
 
     def recurred_together(self, sent: TimedAnswer, group: Sequence[str]) -> ServerFailure:
@@ -79,27 +79,31 @@ class Failure:
 
         The group is smaller than any before it. ``sent`` is the first of its requests that failed.
         """
-        self._group = self._describe(sent, self._how_it_ended([sent]), recurred=True, group=tuple(group))
+        self._group = self._describe_failure(sent, self._describe_end([sent]), recurred=True, group=tuple(group))
         return self._group
 
-    def _how_it_ended(self, failed: Sequence[TimedAnswer]) -> str:
+    def _describe_end(self, failed: Sequence[TimedAnswer]) -> str:
         """Return the end of the server in words.
 
         Empty if it goes on, or hangs.
         """
         return self._arm.wait_for_end() if any(sent.ending not in _RUNNING for sent in failed) else ""
 
-    def _describe(self, sent: TimedAnswer, ended: str, *, recurred: bool | None, group: tuple[str, ...] = ()) -> ServerFailure:
+    def _describe_failure(self, sent: TimedAnswer, server_end: str, *, recurred: bool | None, group: tuple[str, ...] = ()) -> ServerFailure:
+        """Return the server failure of one request.
+
+        ``server_end`` describes the end of the server, empty if it goes on.
+        """
         arm = self._arm
-        own = f"server, {ended}" if ended else f"server still running, {sent.answer.error}"
+        main_process = f"server, {server_end}" if server_end else f"server still running, {sent.answer.error}"
         return ServerFailure(
             request_id=sent.answer.request_id,
-            ending=FailureKind.DIED if ended else sent.ending or FailureKind.ERROR,
+            ending=FailureKind.DIED if server_end else sent.ending or FailureKind.ERROR,
             recurred=recurred,
             group=group,
             failure=self._number,
-            process="; ".join([*arm.dead_processes, own]),
-            cause=arm.cause() if ended else "",
+            process="; ".join([*arm.dead_processes, main_process]),
+            cause=arm.cause() if server_end else "",
             log_tail=arm.log_tail(),
         )
 
@@ -152,17 +156,18 @@ class GroupReplay:
             self._replay_group(group)
 
     def _replay_alone(self, jobs: Sequence[Job]) -> None:
+        """Send each request alone; quarantine those failing again."""
         for job in jobs:
             self.sender.ensure_running()
-            again = self.sender.send(job)
-            if again.ending is None:
-                self.sender.keep(job, again)
-                self.failure.answered(again)
-            elif self.sender.has_failed(job, again):
-                server_failure = self.failure.recurred(again)
-                text = f"quarantined: alone on a fresh server it failed again: {server_failure.process}: {again.answer.error}"
-                self.sender.set_aside(job, text)
-                terminate_unless_sound(self.arm, [again])
+            replayed = self.sender.send(job)
+            if replayed.ending is None:
+                self.sender.keep(job, replayed)
+                self.failure.answered(replayed)
+            elif self.sender.has_failed(job, replayed):
+                server_failure = self.failure.recurred(replayed)
+                reason = f"quarantined: alone on a fresh server it failed again: {server_failure.process}: {replayed.answer.error}"
+                self.sender.set_aside(job, reason)
+                terminate_unless_sound(self.arm, [replayed])
 
     def _replay_group(self, group: Sequence[Job]) -> None:
         """Send the group at once; if it fails, limit concurrency.

@@ -33,11 +33,11 @@ def folder() -> Path:
         path.mkdir(mode=0o700, exist_ok=True)
         status = path.lstat()
     except OSError as error:
-        raise _unsafe(path, error.strerror or str(error)) from error
+        raise _unsafe_error(path, error.strerror or str(error)) from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise _unsafe(path, f"something of user {status.st_uid}" if status.st_uid != os.getuid() else "no folder")
+        raise _unsafe_error(path, f"something of user {status.st_uid}" if status.st_uid != os.getuid() else "no folder")
     if status.st_mode & 0o022:
-        raise _unsafe(path, "a folder that others may write to")
+        raise _unsafe_error(path, "a folder that others may write to")
     return path
 
 
@@ -47,7 +47,7 @@ def device(name: str, wait_s: float, heartbeat: Callable[[], None]) -> Iterator[
 
     Raises LeaseError after ``wait_s`` seconds.
     """
-    with _held(f"device-{name}", fcntl.LOCK_EX, wait_s, heartbeat, "the device"):
+    with _hold(f"device-{name}", fcntl.LOCK_EX, wait_s, heartbeat, "the device"):
         yield
 
 
@@ -57,10 +57,10 @@ def exclusive(wait_s: float, heartbeat: Callable[[], None]) -> Iterator[None]:
 
     No other capture boots or sends meanwhile. Raises LeaseError.
     """
-    with ExitStack() as held:
+    with ExitStack() as stack:
         # Every lock of the machine passes the queue first: shared ones that keep coming would starve an exclusive one.
-        held.enter_context(_held("machine-queue", fcntl.LOCK_EX, wait_s, heartbeat, "this machine"))
-        held.enter_context(_held("machine", fcntl.LOCK_EX, wait_s, heartbeat, "this machine"))
+        stack.enter_context(_hold("machine-queue", fcntl.LOCK_EX, wait_s, heartbeat, "this machine"))
+        stack.enter_context(_hold("machine", fcntl.LOCK_EX, wait_s, heartbeat, "this machine"))
         yield
 
 
@@ -70,21 +70,25 @@ def shared(wait_s: float, heartbeat: Callable[[], None]) -> Iterator[None]:
 
     Any number of captures may share it. Raises LeaseError.
     """
-    with ExitStack() as held:
-        with _held("machine-queue", fcntl.LOCK_SH, wait_s, heartbeat, "this machine"):
-            held.enter_context(_held("machine", fcntl.LOCK_SH, wait_s, heartbeat, "this machine"))
+    with ExitStack() as stack:
+        with _hold("machine-queue", fcntl.LOCK_SH, wait_s, heartbeat, "this machine"):
+            stack.enter_context(_hold("machine", fcntl.LOCK_SH, wait_s, heartbeat, "this machine"))
         yield
 
 
 @contextmanager
-def _held(name: str, mode: int, wait_s: float, heartbeat: Callable[[], None], what: str) -> Iterator[None]:
+def _hold(name: str, mode: int, wait_s: float, heartbeat: Callable[[], None], what: str) -> Iterator[None]:
+    """Hold the lock ``name`` while the block runs.
+
+    Raises LeaseError after ``wait_s`` seconds. ``what`` names what is locked.
+    """
     path = folder() / f"{safe(name)}.lock"
     descriptor = _open_file(path)
     try:
         until_s = time.monotonic() + wait_s
         while not _try_lock(descriptor, mode):
             if time.monotonic() >= until_s:
-                raise _held_by_another(what, path)
+                raise _busy_error(what, path)
             heartbeat()
             time.sleep(_PAUSE_S)
         if mode == fcntl.LOCK_EX:
@@ -103,14 +107,14 @@ def _open_file(path: Path) -> int:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     except OSError as error:
-        raise _unsafe(path, "a link" if error.errno == errno.ELOOP else error.strerror or str(error)) from error
+        raise _unsafe_error(path, "a link" if error.errno == errno.ELOOP else error.strerror or str(error)) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode) or os.fstat(descriptor).st_nlink != 1:
         os.close(descriptor)
-        raise _unsafe(path, "no plain file of its own")
+        raise _unsafe_error(path, "no plain file of its own")
     return descriptor
 
 
-def _unsafe(path: Path, found: str) -> LeaseError:
+def _unsafe_error(path: Path, found: str) -> LeaseError:
     return LeaseError(
         "the locks of captures on this machine cannot be trusted",
         where=str(path),
@@ -121,6 +125,7 @@ def _unsafe(path: Path, found: str) -> LeaseError:
 
 
 def _try_lock(descriptor: int, mode: int) -> bool:
+    """Lock without waiting; return True if that worked."""
     try:
         fcntl.flock(descriptor, mode | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -128,7 +133,7 @@ def _try_lock(descriptor: int, mode: int) -> bool:
     return True
 
 
-def _held_by_another(what: str, path: Path) -> LeaseError:
+def _busy_error(what: str, path: Path) -> LeaseError:
     return LeaseError(
         f"another capture holds {what}",
         where=str(path),

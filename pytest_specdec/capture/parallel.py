@@ -55,17 +55,17 @@ def boot_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
     boots = [boot for boot in boots if boot.number == 1]
     scoring = [boot for boot in boots if boot.scores]
     staying = tuple(scoring if len(boots) <= servers else scoring[: max(1, servers - 1)])
-    rest = [boot for boot in boots if not boot.scores] + [boot for boot in scoring if boot not in staying]
+    changing = [boot for boot in boots if not boot.scores] + [boot for boot in scoring if boot not in staying]
     room = max(1, servers - len(staying))
-    waves = tuple(tuple(rest[at : at + room]) for at in range(0, len(rest), room))
-    return BootWaves(staying=staying, waves=waves or ((),), further=tuple(_with_their_baseline(further)))
+    waves = tuple(tuple(changing[start : start + room]) for start in range(0, len(changing), room))
+    return BootWaves(staying=staying, waves=waves or ((),), further=tuple(_group_by_baseline(further)))
 
 
-def _with_their_baseline(further: Sequence[Boot]) -> Iterator[tuple[Boot, ...]]:
+def _group_by_baseline(further: Sequence[Boot]) -> Iterator[tuple[Boot, ...]]:
     """Yield the waves of further boots, each beginning with a baseline."""
-    begins = [at for at, boot in enumerate(further) if boot.role is Role.BASELINE or at == 0]
-    for at, end in pairwise([*begins, len(further)]):
-        yield tuple(further[at:end])
+    starts = [start for start, boot in enumerate(further) if boot.role is Role.BASELINE or start == 0]
+    for start, end in pairwise([*starts, len(further)]):
+        yield tuple(further[start:end])
 
 
 _THREADS = 4
@@ -96,15 +96,15 @@ class ScoringQueue:
         Answers wait until the baseline is probed.
         """
         for _ in range(_THREADS):
-            threading.Thread(target=self._work, name="specdec-scoring", daemon=True).start()
+            threading.Thread(target=self._score_queued_answers, name="specdec-scoring", daemon=True).start()
 
     def taker(self, workload: str, top_tokens: int) -> Callable[[Answer], None]:
         """Return a callback for one arm's answers to ``workload``.
 
         It queues each answer to be scored.
         """
-        scoring = self.scoring(workload)
-        return lambda answer: self._put((scoring, answer, top_tokens))
+        scorer = self.scoring(workload)
+        return lambda answer: self._put((scorer, answer, top_tokens))
 
     def drain(self) -> None:
         """Wait until every queued answer is scored.
@@ -136,18 +136,19 @@ class ScoringQueue:
             if not probed:
                 return
 
-    def _work(self) -> None:
+    def _score_queued_answers(self) -> None:
+        """Score queued answers once the baseline is probed, until closed."""
         while not (self._session.probed or self._is_over):
             self._closed.wait(_SCORING_PAUSE_S)
         while not self._is_over:
             try:
-                scoring, answer, top_tokens = self._waiting.get(timeout=_SCORING_PAUSE_S)
+                scorer, answer, top_tokens = self._waiting.get(timeout=_SCORING_PAUSE_S)
             except queue.Empty:
                 continue
             try:
                 # A failure of the server, the end of the time, a bug: the request is scored in its turn, which raises what is wrong.
                 with suppress(Exception), self._session.shared():
-                    scoring.prefetch(scoring.request(answer, top_tokens))
+                    scorer.prefetch(scorer.request(answer, top_tokens))
             finally:
                 self._waiting.task_done()
 
@@ -164,17 +165,21 @@ def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, compl
     """
     planned = boot_waves(boots, recipes.plan.servers)
     workers = _Workers(reporter)
-    staying = [_worker(boot, recipes, reporter, completeness) for boot in planned.staying]
+    staying = [_create_worker(boot, recipes, reporter, completeness) for boot in planned.staying]
     try:
         for number, wave in enumerate(planned.waves):
-            coming = [_worker(boot, recipes, reporter, completeness) for boot in wave if not workers.needless(boot, recipes, completeness)]
+            coming = [
+                _create_worker(boot, recipes, reporter, completeness) for boot in wave if not workers.needless(boot, recipes, completeness)
+            ]
             _Wave(workers, coming=(staying if number == 0 else []) + coming, staying=staying).run()
-            workers.run(_up(coming), _Worker.stop)
-        workers.run(_up(staying), _Worker.stop)
+            workers.run(_workers_up(coming), _Worker.stop)
+        workers.run(_workers_up(staying), _Worker.stop)
         for wave in planned.further:
-            coming = [_worker(boot, recipes, reporter, completeness) for boot in wave if not workers.needless(boot, recipes, completeness)]
+            coming = [
+                _create_worker(boot, recipes, reporter, completeness) for boot in wave if not workers.needless(boot, recipes, completeness)
+            ]
             _Wave(workers, coming=coming, staying=()).run()
-            workers.run(_up(coming), _Worker.stop)
+            workers.run(_workers_up(coming), _Worker.stop)
     finally:
         workers.kill()
 
@@ -193,12 +198,14 @@ class _Worker:
         return self.session.boot
 
     def start(self) -> None:
+        """Boot the server and start the threads scoring its queue."""
         self.session.start()
         self.up = True
         if self.boot.scores:
             self.queue.start()
 
     def stop(self, *, graceful: bool = True) -> None:
+        """Close the queue and stop the server."""
         self.queue.close()
         self.up = False
         self.session.stop(graceful=graceful)
@@ -213,12 +220,12 @@ class _Worker:
                 self.session.score(task, self.queue.scoring(task.workload))
 
 
-def _worker(boot: Boot, recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> _Worker:
+def _create_worker(boot: Boot, recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> _Worker:
     session = BootSession(boot=boot, recipes=recipes, reporter=reporter.of_boot(boot), completeness=completeness)
     return _Worker(session, ScoringQueue(session))
 
 
-def _up(workers: Sequence[_Worker]) -> list[_Worker]:
+def _workers_up(workers: Sequence[_Worker]) -> list[_Worker]:
     return [worker for worker in workers if worker.up]
 
 
@@ -251,7 +258,10 @@ class _Workers:
         Raises the error that ends the capture once all are done.
         """
         self._workers += [worker for worker in workers if worker not in self._workers]
-        self._threads = [threading.Thread(target=self._guard, args=(worker, work), name="specdec-boot", daemon=True) for worker in workers]
+        self._threads = [
+            threading.Thread(target=self._run_and_record_failure, args=(worker, work), name="specdec-boot", daemon=True)
+            for worker in workers
+        ]
         for thread in self._threads:
             thread.start()
         for thread in self._threads:
@@ -272,10 +282,14 @@ class _Workers:
             worker.session.kill()
         for thread in self._threads:
             thread.join(_END_S)
-        for worker in _up(self._workers):
+        for worker in _workers_up(self._workers):
             worker.stop(graceful=False)
 
-    def _guard(self, worker: _Worker, work: Callable[[_Worker], None]) -> None:
+    def _run_and_record_failure(self, worker: _Worker, work: Callable[[_Worker], None]) -> None:
+        """Run ``work`` and record its failure.
+
+        A boot that fails ends the capture only if it scores as baseline or control.
+        """
         try:
             work(worker)
         except EngineError as error:
@@ -311,19 +325,19 @@ class _Wave:
         if any(worker.session.workloads(timed=True) for worker in self._coming):
             self._workers.run(self._coming, _Worker.start)
             self._measure()
-            self._workers.run(_up(self._coming), self._answer)
+            self._workers.run(_workers_up(self._coming), self._answer)
         else:
             self._workers.run(self._coming, self._start_and_answer)
-        self._workers.run([worker for worker in _up(self._all) if worker.boot.scores], _Worker.score)
+        self._workers.run([worker for worker in _workers_up(self._all) if worker.boot.scores], _Worker.score)
 
     def _measure(self) -> None:
         """Send timed requests to one arm after the other.
 
         Nothing else runs meanwhile, so that drift affects all arms alike.
         """
-        timed = [(worker.session, *pair) for worker in _up(self._coming) for pair in worker.session.workloads(timed=True)]
-        for name in dict.fromkeys(workload.name for _, _, workload in timed):
-            runners = [(session, session.runner(arm, workload)) for session, arm, workload in timed if workload.name == name]
+        timed_workloads = [(worker.session, *pair) for worker in _workers_up(self._coming) for pair in worker.session.workloads(timed=True)]
+        for name in dict.fromkeys(workload.name for _, _, workload in timed_workloads):
+            runners = [(session, session.runner(arm, workload)) for session, arm, workload in timed_workloads if workload.name == name]
             with runners[0][0].exclusive():
                 self._workers.passes[name] = _alternation(runners, self._workers.passes.get(name, 0)).run()
             for session, runner in runners:
@@ -334,9 +348,9 @@ class _Wave:
         self._answer(worker)
 
     def _answer(self, worker: _Worker) -> None:
-        worker.session.answer(worker.session.workloads(timed=False), self._scored_by)
+        worker.session.answer(worker.session.workloads(timed=False), self._scoring_callback)
 
-    def _scored_by(self, arm: str, workload: str) -> Callable[[Answer], None]:
+    def _scoring_callback(self, arm: str, workload: str) -> Callable[[Answer], None]:
         """Return a callback passing answers to every queue scoring them."""
         takers = [
             worker.queue.taker(workload, task.top_tokens)
@@ -360,7 +374,7 @@ def _alternation(runners: Sequence[tuple[BootSession, WorkloadRunner]], earlier:
     """
     session = runners[0][0]
     return Alternation(
-        arms=[TimedArm(runner=runner, speculative=each.boot.role is Role.VARIANT) for each, runner in runners],
+        arms=[TimedArm(runner=runner, speculative=arm_session.boot.role is Role.VARIANT) for arm_session, runner in runners],
         boot_sd=stated_boot_sd(session.recipes.config.gates),
         may_extend=session.recipes.plan.depth is not Depth.SMOKE and math.isinf(session.reporter.left_s),
         earlier=earlier,

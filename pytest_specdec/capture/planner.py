@@ -56,15 +56,15 @@ def placement(config: Config, engine: Engine) -> MachinePlacement:
     if config.placement is Placement.IN_TURN:
         return MachinePlacement(placement=Placement.IN_TURN)
     if _attached_arms(config):
-        return _attached_placement(config)
+        return _placement_with_attached_servers(config)
     if "port" in config.engine.args:
-        return _configured_placement(config)
+        return _placement_with_pinned_port(config)
     if config.placement is Placement.SIDE_BY_SIDE:
         return MachinePlacement(placement=Placement.SIDE_BY_SIDE, servers=config.limits.servers)
-    fit, why = _fitting(config, engine)
-    if fit < _MIN_SERVERS:
-        return MachinePlacement(placement=Placement.IN_TURN, reason=why)
-    return MachinePlacement(placement=Placement.SIDE_BY_SIDE, servers=min(fit, config.limits.servers), reason=why)
+    fitting_servers, reason = _servers_that_fit(config, engine)
+    if fitting_servers < _MIN_SERVERS:
+        return MachinePlacement(placement=Placement.IN_TURN, reason=reason)
+    return MachinePlacement(placement=Placement.SIDE_BY_SIDE, servers=min(fitting_servers, config.limits.servers), reason=reason)
 
 
 _DRAFT = "draft models"
@@ -73,13 +73,17 @@ _DRAFT = "draft models"
 
 def _attached_arms(config: Config) -> frozenset[str]:
     """Return the names of the arms with an attached server."""
-    url = config.engine.url
-    arms = {BASELINE: config.baseline.url or url, **{variant.name: variant.url or url for variant in config.variants}}
-    scorer = config.scorer.url if config.scorer else None
-    return frozenset(arm for arm, address in {**arms, _DRAFT: config.draft.url, SCORER: scorer}.items() if address)
+    engine_url = config.engine.url
+    addresses = {BASELINE: config.baseline.url or engine_url, **{variant.name: variant.url or engine_url for variant in config.variants}}
+    scorer_url = config.scorer.url if config.scorer else None
+    return frozenset(arm for arm, address in {**addresses, _DRAFT: config.draft.url, SCORER: scorer_url}.items() if address)
 
 
-def _attached_placement(config: Config) -> MachinePlacement:
+def _placement_with_attached_servers(config: Config) -> MachinePlacement:
+    """Return the placement in turn, the only one for attached servers.
+
+    Raises PlanError where the config asks for servers side by side.
+    """
     if config.placement is Placement.AUTO:
         return MachinePlacement(placement=Placement.IN_TURN, reason="attached servers are visited in turn")
     what, found = "attached servers are visited one after the other", f"placement: {config.placement}"
@@ -98,7 +102,11 @@ def _is_served(boot: Boot, attached: frozenset[str]) -> bool:
     return boot.role is not Role.DRAFT or not attached or _is_attached(boot, attached)
 
 
-def _configured_placement(config: Config) -> MachinePlacement:
+def _placement_with_pinned_port(config: Config) -> MachinePlacement:
+    """Return the placement in turn: a pinned port is not shared.
+
+    Raises PlanError where the config asks for servers side by side.
+    """
     if config.placement is Placement.AUTO:
         return MachinePlacement(placement=Placement.IN_TURN, reason="the config pins the servers' port")
     what = "servers side by side cannot share a port"
@@ -106,15 +114,19 @@ def _configured_placement(config: Config) -> MachinePlacement:
     raise PlanError(what, where="engine.args.port", found=found, remedy="remove `port`: then free ones are chosen")
 
 
-def _fitting(config: Config, engine: Engine) -> tuple[int, str]:
-    server = engine.footprint(config, accelerated=environment.has_accelerator())
-    if server.device_share is not None:
-        fit = int(1.0 / server.device_share)
-        return fit, f"one server takes {server.device_share:.2g} of the device"
-    total = environment.memory_gib()
-    if server.memory_gib is None:
+def _servers_that_fit(config: Config, engine: Engine) -> tuple[int, str]:
+    """Return how many servers fit this machine, and the reason.
+
+    0 where the memory of one server is unknown.
+    """
+    footprint = engine.footprint(config, accelerated=environment.has_accelerator())
+    if footprint.device_share is not None:
+        fitting_servers = int(1.0 / footprint.device_share)
+        return fitting_servers, f"one server takes {footprint.device_share:.2g} of the device"
+    total_gib = environment.memory_gib()
+    if footprint.memory_gib is None:
         return 0, "the memory that a server takes is unknown before it starts"
-    return int(_USABLE * total / server.memory_gib), f"one server takes about {server.memory_gib:.1f} GiB of {total:.0f}"
+    return int(_USABLE * total_gib / footprint.memory_gib), f"one server takes about {footprint.memory_gib:.1f} GiB of {total_gib:.0f}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,47 +166,51 @@ def make(
     engine = engine_of(config.engine.kind)
     pairs = _select_pairs(_pairs(config, engine), only)
     gates.check(config, pairs)
-    attached, withheld = _attached_arms(config), _withheld(config, engine, wanted, depth)
-    sent = sorted((entry for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.name not in withheld), key=_name)
-    sent = [replace(entry, workload=_limit_concurrency(entry.workload, config, attached)) for entry in sent]
-    deepest = {workload.name: workload for workload in _unite(sent)}
-    judged = sorted((workload.at(depth) for workload in deepest.values()), key=_order)
-    calibration = calibrations(judged, depth)
-    placed = placement(config, engine)
+    attached, withheld = _attached_arms(config), _withheld_workloads(config, engine, wanted, depth)
+    sent_workloads = sorted(
+        (entry for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.name not in withheld), key=_name_sort_key
+    )
+    sent_workloads = [replace(entry, workload=_limit_concurrency(entry.workload, config, attached)) for entry in sent_workloads]
+    workloads_by_name = {workload.name: workload for workload in _unique_workloads(sent_workloads)}
+    judged_workloads = sorted((workload.at(depth) for workload in workloads_by_name.values()), key=_plan_sort_key)
+    calibration = calibrations(judged_workloads, depth)
+    machine_placement = placement(config, engine)
     rows, counts = with_outside(outside), _workloads_per_family([*collected, *wanted], depth)
     shares = {family: rows[family].alpha(len(config.variants), depth, count) for family, count in counts.items()}
     plan = replace(
-        _without_boots(config, placed, rates or from_size(config)),
+        _plan_without_boots(config, machine_placement, rates or from_size(config)),
         depth=depth,
         pairs=pairs,
-        judgements=_judgements(pairs, sent, shares),
+        judgements=_judgements(pairs, sent_workloads, shares),
         withheld=withheld,
         families=outside,
     )
-    apart = _has_speed_boots(config, attached)
-    _check_speed_boots(speed_boots, judged, attached)
-    laid_out = partial(
-        _laid_out,
+    has_speed_boots = _has_speed_boots(config, attached)
+    _check_speed_boots(speed_boots, judged_workloads, attached)
+    lay_out = partial(
+        _lay_out,
         plan,
         calibration=calibration,
         has_scorer=config.scorer is not None,
         attached=attached,
-        has_speed_boots=apart,
+        has_speed_boots=has_speed_boots,
         speed_boots=speed_boots,
     )
-    usual = laid_out(judged)
-    more = enlargement.counts(usual, deepest, deadline_s) if enlarged is None else enlarged
-    larger = [workload for workload in enlargement.enlarge(usual, deepest, more) if workload.name in deepest]
-    whole = replace(laid_out(larger), enlarged={name: len(usual.workload(name).requests) for name in more})
-    return replace(whole, again_s=extension.again_s(whole) if deadline_s is None else 0.0)
+    usual_plan = lay_out(judged_workloads)
+    request_counts = enlargement.counts(usual_plan, workloads_by_name, deadline_s) if enlarged is None else enlarged
+    enlarged_workloads = [
+        workload for workload in enlargement.enlarge(usual_plan, workloads_by_name, request_counts) if workload.name in workloads_by_name
+    ]
+    full_plan = replace(lay_out(enlarged_workloads), enlarged={name: len(usual_plan.workload(name).requests) for name in request_counts})
+    return replace(full_plan, again_s=extension.again_s(full_plan) if deadline_s is None else 0.0)
 
 
-def _without_boots(config: Config, placed: MachinePlacement, rates: Rates) -> Plan:
+def _plan_without_boots(config: Config, machine_placement: MachinePlacement, rates: Rates) -> Plan:
     """Return a plan with the config's settings and no boots.
 
     The settings are those of engine, model, placement and scoring.
     """
-    scored = config.of_scorer() if config.scorer else config
+    scoring_config = config.of_scorer() if config.scorer else config
     return Plan(
         config=config.name,
         engine=config.engine.kind,
@@ -205,15 +221,15 @@ def _without_boots(config: Config, placed: MachinePlacement, rates: Rates) -> Pl
         judgements=(),
         boots=(),
         estimate_s=0.0,
-        placement=placed.placement,
-        servers=placed.servers,
-        placement_reason=placed.reason,
-        route=engine_of(scored.engine.kind).route(scored),
+        placement=machine_placement.placement,
+        servers=machine_placement.servers,
+        placement_reason=machine_placement.reason,
+        route=engine_of(scoring_config.engine.kind).route(scoring_config),
         rates=rates,
     )
 
 
-def _laid_out(
+def _lay_out(
     plan: Plan,
     judged: Sequence[Workload],
     *,
@@ -224,10 +240,10 @@ def _laid_out(
     speed_boots: int,
 ) -> Plan:
     """Return the plan with its workloads, boots, visits and estimated seconds."""
-    workloads = tuple(sorted((*judged, *calibration), key=_order))
-    served = (boot for boot in boot_layout.layout(plan.pairs, judged, plan.depth, plan.placement) if _is_served(boot, attached))
+    workloads = tuple(sorted((*judged, *calibration), key=_plan_sort_key))
+    served_boots = (boot for boot in boot_layout.layout(plan.pairs, judged, plan.depth, plan.placement) if _is_served(boot, attached))
     layout = boot_layout.pressed(
-        boot_layout.with_scorer(boot_layout.with_calibration(served, calibration, workloads), has_scorer=has_scorer), workloads
+        boot_layout.with_scorer(boot_layout.with_calibration(served_boots, calibration, workloads), has_scorer=has_scorer), workloads
     )
     layout = boot_layout.timed_apart(tuple(layout), workloads) if has_speed_boots else layout
     further = boot_layout.further(plan.pairs, judged, speed_boots, placement=plan.placement, servers=plan.servers)
@@ -237,6 +253,7 @@ def _laid_out(
 
 
 def _pairs(config: Config, engine: Engine) -> tuple[Pair, ...]:
+    """Return the pairs of all variants in the config."""
     return tuple(
         Pair(config=config.name, engine=config.engine.kind, model=config.engine.model, variant=_variant(config, engine, name, index))
         for index, name in enumerate(variant.name for variant in config.variants)
@@ -244,6 +261,10 @@ def _pairs(config: Config, engine: Engine) -> tuple[Pair, ...]:
 
 
 def _variant(config: Config, engine: Engine, name: str, index: int) -> Variant:
+    """Return the variant with its draft.
+
+    Raises PlanError when it does not speculate.
+    """
     draft = engine.draft(arguments.fill(config, config.variants[index], os.environ))
     if draft is None:
         what = f"variant {name} does not speculate"
@@ -253,6 +274,10 @@ def _variant(config: Config, engine: Engine, name: str, index: int) -> Variant:
 
 
 def _select_pairs(pairs: tuple[Pair, ...], only: Sequence[str] | None) -> tuple[Pair, ...]:
+    """Return the pairs of the variants in ``only``.
+
+    Returns all of them where ``only`` is None. Raises PlanError for an unknown name.
+    """
     names = [pair.name for pair in pairs]
     for name in only or ():
         if name not in names:
@@ -262,25 +287,31 @@ def _select_pairs(pairs: tuple[Pair, ...], only: Sequence[str] | None) -> tuple[
     return tuple(pair for pair in pairs if only is None or pair.name in only)
 
 
-def _unite(wanted: Sequence[SelectedWorkload]) -> tuple[Workload, ...]:
+def _unique_workloads(selected: Sequence[SelectedWorkload]) -> tuple[Workload, ...]:
+    """Return the workloads of all selected tests, each once.
+
+    Raises PlanError where two share a name, or where there are none.
+    """
     workloads: dict[str, Workload] = {}
-    for entry in wanted:
-        known = workloads.setdefault(entry.workload.name, entry.workload)
-        if known != entry.workload:
-            what = f"two tests define different workloads named {known.name}"
+    for entry in selected:
+        first_workload = workloads.setdefault(entry.workload.name, entry.workload)
+        if first_workload != entry.workload:
+            what = f"two tests define different workloads named {first_workload.name}"
             raise PlanError(
                 what,
-                found=f"{known!r} and {entry.workload!r}",
+                found=f"{first_workload!r} and {entry.workload!r}",
                 expected="one workload per name",
                 remedy="give one of them another name",
             )
     if not workloads:
         what = "nothing to capture"
         raise PlanError(what, found="no workload at this depth", remedy="select a test with a workload, or a deeper depth")
-    return tuple(_as_judged(workload, {entry.family for entry in wanted if entry.workload == workload}) for workload in workloads.values())
+    return tuple(
+        _drop_unread_scores(workload, {entry.family for entry in selected if entry.workload == workload}) for workload in workloads.values()
+    )
 
 
-def _as_judged(workload: Workload, families: set[Family]) -> Workload:
+def _drop_unread_scores(workload: Workload, families: set[Family]) -> Workload:
     """Return ``workload`` unscored if only its speed is judged.
 
     Then no judge reads a distribution, and no draft model is booted for one.
@@ -288,15 +319,15 @@ def _as_judged(workload: Workload, families: set[Family]) -> Workload:
     return replace(workload, scored=False, draft_scored=False) if families == {Family.SPEED} else workload
 
 
-def _withheld(config: Config, engine: Engine, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
+def _withheld_workloads(config: Config, engine: Engine, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
     """Return the withheld workloads by name, each with its reason.
 
     A withheld workload is sent to no arm.
     """
-    return _too_risky(config, wanted, depth) | _without_small_cache(config, engine, wanted, depth)
+    return _risky_workloads(config, wanted, depth) | _workloads_lacking_small_cache(config, engine, wanted, depth)
 
 
-def _too_risky(config: Config, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
+def _risky_workloads(config: Config, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
     """Return the workloads too risky for attached servers, with the reason.
 
     They may take a server down. Empty without an attached server, or where the config allows it.
@@ -308,7 +339,7 @@ def _too_risky(config: Config, wanted: Sequence[SelectedWorkload], depth: Depth)
     return dict.fromkeys(sorted(risky), reason)
 
 
-def _without_small_cache(config: Config, engine: Engine, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
+def _workloads_lacking_small_cache(config: Config, engine: Engine, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
     """Return small-cache workloads without a server for them, with the reason.
 
     Attached servers are not started anew with a small cache, and some engines have no setting for one.
@@ -316,8 +347,8 @@ def _without_small_cache(config: Config, engine: Engine, wanted: Sequence[Select
     names = sorted({entry.workload.name for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.small_cache})
     if names and _attached_arms(config):
         return dict.fromkeys(names, "needs a server with a small key-value cache, and attached ones are not started anew")
-    given = engine.small_cache(config) if names and isinstance(engine, SmallCache) else None
-    return {} if given else dict.fromkeys(names, "needs a small key-value cache, for which this engine has no setting")
+    setting = engine.small_cache(config) if names and isinstance(engine, SmallCache) else None
+    return {} if setting else dict.fromkeys(names, "needs a small key-value cache, for which this engine has no setting")
 
 
 def _may_kill(entry: SelectedWorkload) -> bool:
@@ -332,7 +363,7 @@ def _limit_concurrency(workload: Workload, config: Config, attached: frozenset[s
     """
     limit = config.concurrency(attached=bool(attached))
     if workload.timed and workload.waves:
-        limits = [most for most in (limit, admission_limit(config)) if most is not None]
+        limits = [bound for bound in (limit, admission_limit(config)) if bound is not None]
         return load.cut(workload, min(limits)) if limits else workload
     return workload if limit is None else replace(workload, concurrency=min(workload.concurrency, limit))
 
@@ -374,7 +405,7 @@ def _check_speed_boots(speed_boots: int, workloads: Sequence[Workload], attached
         raise PlanError(what, where=where, found="no timed workload", expected="one, as in suites/speed", remedy=f"remove {where}")
 
 
-def _name(entry: SelectedWorkload) -> tuple[str, Family]:
+def _name_sort_key(entry: SelectedWorkload) -> tuple[str, Family]:
     """Return the sort key of a workload: name, then family.
 
     Tests in another order, such as a shuffled one, come to the same plan.
@@ -382,7 +413,7 @@ def _name(entry: SelectedWorkload) -> tuple[str, Family]:
     return (entry.workload.name, entry.family)
 
 
-def _order(workload: Workload) -> tuple[bool, bool, str]:
+def _plan_sort_key(workload: Workload) -> tuple[bool, bool, str]:
     """Return the sort key of a workload in the plan.
 
     Timed workloads meet a fresh server. Workloads that may kill the server come last.
@@ -395,8 +426,11 @@ def _workloads_per_family(wanted: Sequence[SelectedWorkload], depth: Depth) -> C
     return Counter(family for family, _ in {(entry.family, entry.workload.name) for entry in wanted if _is_sent(entry.workload, depth)})
 
 
-def _judgements(pairs: Sequence[Pair], wanted: Sequence[SelectedWorkload], shares: Mapping[Family, float]) -> tuple[Judgement, ...]:
-    judged = dict.fromkeys((entry.workload.name, entry.family) for entry in wanted)
+def _judgements(pairs: Sequence[Pair], selected: Sequence[SelectedWorkload], shares: Mapping[Family, float]) -> tuple[Judgement, ...]:
+    """Return the judgements of all pairs with their alpha."""
+    workload_families = dict.fromkeys((entry.workload.name, entry.family) for entry in selected)
     return tuple(
-        Judgement(pair=pair.name, workload=workload, family=family, alpha=shares[family]) for pair in pairs for workload, family in judged
+        Judgement(pair=pair.name, workload=workload, family=family, alpha=shares[family])
+        for pair in pairs
+        for workload, family in workload_families
     )

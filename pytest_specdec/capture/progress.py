@@ -137,14 +137,14 @@ class Reporter:
         The end of a step is always reported.
         """
         current = self._current
-        every_s = _EVERY_S if current and current.of else _HEARTBEAT_S
-        if current is None or not (now or 0 < done == current.of or self.elapsed_s - self._reported_s >= every_s):
+        interval_s = _EVERY_S if current and current.of else _HEARTBEAT_S
+        if current is None or not (now or 0 < done == current.of or self.elapsed_s - self._reported_s >= interval_s):
             return
         self._reported_s = self.elapsed_s
-        planned = self._planned_step(current)
-        if planned is not None and 0 < done == current.of:
-            self._clock.done_s[self._steps[planned]] = self._reported_s - current.at_s
-        part = done / current.of if current.of else self._part_by_clock(current)
+        index = self._planned_step(current)
+        if index is not None and 0 < done == current.of:
+            self._clock.done_s[self._steps[index]] = self._reported_s - current.at_s
+        fraction = done / current.of if current.of else self._fraction_by_clock(current)
         self._on_progress(
             Progress(
                 at_s=round(self._reported_s, 3),
@@ -156,29 +156,34 @@ class Reporter:
                 done=done,
                 of=current.of,
                 tokens=tokens,
-                remaining_s=self._remaining_s(current, part),
+                remaining_s=self._remaining_s(current, fraction),
             )
         )
 
-    def _part_by_clock(self, current: Progress) -> float:
-        planned = self._planned_step(current)
-        return min((self._reported_s - current.at_s) / self._steps[planned].seconds, _MAX_PART) if planned is not None else 1.0
+    def _fraction_by_clock(self, current: Progress) -> float:
+        """Return the done fraction of a step without a count.
 
-    def _remaining_s(self, current: Progress, part: float) -> float | None:
+        It is the time taken so far against the estimate. 1 for a step that was not estimated: the estimated one before it
+        is over.
+        """
+        index = self._planned_step(current)
+        return min((self._reported_s - current.at_s) / self._steps[index].seconds, _MAX_PART) if index is not None else 1.0
+
+    def _remaining_s(self, current: Progress, fraction: float) -> float | None:
         """Return the seconds left, scaled by the pace so far.
 
         The pace compares the clock with the estimate of the steps already done. None without steps.
         """
         if not self._steps:
             return None
-        planned = self._planned_step(current)
-        self._step_index = here = self._step_index if planned is None else planned
-        before, whole = estimate.seconds(self._steps[:here]), self._steps[here].seconds
-        left = estimate.seconds(self._steps[here:]) - part * whole
-        pace = current.at_s / before if before > 0 else 1.0
-        return round(min(self._longest(current.boot, left * pace), self.left_s), 1)
+        planned_index = self._planned_step(current)
+        self._step_index = index = self._step_index if planned_index is None else planned_index
+        earlier_s, step_s = estimate.seconds(self._steps[:index]), self._steps[index].seconds
+        left_s = estimate.seconds(self._steps[index:]) - fraction * step_s
+        pace = current.at_s / earlier_s if earlier_s > 0 else 1.0
+        return round(min(self._longest_left_s(current.boot, left_s * pace), self.left_s), 1)
 
-    def _longest(self, boot: int, left_s: float) -> float:
+    def _longest_left_s(self, boot: int, left_s: float) -> float:
         """Return the seconds left for the slowest concurrent boot."""
         if boot in self._clock.left_s:
             self._clock.left_s[boot] = left_s
@@ -189,8 +194,8 @@ class Reporter:
 
         None for a step that was not estimated, such as stopping.
         """
-        return next((i for i, step in enumerate(self._steps) if _same(step, current)), None)
+        return next((i for i, step in enumerate(self._steps) if _is_same_step(step, current)), None)
 
 
-def _same(step: EstimatedStep, current: Progress) -> bool:
+def _is_same_step(step: EstimatedStep, current: Progress) -> bool:
     return (step.boot, step.doing, step.arm, step.workload) == (current.boot, current.doing, current.arm, current.workload)

@@ -78,15 +78,15 @@ def expected_rates(config: Config, folder: Path) -> Rates:
 
     Matching runs have the same config, engine, model and machine. Without any, the rates of :func:`from_size`.
     """
-    earlier = _earlier(config, folder)
-    if not earlier:
+    earlier_rates = _earlier_rates(config, folder)
+    if not earlier_rates:
         return from_size(config)
-    runs = "1 earlier run" if len(earlier) == 1 else f"{len(earlier)} earlier runs"
+    runs = "1 earlier run" if len(earlier_rates) == 1 else f"{len(earlier_rates)} earlier runs"
     return Rates(
-        boot_s=median(rates.boot_s for rates in earlier),
-        tokens_per_s=median(rates.tokens_per_s for rates in earlier),
-        scored_tokens_per_s=median(rates.scored_tokens_per_s for rates in earlier),
-        scaling=earlier[0].scaling,
+        boot_s=median(rates.boot_s for rates in earlier_rates),
+        tokens_per_s=median(rates.tokens_per_s for rates in earlier_rates),
+        scored_tokens_per_s=median(rates.scored_tokens_per_s for rates in earlier_rates),
+        scaling=earlier_rates[0].scaling,
         source=f"from {runs} on this machine",
     )
 
@@ -98,22 +98,22 @@ def from_size(config: Config) -> Rates:
     """
     engine = engine_of(config.engine.kind)
     pace, size = engine.pace, model_size.of(config.engine.model, Path(config.resolve(config.engine.model)))
-    bandwidth = _device_gb_per_s(config, engine)
+    gb_per_s = _device_gb_per_s(config, engine)
     rates = Rates(
-        boot_s=pace.boot_s + (pace.compile_s if bandwidth else 0.0),
+        boot_s=pace.boot_s + (pace.compile_s if gb_per_s else 0.0),
         tokens_per_s=pace.tokens_per_s,
         scored_tokens_per_s=pace.scored_tokens_per_s,
-        scaling=_DEVICE_SCALING if bandwidth else _SHARED_CORES,
+        scaling=_DEVICE_SCALING if gb_per_s else _SHARED_CORES,
         source="roughly",
     )
     if size is None or config.baseline.url or config.engine.url:  # the device of an attached server is not known here
         return rates
-    per_s = min(rates.tokens_per_s, _REACHED * (bandwidth or _CPU) / size.active_gb)
+    tokens_per_s = min(rates.tokens_per_s, _REACHED * (gb_per_s or _CPU) / size.active_gb)
     return replace(
         rates,
         boot_s=rates.boot_s + size.weights_gb / _LOADED_GB_PER_S,
-        tokens_per_s=per_s,
-        scored_tokens_per_s=min(rates.scored_tokens_per_s, _PREFILL * per_s),
+        tokens_per_s=tokens_per_s,
+        scored_tokens_per_s=min(rates.scored_tokens_per_s, _PREFILL * tokens_per_s),
         source="from the model's size, roughly",
     )
 
@@ -126,37 +126,42 @@ def _device_gb_per_s(config: Config, engine: Engine) -> float:
     if not environment.has_accelerator():
         return 0.0
     try:
-        server = engine.footprint(config, accelerated=True)
+        footprint = engine.footprint(config, accelerated=True)
     except EngineError:  # what is missing is said when it is needed
         return 0.0
-    if server.device_share is None:
+    if footprint.device_share is None:
         return 0.0
-    name = next(iter(environment.devices()), "")
-    known = (figure for part, figure in _GB_PER_S.items() if re.search(rf"\b{part}\b", name))
-    return server.devices * next(known, _UNKNOWN_DEVICE)
+    device = next(iter(environment.devices()), "")
+    bandwidths = (gb_per_s for model, gb_per_s in _GB_PER_S.items() if re.search(rf"\b{model}\b", device))
+    return footprint.devices * next(bandwidths, _UNKNOWN_DEVICE)
 
 
-def _earlier(config: Config, folder: Path) -> list[Rates]:
+def _earlier_rates(config: Config, folder: Path) -> list[Rates]:
     """Return the rates of the newest matching runs, newest first."""
     rates: list[Rates] = []
-    here: Environment | None = None
-    for directory in _newest(folder):
+    current_environment: Environment | None = None
+    for directory in _newest_runs(folder):
         with suppress(RunError, OSError, ValueError, KeyError):
-            measured = run_documents.read_status(directory).rates
-            if measured is None or json.loads(directory.plan.read_text(encoding="utf-8"))["config"] != config.name:
+            run_rates = run_documents.read_status(directory).rates
+            if run_rates is None or json.loads(directory.plan.read_text(encoding="utf-8"))["config"] != config.name:
                 continue
-            then = run_documents.read_environment(directory)
-            here = here or environment.environment(config, "")
-            if (then.engine, then.model, then.machine) == (here.engine, here.model, here.machine):
-                rates.append(measured)
+            run_environment = run_documents.read_environment(directory)
+            current_environment = current_environment or environment.environment(config, "")
+            if (run_environment.engine, run_environment.model, run_environment.machine) == (
+                current_environment.engine,
+                current_environment.model,
+                current_environment.machine,
+            ):
+                rates.append(run_rates)
         if len(rates) == _RUNS:
             break
     return rates
 
 
-def _newest(folder: Path) -> Iterator[RunDirectory]:
-    written: list[tuple[float, Path]] = []
+def _newest_runs(folder: Path) -> Iterator[RunDirectory]:
+    """Yield the run directories written last, newest first."""
+    dated_folders: list[tuple[float, Path]] = []
     for status in folder.glob("*/status.json"):
         with suppress(OSError):
-            written.append((status.stat().st_mtime, status.parent))
-    yield from (RunDirectory(root) for _, root in sorted(written, reverse=True)[:_LOOKED_AT])
+            dated_folders.append((status.stat().st_mtime, status.parent))
+    yield from (RunDirectory(root) for _, root in sorted(dated_folders, reverse=True)[:_LOOKED_AT])

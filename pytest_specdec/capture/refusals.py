@@ -54,7 +54,11 @@ def examine(arm: ArmServer, request: Request, sent: TimedAnswer, again: Callable
         if later.ending is not None:
             return later
         if later.answer.ok:
-            return replace(later, refusal=sent) if is_refusal else replace(sent, denial=f"{_words(request, sent)}, and an answer later")
+            return (
+                replace(later, refusal=sent)
+                if is_refusal
+                else replace(sent, denial=f"{_describe_refusal(request, sent)}, and an answer later")
+            )
     return _compare_with_one_token(arm, request, sent, is_refusal=is_refusal)
 
 
@@ -71,14 +75,14 @@ def _compare_with_one_token(arm: ArmServer, request: Request, sent: TimedAnswer,
 
     A server that refuses this request too answers no client at all.
     """
-    one = _ask(arm, ONE_TOKEN, sent)
-    if one.ending is not None:
-        return one
-    if one.answer.ok:
+    check = _send_check(arm, ONE_TOKEN, sent)
+    if check.ending is not None:
+        return check
+    if check.answer.ok:
         if is_refusal:
             return sent if request.route is ONE_TOKEN.route else _compare_with_plain(arm, request, sent)
-        return replace(sent, denial=f"{_words(request, sent)}, twice, while other requests are answered")
-    return _lost(arm, request, sent, one)
+        return replace(sent, denial=f"{_describe_refusal(request, sent)}, twice, while other requests are answered")
+    return _deny_for_lost_access(arm, request, sent, check)
 
 
 def _compare_with_plain(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
@@ -86,34 +90,38 @@ def _compare_with_plain(arm: ArmServer, request: Request, sent: TimedAnswer) -> 
 
     Where the plain request is refused too, the fields of ``sent`` are not the reason for its refusal.
     """
-    plain = _ask(arm, arm.answered.get(request.route, _PLAIN_CHAT), sent)
-    if plain.ending is FailureKind.DIED:
-        return plain
-    if plain.answer.ok:
+    check = _send_check(arm, arm.answered.get(request.route, _PLAIN_CHAT), sent)
+    if check.ending is FailureKind.DIED:
+        return check
+    if check.answer.ok:
         arm.answered.setdefault(request.route, _PLAIN_CHAT)
         return sent
-    if plain.ending is not None or not plain.answer.refused:
-        return _unless_lost(arm, request, sent)
+    if check.ending is not None or not check.answer.refused:
+        return _refusal_unless_access_lost(arm, request, sent)
     if request.route in arm.answered:
-        return replace(sent, denial=f"{_words(request, sent)}, and so did a plain request on its route, which answered before")
+        return replace(sent, denial=f"{_describe_refusal(request, sent)}, and so did a plain request on its route, which answered before")
     return replace(sent, on_silent_route=True)
 
 
-def _unless_lost(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
+def _refusal_unless_access_lost(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
     """Return the refusal unless even one token is no longer answered.
 
     The plain request failed or was denied, and so says nothing about the refusal.
     """
-    one = _ask(arm, ONE_TOKEN, sent)
-    if one.ending is not None:
-        return one
-    return sent if one.answer.ok else _lost(arm, request, sent, one)
+    check = _send_check(arm, ONE_TOKEN, sent)
+    if check.ending is not None:
+        return check
+    return sent if check.answer.ok else _deny_for_lost_access(arm, request, sent, check)
 
 
-def _lost(arm: ArmServer, request: Request, sent: TimedAnswer, one: TimedAnswer) -> TimedAnswer:
+def _deny_for_lost_access(arm: ArmServer, request: Request, sent: TimedAnswer, check: TimedAnswer) -> TimedAnswer:
+    """Return ``sent`` as denied, and note the lost access.
+
+    ``check`` is the one-token request, turned away too.
+    """
     arm.lost = arm.lost or (
-        f"access lost: {arm.recipe.setup.url} answers no request any more: {_words(request, sent)}, "
-        f"and so a prompt of one token that was answered before ({one.answer.status}); "
+        f"access lost: {arm.recipe.setup.url} answers no request any more: {_describe_refusal(request, sent)}, "
+        f"and so a prompt of one token that was answered before ({check.answer.status}); "
         "see to key, quota and proxy: --specdec-resume RUN asks again"
     )
     return replace(sent, denial=arm.lost)
@@ -121,27 +129,27 @@ def _lost(arm: ArmServer, request: Request, sent: TimedAnswer, one: TimedAnswer)
 
 def _note_answered(arm: ArmServer, request: Request) -> None:
     """Remember the shortest request answered on each route."""
-    earlier = arm.answered.get(request.route)
-    if earlier is None or _length(request) < _length(earlier):
+    shortest = arm.answered.get(request.route)
+    if shortest is None or _token_limit(request) < _token_limit(shortest):
         arm.answered[request.route] = replace(request, abort_after=None, stream=None)
 
 
-def _length(request: Request) -> float:
+def _token_limit(request: Request) -> float:
     return math.inf if request.token_limit is None else request.token_limit
 
 
-def _ask(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
+def _send_check(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
     """Send a further request to check on ``sent``.
 
     If it fails, its failure is returned under the request id and pass of ``sent``.
     """
-    one = arm.client.send(request, streamed=False, deadline_s=max(1.0, min(_DEADLINE_S, arm.left_s())))
-    if one.ending is not None:
-        return replace(one, answer=replace(one.answer, request_id=sent.answer.request_id, pass_index=sent.answer.pass_index))
-    if one.answer.ok:
-        arm.add_aside(one.answer)
-    return one
+    check = arm.client.send(request, streamed=False, deadline_s=max(1.0, min(_DEADLINE_S, arm.left_s())))
+    if check.ending is not None:
+        return replace(check, answer=replace(check.answer, request_id=sent.answer.request_id, pass_index=sent.answer.pass_index))
+    if check.answer.ok:
+        arm.add_aside(check.answer)
+    return check
 
 
-def _words(request: Request, sent: TimedAnswer) -> str:
+def _describe_refusal(request: Request, sent: TimedAnswer) -> str:
     return f"request {request.id} got {sent.answer.status} ({sent.answer.error})"

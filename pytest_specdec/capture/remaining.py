@@ -28,14 +28,14 @@ class ReusableResults:
 
     def remaining(self, plan: Plan) -> tuple[Boot, ...]:
         """Return the unfinished boots, reduced to their remaining work."""
-        cut = (self._cut(boot) for boot in plan.boots)
-        return tuple(boot for boot in cut if boot.answers or boot.scores or boot.probe)
+        reduced_boots = (self._reduce_boot(boot) for boot in plan.boots)
+        return tuple(boot for boot in reduced_boots if boot.answers or boot.scores or boot.probe)
 
     def has(self, boot: Boot, task: ScoringTask) -> bool:
         """Return True if the scores of ``task`` are there."""
         return (boot.under, task.arm, task.workload) in self.scores
 
-    def _cut(self, boot: Boot) -> Boot:
+    def _reduce_boot(self, boot: Boot) -> Boot:
         return replace(
             boot,
             answers=tuple(name for name in boot.answers if any((arm, name) not in self.answers for arm in boot.arms)),
@@ -54,19 +54,23 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
     server death that no request reproduces are not whole: they are judged as an infrastructure error, and a second
     occasion may do without one. Where such deaths are so many that they are a finding, the answers stay as they are.
     """
-    findings = _findings(directory, plan)
-    wanted = [(arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms]
-    whole = {key for key in wanted if _is_whole(directory, plan, *key, findings)}
-    torn = {name for _, name in wanted if plan.workload(name).timed} & {name for arm, name in wanted if (arm, name) not in whole}
-    untouched = whole - _again(plan, whole)
-    torn |= {name for _, name in wanted if (BASELINE, name) not in untouched and deciding_boot(plan, name) is not None}
-    answers = frozenset((arm, name) for arm, name in untouched if name not in torn)
+    variants_with_findings = _variants_with_findings(directory, plan)
+    planned_keys = [(arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms]
+    whole_keys = {key for key in planned_keys if _is_whole(directory, plan, *key, variants_with_findings)}
+    torn_workloads = {name for _, name in planned_keys if plan.workload(name).timed} & {
+        name for arm, name in planned_keys if (arm, name) not in whole_keys
+    }
+    valid_keys = whole_keys - _two_armed_answers_to_repeat(plan, whole_keys)
+    torn_workloads |= {name for _, name in planned_keys if (BASELINE, name) not in valid_keys and deciding_boot(plan, name) is not None}
+    answers = frozenset((arm, name) for arm, name in valid_keys if name not in torn_workloads)
     # Scores that cannot be had are not missing: no server is booted for them.
     unscorable = bool(run_documents.unscorable(directory))
-    tasks = [(boot, t) for boot in plan.boots for t in boot.scores if unscorable or (t.arm, t.workload) in answers]
+    tasks = [(boot, task) for boot in plan.boots for task in boot.scores if unscorable or (task.arm, task.workload) in answers]
     return ReusableResults(
         answers=answers,
-        scores=frozenset((boot.under, t.arm, t.workload) for boot, t in tasks if unscorable or _is_scored(directory, boot.under, t)),
+        scores=frozenset(
+            (boot.under, task.arm, task.workload) for boot, task in tasks if unscorable or _is_scored(directory, boot.under, task)
+        ),
         probes=frozenset(run_documents.read_capabilities(directory)),
     )
 
@@ -76,11 +80,11 @@ def has_unexplained(directory: RunDirectory, plan: Plan) -> bool:
 
     Nothing needs to be missing for that.
     """
-    findings = _findings(directory, plan)
-    answers = (transcripts.read(directory, arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms)
+    variants_with_findings = _variants_with_findings(directory, plan)
+    arm_transcripts = (transcripts.read(directory, arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms)
     return any(
-        transcript is not None and (_is_unexplained(transcript, findings) or _has_lost_a_route(directory, plan, transcript))
-        for transcript in answers
+        transcript is not None and (_is_unexplained(transcript, variants_with_findings) or _has_lost_a_route(directory, plan, transcript))
+        for transcript in arm_transcripts
     )
 
 
@@ -111,17 +115,17 @@ def discard(directory: RunDirectory, plan: Plan, reusable: ReusableResults) -> N
                 directory.scores(boot.under, task.arm, task.workload).unlink(missing_ok=True)
 
 
-def _again(plan: Plan, whole: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+def _two_armed_answers_to_repeat(plan: Plan, whole: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
     """Return the answers of two-armed boots to be captured again.
 
     A boot that is two arms answers for both.
     """
-    known = set(whole)
-    double = [(boot.arms, name) for boot in plan.boots if len(boot.arms) > 1 for name in boot.answers]
-    return {(arm, name) for arms, name in double if any((each, name) not in known for each in arms) for arm in arms}
+    whole_keys = set(whole)
+    two_armed = [(boot.arms, name) for boot in plan.boots if len(boot.arms) > 1 for name in boot.answers]
+    return {(arm, name) for arms, name in two_armed if any((other, name) not in whole_keys for other in arms) for arm in arms}
 
 
-def _findings(directory: RunDirectory, plan: Plan) -> set[str]:
+def _variants_with_findings(directory: RunDirectory, plan: Plan) -> set[str]:
     """Return the variants with a finding in their non-recurring failures.
 
     A finding is so many failures that did not recur.
@@ -131,6 +135,7 @@ def _findings(directory: RunDirectory, plan: Plan) -> set[str]:
 
 
 def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, findings: Collection[str]) -> bool:
+    """Return True if an arm's answers need not be captured again."""
     try:
         transcript = transcripts.read(directory, arm, name)
     except RunError:
@@ -158,18 +163,19 @@ def _is_unexplained(transcript: Transcript, findings: Collection[str]) -> bool:
     A request that explains a death also explains the requests in flight with it. Deaths of an arm in ``findings`` do
     not count.
     """
-    outside = transcript.replaced or transcript.elsewhere or any(answer.denied for answer in transcript.answers)
-    return bool(outside) or (bool(transcript.unexplained) and transcript.arm not in findings)
+    has_outside_cause = transcript.replaced or transcript.elsewhere or any(answer.denied for answer in transcript.answers)
+    return bool(has_outside_cause) or (bool(transcript.unexplained) and transcript.arm not in findings)
 
 
 def _is_scored(directory: RunDirectory, under: str, task: ScoringTask) -> bool:
+    """Return True if every emitted token has its score."""
     try:
         transcript = transcripts.read(directory, task.arm, task.workload)
         scores = transcripts.read_scores(directory, under, task.arm, task.workload, top_tokens=task.top_tokens)
-        distribution = {score.key: score for score in scores}
+        scores_by_key = {score.key: score for score in scores}
     except RunError:
         return False
-    emitted = {answer.key: answer.choice.token_ids for answer in transcript.answers if answer.ok} if transcript else {}
-    return distribution.keys() == emitted.keys() and all(
-        tuple(p.token_id for p in distribution[key].positions) == ids for key, ids in emitted.items()
+    emitted_ids = {answer.key: answer.choice.token_ids for answer in transcript.answers if answer.ok} if transcript else {}
+    return scores_by_key.keys() == emitted_ids.keys() and all(
+        tuple(position.token_id for position in scores_by_key[key].positions) == ids for key, ids in emitted_ids.items()
     )

@@ -28,13 +28,15 @@ def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt
 
     Where the config states no context, requests up to it stay open: the servers then report the length of theirs.
     """
-    stated = _least(config, engine_of(config.engine.kind).rules.context) if context.is_open(workload) else None
-    if stated is not None:
-        workload = context.fitted(workload, stated)
+    context_tokens = _least_value(config, engine_of(config.engine.kind).rules.context) if context.is_open(workload) else None
+    if context_tokens is not None:
+        workload = context.fitted(workload, context_tokens)
     extended = own.with_own_prompts(workload, prompts)
     turns: dict[str, int] = {}
-    by_request = [turns.setdefault(_conversation(each), len(turns)) if each.route is Route.CHAT else 0 for each in extended.requests]
-    requests = [with_reasoning(each, config.reasoning, turn) for each, turn in zip(extended.requests, by_request, strict=True)]
+    request_turns = [
+        turns.setdefault(_conversation_key(request), len(turns)) if request.route is Route.CHAT else 0 for request in extended.requests
+    ]
+    requests = [with_reasoning(request, config.reasoning, turn) for request, turn in zip(extended.requests, request_turns, strict=True)]
     return replace(extended, requests=tuple(requests))
 
 
@@ -43,29 +45,29 @@ def admission_limit(config: Config) -> int | None:
 
     None where the arguments of one of them do not state it.
     """
-    return _least(config, engine_of(config.engine.kind).rules.admitted)
+    return _least_value(config, engine_of(config.engine.kind).rules.admitted)
 
 
-def _least(config: Config, names: Sequence[str]) -> int | None:
+def _least_value(config: Config, names: Sequence[str]) -> int | None:
     """Return the least value of an argument in any server.
 
     ``names`` are the names of the argument. None where one of the servers has no such argument.
     """
     arms = [fill(config, config.baseline, os.environ), *(fill(config, variant, os.environ) for variant in config.variants)]
-    stated = [{plain(name): value for name, value in args.items()} for args in arms]
-    limits = [next((args[name] for name in names if name in args), None) for args in stated]
-    known = [int(limit) for limit in limits if str(limit).isdigit() and isinstance(limit, int | str)]
-    return min(known) if len(known) == len(limits) else None
+    plain_args = [{plain(name): value for name, value in args.items()} for args in arms]
+    values = [next((args[name] for name in names if name in args), None) for args in plain_args]
+    numbers = [int(number) for number in values if str(number).isdigit() and isinstance(number, int | str)]
+    return min(numbers) if len(numbers) == len(values) else None
 
 
-def _conversation(request: Request) -> str:
+def _conversation_key(request: Request) -> str:
     """Return the first user message, as the key of a conversation.
 
     Requests that agree in it are compared with each other, or continue each other.
     """
     messages = request.body.get("messages")
-    said = [each for each in messages if isinstance(each, Mapping)] if isinstance(messages, Sequence) else []
-    return repr(next((each.get("content") for each in said if each.get("role") == "user"), said))
+    entries = [message for message in messages if isinstance(message, Mapping)] if isinstance(messages, Sequence) else []
+    return repr(next((message.get("content") for message in entries if message.get("role") == "user"), entries))
 
 
 def with_reasoning(request: Request, reasoning: Reasoning, turn: int = 0) -> Request:
@@ -79,9 +81,9 @@ def with_reasoning(request: Request, reasoning: Reasoning, turn: int = 0) -> Req
         return request
     body: dict[str, JSON] = dict(request.body)
     if reasoning.template:
-        asked = body.get("chat_template_kwargs")
+        request_kwargs = body.get("chat_template_kwargs")
         template = reasoning.template[turn % len(reasoning.template)]
-        body["chat_template_kwargs"] = {**template, **(asked if isinstance(asked, Mapping) else {})}
+        body["chat_template_kwargs"] = {**template, **(request_kwargs if isinstance(request_kwargs, Mapping) else {})}
     if reasoning.effort:
         body.setdefault("reasoning_effort", reasoning.effort[turn % len(reasoning.effort)])
     limits = {name: value for name in _LIMITS if isinstance(value := body.get(name), int)}

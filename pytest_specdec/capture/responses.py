@@ -51,23 +51,23 @@ def of_whole(data: Mapping[str, JSON], steps: VerifySteps | None) -> ParsedRespo
 
     Raises ValueError when it has no choices, or fields that are not of the protocol.
     """
-    numbered = _choices_by_index(data)
-    echo = None if len(numbered) != 1 else echoes.read(next(iter(numbered.values())), _prompt_tokens(data, numbered))
+    by_index = _choices_by_index(data)
+    echo = None if len(by_index) != 1 else echoes.read(next(iter(by_index.values())), _count_prompt_tokens(data, by_index))
     if echo is not None:
-        numbered = {index: {**choice, "logprobs": echo.rest} for index, choice in numbered.items()}
-    choices = tuple(_choice(index, choice) for index, choice in sorted(numbered.items()))
-    _check_indexes(numbered)
+        by_index = {index: {**choice, "logprobs": echo.rest} for index, choice in by_index.items()}
+    choices = tuple(_read_choice(index, choice) for index, choice in sorted(by_index.items()))
+    _check_indexes(by_index)
     return ParsedResponse(
-        choices=_with_windows(choices, steps),
-        prompt_token_ids=_prompt_ids(data, numbered),
-        prompt_logprobs=_prompt_logprobs(data, numbered) if echo is None else echo.logprobs,
-        usage=_usage(data.get("usage")),
+        choices=_add_windows(choices, steps),
+        prompt_token_ids=_read_prompt_ids(data, by_index),
+        prompt_logprobs=_read_prompt_logprobs(data, by_index) if echo is None else echo.logprobs,
+        usage=_read_usage(data.get("usage")),
     )
 
 
-def _prompt_tokens(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSON]]) -> int:
-    usage = _usage(data.get("usage"))
-    return len(_prompt_ids(data, choices)) or (usage.prompt_tokens if usage else 0)
+def _count_prompt_tokens(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSON]]) -> int:
+    usage = _read_usage(data.get("usage"))
+    return len(_read_prompt_ids(data, choices)) or (usage.prompt_tokens if usage else 0)
 
 
 def of_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None, draft_tokens: int | None) -> ParsedResponse:
@@ -78,17 +78,17 @@ def of_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None, d
 
     Raises ValueError when there are no choices, or fields that are not of the protocol.
     """
-    numbered = [(chunk, _choices_by_index(chunk)) for chunk in chunks]
+    chunk_choices = [(chunk, _choices_by_index(chunk)) for chunk in chunks]
     pieces: dict[int, list[Mapping[str, JSON]]] = {}
-    for _, choices in numbered:
+    for _, choices in chunk_choices:
         for index, choice in choices.items():
             pieces.setdefault(index, []).append(choice)
     _check_indexes(pieces)
-    joined = tuple(_join_choice(index, parts, draft_tokens) for index, parts in sorted(pieces.items()))
+    joined = tuple(_join_choice(index, choice_pieces, draft_tokens) for index, choice_pieces in sorted(pieces.items()))
     return ParsedResponse(
-        choices=_with_windows(joined, steps),
-        prompt_token_ids=next((ids for chunk, choices in numbered if (ids := _prompt_ids(chunk, choices))), ()),
-        usage=next((usage for chunk, _ in reversed(numbered) if (usage := _usage(chunk.get("usage")))), None),
+        choices=_add_windows(joined, steps),
+        prompt_token_ids=next((ids for chunk, choices in chunk_choices if (ids := _read_prompt_ids(chunk, choices))), ()),
+        usage=next((usage for chunk, _ in reversed(chunk_choices) if (usage := _read_usage(chunk.get("usage")))), None),
     )
 
 
@@ -98,7 +98,7 @@ def is_finished(chunks: Sequence[Mapping[str, JSON]]) -> bool:
     Each of its choices then has its ``finish_reason``. Raises ValueError when fields are not of the protocol.
     """
     last = next((choices for chunk in reversed(chunks) if (choices := _choices_by_index(chunk))), {})
-    return bool(last) and all(_string(choice, "finish_reason") for choice in last.values())
+    return bool(last) and all(_read_string(choice, "finish_reason") for choice in last.values())
 
 
 def size(chunk: Mapping[str, JSON]) -> ChunkSize:
@@ -108,10 +108,10 @@ def size(chunk: Mapping[str, JSON]) -> ChunkSize:
     of the protocol.
     """
     choices = _choices_by_index(chunk).values()
-    content = sum(len(_text(choice)) + _call_characters(choice) for choice in choices)
+    content = sum(len(_read_text(choice)) + _count_call_characters(choice) for choice in choices)
     return ChunkSize(
-        token_ids=sum(len(_ids(choice, "token_ids")) for choice in choices),
-        characters=content + sum(len(_reasoning(choice)) for choice in choices),
+        token_ids=sum(len(_read_ids(choice, "token_ids")) for choice in choices),
+        characters=content + sum(len(_read_reasoning(choice)) for choice in choices),
         content=content,
     )
 
@@ -121,35 +121,37 @@ def _choices_by_index(data: Mapping[str, JSON]) -> dict[int, Mapping[str, JSON]]
 
     The index is 0 where none is given. Raises ValueError when an index is given twice.
     """
-    choices = _objects(data, "choices")
-    numbered = {_index(choice): choice for choice in choices}
-    if len(numbered) < len(choices):
-        _mismatch("choices", [choice.get("index") for choice in choices], "every index once")
-    return numbered
+    choices = _read_objects(data, "choices")
+    by_index = {_read_index(choice): choice for choice in choices}
+    if len(by_index) < len(choices):
+        _raise_mismatch("choices", [choice.get("index") for choice in choices], "every index once")
+    return by_index
 
 
 def _check_indexes(choices: Mapping[int, object]) -> None:
     if sorted(choices) != list(range(max(1, len(choices)))):
-        _mismatch("choices", sorted(choices), "a choice, and the indexes from 0 on")
+        _raise_mismatch("choices", sorted(choices), "a choice, and the indexes from 0 on")
 
 
-def _choice(index: int, choice: Mapping[str, JSON]) -> Choice:
+def _read_choice(index: int, choice: Mapping[str, JSON]) -> Choice:
+    """Return the choice of a whole body or of one chunk."""
     return Choice(
         index=index,
-        text=_join_surrogates(_text(choice)),
-        reasoning=_join_surrogates(_reasoning(choice)),
-        tool_calls=_tool_calls([choice]),
-        token_ids=_ids(choice, "token_ids"),
-        finish_reason=_string(choice, "finish_reason"),
+        text=_join_surrogates(_read_text(choice)),
+        reasoning=_join_surrogates(_read_reasoning(choice)),
+        tool_calls=_read_tool_calls([choice]),
+        token_ids=_read_ids(choice, "token_ids"),
+        finish_reason=_read_string(choice, "finish_reason"),
         stop_string=stop if isinstance(stop := choice.get("stop_reason"), str) else None,
-        stop_token_id=_stop_id(choice),
-        logprobs=_logprobs(choice.get("logprobs")),
-        listed=_read_listed(choice.get("logprobs")),
+        stop_token_id=_read_stop_id(choice),
+        logprobs=_read_logprobs(choice.get("logprobs")),
+        listed=_read_listed_tokens(choice.get("logprobs")),
     )
 
 
-def _join_choice(index: int, parts: Sequence[Mapping[str, JSON]], draft_tokens: int | None) -> Choice:
-    choices = [_choice(index, part) for part in parts]
+def _join_choice(index: int, pieces: Sequence[Mapping[str, JSON]], draft_tokens: int | None) -> Choice:
+    """Return one choice joined from its pieces in the chunks."""
+    choices = [_read_choice(index, piece) for piece in pieces]
     logprobs = [choice.logprobs for choice in choices if choice.logprobs is not None]
     listed = [choice.listed for choice in choices if choice.listed is not None]
     lengths = tuple(len(choice.token_ids) for choice in choices if choice.token_ids)
@@ -158,18 +160,18 @@ def _join_choice(index: int, parts: Sequence[Mapping[str, JSON]], draft_tokens: 
         index=index,
         text=_join_surrogates("".join(choice.text for choice in choices)),
         reasoning=_join_surrogates("".join(choice.reasoning for choice in choices)),
-        tool_calls=_tool_calls(parts),
+        tool_calls=_read_tool_calls(pieces),
         token_ids=tuple(token for choice in choices for token in choice.token_ids),
         finish_reason=next((choice.finish_reason for choice in reversed(choices) if choice.finish_reason), None),
         stop_string=next((choice.stop_string for choice in reversed(choices) if choice.stop_string is not None), None),
         stop_token_id=next((choice.stop_token_id for choice in reversed(choices) if choice.stop_token_id is not None), None),
-        logprobs=tuple(value for part in logprobs for value in part) if logprobs else None,
-        listed=tuple(value for part in listed for value in part) if listed else None,
+        logprobs=tuple(value for piece in logprobs for value in piece) if logprobs else None,
+        listed=tuple(value for piece in listed for value in piece) if listed else None,
         windows=lengths if plausible else None,
     )
 
 
-def _stop_id(choice: Mapping[str, JSON]) -> int | None:
+def _read_stop_id(choice: Mapping[str, JSON]) -> int | None:
     """Return the stop token id of a choice.
 
     None for any other value, so that another engine's ``stop_reason`` never makes an answer unreadable.
@@ -178,7 +180,7 @@ def _stop_id(choice: Mapping[str, JSON]) -> int | None:
     return reason if isinstance(reason, int) and not isinstance(reason, bool) and 0 <= reason < _MAX_INT else None
 
 
-def _with_windows(choices: tuple[Choice, ...], steps: VerifySteps | None) -> tuple[Choice, ...]:
+def _add_windows(choices: tuple[Choice, ...], steps: VerifySteps | None) -> tuple[Choice, ...]:
     """Return ``choices`` with the windows of ``steps``.
 
     Windows are taken only where they cover the tokens: a step without a draft may have gone uncounted. Without any
@@ -194,66 +196,66 @@ def _with_windows(choices: tuple[Choice, ...], steps: VerifySteps | None) -> tup
     return (replace(choices[0], windows=steps.windows, drafted=steps.drafted),)
 
 
-def _text(choice: Mapping[str, JSON]) -> str:
-    message = _message(choice)
-    return (_string(choice, "text") if message is None else _string(message, "content")) or ""
+def _read_text(choice: Mapping[str, JSON]) -> str:
+    message = _read_message(choice)
+    return (_read_string(choice, "text") if message is None else _read_string(message, "content")) or ""
 
 
-def _reasoning(choice: Mapping[str, JSON]) -> str:
+def _read_reasoning(choice: Mapping[str, JSON]) -> str:
     """Return the reasoning of a choice; empty without any.
 
     The first of its names with a text counts: some servers send the same text under both.
     """
-    message = _message(choice) or {}
-    return next((text for name in _REASONING if (text := _string(message, name))), "")
+    message = _read_message(choice) or {}
+    return next((text for name in _REASONING if (text := _read_string(message, name))), "")
 
 
-def _tool_calls(parts: Sequence[Mapping[str, JSON]]) -> tuple[ToolCall, ...]:
+def _read_tool_calls(choices: Sequence[Mapping[str, JSON]]) -> tuple[ToolCall, ...]:
     """Return the tool calls of a message or of stream deltas.
 
     Pieces with the same index are one call, as in OpenAI's clients.
     """
     calls: dict[int, ToolCall] = {}
-    for part in parts:
-        for place, piece in enumerate(_call_pieces(part)):
+    for choice in choices:
+        for position, piece in enumerate(_read_call_pieces(choice)):
             function = piece.get("function")
-            said = function if isinstance(function, Mapping) else {}
-            number = _count("tool_calls.index", piece.get("index"))
-            index = place if number is None else number
-            before = calls.get(index, ToolCall(index=index))
+            fields = function if isinstance(function, Mapping) else {}
+            number = _read_count("tool_calls.index", piece.get("index"))
+            index = position if number is None else number
+            partial_call = calls.get(index, ToolCall(index=index))
             calls[index] = replace(
-                before,
-                id=before.id or _string(piece, "id") or "",
-                name=before.name + (_string(said, "name") or ""),
-                arguments=before.arguments + _arguments(said),
+                partial_call,
+                id=partial_call.id or _read_string(piece, "id") or "",
+                name=partial_call.name + (_read_string(fields, "name") or ""),
+                arguments=partial_call.arguments + _read_arguments(fields),
             )
     return tuple(replace(call, arguments=_join_surrogates(call.arguments)) for call in calls.values())
 
 
-def _call_pieces(choice: Mapping[str, JSON]) -> list[Mapping[str, JSON]]:
-    return _objects(_message(choice) or {}, "tool_calls")
+def _read_call_pieces(choice: Mapping[str, JSON]) -> list[Mapping[str, JSON]]:
+    return _read_objects(_read_message(choice) or {}, "tool_calls")
 
 
-def _call_characters(choice: Mapping[str, JSON]) -> int:
+def _count_call_characters(choice: Mapping[str, JSON]) -> int:
     """Return the number of characters in tool calls, names included."""
-    return sum(len(call.name) + len(call.arguments) for call in _tool_calls([choice]))
+    return sum(len(call.name) + len(call.arguments) for call in _read_tool_calls([choice]))
 
 
-def _arguments(function: Mapping[str, JSON]) -> str:
+def _read_arguments(function: Mapping[str, JSON]) -> str:
     """Return a function's arguments as text.
 
     Some servers send the object itself.
     """
     arguments = function.get("arguments")
-    return json.dumps(arguments) if isinstance(arguments, Mapping) else _string(function, "arguments") or ""
+    return json.dumps(arguments) if isinstance(arguments, Mapping) else _read_string(function, "arguments") or ""
 
 
-def _message(choice: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
+def _read_message(choice: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     """Return the message of a chat answer or of its chunk.
 
     None on the completions route.
     """
-    messages = (choice.get(place) for place in ("message", "delta"))
+    messages = (choice.get(name) for name in ("message", "delta"))
     return next((message for message in messages if isinstance(message, Mapping)), None)
 
 
@@ -265,7 +267,7 @@ def _join_surrogates(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass") if _HALF.search(text) else text
 
 
-def _logprobs(value: JSON) -> tuple[float, ...] | None:
+def _read_logprobs(value: JSON) -> tuple[float, ...] | None:
     """Return the log-probabilities of a choice's tokens.
 
     They are read from the completions form (``token_logprobs``) or the chat form (``content[].logprob``). None where
@@ -274,12 +276,12 @@ def _logprobs(value: JSON) -> tuple[float, ...] | None:
     if not isinstance(value, Mapping):
         return None
     flat = value.get("token_logprobs")
-    values = flat if isinstance(flat, (list, tuple)) else [entry.get("logprob") for entry in _objects(value, "content")]
-    numbers = tuple(_logprob(logprob) for logprob in values if logprob is not None)
+    values = flat if isinstance(flat, (list, tuple)) else [entry.get("logprob") for entry in _read_objects(value, "content")]
+    numbers = tuple(_read_logprob(logprob) for logprob in values if logprob is not None)
     return numbers if len(numbers) == len(values) else None
 
 
-def _read_listed(value: JSON) -> tuple[ListedTokens, ...] | None:
+def _read_listed_tokens(value: JSON) -> tuple[ListedTokens, ...] | None:
     """Return the top tokens listed with each emitted token.
 
     They are read from the completions form, objects by name, or from the chat form. None where there are none. Values
@@ -288,136 +290,172 @@ def _read_listed(value: JSON) -> tuple[ListedTokens, ...] | None:
     if not isinstance(value, Mapping):
         return None
     if isinstance(value.get("token_logprobs"), (list, tuple)):
-        names, tops = _list(value, "tokens"), _list(value, "top_logprobs")
-        pairs = [(str(name), list(top.items())) for name, top in zip(names, tops, strict=False) if isinstance(top, Mapping)]
+        names, top_tokens = _read_list(value, "tokens"), _read_list(value, "top_logprobs")
+        pairs = [(str(name), list(top.items())) for name, top in zip(names, top_tokens, strict=False) if isinstance(top, Mapping)]
     else:
-        entries = [(str(entry.get("token")), entry.get("top_logprobs")) for entry in _objects(value, "content")]
-        listed = [(name, top) for name, top in entries if isinstance(top, (list, tuple))]
-        pairs = [(name, [(str(one.get("token")), one.get("logprob")) for one in top if isinstance(one, Mapping)]) for name, top in listed]
-    return tuple(_listed_tokens(name, top) for name, top in pairs) if any(top for _, top in pairs) else None
+        entries = [(str(entry.get("token")), entry.get("top_logprobs")) for entry in _read_objects(value, "content")]
+        entries_with_top = [(name, top) for name, top in entries if isinstance(top, (list, tuple))]
+        pairs = [
+            (name, [(str(candidate.get("token")), candidate.get("logprob")) for candidate in top if isinstance(candidate, Mapping)])
+            for name, top in entries_with_top
+        ]
+    return tuple(_make_listed_tokens(name, top) for name, top in pairs) if any(top for _, top in pairs) else None
 
 
-def _listed_tokens(name: str, top: Sequence[tuple[str, JSON]]) -> ListedTokens:
-    known = [(token, number) for token, logprob in top if (number := _finite(logprob)) is not None]
-    return ListedTokens(token=name, tokens=tuple(token for token, _ in known), logprobs=tuple(number for _, number in known))
+def _make_listed_tokens(name: str, top: Sequence[tuple[str, JSON]]) -> ListedTokens:
+    pairs = [(token, number) for token, logprob in top if (number := _finite_number(logprob)) is not None]
+    return ListedTokens(token=name, tokens=tuple(token for token, _ in pairs), logprobs=tuple(number for _, number in pairs))
 
 
-def _finite(value: JSON) -> float | None:
+def _finite_number(value: JSON) -> float | None:
+    """Return a finite number; None for anything else."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= -LOWEST
     return float(value) if is_number and isinstance(value, (int, float)) else None
 
 
-def _prompt_logprobs(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSON]]) -> tuple[float, ...] | None:
+def _read_prompt_logprobs(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSON]]) -> tuple[float, ...] | None:
     """Return the log-probabilities of the prompt, read from vLLM's form.
 
     They stand at the top of a chat answer or in a completion's choice: null for the first token, then an object by
     id. The prompt's own token stands first in its object.
     """
-    first = choices[min(choices)] if choices else {}
-    entries = data.get("prompt_logprobs") or first.get("prompt_logprobs")
+    first_choice = choices[min(choices)] if choices else {}
+    entries = data.get("prompt_logprobs") or first_choice.get("prompt_logprobs")
     if not isinstance(entries, (list, tuple)):
         return None
-    own = [next(iter(entry.values()), None) for entry in entries if isinstance(entry, Mapping)]
-    values = [_finite(one.get("logprob") if isinstance(one, Mapping) else one) for one in own]
+    prompt_entries = [next(iter(entry.values()), None) for entry in entries if isinstance(entry, Mapping)]
+    values = [
+        _finite_number(token_entry.get("logprob") if isinstance(token_entry, Mapping) else token_entry) for token_entry in prompt_entries
+    ]
     return None if None in values else tuple(value for value in values if value is not None)
 
 
-def _logprob(value: JSON) -> float:
+def _read_logprob(value: JSON) -> float:
+    """Return one log-probability.
+
+    Raises ValueError for anything but a finite number.
+    """
+    # "not <=" and not ">", since every comparison with NaN is false.
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= -LOWEST:
-        _mismatch("logprobs", value, "finite numbers")
+        _raise_mismatch("logprobs", value, "finite numbers")
     return float(value)
 
 
-def _prompt_ids(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSON]]) -> tuple[int, ...]:
+def _read_prompt_ids(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSON]]) -> tuple[int, ...]:
     """Return the token ids of the prompt; empty without any.
 
     Chat answers have them at the top, completions in the choice.
     """
-    return _ids(data, "prompt_token_ids") or (_ids(choices[min(choices)], "prompt_token_ids") if choices else ())
+    return _read_ids(data, "prompt_token_ids") or (_read_ids(choices[min(choices)], "prompt_token_ids") if choices else ())
 
 
-def _usage(value: JSON) -> Usage | None:
+def _read_usage(value: JSON) -> Usage | None:
+    """Return the token counts.
+
+    None without prompt or completion tokens.
+    """
     if not isinstance(value, Mapping):
         return None
-    prompt, completion = (_count(name, value.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+    prompt, completion = (_read_count(name, value.get(name)) for name in ("prompt_tokens", "completion_tokens"))
     if prompt is None or completion is None:
         return None
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
-        reasoning_tokens=_reasoning_tokens(value),
-        cached_tokens=_cached_tokens(value),
-        total_tokens=_total(value),
+        reasoning_tokens=_read_reasoning_tokens(value),
+        cached_tokens=_read_cached_tokens(value),
+        total_tokens=_read_total_tokens(value),
     )
 
 
-def _total(usage: Mapping[str, JSON]) -> int | None:
-    return _count("total_tokens", usage.get("total_tokens"))
+def _read_total_tokens(usage: Mapping[str, JSON]) -> int | None:
+    return _read_count("total_tokens", usage.get("total_tokens"))
 
 
-def _reasoning_tokens(usage: Mapping[str, JSON]) -> int | None:
+def _read_reasoning_tokens(usage: Mapping[str, JSON]) -> int | None:
     """Return the number of reasoning tokens.
 
     OpenAI has it among the details, other servers together with the other counts.
     """
     details = usage.get("completion_tokens_details")
     counts = details if isinstance(details, Mapping) and "reasoning_tokens" in details else usage
-    return _count("reasoning_tokens", counts.get("reasoning_tokens"))
+    return _read_count("reasoning_tokens", counts.get("reasoning_tokens"))
 
 
-def _cached_tokens(usage: Mapping[str, JSON]) -> int | None:
+def _read_cached_tokens(usage: Mapping[str, JSON]) -> int | None:
     """Return the number of cached prompt tokens.
 
     OpenAI has it among the details of the prompt.
     """
     details = usage.get("prompt_tokens_details")
-    return _count("cached_tokens", details.get("cached_tokens")) if isinstance(details, Mapping) else None
+    return _read_count("cached_tokens", details.get("cached_tokens")) if isinstance(details, Mapping) else None
 
 
-def _objects(data: Mapping[str, JSON], name: str) -> list[Mapping[str, JSON]]:
+def _read_objects(data: Mapping[str, JSON], name: str) -> list[Mapping[str, JSON]]:
+    """Return the list of objects under ``name``; empty without one.
+
+    Raises ValueError when something else is in it.
+    """
     objects = []
-    for item in _list(data, name):
+    for item in _read_list(data, name):
         if not isinstance(item, Mapping):
-            _mismatch(name, item, "objects")
+            _raise_mismatch(name, item, "objects")
         objects.append(item)
     return objects
 
 
-def _ids(data: Mapping[str, JSON], name: str) -> tuple[int, ...]:
-    ids = [_count(name, item) for item in _list(data, name)]
+def _read_ids(data: Mapping[str, JSON], name: str) -> tuple[int, ...]:
+    """Return the list of token ids under ``name``; empty without one.
+
+    Raises ValueError when something else is in it.
+    """
+    ids = [_read_count(name, item) for item in _read_list(data, name)]
     if None in ids:
-        _mismatch(name, None, "whole numbers")
+        _raise_mismatch(name, None, "whole numbers")
     return tuple(item for item in ids if item is not None)
 
 
-def _list(data: Mapping[str, JSON], name: str) -> Sequence[JSON]:
+def _read_list(data: Mapping[str, JSON], name: str) -> Sequence[JSON]:
+    """Return the list under ``name``; empty without one.
+
+    Raises ValueError for another type.
+    """
     value = data.get(name)
     if value is None:
         return ()
     if not isinstance(value, (list, tuple)):
-        _mismatch(name, value, "a list")
+        _raise_mismatch(name, value, "a list")
     return value
 
 
-def _count(name: str, value: JSON) -> int | None:
+def _read_count(name: str, value: JSON) -> int | None:
+    """Return ``value`` if it is a count; None without one.
+
+    Raises ValueError for anything else.
+    """
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX_INT:
-        _mismatch(name, value, f"whole numbers from 0 to {_MAX_INT - 1}")
+        _raise_mismatch(name, value, f"whole numbers from 0 to {_MAX_INT - 1}")
     return value
 
 
-def _string(data: Mapping[str, JSON], name: str) -> str | None:
+def _read_string(data: Mapping[str, JSON], name: str) -> str | None:
+    """Return the text under ``name``; None without one.
+
+    Raises ValueError for another type.
+    """
     value = data.get(name)
     if value is not None and not isinstance(value, str):
-        _mismatch(name, value, "a text")
+        _raise_mismatch(name, value, "a text")
     return value
 
 
-def _index(choice: Mapping[str, JSON]) -> int:
-    return _count("index", choice.get("index")) or 0
+def _read_index(choice: Mapping[str, JSON]) -> int:
+    return _read_count("index", choice.get("index")) or 0
 
 
-def _mismatch(name: str, found: object, expected: str) -> NoReturn:
-    msg = f"`{name}` has {str(found)[:100]}, expected {expected}"
+def _raise_mismatch(name: str, value: object, expected: str) -> NoReturn:
+    """Raise ValueError for a field of the wrong type or value."""
+    msg = f"`{name}` has {str(value)[:100]}, expected {expected}"
     raise ValueError(msg)

@@ -36,11 +36,11 @@ def deciding_boot(plan: Plan, workload: str) -> Boot | None:
     variants' servers are gone. Side by side the other arms wait for it. None also for a workload that may take a
     server down. It is not asked twice: short documents show as well that the server survives.
     """
-    judged = any((each.workload, each.family) == (workload, Family.STRUCTURED) for each in plan.judgements)
-    first = next((boot for boot in plan.boots if workload in boot.answers), None)
-    if first is None or not judged or plan.workload(workload).may_kill:
+    is_judged = any((judgement.workload, judgement.family) == (workload, Family.STRUCTURED) for judgement in plan.judgements)
+    first_boot = next((boot for boot in plan.boots if workload in boot.answers), None)
+    if first_boot is None or not is_judged or plan.workload(workload).may_kill:
         return None
-    return first if first.arms[0] == BASELINE else None
+    return first_boot if first_boot.arms[0] == BASELINE else None
 
 
 def last_whole_round(
@@ -66,15 +66,15 @@ def last_whole_round(
             break
         say(f"{result.transcript.workload} again with {room} times its token limits: most documents were cut off")
         try:
-            further = ask(room)
+            next_result = ask(room)
         except DeadlineError:
             break
-        if not _is_whole(further):
-            failures = further.transcript.server_failures
-            why = further.missing or f"the server failed {failures[0].request_id}"
-            warn(f"{result.transcript.workload} keeps {result.transcript.room} times its token limits: with {room} times, {why}")
+        if not _is_whole(next_result):
+            failures = next_result.transcript.server_failures
+            reason = next_result.missing or f"the server failed {failures[0].request_id}"
+            warn(f"{result.transcript.workload} keeps {result.transcript.room} times its token limits: with {room} times, {reason}")
             break
-        result = further
+        result = next_result
     return result
 
 
@@ -89,16 +89,16 @@ def sufficient(workload: Workload, transcript: Transcript, context_tokens: int, 
     documents were cut off more often than not and ``context_tokens``, 0 where unknown, hold every request. Else it
     stays. All requests get the same: drawn documents that happened to end early would be a selection.
     """
-    bound = {request.id for request in workload.requests if request.grammar}
-    answers = [answer for answer in transcript.answers if answer.ok and answer.request_id in bound]
-    cut = sum(any(choice.finish_reason == "length" for choice in answer.choices) for answer in answers)
-    more = 2 * transcript.room
-    if 2 * cut <= len(answers) or more > (_MOST_AT_SMOKE if depth is Depth.SMOKE else MOST):
+    grammar_ids = {request.id for request in workload.requests if request.grammar}
+    answers = [answer for answer in transcript.answers if answer.ok and answer.request_id in grammar_ids]
+    cut_off_count = sum(any(choice.finish_reason == "length" for choice in answer.choices) for answer in answers)
+    larger_room = 2 * transcript.room
+    if 2 * cut_off_count <= len(answers) or larger_room > (_MOST_AT_SMOKE if depth is Depth.SMOKE else MOST):
         return transcript.room
-    limits = {request.id: request.token_limit for request in workload.with_room(more).requests}
-    fits = all(_prompt_tokens(answer) + (limits[answer.request_id] or 0) <= context_tokens for answer in transcript.answers)
-    return more if fits else transcript.room
+    limits = {request.id: request.token_limit for request in workload.with_room(larger_room).requests}
+    fits = all(_count_prompt_tokens(answer) + (limits[answer.request_id] or 0) <= context_tokens for answer in transcript.answers)
+    return larger_room if fits else transcript.room
 
 
-def _prompt_tokens(answer: Answer) -> int:
+def _count_prompt_tokens(answer: Answer) -> int:
     return len(answer.prompt_token_ids) or (answer.usage.prompt_tokens if answer.usage is not None else 0)

@@ -54,30 +54,30 @@ def record(
 
     directory, engine = replace(directory, secrets=variables.secrets_of(config.text)), engine_of(config.engine.kind)
     boots = plan.boots if reusable is None else reusable.remaining(plan)
-    completeness = _completeness(config, plan, directory, reusable)
+    completeness = _begin_completeness(config, plan, directory, reusable)
     steps = estimate.steps(boots, plan.workloads, plan.rates, route=plan.route)
     reporter = Reporter(steps, len(plan.boots), deadline_s, _progress_writer(directory, tell))
     recipes = ServerRecipes(config=config, plan=plan, directory=directory)
-    _write_beginnings(config, plan, directory)
-    with _status_written(directory, completeness, reporter), _sigterm_raises(), ExitStack() as locked:
-        started = [boot for boot in boots if not boot.attached]
-        if any(boot.role is not Role.SCORER for boot in started):
+    _write_first_documents(config, plan, directory)
+    with _write_status_at_end(directory, completeness, reporter), _raise_on_sigterm(), ExitStack() as device_locks:
+        boots_to_start = [boot for boot in boots if not boot.attached]
+        if any(boot.role is not Role.SCORER for boot in boots_to_start):
             engine.check(config)
-        if config.scorer and any(boot.role is Role.SCORER for boot in started):
+        if config.scorer and any(boot.role is Role.SCORER for boot in boots_to_start):
             engine_of(config.scorer.kind).check(config.of_scorer())
         recipes.check()
         orphans.sweep(directory.root.parent, held=directory.root)
-        for device in devices() if started else ():
-            locked.enter_context(locks.device(device, min(reporter.left_s, locks.MAX_WAIT_S), reporter.check))
+        for device in devices() if boots_to_start else ():
+            device_locks.enter_context(locks.device(device, min(reporter.left_s, locks.MAX_WAIT_S), reporter.check))
         if any(boot.attached for boot in boots):
-            boots = _comparable(boots, attachment.check(recipes, reporter), completeness)
+            boots = _drop_refused_boots(boots, attachment.check(recipes, reporter), completeness)
         placement = parallel if plan.placement is Placement.SIDE_BY_SIDE else sequential
         placement.run(boots, recipes, reporter, completeness)
     grammar_masks.compute(config, plan, directory)
     return run_documents.read_status(directory)
 
 
-def _comparable(boots: Sequence[Boot], refused: Mapping[str, str], completeness: Completeness) -> tuple[Boot, ...]:
+def _drop_refused_boots(boots: Sequence[Boot], refused: Mapping[str, str], completeness: Completeness) -> tuple[Boot, ...]:
     """Return the boots without those of refused variants.
 
     The reasons of the refusals are recorded.
@@ -101,7 +101,7 @@ def resume(config: Config, plan: Plan, directory: RunDirectory, *, deadline_s: f
     return record(config, plan, directory, deadline_s=deadline_s, tell=tell, reusable=reusable)
 
 
-def _completeness(config: Config, plan: Plan, directory: RunDirectory, reusable: ReusableResults | None) -> Completeness:
+def _begin_completeness(config: Config, plan: Plan, directory: RunDirectory, reusable: ReusableResults | None) -> Completeness:
     """Return the completeness record of the capture at its beginning.
 
     That of a first capture begins with the environment, that of a later one with the results already there.
@@ -120,10 +120,10 @@ def _progress_writer(directory: RunDirectory, tell: Callable[[Progress], None]) 
 
     It also hands the progress on to ``tell``.
     """
-    writing = threading.Lock()
+    lock = threading.Lock()
 
     def write(progress: Progress) -> None:
-        with writing:
+        with lock:
             with suppress(RunError):  # nothing is decided by it: what follows it says that the disk is full
                 run_documents.append_progress(directory, progress)
             tell(progress)
@@ -132,7 +132,7 @@ def _progress_writer(directory: RunDirectory, tell: Callable[[Progress], None]) 
 
 
 @contextmanager
-def _status_written(directory: RunDirectory, completeness: Completeness, reporter: Reporter) -> Iterator[None]:
+def _write_status_at_end(directory: RunDirectory, completeness: Completeness, reporter: Reporter) -> Iterator[None]:
     """Write the status when the block ends, for any reason.
 
     Errors of engine, capture, run and operating system are part of it. Other exceptions go on.
@@ -163,10 +163,11 @@ def begin(config: Config, plan: Plan, directory: RunDirectory) -> None:
     """
     if not directory.environment.is_file():
         run_documents.write_environment(directory, environment.environment(config, ""))
-        _write_beginnings(config, plan, directory)
+        _write_first_documents(config, plan, directory)
 
 
-def _write_beginnings(config: Config, plan: Plan, directory: RunDirectory) -> None:
+def _write_first_documents(config: Config, plan: Plan, directory: RunDirectory) -> None:
+    """Write the plan, the config and a running status."""
     run_documents.write_plan(directory, plan)
     atomic_write(directory.config, directory.secrets.mask(config.text))
     run_documents.write_status(directory, Status(state=State.RUNNING))
@@ -182,29 +183,33 @@ def devices() -> tuple[str, ...]:
     names = environment.devices()
     if not names:
         return ()
-    known = environment.uuids()
+    uuids = environment.uuids()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(len(names)))))
-    return tuple(sorted({_one_name(name.strip(), known) for name in visible.split(",") if name.strip()}))
+    return tuple(sorted({_device_name(name.strip(), uuids) for name in visible.split(",") if name.strip()}))
 
 
-def _one_name(name: str, known: Sequence[str]) -> str:
+def _device_name(name: str, uuids: Sequence[str]) -> str:
+    """Return the UUID of a device named by number or prefix.
+
+    Returns ``name`` as it is where no device fits.
+    """
     if name.isdecimal():
-        return known[int(name)] if int(name) < len(known) else name
-    return next((uuid for uuid in known if uuid.startswith(name)), name)
+        return uuids[int(name)] if int(name) < len(uuids) else name
+    return next((uuid for uuid in uuids if uuid.startswith(name)), name)
 
 
 @contextmanager
-def _sigterm_raises() -> Iterator[None]:
+def _raise_on_sigterm() -> Iterator[None]:
     """Turn SIGTERM into SystemExit unless something else handles it already."""
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    signal.signal(signal.SIGTERM, _exit)
+    signal.signal(signal.SIGTERM, _raise_system_exit)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _exit(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)
+def _raise_system_exit(signal_number: int, _frame: object) -> None:
+    raise SystemExit(128 + signal_number)

@@ -64,13 +64,13 @@ class PromptLogprobs:
     def distribution(self, request: ScoringRequest) -> ScoredSequence:
         """Send the tokens as a prompt and read their distribution."""
         dialect = self._arm.recipe.dialect
-        asked = dialect.scoring(request.prompt_token_ids, request.token_ids, request.top_tokens)
-        longest = len(request.prompt_token_ids) + len(request.token_ids)
-        return _read(
+        api_request = dialect.scoring(request.prompt_token_ids, request.token_ids, request.top_tokens)
+        sequence_tokens = len(request.prompt_token_ids) + len(request.token_ids)
+        return _request_distribution(
             self._arm,
-            asked,
+            api_request,
             self._deadline_s,
-            listed=longest * (request.top_tokens + 1),
+            listed=sequence_tokens * (request.top_tokens + 1),
             positions=lambda reply: dialect.positions(reply, request.token_ids, request.top_tokens),
         )
 
@@ -99,22 +99,22 @@ class Continuations:
         for start in range(0, len(ids), step):
             if self._is_over():
                 return ScoredSequence(error="not scored before the capture ended")
-            scored = self._next([*request.prompt_token_ids, *ids[:start]], ids[start : start + step], request.top_tokens)
-            if not scored.positions:
-                return scored
-            positions += scored.positions
+            scored_ids = self._continue_prefix([*request.prompt_token_ids, *ids[:start]], ids[start : start + step], request.top_tokens)
+            if not scored_ids.positions:
+                return scored_ids
+            positions += scored_ids.positions
         return ScoredSequence(positions=tuple(positions))
 
-    def _next(self, prefix: list[int], token_ids: Sequence[int], top_tokens: int) -> ScoredSequence:
+    def _continue_prefix(self, prefix: list[int], token_ids: Sequence[int], top_tokens: int) -> ScoredSequence:
         """Continue ``prefix``, lengthened step by step by ``token_ids``.
 
         The last of the ids is not appended: it is the one to be scored.
         """
         dialect = self._arm.recipe.dialect
-        asked = dialect.continuations([[*prefix, *token_ids[:count]] for count in range(len(token_ids))], top_tokens)
-        return _read(
+        api_request = dialect.continuations([[*prefix, *token_ids[:count]] for count in range(len(token_ids))], top_tokens)
+        return _request_distribution(
             self._arm,
-            asked,
+            api_request,
             self._deadline_s,
             listed=len(token_ids) * (top_tokens + 1),
             positions=lambda reply: dialect.continued(reply, token_ids, top_tokens),
@@ -133,25 +133,25 @@ _LISTED_BYTES = 256
 """Of one token in a list of log-probabilities, generously."""
 
 
-def _read(
+def _request_distribution(
     arm: ArmServer,
-    asked: ApiRequest | None,
+    api_request: ApiRequest | None,
     deadline_s: float,
     *,
     listed: int,
     positions: Callable[[Mapping[str, JSON]], tuple[Position, ...]],
 ) -> ScoredSequence:
-    """Send ``asked`` and read the distribution off its reply.
+    """Send ``api_request`` and read the distribution off its reply.
 
     The reply lists about ``listed`` tokens.
     """
-    if asked is None:
+    if api_request is None:
         return ScoredSequence(error="400: the engine has no such request", refused=True)
     left_s = arm.left_s()
     if left_s <= 0:
         return ScoredSequence(error="not scored before the capture ended")
     max_bytes = max(MAX_BYTES, listed * _LISTED_BYTES)
-    exchange = arm.client.exchange(asked.path, asked.body, deadline_s=min(deadline_s, left_s), max_bytes=max_bytes)
+    exchange = arm.client.exchange(api_request.path, api_request.body, deadline_s=min(deadline_s, left_s), max_bytes=max_bytes)
     if exchange.received is None:
         refused = exchange.status in REFUSALS
         return ScoredSequence(
@@ -212,7 +212,7 @@ class TranscriptScorer:
             )
             for answer, request, distribution in zip(answers, requests, distributions, strict=True)
         )
-        return ScoredTranscript(scores=scores, missing=_gaps(answers, distributions))
+        return ScoredTranscript(scores=scores, missing=_describe_gaps(answers, distributions))
 
     def request(self, answer: Answer, top_tokens: int) -> ScoringRequest:
         """Return the token sequence of an answer, to be scored.
@@ -253,6 +253,7 @@ class TranscriptScorer:
                 return
 
     def _score_concurrently(self, requests: Sequence[ScoringRequest], concurrency: int) -> None:
+        """Score ``requests`` until one fails or the time is over."""
         threads = self.arm.concurrency(concurrency)
         pool = ThreadPool(
             requests, self._distribution, threads, until=lambda distribution: distribution.failed, is_over=lambda: self.reporter.left_s <= 0
@@ -266,23 +267,24 @@ class TranscriptScorer:
                 pool.stop()
 
 
-def _gaps(answers: Sequence[Answer], distributions: Sequence[ScoredSequence]) -> str:
+def _describe_gaps(answers: Sequence[Answer], distributions: Sequence[ScoredSequence]) -> str:
     """Return the number of unscored answers and the first reason.
 
     Unscored are answers with tokens but no distribution. Empty when there are none.
     """
-    counted = {
+    default_reasons = {
         True: "no token ids came with the answer",
         False: "not scored before the capture ended, or the ids of the prompt are unknown",
     }
     gaps = [
-        distribution.error or counted[not answer.choice.token_ids]
+        distribution.error or default_reasons[not answer.choice.token_ids]
         for answer, distribution in zip(answers, distributions, strict=True)
-        if _is_gap(answer, distribution)
+        if _is_unscored(answer, distribution)
     ]
     return f"{len(gaps)} of {len(answers)} answers are not scored: {gaps[0]}" if gaps else ""
 
 
-def _is_gap(answer: Answer, distribution: ScoredSequence) -> bool:
-    emitted = answer.usage.completion_tokens if answer.usage else len(answer.choice.token_ids)
-    return not distribution.positions and emitted > 0
+def _is_unscored(answer: Answer, distribution: ScoredSequence) -> bool:
+    """Return True if the answer has tokens but no distribution."""
+    emitted_tokens = answer.usage.completion_tokens if answer.usage else len(answer.choice.token_ids)
+    return not distribution.positions and emitted_tokens > 0

@@ -25,26 +25,27 @@ def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, compl
     A boot that fails does not stop the others, unless it is the baseline or the control, without which nothing is
     judged.
     """
-    dead: set[str] = set()
+    dead_variants: set[str] = set()
     for boot in boots:
-        if reason := needless(boot, recipes.plan, dead):
+        if reason := needless(boot, recipes.plan, dead_variants):
             completeness.failed(boot, reason)
             continue
         try:
             reporter.check()
             with BootSession(boot=boot, recipes=recipes, reporter=reporter, completeness=completeness) as session:
                 session.answer(session.workloads())
-                _score(session)
+                _score_answers(session)
         except EngineError as error:
             completeness.failed(boot, str(error))
             if isinstance(error, BootError) and boot.role is Role.VARIANT and not boot.small_cache:
-                dead.add(boot.arm)
+                dead_variants.add(boot.arm)
             if boot.role in {Role.BASELINE, Role.CONTROL} and not boot.small_cache and boot.number == 1:
                 raise
 
 
-def _score(session: BootSession) -> None:
-    for name, tasks in groupby(session.boot.scores, key=lambda task: task.workload):
-        scoring = session.scoring(session.recipes.plan.workload(name))
+def _score_answers(session: BootSession) -> None:
+    """Score the answers of one workload after the other."""
+    for workload, tasks in groupby(session.boot.scores, key=lambda task: task.workload):
+        scorer = session.scoring(session.recipes.plan.workload(workload))
         for task in tasks:
-            session.score(task, scoring)
+            session.score(task, scorer)

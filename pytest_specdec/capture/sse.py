@@ -76,7 +76,7 @@ def timing(sized: Sequence[Arrival], usage: Usage | None, *, sent_s: float, done
     burst = first(sized)
     if burst is None:
         return Timing(sent_s=sent_s, first_s=None, done_s=done_s)
-    passed_us = [round((arrival.at_s - burst.at_s) * 1e6) for arrival in sized]
+    arrivals_us = [round((arrival.at_s - burst.at_s) * 1e6) for arrival in sized]
     return Timing(
         sent_s=sent_s,
         first_s=burst.at_s,
@@ -84,7 +84,7 @@ def timing(sized: Sequence[Arrival], usage: Usage | None, *, sent_s: float, done
         first_tokens=burst.tokens(usage),
         content_s=next((arrival.at_s for arrival in sized if arrival.size.content), None),
         last_s=sized[-1].at_s,
-        gaps_us=tuple(after - before for before, after in pairwise(passed_us)),
+        gaps_us=tuple(later_us - earlier_us for earlier_us, later_us in pairwise(arrivals_us)),
     )
 
 
@@ -92,13 +92,13 @@ def first(sized: Sequence[Arrival]) -> Burst | None:
     """Return the first burst of a stream's chunks; None without any."""
     if not sized:
         return None
-    ends = (i for i in range(1, len(sized)) if sized[i].at_s - sized[i - 1].at_s > WAITED_S)
-    burst = [arrival.size for arrival in sized[: next(ends, len(sized))]]
-    written = sum(arrival.size.characters for arrival in sized)
+    burst_ends = (i for i in range(1, len(sized)) if sized[i].at_s - sized[i - 1].at_s > WAITED_S)
+    burst = [arrival.size for arrival in sized[: next(burst_ends, len(sized))]]
+    all_characters = sum(arrival.size.characters for arrival in sized)
     return Burst(
         at_s=sized[0].at_s,
         token_ids=sum(size.token_ids for size in burst),
-        share=sum(size.characters for size in burst) / written if written else 1.0,
+        share=sum(size.characters for size in burst) / all_characters if all_characters else 1.0,
     )
 
 
@@ -151,15 +151,15 @@ class ReceivedResponse:
         if page := web_page(self.body):
             msg = f"expected server-sent events, found {page}"
             raise ValueError(msg)
-        ends, body, events, start = list(accumulate(map(len, self.parts))), self.body, [], 0
+        part_ends, body, events, start = list(accumulate(map(len, self.parts))), self.body, [], 0
         for blank in _BLANK.finditer(body):
-            if data := _data(body[start : blank.start()]):
-                events.append(Event(at_s=self.stamps_s[bisect_right(ends, blank.start() - 1)], data=data))
+            if data := _event_data(body[start : blank.start()]):
+                events.append(Event(at_s=self.stamps_s[bisect_right(part_ends, blank.start() - 1)], data=data))
             start = blank.end()
             if len(events) > _MAX_EVENTS:
                 msg = f"more than {_MAX_EVENTS:,} events"
                 raise ValueError(msg)
-        if data := _data(body[start:]):
+        if data := _event_data(body[start:]):
             events.append(Event(at_s=self.stamps_s[-1], data=data))
         return tuple(events)
 
@@ -212,9 +212,10 @@ def objects(events: Iterable[Event]) -> Iterator[tuple[float, Mapping[str, JSON]
             yield event.at_s, parse_object(event.data)
 
 
-def _data(block: bytes) -> str:
-    rows = block.removeprefix(_ORDER_MARK).splitlines()
-    return b"\n".join(row[5:].strip() for row in rows if row.startswith(b"data:")).decode()
+def _event_data(block: bytes) -> str:
+    """Return the data of one event; empty for a comment."""
+    lines = block.removeprefix(_ORDER_MARK).splitlines()
+    return b"\n".join(line[5:].strip() for line in lines if line.startswith(b"data:")).decode()
 
 
 def parse_object(text: str | bytes) -> Mapping[str, JSON]:
@@ -225,7 +226,7 @@ def parse_object(text: str | bytes) -> Mapping[str, JSON]:
     if page := web_page(text):
         msg = f"expected a JSON object, found {page}"
         raise ValueError(msg)
-    data = json_reply.load(text, parse_constant=_no_number)
+    data = json_reply.load(text, parse_constant=_reject_constant)
     if not isinstance(data, dict):
         msg = f"expected a JSON object, found {str(text)[:100]!r}"
         raise ValueError(msg)  # noqa: TRY004 - malformed content, not a wrong argument
@@ -250,6 +251,7 @@ def web_page(text: str | bytes) -> str:
     return f"a web page titled {title[2][:_MAX_TITLE]!r}" if title else "a web page (HTML)"
 
 
-def _no_number(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
+    """Raise ValueError for NaN or an infinity."""
     msg = f"{name} is no JSON"
     raise ValueError(msg)

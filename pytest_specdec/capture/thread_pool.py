@@ -46,15 +46,15 @@ class ThreadPool(Generic[J, R]):
         An exception of ``work`` is raised here.
         """
         for _ in range(self._threads):
-            threading.Thread(target=self._run, name="specdec-request", daemon=True).start()
+            threading.Thread(target=self._run_jobs, name="specdec-request", daemon=True).start()
         running = self._threads
         try:
             while running:
-                done = self._done.get()
-                if done is None:
+                outcome = self._done.get()
+                if outcome is None:
                     running -= 1
                     continue
-                job, result = done
+                job, result = outcome
                 if isinstance(result, BaseException):
                     raise result
                 yield job, result
@@ -69,12 +69,16 @@ class ThreadPool(Generic[J, R]):
         with self._lock:
             self._stopped = True
 
-    def _next(self) -> J | None:
+    def _next_job(self) -> J | None:
         with self._lock:
             return None if self._stopped or self._is_over() else next(self._jobs, None)
 
-    def _run(self) -> None:
-        while (job := self._next()) is not None:
+    def _run_jobs(self) -> None:
+        """Run jobs in one thread until none may be started.
+
+        A closing None in the queue says that the thread has ended.
+        """
+        while (job := self._next_job()) is not None:
             try:
                 result = self._work(job)
                 if self._until is not None and self._until(result):

@@ -77,7 +77,7 @@ class ExchangeLimits:
             with self._lock:
                 self._socket = info["return_value"].get_extra_info("socket")
                 if self.overdue:
-                    self._shut()
+                    self._shut_socket()
 
     def release(self) -> None:
         """Leave the socket alone from here on.
@@ -103,11 +103,13 @@ class ExchangeLimits:
             raise ValueError(msg)
 
     def _expire(self) -> None:
+        """Shut the socket when the time is used up."""
         with self._lock:
             self.overdue = True
-            self._shut()
+            self._shut_socket()
 
-    def _shut(self) -> None:
+    def _shut_socket(self) -> None:
+        """Shut the socket; its close then resets the connection."""
         if self._socket is not None:
             with suppress(OSError):  # closed a moment ago, or never quite open
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
@@ -147,7 +149,7 @@ class Transport(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # whi
         try:
             response = self._inner.handle_request(request)
         except HTTPX.TransportError as error:
-            raise _overdue(bounds, error) from error
+            raise _timeout_if_overdue(bounds, error) from error
         encoding = response.headers.pop("content-encoding", "")
         response.headers["content-type"] = response.headers.get("content-type", "").partition(";")[0]  # all is UTF-8, whatever it says
         return HTTPX.Response(
@@ -188,7 +190,7 @@ class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as abo
         try:
             yield from self._decode() if self._encoding not in {"", "identity"} else self._count_bytes()
         except HTTPX.TransportError as error:
-            raise _overdue(self._bounds, error) from error
+            raise _timeout_if_overdue(self._bounds, error) from error
         if self._bounds.overdue:  # a shut socket is the end of a body that goes on until its end
             raise HTTPX.ReadTimeout(_OVERDUE)
 
@@ -245,6 +247,6 @@ def inflate(decoder: Any, part: bytes) -> Iterator[bytes]:  # noqa: ANN401 - zli
 _OVERDUE = "the response was not over in time"
 
 
-def _overdue(bounds: ExchangeLimits, error: Exception) -> Exception:
+def _timeout_if_overdue(bounds: ExchangeLimits, error: Exception) -> Exception:
     """Return a timeout if the timer shut the socket, else ``error``."""
     return HTTPX.ReadTimeout(_OVERDUE) if bounds.overdue else error

@@ -153,8 +153,8 @@ class WorkloadRunner:
                 while pending := [job for job in jobs if job.key not in self._sent and job.key not in self._unanswered]:
                     self.ensure_running()
                     failed = {}
-                    for job, sent in self._send_timed(pending) if self._is_stamped else self._pool(pending):
-                        if self._fails(job, sent):
+                    for job, sent in self._send_timed(pending) if self._is_stamped else self._create_pool(pending):
+                        if self._fails_else_record(job, sent):
                             failed[job.key] = sent
                     if failed:
                         self._replay([(job, failed[job.key]) for job in jobs if job.key in failed], jobs)
@@ -180,7 +180,7 @@ class WorkloadRunner:
 
         Requests that could not be sent have an answer of status None.
         """
-        missing = next(iter(self._denials), "") or self._excuse(self._unavailable)
+        missing = next(iter(self._denials), "") or self._unexcused_reason(self._unavailable)
         return WorkloadResult(transcript=self._transcript(), missing=missing)
 
     @contextmanager
@@ -191,29 +191,33 @@ class WorkloadRunner:
         except _Unavailable as error:
             self._unavailable = self._unavailable or str(error)
 
-    def _excuse(self, missing: str) -> str:
-        """Return ``missing`` unless a recurring server failure excuses it.
+    def _unexcused_reason(self, reason: str) -> str:
+        """Return ``reason`` unless a recurring server failure excuses it.
 
         A workload lost to a request that kills the server every time is a finding, not a gap: empty then. Nothing is
         excused once the capture's time is used up.
         """
-        return "" if any(server_failure.recurred for server_failure in self._server_failures) and self._reporter.left_s > 0 else missing
+        return "" if any(server_failure.recurred for server_failure in self._server_failures) and self._reporter.left_s > 0 else reason
 
     def _warm_up(self) -> None:
+        """Have a server running, warmed up if the workload is timed.
+
+        Warming up sends all requests once and keeps no answer.
+        """
         if self._workload.timed:
             self.ensure_running()
             jobs = [Job(request=request, pass_index=0) for request in self._workload.requests]
             failed = []
-            for job, sent in self._pool(jobs):
+            for job, sent in self._create_pool(jobs):
                 self._reporter.update(0, 0)
                 if self.has_failed(job, sent):
                     failed.append(sent)
             if failed:
-                self._server_failures += self._failure(failed).server_failures
+                self._server_failures += self._create_failure(failed).server_failures
                 terminate_unless_sound(self._arm, failed)
         self.ensure_running()
 
-    def _fails(self, job: Job, sent: TimedAnswer) -> bool:
+    def _fails_else_record(self, job: Job, sent: TimedAnswer) -> bool:
         """Return True if the server failed the request.
 
         Otherwise the answer is kept, or the request set aside as cut off by the end of the capture's time.
@@ -226,10 +230,14 @@ class WorkloadRunner:
             return False
         if self.has_failed(job, sent):
             return True
-        self._unanswered[job.key] = _without_answer(job, "cut off when the time given to the capture was used up")
+        self._unanswered[job.key] = _create_missing_answer(job, "cut off when the time given to the capture was used up")
         return False
 
-    def _pool(self, jobs: Sequence[Job]) -> ThreadPool[Job, TimedAnswer]:
+    def _create_pool(self, jobs: Sequence[Job]) -> ThreadPool[Job, TimedAnswer]:
+        """Return the pool sending ``jobs`` until one fails.
+
+        A denial and the end of the time stop it too.
+        """
         return ThreadPool(
             jobs,
             self.send,
@@ -238,22 +246,22 @@ class WorkloadRunner:
             is_over=lambda: self._reporter.left_s <= 0,
         )
 
-    def _in_flight_with(self, jobs: Sequence[Job], failed: Sequence[tuple[Job, TimedAnswer]]) -> list[Job]:
+    def _concurrent_jobs(self, jobs: Sequence[Job], failed: Sequence[tuple[Job, TimedAnswer]]) -> list[Job]:
         """Return the failed requests and those concurrent with them.
 
         In the order of the workload. Of more than may be in flight, those sent nearest in time.
         """
-        times = [sent.answer.timing for _, sent in failed if sent.answer.timing is not None]
-        first_s, last_s = min((t.sent_s for t in times), default=0.0), max((t.done_s for t in times), default=0.0)
+        timings = [sent.answer.timing for _, sent in failed if sent.answer.timing is not None]
+        first_s, last_s = min((t.sent_s for t in timings), default=0.0), max((t.done_s for t in timings), default=0.0)
         in_flight = []
         for job in jobs:
             timing = self._sent[job.key].answer.timing if job.key in self._sent else None
             if timing is not None and timing.sent_s < last_s and timing.done_s > first_s:
                 in_flight.append((abs(timing.sent_s - first_s), job))
-        room = self._arm.concurrency(self._workload.concurrency) - len(failed)
-        nearest = sorted(in_flight, key=lambda pair: pair[0])[: max(0, room)]
-        members = {job.key for job, _ in failed} | {job.key for _, job in nearest}
-        return [job for job in jobs if job.key in members]
+        free_slots = self._arm.concurrency(self._workload.concurrency) - len(failed)
+        nearest = sorted(in_flight, key=lambda pair: pair[0])[: max(0, free_slots)]
+        group_keys = {job.key for job, _ in failed} | {job.key for _, job in nearest}
+        return [job for job in jobs if job.key in group_keys]
 
     def _replay(self, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequence[Job]) -> None:
         """Replay failed requests and concurrent ones on a fresh server.
@@ -263,7 +271,7 @@ class WorkloadRunner:
         if self._workload.calibrates:
             self._retry_calibration(failed[0][0], [sent for _, sent in failed])
             return
-        failure, group = self._failure([sent for _, sent in failed]), self._in_flight_with(jobs, failed)
+        failure, group = self._create_failure([sent for _, sent in failed]), self._concurrent_jobs(jobs, failed)
         for job, sent in failed:
             self.set_aside(job, f"in flight when the server failed: {sent.answer.error}")
         try:
@@ -283,7 +291,7 @@ class WorkloadRunner:
         No verdict is given on a calibration. Replaying it would use up the restarts and the concurrency of judged
         workloads, which find the fault.
         """
-        is_first, failure = not self._server_failures, self._failure(failed)
+        is_first, failure = not self._server_failures, self._create_failure(failed)
         try:
             if is_first and self._arm.may_replay and (failure.is_error_only or self.restart()):
                 failed = [self.send(first)]
@@ -300,9 +308,10 @@ class WorkloadRunner:
 
     def set_aside(self, job: Job, error: str) -> None:
         """Record the reason for a request without an answer."""
-        self._unanswered[job.key] = _without_answer(job, error)
+        self._unanswered[job.key] = _create_missing_answer(job, error)
 
-    def _failure(self, failed: Sequence[TimedAnswer]) -> Failure:
+    def _create_failure(self, failed: Sequence[TimedAnswer]) -> Failure:
+        """Return a failure with the next number of this workload."""
         number = 1 + max((server_failure.failure for server_failure in self._server_failures), default=-1)
         return Failure(self._arm, number, failed)
 
@@ -311,8 +320,8 @@ class WorkloadRunner:
 
         A request cut off by the capture's own deadline has not failed.
         """
-        cut = sent.ending is FailureKind.HUNG and job.key in self._cut_off
-        return sent.ending is not None and not cut and self._reporter.left_s > 0
+        is_cut_off = sent.ending is FailureKind.HUNG and job.key in self._cut_off
+        return sent.ending is not None and not is_cut_off and self._reporter.left_s > 0
 
     @property
     def _is_stamped(self) -> bool:
@@ -325,18 +334,20 @@ class WorkloadRunner:
     def _send_timed(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, TimedAnswer]]:
         """Send all ``jobs``, then yield their answers."""
         deadlines = [self._deadline(job) for job in jobs]
-        several = [
+        timed_requests = [
             TimedRequest(request=job.request, pass_index=job.pass_index, deadline_s=deadline.seconds)
             for job, deadline in zip(jobs, deadlines, strict=True)
         ]
         with self._arm.client.busy.in_flight():
-            told, samples = sending.answers(self._arm.client, several, concurrency=self._arm.concurrency(self._workload.concurrency))
+            timed_answers, samples = sending.answers(
+                self._arm.client, timed_requests, concurrency=self._arm.concurrency(self._workload.concurrency)
+            )
         self._load = samples if self._load is None else self._load + samples
-        for job, deadline, sent in zip(jobs, deadlines, told, strict=True):
-            limited = sent.answer.status == HTTPStatus.TOO_MANY_REQUESTS
-            yield job, self._again(job) if limited else self._examine(job, self._note(job, sent, deadline))
+        for job, deadline, sent in zip(jobs, deadlines, timed_answers, strict=True):
+            is_rate_limited = sent.answer.status == HTTPStatus.TOO_MANY_REQUESTS
+            yield job, self._resend_after_429(job) if is_rate_limited else self._examine(job, self._note_outcome(job, sent, deadline))
 
-    def _again(self, job: Job) -> TimedAnswer:
+    def _resend_after_429(self, job: Job) -> TimedAnswer:
         """Send a request again after a 429, with pauses."""
         sent = self.send(job)
         return replace(sent, limited=sent.limited + 1)
@@ -349,6 +360,7 @@ class WorkloadRunner:
         return refusals.examine(self._arm, job.request, sent, lambda: self._send_once(job))
 
     def _send_once(self, job: Job) -> TimedAnswer:
+        """Send one request and note its outcome."""
         workload, deadline = self._workload, self._deadline(job)
         sent = self._arm.client.send(
             job.request,
@@ -356,7 +368,7 @@ class WorkloadRunner:
             deadline_s=deadline.seconds,
             pass_index=job.pass_index,
         )
-        return self._note(job, sent, deadline)
+        return self._note_outcome(job, sent, deadline)
 
     def _deadline(self, job: Job) -> Deadline:
         """Return the request's deadline, at most the capture's time left."""
@@ -366,7 +378,7 @@ class WorkloadRunner:
             self._cut_off.add(job.key)
         return replace(deadline, seconds=min(deadline.seconds, left_s))
 
-    def _note(self, job: Job, sent: TimedAnswer, deadline: Deadline) -> TimedAnswer:
+    def _note_outcome(self, job: Job, sent: TimedAnswer, deadline: Deadline) -> TimedAnswer:
         """Learn from an answer's time, or note a failed server's processes.
 
         The time of an answer shows how long others may take. A hung request gets the reason for its deadline.
@@ -376,7 +388,7 @@ class WorkloadRunner:
         elif sent.answer.ok and sent.answer.timing is not None:
             self._arm.slowest_s = max(self._arm.slowest_s, sent.answer.timing.latency_s)
             self._deadlines.learn(job.request, sent.answer)
-        return _with_reason(sent, deadline.reason) if sent.ending is FailureKind.HUNG else sent
+        return _add_deadline_reason(sent, deadline.reason) if sent.ending is FailureKind.HUNG else sent
 
     def keep(self, job: Job, sent: TimedAnswer) -> None:
         """Record an answer in place of its earlier error.
@@ -389,7 +401,7 @@ class WorkloadRunner:
             self._unanswered[job.key] = sent.answer
             return
         if sent.refusal is not None:
-            failure = self._failure([replace(sent.refusal, ending=FailureKind.REFUSED)])
+            failure = self._create_failure([replace(sent.refusal, ending=FailureKind.REFUSED)])
             failure.answered(sent)
             self._server_failures += failure.server_failures
             sent = replace(sent, refusal=None)
@@ -442,21 +454,21 @@ class WorkloadRunner:
         is_restarted = self._arm.restarts != self._restarts_before
         if is_restarted or not self._arm.recipe.dialect.counters_exact:
             counters = [sent.counters for sent in self._sent.values() if sent.answer.ok]
-            whole = [each for each in counters if each is not None]
-            is_whole = bool(whole) and len(whole) == len(counters)
-            if is_whole or is_restarted:
-                return sum(whole, SpecCounters()) if is_whole else None
+            reported_counters = [reported for reported in counters if reported is not None]
+            is_complete = bool(reported_counters) and len(reported_counters) == len(counters)
+            if is_complete or is_restarted:
+                return sum(reported_counters, SpecCounters()) if is_complete else None
         after = self._arm.counters()
-        for _ in range(25):
+        for _ in range(25):  # half a second in all
             time.sleep(_COUNTERS_PAUSE_S if after else 0)
             later = self._arm.counters() if after else None
             if later == after:
                 break
             after = later
-        counted = None if after is None else after - (before or SpecCounters())
+        growth = None if after is None else after - (before or SpecCounters())
         # A log that says nothing new yet is no server that drafts nothing, and what is new in it may be of the requests before these.
-        is_late = self._arm.counters_lag and counted is not None and (not counted.drafts or self._has_windows())
-        return None if is_late else counted
+        is_late = self._arm.counters_lag and growth is not None and (not growth.drafts or self._has_windows())
+        return None if is_late else growth
 
     @property
     def _needs_chunks(self) -> bool:
@@ -476,17 +488,18 @@ class WorkloadRunner:
         if self._arm.restarts != self._restarts_before or self._server_failures:
             return Discrepancy()
         # What it made of an answer that nobody read is not known.
-        unknown = self._unanswered or any(request.abort_after is not None for request in self._workload.requests)
-        return self._account.end(None if unknown else [sent.answer for sent in self._sent.values() if sent.answer.ok])
+        has_unread_answers = self._unanswered or any(request.abort_after is not None for request in self._workload.requests)
+        return self._account.end(None if has_unread_answers else [sent.answer for sent in self._sent.values() if sent.answer.ok])
 
     def _transcript(self) -> Transcript:
+        """Return the transcript of all passes."""
         jobs = self._jobs
         return Transcript(
             arm=self._name,
             boot=self._boot,
             workload=self._workload.name,
             digest=self._digest,
-            answers=tuple(self._answer(job) for job in jobs),
+            answers=tuple(self._recorded_answer(job) for job in jobs),
             counters=self._counters,
             server_failures=tuple(self._server_failures),
             restarts=self._arm.restarts - self._restarts_before,
@@ -506,19 +519,21 @@ class WorkloadRunner:
         )
 
     def _silent_routes(self, jobs: Sequence[Job]) -> tuple[Route, ...]:
+        """Return the routes found silent, each once."""
         silent = (job.request.route for job in jobs if job.key in self._sent and self._sent[job.key].on_silent_route)
         return tuple(dict.fromkeys(silent))
 
-    def _answer(self, job: Job) -> Answer:
+    def _recorded_answer(self, job: Job) -> Answer:
+        """Return the answer to a request, or a missing one."""
         if job.key in self._sent:
             return self._sent[job.key].answer
-        return self._unanswered.get(job.key) or _without_answer(job, f"not sent: {self._unavailable}".strip())
+        return self._unanswered.get(job.key) or _create_missing_answer(job, f"not sent: {self._unavailable}".strip())
 
 
-def _with_reason(sent: TimedAnswer, reason: str) -> TimedAnswer:
+def _add_deadline_reason(sent: TimedAnswer, reason: str) -> TimedAnswer:
     """Return a hung request's answer with the reason for its deadline."""
     return replace(sent, answer=replace(sent.answer, error=f"{sent.answer.error} ({reason})")) if reason else sent
 
 
-def _without_answer(job: Job, error: str) -> Answer:
+def _create_missing_answer(job: Job, error: str) -> Answer:
     return Answer(request_id=job.request.id, pass_index=job.pass_index, status=None, error=error)

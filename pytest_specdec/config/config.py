@@ -208,8 +208,8 @@ class Config:
         A relative path starts at the config file's folder; ``~`` is the home directory. Returns ``text``
         unchanged if nothing is there: ``Qwen/Qwen3-8B`` stays a model's name unless there is such a folder.
         """
-        beside = self.path.parent / Path(text).expanduser()
-        return str(beside.absolute()) if text and beside.exists() else text
+        resolved = self.path.parent / Path(text).expanduser()
+        return str(resolved.absolute()) if text and resolved.exists() else text
 
     def of_scorer(self) -> Config:
         """Return a config of the scorer's server alone.

@@ -55,7 +55,7 @@ def words(options: Sequence[str]) -> Iterator[str]:
     One of ``options`` may hold an option and its value.
     """
     for option in options:
-        yield from _split(option)
+        yield from _split_words(option)
 
 
 def option_values(options: Sequence[str], *names: str) -> Iterator[str]:
@@ -67,6 +67,7 @@ def option_values(options: Sequence[str], *names: str) -> Iterator[str]:
         for name in names:
             if word == name:
                 yield from options[index + 1 : index + 2]
+            # A short option may have its value right after it: -vx.
             elif word.startswith(f"{name}=") or (len(name) == len("-v") and word.startswith(name) and not word.startswith("--")):
                 yield word.removeprefix(name).removeprefix("=")
 
@@ -88,43 +89,49 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
 
 
 def _refused_options(document: YamlDocument, path: KeyPath, options: Sequence[JSON]) -> Iterator[Problem]:
-    before = ""
+    """Yield a problem for every option that must not be given."""
+    previous_word = ""
     for index, option in enumerate(options):
-        for word in _split(option) if isinstance(option, str) else ():
-            if reason := _refusal(word, before):
+        for word in _split_words(option) if isinstance(option, str) else ():
+            if reason := _refusal(word, previous_word):
                 found, expected = word.partition("=")[0], "an option that leaves the container to us"
                 yield validate.problem(document, (*path, index), found, expected, reason)
-            before = word
+            previous_word = word
 
 
-def _split(option: str) -> list[str]:
+def _split_words(option: str) -> list[str]:
+    """Return the words of an option, as a shell splits it.
+
+    An open quote gives one word to be refused.
+    """
     try:
         return shlex.split(option)
     except ValueError:
         return [_UNSPLIT]
 
 
-def _refusal(word: str, before: str) -> str:
+def _refusal(word: str, previous_word: str) -> str:
     """Return the reason to refuse ``word``; empty if it is allowed.
 
-    ``before`` is the word just before it.
+    ``previous_word`` is the word just before it.
     """
     if word == _UNSPLIT:
         return "close its quotes"
-    if before in _ENVIRONMENT:
+    if previous_word in _ENVIRONMENT:
         return _VALUE if "=" in word else ""
     if any("=" in value for value in option_values([word], *_ENVIRONMENT)):
         return _VALUE
-    return next((_REFUSED[name] for name in _names(word) if name in _REFUSED), "")
+    return next((_REFUSED[name] for name in _option_names(word) if name in _REFUSED), "")
 
 
-def _names(word: str) -> Iterator[str]:
+def _option_names(word: str) -> Iterator[str]:
     """Yield the options in a word.
 
     There are several for short options written together, such as ``-it``.
     """
     if word.startswith("-"):
         yield word.partition("=")[0]
+    # Its value may stand right after it: -p8000:8000.
     if word.startswith("-p"):
         yield "-p"
     if word.startswith("-") and all(letter in _SWITCHES for letter in word[1:]):

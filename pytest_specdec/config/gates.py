@@ -32,8 +32,8 @@ def stated(document: YamlDocument, name: str) -> Iterator[Gate]:
         if figure == VERIFY_NOISE:
             yield Gate(figure=figure, at_most=float(gate["at_most"]), source=f"{name}:{document.line(('gates', figure))} gates.{figure}")
             continue
-        given = "at_least" in gate
-        where = f"{name}:{document.line(('gates', figure))} gates.{figure}" if given else f"{name}: gates.{figure} (default)"
+        has_floor = "at_least" in gate
+        where = f"{name}:{document.line(('gates', figure))} gates.{figure}" if has_floor else f"{name}: gates.{figure} (default)"
         yield Gate(figure=figure, at_least=float(gate.get("at_least", _NO_SLOWER)), source=where, boot_sd=gate.get("boot_sd"))
 
 
@@ -44,9 +44,9 @@ def not_finite(document: YamlDocument) -> Iterator[Problem]:
     """
     data: Any = document.data if isinstance(document.data, Mapping) else {}
     gates = data.get("gates")
-    stated: list[tuple[tuple[str, ...], Any]] = [(("slo",), data.get("slo"))]
-    stated += [(("gates", figure), gate) for figure, gate in (gates.items() if isinstance(gates, Mapping) else ())]
-    for place, limits in stated:
+    limits_by_place: list[tuple[tuple[str, ...], Any]] = [(("slo",), data.get("slo"))]
+    limits_by_place += [(("gates", figure), gate) for figure, gate in (gates.items() if isinstance(gates, Mapping) else ())]
+    for place, limits in limits_by_place:
         for key, value in limits.items() if isinstance(limits, Mapping) else ():
             if isinstance(value, float) and not math.isfinite(value):
                 yield validate.problem(document, (*place, key), f"{value:g}", "a number")
@@ -58,10 +58,10 @@ def check(config: Config, pairs: Sequence[Pair]) -> None:
     A step of k draft tokens emits k + 1 tokens at most.
     """
     at_least = next((gate.at_least for gate in config.gates if gate.figure == ACCEPTANCE_LENGTH), None)
-    longest = [(pair.variant.draft.tokens + 1, pair.name) for pair in pairs if pair.variant.draft.tokens > 0]
-    if at_least is None or not longest or at_least <= min(longest)[0]:
+    step_lengths = [(pair.variant.draft.tokens + 1, pair.name) for pair in pairs if pair.variant.draft.tokens > 0]
+    if at_least is None or not step_lengths or at_least <= min(step_lengths)[0]:
         return
-    tokens, variant = min(longest)
+    tokens, variant = min(step_lengths)
     document = yaml.load(config.text, str(config.path))
     expected = f"at most {tokens}: {variant} drafts {tokens - 1} a step, and one token comes on top"
     hint = f"ask for less, such as {(tokens + 1) / 2:g}"

@@ -50,22 +50,23 @@ class ArmSettings:
             return self.args[".".join(path)]
         setting = self.args.get(path[0])
         for name in path[1:]:
-            setting = _inside(setting, name)
+            setting = _setting_inside(setting, name)
         return setting
 
 
 def baseline(config: Config) -> ArmSettings:
     """Return the baseline, the arm without speculation."""
-    return _arm(config.engine, config.baseline, ("baseline",))
+    return _arm_settings(config.engine, config.baseline, ("baseline",))
 
 
 def variants(config: Config) -> Iterator[tuple[str, ArmSettings]]:
     """Yield every variant's name and arm."""
     for variant in config.variants:
-        yield variant.name, _arm(config.engine, variant, ("variants", variant.name))
+        yield variant.name, _arm_settings(config.engine, variant, ("variants", variant.name))
 
 
-def _arm(engine: EngineSettings, overlay: Overlay | VariantSettings, where: KeyPath) -> ArmSettings:
+def _arm_settings(engine: EngineSettings, overlay: Overlay | VariantSettings, where: KeyPath) -> ArmSettings:
+    """Return one arm's settings: ``overlay`` laid over ``engine``."""
     layers: tuple[tuple[KeyPath, EngineSettings | Overlay | VariantSettings], ...] = ((("engine",), engine), (where, overlay))
     args: dict[str, Setting] = {}
     env: dict[str, Setting] = {}
@@ -86,15 +87,23 @@ def _arm(engine: EngineSettings, overlay: Overlay | VariantSettings, where: KeyP
     )
 
 
-def _inside(setting: Setting | None, name: str) -> Setting | None:
-    value = _parse(setting.value) if setting else None
+def _setting_inside(setting: Setting | None, name: str) -> Setting | None:
+    """Return the setting called ``name`` in a mapping.
+
+    The mapping may be JSON in a string. None if there is no such setting.
+    """
+    value = _parse_json(setting.value) if setting else None
     for key, item in value.items() if setting and isinstance(value, Mapping) else ():
         if plain(key) == name:
             return Setting(value=item, path=(*setting.path, key)) if setting else None
     return None
 
 
-def _parse(value: JSON) -> JSON:
+def _parse_json(value: JSON) -> JSON:
+    """Return the JSON in a string.
+
+    Any other value, and a string without JSON, stays unchanged.
+    """
     if not isinstance(value, str):
         return value
     try:
@@ -151,7 +160,7 @@ class _Pair:
         for arm in (self._baseline, *self._variants.values()):
             for name in self._rules.mappings & arm.args.keys():
                 setting = arm.args[name]
-                if not _is_open(setting.value) and not isinstance(_parse(setting.value), Mapping):
+                if not _is_open(setting.value) and not isinstance(_parse_json(setting.value), Mapping):
                     found = "a string that holds no JSON mapping: " if isinstance(setting.value, str) else ""
                     expected = "a mapping, or JSON that holds one"
                     yield self._problem(setting.path, f"{found}{setting.value!r:.42}", expected, refused=True)
@@ -162,17 +171,17 @@ class _Pair:
         An arm needs an address if the engine starts no server. A variant that is started here is reported too
         if the baseline is attached.
         """
-        missing = "the address of a server that runs already: http://HOST:PORT"
+        expected = "the address of a server that runs already: http://HOST:PORT"
         for arm in (self._baseline, *self._variants.values()):
             if self._rules.attached and arm.url is None:
-                yield self._problem((*arm.where, "url"), "nothing", missing, refused=True)
-        first = self._baseline.url
+                yield self._problem((*arm.where, "url"), "nothing", expected, refused=True)
+        baseline_url = self._baseline.url
         for variant in self._variants.values():
-            if first is not None and variant.url is None and not self._rules.attached:
+            if baseline_url is not None and variant.url is None and not self._rules.attached:
                 found = "no url: its server is started here, and the baseline's runs elsewhere"
                 yield self._problem(variant.where, found, "both attached, or both started here")
             if variant.url is not None and variant.asks == self._baseline.asks:
-                found = f"{_describe(variant.url)}, the baseline's own address"
+                found = f"{_describe_value(variant.url)}, the baseline's own address"
                 hint = "attach a second server, or give the variant a `body` or `headers` that make this one speculate"
                 yield self._problem(variant.url.path, found, "the address of the server that speculates", hint, refused=True)
 
@@ -190,29 +199,31 @@ class _Pair:
         """
         for variant in self._variants.values():
             if any(self._rules.speculates(name) for name in variant.args):
-                yield from self._method(variant)
-                yield from self._tokens(variant)
+                yield from self._check_method(variant)
+                yield from self._check_draft_tokens(variant)
 
-    def _method(self, variant: ArmSettings) -> Iterator[Problem]:
-        setting, known = variant.at(self._rules.method), self._rules.drafting
+    def _check_method(self, variant: ArmSettings) -> Iterator[Problem]:
+        """Look for an unknown drafting method."""
+        setting, rule = variant.at(self._rules.method), self._rules.drafting
         if setting is None or _is_open(setting.value):
             return
-        unknown = next((str(name) for name in known.named(setting.value) if str(name) not in known.methods), None)
+        unknown = next((str(name) for name in rule.named(setting.value) if str(name) not in rule.methods), None)
         if unknown is None:
             return
-        near = validate.nearest(unknown, known.methods)
-        found = f"{_describe(setting)}, an unknown drafting method"
-        yield self._problem(setting.path, found, _join_names(known.methods), near, refused=known.complete or bool(near))
+        hint = validate.nearest(unknown, rule.methods)
+        found = f"{_describe_value(setting)}, an unknown drafting method"
+        yield self._problem(setting.path, found, _join_names(rule.methods), hint, refused=rule.complete or bool(hint))
 
-    def _tokens(self, variant: ArmSettings) -> Iterator[Problem]:
-        known, method = self._rules.drafting, variant.at(self._rules.method)
-        settings = [setting for path in known.tokens if (setting := variant.at(path)) is not None]
+    def _check_draft_tokens(self, variant: ArmSettings) -> Iterator[Problem]:
+        """Look for a missing or unusable number of draft tokens."""
+        rule, method = self._rules.drafting, variant.at(self._rules.method)
+        settings = [setting for path in rule.tokens if (setting := variant.at(path)) is not None]
         expected = "the number of draft tokens, a whole number above 0"
         for setting in settings:
             if not _is_open(setting.value) and not _is_count(setting.value):
-                yield self._problem(setting.path, _describe(setting), expected, refused=True)
-        if not settings and not known.defaulted and not (method is not None and method.value in known.uncounted):
-            yield self._problem((*variant.where, "args"), f"no {known.tokens[0][-1].replace('-', '_')}", expected, refused=True)
+                yield self._problem(setting.path, _describe_value(setting), expected, refused=True)
+        if not settings and not rule.defaulted and not (method is not None and method.value in rule.uncounted):
+            yield self._problem((*variant.where, "args"), f"no {rule.tokens[0][-1].replace('-', '_')}", expected, refused=True)
 
     def lossy(self) -> Iterator[Problem]:
         """Look for lossy modes: they change the distribution."""
@@ -220,7 +231,7 @@ class _Pair:
             for mode in self._rules.lossy:
                 setting = variant.at(mode.path)
                 if setting is not None and mode.is_lossy(setting.value):
-                    found = f"{_describe(setting)}, which changes the answers"
+                    found = f"{_describe_value(setting)}, which changes the answers"
                     hint = "" if self._lossy_allowed else "or say lossy: true, and equivalence is reported without gating"
                     yield self._problem(setting.path, found, mode.lossless, hint, refused=not self._lossy_allowed)
 
@@ -230,8 +241,8 @@ class _Pair:
         Settings that only count are left out too.
         """
         for variant in self._variants.values():
-            yield from self._compare(variant.args, self._baseline.args, (*variant.where, "args"))
-            yield from self._compare(variant.env, self._baseline.env, (*variant.where, "env"))
+            yield from self._compare_settings(variant.args, self._baseline.args, (*variant.where, "args"))
+            yield from self._compare_settings(variant.env, self._baseline.env, (*variant.where, "env"))
 
     def silent(self) -> Iterator[Problem]:
         """Look for silent changes by the engine to unpinned settings.
@@ -240,21 +251,22 @@ class _Pair:
         """
         for variant in self._variants.values():
             for change in self._rules.silent:
-                if self._applies(change, variant) and not self._is_pinned(change, variant):
+                if self._applies_to(change, variant) and not self._is_pinned(change, variant):
                     found = f"no {change.name}: the engine {change.what}"
-                    yield self._problem(variant.where, found, self._place(change))
+                    yield self._problem(variant.where, found, self._describe_place(change))
 
-    def _compare(self, variant: Mapping[str, Setting], baseline: Mapping[str, Setting], where: KeyPath) -> Iterator[Problem]:
+    def _compare_settings(self, variant: Mapping[str, Setting], baseline: Mapping[str, Setting], where: KeyPath) -> Iterator[Problem]:
+        """Yield the settings with different values in the two arms."""
         for name in dict.fromkeys((*variant, *baseline)):
             in_variant, in_baseline = variant.get(name), baseline.get(name)
-            if not self._may_differ(name) and _value(in_variant) != _value(in_baseline):
-                found = f"{_describe(in_variant)} in {dotted_path(where[:-1])} and {_describe(in_baseline)} in the baseline"
+            if not self._may_differ(name) and _value_or_none(in_variant) != _value_or_none(in_baseline):
+                found = f"{_describe_value(in_variant)} in {dotted_path(where[:-1])} and {_describe_value(in_baseline)} in the baseline"
                 yield self._problem(_overlay_path(in_variant, in_baseline) or (*where, name), found, "the same in both arms")
 
     def _may_differ(self, name: str) -> bool:
         return self._rules.speculates(name) or name in self._rules.statistics
 
-    def _applies(self, change: SilentChange, variant: ArmSettings) -> bool:
+    def _applies_to(self, change: SilentChange, variant: ArmSettings) -> bool:
         method = variant.at(self._rules.method)
         return method is not None and any(name in change.methods for name in self._rules.drafting.named(method.value))
 
@@ -270,7 +282,8 @@ class _Pair:
         stated_by = variant if self._rules.speculates(change.name) else self._baseline
         return any(stated_by.at(tuple(name.split("."))) is not None for name in names)
 
-    def _place(self, change: SilentChange) -> str:
+    def _describe_place(self, change: SilentChange) -> str:
+        """Return the place to state a setting, in words."""
         if self._rules.speculates(change.name):
             return "it in the variant's args, true or false"
         return f"it in engine.{'env' if change.env else 'args'}, for both arms"
@@ -311,9 +324,9 @@ def _join_names(names: frozenset[str], most: int = 12) -> str:
     return "one of " + ", ".join(ordered[:most]) + (" …" if len(ordered) > most else "")
 
 
-def _value(setting: Setting | None) -> object:
+def _value_or_none(setting: Setting | None) -> object:
     return None if setting is None else setting.value
 
 
-def _describe(setting: Setting | None) -> str:
+def _describe_value(setting: Setting | None) -> str:
     return "nothing" if setting is None else json.dumps(setting.value, ensure_ascii=False)

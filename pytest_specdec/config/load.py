@@ -53,7 +53,7 @@ def load(path: Path) -> Config:
 
     Raises ConfigError with all of its problems at once. The engine looks for models and programs later.
     """
-    text = _text(path)
+    text = _read_config_text(path)
     document = yaml.load(text, str(path))
     problems = (
         *validate.problems(document),
@@ -61,8 +61,8 @@ def load(path: Path) -> Config:
         *variables.find_misplaced(document),
         *variables.find_unused(document),
         *docker_settings.problems(document),
-        *_texts_in_args(document),
-        *_unknown_features(document),
+        *_check_json_args(document),
+        *_check_required_features(document),
         *gates.not_finite(document),
         *waivers.problems(document),
     )
@@ -73,12 +73,12 @@ def load(path: Path) -> Config:
         name=path.stem,
         path=path,
         text=text,
-        engine=_engine(data["engine"]),
-        variants=tuple(_variant(name, settings) for name, settings in data["variants"].items()),
-        baseline=Overlay(**_overlay(data.get("baseline", {}))),
-        draft=Overlay(**_overlay(data.get("draft", {}))),
-        speed=Overlay(**_overlay(data["speed"])) if "speed" in data else None,
-        scorer=_engine(data["scorer"]) if "scorer" in data else None,
+        engine=_engine_settings(data["engine"]),
+        variants=tuple(_variant_settings(name, settings) for name, settings in data["variants"].items()),
+        baseline=Overlay(**_overlay_fields(data.get("baseline", {}))),
+        draft=Overlay(**_overlay_fields(data.get("draft", {}))),
+        speed=Overlay(**_overlay_fields(data["speed"])) if "speed" in data else None,
+        scorer=_engine_settings(data["scorer"]) if "scorer" in data else None,
         may_kill=data.get("may_kill", False),
         public=tuple(data.get("public", ())),
         placement=Placement(data.get("placement", Placement.IN_TURN)),
@@ -89,20 +89,22 @@ def load(path: Path) -> Config:
         gates=tuple(gates.stated(document, path.name)),
         slo=Slo(**data["slo"]) if "slo" in data else None,
         published=tuple(Published(**entry) for entry in data.get("published", ())),
-        limits=_limits(data.get("limits", {})),
+        limits=_typed_limits(data.get("limits", {})),
         prompts=data.get("prompts", ""),
-        reasoning=_reasoning(**data.get("reasoning", {})),
+        reasoning=_reasoning_settings(**data.get("reasoning", {})),
     )
 
 
-def _reasoning(*, tokens: int = 0, effort: str | list[str] | None = None, template: JSON = None) -> Reasoning:
+def _reasoning_settings(*, tokens: int = 0, effort: str | list[str] | None = None, template: JSON = None) -> Reasoning:
     """Return the settings, with ``effort`` and ``template`` as tuples.
 
     Either may be given as one value or as a list of several.
     """
     efforts, templates = ([] if value is None else value if isinstance(value, list) else [value] for value in (effort, template))
     return Reasoning(
-        tokens=tokens, effort=tuple(map(str, efforts)), template=tuple(each for each in templates if isinstance(each, Mapping))
+        tokens=tokens,
+        effort=tuple(map(str, efforts)),
+        template=tuple(arguments for arguments in templates if isinstance(arguments, Mapping)),
     )
 
 
@@ -118,22 +120,22 @@ def find(name: str, here: Path, root: Path | None = None) -> Path:
         for suffix in ("", *_SUFFIXES):
             if (path := folder / Path(f"{name}{suffix}").expanduser()).is_file():
                 return path
-    known = list(dict.fromkeys(stem for folder in folders for stem in sorted(_names(folder))))
-    near, what = validate.nearest(Path(name).stem, known), f"no config {name or repr(name)}"
+    config_names = list(dict.fromkeys(stem for folder in folders for stem in sorted(_config_names(folder))))
+    hint, what = validate.nearest(Path(name).stem, config_names), f"no config {name or repr(name)}"
     raise ConfigError(
-        what + (f"; {near}" if near else ""),
+        what + (f"; {hint}" if hint else ""),
         where=", ".join(str(folder) for folder in folders if folder.is_dir()),
         found="no such file",
-        expected=f"a path, or one of {', '.join(known)}" if known else "a path",
+        expected=f"a path, or one of {', '.join(config_names)}" if config_names else "a path",
         remedy=f"python -m pytest_specdec init {Path(name).stem or 'my-model'} writes one",
     )
 
 
-def _names(folder: Path) -> Iterator[str]:
+def _config_names(folder: Path) -> Iterator[str]:
     return (path.stem for suffix in _SUFFIXES for path in folder.glob(f"*{suffix}"))
 
 
-def _text(path: Path) -> str:
+def _read_config_text(path: Path) -> str:
     try:
         return read_text(path)
     except (OSError, UnicodeDecodeError, RunError) as error:
@@ -141,7 +143,7 @@ def _text(path: Path) -> str:
         raise ConfigError(what, where=str(path), found=found, expected="a YAML file in UTF-8") from None
 
 
-def _texts_in_args(document: YamlDocument) -> Iterator[Problem]:
+def _check_json_args(document: YamlDocument) -> Iterator[Problem]:
     """Check the JSON of every ``args`` given as a string.
 
     The schema checks the others.
@@ -153,7 +155,7 @@ def _texts_in_args(document: YamlDocument) -> Iterator[Problem]:
             )
 
 
-def _unknown_features(document: YamlDocument) -> Iterator[Problem]:
+def _check_required_features(document: YamlDocument) -> Iterator[Problem]:
     """Check the names under ``require``.
 
     A feature that no request asks for would never fail.
@@ -161,32 +163,40 @@ def _unknown_features(document: YamlDocument) -> Iterator[Problem]:
     names = document.data.get("require") if isinstance(document.data, Mapping) else None
     for index, name in enumerate(names if isinstance(names, list) else ()):
         if isinstance(name, str) and name.islower() and name not in FEATURES:  # the schema checks other spellings
-            near = validate.nearest(name, FEATURES)
+            hint = validate.nearest(name, FEATURES)
             expected = "a feature that a request can ask for, such as json_schema, top_k or logprobs"
-            yield validate.problem(document, ("require", index), f"{name!r}, which no request asks for", expected, near)
+            yield validate.problem(document, ("require", index), f"{name!r}, which no request asks for", expected, hint)
 
 
 def _all_args(data: JSON) -> Iterator[tuple[yaml.KeyPath, JSON]]:
-    for key, part in data.items() if isinstance(data, Mapping) else ():
-        if key in {"engine", "scorer", "baseline", "draft", "speed"} and isinstance(part, Mapping):
-            yield (key, "args"), part.get("args")
-        if key == "variants" and isinstance(part, Mapping):
-            yield from ((("variants", name, "args"), variant.get("args")) for name, variant in part.items() if isinstance(variant, Mapping))
+    """Yield every ``args`` of a config with its path."""
+    for key, section in data.items() if isinstance(data, Mapping) else ():
+        if key in {"engine", "scorer", "baseline", "draft", "speed"} and isinstance(section, Mapping):
+            yield (key, "args"), section.get("args")
+        if key == "variants" and isinstance(section, Mapping):
+            yield from (
+                (("variants", name, "args"), variant.get("args")) for name, variant in section.items() if isinstance(variant, Mapping)
+            )
 
 
 def _parse_arguments(args: JSON) -> JSON:
+    """Return arguments, parsed if they are JSON in a string.
+
+    None for a string without JSON.
+    """
     try:
         return json.loads(args) if isinstance(args, str) else args
     except ValueError:
         return None
 
 
-def _variant(name: str, settings: Mapping[str, Any]) -> VariantSettings:
+def _variant_settings(name: str, settings: Mapping[str, Any]) -> VariantSettings:
     depends = settings.get("drafting_depends_on_load", False)
-    return VariantSettings(name=name, drafting_depends_on_load=depends, **_overlay(settings))
+    return VariantSettings(name=name, drafting_depends_on_load=depends, **_overlay_fields(settings))
 
 
-def _overlay(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _overlay_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields common to every overlay."""
     return {
         "args": _parse_arguments(settings.get("args", {})),
         "env": {name: str(value) for name, value in settings.get("env", {}).items()},
@@ -194,10 +204,10 @@ def _overlay(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _engine(settings: Mapping[str, Any]) -> EngineSettings:
-    return EngineSettings(**{**settings, **_overlay(settings), "docker": docker_settings.settings(settings.get("docker", {}))})
+def _engine_settings(settings: Mapping[str, Any]) -> EngineSettings:
+    return EngineSettings(**{**settings, **_overlay_fields(settings), "docker": docker_settings.settings(settings.get("docker", {}))})
 
 
-def _limits(limits: Mapping[str, Any]) -> Limits:
+def _typed_limits(limits: Mapping[str, Any]) -> Limits:
     typed: dict[str, Any] = {name: value if name in {"servers", "concurrency"} else float(value) for name, value in limits.items()}
     return Limits(**typed)

@@ -35,25 +35,29 @@ def read(config: Config) -> tuple[OwnPrompt, ...]:
     if not config.prompts:
         return ()
     path = Path(config.resolve(config.prompts))
-    lines = _lines(path, _text(config, path))
-    problems = (*lines.problems, *_duplicates(path, lines.parsed))
+    lines = _parse_lines(path, _read_prompts_text(config, path))
+    problems = (*lines.problems, *_duplicate_ids(path, lines.parsed))
     if not lines.parsed and not problems:
         problems = (_problem(path, 1, "the file", "no line with a prompt", f"a prompt per line, such as {_EXAMPLE}"),)
     if problems:
         raise validate.error(problems, "the prompts file")
-    return tuple(_prompt(data) for _, data in lines.parsed)
+    return tuple(_own_prompt(data) for _, data in lines.parsed)
 
 
-def _text(config: Config, path: Path) -> str:
+def _read_prompts_text(config: Config, path: Path) -> str:
+    """Return the text of the prompts file.
+
+    Raises ConfigError naming the nearest file if it cannot be read.
+    """
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         line = yaml.load(config.text, str(config.path)).line(("prompts",))
-        beside = [file.name for file in config.path.parent.glob("*.jsonl")] if isinstance(error, FileNotFoundError) else []
-        near = validate.nearest(path.name, beside)
+        prompt_files = [file.name for file in config.path.parent.glob("*.jsonl")] if isinstance(error, FileNotFoundError) else []
+        hint = validate.nearest(path.name, prompt_files)
         found = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(
-            "the prompts file cannot be read" + (f"; {near}" if near else ""),
+            "the prompts file cannot be read" + (f"; {hint}" if hint else ""),
             where=f"{config.path}:{line}  prompts",
             found=f"{config.prompts}: {found}",
             expected="a JSONL file in UTF-8, by its path beside the config",
@@ -68,40 +72,50 @@ class _Lines:
         self.problems: list[Problem] = []
 
 
-def _lines(path: Path, text: str) -> _Lines:
+def _parse_lines(path: Path, text: str) -> _Lines:
+    """Return the prompts in a text, and the problems found."""
     lines = _Lines()
     for number, line in enumerate(text.split("\n"), 1):  # not splitlines: a JSON string may hold U+2028
         if not line.strip():
             continue
         try:
-            data = json.loads(line, object_pairs_hook=_once, parse_constant=_no_number)
+            data = json.loads(line, object_pairs_hook=_refuse_repeated_keys, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             lines.problems.append(_problem(path, number, "the line", f"no JSON ({error})", f"a JSON object, such as {_EXAMPLE}"))
             continue
-        problems = tuple(_of_line(path, number, data))
+        problems = tuple(_line_problems(path, number, data))
         lines.problems.extend(problems)
         if isinstance(data, Mapping):
             lines.parsed.append((number, data))
     return lines
 
 
-def _of_line(path: Path, number: int, data: JSON) -> Iterator[Problem]:
+def _line_problems(path: Path, number: int, data: JSON) -> Iterator[Problem]:
+    """Yield the problems of one line."""
     document = yaml.YamlDocument(data=data, source=str(path), lines={})
     for problem in validate.problems(document, _SCHEMA):
         yield replace(problem, line=number, path="the line" if problem.path == "the file" else problem.path)
     if isinstance(data, Mapping):
-        yield from (_problem(path, number, *words) for words in (*_asking(data), *_schema(data)))
+        yield from (_problem(path, number, *words) for words in (*_content_problems(data), *_schema_problems(data)))
 
 
-def _asking(data: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]]:
-    given = [name for name in ("prompt", "messages") if name in data]
-    if len(given) != 1:
-        yield "the line", "prompt and messages" if given else "neither prompt nor messages", "one of the two"
-    if "schema" in data and given == ["prompt"]:
+def _content_problems(data: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]]:
+    """Yield the problems of prompt and messages.
+
+    Each is its place, what was found and what was expected.
+    """
+    content_fields = [name for name in ("prompt", "messages") if name in data]
+    if len(content_fields) != 1:
+        yield "the line", "prompt and messages" if content_fields else "neither prompt nor messages", "one of the two"
+    if "schema" in data and content_fields == ["prompt"]:
         yield "schema", "a schema beside prompt", "messages: answers are bound to a schema on the chat route"
 
 
-def _schema(data: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]]:
+def _schema_problems(data: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]]:
+    """Yield the problem of an invalid schema.
+
+    It is its place, what was found and what was expected.
+    """
     schema = data.get("schema")
     if not isinstance(schema, dict):
         return
@@ -112,21 +126,24 @@ def _schema(data: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]]:
         yield f"schema{place}", f"no JSON Schema: {str(error.message)[:120]}", "a JSON Schema"
 
 
-def _duplicates(path: Path, parsed: Sequence[tuple[int, Mapping[str, JSON]]]) -> Iterator[Problem]:
-    first: dict[str, int] = {}
+def _duplicate_ids(path: Path, parsed: Sequence[tuple[int, Mapping[str, JSON]]]) -> Iterator[Problem]:
+    """Yield a problem for every repeated id."""
+    line_of_id: dict[str, int] = {}
     for number, data in parsed:
         name = data.get("id")
-        if isinstance(name, str) and first.setdefault(name, number) != number:
-            yield _problem(path, number, "id", f"{json.dumps(name)}, the id of line {first[name]} too", "an id of its own for each line")
+        if isinstance(name, str) and line_of_id.setdefault(name, number) != number:
+            yield _problem(
+                path, number, "id", f"{json.dumps(name)}, the id of line {line_of_id[name]} too", "an id of its own for each line"
+            )
 
 
-def _prompt(data: Mapping[str, JSON]) -> OwnPrompt:
-    schema, most = data.get("schema"), data.get("max_tokens")
+def _own_prompt(data: Mapping[str, JSON]) -> OwnPrompt:
+    schema, max_tokens = data.get("schema"), data.get("max_tokens")
     return OwnPrompt(
         id=str(data["id"]),
         content={name: data[name] for name in ("messages", "prompt") if name in data},
         schema=schema if isinstance(schema, Mapping) else None,
-        max_tokens=most if isinstance(most, int) else None,
+        max_tokens=max_tokens if isinstance(max_tokens, int) else None,
     )
 
 
@@ -134,7 +151,8 @@ def _problem(path: Path, line: int, place: str, found: str, expected: str) -> Pr
     return Problem(source=str(path), line=line, path=place, found=found, expected=expected)
 
 
-def _once(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
+def _refuse_repeated_keys(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
+    """Return an object of ``pairs``; ValueError for a repeated key."""
     data = dict(pairs)
     if len(data) < len(pairs):
         names = [name for name, _ in pairs]
@@ -143,6 +161,7 @@ def _once(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
     return data
 
 
-def _no_number(name: str) -> None:
+def _refuse_constant(name: str) -> None:
+    """Refuse NaN and infinities: JSON does not have them."""
     msg = f"{name} is no number of JSON"
     raise ValueError(msg)

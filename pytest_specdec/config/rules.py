@@ -55,8 +55,8 @@ class DraftingRule:
 
         A list, or a text with commas, holds several.
         """
-        several = value.split(",") if isinstance(value, str) else value
-        return tuple(several) if isinstance(several, (list, tuple)) else (value,)
+        methods = value.split(",") if isinstance(value, str) else value
+        return tuple(methods) if isinstance(methods, (list, tuple)) else (value,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,8 +116,8 @@ def problems(document: YamlDocument, schema: str = "schema.json") -> tuple[Probl
     ``schema`` is a file of this package.
     """
     errors = list(_validator(schema).iter_errors(document.data))
-    misspelt = {path for error in errors if error.validator == "additionalProperties" for path in _misspelt(error)}
-    return tuple(dict.fromkeys(problem for error in errors for problem in _problems(document, error, misspelt)))
+    intended = {path for error in errors if error.validator == "additionalProperties" for path in _intended_keys(error)}
+    return tuple(dict.fromkeys(problem for error in errors for problem in _problems_of_error(document, error, intended)))
 
 
 def problem(document: YamlDocument, path: KeyPath, found: str, expected: str, suggestion: str = "") -> Problem:
@@ -133,96 +133,104 @@ def _validator(name: str) -> Draft202012Validator:
     return Draft202012Validator(json.loads(schema))
 
 
-def _problems(document: YamlDocument, error: _Error, misspelt: set[KeyPath]) -> Iterator[Problem]:
+def _problems_of_error(document: YamlDocument, error: _Error, intended: set[KeyPath]) -> Iterator[Problem]:
+    """Yield the problems of one schema error.
+
+    Keys in ``intended`` are not reported as missing: they were misspelt.
+    """
     path: KeyPath = tuple(error.absolute_path)
     if error.validator == "additionalProperties":
-        known = _properties(error)
+        known_keys = _schema_properties(error)
         for name in _unknown_keys(error):
-            yield problem(document, (*path, name), "an unknown key", _join_names(known, "or"), nearest(name, known))
+            yield problem(document, (*path, name), "an unknown key", _join_names(known_keys, "or"), nearest(name, known_keys))
     elif error.validator == "required":
         for name in error.validator_value:
-            if name not in error.instance and (*path, name) not in misspelt:
+            if name not in error.instance and (*path, name) not in intended:
                 yield problem(document, (*path, name), "nothing", "a value: it must be given")
     elif "propertyNames" in error.absolute_schema_path:
         yield problem(document, (*path, str(error.instance)), *_NAMES[str(error.validator)](error))
+    # A value that is no mapping fails "not" besides its type: the type is reported.
     elif error.validator != "not" or isinstance(error.instance, Mapping):
         words = _WORDS[str(error.validator)](error)
         suggestion = _VARIABLES if isinstance(error.instance, str) and "${" in error.instance else words.suggestion
         yield problem(document, path, words.found, words.expected, suggestion)
 
 
-def _misspelt(error: _Error) -> Iterator[KeyPath]:
+def _intended_keys(error: _Error) -> Iterator[KeyPath]:
     """Yield the keys meant by misspelt ones.
 
     These keys are not reported as missing too.
     """
-    known = _properties(error)
+    known_keys = _schema_properties(error)
     for name in _unknown_keys(error):
-        yield from ((*error.absolute_path, key) for key in known if nearest(name, known) == nearest(key, [key]))
+        yield from ((*error.absolute_path, key) for key in known_keys if nearest(name, known_keys) == nearest(key, [key]))
 
 
-def _properties(error: _Error) -> Mapping[str, Any]:
+def _schema_properties(error: _Error) -> Mapping[str, Any]:
     return dict(error.schema["properties"])
 
 
 def _unknown_keys(error: _Error) -> list[str]:
-    known = _properties(error)
-    return [name for name in error.instance if name not in known]
+    known_keys = _schema_properties(error)
+    return [name for name in error.instance if name not in known_keys]
 
 
-def _type(error: _Error) -> _Words:
+def _type_words(error: _Error) -> _Words:
+    """Return the words for a value of another type."""
     types = [error.validator_value] if isinstance(error.validator_value, str) else error.validator_value
     quoting = "quote it" if "string" in types and isinstance(error.instance, (bool, int, float)) else ""
-    return _Words(_describe(error.instance), _join_names([_TYPES[name] for name in types], "or"), quoting)
+    return _Words(_describe_value(error.instance), _join_names([_TYPES[name] for name in types], "or"), quoting)
 
 
-def _enum(error: _Error) -> _Words:
+def _enum_words(error: _Error) -> _Words:
+    """Return the words for a value outside a closed list."""
     names = [str(name) for name in error.validator_value]
-    return _Words(_describe(error.instance), _join_names(names, "or"), nearest(str(error.instance), names))
+    return _Words(_describe_value(error.instance), _join_names(names, "or"), nearest(str(error.instance), names))
 
 
-def _family(error: _Error) -> _Words:
-    own, outside = error.validator_value
-    names = [*own["enum"], _PATTERNS[outside["pattern"]]]
-    return _Words(_describe(error.instance), _join_names(names, "or"), nearest(str(error.instance), own["enum"]))
+def _family_words(error: _Error) -> _Words:
+    """Return the words for a name of no family."""
+    bundled, outside = error.validator_value
+    names = [*bundled["enum"], _PATTERNS[outside["pattern"]]]
+    return _Words(_describe_value(error.instance), _join_names(names, "or"), nearest(str(error.instance), bundled["enum"]))
 
 
-def _not_all(error: _Error) -> _Words:
+def _exclusive_words(error: _Error) -> _Words:
     return _Words(_join_names([name for name in _PLACES if name in error.instance], "and"), f"at most one of {_join_names(_PLACES, 'and')}")
 
 
-def _pattern(error: _Error) -> _Words:
-    return _Words(_describe(error.instance), _PATTERNS[error.validator_value])
+def _pattern_words(error: _Error) -> _Words:
+    return _Words(_describe_value(error.instance), _PATTERNS[error.validator_value])
 
 
-def _reserved_words(error: _Error) -> _Words:
+def _reserved_name_words(error: _Error) -> _Words:
     return _Words("a name that means another arm", f"a name other than {_join_names(error.validator_value['enum'], 'and')}")
 
 
 _WORDS: Mapping[str, Callable[[_Error], _Words]] = {
-    "type": _type,
-    "enum": _enum,
-    "anyOf": _family,
-    "not": _not_all,
-    "pattern": _pattern,
+    "type": _type_words,
+    "enum": _enum_words,
+    "anyOf": _family_words,
+    "not": _exclusive_words,
+    "pattern": _pattern_words,
     "minLength": lambda _: _Words("an empty string", "at least one character"),
     "minItems": lambda _: _Words("none", "at least one"),
     "minProperties": lambda _: _Words("none", "at least one"),
-    "uniqueItems": lambda error: _Words(f"{_join_names(_twice(error.instance), 'and')} twice", "each once"),
-    "exclusiveMinimum": lambda error: _Words(_describe(error.instance), f"more than {error.validator_value}"),
+    "uniqueItems": lambda error: _Words(f"{_join_names(_repeated_items(error.instance), 'and')} twice", "each once"),
+    "exclusiveMinimum": lambda error: _Words(_describe_value(error.instance), f"more than {error.validator_value}"),
 }
 """Every keyword of the schemas that an error can come from; a test reads them and says so."""
 _NAMES: Mapping[str, Callable[[_Error], _Words]] = {
     "pattern": lambda error: _Words("this name", _PATTERNS[str(error.validator_value)]),
-    "not": _reserved_words,
+    "not": _reserved_name_words,
 }
 
 
-def _twice(items: Sequence[object]) -> list[str]:
+def _repeated_items(items: Sequence[object]) -> list[str]:
     return [str(item) for index, item in enumerate(items) if item in items[:index]]
 
 
-def _describe(value: object) -> str:
+def _describe_value(value: object) -> str:
     text = "nothing" if value is None else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 

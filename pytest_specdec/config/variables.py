@@ -44,7 +44,7 @@ def expand(value: JSON, environ: Mapping[str, str], path: KeyPath = ()) -> JSON:
     naming a variable that is not set.
     """
     if isinstance(value, str):
-        return _VARIABLE.sub(lambda match: _lookup(match[1], environ, path), value)
+        return _VARIABLE.sub(lambda match: _look_up(match[1], environ, path), value)
     if isinstance(value, Mapping):
         return {key: expand(item, environ, (*path, key)) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -62,40 +62,46 @@ def fill(config: Config, environ: Mapping[str, str]) -> Config:
         raise error
     return replace(
         config,
-        engine=_engine(config.engine, environ, "engine"),
-        scorer=_engine(config.scorer, environ, "scorer") if config.scorer else None,
+        engine=_expand_engine(config.engine, environ, "engine"),
+        scorer=_expand_engine(config.scorer, environ, "scorer") if config.scorer else None,
         variants=tuple(_expand_layer(variant, environ, ("variants", variant.name)) for variant in config.variants),
         baseline=_expand_layer(config.baseline, environ, ("baseline",)),
         draft=_expand_layer(config.draft, environ, ("draft",)),
         speed=_expand_layer(config.speed, environ, ("speed",)) if config.speed else None,
-        prompts=_text(config.prompts, environ, "prompts"),
-        reasoning=_reasoning(config.reasoning, environ),
+        prompts=_expand_text(config.prompts, environ, "prompts"),
+        reasoning=_expand_reasoning(config.reasoning, environ),
     )
 
 
-def _engine(engine: EngineSettings, environ: Mapping[str, str], name: str) -> EngineSettings:
-    places = {key: _text(value, environ, name, key) for key in _PLACES if (value := getattr(engine, key)) is not None}
-    return replace(_expand_layer(engine, environ, (name,)), docker=_docker(engine.docker, environ, name), **places)  # type: ignore[arg-type]  # all texts
+def _expand_engine(engine: EngineSettings, environ: Mapping[str, str], name: str) -> EngineSettings:
+    places = {key: _expand_text(value, environ, name, key) for key in _PLACES if (value := getattr(engine, key)) is not None}
+    return replace(_expand_layer(engine, environ, (name,)), docker=_expand_docker(engine.docker, environ, name), **places)  # type: ignore[arg-type]  # all texts
 
 
 def _expand_layer(layer: _Layer, environ: Mapping[str, str], path: KeyPath) -> _Layer:
+    """Return ``layer`` with the variables in its values replaced.
+
+    Those in headers and in ``env`` stay.
+    """
     args = {name: expand(value, environ, (*path, "args", name)) for name, value in layer.args.items()}
     body = {name: expand(value, environ, (*path, "body", name)) for name, value in layer.body.items()}
-    url = None if layer.url is None else _text(layer.url, environ, *path, "url")
-    served_as = None if layer.served_as is None else _text(layer.served_as, environ, *path, "served_as")
+    url = None if layer.url is None else _expand_text(layer.url, environ, *path, "url")
+    served_as = None if layer.served_as is None else _expand_text(layer.served_as, environ, *path, "served_as")
     return replace(layer, args=args, body=body, url=url, served_as=served_as)
 
 
-def _reasoning(settings: Reasoning, environ: Mapping[str, str]) -> Reasoning:
+def _expand_reasoning(settings: Reasoning, environ: Mapping[str, str]) -> Reasoning:
     template = tuple(
-        {name: expand(value, environ, ("reasoning", "template", name)) for name, value in each.items()} for each in settings.template
+        {name: expand(value, environ, ("reasoning", "template", name)) for name, value in setting.items()} for setting in settings.template
     )
-    return replace(settings, effort=tuple(_text(each, environ, "reasoning", "effort") for each in settings.effort), template=template)
+    return replace(
+        settings, effort=tuple(_expand_text(setting, environ, "reasoning", "effort") for setting in settings.effort), template=template
+    )
 
 
-def _docker(settings: DockerSettings, environ: Mapping[str, str], name: str) -> DockerSettings:
+def _expand_docker(settings: DockerSettings, environ: Mapping[str, str], name: str) -> DockerSettings:
     def text(value: str) -> str:
-        return _text(value, environ, name, "docker")
+        return _expand_text(value, environ, name, "docker")
 
     return replace(
         settings,
@@ -106,7 +112,7 @@ def _docker(settings: DockerSettings, environ: Mapping[str, str], name: str) -> 
     )
 
 
-def _text(value: str, environ: Mapping[str, str], *path: str | int) -> str:
+def _expand_text(value: str, environ: Mapping[str, str], *path: str | int) -> str:
     return str(expand(value, environ, path))
 
 
@@ -114,8 +120,8 @@ def names(value: JSON) -> tuple[str, ...]:
     """Return the variables in the strings of ``value``, each once."""
     if isinstance(value, str):
         return tuple(dict.fromkeys(match[1] for match in _VARIABLE.finditer(value)))
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-    return tuple(dict.fromkeys(name for part in parts for name in names(part)))
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return tuple(dict.fromkeys(name for item in items for name in names(item)))
 
 
 def unset(config: str, environ: Mapping[str, str]) -> tuple[ConfigError, ...]:
@@ -124,19 +130,20 @@ def unset(config: str, environ: Mapping[str, str]) -> tuple[ConfigError, ...]:
     Each names the first place in the text of a config that takes the variable.
     """
     errors: dict[str, ConfigError] = {}
-    for path, text in _texts(yaml.load(config, "config.yaml").data, ()):
+    for path, text in _plain_values(yaml.load(config, "config.yaml").data, ()):
         for name in names(text):
             try:
-                _lookup(name, environ, path)
+                _look_up(name, environ, path)
             except ConfigError as error:
                 errors.setdefault(name, error)
     return tuple(errors.values())
 
 
-def _lookup(name: str, environ: Mapping[str, str], path: KeyPath) -> str:
+def _look_up(name: str, environ: Mapping[str, str], path: KeyPath) -> str:
+    """Return the value of a variable; ConfigError if not set."""
     if name not in environ:
-        what, near = f"the environment variable {name} is not set", nearest(name, environ)
-        remedy = f"export {name}=…" + (f"; {near}" if near else "")
+        what, hint = f"the environment variable {name} is not set", nearest(name, environ)
+        remedy = f"export {name}=…" + (f"; {hint}" if hint else "")
         raise ConfigError(what, where=dotted_path(path), found=f"${{{name}}}", expected="a variable that is set", remedy=remedy)
     return environ[name]
 
@@ -148,7 +155,7 @@ def secrets_of(config: str, environ: Mapping[str, str] = os.environ) -> Secrets:
     and of variables. In headers, bodies and servers' environments they are known by their place, unless the
     config names them under ``public`` or shows their value elsewhere.
     """
-    return secrets.Secrets.of(environ, also=_values(yaml.load(config, "config.yaml").data, environ))
+    return secrets.Secrets.of(environ, also=_values_to_mask(yaml.load(config, "config.yaml").data, environ))
 
 
 def written_out(document: YamlDocument) -> Iterator[Problem]:
@@ -156,13 +163,13 @@ def written_out(document: YamlDocument) -> Iterator[Problem]:
 
     The secret is not shown. It must not be there, since the file is kept with the run.
     """
-    for path, text in _texts(document.data, ()):
+    for path, text in _plain_values(document.data, ()):
         if not text or names(text):
             continue
-        if _is_secret(path) or secrets.is_literal(text):
+        if _marks_secret(path) or secrets.is_literal(text):
             expected = "a variable of the environment, such as ${MY_API_KEY}"
             yield validate.problem(document, path, "a secret that is written out", expected, "the config is kept with every run")
-        elif _part(path) == "headers" and str(path[-1]).lower() not in secrets.HARMLESS_HEADERS:
+        elif _private_part(path) == "headers" and str(path[-1]).lower() not in secrets.HARMLESS_HEADERS:
             expected = "a variable of the environment, such as ${MY_HEADER}"
             hint = "it may be a gateway's key, and the config is kept with every run; `public: [MY_HEADER]` leaves it readable"
             yield validate.problem(document, path, "a header that is written out", expected, hint)
@@ -173,11 +180,11 @@ def find_unused(document: YamlDocument) -> Iterator[Problem]:
 
     Such a name is no variable of the config: its value would stay masked, or be shown.
     """
-    named = names(document.data)
-    for index, name in enumerate(_public(document.data)):
-        if name not in named:
-            near = nearest(name, named)
-            yield validate.problem(document, ("public", index), f"{name}, which nothing in the config takes", "a variable of it", near)
+    used_names = names(document.data)
+    for index, name in enumerate(_public_names(document.data)):
+        if name not in used_names:
+            hint = nearest(name, used_names)
+            yield validate.problem(document, ("public", index), f"{name}, which nothing in the config takes", "a variable of it", hint)
 
 
 def find_misplaced(document: YamlDocument) -> Iterator[Problem]:
@@ -186,56 +193,59 @@ def find_misplaced(document: YamlDocument) -> Iterator[Problem]:
     It looks like a variable but would reach a server as written: it is in a name, or its braces hold more than
     a name.
     """
-    for path, text in _texts(document.data, ()):
+    for path, text in _plain_values(document.data, ()):
         if match := _SHELL.search(text):
             yield validate.problem(
                 document, path, match[0], "${NAME} with nothing else in the braces", "write the value into the environment"
             )
-    for path in _keys(document.data, ()):
+    for path in _key_paths(document.data, ()):
         if names(path[-1]) and path[:3] != ("engine", "docker", "volumes"):
             yield validate.problem(document, path, f"a variable in the name {path[-1]}", "a name; variables are filled into values")
 
 
-def _keys(data: JSON, path: KeyPath) -> Iterator[KeyPath]:
+def _key_paths(data: JSON, path: KeyPath) -> Iterator[KeyPath]:
+    """Yield the path of every key, at any depth."""
     if isinstance(data, Mapping):
         for name, value in data.items():
             yield (*path, str(name))
-            yield from _keys(value, (*path, str(name)))
+            yield from _key_paths(value, (*path, str(name)))
     elif isinstance(data, list):
         for index, value in enumerate(data):
-            yield from _keys(value, (*path, index))
+            yield from _key_paths(value, (*path, index))
 
 
-def _values(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
-    readable = {environ[name] for name in _public(data) if name in environ} | set(_readable(data, environ))
-    for path, text in _texts(data, ()):
-        named = [name for name in names(text) if name in environ]
-        yield from (environ[name] for name in named if _is_secret(path) or secrets.is_secret(name, variable=True))
-        if part := _part(path):
-            values = {environ[name] for name in named} - readable
+def _values_to_mask(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield the values to mask among those of a config's variables."""
+    readable = {environ[name] for name in _public_names(data) if name in environ} | set(_readable_values(data, environ))
+    for path, text in _plain_values(data, ()):
+        variable_names = [name for name in names(text) if name in environ]
+        yield from (environ[name] for name in variable_names if _marks_secret(path) or secrets.is_secret(name, variable=True))
+        if part := _private_part(path):
+            values = {environ[name] for name in variable_names} - readable
             yield from (value for value in values if secrets.is_maskable(value) and not (part == "env" and value.startswith(_PATHS)))
-        if _is_secret(path) and len(named) == len(names(text)):
+        # With every variable set, the text made of them is a secret too.
+        if _marks_secret(path) and len(variable_names) == len(names(text)):
             yield str(expand(text, environ))
 
 
-def _public(data: JSON) -> tuple[str, ...]:
+def _public_names(data: JSON) -> tuple[str, ...]:
     public = data.get("public") if isinstance(data, Mapping) else None
     return tuple(map(str, public)) if isinstance(public, list) else ()
 
 
-def _readable(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
+def _readable_values(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
     """Yield the values shown by the config.
 
     These are the values written out, and those of models, programs and images.
     """
-    for path, text in _texts(data, ()):
-        if path[-1] in _PLACES and _part(path) == "" and environ.keys() >= set(names(text)):
+    for path, text in _plain_values(data, ()):
+        if path[-1] in _PLACES and _private_part(path) == "" and environ.keys() >= set(names(text)):
             yield str(expand(text, environ))
         elif not names(text):
             yield text
 
 
-def _part(path: KeyPath) -> str:
+def _private_part(path: KeyPath) -> str:
     """Return the private part of an arm around a value.
 
     Everything in such a part is private. Empty if the value is in no such part.
@@ -244,37 +254,38 @@ def _part(path: KeyPath) -> str:
     return str(part[0]) if part and part[0] in _PRIVATE else ""
 
 
-def _texts(data: JSON, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+def _plain_values(data: JSON, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     """Yield every plain value with its path.
 
     Values inside of arguments that are JSON in a string count too.
     """
     if isinstance(data, str) and path[-1:] == ("args",):
-        data = _parse(data)
+        data = _parse_json(data)
     if isinstance(data, Mapping):
         for name, value in data.items():
-            yield from _texts(value, (*path, str(name)))
+            yield from _plain_values(value, (*path, str(name)))
     elif isinstance(data, list):
         for index, value in enumerate(data):
-            yield from _texts(value, (*path, index))
+            yield from _plain_values(value, (*path, index))
     elif isinstance(data, str) or (isinstance(data, (int, float)) and not isinstance(data, bool)):
         yield path, str(data)
 
 
-def _parse(text: str) -> JSON:
+def _parse_json(text: str) -> JSON:
+    """Return the JSON in a string; any other string unchanged."""
     try:
         return json.loads(text)  # type: ignore[no-any-return]
     except ValueError:
         return text
 
 
-def _is_secret(path: KeyPath) -> bool:
+def _marks_secret(path: KeyPath) -> bool:
     """Return True if the last name in ``path`` marks a secret.
 
     A name under ``env`` is a variable's.
     """
-    names = [step for step in path if isinstance(step, str)]
-    return bool(names) and (secrets.is_secret(names[-1]) or (names[-2:-1] == ["env"] and secrets.is_secret(names[-1], variable=True)))
+    keys = [step for step in path if isinstance(step, str)]
+    return bool(keys) and (secrets.is_secret(keys[-1]) or (keys[-2:-1] == ["env"] and secrets.is_secret(keys[-1], variable=True)))
 
 
 _SALT_BYTES = 16
@@ -285,7 +296,7 @@ _COST = 2**14
 def digests(config: str, environ: Mapping[str, str]) -> Variables:
     """Return the digests of the variables in a config's text."""
     salt = token_hex(_SALT_BYTES)
-    return Variables(salt=salt, digests=_digests(config, environ, salt))
+    return Variables(salt=salt, digests=_digest_variables(config, environ, salt))
 
 
 def find_changed(then: Variables, config: str, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -293,15 +304,15 @@ def find_changed(then: Variables, config: str, environ: Mapping[str, str]) -> tu
 
     Their value is another one, or they have been set or unset since.
     """
-    now = _digests(config, environ, then.salt)
-    return tuple(name for name in dict.fromkeys([*then.digests, *now]) if then.digests.get(name) != now.get(name))
+    current_digests = _digest_variables(config, environ, then.salt)
+    return tuple(name for name in dict.fromkeys([*then.digests, *current_digests]) if then.digests.get(name) != current_digests.get(name))
 
 
-def _digests(config: str, environ: Mapping[str, str], salt: str) -> dict[str, str]:
-    named = names(yaml.load(config, "config.yaml").data)
-    return {name: _digest(environ[name], salt) for name in named if name in environ}
+def _digest_variables(config: str, environ: Mapping[str, str], salt: str) -> dict[str, str]:
+    variable_names = names(yaml.load(config, "config.yaml").data)
+    return {name: _digest_value(environ[name], salt) for name in variable_names if name in environ}
 
 
-def _digest(value: str, salt: str) -> str:
+def _digest_value(value: str, salt: str) -> str:
     text = value.encode(errors="surrogateescape")
     return hashlib.scrypt(text, salt=bytes.fromhex(salt), n=_COST, r=8, p=1, dklen=_SALT_BYTES).hex()

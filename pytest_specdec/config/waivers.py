@@ -36,26 +36,28 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
     """
     data = document.data if isinstance(document.data, Mapping) else {}
     entries, variants = data.get("waivers"), data.get("variants")
-    seen: set[tuple[object, ...]] = set()
+    judgements: set[tuple[object, ...]] = set()
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
         if isinstance(entry, Mapping):
-            yield from _wrong_day(document, index, entry.get("expires"))
-            yield from _wrong_variant(document, index, entry.get("variant"), variants)
+            yield from _check_day(document, index, entry.get("expires"))
+            yield from _check_variant(document, index, entry.get("variant"), variants)
             judgement = tuple(entry.get(key) for key in _JUDGEMENT)
-            if judgement in seen:
+            if judgement in judgements:
                 yield validate.problem(document, ("waivers", index), "a second waiver of one judgement", "one, with one bug")
-            seen.add(judgement)
+            judgements.add(judgement)
 
 
-def _wrong_day(document: YamlDocument, index: int, expires: object) -> Iterator[Problem]:
+def _check_day(document: YamlDocument, index: int, expires: object) -> Iterator[Problem]:
+    """Yield a problem unless ``expires`` is a day."""
     if isinstance(expires, str) and day(expires) is None:
         yield validate.problem(document, ("waivers", index, "expires"), repr(expires), "a day, such as 2027-01-31")
 
 
-def _wrong_variant(document: YamlDocument, index: int, variant: object, variants: object) -> Iterator[Problem]:
+def _check_variant(document: YamlDocument, index: int, variant: object, variants: object) -> Iterator[Problem]:
+    """Yield a problem unless the config has the variant."""
     if isinstance(variant, str) and isinstance(variants, Mapping) and variant not in variants:
-        near = validate.nearest(variant, variants)
-        yield validate.problem(document, ("waivers", index, "variant"), repr(variant), f"one of {', '.join(variants)}", near)
+        hint = validate.nearest(variant, variants)
+        yield validate.problem(document, ("waivers", index, "variant"), repr(variant), f"one of {', '.join(variants)}", hint)
 
 
 def day(text: str) -> date | None:

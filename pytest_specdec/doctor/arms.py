@@ -56,16 +56,22 @@ def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Ar
     Raises EngineError for an unreadable setting.
     """
     model = config.engine.model
-    speculative = tuple(_arm(config, environ, v.name, ("variants", v.name), v, model=model) for v in config.variants)
-    drafts = (engine.draft(arm.args) for arm in speculative)
-    served = config.draft.url or not any(arm.attached for arm in speculative)
-    models = dict.fromkeys(draft.model for draft in drafts if served and draft and draft.kind is DraftKind.MODEL and draft.model)
-    alone = (_arm(config, environ, f"draft model {name}", ("draft",), config.draft, model=name) for name in models)
-    scoring = scorer(config, environ)
-    visited = [scoring] if scoring and scoring.attached else []
-    baseline = _arm(config, environ, BASELINE, ("baseline",), config.baseline, model=model)
-    quick = () if config.speed is None else (_arm(config, environ, f"{BASELINE} for speed", ("speed",), config.speed, model=model),)
-    return (baseline, *quick, *speculative, *alone, *visited)
+    speculative = tuple(
+        _make_arm(config, environ, variant.name, ("variants", variant.name), variant, model=model) for variant in config.variants
+    )
+    draft_settings = (engine.draft(arm.args) for arm in speculative)
+    may_serve_drafts = config.draft.url or not any(arm.attached for arm in speculative)
+    models = dict.fromkeys(
+        draft.model for draft in draft_settings if may_serve_drafts and draft and draft.kind is DraftKind.MODEL and draft.model
+    )
+    draft_arms = (_make_arm(config, environ, f"draft model {name}", ("draft",), config.draft, model=name) for name in models)
+    scorer_arm = scorer(config, environ)
+    visited = [scorer_arm] if scorer_arm and scorer_arm.attached else []
+    baseline = _make_arm(config, environ, BASELINE, ("baseline",), config.baseline, model=model)
+    baseline_for_speed = (
+        () if config.speed is None else (_make_arm(config, environ, f"{BASELINE} for speed", ("speed",), config.speed, model=model),)
+    )
+    return (baseline, *baseline_for_speed, *speculative, *draft_arms, *visited)
 
 
 def scorer(config: Config, environ: Mapping[str, str]) -> Arm | None:
@@ -75,20 +81,23 @@ def scorer(config: Config, environ: Mapping[str, str]) -> Arm | None:
     """
     if config.scorer is None:
         return None
-    alone = config.of_scorer()
-    arm = _arm(alone, environ, SCORER, (SCORER,), alone.baseline, model=alone.engine.model)
-    return replace(arm, paths={plain(key): (SCORER, "args", key) for key in alone.engine.args})
+    scorer_config = config.of_scorer()
+    arm = _make_arm(scorer_config, environ, SCORER, (SCORER,), scorer_config.baseline, model=scorer_config.engine.model)
+    return replace(arm, paths={plain(key): (SCORER, "args", key) for key in scorer_config.engine.args})
 
 
-def _arm(config: Config, environ: Mapping[str, str], name: str, path: KeyPath, overlay: Overlay | VariantSettings, *, model: str) -> Arm:
+def _make_arm(
+    config: Config, environ: Mapping[str, str], name: str, path: KeyPath, overlay: Overlay | VariantSettings, *, model: str
+) -> Arm:
+    """Return an arm with its overlay applied and variables filled in."""
     paths: dict[str, KeyPath] = {plain(key): ("engine", "args", key) for key in config.engine.args}
     paths.update({plain(key): (*path, "args", key) for key in overlay.args})
     return Arm(
         name=name,
         model=model,
         paths=paths,
-        args=_fill(merge(config.engine.args, overlay.args), environ),
-        env={key: str(value) for key, value in _fill({**config.engine.env, **overlay.env}, environ).items()},
+        args=_fill_variables(merge(config.engine.args, overlay.args), environ),
+        env={key: str(value) for key, value in _fill_variables({**config.engine.env, **overlay.env}, environ).items()},
         speculative=path[0] == "variants",
         attached=_attached_setup(config, environ, overlay, is_draft=path[0] == "draft", model=model),
     )
@@ -110,14 +119,15 @@ def _attached_setup(
         model=model,
         port=0,
         api_key=str(expand(key, environ)) if key and environ.keys() >= set(names(key)) else None,
-        headers={name: str(value) for name, value in _fill(headers, environ).items()},
-        body=_fill({**config.engine.body, **overlay.body}, environ),
-        served_as=str(next(iter(_fill({"served_as": served_as}, environ).values()), "")),
+        headers={name: str(value) for name, value in _fill_variables(headers, environ).items()},
+        body=_fill_variables({**config.engine.body, **overlay.body}, environ),
+        served_as=str(next(iter(_fill_variables({"served_as": served_as}, environ).values()), "")),
         any_model=is_draft and model == "draft",
-        attached=str(next(iter(_fill({"url": url}, environ).values()), "")).rstrip("/").removesuffix("/v1"),
+        attached=str(next(iter(_fill_variables({"url": url}, environ).values()), "")).rstrip("/").removesuffix("/v1"),
         secrets=variables.secrets_of(config.text, environ),
     )
 
 
-def _fill(values: Mapping[str, JSON], environ: Mapping[str, str]) -> dict[str, JSON]:
+def _fill_variables(values: Mapping[str, JSON], environ: Mapping[str, str]) -> dict[str, JSON]:
+    """Return the values whose variables are all set, filled in."""
     return {name: expand(value, environ) for name, value in values.items() if environ.keys() >= set(names(value))}

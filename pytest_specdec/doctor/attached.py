@@ -29,7 +29,7 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm]) -> Iterator[Chec
     for arm in arms:
         if arm.attached is not None:
             try:
-                check = _check(arm.name, arm.attached)
+                check = _check_server(arm.name, arm.attached)
                 yield _name_engine(check, config, engine, arm.attached) if check.level is not Level.FAIL else check
             except BootError as error:
                 yield failed(_NAME, error)
@@ -40,11 +40,11 @@ def _name_engine(check: Check, config: Config, engine: Engine, setup: ServerSetu
 
     It is named where the config leaves the engine open and an engine recognises its server.
     """
-    known = recognise(engine, config, setup) if isinstance(engine, AnyEngine) else None
-    return check if known is None else replace(check, line=f"{check.line}: a server of {known.kind}")
+    recognised = recognise(engine, config, setup) if isinstance(engine, AnyEngine) else None
+    return check if recognised is None else replace(check, line=f"{check.line}: a server of {recognised.kind}")
 
 
-def _check(name: str, setup: ServerSetup) -> Check:
+def _check_server(name: str, setup: ServerSetup) -> Check:
     """Check an arm's server: it answers and takes the key.
 
     Raises BootError if it does not serve the model.
@@ -57,7 +57,9 @@ def _check(name: str, setup: ServerSetup) -> Check:
             _NAME, f"{name}: nothing answers at {setup.url}", f"found:    {reply.text}", remedy="start the server, or correct `url`"
         )
     if reply.status != _OK:
-        error = failed(_NAME, refusal_error(setup, reply))
-        return error if reply.status != _NOT_FOUND else warn(_NAME, f"{name}: {setup.url} lists no models", remedy="a run asks for a token")
+        refusal = failed(_NAME, refusal_error(setup, reply))
+        return (
+            refusal if reply.status != _NOT_FOUND else warn(_NAME, f"{name}: {setup.url} lists no models", remedy="a run asks for a token")
+        )
     check_model(setup, list(listed_models(reply.text)))
     return ok(_NAME, f"{name}: {setup.url} serves {setup.asked_model}")

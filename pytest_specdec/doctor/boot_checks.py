@@ -53,19 +53,23 @@ def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executo
     if started:
         yield from engine_checks.checks(config, engine, started, pool)
     try:
-        scoring = _scoring(config)
+        scorer_servers = _scorer_to_start(config)
     except EngineError as error:
         yield failed(SCORER, error)
     else:
-        yield from _of_scorer(engine_checks.flags(scoring.config, scoring.engine, scoring.arms, pool)) if scoring else ()
-    yield from _quick(config, engine, started)
+        yield from (
+            _rename_to_scorer(engine_checks.flags(scorer_servers.config, scorer_servers.engine, scorer_servers.arms, pool))
+            if scorer_servers
+            else ()
+        )
+    yield from _check_without_program(config, engine, started)
 
 
 def _servers_to_start(servers: Sequence[Arm]) -> list[Arm]:
     return [arm for arm in servers if arm.attached is None]
 
 
-def _scoring(config: Config) -> _Servers | None:
+def _scorer_to_start(config: Config) -> _Servers | None:
     """Return the scorer, if a run would start it, else None.
 
     Raises EngineError for an unknown engine.
@@ -76,7 +80,7 @@ def _scoring(config: Config) -> _Servers | None:
     return _Servers(config=config.of_scorer(), engine=engine_of(config.scorer.kind), arms=(arm,))
 
 
-def _of_scorer(results: Iterable[Check]) -> Iterator[Check]:
+def _rename_to_scorer(results: Iterable[Check]) -> Iterator[Check]:
     """Yield checks of the scorer's engine and flags, renamed.
 
     They get the scorer's name, and its place in the config.
@@ -87,7 +91,7 @@ def _of_scorer(results: Iterable[Check]) -> Iterator[Check]:
         yield replace(check, name=SCORER, line=line, details=details)
 
 
-def _quick(config: Config, engine: Engine, servers: Sequence[Arm]) -> Iterator[Check]:
+def _check_without_program(config: Config, engine: Engine, servers: Sequence[Arm]) -> Iterator[Check]:
     """Yield the checks without running anything of the engine."""
     if not servers:
         return
@@ -118,14 +122,14 @@ def require(config: Config) -> None:
     """
     engine = engine_of(config.engine.kind)
     servers = _Servers(config=config, engine=engine, arms=tuple(_servers_to_start(arms(config, engine, os.environ))))
-    taken: list[Path] = []
+    markers: list[Path] = []
     with ThreadPoolExecutor(max_workers=1) as pool:
-        parsed = _check_arguments(servers, pool, taken)
-        scoring = _scoring(config)
-        of_scorer = tuple(_of_scorer(_check_arguments(scoring, pool, taken))) if scoring else ()
-        results = (*parsed, *of_scorer, *_quick(config, engine, servers.arms))
-    _raise(config, [check for check in results if _ends_a_boot(check)])
-    for path in taken:
+        argument_checks = _check_arguments(servers, pool, markers)
+        scorer_servers = _scorer_to_start(config)
+        scorer_checks = tuple(_rename_to_scorer(_check_arguments(scorer_servers, pool, markers))) if scorer_servers else ()
+        results = (*argument_checks, *scorer_checks, *_check_without_program(config, engine, servers.arms))
+    _raise_if_failed(config, [check for check in results if _ends_boot(check)])
+    for path in markers:
         path.touch()
 
 
@@ -136,15 +140,15 @@ def _check_arguments(servers: _Servers, pool: Executor, taken: list[Path]) -> tu
     """
     if not servers.arms:
         return ()
-    known = _accepted_marker(servers.config, servers.engine, servers.arms)
-    if known and known.is_file():
+    marker = _accepted_marker(servers.config, servers.engine, servers.arms)
+    if marker and marker.is_file():
         return ()
     results = engine_checks.flags(servers.config, servers.engine, servers.arms, pool)
-    taken += [known] if known and all(check.level is Level.OK for check in results) else []
+    taken += [marker] if marker and all(check.level is Level.OK for check in results) else []
     return results
 
 
-def _ends_a_boot(check: Check) -> bool:
+def _ends_boot(check: Check) -> bool:
     """Return True if a run has to stop for a check.
 
     Memory that another capture holds now may be free when the run's turn comes.
@@ -152,7 +156,8 @@ def _ends_a_boot(check: Check) -> bool:
     return check.level is Level.FAIL and not (check.name == "device" and machine.leases(locks.folder()).level is not Level.OK)
 
 
-def _raise(config: Config, failed: Iterable[Check]) -> None:
+def _raise_if_failed(config: Config, failed: Iterable[Check]) -> None:
+    """Raise EngineError if there are failed checks."""
     lines = [text for check in failed for text in (f"{check.name}: {check.line}", *(f"  {detail}" for detail in check.details))]
     if lines:
         what, remedy = "a server would die at boot", f"python -m pytest_specdec doctor {config.path}"

@@ -45,12 +45,12 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
     parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of one here, in suites/configs or in the package")
     parser.add_argument("--depth", choices=[depth.value for depth in Depth], default=Depth.STANDARD.value, help="as --specdec-depth")
     parser.add_argument("--baselines", metavar="DIR", type=Path, default=Path("baselines"), help="as --specdec-baselines")
-    of_contract = parser.add_argument_group("the contract of the engine's adapter")
-    of_contract.add_argument(
+    contract_group = parser.add_argument_group("the contract of the engine's adapter")
+    contract_group.add_argument(
         "--contract", action="store_true", help="boot, or visit, the baseline and a variant, and hold what the adapter claims against them"
     )
-    of_contract.add_argument("--variant", metavar="NAME", default="", help="the variant that is held to it, by default the first one")
-    of_contract.add_argument("--json", metavar="FILE", type=Path, help="where the outcome is written as data")
+    contract_group.add_argument("--variant", metavar="NAME", default="", help="the variant that is held to it, by default the first one")
+    contract_group.add_argument("--json", metavar="FILE", type=Path, help="where the outcome is written as data")
     parser.set_defaults(run=run)
 
 
@@ -61,12 +61,12 @@ def run(arguments: Namespace) -> int:
     """
     here, depth = Path.cwd(), Depth(arguments.depth)
     try:
-        path = _path(arguments.config, here)
+        path = _find_config(arguments.config, here)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     if arguments.contract:
-        return _contract(path, arguments.variant, arguments.json)
+        return _check_contract(path, arguments.variant, arguments.json)
     _print(f"doctor: {path} at depth {depth.value}", Secrets())
     command = f"pytest {shipped.arguments(here)} --specdec-config={shlex.quote(arguments.config)}" + (
         "" if depth is Depth.STANDARD else f" --specdec-depth={depth.value}"
@@ -74,11 +74,11 @@ def run(arguments: Namespace) -> int:
     try:
         config = load.load(path)
     except ConfigError as error:
-        return _report([failed("config", error)], command, Secrets.of(os.environ))
-    return _report(_checks(config, depth, arguments.baselines, here), command, variables.secrets_of(config.text))
+        return _print_checks([failed("config", error)], command, Secrets.of(os.environ))
+    return _print_checks(_run_checks(config, depth, arguments.baselines, here), command, variables.secrets_of(config.text))
 
 
-def _contract(path: Path, variant: str, document: Path | None) -> int:
+def _check_contract(path: Path, variant: str, document: Path | None) -> int:
     """Check the contract, print every outcome, return the exit code.
 
     Each outcome is printed as it comes.
@@ -88,33 +88,34 @@ def _contract(path: Path, variant: str, document: Path | None) -> int:
 
     try:
         config = variables.fill(load.load(path), os.environ)
-        names = [each.name for each in config.variants]
+        names = [settings.name for settings in config.variants]
         if variant and variant not in names:
             what = f"{path} has no variant {variant}"
             raise ConfigError(what, expected=f"one of {', '.join(names)}")
         with TemporaryDirectory() as folder:
-            held = contract.hold(config, Path(folder), variant=variant, on_held=_print_held)
+            result = contract.hold(config, Path(folder), variant=variant, on_held=_print_clause)
     except SpecdecError as error:
-        return _report([failed("contract", error)], "", Secrets.of(os.environ))
+        return _print_checks([failed("contract", error)], "", Secrets.of(os.environ))
     if document is not None:
-        atomic_write(document, contract.document(held))
-    for arm in held.arms:
-        counts = Counter(one.outcome for one in arm.clauses)
+        atomic_write(document, contract.document(result))
+    for arm in result.arms:
+        counts = Counter(clause.outcome for clause in arm.clauses)
         _print(f"{arm.arm}: " + ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome), Secrets())
-    return int(any(arm.broken for arm in held.arms))
+    return int(any(arm.broken for arm in result.arms))
 
 
-def _print_held(arm: str, held: Held) -> None:
-    outcome = held.outcome.upper() if held.outcome == "broken" else held.outcome
-    _print(printable(f"  {arm:<12}  {outcome:<20}  {held.name:<22}  {held.evidence}"), Secrets())
+def _print_clause(arm: str, clause: Held) -> None:
+    outcome = clause.outcome.upper() if clause.outcome == "broken" else clause.outcome
+    _print(printable(f"  {arm:<12}  {outcome:<20}  {clause.name:<22}  {clause.evidence}"), Secrets())
 
 
-def _path(name: str, here: Path) -> Path:
+def _find_config(name: str, here: Path) -> Path:
+    """Return the config's path, relative if it lies below ``here``."""
     path = load.find(name, here)
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def _checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterator[Check]:
+def _run_checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterator[Check]:
     """Yield every check as soon as it is known.
 
     ``here`` is where pytest would be started.
@@ -147,18 +148,19 @@ def _checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterat
             yield plan.result()
 
 
-def _report(checks: Iterable[Check], command: str, secrets: Secrets) -> int:
+def _print_checks(checks: Iterable[Check], command: str, secrets: Secrets) -> int:
+    """Print every check and a closing line; return the exit code."""
     counts: Counter[Level] = Counter()
     for check in checks:
         counts[check.level] += 1
-        first = f"  {check.level.value:<4}  {check.name:<{_NAME}}{check.line}"
-        for line in (first, *(" " * (8 + _NAME) + line for line in check.details)):
+        first_line = f"  {check.level.value:<4}  {check.name:<{_NAME}}{check.line}"
+        for line in (first_line, *(" " * (8 + _NAME) + line for line in check.details)):
             _print(printable(line), secrets)
-    warned = f", {counts[Level.WARN]} to look at" if counts[Level.WARN] else ""
+    warning_count = f", {counts[Level.WARN]} to look at" if counts[Level.WARN] else ""
     if counts[Level.FAIL]:
-        _print(f"{counts[Level.FAIL]} of {counts.total()} checks failed{warned}: a run would not start", secrets)
+        _print(f"{counts[Level.FAIL]} of {counts.total()} checks failed{warning_count}: a run would not start", secrets)
         return 1
-    _print(f"{counts.total()} checks, none failed{warned}\n{command}", secrets)
+    _print(f"{counts.total()} checks, none failed{warning_count}\n{command}", secrets)
     return 0
 
 

@@ -44,13 +44,14 @@ def pair(config: Config, engine: Engine) -> tuple[Check, ...]:
 
     They are to differ in the speculative setting only. A lossy mode loses the distribution.
     """
-    problems = tuple(map(_problem, lint(config, engine.rules)))
+    problems = tuple(map(_check_of_problem, lint(config, engine.rules)))
     if config.lossy:
         return (warn("pair", "lossy: true, so equivalence is reported and gates nothing"), *problems)
     return problems or (ok("pair", "the arms differ in the speculative setting only, and no mode is lossy"),)
 
 
-def _problem(problem: Problem) -> Check:
+def _check_of_problem(problem: Problem) -> Check:
+    """Return the check for a problem of the pair lint."""
     line = f"{problem.source}:{problem.line}  {problem.path}: found {problem.found}"
     expected = f"expected: {problem.expected}"
     if problem.refused:
@@ -73,11 +74,11 @@ def prompts(config: Config) -> tuple[Check, ...]:
     It has to be readable. () without prompts.
     """
     try:
-        own = prompt_file.read(config)
+        own_prompts = prompt_file.read(config)
     except SpecdecError as error:
         return (failed("prompts", error),)
-    bound = sum(prompt.schema is not None for prompt in own)
-    return (ok("prompts", f"{len(own)} of {config.prompts}, {bound} of them with a schema"),) if own else ()
+    with_schema = sum(prompt.schema is not None for prompt in own_prompts)
+    return (ok("prompts", f"{len(own_prompts)} of {config.prompts}, {with_schema} of them with a schema"),) if own_prompts else ()
 
 
 def waivers(config: Config, day: date) -> tuple[Check, ...]:
@@ -85,14 +86,16 @@ def waivers(config: Config, day: date) -> tuple[Check, ...]:
 
     Waivers that expired before ``day`` give warnings.
     """
-    held = [one for one in config.waivers if day <= one.expires]
-    over = tuple(
-        warn("waivers", f"{one.source}: expired: {one}; its failure is red again", remedy="fix the bug, or move the day")
-        for one in config.waivers
-        if one not in held
+    valid = [waiver for waiver in config.waivers if day <= waiver.expires]
+    expired = tuple(
+        warn("waivers", f"{waiver.source}: expired: {waiver}; its failure is red again", remedy="fix the bug, or move the day")
+        for waiver in config.waivers
+        if waiver not in valid
     )
-    known = tuple(ok("waivers", f"{one.family.value} of {one.workload} on {one.variant} may fail: {one}") for one in held)
-    return (*known, *over)
+    expected_failures = tuple(
+        ok("waivers", f"{waiver.family.value} of {waiver.workload} on {waiver.variant} may fail: {waiver}") for waiver in valid
+    )
+    return (*expected_failures, *expired)
 
 
 def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check, ...]:
@@ -120,7 +123,7 @@ def plan(config: Config, depth: Depth, here: Path) -> Check:
 
     It is that of the boots if there are no suites or the config has no plan at all.
     """
-    boots, folder = _boots(config, depth, here), suites(config, here)
+    boots, folder = _check_boots(config, depth, here), suites(config, here)
     if folder is None or boots.level is Level.FAIL:
         return boots
     options = (f"--specdec-config={config.path.absolute()}", f"--specdec-depth={depth}")
@@ -133,8 +136,8 @@ def suites(config: Config, here: Path) -> Path | None:
 
     It is the folder ``suites`` that the config lies in, else ``suites`` in ``here``, else those that ship.
     """
-    places = (config.path.absolute().parent.parent, here / "suites", shipped.SUITES)
-    return next((place for place in places if place.name == "suites" and any(place.rglob("test_*.py"))), None)
+    candidates = (config.path.absolute().parent.parent, here / "suites", shipped.SUITES)
+    return next((candidate for candidate in candidates if candidate.name == "suites" and any(candidate.rglob("test_*.py"))), None)
 
 
 def collection(result: ProgramResult, folder: Path) -> Check:
@@ -143,28 +146,32 @@ def collection(result: ProgramResult, folder: Path) -> Check:
     If it printed none, the check fails and shows why.
     """
     lines = result.out.splitlines()
-    start = next((index for index, line in enumerate(lines) if line.startswith(_PLAN)), None)
-    if result.exit_code != 0 or start is None:
+    header_index = next((index for index, line in enumerate(lines) if line.startswith(_PLAN)), None)
+    if result.exit_code != 0 or header_index is None:
         return fail("plan", f"the tests in {folder} cannot be collected", *result.lines[-10:], remedy=f"see pytest --co {folder}")
-    printed = [line.strip() for line in lines[start + 1 :] if line.startswith("  ")]
-    return ok("plan", *[line for line in printed if line and not line.startswith(_LINT)])
+    plan_lines = [line.strip() for line in lines[header_index + 1 :] if line.startswith("  ")]
+    return ok("plan", *[line for line in plan_lines if line and not line.startswith(_LINT)])
 
 
-def _boots(config: Config, depth: Depth, here: Path) -> Check:
+def _check_boots(config: Config, depth: Depth, here: Path) -> Check:
     """Return the boots at ``depth``, whatever the workloads are."""
     try:
-        made = planner.make(config, (_PLACEHOLDER,), depth, rates=rates.expected_rates(config, here / RUNS))
+        boot_plan = planner.make(config, (_PLACEHOLDER,), depth, rates=rates.expected_rates(config, here / RUNS))
     except SpecdecError as error:
         return failed("plan", error)
-    arms, started = ", ".join(map(_arm, made.boots)), sum(not boot.attached for boot in made.boots)
-    visits = f"{len(made.boots) - started} visits of attached servers"
+    arms, started = ", ".join(map(_describe_arm, boot_plan.boots)), sum(not boot.attached for boot in boot_plan.boots)
+    visits = f"{len(boot_plan.boots) - started} visits of attached servers"
     if not started:
         return ok("plan", f"{visits} ({arms})")
-    what, waited = f"{started} boots" + (f" and {visits}" if started < len(made.boots) else ""), clock(started * made.rates.boot_s)
-    return ok("plan", f"{what} ({arms}), about {waited} of waiting for boots ({made.rates.source}); answers add to it")
+    boots_text, wait_text = (
+        f"{started} boots" + (f" and {visits}" if started < len(boot_plan.boots) else ""),
+        clock(started * boot_plan.rates.boot_s),
+    )
+    return ok("plan", f"{boots_text} ({arms}), about {wait_text} of waiting for boots ({boot_plan.rates.source}); answers add to it")
 
 
-def _arm(boot: Boot) -> str:
+def _describe_arm(boot: Boot) -> str:
+    """Return the name of a boot's arm, for people."""
     if boot.also_baseline:
         return "baseline and control"
     return f"draft model {boot.arm}" if boot.role is Role.DRAFT else boot.arm

@@ -57,21 +57,21 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) 
     Both questions to the program run in ``pool``.
     """
     try:
-        commands = _commands(config, engine, arms)
+        commands = _commands_by_arm(config, engine, arms)
     except SpecdecError as error:
         yield failed("engine", error)
         yield warn("flags", "not checked: what the engine's check found comes first")
         return
     program = None if config.engine.image else engine.program(commands[0][1])
     version = pool.submit(probe.run, program.version, arms[0].env) if program else None
-    listed = flags(config, engine, arms, pool)
+    flag_results = flags(config, engine, arms, pool)
     if config.engine.image:
-        yield _image(config.engine.image)
+        yield _check_image(config.engine.image)
     elif program is None or version is None:
         yield ok("engine", commands[0][1][0])
     else:
-        yield _version(engine.kind, program, version.result())
-    yield from listed
+        yield _check_version(engine.kind, program, version.result())
+    yield from flag_results
 
 
 def flags(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -> tuple[Check, ...]:
@@ -80,7 +80,7 @@ def flags(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -
     If the engine is not there, one check reports that.
     """
     try:
-        commands = _commands(config, engine, arms)
+        commands = _commands_by_arm(config, engine, arms)
     except SpecdecError as error:
         return (failed("engine", error),)
     if config.engine.image:
@@ -88,11 +88,11 @@ def flags(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -
     program = engine.program(commands[0][1])
     if program is None:
         return (warn("flags", f"not checked: the engine {engine.kind} does not say how its help is read"),)
-    listed = pool.submit(help_of, program, [argv for _, argv in commands], arms[0])
-    return flag_checks(config, commands, listed.result())
+    parser_help = pool.submit(help_of, program, [argv for _, argv in commands], arms[0])
+    return flag_checks(config, commands, parser_help.result())
 
 
-def _commands(config: Config, engine: Engine, arms: Sequence[Arm]) -> list[tuple[Arm, tuple[str, ...]]]:
+def _commands_by_arm(config: Config, engine: Engine, arms: Sequence[Arm]) -> list[tuple[Arm, tuple[str, ...]]]:
     """Return every arm's command.
 
     Raises ConfigError or EngineError when the engine or a model is not there.
@@ -101,20 +101,22 @@ def _commands(config: Config, engine: Engine, arms: Sequence[Arm]) -> list[tuple
     return [(arm, arm.command(config, engine).argv) for arm in arms]
 
 
-def _image(name: str) -> Check:
+def _check_image(name: str) -> Check:
+    """Check for the engine's image on this machine."""
     if probe.run(("docker", "image", "inspect", name), {}, _QUICK_S).exit_code == 0:
         return ok("engine", f"image {name}")
     return warn("engine", f"image {name} is not on this machine: the first boot pulls it", remedy=f"docker pull {name}")
 
 
-def _version(kind: str, program: EngineProgram, result: ProgramResult) -> Check:
+def _check_version(kind: str, program: EngineProgram, result: ProgramResult) -> Check:
+    """Check for the version printed by the engine's program."""
     lines = [line.strip() for line in (result.lines if program.version_prefix else result.out.splitlines()) if line.strip()]
-    told = [line.removeprefix(program.version_prefix).strip() for line in lines if line.startswith(program.version_prefix)]
-    if result.exit_code == 0 and told:
-        return ok("engine", f"{kind} {told[-1]}, {os.path.normpath(program.version[0])}")
-    end = "not in time" if result.exit_code is None else f"with exit code {result.exit_code}"
+    versions = [line.removeprefix(program.version_prefix).strip() for line in lines if line.startswith(program.version_prefix)]
+    if result.exit_code == 0 and versions:
+        return ok("engine", f"{kind} {versions[-1]}, {os.path.normpath(program.version[0])}")
+    ending = "not in time" if result.exit_code is None else f"with exit code {result.exit_code}"
     found = f"found:    {result.last_words}"
-    return fail("engine", f"{kind} prints no version and ended {end}", found, remedy=f"repair {program.version[0]}")
+    return fail("engine", f"{kind} prints no version and ended {ending}", found, remedy=f"repair {program.version[0]}")
 
 
 def help_of(program: EngineProgram, argvs: Sequence[Sequence[str]], arm: Arm) -> Help:
@@ -124,24 +126,24 @@ def help_of(program: EngineProgram, argvs: Sequence[Sequence[str]], arm: Arm) ->
 
     A parser reads the arguments before its help flag, so that one call shows both; only a complaint takes another.
     """
-    bare = None
+    bare_result = None
     for spelling in _HELP:
-        full = probe.run((*program.help, *_arguments(argvs), spelling), arm.env)
-        if full.exit_code == 0 and (flags := listed_flags(full.out)):
+        full_result = probe.run((*program.help, *_join_arguments(argvs), spelling), arm.env)
+        if full_result.exit_code == 0 and (flags := listed_flags(full_result.out)):
             return Help(flags=flags, abbreviates=program.abbreviates)
-        bare = probe.run((*program.help, spelling), arm.env)
-        if bare.exit_code == 0 and (flags := listed_flags(bare.out)):
-            return Help(flags=flags, complaint=full.last_words, abbreviates=program.abbreviates)
-    return Help(complaint=bare.last_words if bare else "")
+        bare_result = probe.run((*program.help, spelling), arm.env)
+        if bare_result.exit_code == 0 and (flags := listed_flags(bare_result.out)):
+            return Help(flags=flags, complaint=full_result.last_words, abbreviates=program.abbreviates)
+    return Help(complaint=bare_result.last_words if bare_result else "")
 
 
-def _arguments(argvs: Sequence[Sequence[str]]) -> tuple[str, ...]:
+def _join_arguments(argvs: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """Return the model and all arms' flags in one row.
 
     A parser reads them all and keeps the last of each.
     """
     positional = [tuple(takewhile(lambda word: not word.startswith("--"), argv)) for argv in argvs]
-    return (*positional[0][1:][-1:], *(word for before, argv in zip(positional, argvs, strict=True) for word in argv[len(before) :]))
+    return (*positional[0][1:][-1:], *(word for prefix, argv in zip(positional, argvs, strict=True) for word in argv[len(prefix) :]))
 
 
 def listed_flags(help_text: str) -> frozenset[str]:
@@ -175,23 +177,26 @@ def flag_checks(config: Config, commands: Sequence[tuple[Arm, Sequence[str]]], l
     document = yaml.load(config.text, str(config.path))
     flags = [(arm, flag) for arm, argv in commands for flag in flags_of(argv)]
     unknown = dict.fromkeys(_describe_unknown(arm, flag, listed, document) for arm, flag in flags if not listed.knows(flag))
-    wrong = [fail("flags", line, remedy="write it as the engine's help does, or take it out") for line in unknown]
+    failures = [fail("flags", line, remedy="write it as the engine's help does, or take it out") for line in unknown]
     if listed.complaint and not any(flag in listed.complaint for _, flag in flags if not listed.knows(flag)):
-        wrong.append(fail("flags", listed.complaint, remedy="give the value that the engine's help asks for"))
-    return tuple(wrong) or (ok("flags", f"all {len({flag for _, flag in flags})} known to the engine, of {len(listed.flags)} in its help"),)
+        failures.append(fail("flags", listed.complaint, remedy="give the value that the engine's help asks for"))
+    return tuple(failures) or (
+        ok("flags", f"all {len({flag for _, flag in flags})} known to the engine, of {len(listed.flags)} in its help"),
+    )
 
 
 def _describe_unknown(arm: Arm, flag: str, listed: Help, document: YamlDocument) -> str:
-    near = nearest(flag, listed.flags)
-    return f"{_where(arm, flag, document)}: found {flag}, which the engine does not know" + (f"; {near}" if near else "")
+    """Return the place of an unknown flag, and a suggestion."""
+    suggestion = nearest(flag, listed.flags)
+    return f"{_locate_flag(arm, flag, document)}: found {flag}, which the engine does not know" + (f"; {suggestion}" if suggestion else "")
 
 
-def _where(arm: Arm, flag: str, document: YamlDocument) -> str:
+def _locate_flag(arm: Arm, flag: str, document: YamlDocument) -> str:
     """Return ``file:line  path`` of the argument given by ``flag``.
 
     It is its own, its negation's, or a dotted one's.
     """
     name = plain(flag)
-    dots = (path for spelling, path in arm.paths.items() if spelling.partition(".")[0] == name)
-    path = arm.paths.get(name) or arm.paths.get(name.removeprefix("no-")) or next(dots, None)
+    dotted_paths = (path for spelling, path in arm.paths.items() if spelling.partition(".")[0] == name)
+    path = arm.paths.get(name) or arm.paths.get(name.removeprefix("no-")) or next(dotted_paths, None)
     return f"{document.source}:{document.line(path)}  {dotted_path(path)}" if path else f"{arm.name}, added by the engine's adapter"

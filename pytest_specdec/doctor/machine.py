@@ -44,10 +44,11 @@ def ports(arms: Sequence[Arm]) -> tuple[Check, ...]:
     Each has to be free. If one cannot be bound, its check names the process that holds it.
     """
     numbers = dict.fromkeys(int(value) for arm in arms if (value := str(arm.args.get("port", ""))).isdecimal())
-    return tuple(map(_port, numbers)) or (ok("port", "none pinned: every boot takes a free one"),)
+    return tuple(map(_check_port, numbers)) or (ok("port", "none pinned: every boot takes a free one"),)
 
 
-def _port(number: int) -> Check:
+def _check_port(number: int) -> Check:
+    """Check for a port free to bind."""
     try:
         require_port(number)
     except EngineError as error:
@@ -107,21 +108,22 @@ def accelerators(present: Sequence[Device], footprint: Footprint) -> tuple[Check
         line = "no accelerator: nvidia-smi lists none"
         needed = footprint.device_share is not None
         return (warn("device", line, remedy="run on a machine with the engine's device") if needed else ok("device", line),)
-    checks = [_memory(device, footprint) for device in present]
+    checks = [_check_memory(device, footprint) for device in present]
     if footprint.devices > len(present):
         line = f"the config asks for {footprint.devices} devices, and {len(present)} are here"
         checks.append(fail("device", line, remedy=f"lower {footprint.options}, or run on a larger machine"))
     return tuple(checks)
 
 
-def _memory(device: Device, footprint: Footprint) -> Check:
-    free_gib, share = device.total_gib - device.used_gib, footprint.device_share
+def _check_memory(device: Device, footprint: Footprint) -> Check:
+    """Check the free memory of one device."""
+    free_gib, device_share = device.total_gib - device.used_gib, footprint.device_share
     line = f"{device.number}: {device.name}, {free_gib:.1f} of {device.total_gib:.1f} GiB free"
     remedy = f"end what holds its memory (nvidia-smi), or lower {footprint.options}"
-    if share is None:
+    if device_share is None:
         return ok("device", line)
-    if footprint.share_stated and free_gib < share * device.total_gib:
-        return fail("device", line, f"expected: {share:.0%} free, as the config asks", remedy=remedy)
+    if footprint.share_stated and free_gib < device_share * device.total_gib:
+        return fail("device", line, f"expected: {device_share:.0%} free, as the config asks", remedy=remedy)
     return warn("device", line, remedy=remedy) if device.used_gib > _BUSY * device.total_gib else ok("device", line)
 
 
@@ -130,13 +132,14 @@ def leases(folder: Path) -> Check:
 
     It is the folder of :mod:`pytest_specdec.capture.locks`.
     """
-    held = [f"{path.stem} ({_last_holder(path)})" for path in sorted(folder.glob("*.lock")) if _is_held(path)]
-    if held:
-        return warn("lease", f"another capture is at work: {', '.join(held)}", remedy="a run waits for it for up to an hour")
+    held_locks = [f"{path.stem} ({_last_holder(path)})" for path in sorted(folder.glob("*.lock")) if _is_held(path)]
+    if held_locks:
+        return warn("lease", f"another capture is at work: {', '.join(held_locks)}", remedy="a run waits for it for up to an hour")
     return ok("lease", "no other capture is at work")
 
 
 def _is_held(path: Path) -> bool:
+    """Return True if another process holds the lock file."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -146,5 +149,6 @@ def _is_held(path: Path) -> bool:
 
 
 def _last_holder(path: Path) -> str:
-    number = path.read_text(encoding="ascii", errors="replace").strip()
-    return f"last held alone by process {number}" if number.isdigit() else "shared"
+    """Return a text on the holder of a lock."""
+    process_id = path.read_text(encoding="ascii", errors="replace").strip()
+    return f"last held alone by process {process_id}" if process_id.isdigit() else "shared"

@@ -48,28 +48,32 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], devices: Sequenc
     """
     if not devices or footprint.device_share is None:
         return ()
-    room = min(device.total_gib for device in devices) * footprint.device_share * footprint.devices
-    found = [check for arm in arms if (check := _check(config, arm, _weights(config, engine, arm), room, footprint.options))]
-    return tuple(found) or (ok("memory", f"the weights that are known go into {room:.1f} GiB"),)
+    room_gib = min(device.total_gib for device in devices) * footprint.device_share * footprint.devices
+    arm_checks = [
+        check for arm in arms if (check := _check_arm(config, arm, _arm_weights(config, engine, arm), room_gib, footprint.options))
+    ]
+    return tuple(arm_checks) or (ok("memory", f"the weights that are known go into {room_gib:.1f} GiB"),)
 
 
-def _check(config: Config, arm: Arm, weights: _Weights, room: float, options: str) -> Check | None:
-    total = weights.stored_gib + weights.guessed_gib
-    if total <= room:
+def _check_arm(config: Config, arm: Arm, weights: _Weights, room_gib: float, options: str) -> Check | None:
+    """Check the weights of one arm; None if they fit."""
+    total_gib = weights.stored_gib + weights.guessed_gib
+    if total_gib <= room_gib:
         return None
-    line = f"{arm.name}: {total:.1f} GiB of weights, drafter included, and {room:.1f} GiB for a server"
+    line = f"{arm.name}: {total_gib:.1f} GiB of weights, drafter included, and {room_gib:.1f} GiB for a server"
     remedy = f"raise {options}, or serve a smaller or quantised model"
-    if weights.stored_gib <= room:
+    if weights.stored_gib <= room_gib:
         return warn("memory", line, "found:    as far as the model's name says", remedy=remedy)
     if _may_shrink(config, arm):
         return warn("memory", line, "found:    as stored; the server may hold them in fewer bits, or elsewhere", remedy=remedy)
     return fail("memory", line, remedy=remedy)
 
 
-def _weights(config: Config, engine: Engine, arm: Arm) -> _Weights:
-    stored = {model: checkpoint.weights_gib(checkpoint.folder(config, model)) for model in engine.models(arm.model, arm.args)}
-    guessed = sum(by_name_gib(model, arm.args) for model, gib in stored.items() if gib is None)
-    return _Weights(stored_gib=sum(gib or 0.0 for gib in stored.values()), guessed_gib=guessed)
+def _arm_weights(config: Config, engine: Engine, arm: Arm) -> _Weights:
+    """Return the weights of an arm, stored and guessed."""
+    gib_by_model = {model: checkpoint.weights_gib(checkpoint.folder(config, model)) for model in engine.models(arm.model, arm.args)}
+    guessed_gib = sum(by_name_gib(model, arm.args) for model, gib in gib_by_model.items() if gib is None)
+    return _Weights(stored_gib=sum(gib or 0.0 for gib in gib_by_model.values()), guessed_gib=guessed_gib)
 
 
 def by_name_gib(model: str, args: Mapping[str, JSON]) -> float:
@@ -90,7 +94,9 @@ def _may_shrink(config: Config, arm: Arm) -> bool:
 
     An argument does that, or a checkpoint in float32 that is served in half precision.
     """
-    if any(part in plain(name) for name in arm.args for part in _SHRINKING):
+    if any(word in plain(name) for name in arm.args for word in _SHRINKING):
         return True
-    described = checkpoint.read_config(checkpoint.folder(config, arm.model))
-    return "float32" in {str(described.get("torch_dtype")), str(described.get("dtype"))} and "float32" not in str(arm.args.get("dtype"))
+    checkpoint_config = checkpoint.read_config(checkpoint.folder(config, arm.model))
+    return "float32" in {str(checkpoint_config.get("torch_dtype")), str(checkpoint_config.get("dtype"))} and "float32" not in str(
+        arm.args.get("dtype")
+    )

@@ -78,9 +78,11 @@ def check(config: Config, arm: str, model: str, hub: ModelHub) -> Check:
     """Check one model, as far as possible without loading it."""
     path = Path(os.path.normpath(config.resolve(model)))
     if path.exists():
-        return _local(arm, path)
+        return _check_local_model(arm, path)
     return (
-        _remote(arm, model, hub) if _is_on_hub(config, model) else _absent_model(arm, model, config.path.parent / Path(model).expanduser())
+        _check_hub_model(arm, model, hub)
+        if _is_on_hub(config, model)
+        else _fail_absent_model(arm, model, config.path.parent / Path(model).expanduser())
     )
 
 
@@ -92,14 +94,16 @@ def _is_on_hub(config: Config, model: str) -> bool:
     return not Path(config.resolve(model)).exists() and _NAME.fullmatch(model) is not None and not model.endswith(".gguf")
 
 
-def _local(arm: str, path: Path) -> Check:
+def _check_local_model(arm: str, path: Path) -> Check:
+    """Check a model in a file or folder."""
     if path.is_file() or (path / "config.json").is_file():
         return ok("models", f"{arm}: {path}")
     remedy = "name the folder of a checkpoint, weights and config.json"
     return fail("models", f"{arm}: the folder {path} holds no config.json", remedy=remedy)
 
 
-def _remote(arm: str, model: str, hub: ModelHub) -> Check:
+def _check_hub_model(arm: str, model: str, hub: ModelHub) -> Check:
+    """Check a model on the hub: cached, or possible to fetch."""
     if hub.holds(model):
         return ok("models", f"{arm}: {model}, in the hub cache {hub.cache}")
     if hub.offline:
@@ -111,10 +115,11 @@ def _remote(arm: str, model: str, hub: ModelHub) -> Check:
     return ok("models", f"{arm}: {model}, which the first boot downloads into {hub.cache}")
 
 
-def _absent_model(arm: str, model: str, path: Path) -> Check:
+def _fail_absent_model(arm: str, model: str, path: Path) -> Check:
+    """Return a failed check, with a similar name beside it."""
     siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, siblings, n=1)
-    hint = f"; did you mean {str(Path(model).parent / near[0])!r}?" if near else ""
+    suggestions = difflib.get_close_matches(path.name, siblings, n=1)
+    hint = f"; did you mean {str(Path(model).parent / suggestions[0])!r}?" if suggestions else ""
     return fail(
         "models",
         f"{arm}: no model {model}{hint}",

@@ -83,9 +83,9 @@ class Arctic(Vllm):
         if draft is None:
             return None
         # effective_draft_limit of the plugin: from this many requests on none drafts; beyond `disable_by_batch_size` the first ones do.
-        draft = replace(draft, most_requests=max(0, _count(setting.get(_NO_DRAFTS_FROM)) - 1))
+        draft = replace(draft, most_requests=max(0, _count_or_zero(setting.get(_NO_DRAFTS_FROM)) - 1))
         if setting.get("method") == _SUFFIX:
-            return replace(draft, tokens=_count(setting.get("suffix_speculative_tokens")) or draft.tokens or _SUFFIX_TOKENS)
+            return replace(draft, tokens=_count_or_zero(setting.get("suffix_speculative_tokens")) or draft.tokens or _SUFFIX_TOKENS)
         if setting.get("method") != _METHOD:
             return draft
         is_hybrid = setting.get("enable_suffix_decoding") is True
@@ -97,9 +97,9 @@ class Arctic(Vllm):
         Refuses the plugin switched off, and vLLM's own keys of suffix decoding: the plugin does not take
         them.
         """
-        _switched_on(config)
+        _require_plugin_on(config)
         for variant in config.variants:
-            _plugins_keys(variant.name, vllm.speculative_setting(fill(config, variant, os.environ)))
+            _refuse_vllm_keys(variant.name, vllm.speculative_setting(fill(config, variant, os.environ)))
         super().check(config)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
@@ -110,13 +110,19 @@ class Arctic(Vllm):
         return super().command(config, replace(setup, env={_ENABLED: "1", **setup.env}))
 
 
-def _count(value: JSON) -> int:
+def _count_or_zero(value: JSON) -> int:
+    """Return a count in a setting; 0 for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _switched_on(config: Config) -> None:
-    places = {"engine": config.engine.env, "baseline": config.baseline.env, **{f"variants.{v.name}": v.env for v in config.variants}}
-    for where, env in places.items():
+def _require_plugin_on(config: Config) -> None:
+    """Raise EngineError if an arm switches the plugin off."""
+    env_by_place = {
+        "engine": config.engine.env,
+        "baseline": config.baseline.env,
+        **{f"variants.{variant.name}": variant.env for variant in config.variants},
+    }
+    for where, env in env_by_place.items():
         if str(env.get(_ENABLED, "1")) != "1":
             raise EngineError(
                 what="the plugin is switched off in an arm",
@@ -127,7 +133,8 @@ def _switched_on(config: Config) -> None:
             )
 
 
-def _plugins_keys(variant: str, setting: Mapping[str, JSON]) -> None:
+def _refuse_vllm_keys(variant: str, setting: Mapping[str, JSON]) -> None:
+    """Raise EngineError for vLLM's own keys of suffix decoding."""
     for name in setting:
         if name.startswith("suffix_decoding_"):
             raise EngineError(

@@ -35,10 +35,14 @@ def fill(config: Config, overlay: Overlay | VariantSettings, environ: Mapping[st
 
     ``${VAR}`` is replaced if it is set, and left as written if not.
     """
-    return {name: _fill(value, environ) for name, value in merge(config.engine.args, overlay.args).items()}
+    return {name: _expand_set_variables(value, environ) for name, value in merge(config.engine.args, overlay.args).items()}
 
 
-def _fill(value: JSON, environ: Mapping[str, str]) -> JSON:
+def _expand_set_variables(value: JSON, environ: Mapping[str, str]) -> JSON:
+    """Return a value with its variables filled in.
+
+    As written if one of them is not set.
+    """
     try:
         return expand(value, environ)
     except ConfigError:
@@ -52,11 +56,12 @@ def flags(args: Mapping[str, JSON]) -> list[str]:
     """
     argv: list[str] = []
     for name, value in args.items():
-        argv += _flag(name.lstrip("-"), value)
+        argv += _flag_words(name.lstrip("-"), value)
     return argv
 
 
-def _flag(name: str, value: JSON) -> list[str]:
+def _flag_words(name: str, value: JSON) -> list[str]:
+    """Return one argument's words on the command line."""
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
     if isinstance(value, Mapping):
@@ -90,10 +95,12 @@ def device_footprint(config: Config, share: str, default: float, parallel: Seque
     engine's ``default``. ``parallel`` are the names of the argument for the number of accelerators.
     """
     arms = list(arm_args(config))
-    stated = [float(part) for args in arms if isinstance(part := args.get(share), int | float) and 0 < part <= 1]
-    largest = max((*stated, *([default] if len(stated) < len(arms) else ())))
+    stated_shares = [float(fraction) for args in arms if isinstance(fraction := args.get(share), int | float) and 0 < fraction <= 1]
+    largest_share = max((*stated_shares, *([default] if len(stated_shares) < len(arms) else ())))
     devices = max(whole_number(args.get(name)) for args in arms for name in parallel)
-    return Footprint(device_share=largest, share_stated=largest in stated, devices=devices or 1, options=f"{share} or {parallel[0]}")
+    return Footprint(
+        device_share=largest_share, share_stated=largest_share in stated_shares, devices=devices or 1, options=f"{share} or {parallel[0]}"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +121,6 @@ class PrecisionFlags:
     def allow(self, args: Mapping[str, JSON]) -> bool:
         """Return True if ``args`` state float32 and quantise nothing."""
         quantises = any(args.get(name) for name in self.quantising) or args.get("load-format") in self.formats
-        overridden = "quant" in str(args.get(self.overrides, ""))
-        cached = args.get(self.cache, "auto") in self.caches
-        return args.get("dtype") in {"float32", "float"} and cached and not (quantises or overridden)
+        overrides_quantisation = "quant" in str(args.get(self.overrides, ""))
+        cache_is_exact = args.get(self.cache, "auto") in self.caches
+        return args.get("dtype") in {"float32", "float"} and cache_is_exact and not (quantises or overrides_quantisation)

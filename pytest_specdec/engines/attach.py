@@ -103,16 +103,16 @@ class Attach:
         """
         by_flag = {plain(name): value for name, value in args.items()}
         _refuse_unknown(by_flag)
-        kind = _member(DraftKind, by_flag, "draft", DraftKind.UNKNOWN)
-        longest = whole_number(by_flag.get("ngram-max"))
+        kind = _read_enum(DraftKind, by_flag, "draft", DraftKind.UNKNOWN)
+        ngram_max = whole_number(by_flag.get("ngram-max"))
         model = by_flag.get("draft-model")
         return Draft(
             kind=kind,
             tokens=whole_number(by_flag.get("draft-tokens")),
-            sampling=_member(DraftSampling, by_flag, "draft-sampling", DraftSampling.GREEDY),
+            sampling=_read_enum(DraftSampling, by_flag, "draft-sampling", DraftSampling.GREEDY),
             model=str(model or "draft") if kind is DraftKind.MODEL else None,
-            ngram_min=whole_number(by_flag.get("ngram-min")) or longest,
-            ngram_max=longest,
+            ngram_min=whole_number(by_flag.get("ngram-min")) or ngram_max,
+            ngram_max=ngram_max,
         )
 
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:  # noqa: ARG002 - a running server has loaded its models
@@ -161,20 +161,24 @@ def _refuse_unknown(names: Iterable[str]) -> None:
     """
     for name in names:
         if name not in _ARGUMENTS:
-            near = nearest(name, _ARGUMENTS)
-            what = f"an attached server takes no argument {name!r}" + (f"; {near}" if near else "")
+            suggestion = nearest(name, _ARGUMENTS)
+            what = f"an attached server takes no argument {name!r}" + (f"; {suggestion}" if suggestion else "")
             expected = f"how a variant drafts: {', '.join(_ARGUMENTS)}"
             raise EngineError(
                 what, where=f"args.{name}", found=name, expected=expected, remedy="it is started elsewhere, with its arguments"
             )
 
 
-def _member(enum: type[T], args: Mapping[str, JSON], name: str, default: T) -> T:
+def _read_enum(enum: type[T], args: Mapping[str, JSON], name: str, default: T) -> T:
+    """Return the enum member in an argument; ``default`` without one.
+
+    Raises EngineError for any other value.
+    """
     value = str(args.get(name, default.value))
     try:
         return enum(value)
     except ValueError:
         names = [member.value for member in enum]
-        near = nearest(value, names)
-        what = f"an attached server does not draft by {value!r}" + (f"; {near}" if near else "")
+        suggestion = nearest(value, names)
+        what = f"an attached server does not draft by {value!r}" + (f"; {suggestion}" if suggestion else "")
         raise EngineError(what, where=f"args.{name}", found=value, expected=f"one of {', '.join(names)}") from None

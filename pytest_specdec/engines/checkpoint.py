@@ -48,9 +48,9 @@ def weights_gib(checkpoint: Path) -> float | None:
 
     Some checkpoints hold their weights in two formats. None without any.
     """
-    stored = [path for path in checkpoint.glob("*.safetensors") if not path.name.startswith("consolidated")]
-    kinds = (stored, list(checkpoint.glob("*.bin")), list(checkpoint.glob("consolidated*.safetensors")))
-    sizes = [sum(path.stat().st_size for path in paths if path.exists()) for paths in kinds if paths]
+    safetensors = [path for path in checkpoint.glob("*.safetensors") if not path.name.startswith("consolidated")]
+    formats = (safetensors, list(checkpoint.glob("*.bin")), list(checkpoint.glob("consolidated*.safetensors")))
+    sizes = [sum(path.stat().st_size for path in paths if path.exists()) for paths in formats if paths]
     return min(sizes) / 1024**3 if sizes else None
 
 
@@ -66,8 +66,8 @@ def folder(config: Config, model: str) -> Path:
     This is its path, or its newest snapshot in the hub's cache. Without either it is a path to nothing.
     """
     path = Path(config.resolve(model))
-    cache = hub_cache({**os.environ, **config.engine.env}) / f"models--{model.replace('/', '--')}" / "snapshots"
-    snapshots = [] if path.exists() else sorted(cache.glob("*"), key=lambda snapshot: snapshot.stat().st_mtime)
+    snapshots_folder = hub_cache({**os.environ, **config.engine.env}) / f"models--{model.replace('/', '--')}" / "snapshots"
+    snapshots = [] if path.exists() else sorted(snapshots_folder.glob("*"), key=lambda snapshot: snapshot.stat().st_mtime)
     return next(iter(snapshots[-1:]), path)
 
 
@@ -94,8 +94,8 @@ def vocabulary(checkpoint: Path) -> int:
     If the top level of its config has none, the text model's is taken.
     """
     settings = read_config(checkpoint)
-    text = settings.get("text_config")
-    size = settings.get("vocab_size") or (text.get("vocab_size") if isinstance(text, Mapping) else 0)
+    text_config = settings.get("text_config")
+    size = settings.get("vocab_size") or (text_config.get("vocab_size") if isinstance(text_config, Mapping) else 0)
     return size if isinstance(size, int) else 0
 
 
@@ -117,6 +117,6 @@ def is_quantised(checkpoint: Path) -> bool:
     They may declare it for the weights or the cache. False without such files.
     """
     settings = read_config(checkpoint)
-    text = settings.get("text_config")
-    keys = {*settings, *(text if isinstance(text, Mapping) else ())}
+    text_config = settings.get("text_config")
+    keys = {*settings, *(text_config if isinstance(text_config, Mapping) else ())}
     return not keys.isdisjoint(_QUANTISED) or (checkpoint / "hf_quant_config.json").exists() or checkpoint.suffix == ".gguf"

@@ -46,7 +46,7 @@ class CheckpointTokenizer:
 
         self._folder = folder
         self._tokenizer = Tokenizer.from_file(str(folder / _FILE))
-        self._settings = _read(folder / "tokenizer_config.json")
+        self._settings = _read_json_object(folder / "tokenizer_config.json")
 
     @classmethod
     def of(cls, model: str) -> CheckpointTokenizer | None:
@@ -101,23 +101,26 @@ class CheckpointTokenizer:
 
     def tokens(self, name: str) -> Sequence[int]:
         """Return every token with this name."""
-        return self._by_name.get(name, ())
+        return self._ids_by_name.get(name, ())
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
+        """The text of every token, decoded alone, by id."""
         count = self._tokenizer.get_vocab_size(with_added_tokens=True)
         names = self._tokenizer.decode_batch([[token] for token in range(count)], skip_special_tokens=False)
-        return tuple(map(_clean, names)) if self._settings.get("clean_up_tokenization_spaces") is True else tuple(names)
+        return tuple(map(_clean_up_spaces, names)) if self._settings.get("clean_up_tokenization_spaces") is True else tuple(names)
 
     @cached_property
-    def _by_name(self) -> dict[str, list[int]]:
-        by_name: dict[str, list[int]] = {}
+    def _ids_by_name(self) -> dict[str, list[int]]:
+        """The ids of all tokens with the same text."""
+        ids_by_name: dict[str, list[int]] = {}
         for token, name in enumerate(self._names):
-            by_name.setdefault(name, []).append(token)
-        return by_name
+            ids_by_name.setdefault(name, []).append(token)
+        return ids_by_name
 
     @cached_property
     def _template(self) -> Template | None:
+        """The compiled chat template; None without one."""
         from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415 - as above
 
         source = self._template_source()
@@ -126,26 +129,32 @@ class CheckpointTokenizer:
         # As transformers renders templates; autoescaping is for HTML.
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
         environment.filters["tojson"] = _to_json
-        environment.globals.update(raise_exception=_refuse, strftime_now=lambda _: _TODAY, **self._special_tokens())
+        environment.globals.update(raise_exception=_raise_template_error, strftime_now=lambda _: _TODAY, **self._special_tokens())
         return environment.from_string(source)
 
     def _template_source(self) -> str | None:
+        """Return the text of the chat template; None without one.
+
+        A file of its own goes before ``tokenizer_config.json``.
+        """
         file = self._folder / "chat_template.jinja"
         if file.is_file():
             return file.read_text("utf-8")
         template = self._settings.get("chat_template")
         if isinstance(template, list):  # several, by name
             template = next(
-                (each.get("template") for each in template if isinstance(each, Mapping) and each.get("name") == "default"), None
+                (entry.get("template") for entry in template if isinstance(entry, Mapping) and entry.get("name") == "default"), None
             )
         return template if isinstance(template, str) else None
 
     def _special_tokens(self) -> dict[str, JSON]:
+        """Return the texts of special tokens; empty for a missing one."""
         tokens = {name: self._settings.get(name) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
         return {name: token.get("content") if isinstance(token, Mapping) else token or "" for name, token in tokens.items()}
 
 
-def _read(path: Path) -> Mapping[str, JSON]:
+def _read_json_object(path: Path) -> Mapping[str, JSON]:
+    """Return the JSON object in a file; empty without one."""
     try:
         document = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
@@ -153,7 +162,8 @@ def _read(path: Path) -> Mapping[str, JSON]:
     return document if isinstance(document, Mapping) else {}
 
 
-def _clean(name: str) -> str:
+def _clean_up_spaces(name: str) -> str:
+    """Return a token's text cleaned up as transformers does."""
     for spaced in _UNSPACED:
         name = name.replace(spaced, spaced.strip())
     return name
@@ -163,5 +173,5 @@ def _to_json(value: JSON, indent: int | None = None) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
-def _refuse(message: str) -> None:
+def _raise_template_error(message: str) -> None:
     raise ValueError(message)

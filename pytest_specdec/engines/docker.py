@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_specdec.files.secrets import Secrets
 
 _ANSWER_S = 20.0
+"""The daemon's time to answer."""
 _NAME = re.compile(r"specdec-[0-9a-f]{12}")
 """Of every container that is started here."""
 _DEFAULTS = (("--ipc", "host"), ("--ulimit", "memlock=-1"), ("--ulimit", "stack=67108864"))
@@ -65,9 +66,9 @@ def check(config: Config) -> None:
     """
     image = f"engine.image: {config.engine.image}"
     locate.there(shutil.which("docker"), image, "`docker` on PATH", "install docker, or name a venv or an executable instead of an image")
-    if missing := list(_missing_volumes(config)):
-        raise validate.error(missing)
-    if complaint := _complaint():
+    if problems := list(_volume_problems(config)):
+        raise validate.error(problems)
+    if complaint := _daemon_complaint():
         denied = "permission denied" in complaint.lower()
         raise EngineError(
             what="the Docker daemon does not answer",
@@ -78,7 +79,7 @@ def check(config: Config) -> None:
         )
 
 
-def _complaint() -> str:
+def _daemon_complaint() -> str:
     """Return the reason no Docker daemon answers; empty if one does."""
     argv = ("docker", "version", "--format", "{{.Server.Version}}")
     try:
@@ -89,10 +90,11 @@ def _complaint() -> str:
     return "" if result.returncode == 0 else next(iter(lines[-1:]), f"exit code {result.returncode}")
 
 
-def _missing_volumes(config: Config) -> Iterator[Problem]:
+def _volume_problems(config: Config) -> Iterator[Problem]:
+    """Yield the problems of the config's volumes."""
     document = yaml.load(config.text, str(config.path))
     for host, path in config.engine.docker.volumes.items():
-        where, folder = ("engine", "docker", "volumes", host), _on_host(config, host)
+        where, folder = ("engine", "docker", "volumes", host), _host_path(config, host)
         if not host.startswith((".", "/", "~")):
             hint = f"./{host} for a folder beside the config; a volume of Docker's own goes into options: --volume={host}:{path}"
             yield validate.problem(document, where, host, "a path", hint)
@@ -102,7 +104,7 @@ def _missing_volumes(config: Config) -> Iterator[Problem]:
             yield validate.problem(document, where, path, "an absolute path in the container")
 
 
-def _on_host(config: Config, path: str) -> Path:
+def _host_path(config: Config, path: str) -> Path:
     return Path(os.path.abspath(config.path.parent / Path(path).expanduser()))  # noqa: PTH100 - resolve() would follow links
 
 
@@ -127,18 +129,24 @@ def command(
     this machine between boots. Variables are passed by name, so that no command line holds their values.
     """
     settings, name = config.engine.docker, f"specdec-{uuid.uuid4().hex[:12]}"
-    taken = tuple(_targets(settings))
+    volume_targets = tuple(_volume_targets(settings))
     places = {**_HUB, **_COMPILED, **(caches or {})}
-    kept = {variable: host for variable, host in _cache_variables(env, places) if not _is_covered(host, places.get(variable), taken)}
-    shared = {variable: value for variable in _FOLDERS if (value := _configured_value(variable, env))}
-    volumes = [f"{_on_host(config, host)}:{path}" for host, path in settings.volumes.items()]
-    volumes += [f"{host}:{host}" for host in dict.fromkeys(kept.values())]
-    volumes += [f"{path}:{path}:ro" for path in dict.fromkeys((*folders, *_paths(shared))) if path not in kept.values()]
-    environment = {**shared, **env, **kept}
+    cache_folders = {
+        variable: host for variable, host in _cache_variables(env, places) if not _is_covered(host, places.get(variable), volume_targets)
+    }
+    folder_variables = {variable: value for variable in _FOLDERS if (value := _configured_value(variable, env))}
+    volumes = [f"{_host_path(config, host)}:{path}" for host, path in settings.volumes.items()]
+    volumes += [f"{host}:{host}" for host in dict.fromkeys(cache_folders.values())]
+    volumes += [
+        f"{path}:{path}:ro"
+        for path in dict.fromkeys((*folders, *_existing_folders(folder_variables)))
+        if path not in cache_folders.values()
+    ]
+    environment = {**folder_variables, **env, **cache_folders}
     program = settings.entrypoint or entrypoint
     options = [
         *("--rm", "--name", name, "--network", "host"),
-        *_resources(settings, env, accelerator=accelerator),
+        *_resource_options(settings, env, accelerator=accelerator),
         *(word for variable in (*environment, _TOKEN) for word in ("--env", variable)),
         *(word for volume in volumes for word in ("--volume", volume)),
         *(("--entrypoint", program) if program else ()),
@@ -147,7 +155,7 @@ def command(
     return Command(
         argv=("docker", "run", *options, str(config.engine.image), *argv),
         env=environment,
-        folders=tuple(kept.values()),
+        folders=tuple(cache_folders.values()),
         stop=("docker", "stop", "--time", str(round(config.limits.stop_s)), name),
         kill=kill(name),
         running=running(name),
@@ -157,33 +165,33 @@ def command(
     )
 
 
-def _resources(settings: DockerSettings, env: Mapping[str, str], *, accelerator: bool) -> Iterator[str]:
+def _resource_options(settings: DockerSettings, env: Mapping[str, str], *, accelerator: bool) -> Iterator[str]:
     """Yield the options for devices, shared memory and limits.
 
     Those that the config gives itself are left out.
     """
-    given = set(settings.options) | {word.partition("=")[0] for word in settings.options if word.startswith("--")}
-    if accelerator and "--gpus" not in given and (devices := _gpus(settings.gpus, env)):
+    stated_options = set(settings.options) | {word.partition("=")[0] for word in settings.options if word.startswith("--")}
+    if accelerator and "--gpus" not in stated_options and (devices := _gpus_option_value(settings.gpus, env)):
         yield from ("--gpus", devices)
-    limits = {value.partition("=")[0] for value in option_values(settings.options, "--ulimit")}
+    stated_limits = {value.partition("=")[0] for value in option_values(settings.options, "--ulimit")}
     for option, value in _DEFAULTS:
-        is_ours = value.partition("=")[0] not in limits if option == "--ulimit" else not given & {"--ipc", "--shm-size"}
-        if is_ours:
+        is_unset = value.partition("=")[0] not in stated_limits if option == "--ulimit" else not stated_options & {"--ipc", "--shm-size"}
+        if is_unset:
             yield from (option, value)
 
 
-def _gpus(stated: str, env: Mapping[str, str]) -> str:
+def _gpus_option_value(setting: str, env: Mapping[str, str]) -> str:
     """Return the value of ``--gpus``; empty for none.
 
     ``stated`` comes first. A server with its own ``CUDA_VISIBLE_DEVICES`` gets all devices to choose from.
     """
-    wanted = stated or ("all" if _DEVICES in env else os.environ.get(_DEVICES, "all"))
-    if wanted.strip() in _NO_DEVICES:
+    selection = setting or ("all" if _DEVICES in env else os.environ.get(_DEVICES, "all"))
+    if selection.strip() in _NO_DEVICES:
         return ""
-    if wanted == "all" or "=" in wanted:
-        return wanted
-    devices = f"device={wanted}"
-    return f'"{devices}"' if "," in wanted else devices  # the value is a row of CSV
+    if selection == "all" or "=" in selection:
+        return selection
+    devices = f"device={selection}"
+    return f'"{devices}"' if "," in selection else devices  # the value is a row of CSV
 
 
 def _configured_value(variable: str, env: Mapping[str, str]) -> str:
@@ -202,26 +210,27 @@ def _cache_variables(env: Mapping[str, str], places: Mapping[str, str]) -> Itera
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     for variable, place in places.items():
-        own = home if variable in _HUB else home / "pytest-specdec"
+        parent = home if variable in _HUB else home / "pytest-specdec"
         name = place.removeprefix(".cache/").removesuffix("/cache").removeprefix(".")
-        yield variable, str(Path(_configured_value(variable, env) or own / name).expanduser())
+        yield variable, str(Path(_configured_value(variable, env) or parent / name).expanduser())
     if hub := _configured_value(_HUB_CACHE, env):
         yield _HUB_CACHE, str(Path(hub).expanduser())
 
 
-def _is_covered(host: str, place: str | None, taken: Sequence[str]) -> bool:
+def _is_covered(host: str, place: str | None, volume_targets: Sequence[str]) -> bool:
     """Return True if a volume of the config holds the cache.
 
     Such a volume is mounted at or above the variable's folder, or at the cache's default place.
     """
-    return any(PurePosixPath(host).is_relative_to(path) or (place and path.rstrip("/").endswith(f"/{place}")) for path in taken)
+    return any(PurePosixPath(host).is_relative_to(path) or (place and path.rstrip("/").endswith(f"/{place}")) for path in volume_targets)
 
 
-def _targets(settings: DockerSettings) -> Iterator[str]:
+def _volume_targets(settings: DockerSettings) -> Iterator[str]:
     """Yield the container paths of the config's volumes."""
     yield from (path.partition(":")[0] for path in settings.volumes.values())
     yield from (value.split(":")[1] for value in option_values(settings.options, "--volume", "-v") if ":" in value)
 
 
-def _paths(variables: Mapping[str, str]) -> list[str]:
+def _existing_folders(variables: Mapping[str, str]) -> list[str]:
+    """Return the values with the absolute path of a folder."""
     return [value for value in variables.values() if value.startswith("/") and Path(value).is_dir()]

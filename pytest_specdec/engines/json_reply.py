@@ -30,7 +30,7 @@ def load(text: str | bytes, *, parse_constant: Callable[[str], JSON] | None = No
     Raises ValueError for text that is not JSON, and BeyondLimitsError for JSON too large or too deep for a
     reply.
     """
-    if _values(text) > _MAX_VALUES + len(text) * _VALUES_PER_BYTE:
+    if _estimate_values(text) > _MAX_VALUES + len(text) * _VALUES_PER_BYTE:
         msg = "JSON of too many values"
         raise BeyondLimitsError(msg)
     try:
@@ -54,7 +54,7 @@ def document(text: str | bytes | None) -> Mapping[str, JSON]:
     return data if isinstance(data, Mapping) else {}
 
 
-def _values(text: str | bytes) -> int:
+def _estimate_values(text: str | bytes) -> int:
     """Return roughly the number of values in JSON.
 
     It is the number of commas and opening brackets.

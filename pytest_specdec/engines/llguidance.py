@@ -52,8 +52,8 @@ def installed_release(program_path: str) -> str:
     """
     site = Path(program_path).absolute().parent.parent / "lib"
     folders = sorted(site.glob(f"python*/site-packages/{_PACKAGE}-*.dist-info"))
-    beside = folders[0].name.removeprefix(f"{_PACKAGE}-").removesuffix(".dist-info") if folders else ""
-    return beside or locate.release(program_path, _PACKAGE)
+    venv_release = folders[0].name.removeprefix(f"{_PACKAGE}-").removesuffix(".dist-info") if folders else ""
+    return venv_release or locate.release(program_path, _PACKAGE)
 
 
 def mapping(value: JSON) -> Mapping[str, JSON]:
@@ -76,9 +76,9 @@ def stop_ids(checkpoint: Path) -> tuple[int, ...]:
     """
     try:
         settings = json.loads((checkpoint / "tokenizer_config.json").read_text(encoding="utf-8"))
-        added = json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
-        end = settings["eos_token"]
-        content = end["content"] if isinstance(end, dict) else end
-        return tuple(token["id"] for token in added if token["content"] == content)
+        added_tokens = json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
+        eos_token = settings["eos_token"]
+        content = eos_token["content"] if isinstance(eos_token, dict) else eos_token
+        return tuple(token["id"] for token in added_tokens if token["content"] == content)
     except (OSError, ValueError, KeyError, TypeError):
         return ()

@@ -55,7 +55,7 @@ class MlxLmDialect(PlainDialect):
         log-probabilities. A stream is asked for its usage.
         """
         body = {name: value for name, value in request.body.items() if name != "top_logprobs"}
-        top_k = body.get("top_k")
+        top_k = body.get("top_k")  # elsewhere -1 turns it off, here 0 does
         fields: dict[str, JSON] = {"model": _SERVED, "logprobs": True, **({"top_k": 0} if top_k == -1 else {})}
         for name in ("presence", "frequency", "repetition"):
             if body.get(f"{name}_penalty"):
@@ -67,10 +67,14 @@ class MlxLmDialect(PlainDialect):
         choices = data.get("choices")
         if not isinstance(choices, Sequence):
             return data
-        return {**data, "choices": [{**choice, "token_ids": _ids(choice)} if isinstance(choice, Mapping) else choice for choice in choices]}
+        return {
+            **data,
+            "choices": [{**choice, "token_ids": _content_ids(choice)} if isinstance(choice, Mapping) else choice for choice in choices],
+        }
 
 
-def _ids(choice: Mapping[str, JSON]) -> list[JSON]:
+def _content_ids(choice: Mapping[str, JSON]) -> list[JSON]:
+    """Return the token ids in a choice's ``logprobs.content``."""
     logprobs = choice.get("logprobs")
     content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
     return [entry.get("id") for entry in content if isinstance(entry, Mapping)] if isinstance(content, Sequence) else []
@@ -80,7 +84,7 @@ _CARD = {"id", "object", "created"}
 """What a model in the list has."""
 
 
-def _listed_as(text: str | None, keys: set[str]) -> bool:
+def _lists_models_with_keys(text: str | None, keys: set[str]) -> bool:
     """Return True if every listed model has exactly these keys.
 
     False for a list without models.
@@ -111,7 +115,11 @@ class MlxLm:
         status, and there is no ``/version``. The server names itself nowhere; read in ``server.py`` of
         0.32.2.
         """
-        return _listed_as(get("/v1/models"), _CARD) and json_reply.value(get("/health")) == {"status": "ok"} and get("/version") is None
+        return (
+            _lists_models_with_keys(get("/v1/models"), _CARD)
+            and json_reply.value(get("/health")) == {"status": "ok"}
+            and get("/version") is None
+        )
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:  # noqa: ARG002 - one for every release
         """Return the dialect, the same for every release."""

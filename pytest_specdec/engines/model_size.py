@@ -46,35 +46,37 @@ def of(model: str, path: Path) -> ModelSize | None:
     ``path`` is the model's folder or file, if there is one. Its files come first, then the model's name.
     """
     name = Path(model).name.lower()
-    billions = _billions(name)
-    gb = _files_gb(path) or (billions and billions[0] * _bytes(name))
+    billions = _parameter_billions(name)
+    gb = _files_gb(path) or (billions and billions[0] * _bytes_per_parameter(name))
     if not gb:
         return None
     return ModelSize(weights_gb=gb, active_gb=gb * (billions[1] / billions[0] if billions else 1.0))
 
 
 def _files_gb(path: Path) -> float | None:
+    """Return the GB of a model's files; None without any."""
     if path.is_file():
         return path.stat().st_size / 1e9
     gib = checkpoint.gib(path)
     return None if gib is None else gib * _GIB_TO_GB
 
 
-def _billions(name: str) -> tuple[float, float] | None:
+def _parameter_billions(name: str) -> tuple[float, float] | None:
     """Return all parameters and the active ones, in billions.
 
     Active parameters are those that a token reads. None if the name does not give the number.
     """
-    known = next((row for sparse, row in _SPARSE.items() if name.startswith(sparse)), None)
-    if known is not None:
-        return known[0], known[1]
-    counts = [int(times or 1) * float(count) * (1.0 if unit == "b" else 1e-3) for times, count, unit in _BILLIONS.findall(name)]
+    published = next((row for sparse, row in _SPARSE.items() if name.startswith(sparse)), None)
+    if published is not None:
+        return published[0], published[1]
+    counts = [int(experts or 1) * float(count) * (1.0 if unit == "b" else 1e-3) for experts, count, unit in _BILLIONS.findall(name)]
     if not counts:
         return None
     active = _ACTIVE.search(name)
     return max(counts), float(active[1]) if active else max(counts)
 
 
-def _bytes(name: str) -> float:
+def _bytes_per_parameter(name: str) -> float:
+    """Return the bytes per parameter, by the model's name."""
     published = next((row[2] for sparse, row in _SPARSE.items() if name.startswith(sparse)), None)
     return published or next((size for pattern, size in _BYTES if re.search(pattern, name)), _HALF_PRECISION)

@@ -93,7 +93,7 @@ class PlainDialect:
         These are the start of the process, prompt tokens, generated tokens and preemptions.
         """
         return Traffic(
-            started_s=_sample(text, "process_start_time_seconds"),
+            started_s=_first_value(text, "process_start_time_seconds"),
             prompt_tokens=total(text, "prompt_tokens_total"),
             generated_tokens=total(text, "generation_tokens_total"),
             preemptions=total(text, "num_preemptions_total"),
@@ -105,7 +105,7 @@ class PlainDialect:
 
     def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:  # noqa: ARG002
         """Raise RequestError: nothing was asked for."""
-        return _nothing()
+        return _refuse_scores()
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:  # noqa: ARG002 - as for scoring
         """Return nothing: engines differ here.
@@ -116,7 +116,7 @@ class PlainDialect:
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:  # noqa: ARG002
         """Raise RequestError: nothing was asked for."""
-        return _nothing()
+        return _refuse_scores()
 
 
 def with_usage(request: Request) -> dict[str, JSON]:
@@ -141,7 +141,7 @@ def owner(get: Get) -> str:
 _SAMPLE = r"^(?:\w+:)?{}(?:\{{.*\}})?\s+(\S+)\s*$"
 
 
-def _samples(text: str, name: str) -> list[float]:
+def _series_values(text: str, name: str) -> list[float]:
     """Return a series' values, for any labels and engine prefix.
 
     Empty if one of them is not a finite number.
@@ -154,8 +154,8 @@ def _samples(text: str, name: str) -> list[float]:
     return values if all(map(math.isfinite, values)) else []
 
 
-def _sample(text: str, name: str) -> float | None:
-    return next(iter(_samples(text, name)), None)
+def _first_value(text: str, name: str) -> float | None:
+    return next(iter(_series_values(text, name)), None)
 
 
 def total(text: str, name: str) -> int | None:
@@ -163,10 +163,11 @@ def total(text: str, name: str) -> int | None:
 
     Its labels and the engine's prefix may be any.
     """
-    values = _samples(text, name)
+    values = _series_values(text, name)
     return round(math.fsum(values)) if values else None
 
 
-def _nothing() -> tuple[Position, ...]:
+def _refuse_scores() -> tuple[Position, ...]:
+    """Raise RequestError: the engine serves no scores."""
     what = "the engine serves no distribution at given tokens"
     raise RequestError(what, remedy="name a `scorer:` in the config")

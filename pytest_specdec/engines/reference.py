@@ -71,8 +71,8 @@ class Reference:
     def template(self, model: str | None, speculator: str | None) -> str:
         """Return the shipped config, with other checkpoints if given."""
         text = (shipped.CONFIGS / "reference.yaml").read_text(encoding="utf-8").partition("\n\n")[2]
-        given = {"reference": self.kind, "target": model, "draft": speculator}
-        return _NAMES.sub(lambda named: f"{named[1]}: {yaml.scalar(given[named[2]] or named[2])}", text)
+        replacements = {"reference": self.kind, "target": model, "draft": speculator}
+        return _NAMES.sub(lambda match: f"{match[1]}: {yaml.scalar(replacements[match[2]] or match[2])}", text)
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``--speculative-config``, with vLLM's keys."""
@@ -88,24 +88,24 @@ class Reference:
         Raises EngineError if one is missing, or if a draft model's vocabulary differs in size from the
         target's.
         """
-        _python(config)
+        _find_python(config)
         missing = [name for name in _NEEDS if find_spec(name) is None]
         if missing and not (config.engine.executable or config.engine.venv):
             what = "the reference engine is not installed"
             raise EngineError(what, found=f"no {', '.join(missing)}", remedy="pip install 'pytest-specdec[reference]'")
-        _checkpoint(config, config.engine.model, "engine.model")
+        _find_checkpoint(config, config.engine.model, "engine.model")
         for variant in config.variants:
             draft = self.draft(fill(config, variant, os.environ))
             if draft and draft.model:
                 where = f"variants.{variant.name}.args.speculative-config.model"
-                target = _checkpoint(config, config.engine.model, "engine.model")
-                checkpoint.same_vocabulary(_checkpoint(config, draft.model, where), target, where)
+                target = _find_checkpoint(config, config.engine.model, "engine.model")
+                checkpoint.same_vocabulary(_find_checkpoint(config, draft.model, where), target, where)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return the module's command line, draft checkpoints by their paths."""
 
         def resolve(model: str) -> str:
-            return str(_checkpoint(config, model, "speculative-config.model"))
+            return str(_find_checkpoint(config, model, "speculative-config.model"))
 
         args: dict[str, JSON] = {
             "host": HOST,
@@ -115,8 +115,8 @@ class Reference:
         }
         if setup.speculative:
             args.setdefault(METRICS_FLAG, "detailed")
-        model = str(_checkpoint(config, setup.model, "engine.model"))
-        argv = (_python(config), "-m", "specdec_reference", model, *flags(args))
+        model = str(_find_checkpoint(config, setup.model, "engine.model"))
+        argv = (_find_python(config), "-m", "specdec_reference", model, *flags(args))
         return Command(argv=argv, env=setup.env, secrets=setup.secrets)
 
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
@@ -126,6 +126,7 @@ class Reference:
         """
         longest = config.engine.args.get("max-model-len")
         longest = min(longest, _PRESSED_TOKENS) if isinstance(longest, int) and longest > 0 else _PRESSED_TOKENS
+        # Blocks for the sequence, rounded up, and two for a window.
         return {"max-model-len": longest, "num-gpu-blocks-override": -(-longest // _BLOCK_TOKENS) + 2}
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
@@ -134,14 +135,14 @@ class Reference:
 
     def vocabulary(self, config: Config) -> int:
         """Read ``vocab_size`` of the checkpoint's config.json."""
-        return checkpoint.vocabulary(_checkpoint(config, config.engine.model, "engine.model"))
+        return checkpoint.vocabulary(_find_checkpoint(config, config.engine.model, "engine.model"))
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:  # noqa: ARG002 - it runs on the CPU wherever it is
         """Return the interpreter's memory and twice the weights.
 
         The weights count once as a file and once as arrays.
         """
-        weights = checkpoint.gib(_checkpoint(config, config.engine.model, "engine.model"))
+        weights = checkpoint.gib(_find_checkpoint(config, config.engine.model, "engine.model"))
         return Footprint(memory_gib=_PROCESS_GIB + 2 * (weights or 0.0))
 
     def grammar_backend(self, config: Config) -> GrammarBackend:
@@ -149,13 +150,15 @@ class Reference:
 
         It is set to the white space of the engine's documents.
         """
-        model = _checkpoint(config, config.engine.model, "engine.model")
-        end = checkpoint.read_config(model).get("eos_token_id")
+        model = _find_checkpoint(config, config.engine.model, "engine.model")
+        eos_token_id = checkpoint.read_config(model).get("eos_token_id")
         return GrammarBackend(
             checkpoint=model,
-            eos_ids=tuple(each for each in (end if isinstance(end, list) else [end]) if isinstance(each, int)),
+            eos_ids=tuple(
+                token_id for token_id in (eos_token_id if isinstance(eos_token_id, list) else [eos_token_id]) if isinstance(token_id, int)
+            ),
             json_options=_LAYOUT,
-            release=installed_release(_python(config)),
+            release=installed_release(_find_python(config)),
         )
 
     def route(self, config: Config) -> ScoringRoute:
@@ -176,26 +179,30 @@ class Reference:
         return not merge(config.engine.args, config.baseline.args).get("numerics")
 
 
-def _python(config: Config) -> str:
+def _find_python(config: Config) -> str:
+    """Return the path of the engine's interpreter.
+
+    Raises EngineError without one, and for a config with an image.
+    """
     if config.engine.image:
         what = "the reference engine runs in no container"
         raise EngineError(what, where="engine.image", found=config.engine.image, remedy="remove `image`")
     return locate.program(config, "python", default=sys.executable, remedy="check executable or venv under `engine:`")
 
 
-def _checkpoint(config: Config, model: str, where: str) -> Path:
+def _find_checkpoint(config: Config, model: str, where: str) -> Path:
     """Return the folder of a checkpoint.
 
     A path relative to the config comes first, then a checkpoint in this package. Raises EngineError without
     one.
     """
-    shipped = Path(str(resources.files("specdec_reference"))) / "checkpoints"
-    beside = Path(config.resolve(model))
-    for path in (beside, shipped / model):
+    shipped_folder = Path(str(resources.files("specdec_reference"))) / "checkpoints"
+    local_folder = Path(config.resolve(model))
+    for path in (local_folder, shipped_folder / model):
         if (path / "config.json").is_file():
             return path.absolute()
-    names = sorted(path.parent.name for path in shipped.glob("*/config.json"))
-    near = difflib.get_close_matches(model, names, n=1)
-    what = f"no checkpoint {model}" + (f"; did you mean {near[0]}?" if near else "")
+    names = sorted(path.parent.name for path in shipped_folder.glob("*/config.json"))
+    similar_names = difflib.get_close_matches(model, names, n=1)
+    what = f"no checkpoint {model}" + (f"; did you mean {similar_names[0]}?" if similar_names else "")
     expected = f"a folder with config.json, or one of {', '.join(names)}"
-    raise EngineError(what, where=where, found=str(beside), expected=expected, remedy="correct the name")
+    raise EngineError(what, where=where, found=str(local_folder), expected=expected, remedy="correct the name")

@@ -26,7 +26,7 @@ def engine_of(kind: str) -> Engine:
     Raises EngineError without one, and for one that does not keep to the protocol.
     """
     if kind not in LOADED:
-        LOADED[kind] = _load(_entry_point(kind))
+        LOADED[kind] = _load_engine(_entry_point(kind))
     return LOADED[kind]
 
 
@@ -48,51 +48,59 @@ def installed_engines() -> tuple[Engine, ...]:
 
 
 def _entry_point(kind: str) -> EntryPoint:
+    """Return the one entry point of the engine ``kind``.
+
+    Raises EngineError if there is none, or several.
+    """
     points = entry_points(group=GROUP)
     candidates = [point for point in points if point.name == kind]
     if len(candidates) > 1:
         raise EngineError(
             what=f"{len(candidates)} packages serve the engine {kind!r}",
             where="engine.kind",
-            found=", ".join(map(_describe, candidates)),
+            found=", ".join(map(_describe_entry_point, candidates)),
             expected="one",
             remedy="uninstall all but one",
         )
     if not candidates:
-        raise _unknown_engine(kind, kinds())
+        raise _unknown_engine_error(kind, kinds())
     return candidates[0]
 
 
-def _unknown_engine(kind: str, known: list[str]) -> EngineError:
-    near = difflib.get_close_matches(kind, known, n=1)
+def _unknown_engine_error(kind: str, installed_kinds: list[str]) -> EngineError:
+    similar_kinds = difflib.get_close_matches(kind, installed_kinds, n=1)
     return EngineError(
-        f"no engine {kind!r}" + (f"; did you mean {near[0]}?" if near else ""),
+        f"no engine {kind!r}" + (f"; did you mean {similar_kinds[0]}?" if similar_kinds else ""),
         where="engine.kind",
         found=kind,
-        expected=f"one of {', '.join(known)}" if known else f"an entry point of the group {GROUP}",
+        expected=f"one of {', '.join(installed_kinds)}" if installed_kinds else f"an entry point of the group {GROUP}",
         remedy="correct the name, or install the package that serves it"
-        if known
+        if installed_kinds
         else "install pytest-specdec again: installation writes the entry points",
     )
 
 
-def _load(point: EntryPoint) -> Engine:
+def _load_engine(point: EntryPoint) -> Engine:
+    """Return an entry point's engine, checked against the protocol.
+
+    Raises EngineError if it cannot be loaded.
+    """
     try:
-        loaded: Any = point.load()
-        engine: Engine = loaded() if isinstance(loaded, type) else loaded
+        entry_object: Any = point.load()
+        engine: Engine = entry_object() if isinstance(entry_object, type) else entry_object
     except Exception as error:
         raise EngineError(
             what=f"the engine {point.name!r} cannot be loaded",
-            where=_describe(point),
+            where=_describe_entry_point(point),
             found=f"{type(error).__name__}: {error}",
             expected="a module that imports, and in it a class without arguments or an object",
             remedy="repair the package or uninstall it",
         ) from error
-    _check(point, engine)
+    _check_protocol(point, engine)
     return engine
 
 
-def _check(point: EntryPoint, engine: Engine) -> None:
+def _check_protocol(point: EntryPoint, engine: Engine) -> None:
     """Raise EngineError unless the engine keeps to the protocol.
 
     It needs the same protocol version, every member of the protocol, and the kind in its entry point's name.
@@ -101,7 +109,7 @@ def _check(point: EntryPoint, engine: Engine) -> None:
     if version != PROTOCOL_VERSION:
         raise EngineError(
             what=f"the engine {point.name!r} has another version of the engine protocol",
-            where=_describe(point),
+            where=_describe_entry_point(point),
             found=f"protocol_version {version}",
             expected=f"protocol_version {PROTOCOL_VERSION}, that of pytest-specdec {__version__}",
             remedy="install releases of the two packages that go together",
@@ -110,13 +118,13 @@ def _check(point: EntryPoint, engine: Engine) -> None:
     if missing or engine.kind != point.name:
         raise EngineError(
             what=f"the engine {point.name!r} does not keep to the engine protocol",
-            where=_describe(point),
+            where=_describe_entry_point(point),
             found=f"no {', '.join(missing)}" if missing else f"kind {engine.kind!r}",
             expected=f"every member of {Engine.__module__}.Engine" if missing else f"kind {point.name!r}, the entry point's name",
             remedy="repair the package: pytest_specdec.engines.protocol has every member and what it returns",
         )
 
 
-def _describe(point: EntryPoint) -> str:
+def _describe_entry_point(point: EntryPoint) -> str:
     package = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
     return f"entry point {point.name} = {point.value}{package}"

@@ -51,8 +51,8 @@ def position(token_id: int, listed: Sequence[ListedToken], top_tokens: int, text
         what = "the server names tokens by text alone"
         expected, remedy = "token ids, or a known text of the emitted token", "ask for token ids in the engine's dialect"
         raise RequestError(what, where=WHERE, found=repr(ranked[0].text), expected=expected, remedy=remedy)
-    merged = _merge(ranked)
-    ids = tuple(_id(name, place, token_id, text) for place, (name, _) in enumerate(merged))
+    merged = _merge_by_name(ranked)
+    ids = tuple(_outcome_id(name, place, token_id, text) for place, (name, _) in enumerate(merged))
     logprobs = tuple(logprob for _, logprob in merged)
     return Position(
         token_id=token_id,
@@ -62,7 +62,7 @@ def position(token_id: int, listed: Sequence[ListedToken], top_tokens: int, text
     )
 
 
-def _merge(ranked: Sequence[ListedToken]) -> list[tuple[int | str, float]]:
+def _merge_by_name(ranked: Sequence[ListedToken]) -> list[tuple[int | str, float]]:
     """Return ids and texts with their log-probabilities, most probable first.
 
     Texts that occur several times are summed.
@@ -70,17 +70,18 @@ def _merge(ranked: Sequence[ListedToken]) -> list[tuple[int | str, float]]:
     logprobs: dict[int | str, float] = {}
     for token in ranked:
         name = token.text if token.token_id is None else token.token_id
-        logprobs[name] = _sum(logprobs[name], token.logprob) if token.token_id is None and name in logprobs else token.logprob
+        logprobs[name] = _log_sum(logprobs[name], token.logprob) if token.token_id is None and name in logprobs else token.logprob
     return sorted(logprobs.items(), key=lambda item: -item[1])
 
 
-def _sum(first: float, second: float) -> float:
+def _log_sum(first: float, second: float) -> float:
     """Return the log of the sum of two probabilities."""
     high, low = max(first, second), min(first, second)
     return min(high + math.log1p(math.exp(low - high)), 0.0)
 
 
-def _id(name: int | str, place: int, token_id: int, text: str | None) -> int:
+def _outcome_id(name: int | str, place: int, token_id: int, text: str | None) -> int:
+    """Return an outcome's id, below 0 for any other text."""
     if isinstance(name, int):
         return name
     return token_id if name == text else _NAMELESS - place

@@ -76,7 +76,7 @@ class TransformersDialect(PlainDialect):
         """
         self._model = model
         self._drafting = drafting
-        self._eos = _eos_ids(Path(model))
+        self._eos = _read_eos_ids(Path(model))
         self._found: CheckpointTokenizer | None = None
 
     @property
@@ -94,7 +94,11 @@ class TransformersDialect(PlainDialect):
         Parameters that it leaves out are neutral.
         """
         rest = {name: value for name, value in request.body.items() if name not in _TRANSLATED}
-        return {**rest, "model": self._model, "generation_config": json.dumps({**self._generation(request.body), **self._drafting})}
+        return {
+            **rest,
+            "model": self._model,
+            "generation_config": json.dumps({**self._generation_settings(request.body), **self._drafting}),
+        }
 
     def answer(self, request: Request, replies: Sequence[Mapping[str, JSON]]) -> Sequence[Mapping[str, JSON]]:
         """Add the token ids to a greedy answer.
@@ -107,15 +111,15 @@ class TransformersDialect(PlainDialect):
         The number of tokens in a chunk is not known.
         """
         tokenizer = self._tokenizer
-        if tokenizer is None or request.body.get("temperature") != 0 or any(_choice(reply) is None for reply in replies):
+        if tokenizer is None or request.body.get("temperature") != 0 or any(_only_choice(reply) is None for reply in replies):
             return replies
-        ids = tokenizer.encode_answer("".join(map(_text, replies)))
-        missing = (_expected_tokens(request, replies, steps=bool(self._drafting)) or 0) - len(ids)
-        if missing == 1 and len(self._eos) == 1 and not _spares_eos(request.body):
+        ids = tokenizer.encode_answer("".join(map(_reply_text, replies)))
+        missing_tokens = (_expected_tokens(request, replies, steps=bool(self._drafting)) or 0) - len(ids)
+        if missing_tokens == 1 and len(self._eos) == 1 and not _may_end_without_eos(request.body):
             ids = (*ids, *self._eos)  # which is in no text
-        elif missing != 0:
+        elif missing_tokens != 0:
             return replies
-        return [*replies[:-1], {**replies[-1], "choices": [{**(_choice(replies[-1]) or {}), "token_ids": list(ids)}]}]
+        return [*replies[:-1], {**replies[-1], "choices": [{**(_only_choice(replies[-1]) or {}), "token_ids": list(ids)}]}]
 
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:  # noqa: ARG002 - no route tokenizes
         """Return the prompt's ids by the checkpoint's tokenizer and template.
@@ -128,10 +132,10 @@ class TransformersDialect(PlainDialect):
         if request.route is not Route.CHAT:
             return self._tokenizer.encode(prompt) if isinstance(prompt, str) else ()
         arguments = request.body.get("chat_template_kwargs")
-        given = messages if isinstance(messages, Sequence) else ()
-        return self._tokenizer.converse(given, arguments if isinstance(arguments, Mapping) else {})
+        conversation = messages if isinstance(messages, Sequence) else ()
+        return self._tokenizer.converse(conversation, arguments if isinstance(arguments, Mapping) else {})
 
-    def _generation(self, body: Mapping[str, JSON]) -> dict[str, JSON]:
+    def _generation_settings(self, body: Mapping[str, JSON]) -> dict[str, JSON]:
         """Return a body's sampling parameters under the library's names.
 
         Each one that the body leaves out gets its neutral value.
@@ -141,11 +145,13 @@ class TransformersDialect(PlainDialect):
         if temperature != 0:
             top_k = body.get("top_k", 0)
             config |= {"temperature": temperature, "top_p": 1.0, "top_k": 0 if top_k == -1 else top_k}
-        config |= {new: body[old] for old, new in _RENAMED.items() if old in body and (old != "top_p" or temperature != 0)}
-        stops = body.get("stop_token_ids")
-        ends = [*(() if body.get("ignore_eos") is True else self._eos), *(stops if isinstance(stops, Sequence) else ())]
-        if ends or body.get("ignore_eos") is True:
-            config["eos_token_id"] = ends or _NO_TOKEN
+        config |= {
+            library_name: body[name] for name, library_name in _RENAMED.items() if name in body and (name != "top_p" or temperature != 0)
+        }
+        stop_ids = body.get("stop_token_ids")
+        end_ids = [*(() if body.get("ignore_eos") is True else self._eos), *(stop_ids if isinstance(stop_ids, Sequence) else ())]
+        if end_ids or body.get("ignore_eos") is True:
+            config["eos_token_id"] = end_ids or _NO_TOKEN
         bias = body.get("logit_bias")
         if isinstance(bias, Mapping):
             config["sequence_bias"] = [[[int(token)], value] for token, value in bias.items()]
@@ -163,7 +169,7 @@ def _expected_tokens(request: Request, replies: Sequence[Mapping[str, JSON]], *,
     return next((count for reply in reversed(replies) if (count := _completion_tokens(reply)) is not None), None)
 
 
-def _spares_eos(body: Mapping[str, JSON]) -> bool:
+def _may_end_without_eos(body: Mapping[str, JSON]) -> bool:
     """Return True if a text's missing token may not be EOS.
 
     That is so with ``ignore_eos``, ``stop`` or ``stop_token_ids``.
@@ -171,7 +177,7 @@ def _spares_eos(body: Mapping[str, JSON]) -> bool:
     return body.get("ignore_eos") is True or any(body.get(name) for name in ("stop", "stop_token_ids"))
 
 
-def _choice(reply: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
+def _only_choice(reply: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     """Return the only choice of a reply.
 
     None if it has none, or several.
@@ -181,20 +187,22 @@ def _choice(reply: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     return choice if isinstance(choice, Mapping) else None
 
 
-def _text(reply: Mapping[str, JSON]) -> str:
-    choice = _choice(reply) or {}
+def _reply_text(reply: Mapping[str, JSON]) -> str:
+    """Return the text in a reply or chunk; empty without one."""
+    choice = _only_choice(reply) or {}
     message = choice.get("message") or choice.get("delta")
     text = message.get("content") if isinstance(message, Mapping) else choice.get("text")
     return text if isinstance(text, str) else ""
 
 
 def _completion_tokens(reply: Mapping[str, JSON]) -> int | None:
+    """Return the completion tokens of a usage; None without one."""
     usage = reply.get("usage")
     count = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
     return count if isinstance(count, int) else None
 
 
-def _eos_ids(folder: Path) -> tuple[int, ...]:
+def _read_eos_ids(folder: Path) -> tuple[int, ...]:
     """Return the end-of-sequence ids of a checkpoint.
 
     They come from generation_config.json, else from config.json. Empty without any.
@@ -209,7 +217,7 @@ def _eos_ids(folder: Path) -> tuple[int, ...]:
     return ()
 
 
-def _drafting(args: Mapping[str, JSON]) -> dict[str, JSON]:
+def _read_drafting(args: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return the speculative settings in ``args``.
 
     They go by the library's names. Raises EngineError for a setting that no variant may set.
@@ -222,8 +230,8 @@ def _drafting(args: Mapping[str, JSON]) -> dict[str, JSON]:
     drafting: dict[str, JSON] = {plain(name).replace("-", "_"): value for name, value in setting.items() if value is not None}
     for name in drafting:
         if name not in _KEYS:
-            near = nearest(name, _KEYS)
-            what = f"a variant sets no {name!r}" + (f"; {near}" if near else "")
+            suggestion = nearest(name, _KEYS)
+            what = f"a variant sets no {name!r}" + (f"; {suggestion}" if suggestion else "")
             remedy = "sampling parameters come from each request, alike in both arms"
             raise EngineError(what, where=f"args.{_SETTING}.{name}", found=name, expected=f"one of {', '.join(_KEYS)}", remedy=remedy)
     return drafting
@@ -261,7 +269,7 @@ class Transformers:
 
         Every request carries the variant's drafting.
         """
-        return TransformersDialect(config.resolve(setup.model), _drafting(setup.args))
+        return TransformersDialect(config.resolve(setup.model), _read_drafting(setup.args))
 
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read prompt lookup, or drafting by the model's own layers.
@@ -269,13 +277,13 @@ class Transformers:
         Early exit, the layers after which the model drafts for itself, goes first if both are set. None
         without either.
         """
-        drafting = _drafting(args)
+        drafting = _read_drafting(args)
         if drafting.get(_EARLY_EXIT) is not None:
-            tokens = _count(drafting.get(_TOKENS)) or _DEFAULT_TOKENS
+            tokens = _count_or_zero(drafting.get(_TOKENS)) or _DEFAULT_TOKENS
             return Draft(kind=DraftKind.HEAD, tokens=tokens, sampling=DraftSampling.PROBABILISTIC)
         if drafting.get(_LOOKUP) is not None:
-            longest = _count(drafting.get(_NGRAM)) or _DEFAULT_NGRAM
-            return Draft(kind=DraftKind.NGRAM, tokens=_count(drafting[_LOOKUP]), ngram_min=1, ngram_max=longest)
+            ngram_max = _count_or_zero(drafting.get(_NGRAM)) or _DEFAULT_NGRAM
+            return Draft(kind=DraftKind.NGRAM, tokens=_count_or_zero(drafting[_LOOKUP]), ngram_min=1, ngram_max=ngram_max)
         return None
 
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:  # noqa: ARG002 - no request can name a draft model
@@ -292,7 +300,7 @@ class Transformers:
             what = "transformers serve runs in no container here"
             raise EngineError(what, where="engine.image", found=config.engine.image, remedy="set engine.venv instead")
         for variant in config.variants:
-            _drafting(variant.args)
+            _read_drafting(variant.args)
         variants = {f"variants.{variant.name}": variant.body for variant in config.variants}
         for where, body in {"engine": config.engine.body, "baseline": config.baseline.body, **variants}.items():
             if "generation_config" in body:
@@ -308,8 +316,10 @@ class Transformers:
         Settings that go into requests are left out.
         """
         args = {name: value for name, value in setup.args.items() if plain(name) != _SETTING}
-        given = flags({"host": HOST, **args, "port": setup.port})
-        return Command(argv=(self._program(config), "serve", config.resolve(setup.model), *given), env=setup.env, secrets=setup.secrets)
+        server_flags = flags({"host": HOST, **args, "port": setup.port})
+        return Command(
+            argv=(self._program(config), "serve", config.resolve(setup.model), *server_flags), env=setup.env, secrets=setup.secrets
+        )
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
         """Return the command lines to ask the package and its parser."""
@@ -349,5 +359,5 @@ class Transformers:
         return locate.program(config, "transformers", default=shutil.which("transformers"), remedy=_REMEDY)
 
 
-def _count(value: JSON) -> int:
+def _count_or_zero(value: JSON) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0

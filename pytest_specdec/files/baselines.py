@@ -41,22 +41,23 @@ def read(path: Path) -> tuple[Gate, ...]:
 
     Raises ConfigError or RunError with file and line, also for a file whose machine is not the one in its name.
     """
-    text = _text(path)
+    text = _read_baseline_text(path)
     if text is None:
         return ()
     document = yaml.load(text, str(path))
     data: Any = document.data if isinstance(document.data, dict) else {}
     schema = SCHEMA if data.get("schema") in _OLDER else data.get("schema")
     for key, found, expected, remedy in (("schema", schema, SCHEMA, _OTHER), ("machine", data.get("machine"), path.stem, _ELSEWHERE)):
-        _expect(f"{path}:{document.line((key,))}", key, found=found, expected=expected, remedy=remedy)
+        _check_value(f"{path}:{document.line((key,))}", key, found=found, expected=expected, remedy=remedy)
     gates = data.get("gates") or ()
     if not isinstance(gates, (list, tuple)):
         where = f"{path}:{document.line(('gates',))}"
-        raise _no_gate(where, str(gates), "a list of gates")
-    return tuple(_gate(path, document.line(("gates", index)), entry, path.stem) for index, entry in enumerate(gates))
+        raise _invalid_gate_error(where, str(gates), "a list of gates")
+    return tuple(_decode_gate(path, document.line(("gates", index)), entry, path.stem) for index, entry in enumerate(gates))
 
 
-def _text(path: Path) -> str | None:
+def _read_baseline_text(path: Path) -> str | None:
+    """Return the text of a baseline file; None without one."""
     try:
         return read_text(path)
     except FileNotFoundError:
@@ -80,40 +81,42 @@ def write(path: Path, environment: Environment, gates: Iterable[Gate]) -> None:
     The file keeps its gates on other figures, pairs and workloads. ``path`` must be named after
     ``environment.machine``. Raises the errors of :func:`read` for an existing file.
     """
-    _expect(str(path), "machine", found=path.stem, expected=environment.machine, remedy=_ELSEWHERE)
-    after = {**{_key(gate): gate for gate in read(path)}, **{_key(gate): gate for gate in gates}}
+    _check_value(str(path), "machine", found=path.stem, expected=environment.machine, remedy=_ELSEWHERE)
+    gates_by_key = {**{_gate_key(gate): gate for gate in read(path)}, **{_gate_key(gate): gate for gate in gates}}
     document: JSON = {
         "schema": SCHEMA,
         "machine": environment.machine,
         "environment": codec.encode(environment),
-        "gates": [_entry(gate) for gate in after.values()],
+        "gates": [_encode_gate(gate) for gate in gates_by_key.values()],
     }
     atomic_write(path, _HEADER + yaml.dump(document))
 
 
-def _entry(gate: Gate) -> JSON:
+def _encode_gate(gate: Gate) -> JSON:
+    """Return ``gate`` as an entry, empty fields left out."""
     values = {name: codec.encode(getattr(gate, name)) for name in FIELDS}
     return {name: value for name, value in values.items() if value not in (None, "", [], {}, 0)}
 
 
-def _gate(path: Path, line: int, entry: JSON, machine: str) -> Gate:
+def _decode_gate(path: Path, line: int, entry: JSON, machine: str) -> Gate:
+    """Return the gate of an entry; RunError for an invalid one."""
     where, fields = f"{path}:{line}", dict(entry) if isinstance(entry, dict) else {str(entry): entry}
     unknown = sorted(fields.keys() - set(FIELDS))
     if unknown:
         found = f"an unknown key {unknown[0]!r}"
-        raise _no_gate(where, found, f"only {', '.join(FIELDS)}")
+        raise _invalid_gate_error(where, found, f"only {', '.join(FIELDS)}")
     try:
         gate = codec.decode(Gate, {**fields, "source": f"{path.parent.name}/{path.name}:{line}", "machine": machine})
     except RunError as error:
         where = f"{where}  {error.where}"
-        raise _no_gate(where, error.found, error.expected) from None
-    for name, found, expected in _unusable(gate):
+        raise _invalid_gate_error(where, error.found, error.expected) from None
+    for name, found, expected in _unusable_values(gate):
         where = f"{where}  {name}"
-        raise _no_gate(where, found, expected)
+        raise _invalid_gate_error(where, found, expected)
     return gate
 
 
-def _unusable(gate: Gate) -> Iterator[tuple[str, str, str]]:
+def _unusable_values(gate: Gate) -> Iterator[tuple[str, str, str]]:
     """Yield key, found and expected value of each unusable entry.
 
     With such an entry a gate could never fail, or has no usable number.
@@ -130,21 +133,22 @@ def _unusable(gate: Gate) -> Iterator[tuple[str, str, str]]:
                 "1 token per step or more, 1 step or more",
             )
     for name in ("log_ratios", "log_tokens_per_step", "boot_log_ratios"):
-        odd = [value for value in getattr(gate, name) if not math.isfinite(value)]
-        if odd:
-            yield name, f"{odd[0]:g}", "numbers"
+        odd_values = [value for value in getattr(gate, name) if not math.isfinite(value)]
+        if odd_values:
+            yield name, f"{odd_values[0]:g}", "numbers"
 
 
-def _no_gate(where: str, found: str, expected: str) -> RunError:
+def _invalid_gate_error(where: str, found: str, expected: str) -> RunError:
     what = "the baseline file has an invalid gate"
     return RunError(what, where=where, found=found, expected=expected, remedy=_AGAIN)
 
 
-def _expect(where: str, what: str, *, found: object, expected: str, remedy: str) -> None:
+def _check_value(where: str, what: str, *, found: object, expected: str, remedy: str) -> None:
+    """Raise RunError unless ``found`` is the expected value."""
     if found != expected:
         msg = f"the baseline file has another {what}"
         raise RunError(msg, where=where, found=str(found), expected=expected, remedy=remedy)
 
 
-def _key(gate: Gate) -> tuple[str, str, str, bool]:
+def _gate_key(gate: Gate) -> tuple[str, str, str, bool]:
     return (gate.figure, gate.pair, gate.workload, bool(gate.lengths))

@@ -42,22 +42,22 @@ def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> Reporte
     judgement reports the error.
     """
     answers: list[tuple[tuple[float, Position], ...]] = []
-    room = MOST_TOKENS
-    for answer in _answers(directory, plan, arms or _arms_of_other_boots(plan)):
-        answers.append(answer[:room])
-        room -= len(answers[-1])
-        if not room:
+    tokens_left = MOST_TOKENS
+    for answer in _calibration_answers(directory, plan, arms or _arms_of_other_boots(plan)):
+        answers.append(answer[:tokens_left])
+        tokens_left -= len(answers[-1])
+        if not tokens_left:
             break
     return ReportedDraws(answers=tuple(answers))
 
 
 def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibrations:
     """Return the calibrations for the judges of ``pair``."""
-    other = _arms_of_other_boots(plan)
-    own = tuple(arm for arm in (BASELINE, CONTROL) if arm not in other)
+    other_boot_arms = _arms_of_other_boots(plan)
+    same_boot_arms = tuple(arm for arm in (BASELINE, CONTROL) if arm not in other_boot_arms)
     return Calibrations(
-        decode=read_calibration(directory, plan, *other) or read_calibration(directory, plan, BASELINE, CONTROL),
-        same_boot=read_calibration(directory, plan, *own) if own else ReportedDraws(),
+        decode=read_calibration(directory, plan, *other_boot_arms) or read_calibration(directory, plan, BASELINE, CONTROL),
+        same_boot=read_calibration(directory, plan, *same_boot_arms) if same_boot_arms else ReportedDraws(),
         verify=read_calibration(directory, plan, pair),
     )
 
@@ -68,37 +68,41 @@ def _arms_of_other_boots(plan: Plan) -> tuple[str, ...]:
     In the calibration their scores then come from another boot, as the variant's do. Both arms if there is
     none.
     """
-    scored = [workload.name for workload in plan.workloads if workload.calibrates or workload.scored]
-    names = [name for name in scored if plan.workload(name).calibrates] or scored[:1]
-    own = {arm for name in names for arm in plan.scored_by(name)}
-    return tuple(arm for arm in (BASELINE, CONTROL) if arm not in own) or (BASELINE, CONTROL)
+    scored_names = [workload.name for workload in plan.workloads if workload.calibrates or workload.scored]
+    calibrating = [name for name in scored_names if plan.workload(name).calibrates] or scored_names[:1]
+    self_scored = {arm for name in calibrating for arm in plan.scored_by(name)}
+    return tuple(arm for arm in (BASELINE, CONTROL) if arm not in self_scored) or (BASELINE, CONTROL)
 
 
-def _answers(directory: RunDirectory, plan: Plan, arms: Sequence[str]) -> Iterator[tuple[tuple[float, Position], ...]]:
+def _calibration_answers(directory: RunDirectory, plan: Plan, arms: Sequence[str]) -> Iterator[tuple[tuple[float, Position], ...]]:
+    """Yield the draws of ``arms``, answer by answer.
+
+    A draw is a reported log-probability and its scored position.
+    """
     calibrations = [workload for workload in plan.workloads if workload.calibrates]
     for workload in calibrations or plan.workloads:
-        wanted = {request.id for request in workload.requests if request.unprocessed and "logprobs" in request.body}
-        earlier: dict[tuple[str, int], tuple[int, ...]] = {}
-        for arm in arms if wanted else ():
+        request_ids = {request.id for request in workload.requests if request.unprocessed and "logprobs" in request.body}
+        earlier_tokens: dict[tuple[str, int], tuple[int, ...]] = {}
+        for arm in arms if request_ids else ():
             with suppress(RunError):
-                yield from _of(directory, arm, workload.name, wanted, earlier)
+                yield from _answers_of_arm(directory, arm, workload.name, request_ids, earlier_tokens)
 
 
-def _of(
-    directory: RunDirectory, arm: str, workload: str, wanted: set[str], earlier: dict[tuple[str, int], tuple[int, ...]]
+def _answers_of_arm(
+    directory: RunDirectory, arm: str, workload: str, request_ids: set[str], earlier_tokens: dict[tuple[str, int], tuple[int, ...]]
 ) -> Iterator[tuple[tuple[float, Position], ...]]:
     """Yield the pairs of one arm by answer.
 
     A pair is a reported log-probability and its scored position. An answer is left out if it equals the
-    ``earlier`` one to its request.
+    one in ``earlier_tokens`` to its request.
     """
     transcript = transcripts.read(directory, arm, workload)
     scored = {score.key: score.positions for score in transcripts.read_scores(directory, BASELINE, arm, workload)}
     for answer in () if transcript is None else transcript.answers:
         token_ids, reported, positions = answer.choice.token_ids, answer.choice.logprobs, scored.get(answer.key, ())
-        repeated = earlier.get(answer.key) == token_ids
-        if answer.request_id in wanted and reported is not None and len(reported) == len(positions) and not repeated:
-            earlier[answer.key] = token_ids
+        repeated = earlier_tokens.get(answer.key) == token_ids
+        if answer.request_id in request_ids and reported is not None and len(reported) == len(positions) and not repeated:
+            earlier_tokens[answer.key] = token_ids
             yield tuple(zip(reported, positions, strict=True))
 
 
@@ -119,14 +123,16 @@ def read(
     Raises it too if an arm answered another workload of that name, or under other token limits than the
     baseline.
     """
-    parts = _parts(plan, judgement)
-    runs = [_Run(directory, plan, replace(judgement, workload=name)) for name in parts]
-    scored = [arm for arm in (judgement.pair, CONTROL, BASELINE) if runs[0].is_scored(arm)]
+    workload_names = _judged_workloads(plan, judgement)
+    runs = [_Run(directory, plan, replace(judgement, workload=name)) for name in workload_names]
+    scored_arms = [arm for arm in (judgement.pair, CONTROL, BASELINE) if runs[0].is_scored(arm)]
     for run in runs:
         run.check_room()
     speculative = _join_transcripts([run.transcript(judgement.pair) for run in runs])
     baseline = _join_transcripts([run.transcript(BASELINE) for run in runs])
-    workload = replace(plan.workload(judgement.workload), requests=tuple(r for name in parts for r in plan.workload(name).requests))
+    workload = replace(
+        plan.workload(judgement.workload), requests=tuple(r for name in workload_names for r in plan.workload(name).requests)
+    )
     pair = _with_draft_tokens(plan.pair(judgement.pair), speculative)
     drafts = [run.draft_scores(pair.variant.draft.model) for run in runs]
     masks = {arm: grammar_masks.read(directory, arm, judgement.workload) for arm in (BASELINE, CONTROL, judgement.pair)}
@@ -139,10 +145,12 @@ def read(
         speculative=speculative,
         beside=runs[0].beside(),
         further=tuple(runs[0].further(judgement.pair)),
-        repeats=tuple(read(directory, plan, replace(judgement, workload=name), gates, calibrations) for name in _repeats(plan, judgement)),
-        scores={arm: tuple(score for run in runs for score in run.scores(arm)) for arm in scored},
+        repeats=tuple(
+            read(directory, plan, replace(judgement, workload=name), gates, calibrations) for name in _repeated_workloads(plan, judgement)
+        ),
+        scores={arm: tuple(score for run in runs for score in run.scores(arm)) for arm in scored_arms},
         draft_scores={arm: tuple(score for by_arm in drafts for score in by_arm.get(arm, ())) for arm in drafts[0]},
-        grammar_masks={arm: known for arm, known in masks.items() if known is not None},
+        grammar_masks={arm: arm_masks for arm, arm_masks in masks.items() if arm_masks is not None},
         calibration=calibrations.decode,
         same_boot_calibration=calibrations.same_boot,
         verify_calibration=calibrations.verify,
@@ -166,16 +174,17 @@ def read_run(directory: RunDirectory, plan: Plan, judgement: Judgement) -> Captu
     parts: list[Captured] = []
     for name in names:
         try:
-            parts.append(_part(directory, plan, replace(judgement, workload=name)))
+            parts.append(_read_without_scores(directory, plan, replace(judgement, workload=name)))
         except RunError:
             if name == judgement.workload:
                 raise
-    own = next(part for part in parts if part.workload.name == judgement.workload)
+    judged_part = next(part for part in parts if part.workload.name == judgement.workload)
     answered = {part.workload.name for part in parts}
-    return CapturedRun(whole=join(own, parts), parts=tuple(parts), missing=tuple(name for name in names if name not in answered))
+    return CapturedRun(whole=join(judged_part, parts), parts=tuple(parts), missing=tuple(name for name in names if name not in answered))
 
 
-def _part(directory: RunDirectory, plan: Plan, judgement: Judgement) -> Captured:
+def _read_without_scores(directory: RunDirectory, plan: Plan, judgement: Judgement) -> Captured:
+    """Return the answers of one judgement, without scores."""
     run = _Run(directory, plan, judgement)
     run.check_room()
     speculative, baseline = run.transcript(judgement.pair), run.transcript(BASELINE)
@@ -202,13 +211,14 @@ def _with_draft_tokens(pair: Pair, transcript: Transcript) -> Pair:
         return pair
     counters = transcript.counters or SpecCounters()
     windows = [window for answer in transcript.answers for choice in answer.choices for window in choice.windows or ()]
-    drafted = math.ceil(counters.draft_tokens / counters.drafts) if counters.drafts else 0
-    tokens = max(len(counters.accepted_per_position), drafted, max(windows, default=1) - 1)
+    drafted_per_step = math.ceil(counters.draft_tokens / counters.drafts) if counters.drafts else 0
+    # The last token of a window is no draft token.
+    tokens = max(len(counters.accepted_per_position), drafted_per_step, max(windows, default=1) - 1)
     draft = replace(pair.variant.draft, tokens=tokens)
     return replace(pair, variant=replace(pair.variant, draft=draft))
 
 
-def _parts(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
+def _judged_workloads(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
     """Return the workload and its extensions for this pair.
 
     Only a sampling verdict takes them as one; otherwise the extensions are left out.
@@ -216,7 +226,7 @@ def _parts(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
     return (judgement.workload, *(_extensions(plan, judgement) if judgement.family is Family.SAMPLING else ()))
 
 
-def _repeats(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
+def _repeated_workloads(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
     """Return the workloads with the same requests sent again.
 
     Empty for sampling.
@@ -225,6 +235,7 @@ def _repeats(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
 
 
 def _extensions(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
+    """Return the judged workload's extensions answered by the variant."""
     answered = {name for boot in plan.boots if boot.arm == judgement.pair for name in boot.answers}
     return tuple(name for name in plan.extensions.get(judgement.workload, ()) if name in answered)
 
@@ -259,9 +270,9 @@ def _join_transcripts(parts: Sequence[Transcript]) -> Transcript:
 def _number_failures(parts: Sequence[Transcript]) -> Iterator[tuple[int, ServerFailure]]:
     """Yield the server failures of all parts, numbered across them."""
     numbers: dict[tuple[int, int], int] = {}
-    for part, transcript in enumerate(parts):
+    for place, transcript in enumerate(parts):
         for failure in transcript.server_failures:
-            yield numbers.setdefault((part, failure.failure), len(numbers)), failure
+            yield numbers.setdefault((place, failure.failure), len(numbers)), failure
 
 
 class _Run:
@@ -282,19 +293,26 @@ class _Run:
         return any((task.arm, task.workload) == (arm, self._workload) for task in tasks)
 
     def transcript(self, arm: str) -> Transcript:
+        """Return the answers of ``arm``, read once."""
         if arm not in self._transcripts:
-            self._transcripts[arm] = self._read(arm)
+            self._transcripts[arm] = self._read_transcript(arm)
         return self._transcripts[arm]
 
-    def _read(self, arm: str) -> Transcript:
+    def _read_transcript(self, arm: str) -> Transcript:
+        """Return the answers of ``arm`` from its file.
+
+        Raises RunError if there are none, or if they are to another workload.
+        """
         transcript = transcripts.read(self._directory, arm, self._workload)
         if transcript is None:
-            raise self._missing(arm, "answers")
-        planned = self._plan.workload(self._workload).digest
-        if transcript.digest != planned:
+            raise self._missing_error(arm, "answers")
+        planned_digest = self._plan.workload(self._workload).digest
+        if transcript.digest != planned_digest:
             where = f"{self._directory.transcript(arm, self._workload)}:1"
             msg = "the answers are to another workload"
-            raise RunError(msg, where=where, found=f"digest {transcript.digest}", expected=f"{planned}, as in plan.json", remedy=_AGAIN)
+            raise RunError(
+                msg, where=where, found=f"digest {transcript.digest}", expected=f"{planned_digest}, as in plan.json", remedy=_AGAIN
+            )
         return transcript
 
     def check_room(self) -> None:
@@ -319,10 +337,12 @@ class _Run:
         answering = [boot for boot in self._plan.boots if self._workload in boot.answers]
         baselines = [boot for boot in answering if boot.role in {Role.BASELINE, Role.CONTROL}]
         for boot in (boot for boot in answering if boot.arm == pair and boot.number > 1):
-            before = [each for each in baselines if each.index < boot.index][-1:]
-            behind = [each for each in baselines if each.index > boot.index][:1] if self._plan.placement is Placement.IN_TURN else []
-            beside = tuple(self.transcript(each.arms[-1]) for each in (*before, *behind))
-            yield BootBlock(speculative=self.transcript(boot.arms[-1]), baselines=beside)
+            boots_before = [other for other in baselines if other.index < boot.index][-1:]
+            boots_after = (
+                [other for other in baselines if other.index > boot.index][:1] if self._plan.placement is Placement.IN_TURN else []
+            )
+            neighbours = tuple(self.transcript(other.arms[-1]) for other in (*boots_before, *boots_after))
+            yield BootBlock(speculative=self.transcript(boot.arms[-1]), baselines=neighbours)
 
     def beside(self) -> tuple[Transcript, ...]:
         """Return the answers of other arms if a route was silent.
@@ -334,9 +354,13 @@ class _Run:
         return tuple(transcripts.beside(self._directory, self._plan, self._workload, self._transcripts))
 
     def scores(self, arm: str) -> tuple[Score, ...]:
-        scores = self._scores(BASELINE, arm)
-        if not scores and self._reason(arm) and not self._directory.scores(BASELINE, arm, self._workload).is_file():
-            raise self._missing(arm, "scores")
+        """Return the scores of ``arm`` under the baseline.
+
+        Raises RunError if the capture gave a reason for having none.
+        """
+        scores = self._read_scores(BASELINE, arm)
+        if not scores and self._reason_for_missing(arm) and not self._directory.scores(BASELINE, arm, self._workload).is_file():
+            raise self._missing_error(arm, "scores")
         return scores
 
     def draft_scores(self, model: str | None) -> dict[str, tuple[Score, ...]]:
@@ -346,23 +370,25 @@ class _Run:
         """
         if model is None:
             return {}
-        scores = {arm: self._scores(model, arm) for arm in (self._judgement.pair, CONTROL, BASELINE)}
+        scores = {arm: self._read_scores(model, arm) for arm in (self._judgement.pair, CONTROL, BASELINE)}
         return {arm: distribution for arm, distribution in scores.items() if distribution}
 
-    def _scores(self, under: str, arm: str) -> tuple[Score, ...]:
+    def _read_scores(self, under: str, arm: str) -> tuple[Score, ...]:
+        """Return the scores of ``arm`` under one server."""
         tasks = ((boot.under, task) for boot in self._plan.boots for task in boot.scores)
-        asked = [task.top_tokens for server, task in tasks if (server, task.arm, task.workload) == (under, arm, self._workload)]
-        return transcripts.read_scores(self._directory, under, arm, self._workload, top_tokens=min(asked, default=1))
+        numbers_asked = [task.top_tokens for server, task in tasks if (server, task.arm, task.workload) == (under, arm, self._workload)]
+        return transcripts.read_scores(self._directory, under, arm, self._workload, top_tokens=min(numbers_asked, default=1))
 
-    def _missing(self, arm: str, what: str) -> RunError:
+    def _missing_error(self, arm: str, what: str) -> RunError:
         where = f"{arm}/{self._workload}"
         return RunError(
             f"the run has no {what} of {where}",
             where=str(self._directory.root),
-            found=self._reason(arm) or "no file, and no reason in status.json",
+            found=self._reason_for_missing(arm) or "no file, and no reason in status.json",
         )
 
-    def _reason(self, arm: str) -> str:
+    def _reason_for_missing(self, arm: str) -> str:
+        """Return the capture's reason for missing files; empty without one."""
         try:
             status = run_documents.read_status(self._directory)
         except RunError:

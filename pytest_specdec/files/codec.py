@@ -31,9 +31,9 @@ def check_schema(where: str, found: object, expected: str) -> None:
         return
     what, remedy = "the file is of another kind", "restore the file that the capture wrote, or capture again"
     if isinstance(found, str) and _NUMBER.search(found) and _NUMBER.sub("", found) == _NUMBER.sub("", expected):
-        older = int(_NUMBER.findall(found)[0]) < int(_NUMBER.findall(expected)[0])
-        what = f"{'an older' if older else 'a newer'} release wrote this run"
-        remedy = f"{_RELEASE}, or capture again" if older else _RELEASE
+        is_older = int(_NUMBER.findall(found)[0]) < int(_NUMBER.findall(expected)[0])
+        what = f"{'an older' if is_older else 'a newer'} release wrote this run"
+        remedy = f"{_RELEASE}, or capture again" if is_older else _RELEASE
     raise RunError(what, where=where, found=f"schema {found!r}", expected=f"schema {expected!r}", remedy=remedy)
 
 
@@ -65,7 +65,7 @@ def decode(cls: type[T], data: JSON) -> T:
     value of another type.
     """
     try:
-        decoder: Callable[[JSON], T] = _decoder(cls)  # type: ignore[arg-type]  # every class is hashable
+        decoder: Callable[[JSON], T] = _decoder_of(cls)  # type: ignore[arg-type]  # every class is hashable
         return decoder(data)
     except RecursionError:
         msg = f"this is no {cls.__name__}"
@@ -94,47 +94,50 @@ class _Mismatch(Exception):  # noqa: N818 - it never leaves this module
 
 
 @cache
-def _decoder(hint: Any) -> _Decoder:  # noqa: ANN401 - any annotation
+def _decoder_of(hint: Any) -> _Decoder:  # noqa: ANN401 - any annotation
+    """Return the decoder of an annotation."""
     if hint in _PLAIN:
         return _PLAIN[hint]
     if isinstance(hint, type) and is_dataclass(hint):
-        return _dataclass(hint)
+        return _dataclass_decoder(hint)
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return _enum(hint)
-    return _generic(get_origin(hint), get_args(hint))
+        return _enum_decoder(hint)
+    return _generic_decoder(get_origin(hint), get_args(hint))
 
 
-def _generic(origin: object, args: tuple[Any, ...]) -> _Decoder:
+def _generic_decoder(origin: object, args: tuple[Any, ...]) -> _Decoder:
+    """Return the decoder of a union, tuple or mapping."""
     if origin in {Union, types.UnionType}:
-        return _union(args)
+        return _optional_decoder(args)
     if origin is tuple:
-        return _many(args[0]) if args[1:] == (...,) else _fixed_tuple(args)
+        return _list_decoder(args[0]) if args[1:] == (...,) else _fixed_tuple_decoder(args)
     if origin in {Mapping, dict}:
-        return _mapping(*args)
+        return _mapping_decoder(*args)
     msg = f"the codec knows no {origin!r} of {args!r}"
     raise TypeError(msg)
 
 
-def _dataclass(cls: Any) -> _Decoder:  # noqa: ANN401 - any dataclass
+def _dataclass_decoder(cls: Any) -> _Decoder:  # noqa: ANN401 - any dataclass
+    """Return the decoder of a dataclass from its fields."""
     hints = get_type_hints(cls, localns={"JSON": object})
-    decoders = {field.name: _decoder(hints[field.name]) for field in fields(cls)}
+    decoders = {field.name: _decoder_of(hints[field.name]) for field in fields(cls)}
     required = [field.name for field in fields(cls) if field.default is MISSING and field.default_factory is MISSING]
 
     def decode_object(data: object) -> object:
-        given = _of(dict, data, f"the fields of a {cls.__name__}")
-        for name in given.keys() - decoders.keys():
+        values = _check_type(dict, data, f"the fields of a {cls.__name__}")
+        for name in values.keys() - decoders.keys():
             msg = f"an unknown field {name!r}"
             raise _Mismatch(msg, f"one of {', '.join(decoders)}")
         for name in required:
-            if name not in given:
+            if name not in values:
                 msg = f".{name}"
                 raise _Mismatch("nothing", "a value").under(msg)
-        return cls(**{name: _at(f".{name}", decoders[name], value) for name, value in given.items()})
+        return cls(**{name: _decode_at(f".{name}", decoders[name], value) for name, value in values.items()})
 
     return decode_object
 
 
-def _enum(cls: type[Enum]) -> _Decoder:
+def _enum_decoder(cls: type[Enum]) -> _Decoder:
     def decode_member(data: object) -> object:
         try:
             return cls(data)
@@ -144,64 +147,75 @@ def _enum(cls: type[Enum]) -> _Decoder:
     return decode_member
 
 
-def _union(args: tuple[Any, ...]) -> _Decoder:
-    (member,) = (_decoder(arg) for arg in args if arg is not types.NoneType)
+def _optional_decoder(args: tuple[Any, ...]) -> _Decoder:
+    """Return the decoder of one type or None."""
+    (member,) = (_decoder_of(arg) for arg in args if arg is not types.NoneType)
     return lambda data: None if data is None else member(data)
 
 
-def _many(hint: Any) -> _Decoder:  # noqa: ANN401 - any annotation
-    item = _decoder(hint)
-    return lambda data: tuple(_at(f"[{index}]", item, value) for index, value in enumerate(_of(list, data, "a list")))
+def _list_decoder(hint: Any) -> _Decoder:  # noqa: ANN401 - any annotation
+    item_decoder = _decoder_of(hint)
+    return lambda data: tuple(
+        _decode_at(f"[{index}]", item_decoder, value) for index, value in enumerate(_check_type(list, data, "a list"))
+    )
 
 
-def _fixed_tuple(args: tuple[Any, ...]) -> _Decoder:
-    decoders = [_decoder(arg) for arg in args]
+def _fixed_tuple_decoder(args: tuple[Any, ...]) -> _Decoder:
+    """Return the decoder of a tuple of fixed length."""
+    decoders = [_decoder_of(arg) for arg in args]
 
     def decode_items(data: object) -> object:
-        items = _of(list, data, f"a list of {len(decoders)}")
+        items = _check_type(list, data, f"a list of {len(decoders)}")
         if len(items) != len(decoders):
             msg = f"{len(items)} items"
             raise _Mismatch(msg, f"{len(decoders)} items")
-        return tuple(_at(f"[{index}]", decoder, value) for index, (decoder, value) in enumerate(zip(decoders, items, strict=True)))
+        return tuple(_decode_at(f"[{index}]", decoder, value) for index, (decoder, value) in enumerate(zip(decoders, items, strict=True)))
 
     return decode_items
 
 
-def _mapping(key_hint: Any, value_hint: Any) -> _Decoder:  # noqa: ANN401 - any annotation
-    key, item = _decoder(key_hint), _decoder(value_hint)
-    return lambda data: {key(name): _at(f".{name}", item, value) for name, value in _of(dict, data, "an object").items()}
+def _mapping_decoder(key_hint: Any, value_hint: Any) -> _Decoder:  # noqa: ANN401 - any annotation
+    key_decoder, item_decoder = _decoder_of(key_hint), _decoder_of(value_hint)
+    return lambda data: {
+        key_decoder(name): _decode_at(f".{name}", item_decoder, value) for name, value in _check_type(dict, data, "an object").items()
+    }
 
 
-def _at(step: str, decoder: _Decoder, data: object) -> object:
+def _decode_at(step: str, decoder: _Decoder, data: object) -> object:
+    """Decode ``data``, adding ``step`` to the path of an error."""
     try:
         return decoder(data)
     except _Mismatch as error:
         raise error.under(step) from None
 
 
-def _of(cls: type[T], data: object, expected: str) -> T:
+def _check_type(cls: type[T], data: object, expected: str) -> T:
+    """Return ``data`` if it is of type ``cls``.
+
+    Raises _Mismatch otherwise; a bool is no number.
+    """
     if not isinstance(data, cls) or (isinstance(data, bool) and cls is not bool):
         raise _Mismatch(repr(data)[:_SHOWN], expected)
     return data
 
 
-def _int(data: object) -> int:
-    number = _of(int, data, "a whole number")
+def _decode_int(data: object) -> int:
+    number = _check_type(int, data, "a whole number")
     if abs(number) > _MOST_INT:
         raise _Mismatch(f"{number:e}" if abs(number) < _MOST_FLOAT else "a longer number", f"a whole number of at most {_MOST_INT:e}")
     return number
 
 
-def _float(data: object) -> float:
+def _decode_float(data: object) -> float:
     if isinstance(data, str) and data in {"inf", "-inf", "nan"}:
         return float(data)
-    number = _of(int, data, "a number") if isinstance(data, int) else _of(float, data, "a number")
+    number = _check_type(int, data, "a number") if isinstance(data, int) else _check_type(float, data, "a number")
     if math.isfinite(number) and abs(number) > _MOST_FLOAT:
         raise _Mismatch(repr(data)[:_SHOWN], f"a number of at most {_MOST_FLOAT:g}")
     return float(number)
 
 
-def _json(data: object) -> object:
+def _decode_json(data: object) -> object:
     if not _is_shallow(data, _DEEPEST):
         msg = f"values nested more than {_DEEPEST} deep"
         raise _Mismatch(msg, "JSON as requests have it")
@@ -209,6 +223,7 @@ def _json(data: object) -> object:
 
 
 def _is_shallow(data: object, levels: int) -> bool:
+    """Return True if ``data`` has at most ``levels`` levels."""
     items = data.values() if isinstance(data, Mapping) else data if isinstance(data, list) else ()
     return levels > 0 and all(_is_shallow(item, levels - 1) for item in items)
 
@@ -222,9 +237,9 @@ _DEEPEST = 100
 """Levels of free JSON: what writes or copies it goes a level deeper with each."""
 
 _PLAIN: Mapping[object, _Decoder] = {
-    str: lambda data: _of(str, data, "a string"),
-    bool: lambda data: _of(bool, data, "true or false"),
-    int: _int,
-    float: _float,
-    object: _json,
+    str: lambda data: _check_type(str, data, "a string"),
+    bool: lambda data: _check_type(bool, data, "true or false"),
+    int: _decode_int,
+    float: _decode_float,
+    object: _decode_json,
 }

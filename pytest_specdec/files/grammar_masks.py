@@ -32,14 +32,14 @@ def read(directory: RunDirectory, arm: str, workload: str) -> GrammarMasks | Non
     lines = jsonl.read(directory.grammar_masks(arm, workload), SCHEMA)
     if lines is None:
         return None
-    answers = tuple(_answer(lines, number, line) for number, line in enumerate(lines.rest, 2))
+    answers = tuple(_decode_answer_mask(lines, number, line) for number, line in enumerate(lines.rest, 2))
     try:
         return replace(codec.decode(GrammarMasks, {**lines.header, "answers": []}), answers=answers)
     except RunError as error:
         raise lines.error(error, 1) from None
 
 
-def _answer(lines: jsonl.JsonLines, number: int, line: JSON) -> AnswerMask:
+def _decode_answer_mask(lines: jsonl.JsonLines, number: int, line: JSON) -> AnswerMask:
     try:
         return codec.decode(AnswerMask, line)
     except RunError as error:

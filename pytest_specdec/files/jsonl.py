@@ -65,7 +65,7 @@ def read(path: Path, schema: str) -> JsonLines | None:
         raise RunError(msg, where=where, found=str(error), expected="UTF-8", remedy=remedy) from None
     # Not splitlines: answers may hold U+2028 and its like, which JSON leaves as they are.
     parsed = [_parse_line(path, number, line) for number, line in enumerate(text.removesuffix("\n").split("\n"), 1)]
-    header = _header(path, schema, parsed[0])
+    header = _check_header(path, schema, parsed[0])
     count = header.pop("count", None)
     if count != len(parsed) - 1:
         found, remedy = f"{len(parsed) - 1} lines after the header", "capture again: the file was cut"
@@ -75,6 +75,7 @@ def read(path: Path, schema: str) -> JsonLines | None:
 
 
 def _parse_line(path: Path, number: int, line: str) -> JSON:
+    """Return the value of a line; RunError unless it is JSON."""
     try:
         return json.loads(line)  # type: ignore[no-any-return]
     except (ValueError, RecursionError) as error:
@@ -83,7 +84,11 @@ def _parse_line(path: Path, number: int, line: str) -> JSON:
         raise RunError(msg, where=f"{path}:{number}", found=str(error), expected="one JSON value a line", remedy=remedy) from None
 
 
-def _header(path: Path, schema: str, first: JSON) -> dict[str, JSON]:
+def _check_header(path: Path, schema: str, first: JSON) -> dict[str, JSON]:
+    """Return the header without its schema.
+
+    Raises RunError for another schema.
+    """
     header = dict(first) if isinstance(first, dict) else {}
     check_schema(f"{path}:1", header.pop("schema", None), schema)
     return header

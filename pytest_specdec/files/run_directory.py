@@ -191,13 +191,13 @@ def read_bytes(path: Path) -> bytes:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise _unreadable(path, error.strerror or str(error)) from None
+        raise _unreadable_error(path, error.strerror or str(error)) from None
     try:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            raise _unreadable(path, _KINDS.get(stat.S_IFMT(about.st_mode), "no file"))
-        if about.st_size > _MOST_BYTES:
-            raise _unreadable(path, f"{about.st_size:,} bytes")
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise _unreadable_error(path, _KINDS.get(stat.S_IFMT(status.st_mode), "no file"))
+        if status.st_size > _MOST_BYTES:
+            raise _unreadable_error(path, f"{status.st_size:,} bytes")
         with os.fdopen(os.dup(descriptor), "rb") as file:
             return file.read(_MOST_BYTES)
     finally:
@@ -215,7 +215,7 @@ def read_text(path: Path) -> str:
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
-def _unreadable(path: Path, found: str) -> RunError:
+def _unreadable_error(path: Path, found: str) -> RunError:
     what, remedy = "the file cannot be read", "restore the file that the capture wrote, or capture again"
     return RunError(what, where=str(path), found=found, expected=f"a regular file of at most {_MOST_BYTES:,} bytes", remedy=remedy)
 
@@ -227,19 +227,21 @@ def atomic_write(path: Path, text: str) -> None:
     surrogate pairs, which servers send and UTF-8 does not have, are written as JSON escapes them.
     """
     with writable(path):
-        _replace(path, text)
+        _replace_file(path, text)
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace_file(path: Path, text: str) -> None:
+    """Write ``text`` beside ``path`` and move it there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    descriptor, temporary_path = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
+        Path(temporary_path).chmod(0o644)
+        Path(temporary_path).replace(path)
+    # An interrupt too must leave no temporary file.
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        Path(temporary_path).unlink(missing_ok=True)
         raise

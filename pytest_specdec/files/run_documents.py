@@ -40,7 +40,7 @@ def write_plan(directory: RunDirectory, plan: Plan) -> None:
 
     From then on the folder is a run directory.
     """
-    _write(directory.plan, _PLAN, plan)
+    _write_document(directory.plan, _PLAN, plan)
 
 
 def read_plan(directory: RunDirectory) -> Plan:
@@ -49,7 +49,7 @@ def read_plan(directory: RunDirectory) -> Plan:
     Raises RunError if it is missing or of another schema, as all readers here. Raises it too for a family that
     the plan does not declare, and for an impossible share of the false alarms.
     """
-    plan = _read(directory.plan, _PLAN, Plan)
+    plan = _read_document(directory.plan, _PLAN, Plan)
     undeclared = {judgement.family for judgement in plan.judgements} - plan.rows.keys()
     if undeclared:
         msg = "the plan names a family that it does not declare"
@@ -64,38 +64,38 @@ def _check_alpha(where: str, alpha: float, row: FamilyRow) -> None:
 
     No plan gives such a share. Under one that is too small no fault would ever be found.
     """
-    least = _LEAST_ALPHA if row.budget.alpha * row.part else 0.0
-    if not least <= alpha <= row.budget.alpha:
+    least_alpha = _LEAST_ALPHA if row.budget.alpha * row.part else 0.0
+    if not least_alpha <= alpha <= row.budget.alpha:
         what, remedy = (
             f"the plan gives a judgement of {row.name} an impossible share of the false alarms",
             "capture again: the plan was edited",
         )
-        raise RunError(what, where=where, found=f"{alpha:g}", expected=f"from {least:g} to {row.budget.alpha:g}", remedy=remedy)
+        raise RunError(what, where=where, found=f"{alpha:g}", expected=f"from {least_alpha:g} to {row.budget.alpha:g}", remedy=remedy)
 
 
 def write_environment(directory: RunDirectory, environment: Environment) -> None:
     """Write machine, engine and client."""
-    _write(directory.environment, _ENVIRONMENT, environment, secrets=directory.secrets)
+    _write_document(directory.environment, _ENVIRONMENT, environment, secrets=directory.secrets)
 
 
 def read_environment(directory: RunDirectory) -> Environment:
     """Return machine, engine and client."""
-    return _read(directory.environment, _ENVIRONMENT, Environment)
+    return _read_document(directory.environment, _ENVIRONMENT, Environment)
 
 
 def write_status(directory: RunDirectory, status: Status) -> None:
     """Write the state of the capture."""
-    _write(directory.status, _STATUS, status, secrets=directory.secrets)
+    _write_document(directory.status, _STATUS, status, secrets=directory.secrets)
 
 
 def read_status(directory: RunDirectory) -> Status:
     """Return the state of the capture."""
-    return _read(directory.status, _STATUS, Status)
+    return _read_document(directory.status, _STATUS, Status)
 
 
 def write_session(directory: RunDirectory, session: str) -> None:
     """Write the id of the session capturing here from now on."""
-    _write(directory.session, _SESSION, Session(id=session))
+    _write_document(directory.session, _SESSION, Session(id=session))
 
 
 def session(directory: RunDirectory) -> str:
@@ -104,24 +104,24 @@ def session(directory: RunDirectory) -> str:
     It is the session that captures here, or the last one that did.
     """
     try:
-        return _read(directory.session, _SESSION, Session).id
+        return _read_document(directory.session, _SESSION, Session).id
     except RunError:
         return ""
 
 
 def write_variables(directory: RunDirectory, variables: Variables) -> None:
     """Write the digests of ``${VAR}`` values."""
-    _write(directory.variables, _VARIABLES, variables)
+    _write_document(directory.variables, _VARIABLES, variables)
 
 
 def read_variables(directory: RunDirectory) -> Variables:
     """Return the digests of ``${VAR}`` values."""
-    return _read(directory.variables, _VARIABLES, Variables)
+    return _read_document(directory.variables, _VARIABLES, Variables)
 
 
 def write_capabilities(directory: RunDirectory, arm: str, capabilities: Capabilities) -> None:
     """Write the probed capabilities of ``arm``."""
-    _write(directory.capabilities_of(arm), _CAPABILITIES, capabilities, secrets=directory.secrets, arm=arm)
+    _write_document(directory.capabilities_of(arm), _CAPABILITIES, capabilities, secrets=directory.secrets, arm=arm)
 
 
 def read_capabilities(directory: RunDirectory) -> dict[str, Capabilities]:
@@ -135,9 +135,9 @@ def read_capabilities(directory: RunDirectory) -> dict[str, Capabilities]:
 
 def read_capabilities_file(path: Path) -> tuple[str, Capabilities]:
     """Return an arm and its probed capabilities."""
-    document = _document(path, _CAPABILITIES)
+    document = _load_fields(path, _CAPABILITIES)
     arm = str(document.pop("arm", path.stem))
-    return arm, _decode(path, Capabilities, document)
+    return arm, _decode_fields(path, Capabilities, document)
 
 
 def unscorable(directory: RunDirectory) -> str:
@@ -145,8 +145,8 @@ def unscorable(directory: RunDirectory) -> str:
 
     The distribution at given tokens then cannot be had, by the capability probe of the scoring server.
     """
-    known = scoring(read_capabilities(directory))
-    return "" if known is None else known.unscorable
+    capabilities = scoring(read_capabilities(directory))
+    return "" if capabilities is None else capabilities.unscorable
 
 
 def append_progress(directory: RunDirectory, progress: Progress) -> None:
@@ -167,28 +167,33 @@ def read_progress(directory: RunDirectory) -> tuple[Progress, ...]:
         text = read_bytes(directory.progress).decode(errors="replace")
     except (OSError, RunError):
         return ()
-    return tuple(step for line in text[: text.rfind("\n") + 1].split("\n")[:-1] if (step := _step(line)) is not None)
+    return tuple(step for line in text[: text.rfind("\n") + 1].split("\n")[:-1] if (step := _decode_progress(line)) is not None)
 
 
-def _step(line: str) -> Progress | None:
+def _decode_progress(line: str) -> Progress | None:
     try:
         return codec.decode(Progress, json.loads(line))
     except (ValueError, RecursionError, RunError):
         return None
 
 
-def _write(path: Path, kind: str, value: object, *, secrets: Secrets = _NONE, **more: JSON) -> None:
+def _write_document(path: Path, kind: str, value: object, *, secrets: Secrets = _NONE, **more: JSON) -> None:
+    """Write a document under its schema, secrets masked."""
     encoded = secrets.masked(codec.encode(value))
     assert isinstance(encoded, dict)
     document = {"schema": _SCHEMA.format(kind), **more, **encoded}
     atomic_write(path, json.dumps(document, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
 
 
-def _read(path: Path, kind: str, cls: type[T]) -> T:
-    return _decode(path, cls, _document(path, kind))
+def _read_document(path: Path, kind: str, cls: type[T]) -> T:
+    return _decode_fields(path, cls, _load_fields(path, kind))
 
 
-def _document(path: Path, kind: str) -> dict[str, JSON]:
+def _load_fields(path: Path, kind: str) -> dict[str, JSON]:
+    """Return a document's fields without its schema.
+
+    Raises RunError if it is missing, unreadable or of another schema.
+    """
     try:
         document = json.loads(read_bytes(path).decode())
     except FileNotFoundError:
@@ -203,7 +208,7 @@ def _document(path: Path, kind: str) -> dict[str, JSON]:
     return dict(document)
 
 
-def _decode(path: Path, cls: type[T], document: dict[str, JSON]) -> T:
+def _decode_fields(path: Path, cls: type[T], document: dict[str, JSON]) -> T:
     try:
         return codec.decode(cls, document)
     except RunError as error:

@@ -90,8 +90,10 @@ class Secrets:
 
         Those of ``environments`` are the values of variables named like secrets (``HF_TOKEN``, ``MY_PAT``).
         """
-        named = {value for environment in environments for name, value in environment.items() if is_secret(name, variable=True)}
-        values = {value for value in named if len(value) >= _SHORTEST and not value.isdecimal()} | {value for value in also if value}
+        variable_values = {value for environment in environments for name, value in environment.items() if is_secret(name, variable=True)}
+        values = {value for value in variable_values if len(value) >= _SHORTEST and not value.isdecimal()} | {
+            value for value in also if value
+        }
         return cls(values=tuple(sorted(values, key=len, reverse=True)))
 
     @property
@@ -107,7 +109,7 @@ class Secrets:
 
         This covers every spelling, and every piece of a secret of 8 characters or more.
         """
-        return _without_pieces(_pattern(self.values).sub(_MASK, text), _pieces(self.values)) if self.values else text
+        return _mask_pieces(_spellings_pattern(self.values).sub(_MASK, text), _pieces_of(self.values)) if self.values else text
 
     def excerpt(self, text: str, most: int) -> str:
         """Return the first ``most`` characters of ``text``, masked before the cut."""
@@ -126,6 +128,10 @@ class Secrets:
 
 
 def _mask_json(data: JSON, secrets: Secrets) -> JSON:
+    """Return ``data`` with the secrets in its strings masked.
+
+    Values under names of our own stay.
+    """
     if isinstance(data, str):
         return secrets.mask(data)
     if isinstance(data, Mapping):
@@ -147,53 +153,57 @@ class _Pieces:
 
 
 @cache
-def _pieces(values: tuple[str, ...]) -> _Pieces:
+def _pieces_of(values: tuple[str, ...]) -> _Pieces:
+    """Return the runs of characters in all spellings of secrets."""
     texts = _spellings(values)
     runs = {text[start : start + _PIECE] for text in texts for start in range(len(text) - _PIECE + 1)}
     whole = frozenset(run for run in runs if len(set(run)) >= _DISTINCT)
     return _Pieces(whole=whole, halves=frozenset(run[start : start + _STEP] for run in whole for start in range(_STEP + 1)))
 
 
-def _without_pieces(text: str, pieces: _Pieces) -> str:
+def _mask_pieces(text: str, pieces: _Pieces) -> str:
+    """Return ``text`` with every piece of a secret masked."""
     parts, end = [], 0
-    for start, stop in _runs(text, pieces):
+    for start, stop in _piece_spans(text, pieces):
         parts += [text[end:start], _MASK]
         end = stop
     return "".join([*parts, text[end:]])
 
 
-def _runs(text: str, pieces: _Pieces) -> Iterator[tuple[int, int]]:
+def _piece_spans(text: str, pieces: _Pieces) -> Iterator[tuple[int, int]]:
     """Yield start and end of each piece, in order.
 
     Pieces that overlap or touch count as one.
     """
-    first = last = -1
+    span_start = span_end = -1
     for place in range(0, len(text) - _STEP + 1, _STEP):
         if text[place : place + _STEP] not in pieces.halves:
             continue
         for start in range(max(0, place - _STEP), place + 1):
             if text[start : start + _PIECE] in pieces.whole:
-                if first >= 0 and start > last:
-                    yield first, last
-                    first = -1
-                first, last = (start if first < 0 else first), start + _PIECE
-    if first >= 0:
-        yield first, last
+                if span_start >= 0 and start > span_end:
+                    yield span_start, span_end
+                    span_start = -1
+                span_start, span_end = (start if span_start < 0 else span_start), start + _PIECE
+    if span_start >= 0:
+        yield span_start, span_end
 
 
 @cache
-def _pattern(values: tuple[str, ...]) -> re.Pattern[str]:
+def _spellings_pattern(values: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, _spellings(values))))
 
 
 @cache
 def _spellings(values: tuple[str, ...]) -> tuple[str, ...]:
-    once = {text for value in values for text in _encodings(value)}
-    encoded = {text for value in values for text in _in_base64(value) if len(value) >= _BASE64}
-    return tuple(sorted({text for each in once for text in _encodings(each)} | encoded, key=len, reverse=True))
+    """Return the values in every encoding, longest first."""
+    encoded_once = {text for value in values for text in _encodings(value)}
+    encoded = {text for value in values for text in _base64_spellings(value) if len(value) >= _BASE64}
+    return tuple(sorted({text for spelling in encoded_once for text in _encodings(spelling)} | encoded, key=len, reverse=True))
 
 
 def _encodings(value: str) -> Iterator[str]:
+    """Yield ``value`` as JSON, URLs, HTML and shells write it."""
     yield value
     yield from (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value).replace("/", "\\/")[1:-1])
     yield from (quote(value, safe=""), quote(value), quote_plus(value), html.escape(value), repr(value)[1:-1])
@@ -201,15 +211,16 @@ def _encodings(value: str) -> Iterator[str]:
     yield value.replace("'", "'\"'\"'")
 
 
-def _in_base64(text: str) -> Iterator[str]:
+def _base64_spellings(text: str) -> Iterator[str]:
     """Yield the base64 of ``text`` at each of three offsets.
 
     These are its possible offsets in the encoded data.
     """
     value = text.encode(errors="surrogateescape")
-    for before in range(3):
-        first, length = (before * 8 + 5) // 6, ((before + len(value)) * 8) // 6
-        inside = slice(first, length)
-        data = b"\0" * before + value
-        yield base64.b64encode(data).decode()[inside]
-        yield base64.urlsafe_b64encode(data).decode()[inside]
+    for offset in range(3):
+        # Six bits a digit: the digits at both ends depend on neighbouring bytes too.
+        start, end = (offset * 8 + 5) // 6, ((offset + len(value)) * 8) // 6
+        own_digits = slice(start, end)
+        data = b"\0" * offset + value
+        yield base64.b64encode(data).decode()[own_digits]
+        yield base64.urlsafe_b64encode(data).decode()[own_digits]

@@ -26,10 +26,10 @@ def read(directory: RunDirectory, plan: Plan, pair: str) -> dict[str, Unexplaine
     The variant is that of ``pair``. Empty if the variant has none. All workloads of the plan count, unfinished
     ones too.
     """
-    variant = _of_arm(directory, plan, pair)
+    variant = _failures_of_arm(directory, plan, pair)
     if not variant.unexplained:
         return {}
-    return {pair: variant, **{arm: _of_arm(directory, plan, arm) for arm in (BASELINE, CONTROL)}}
+    return {pair: variant, **{arm: _failures_of_arm(directory, plan, arm) for arm in (BASELINE, CONTROL)}}
 
 
 def set_aside(directory: RunDirectory, arm: str, workload: str) -> None:
@@ -41,29 +41,32 @@ def set_aside(directory: RunDirectory, arm: str, workload: str) -> None:
         with suppress(RunError):
             transcript = transcripts.read(directory, arm, name)
             if transcript is not None and transcript.unexplained:
-                number = len(_earlier(directory, arm, workload)) + 1
+                number = len(_names_set_aside(directory, arm, workload)) + 1
                 transcripts.write(directory, replace(transcript, workload=f"{workload}.earlier{number}"))
 
 
-def _of_arm(directory: RunDirectory, plan: Plan, arm: str) -> UnexplainedFailures:
-    parts = list(_transcripts(directory, plan, arm))
+def _failures_of_arm(directory: RunDirectory, plan: Plan, arm: str) -> UnexplainedFailures:
+    """Return the requests and unexplained failures of one arm."""
+    arm_transcripts = list(_readable_transcripts(directory, plan, arm))
     return UnexplainedFailures(
-        requests=sum(_requests(transcript) for transcript in parts),
-        unexplained=tuple(line for transcript in parts for line in _lines(transcript)),
+        requests=sum(_count_requests(transcript) for transcript in arm_transcripts),
+        unexplained=tuple(line for transcript in arm_transcripts for line in _describe_failures(transcript)),
     )
 
 
-def _transcripts(directory: RunDirectory, plan: Plan, arm: str) -> Iterator[Transcript]:
+def _readable_transcripts(directory: RunDirectory, plan: Plan, arm: str) -> Iterator[Transcript]:
     """Yield the readable transcripts.
 
     An unreadable one is reported by the judgement of its own workload.
     """
-    answered = dict.fromkeys((key, name) for boot in plan.boots for key in boot.arms for name in boot.answers if _is_of(arm, key, boot))
+    answered = dict.fromkeys(
+        (key, name) for boot in plan.boots for key in boot.arms for name in boot.answers if _belongs_to_arm(arm, key, boot)
+    )
     for key, name in answered:
-        yield from _of_workload(directory, key, name)
+        yield from _transcripts_of_workload(directory, key, name)
 
 
-def _is_of(arm: str, key: str, boot: Boot) -> bool:
+def _belongs_to_arm(arm: str, key: str, boot: Boot) -> bool:
     """Return True if answers stored under ``key`` are of ``arm``.
 
     They are of its first boot, or of a further one.
@@ -71,25 +74,27 @@ def _is_of(arm: str, key: str, boot: Boot) -> bool:
     return arm == key or (boot.number > 1 and arm == boot.arm)
 
 
-def _of_workload(directory: RunDirectory, key: str, workload: str) -> Iterator[Transcript]:
-    for name in (workload, f"{workload}.partial", *_earlier(directory, key, workload)):
+def _transcripts_of_workload(directory: RunDirectory, key: str, workload: str) -> Iterator[Transcript]:
+    """Yield the readable answers, partial and earlier ones included."""
+    for name in (workload, f"{workload}.partial", *_names_set_aside(directory, key, workload)):
         with suppress(RunError):
             transcript = transcripts.read(directory, key, name)
             if transcript is not None:
                 yield transcript
 
 
-def _earlier(directory: RunDirectory, arm: str, workload: str) -> list[str]:
+def _names_set_aside(directory: RunDirectory, arm: str, workload: str) -> list[str]:
     return [path.stem for path in sorted(directory.transcript(arm, workload).parent.glob(f"{glob.escape(workload)}.earlier*.jsonl"))]
 
 
-def _requests(transcript: Transcript) -> int:
+def _count_requests(transcript: Transcript) -> int:
     """Return the number of requests answered or failed."""
     failed = {server_failure.request_id for server_failure in transcript.server_failures}
     return sum(answer.status is not None or answer.request_id in failed for answer in transcript.answers)
 
 
-def _lines(transcript: Transcript) -> Iterator[str]:
+def _describe_failures(transcript: Transcript) -> Iterator[str]:
+    """Yield one line for every unexplained failure."""
     for failures in transcript.unexplained:
         others = f" and {len(failures) - 1} more in flight" if len(failures) > 1 else ""
         yield f"{transcript.workload}: {failures[0].ending.value} on {failures[0].request_id}{others}"

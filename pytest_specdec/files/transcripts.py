@@ -32,8 +32,8 @@ def write(directory: RunDirectory, transcript: Transcript) -> None:
     header = directory.secrets.masked(codec.encode(replace(transcript, answers=(), wall_s=round(transcript.wall_s, _MICROSECONDS))))
     assert isinstance(header, dict)
     del header["answers"]
-    rest = (directory.secrets.masked(codec.encode(_round_timing(answer))) for answer in transcript.answers)
-    jsonl.write(directory.transcript(transcript.arm, transcript.workload), SCHEMA, header, rest)
+    lines = (directory.secrets.masked(codec.encode(_round_timing(answer))) for answer in transcript.answers)
+    jsonl.write(directory.transcript(transcript.arm, transcript.workload), SCHEMA, header, lines)
 
 
 def read(directory: RunDirectory, arm: str, workload: str) -> Transcript | None:
@@ -44,17 +44,17 @@ def read(directory: RunDirectory, arm: str, workload: str) -> Transcript | None:
     lines = jsonl.read(directory.transcript(arm, workload), SCHEMA)
     if lines is None:
         return None
-    answers = tuple(_answer(lines, number, line) for number, line in enumerate(lines.rest, 2))
+    answers = tuple(_decode_answer(lines, number, line) for number, line in enumerate(lines.rest, 2))
     try:
         transcript = replace(codec.decode(Transcript, {**lines.header, "answers": []}), answers=answers)
     except RunError as error:
         raise lines.error(error, 1) from None
-    _expect(lines, "these are the answers of another arm", arm=(transcript.arm, arm))
+    _check_names(lines, "these are the answers of another arm", arm=(transcript.arm, arm))
     _refuse_duplicates(lines, [answer.key for answer in answers])
     return transcript
 
 
-def _expect(lines: jsonl.JsonLines, what: str, **names: tuple[object, str]) -> None:
+def _check_names(lines: jsonl.JsonLines, what: str, **names: tuple[object, str]) -> None:
     """Raise RunError if the header has other names than expected.
 
     The expected names follow from the file's path. Each name is given as found and as expected.
@@ -67,15 +67,15 @@ def _expect(lines: jsonl.JsonLines, what: str, **names: tuple[object, str]) -> N
 
 def _refuse_duplicates(lines: jsonl.JsonLines, keys: Sequence[tuple[str, int]]) -> None:
     """Raise RunError for a repeated row: it would count twice."""
-    first: dict[tuple[str, int], int] = {}
+    line_of_key: dict[tuple[str, int], int] = {}
     for number, key in enumerate(keys, 2):
-        if first.setdefault(key, number) != number:
-            found = f"request {key[0]}, pass {key[1]}, as in line {first[key]}"
+        if line_of_key.setdefault(key, number) != number:
+            found = f"request {key[0]}, pass {key[1]}, as in line {line_of_key[key]}"
             error = RunError("a row stands twice", found=found, expected="one row for each request and pass", remedy=_RESTORE)
             raise lines.error(error, number)
 
 
-def _answer(lines: jsonl.JsonLines, number: int, line: JSON) -> Answer:
+def _decode_answer(lines: jsonl.JsonLines, number: int, line: JSON) -> Answer:
     try:
         return codec.decode(Answer, line)
     except RunError as error:
@@ -100,7 +100,7 @@ def write_scores(directory: RunDirectory, under: str, arm: str, workload: str, s
     Log-probabilities are rounded to 7 significant digits.
     """
     header: dict[str, JSON] = {"under": under, "arm": arm, "workload": workload}
-    jsonl.write(directory.scores(under, arm, workload), SCORES_SCHEMA, header, map(_line, scores))
+    jsonl.write(directory.scores(under, arm, workload), SCORES_SCHEMA, header, map(_encode_score, scores))
 
 
 def beside(directory: RunDirectory, plan: Plan, workload: str, arms: Collection[str]) -> Iterator[Transcript]:
@@ -126,15 +126,16 @@ def read_scores(directory: RunDirectory, under: str, arm: str, workload: str, *,
         return ()
     header = {name: lines.header.get(name) for name in ("under", "arm", "workload")}
     expected = {"under": under, "arm": arm, "workload": workload}
-    _expect(lines, "these are other scores", **{name: (header[name], expected[name]) for name in expected})
-    scores = tuple(_score(lines, number, line, under=under, arm=arm) for number, line in enumerate(lines.rest, 2))
+    _check_names(lines, "these are other scores", **{name: (header[name], expected[name]) for name in expected})
+    scores = tuple(_decode_score(lines, number, line, under=under, arm=arm) for number, line in enumerate(lines.rest, 2))
     _refuse_duplicates(lines, [score.key for score in scores])
     for number, score in enumerate(scores, 2):
-        _check(lines.path, number, score, top_tokens)
+        _check_distributions(lines.path, number, score, top_tokens)
     return scores
 
 
-def _check(path: Path, line: int, score: Score, top_tokens: int) -> None:
+def _check_distributions(path: Path, line: int, score: Score, top_tokens: int) -> None:
+    """Raise ScoreError for the first position without a distribution."""
     for place, position in enumerate(score.positions):
         if flaw := soundness.flaw(position, top_tokens=top_tokens):
             what = f"the scores of {score.arm} under {score.under} are no distributions"
@@ -147,16 +148,26 @@ def _check(path: Path, line: int, score: Score, top_tokens: int) -> None:
             )
 
 
-def _line(score: Score) -> JSON:
+def _encode_score(score: Score) -> JSON:
     prompt: dict[str, JSON] = {"prompt_token_ids": list(score.prompt_token_ids)} if score.prompt_token_ids else {}
-    return {"request_id": score.request_id, "pass_index": score.pass_index, **prompt, "positions": [_position(p) for p in score.positions]}
+    return {
+        "request_id": score.request_id,
+        "pass_index": score.pass_index,
+        **prompt,
+        "positions": [_encode_position(position) for position in score.positions],
+    }
 
 
-def _position(position: Position) -> JSON:
-    return [position.token_id, _short(position.logprob), list(position.top_ids), [_short(value) for value in position.top_logprobs]]
+def _encode_position(position: Position) -> JSON:
+    return [
+        position.token_id,
+        _encode_logprob(position.logprob),
+        list(position.top_ids),
+        [_encode_logprob(value) for value in position.top_logprobs],
+    ]
 
 
-def _short(logprob: float) -> JSON:
+def _encode_logprob(logprob: float) -> JSON:
     """Return a log-probability with 7 significant digits.
 
     Single precision holds so many. Infinities and NaN become strings: JSON does not have them.
@@ -164,7 +175,8 @@ def _short(logprob: float) -> JSON:
     return float(f"{logprob:.7g}") if math.isfinite(logprob) else str(logprob)
 
 
-def _score(lines: jsonl.JsonLines, number: int, line: JSON, *, under: str, arm: str) -> Score:
+def _decode_score(lines: jsonl.JsonLines, number: int, line: JSON, *, under: str, arm: str) -> Score:
+    """Return the score in a line; RunError if there is none."""
     try:
         fields: dict[str, Any] = dict(line)  # type: ignore[arg-type]
         positions = tuple(

@@ -113,7 +113,7 @@ def load(text: str, source: str) -> YamlDocument:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else mark.line + 1
-        raise reader.error(error.problem or "not YAML", line, remedy=_quoting(text, line)) from None
+        raise reader.error(error.problem or "not YAML", line, remedy=_quoting_remedy(text, line)) from None
     except yaml.reader.ReaderError as error:
         what, line = f"a character that YAML does not allow: U+{int(error.character):04X}", text.count("\n", 0, error.position) + 1
         raise reader.error(what, line) from None
@@ -138,77 +138,82 @@ class _Reader:
         return ConfigError("the file cannot be read", where=f"{self.source}:{line}", found=what, expected=expected, remedy=remedy)
 
     def value(self, node: yaml.Node, path: KeyPath) -> JSON:
+        """Return the value of a node, its lines noted.
+
+        Raises ConfigError for too many values or levels.
+        """
         if node in self._open:
             msg = "an alias inside its own anchor"
-            raise self.error(msg, _line(node), "an alias outside its anchor")
+            raise self.error(msg, _line_of(node), "an alias outside its anchor")
         self._values += 1
         if self._values > _MOST_VALUES or len(self._open) >= _DEEPEST:
             msg = "aliases that multiply" if self._values > _MOST_VALUES else f"more than {_DEEPEST} levels of nesting"
-            raise self.error(msg, _line(node), f"at most {_MOST_VALUES} values in at most {_DEEPEST} levels")
+            raise self.error(msg, _line_of(node), f"at most {_MOST_VALUES} values in at most {_DEEPEST} levels")
         self._open.append(node)
         try:
             if isinstance(node, yaml.MappingNode):
-                return self._mapping(node, path)
+                return self._read_mapping(node, path)
             if isinstance(node, yaml.SequenceNode):
-                return [self._item(item, (*path, index)) for index, item in enumerate(node.value)]
-            return self._scalar(node)
+                return [self._read_item(item, (*path, index)) for index, item in enumerate(node.value)]
+            return self._read_scalar(node)
         finally:
             self._open.pop()
 
-    def _item(self, node: yaml.Node, path: KeyPath) -> JSON:
-        self.lines[path] = _line(node)
+    def _read_item(self, node: yaml.Node, path: KeyPath) -> JSON:
+        self.lines[path] = _line_of(node)
         return self.value(node, path)
 
-    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> JSON:
+    def _read_mapping(self, node: yaml.MappingNode, path: KeyPath) -> JSON:
+        """Return the values of a mapping, its keys' lines noted."""
         mapping: dict[str, JSON] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 msg = "a list or mapping as a key"
-                raise self.error(msg, _line(key), "a word as a key")
+                raise self.error(msg, _line_of(key), "a word as a key")
             if key.value in mapping:
-                first = self.lines[(*path, key.value)]
-                msg = f"the key {key.value!r} again, first on line {first}"
-                raise self.error(msg, _line(key), "every key once")
-            self.lines[(*path, key.value)] = _line(key)
+                first_line = self.lines[(*path, key.value)]
+                msg = f"the key {key.value!r} again, first on line {first_line}"
+                raise self.error(msg, _line_of(key), "every key once")
+            self.lines[(*path, key.value)] = _line_of(key)
             mapping[key.value] = self.value(value, (*path, key.value))
         return mapping
 
-    def _scalar(self, node: yaml.Node) -> JSON:
+    def _read_scalar(self, node: yaml.Node) -> JSON:
         kind, text = node.tag.removeprefix(_PREFIX), str(node.value)
         try:
             return _SCALARS[kind](text)
         except (KeyError, ValueError):
             msg = f"{text!r} with the tag {node.tag}"
-            raise self.error(msg, _line(node), "a plain value") from None
+            raise self.error(msg, _line_of(node), "a plain value") from None
 
 
-def _quoting(text: str, line: int) -> str:
+def _quoting_remedy(text: str, line: int) -> str:
     """Return the remedy for an unquoted ``${VAR}`` inside of braces.
 
     YAML takes the variable's own braces for a mapping there. Empty if none is near ``line``.
     """
-    near = "\n".join(text.split("\n")[max(0, line - 2) : line])
-    return 'inside of { } put ${VAR} in quotes: "${VAR}"' if _BARE_VARIABLE.search(near) else ""
+    context = "\n".join(text.split("\n")[max(0, line - 2) : line])
+    return 'inside of { } put ${VAR} in quotes: "${VAR}"' if _BARE_VARIABLE.search(context) else ""
 
 
-def _line(node: yaml.Node) -> int:
+def _line_of(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-def _integer(text: str) -> int:
+def _parse_integer(text: str) -> int:
     bases = {"0o": 8, "0x": 16}
     return int(text, bases.get(text[:2], 10))
 
 
-def _float(text: str) -> float:
+def _parse_float(text: str) -> float:
     return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
 
 
 _SCALARS: Mapping[str, Callable[[str], JSON]] = {
     "null": lambda _: None,
     "bool": lambda text: text.lower() == "true",
-    "int": _integer,
-    "float": _float,
+    "int": _parse_integer,
+    "float": _parse_float,
     "str": str,
 }
 
@@ -218,5 +223,5 @@ def scalar(text: str) -> str:
 
     It is in quotes if a file without them would be read as something else.
     """
-    plain = _PLAIN.fullmatch(text) and load(f"[{text}]", "").data == [text]
-    return text if plain else json.dumps(text, ensure_ascii=False)
+    is_plain = _PLAIN.fullmatch(text) and load(f"[{text}]", "").data == [text]
+    return text if is_plain else json.dumps(text, ensure_ascii=False)

@@ -57,8 +57,8 @@ class Environment:
         """
         host = [self.processor, self.cores, round(self.memory_gib), self.devices]
         facts = json.dumps([self.devices, self.processor] if self.devices else host)
-        word = f"{len(self.devices)}x {self.devices[0]}" if self.devices else self.processor or "machine"
-        slug = "-".join("".join(c if c.isalnum() else " " for c in word.lower()).split())[:40]
+        label = f"{len(self.devices)}x {self.devices[0]}" if self.devices else self.processor or "machine"
+        slug = "-".join("".join(c if c.isalnum() else " " for c in label.lower()).split())[:40]
         return f"{slug}-{hashlib.sha256(facts.encode()).hexdigest()[:8]}"
 
     def key(self, variant: str) -> Mapping[str, str]:
@@ -170,8 +170,8 @@ class Gate:
 
         Parts without a value on either side are left out.
         """
-        both = ((part, self.key.get(part, ""), now.get(part, "")) for part in self.key)
-        return tuple(f"{part} {then} -> {new}" for part, then, new in both if then and new and then != new)
+        values = ((part, self.key.get(part, ""), now.get(part, "")) for part in self.key)
+        return tuple(f"{part} {then} -> {new}" for part, then, new in values if then and new and then != new)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,9 +74,9 @@ class Capabilities:
 
         It is prompt log-probabilities, unless they are refused or ignored and continuations serve.
         """
-        without = self.support.get("prompt_logprobs") in WITHOUT
-        served = self.support.get("continuations") is FeatureSupport.HONOURED
-        return ScoringRoute.CONTINUATIONS if without and served else ScoringRoute.PROMPT_LOGPROBS
+        lacks_logprobs = self.support.get("prompt_logprobs") in WITHOUT
+        has_continuations = self.support.get("continuations") is FeatureSupport.HONOURED
+        return ScoringRoute.CONTINUATIONS if lacks_logprobs and has_continuations else ScoringRoute.PROMPT_LOGPROBS
 
     @property
     def lacks_ids(self) -> bool:
@@ -109,8 +109,8 @@ def scoring(capabilities: Mapping[str, Capabilities]) -> Capabilities | None:
     baseline, scorer = capabilities.get(BASELINE), capabilities.get(SCORER)
     if baseline is None or scorer is None:
         return baseline
-    ids = {name: support for name, support in baseline.support.items() if name in {"token_ids", "sampled_token_ids"}}
-    return replace(scorer, support={**scorer.support, **ids})
+    id_support = {name: support for name, support in baseline.support.items() if name in {"token_ids", "sampled_token_ids"}}
+    return replace(scorer, support={**scorer.support, **id_support})
 
 
 _SCATTERED = 3
@@ -230,9 +230,15 @@ class Captured:
         if self.control is None:
             msg = f"{self.workload.name} of {self.pair.name} has no control"
             raise ValueError(msg)
-        again = tuple(each.as_control() for each in self.repeats if each.control is not None)
+        repeats = tuple(repeat.as_control() for repeat in self.repeats if repeat.control is not None)
         return replace(
-            self, speculative=self.control, further=(), repeats=again, verify_calibration=ReportedDraws(), is_control=True, on_verdict=None
+            self,
+            speculative=self.control,
+            further=(),
+            repeats=repeats,
+            verify_calibration=ReportedDraws(),
+            is_control=True,
+            on_verdict=None,
         )
 
     @property
@@ -254,8 +260,8 @@ class Captured:
 
         OpenAI's rule if the baseline was not probed.
         """
-        known = self.capabilities.get(BASELINE)
-        return PenaltyWindow() if known is None else known.penalty_window
+        capabilities = self.capabilities.get(BASELINE)
+        return PenaltyWindow() if capabilities is None else capabilities.penalty_window
 
     @property
     def vocabulary(self) -> int:
@@ -263,7 +269,7 @@ class Captured:
 
         0 if unknown.
         """
-        return max((known.vocabulary for known in self.capabilities.values()), default=0)
+        return max((capabilities.vocabulary for capabilities in self.capabilities.values()), default=0)
 
     @property
     def arm(self) -> str:

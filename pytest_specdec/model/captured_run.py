@@ -37,31 +37,34 @@ def join(whole: Captured, parts: Sequence[Captured]) -> Captured:
     The control is left out if a part has none.
     """
     controls = [part.control for part in parts if part.control is not None]
-    requests = tuple(replace(request, id=_id(part, request.id)) for part in parts for request in part.workload.requests)
+    requests = tuple(replace(request, id=_joined_id(part, request.id)) for part in parts for request in part.workload.requests)
     return replace(
         whole,
         workload=replace(whole.workload, requests=requests),
-        baseline=_unite(parts, [part.baseline for part in parts]),
-        control=_unite(parts, controls) if len(controls) == len(parts) else None,
-        speculative=_unite(parts, [part.speculative for part in parts]),
+        baseline=_unite_transcripts(parts, [part.baseline for part in parts]),
+        control=_unite_transcripts(parts, controls) if len(controls) == len(parts) else None,
+        speculative=_unite_transcripts(parts, [part.speculative for part in parts]),
         beside=tuple(transcript for part in parts for transcript in part.beside),
     )
 
 
-def _unite(parts: Sequence[Captured], transcripts: Sequence[Transcript]) -> Transcript:
-    both = list(zip(parts, transcripts, strict=True))
-    answers = tuple(replace(answer, request_id=_id(part, answer.request_id)) for part, each in both for answer in each.answers)
-    counters = [each.counters for each in transcripts if each.counters is not None]
+def _unite_transcripts(parts: Sequence[Captured], transcripts: Sequence[Transcript]) -> Transcript:
+    """Return the transcripts of all parts as one."""
+    pairs = list(zip(parts, transcripts, strict=True))
+    answers = tuple(
+        replace(answer, request_id=_joined_id(part, answer.request_id)) for part, transcript in pairs for answer in transcript.answers
+    )
+    counters = [transcript.counters for transcript in transcripts if transcript.counters is not None]
     return replace(
         transcripts[0],
         answers=answers,
         counters=sum(counters, SpecCounters()) if len(counters) == len(transcripts) else None,
         server_failures=(),
-        elsewhere=next((each.elsewhere for each in transcripts if each.elsewhere), ""),
-        silent_routes=tuple(dict.fromkeys(route for each in transcripts for route in each.silent_routes)),
+        elsewhere=next((transcript.elsewhere for transcript in transcripts if transcript.elsewhere), ""),
+        silent_routes=tuple(dict.fromkeys(route for transcript in transcripts for route in transcript.silent_routes)),
         concurrency=None,
     )
 
 
-def _id(part: Captured, request_id: str) -> str:
+def _joined_id(part: Captured, request_id: str) -> str:
     return f"{part.workload.name}/{request_id}"

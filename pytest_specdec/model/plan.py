@@ -210,9 +210,9 @@ class Plan:
 
         Empty if another server scores it, or none does.
         """
-        of_baseline = [boot for boot in self.boots if boot.role in {Role.BASELINE, Role.CONTROL}]
-        scoring = [boot for boot in of_baseline if any(task.workload == workload for task in boot.scores)]
-        return tuple(arm for boot in scoring for arm in ((BASELINE, CONTROL) if self.within_one_boot else boot.arms))
+        baseline_boots = [boot for boot in self.boots if boot.role in {Role.BASELINE, Role.CONTROL}]
+        scoring_boots = [boot for boot in baseline_boots if any(task.workload == workload for task in boot.scores)]
+        return tuple(arm for boot in scoring_boots for arm in ((BASELINE, CONTROL) if self.within_one_boot else boot.arms))
 
     def workload(self, name: str) -> Workload:
         """Return the workload called ``name``; KeyError without one."""
@@ -256,4 +256,4 @@ class Plan:
 
         It is also the number of requests if each is a continuation.
         """
-        return sum(self.workload(asked.workload).token_limit for boot in self.boots for asked in boot.scores)
+        return sum(self.workload(task.workload).token_limit for boot in self.boots for task in boot.scores)

@@ -27,18 +27,18 @@ def flaw(position: Position, *, top_tokens: int) -> str:
     ``top_tokens`` is the number that was asked for. A list of the scored token alone leaves open how far below
     the best one it is, unless that token has nearly all the probability.
     """
-    ids, logprobs, own = position.top_ids, position.top_logprobs, position.logprob
+    ids, logprobs, logprob = position.top_ids, position.top_logprobs, position.logprob
     if not logprobs or len(ids) != len(logprobs):
         return f"lists {len(ids)} tokens with {len(logprobs)} log-probabilities"
     if not all(map(is_logprob, logprobs)):
         return f"lists a log-probability of {next(value for value in logprobs if not is_logprob(value))}"
     if not math.isfinite(logprobs[0]):
         return "lists no best token: its log-probability is not finite"
-    if any(after > before + ROUNDING for before, after in pairwise(logprobs)):
+    if any(lower > higher + ROUNDING for higher, lower in pairwise(logprobs)):
         return "lists tokens that are not ranked by falling probability"
     if len(logprobs) < min(2, top_tokens) and logprobs[0] < _ALL:
         return f"lists one token, at {logprobs[0]:.4g} nats, where {top_tokens} were asked for: a better one may be missing"
-    return _own_flaw(own, ids.index(position.token_id) if position.token_id in ids else None, logprobs)
+    return _own_flaw(logprob, ids.index(position.token_id) if position.token_id in ids else None, logprobs)
 
 
 def is_logprob(value: float) -> bool:
@@ -49,14 +49,18 @@ def is_logprob(value: float) -> bool:
     return value == -math.inf or LOWEST <= value <= ROUNDING
 
 
-def _own_flaw(own: float, place: int | None, logprobs: Sequence[float]) -> str:
+def _own_flaw(logprob: float, place: int | None, logprobs: Sequence[float]) -> str:
     """Compare the scored token's log-probability with the list.
 
     Returns the flaw, empty without one. nan is the log-probability of an unlisted token if the route lists top
     tokens only.
     """
     if place is None:
-        fits = math.isnan(own) or (is_logprob(own) and own <= logprobs[0] + ROUNDING)
-        return "" if fits else f"has a log-probability of {own}, the best one listed has {logprobs[0]:.4g}"
+        is_sound = math.isnan(logprob) or (is_logprob(logprob) and logprob <= logprobs[0] + ROUNDING)
+        return "" if is_sound else f"has a log-probability of {logprob}, the best one listed has {logprobs[0]:.4g}"
     listed = logprobs[place]
-    return "" if own == listed or abs(own - listed) <= ROUNDING else f"has a log-probability of {own}, and of {listed:.4g} in the list"
+    return (
+        ""
+        if logprob == listed or abs(logprob - listed) <= ROUNDING
+        else f"has a log-probability of {logprob}, and of {listed:.4g} in the list"
+    )

@@ -60,8 +60,8 @@ class Timing:
     @property
     def chunks_behind_first(self) -> int:
         """Chunks after those present at ``first_s``; 0 if unknown."""
-        late = next((index for index, gap in enumerate(self.gaps_us) if gap > WAITED_S * 1e6), len(self.gaps_us))
-        return len(self.gaps_us) - late
+        waiting = next((index for index, gap in enumerate(self.gaps_us) if gap > WAITED_S * 1e6), len(self.gaps_us))
+        return len(self.gaps_us) - waiting
 
     @property
     def latency_s(self) -> float:
@@ -299,12 +299,12 @@ class SpecCounters:
     accepted_per_position: tuple[int, ...] = ()
 
     def __sub__(self, earlier: SpecCounters) -> SpecCounters:
-        before = earlier.accepted_per_position + (0,) * len(self.accepted_per_position)
+        earlier_positions = earlier.accepted_per_position + (0,) * len(self.accepted_per_position)
         return SpecCounters(
             drafts=self.drafts - earlier.drafts,
             draft_tokens=self.draft_tokens - earlier.draft_tokens,
             accepted_tokens=self.accepted_tokens - earlier.accepted_tokens,
-            accepted_per_position=tuple(now - then for now, then in zip(self.accepted_per_position, before, strict=False)),
+            accepted_per_position=tuple(now - then for now, then in zip(self.accepted_per_position, earlier_positions, strict=False)),
         )
 
     def __add__(self, other: SpecCounters) -> SpecCounters:
@@ -401,16 +401,16 @@ class ClientLoad:
         half a core to spare. A client that makes a share of the reads late is running, or waiting for a core,
         for that share of the time at least: if it was not, the server sent several events at once.
         """
-        found = []
+        reasons = []
         if self.cpu_share > MOST_CPU:
-            found.append(f"the client used {self.cpu_share:.0%} of a core (limit {MOST_CPU:.0%})")
+            reasons.append(f"the client used {self.cpu_share:.0%} of a core (limit {MOST_CPU:.0%})")
         if self.step_gap_s and self.drain_p99_s > MOST_DRAIN * self.step_gap_s:
             drained = f"{self.drain_p99_s * 1e3:.2f} ms of the {self.step_gap_s * 1e3:.2f} ms between two steps"
-            found.append(f"reading took {drained} (limit {MOST_DRAIN:.0%})")
+            reasons.append(f"reading took {drained} (limit {MOST_DRAIN:.0%})")
         kept_from_reading = 1.0 if self.delayed is None else self.cpu_share + self.delayed
         if min(self.coalesced, kept_from_reading) > MOST_COALESCED:
-            found.append(f"{self.coalesced:.1%} of reads found several events (limit {MOST_COALESCED:.0%})")
-        return "; ".join(found)
+            reasons.append(f"{self.coalesced:.1%} of reads found several events (limit {MOST_COALESCED:.0%})")
+        return "; ".join(reasons)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,8 +109,8 @@ class Request:
 
         Requests of one id that agree in it are the same over versions and depths.
         """
-        sent = json.dumps([self.route, self.body], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(sent.encode()).hexdigest()[:8]
+        content = json.dumps([self.route, self.body], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(content.encode()).hexdigest()[:8]
 
     @property
     def prompt_key(self) -> str:
@@ -131,7 +131,7 @@ class Request:
     @property
     def grammar(self) -> bool:
         """True if a grammar binds its answer."""
-        return any(_binds(self.body.get(name)) for name in _GRAMMARS)
+        return any(_binds_answer(self.body.get(name)) for name in _GRAMMARS)
 
     @property
     def token_limit(self) -> int | None:
@@ -187,14 +187,18 @@ def _with_prefix(prompt: JSON, line: str) -> JSON:
     return prompt
 
 
-def _apart(requests: tuple[Request, ...]) -> tuple[tuple[Request, ...], ...]:
+def _split_unseeded(requests: tuple[Request, ...]) -> tuple[tuple[Request, ...], ...]:
+    """Return two groups of requests, unseeded draws in the second.
+
+    An empty group is left out.
+    """
     unseeded = tuple(request for request in requests if request.draws_unseeded)
     others = tuple(request for request in requests if not request.draws_unseeded)
     return tuple(turn for turn in (others, unseeded) if turn)
 
 
-def _with_room(request: Request, times: int) -> Request:
-    limits = {name: times * limit for name in _LIMITS if isinstance(limit := request.body.get(name), int)}
+def _with_room(request: Request, factor: int) -> Request:
+    limits = {name: factor * limit for name in _LIMITS if isinstance(limit := request.body.get(name), int)}
     return replace(request, body={**request.body, **limits})
 
 
@@ -202,7 +206,7 @@ def _draws_seeded(request: Request) -> bool:
     return request.seed is not None and request.body.get("temperature") != 0
 
 
-def _binds(value: JSON) -> bool:
+def _binds_answer(value: JSON) -> bool:
     return bool(value) and not (isinstance(value, Mapping) and value.get("type") == "text")
 
 
@@ -290,8 +294,8 @@ class Workload:
         a seed.
         """
         if not self.waves:
-            return _apart(self.requests)
-        return tuple(turn for wave in self.in_waves for turn in (_apart(wave) if any(_draws_seeded(r) for r in wave) else (wave,)))
+            return _split_unseeded(self.requests)
+        return tuple(turn for wave in self.in_waves for turn in (_split_unseeded(wave) if any(_draws_seeded(r) for r in wave) else (wave,)))
 
     @property
     def in_waves(self) -> tuple[tuple[Request, ...], ...]:
@@ -326,13 +330,13 @@ class Workload:
     @property
     def digest(self) -> str:
         """16 hexadecimal digits over its requests and traffic."""
-        sent = [
+        request_contents = [
             [r.id, r.route, r.body, *([] if r.abort_after is None else [r.abort_after]), *([] if r.stream is None else [str(r.stream)])]
             for r in self.requests
         ]
         traffic = [self.name, self.version, self.concurrency, self.passes, self.stream, self.timed, self.top_tokens]
         traffic += [list(self.waves)] if self.waves else []
-        text = json.dumps([traffic, sent], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        text = json.dumps([traffic, request_contents], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def __repr__(self) -> str:

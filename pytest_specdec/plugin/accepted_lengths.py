@@ -66,15 +66,15 @@ def read(directory: RunDirectory, plan: Plan, verdicts: Iterable[Verdict]) -> Ma
     """
     from pytest_specdec.judge.stored_acceptance import lengths  # noqa: PLC0415 - a process that only waits loads no numpy
 
-    found: dict[tuple[str, str], CellLengths] = {}
+    by_cell: dict[tuple[str, str], CellLengths] = {}
     for verdict in filter(_on_acceptance, verdicts):
         with suppress(RunError):
             transcript = transcripts.read(directory, verdict.pair, verdict.workload)
             workload = plan.workload(verdict.workload)
             if transcript is not None:
                 cell = CellLengths(digest=workload.traffic_digest, lengths=lengths(transcript, workload))
-                found[verdict.pair, verdict.workload] = cell
-    return found
+                by_cell[verdict.pair, verdict.workload] = cell
+    return by_cell
 
 
 def _on_acceptance(verdict: Verdict) -> bool:
@@ -93,73 +93,84 @@ def pool_lengths(results: Results, known: Iterable[Gate], environment: Environme
     Not taken are cells with too few prompts and, unless a regression is accepted, those that failed or may be lower
     or higher than stored: pooled, they would loosen the gate. An accepted one begins anew.
     """
-    stored, found = tuple(known), []
+    stored_gates, pooled = tuple(known), []
     for verdict in filter(_on_acceptance, results.verdicts):
         cell = results.lengths.get((verdict.pair, verdict.workload))
-        if cell is not None and len(cell.lengths) >= LEAST_SHARED and _is_taken(verdict, results.accepted):
-            found.append(_pool(verdict, cell, _before(stored, verdict), environment, results.accepted))
-    return tuple(found)
+        if cell is not None and len(cell.lengths) >= LEAST_SHARED and _may_join_file(verdict, results.accepted):
+            pooled.append(_pool(verdict, cell, _find_stored_gate(stored_gates, verdict), environment, results.accepted))
+    return tuple(pooled)
 
 
-def _is_taken(verdict: Verdict, accepted: str) -> bool:
-    return verdict.outcome in {Outcome.PASS, Outcome.NOT_DECIDED, Outcome.FAIL} and (bool(accepted) or not _loosens(verdict))
+def _may_join_file(verdict: Verdict, accepted: str) -> bool:
+    """Return True if a verdict's lengths go into the file."""
+    return verdict.outcome in {Outcome.PASS, Outcome.NOT_DECIDED, Outcome.FAIL} and (bool(accepted) or not _may_loosen_gate(verdict))
 
 
-def _loosens(verdict: Verdict) -> bool:
+def _may_loosen_gate(verdict: Verdict) -> bool:
+    """Return True if pooling a verdict's lengths might loosen the gate."""
     from pytest_specdec.judge.stored_acceptance import Finding  # noqa: PLC0415 - as in read
 
     unsure = any(finding in verdict.headline for finding in (Finding.MAYBE_WORSE, Finding.MAYBE_MORE))
     return verdict.outcome is Outcome.FAIL or unsure
 
 
-def _before(known: Iterable[Gate], verdict: Verdict) -> Gate | None:
-    about = (ACCEPTANCE_LENGTH, verdict.pair, verdict.workload)
-    return next((gate for gate in known if gate.lengths and (gate.figure, gate.pair, gate.workload) == about), None)
+def _find_stored_gate(gates: Iterable[Gate], verdict: Verdict) -> Gate | None:
+    """Return the stored gate of a verdict's variant and workload."""
+    cell = (ACCEPTANCE_LENGTH, verdict.pair, verdict.workload)
+    return next((gate for gate in gates if gate.lengths and (gate.figure, gate.pair, gate.workload) == cell), None)
 
 
-def _pool(verdict: Verdict, cell: CellLengths, before: Gate | None, environment: Environment, accepted: str) -> PooledLengths:
-    begins = before is None or not before.comparable or before.digest != cell.digest or verdict.outcome is Outcome.FAIL
-    earlier = {} if before is None or begins else before.lengths
+def _pool(verdict: Verdict, cell: CellLengths, stored_gate: Gate | None, environment: Environment, accepted: str) -> PooledLengths:
+    """Return the lengths of one cell, pooled with the stored ones."""
+    begins = stored_gate is None or not stored_gate.comparable or stored_gate.digest != cell.digest or verdict.outcome is Outcome.FAIL
+    stored_lengths = {} if stored_gate is None or begins else stored_gate.lengths
     gate = Gate(
         figure=ACCEPTANCE_LENGTH,
         pair=verdict.pair,
         workload=verdict.workload,
         key=environment.key(verdict.pair),
         digest=cell.digest,
-        runs=1 if before is None or begins else before.runs + 1,
-        lengths={each: _join_lengths(earlier.get(each), cell.lengths.get(each)) for each in {**earlier, **cell.lengths}},
-        accepted_regression=accepted if _loosens(verdict) else (before.accepted_regression if before else ""),
+        runs=1 if stored_gate is None or begins else stored_gate.runs + 1,
+        lengths={
+            prompt: _join_lengths(stored_lengths.get(prompt), cell.lengths.get(prompt)) for prompt in {**stored_lengths, **cell.lengths}
+        },
+        accepted_regression=accepted if _may_loosen_gate(verdict) else (stored_gate.accepted_regression if stored_gate else ""),
     )
-    return PooledLengths(gate=replace(gate, reason=_reason(gate)), move=_move(before, gate, begins=begins))
+    return PooledLengths(gate=replace(gate, reason=_describe_gate(gate)), move=_describe_move(stored_gate, gate, begins=begins))
 
 
-def _join_lengths(before: PromptLength | None, now: PromptLength | None) -> PromptLength:
+def _join_lengths(stored: PromptLength | None, measured: PromptLength | None) -> PromptLength:
     """Return the mean over the steps of both runs.
 
     The steps of one request in two runs count as one longer run of it. A reworded request begins anew.
     """
-    both = [each for each in (before, now) if each is not None]
-    last = both[-1]
-    same = [each for each in both if each.request == last.request]
-    steps = sum(each.steps for each in same)
-    tokens = sum(each.tokens_per_step * each.steps for each in same)
-    return PromptLength(tokens_per_step=round(tokens / steps, 4), steps=steps, request=last.request)
+    in_order = [length for length in (stored, measured) if length is not None]
+    newest = in_order[-1]
+    same_request = [length for length in in_order if length.request == newest.request]
+    steps = sum(length.steps for length in same_request)
+    tokens = sum(length.tokens_per_step * length.steps for length in same_request)
+    return PromptLength(tokens_per_step=round(tokens / steps, 4), steps=steps, request=newest.request)
 
 
-def _mean(gate: Gate) -> float:
-    return sum(each.tokens_per_step for each in gate.lengths.values()) / len(gate.lengths)
+def _mean_tokens_per_step(gate: Gate) -> float:
+    return sum(length.tokens_per_step for length in gate.lengths.values()) / len(gate.lengths)
 
 
-def _reason(gate: Gate) -> str:
+def _describe_gate(gate: Gate) -> str:
+    """Return a text on the origin of a gate."""
     runs = f"{gate.runs} run{'s' * (gate.runs > 1)}"
-    return f"mean {_mean(gate):.3f} tokens per step of {len(gate.lengths)} requests over {runs}; a run may differ by 3 %"
+    return f"mean {_mean_tokens_per_step(gate):.3f} tokens per step of {len(gate.lengths)} requests over {runs}; a run may differ by 3 %"
 
 
-def _move(before: Gate | None, now: Gate, *, begins: bool) -> str:
-    means = [f"{_mean(gate):.3f}" for gate in (before, now) if gate is not None]
-    anew = "begun anew" if begins and before is not None else f"{now.runs} run{'s' * (now.runs > 1)}"
-    why = f"; accepted: {now.accepted_regression}" if now.accepted_regression else ""
-    changes = f"; {'; '.join(before.changes)}" if before is not None and not before.comparable else ""
-    steps = sum(each.steps for each in now.lengths.values())
-    about = f"{now.figure} {now.pair} {now.workload}"
-    return f"{about}: {' -> '.join(means)} tokens per step ({len(now.lengths)} requests, {steps:,} steps, {anew}{changes}){why}"
+def _describe_move(stored_gate: Gate | None, new_gate: Gate, *, begins: bool) -> str:
+    """Return a text on how a mean moved, and why."""
+    means = [f"{_mean_tokens_per_step(gate):.3f}" for gate in (stored_gate, new_gate) if gate is not None]
+    origin = "begun anew" if begins and stored_gate is not None else f"{new_gate.runs} run{'s' * (new_gate.runs > 1)}"
+    regression = f"; accepted: {new_gate.accepted_regression}" if new_gate.accepted_regression else ""
+    changes = f"; {'; '.join(stored_gate.changes)}" if stored_gate is not None and not stored_gate.comparable else ""
+    steps = sum(length.steps for length in new_gate.lengths.values())
+    subject = f"{new_gate.figure} {new_gate.pair} {new_gate.workload}"
+    return (
+        f"{subject}: {' -> '.join(means)} tokens per step "
+        f"({len(new_gate.lengths)} requests, {steps:,} steps, {origin}{changes}){regression}"
+    )

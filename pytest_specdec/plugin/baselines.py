@@ -72,7 +72,7 @@ def gates(folder: Path, config: str, environment: Environment) -> tuple[Gate, ..
     Each has the changes since it was measured. () without a file. Speeds of another model, draft or dtype are left
     out; :func:`notes` reports them. Lengths are kept, and their judge reports the changes.
     """
-    return _current(stored.read(path(folder, config, environment)), environment)
+    return _usable_gates(stored.read(path(folder, config, environment)), environment)
 
 
 def notes(folder: Path, config: str, environment: Environment | None) -> tuple[str, ...]:
@@ -83,14 +83,15 @@ def notes(folder: Path, config: str, environment: Environment | None) -> tuple[s
     if environment is None:
         return ()
     if path(folder, config, environment).is_file():
-        return tuple(_void(folder, config, environment))
+        return tuple(_describe_void_floors(folder, config, environment))
     machines = sorted({str(gate.machine) for gate in stored.other_machines(folder / config, environment.machine)})
     if not machines:
         return ()
     return (f"no baseline of this machine ({environment.machine}): those of {config} are of {', '.join(machines)} and not comparable",)
 
 
-def _void(folder: Path, config: str, environment: Environment) -> Iterator[str]:
+def _describe_void_floors(folder: Path, config: str, environment: Environment) -> Iterator[str]:
+    """Yield a sentence for each floor no longer valid."""
     for gate in stored.read(path(folder, config, environment)):
         changes = gate.changed(environment.key(gate.pair))
         if gate.figure == SPEEDUP and not replace(gate, changes=changes).comparable:
@@ -103,13 +104,13 @@ def check(folder: Path, config: str) -> None:
     Raises ConfigError or RunError, with file and line, for one that cannot be used, and for a gate that could never fail.
     """
     for gate in stored.other_machines(folder / config, ""):
-        for key, found, expected in _vacuous(gate):
+        for key, found, expected in _find_vacuous_limits(gate):
             remedy = "correct the file, or measure again with --specdec-update-baselines"
             what = "the baseline file has a gate that cannot fail"
             raise RunError(what, where=f"{gate.source}  {key}", found=found, expected=expected, remedy=remedy)
 
 
-def _vacuous(gate: Gate) -> Iterator[tuple[str, str, str]]:
+def _find_vacuous_limits(gate: Gate) -> Iterator[tuple[str, str, str]]:
     """Yield key, found value and expected value of a vacuous gate.
 
     Vacuous is a gate that no run like those that made it could miss, however bad it got.
@@ -143,18 +144,19 @@ def measured_gates(verdicts: Iterable[Verdict], known: tuple[Gate, ...], accepte
     The verdict's log-ratio joins those in ``known``, and the floor follows the last ten, up or down.
 
     A failed verdict is taken only if a regression is ``accepted``, for the reason given, and begins anew. Verdicts
-    that :func:`_unfit` has a reason against are left out.
+    that :func:`_why_unfit` has a reason against are left out.
     """
     taken = TAKEN | ({Outcome.FAIL} if accepted else set())
-    timed = (v for v in _on_speed(verdicts) if v.outcome in taken)
-    return tuple(_join_gate(verdict, known, accepted) for verdict in timed if not _unfit(verdict))
+    timed = (v for v in _select_speed(verdicts) if v.outcome in taken)
+    return tuple(_join_gate(verdict, known, accepted) for verdict in timed if not _why_unfit(verdict))
 
 
-def _on_speed(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
+def _select_speed(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
+    """Return the verdicts on speed with a speedup."""
     return (v for v in verdicts if v.family is Family.SPEED and SPEEDUP in v.figures)
 
 
-def _unfit(verdict: Verdict) -> str:
+def _why_unfit(verdict: Verdict) -> str:
     """Return the reason a speed verdict is unfit for a floor.
 
     Empty if it is fit.
@@ -175,24 +177,29 @@ def _unfit(verdict: Verdict) -> str:
 
 
 def _join_gate(verdict: Verdict, known: tuple[Gate, ...], accepted: str) -> Gate:
-    before = _same(known, Gate(figure=SPEEDUP, pair=verdict.pair, workload=verdict.workload))
-    kept = before if before and verdict.outcome is not Outcome.FAIL else None
-    apart, tokens = verdict.figures.get(BOOT_LOG_RATIO), verdict.figures.get(TOKENS_PER_STEP)
+    """Return the gate with the verdict's run added."""
+    stored_gate = _find_gate(known, Gate(figure=SPEEDUP, pair=verdict.pair, workload=verdict.workload))
+    continued_gate = stored_gate if stored_gate and verdict.outcome is not Outcome.FAIL else None
+    boot_log_ratio, tokens = verdict.figures.get(BOOT_LOG_RATIO), verdict.figures.get(TOKENS_PER_STEP)
     gate = Gate(
         figure=SPEEDUP,
         pair=verdict.pair,
         workload=verdict.workload,
-        log_ratios=_last(kept.log_ratios if kept else (), math.log(verdict.figures[SPEEDUP])),
-        log_tokens_per_step=_last(kept.log_tokens_per_step if kept else (), None if tokens is None else math.log(tokens)),
-        boot_log_ratios=_last(before.boot_log_ratios if before else (), apart),
+        log_ratios=_append_run(continued_gate.log_ratios if continued_gate else (), math.log(verdict.figures[SPEEDUP])),
+        log_tokens_per_step=_append_run(
+            continued_gate.log_tokens_per_step if continued_gate else (), None if tokens is None else math.log(tokens)
+        ),
+        boot_log_ratios=_append_run(stored_gate.boot_log_ratios if stored_gate else (), boot_log_ratio),
     )
-    gate = replace(gate, at_least=_floor(gate))
-    lower = before is not None and before.at_least is not None and (gate.at_least or 0.0) < before.at_least
-    earlier = before.accepted_regression if before else ""
-    return replace(gate, reason=_reason(gate, before), accepted_regression=accepted if accepted and lower else earlier)
+    gate = replace(gate, at_least=_floor_of_gate(gate))
+    is_lower = stored_gate is not None and stored_gate.at_least is not None and (gate.at_least or 0.0) < stored_gate.at_least
+    earlier_reason = stored_gate.accepted_regression if stored_gate else ""
+    return replace(
+        gate, reason=_describe_floor(gate, stored_gate), accepted_regression=accepted if accepted and is_lower else earlier_reason
+    )
 
 
-def _last(values: tuple[float, ...], value: float | None) -> tuple[float, ...]:
+def _append_run(values: tuple[float, ...], value: float | None) -> tuple[float, ...]:
     """Return the last ``LAST_RUNS`` values, with ``value`` as the newest.
 
     None adds no value. A machine changes, so older runs say little of it.
@@ -200,12 +207,13 @@ def _last(values: tuple[float, ...], value: float | None) -> tuple[float, ...]:
     return (*values, *([] if value is None else [round(value, 6)]))[-LAST_RUNS:]
 
 
-def _floor(gate: Gate) -> float:
+def _floor_of_gate(gate: Gate) -> float:
+    """Return the floor proved by the gate's runs."""
     typical = math.exp(statistics.median(gate.log_ratios))
-    return round(max(typical * math.exp(-_below(gate)), typical * FARTHEST), 3)
+    return round(max(typical * math.exp(-_margin_below_typical(gate)), typical * FARTHEST), 3)
 
 
-def _below(gate: Gate) -> float:
+def _margin_below_typical(gate: Gate) -> float:
     """Return the floor's distance below the typical run, in nats.
 
     95 of 100 runs like those measured prove the floor, as far as is known.
@@ -220,31 +228,36 @@ def _below(gate: Gate) -> float:
     return max(NEAREST, unlucky + spread.half_width(PROOF, RUN_BOOTS))
 
 
-def _reason(gate: Gate, before: Gate | None) -> str:
+def _describe_floor(gate: Gate, stored_gate: Gate | None) -> str:
     """Return the floor's origin, and the reason if it moved."""
     runs, typical = len(gate.log_ratios), math.exp(statistics.median(gate.log_ratios))
     count = f"{runs} run{'s' * (runs > 1)}{': add more' * (runs == 1)}"
     spread = boot_spread(gate.boot_log_ratios, runs=gate.log_ratios).sd
-    less = 1.0 - (gate.at_least or 0.0) / typical
-    came = _describe_move(before, gate) if before is not None and before.at_least is not None else ""
-    return f"median {typical:.2f}x over {count}, less {less:.1%}, which healthy runs prove where boots vary by {spread:.1%}{came}"
+    margin = 1.0 - (gate.at_least or 0.0) / typical
+    move = _describe_move(stored_gate, gate) if stored_gate is not None and stored_gate.at_least is not None else ""
+    return f"median {typical:.2f}x over {count}, less {margin:.1%}, which healthy runs prove where boots vary by {spread:.1%}{move}"
 
 
-def _describe_move(before: Gate, now: Gate) -> str:
-    if before.at_least == now.at_least or not before.log_ratios:
+def _describe_move(stored_gate: Gate, new_gate: Gate) -> str:
+    """Return the direction and cause of a floor's move.
+
+    Empty if it did not move.
+    """
+    if stored_gate.at_least == new_gate.at_least or not stored_gate.log_ratios:
         return ""
-    way = "down" if (now.at_least or 0.0) < (before.at_least or 0.0) else "up"
-    then, new = (statistics.median(gate.log_ratios) for gate in (before, now))
-    if abs(new - then) >= NOTABLE and (new > then) == (way == "up"):
-        why = f"the typical run went from {math.exp(then):.2f}x to {math.exp(new):.2f}x"
+    direction = "down" if (new_gate.at_least or 0.0) < (stored_gate.at_least or 0.0) else "up"
+    stored_median, new_median = (statistics.median(gate.log_ratios) for gate in (stored_gate, new_gate))
+    if abs(new_median - stored_median) >= NOTABLE and (new_median > stored_median) == (direction == "up"):
+        cause = f"the typical run went from {math.exp(stored_median):.2f}x to {math.exp(new_median):.2f}x"
     else:
-        why = f"{len(now.log_ratios)} runs show {'more' if way == 'down' else 'less'} spread than was reckoned with"
-    return f"; {way} from {before.at_least:g}, as {why}"
+        cause = f"{len(new_gate.log_ratios)} runs show {'more' if direction == 'down' else 'less'} spread than was reckoned with"
+    return f"; {direction} from {stored_gate.at_least:g}, as {cause}"
 
 
-def _same(gates: Iterable[Gate], wanted: Gate) -> Gate | None:
-    about = (wanted.figure, wanted.pair, wanted.workload)
-    return next((gate for gate in gates if (gate.figure, gate.pair, gate.workload) == about), None)
+def _find_gate(gates: Iterable[Gate], wanted: Gate) -> Gate | None:
+    """Return the gate of the same figure, pair and workload."""
+    cell = (wanted.figure, wanted.pair, wanted.workload)
+    return next((gate for gate in gates if (gate.figure, gate.pair, gate.workload) == cell), None)
 
 
 def update(folder: Path, config: str, environment: Environment, results: Results) -> Update | None:
@@ -253,34 +266,35 @@ def update(folder: Path, config: str, environment: Environment, results: Results
     None when nothing may be taken.
     """
     target, results = path(folder, config, environment), results.clean
-    known = _current(stored.read(target), environment)
-    speed = _with_keys(measured_gates(results.verdicts, known, results.accepted), environment)
-    pooled = accepted_lengths.pool_lengths(results, known, environment)
+    stored_gates = _usable_gates(stored.read(target), environment)
+    speed = _with_keys(measured_gates(results.verdicts, stored_gates, results.accepted), environment)
+    pooled = accepted_lengths.pool_lengths(results, stored_gates, environment)
     if not speed and not pooled:
         return None
-    stored.write(target, environment, (*speed, *(one.gate for one in pooled)))
-    moves = (_move(_same(known, gate), gate) for gate in speed)
-    return Update(path=target, moves=(*moves, *(one.move for one in pooled)))
+    stored.write(target, environment, (*speed, *(lengths.gate for lengths in pooled)))
+    moves = (_describe_update(_find_gate(stored_gates, gate), gate) for gate in speed)
+    return Update(path=target, moves=(*moves, *(lengths.move for lengths in pooled)))
 
 
 def _with_keys(gates: Iterable[Gate], environment: Environment) -> tuple[Gate, ...]:
     return tuple(replace(gate, key=environment.key(gate.pair)) for gate in gates)
 
 
-def _current(gates: Iterable[Gate], environment: Environment) -> tuple[Gate, ...]:
+def _usable_gates(gates: Iterable[Gate], environment: Environment) -> tuple[Gate, ...]:
     """Return ``gates`` with the changes since they were measured.
 
     Floors on speed are left out if they are void: measured with another model, draft or dtype.
     """
-    marked = (replace(gate, changes=gate.changed(environment.key(gate.pair))) for gate in gates)
-    return tuple(gate for gate in marked if gate.comparable or gate.lengths)
+    compared = (replace(gate, changes=gate.changed(environment.key(gate.pair))) for gate in gates)
+    return tuple(gate for gate in compared if gate.comparable or gate.lengths)
 
 
-def _move(before: Gate | None, now: Gate) -> str:
-    floors = [f"{gate.at_least:g}" for gate in (before, now) if gate is not None and gate.at_least is not None]
-    about = f"{now.figure} {now.pair} {now.workload}"
-    accepted = f"; accepted: {now.accepted_regression}" if now.accepted_regression and floors[0] != floors[-1] else ""
-    return f"{about}: at_least {' -> '.join(floors)} ({now.reason}){accepted}"
+def _describe_update(stored_gate: Gate | None, new_gate: Gate) -> str:
+    """Return a line on a gate's old and new floor."""
+    floors = [f"{gate.at_least:g}" for gate in (stored_gate, new_gate) if gate is not None and gate.at_least is not None]
+    subject = f"{new_gate.figure} {new_gate.pair} {new_gate.workload}"
+    accepted = f"; accepted: {new_gate.accepted_regression}" if new_gate.accepted_regression and floors[0] != floors[-1] else ""
+    return f"{subject}: at_least {' -> '.join(floors)} ({new_gate.reason}){accepted}"
 
 
 def unclean(judgements: Iterable[JudgementResult]) -> dict[str, str]:
@@ -292,11 +306,15 @@ def unclean(judgements: Iterable[JudgementResult]) -> dict[str, str]:
     by_pair: dict[str, list[JudgementResult]] = {}
     for judgement in judgements:
         by_pair.setdefault(judgement.pair, []).append(judgement)
-    reasons = {pair: _unclean([j for j in results if j.family is not Family.SPEED]) for pair, results in by_pair.items()}
+    reasons = {pair: _reason_against_baseline([j for j in results if j.family is not Family.SPEED]) for pair, results in by_pair.items()}
     return {pair: why for pair, why in reasons.items() if why}
 
 
-def _unclean(results: Sequence[JudgementResult]) -> str:
+def _reason_against_baseline(results: Sequence[JudgementResult]) -> str:
+    """Return the reason against a baseline of one variant.
+
+    Empty if it is clean.
+    """
     broken = [j for j in results if j.result in _BROKEN and (j.verdict is None or j.verdict.red or j.verdict.outcome is Outcome.SUSPICIOUS)]
     if broken:
         return f"it is not clean: {', '.join(dict.fromkeys(j.family.value for j in broken))} failed"
@@ -319,9 +337,9 @@ def refusal_lines(verdicts: Iterable[Verdict], accepted: str = "") -> tuple[str,
 
     A failed verdict is rejected unless a regression is ``accepted``.
     """
-    mine = [v for v in verdicts if v.family is Family.SPEED]
-    failed = [v for v in mine if v.outcome is Outcome.FAIL and not accepted and {SPEEDUP, ACCEPTANCE_LENGTH} & set(v.figures)]
-    unfit = [(v, why) for v in _on_speed(mine) if v.outcome in TAKEN and (why := _unfit(v))]
+    on_speed = [v for v in verdicts if v.family is Family.SPEED]
+    failed = [v for v in on_speed if v.outcome is Outcome.FAIL and not accepted and {SPEEDUP, ACCEPTANCE_LENGTH} & set(v.figures)]
+    unfit = [(v, why) for v in _select_speed(on_speed) if v.outcome in TAKEN and (why := _why_unfit(v))]
     return (
         *(f"{v.pair} {v.workload} failed and is not taken; if it is meant: {ACCEPT}" for v in failed),
         *(f"{v.pair} {v.workload} is not taken: {why}" for v, why in unfit),
@@ -334,10 +352,10 @@ def candidate(folder: Path, environment: Environment, results: Results) -> Path 
     It is what the baseline file would be. None when nothing may be taken.
     """
     results = results.clean
-    new = _with_keys(measured_gates(results.verdicts, ()), environment)
+    speed_gates = _with_keys(measured_gates(results.verdicts, ()), environment)
     pooled = accepted_lengths.pool_lengths(results, (), environment)
-    if not new and not pooled:
+    if not speed_gates and not pooled:
         return None
-    written = folder / f"{environment.machine}.yaml"
-    stored.write(written, environment, (*new, *(one.gate for one in pooled)))
-    return written.replace(folder / "baseline-candidate.yaml")
+    target = folder / f"{environment.machine}.yaml"
+    stored.write(target, environment, (*speed_gates, *(lengths.gate for lengths in pooled)))
+    return target.replace(folder / "baseline-candidate.yaml")

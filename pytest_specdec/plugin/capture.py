@@ -50,8 +50,8 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
         is_begun = run.settings.taken_up is not None or _is_begun(directory, run.session)
         if is_begun and run.settings.taken_up is None:
             _follow_plan(run, directory)
-        _prepare(directory, run, is_begun=is_begun)
-        return _record(run, directory, tell, in_worker=in_worker, is_begun=is_begun)
+        _prepare_directory(directory, run, is_begun=is_begun)
+        return _record_run(run, directory, tell, in_worker=in_worker, is_begun=is_begun)
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def _is_begun(directory: RunDirectory, session: str) -> bool:
     return run_documents.session(directory) == session
 
 
-def _prepare(directory: RunDirectory, run: RunState, *, is_begun: bool) -> None:
+def _prepare_directory(directory: RunDirectory, run: RunState, *, is_begun: bool) -> None:
     """Make the run directory this session's.
 
     The status of an earlier session is void.
@@ -126,7 +126,8 @@ def _prepare(directory: RunDirectory, run: RunState, *, is_begun: bool) -> None:
     run_documents.write_plan(directory, run.plan)
 
 
-def _record(run: RunState, directory: RunDirectory, tell: Callable[[Progress], None], *, in_worker: bool, is_begun: bool) -> Status:
+def _record_run(run: RunState, directory: RunDirectory, tell: Callable[[Progress], None], *, in_worker: bool, is_begun: bool) -> Status:
+    """Capture the plan, and return the status."""
     from pytest_specdec.doctor import boot_checks  # noqa: PLC0415 - only the process that captures pays for it
 
     try:
@@ -138,7 +139,7 @@ def _record(run: RunState, directory: RunDirectory, tell: Callable[[Progress], N
                 raise
             capture = runner.resume if is_begun else runner.record
             status = capture(run.config, run.plan, directory, deadline_s=run.settings.deadline_s, tell=tell)
-            return _repeat_open(run, directory, status, tell)
+            return _ask_open_requests_again(run, directory, status, tell)
     except SpecdecError as error:
         return _write_failure(run, directory, str(error))
     except pytest.exit.Exception as error:
@@ -149,7 +150,7 @@ def _record(run: RunState, directory: RunDirectory, tell: Callable[[Progress], N
         return _write_failure(run, directory, f"internal error in the capture; please report it\n{traceback.format_exc()}")
 
 
-def _repeat_open(run: RunState, directory: RunDirectory, status: Status, tell: Callable[[Progress], None]) -> Status:
+def _ask_open_requests_again(run: RunState, directory: RunDirectory, status: Status, tell: Callable[[Progress], None]) -> Status:
     from pytest_specdec.plugin import repeats  # noqa: PLC0415 - only the process that captures pays for the judges
 
     return repeats.ask_again(run, status, lambda: runner.resume(run.config, run.plan, directory, deadline_s=None, tell=tell))
@@ -179,14 +180,14 @@ def sigterm_ends_cleanly() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _terminate)
+    previous_handler = signal.signal(signal.SIGTERM, _exit_on_sigterm)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous_handler)
 
 
-def _terminate(_signal: int, _frame: object) -> None:
+def _exit_on_sigterm(_signal: int, _frame: object) -> None:
     pytest.exit("ended by SIGTERM; complete results of the capture are kept", returncode=TERMINATED)
 
 
@@ -205,13 +206,13 @@ def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s:
     _break_line(ticker, over)
     for line in plan.lines(run_documents.read_plan(directory), origin=commands.as_typed(root, config), replayed=False):
         ticker.say(line)
-    late = over.is_set()
-    while _status(directory, session) is None and not over.wait(every_s):
+    is_late = over.is_set()
+    while _final_status(directory, session) is None and not over.wait(every_s):
         for step in run_documents.read_progress(directory)[-1:]:
             ticker(step)
-    status = _status(directory, session)
+    status = _final_status(directory, session)
     if status is not None:
-        if not late:
+        if not is_late:
             _break_line(ticker, over)
         ticker.say(last_word(status))
 
@@ -222,7 +223,7 @@ def _break_line(ticker: Ticker, over: threading.Event) -> None:
         ticker.say("")
 
 
-def _status(directory: RunDirectory, session: str) -> Status | None:
+def _final_status(directory: RunDirectory, session: str) -> Status | None:
     """Return the final status of the capture, None while it runs.
 
     None also when the run is another session's.
@@ -267,7 +268,7 @@ class CaptureLoop:
 
         No test's clock or timeout runs at that time.
         """
-        if self._is_wanted(session):
+        if self._should_capture(session):
             self._capture()
         return (yield)
 
@@ -281,13 +282,14 @@ class CaptureLoop:
             verdicts.require_check(pyfuncitem)
         return result
 
-    def _is_wanted(self, session: pytest.Session) -> bool:
+    def _should_capture(self, session: pytest.Session) -> bool:
+        """Return True if this session has something to capture."""
         option = session.config.option
-        broken = session.testsfailed and not option.continue_on_collection_errors
-        return not (broken or option.collectonly or option.setupplan or self._run.settings.replay)
+        has_collection_errors = session.testsfailed and not option.continue_on_collection_errors
+        return not (has_collection_errors or option.collectonly or option.setupplan or self._run.settings.replay)
 
     def _capture(self) -> None:
-
+        """Capture, and show how it ended."""
         ticker = Ticker(self._config)
         try:
             status = capture(self._run, ticker, in_worker=hasattr(self._config, "workerinput"))

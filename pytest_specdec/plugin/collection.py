@@ -41,7 +41,7 @@ def plan(session: pytest.Session, items: list[pytest.Item], collected: Sequence[
     Raises pytest.UsageError; a worker hands it to its controller instead and runs nothing.
     """
     try:
-        _plan(session, items, collected)
+        _plan_session(session, items, collected)
     except (pytest.UsageError, SpecdecError) as error:
         from pytest_specdec.plugin import xdist  # noqa: PLC0415 - only a wrong session pays for it
 
@@ -50,7 +50,8 @@ def plan(session: pytest.Session, items: list[pytest.Item], collected: Sequence[
         items.clear()
 
 
-def _plan(session: pytest.Session, items: list[pytest.Item], collected: Sequence[pytest.Item]) -> None:
+def _plan_session(session: pytest.Session, items: list[pytest.Item], collected: Sequence[pytest.Item]) -> None:
+    """Sort the tests, and register their live servers and capture."""
     run = run_state.state_or_error(session.config)
     if isinstance(run, str):
         raise pytest.UsageError(run)
@@ -62,17 +63,18 @@ def _plan(session: pytest.Session, items: list[pytest.Item], collected: Sequence
     if any(marker.is_ours(item) for item in items):
         _plan_capture(session, run, items, collected)
     else:
-        _sort(run, items)
+        _sort_by_pair(run, items)
 
 
 def _plan_capture(session: pytest.Session, run: RunState, items: list[pytest.Item], collected: Sequence[pytest.Item]) -> None:
+    """Plan the capture for the tests with a mark."""
     marks = {item: marker.read(item) for item in items if marker.is_ours(item)}
     if run.settings.replay is None:
         marks = {item: replace(mark, workload=run.configured(mark.workload)) for item, mark in marks.items()}
     _check_families(run, marks.values(), session.config)
-    _sort(run, items)
+    _sort_by_pair(run, items)
     if run.settings.replay is None:
-        run.plan = _make_plan(run, marks, list(_left_out(marks, collected)))
+        run.plan = _make_plan(run, marks, list(_deselected_marks(marks, collected)))
     if run.settings.taken_up is not None:
         from pytest_specdec.plugin import stored_run  # noqa: PLC0415 - only a run that is taken up pays for it
 
@@ -90,8 +92,8 @@ def _check_families(run: RunState, marks: Iterable[SpecdecMark], config: pytest.
     """
     unknown = [name for name in run.config.allow_inconclusive if name not in run.families]
     if unknown and run.settings.replay is None:
-        near = validate.nearest(unknown[0], run.families)
-        what = f"no package declares the family '{unknown[0]}'" + (f"; {near}" if near else "")
+        suggestion = validate.nearest(unknown[0], run.families)
+        what = f"no package declares the family '{unknown[0]}'" + (f"; {suggestion}" if suggestion else "")
         raise ConfigError(what, where=f"{run.config.path}  allow_inconclusive", expected=f"one of {', '.join(run.families)}")
     if not config.option.collectonly:
         for row in run.outside:
@@ -99,7 +101,7 @@ def _check_families(run: RunState, marks: Iterable[SpecdecMark], config: pytest.
                 registry.judge_of(row)
 
 
-def _sort(run: RunState, items: list[pytest.Item]) -> None:
+def _sort_by_pair(run: RunState, items: list[pytest.Item]) -> None:
     """Sort the tests by pair, in place.
 
     The sort is stable, and comes after every other plugin's order. Then everything session-scoped of a pair is set up
@@ -109,34 +111,35 @@ def _sort(run: RunState, items: list[pytest.Item]) -> None:
     """
     order = {name: index for index, name in enumerate(run.pair_names)}
 
-    def place(item: pytest.Item) -> tuple[bool, int]:
+    def sort_key(item: pytest.Item) -> tuple[bool, int]:
         is_live = bool(marker.live_fixtures(item))
-        spread = marker.SPECULATIVE_SERVER in marker.live_fixtures(item) if is_live else marker.is_ours(item)
-        return is_live, order.get(marker.pair_name(item), -1) if spread else -1
+        is_per_pair = marker.SPECULATIVE_SERVER in marker.live_fixtures(item) if is_live else marker.is_ours(item)
+        return is_live, order.get(marker.pair_name(item), -1) if is_per_pair else -1
 
-    items.sort(key=place)
+    items.sort(key=sort_key)
 
 
 def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: Sequence[SpecdecMark]) -> Plan:
+    """Return the plan for the pairs of the selected tests."""
     from pytest_specdec.capture import planner, rates  # noqa: PLC0415 - a replay never needs them
 
-    selected, begun = {marker.pair_name(item) for item in marks}, run.begun
-    only = tuple(name for name in run.pair_names if name in selected)
+    selected_names, earlier_plan = {marker.pair_name(item) for item in marks}, run.begun
+    pair_names = tuple(name for name in run.pair_names if name in selected_names)
     return planner.make(
         run.config,
         _select_workloads(marks.values()),
         run.depth,
-        only,
+        pair_names,
         _select_workloads(left_out),
         outside=run.outside,
-        rates=begun.rates if begun else rates.expected_rates(run.config, run.root.parent),
-        enlarged={name: len(begun.workload(name).requests) for name in begun.enlarged} if begun else None,
+        rates=earlier_plan.rates if earlier_plan else rates.expected_rates(run.config, run.root.parent),
+        enlarged={name: len(earlier_plan.workload(name).requests) for name in earlier_plan.enlarged} if earlier_plan else None,
         deadline_s=run.settings.deadline_s,
         speed_boots=run.speed_boots,
     )
 
 
-def _left_out(marks: Container[pytest.Item], collected: Iterable[pytest.Item]) -> Iterator[SpecdecMark]:
+def _deselected_marks(marks: Container[pytest.Item], collected: Iterable[pytest.Item]) -> Iterator[SpecdecMark]:
     """Yield the marks of deselected tests.
 
     A wrong mark is skipped; it is reported when its test is selected.

@@ -29,7 +29,7 @@ def move_command(path: Path, home: Path, config: pytest.Config) -> str:
 
     It also makes the folder, if needed.
     """
-    source, target, folder = (shlex.quote(as_typed(each, config)) for each in (path, home, home.parent))
+    source, target, folder = (shlex.quote(as_typed(place, config)) for place in (path, home, home.parent))
     return f"{'' if home.parent.is_dir() else f'mkdir -p {folder} && '}mv {source} {target}"
 
 
@@ -38,11 +38,11 @@ def next_steps(config: pytest.Config, run: Path) -> Commands:
 
     ``run`` is its directory.
     """
-    tests = [*_pyargs(config), *(as_typed(config.invocation_params.dir / arg, config) for arg in config.args)]
+    tests = [*_pyargs_option(config), *(as_typed(config.invocation_params.dir / arg, config) for arg in config.args)]
     return Commands(
         replay=f"pytest {shlex.join(tests)} --specdec-replay {shlex.quote(as_typed(run, config))}",
-        resume=_again(config, "--specdec-resume", run),
-        continued=_again(config, "--specdec-continue", run),
+        resume=_command_with_option(config, "--specdec-resume", run),
+        continued=_command_with_option(config, "--specdec-continue", run),
     )
 
 
@@ -52,12 +52,12 @@ def replay_of(item: pytest.Item, run: Path) -> str:
     It needs no server.
     """
     module = str(getattr(getattr(item, "module", None), "__name__", ""))
-    file = ["--pyargs", module] if module.startswith(shipped.MODULE) else [*_pyargs(item.config), as_typed(item.path, item.config)]
+    file = ["--pyargs", module] if module.startswith(shipped.MODULE) else [*_pyargs_option(item.config), as_typed(item.path, item.config)]
     _, colons, test = item.nodeid.partition("::")
     return f"pytest {shlex.join([*file[:-1], file[-1] + colons + test])} --specdec-replay {shlex.quote(as_typed(run, item.config))}"
 
 
-def _pyargs(config: pytest.Config) -> tuple[str, ...]:
+def _pyargs_option(config: pytest.Config) -> tuple[str, ...]:
     """Return ``--pyargs`` if this session has it, else ().
 
     With it, tests are named as modules.
@@ -65,7 +65,7 @@ def _pyargs(config: pytest.Config) -> tuple[str, ...]:
     return ("--pyargs",) if config.option.pyargs else ()
 
 
-def _again(config: pytest.Config, option: str, run: Path) -> str:
+def _command_with_option(config: pytest.Config, option: str, run: Path) -> str:
     """Return this session's command line with ``option`` for ``run``.
 
     It replaces the option that named the session's run.
@@ -75,10 +75,12 @@ def _again(config: pytest.Config, option: str, run: Path) -> str:
 
 
 def _without_run_options(arguments: list[str]) -> list[str]:
-    rest, is_value = [], False
+    """Return the arguments without options naming a run."""
+    remaining, is_value = [], False
     for argument in arguments:
+        # the value is a word of its own unless the option holds it after "="
         if is_value or argument.partition("=")[0] in RUN_OPTIONS:
             is_value = argument in RUN_OPTIONS
         else:
-            rest.append(argument)
-    return rest
+            remaining.append(argument)
+    return remaining

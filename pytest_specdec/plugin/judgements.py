@@ -57,18 +57,18 @@ def judgements(report: pytest.TestReport, carried: Sequence[tuple[str, object]])
     Empty before the test's last phase.
     """
     is_last = report.when == "call" or (report.when == "setup" and not report.passed)
-    properties = _properties(carried)
+    properties = _read_properties(carried)
     if not is_last or not properties.cell:
         return ()
-    bare = JudgementResult(
+    without_verdict = JudgementResult(
         nodeid=report.nodeid,
         pair=properties.cell["pair"],
         workload=properties.cell["workload"],
         family=Family(properties.cell["family"]),
-        result=_result(report),
-        error=_error(report, properties),
+        result=_pytest_outcome(report),
+        error=_error_text(report, properties),
     )
-    return _with_verdicts(bare, properties) or (bare,)
+    return _judgements_by_verdict(without_verdict, properties) or (without_verdict,)
 
 
 def left_out(carried: Sequence[tuple[str, object]]) -> set[tuple[str, str]]:
@@ -85,14 +85,15 @@ def notes(reasons: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(f"{why}: {', '.join(names)}" for why, names in by_reason.items())
 
 
-def _properties(carried: Sequence[tuple[str, object]]) -> _Properties:
+def _read_properties(carried: Sequence[tuple[str, object]]) -> _Properties:
+    """Return the decoded JSON, grouped by the kind of property."""
     by_name: dict[str, list[dict[str, Any]]] = {CELL: [{}], ERROR: [], LEFT_OUT: [], VERDICT: []}
     for name, value in carried:
         by_name[name].append(json.loads(str(value)))
     return _Properties(cell=by_name[CELL][-1], errors=tuple(by_name[ERROR]), verdicts=tuple(by_name[VERDICT]))
 
 
-def _result(report: pytest.TestReport) -> PytestOutcome:
+def _pytest_outcome(report: pytest.TestReport) -> PytestOutcome:
     """Return pytest's outcome of the test.
 
     An expected failure is reported as skipped.
@@ -102,7 +103,8 @@ def _result(report: pytest.TestReport) -> PytestOutcome:
     return PytestOutcome(report.outcome)
 
 
-def _error(report: pytest.TestReport, properties: _Properties) -> str:
+def _error_text(report: pytest.TestReport, properties: _Properties) -> str:
+    """Return the reason for a missing verdict, empty without one."""
     if properties.errors:
         return str(properties.errors[-1]["text"])
     if report.skipped and not properties.verdicts:
@@ -111,21 +113,24 @@ def _error(report: pytest.TestReport, properties: _Properties) -> str:
 
 
 def _skip_reason(report: pytest.TestReport) -> str:
+    """Return the reason pytest gives for a skipped test."""
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
     return reason.removeprefix("Skipped: ")
 
 
-def _with_verdicts(bare: JudgementResult, properties: _Properties) -> tuple[JudgementResult, ...]:
+def _judgements_by_verdict(without_verdict: JudgementResult, properties: _Properties) -> tuple[JudgementResult, ...]:
     """Return a judgement per verdict.
 
     A failure after passing verdicts is charged to the last of them.
     """
     results = [
-        replace(bare, verdict=codec.decode(Verdict, one["verdict"]), result=PytestOutcome(one["result"]), waiver=one["waiver"])
-        for one in properties.verdicts
+        replace(
+            without_verdict, verdict=codec.decode(Verdict, entry["verdict"]), result=PytestOutcome(entry["result"]), waiver=entry["waiver"]
+        )
+        for entry in properties.verdicts
     ]
-    if results and results[-1].result is PytestOutcome.WAIVED and bare.result is PytestOutcome.SKIPPED:
+    if results and results[-1].result is PytestOutcome.WAIVED and without_verdict.result is PytestOutcome.SKIPPED:
         return tuple(results)
-    if results and (bare.result is not PytestOutcome.FAILED or all(j.result is not PytestOutcome.FAILED for j in results)):
-        results[-1] = replace(results[-1], result=bare.result)
+    if results and (without_verdict.result is not PytestOutcome.FAILED or all(j.result is not PytestOutcome.FAILED for j in results)):
+        results[-1] = replace(results[-1], result=without_verdict.result)
     return tuple(results)

@@ -86,14 +86,14 @@ def _check_placement(config: pytest.Config, run: RunState, items: Sequence[pytes
             expected="one process, which boots each server once",
             remedy="run these tests without -n, or deselect them",
         )
-    both = next((item for item in items if len(marker.live_fixtures(item)) > 1), None)
-    placed = planner.placement(run.config, engine_of(run.config.engine.kind))
-    if both is not None and placed.placement is Placement.IN_TURN:
+    with_both_servers = next((item for item in items if len(marker.live_fixtures(item)) > 1), None)
+    choice = planner.placement(run.config, engine_of(run.config.engine.kind))
+    if with_both_servers is not None and choice.placement is Placement.IN_TURN:
         what = "a test asks for two live servers, and only one runs at a time"
         raise PlanError(
             what,
-            where=both.nodeid,
-            found=f"placement: {run.config.placement}" + (f" ({placed.reason})" if placed.reason else ""),
+            where=with_both_servers.nodeid,
+            found=f"placement: {run.config.placement}" + (f" ({choice.reason})" if choice.reason else ""),
             expected="placement: side-by-side, or one of the two fixtures in a test",
             remedy=f"set `placement: side-by-side` in {run.config.path} where two servers fit, or split the test",
         )
@@ -135,11 +135,11 @@ class LiveServers:
 
         The machine is held alone while the test is benchmarked.
         """
-        with ExitStack() as held:
+        with ExitStack() as exit_stack:
             for arm in self._needed_arms(item):
-                self._boot(arm)
+                self._boot_server(arm)
             if self._arms and "benchmark" in getattr(item, "fixturenames", ()) and marker.live_fixtures(item):
-                self._hold_alone(held, item)
+                self._hold_machine_alone(exit_stack, item)
             return (yield)
 
     @pytest.hookimpl(tryfirst=True)
@@ -152,14 +152,15 @@ class LiveServers:
             return
         if self._run.settings.replay is not None:
             pytest.skip("a replay has no live servers")
-        for arm in _arms_of(item):
-            self._raise(item, arm)
+        for arm in _requested_arms(item):
+            self._fail_without_server(item, arm)
 
-    def _raise(self, item: pytest.Item, arm: str) -> None:
+    def _fail_without_server(self, item: pytest.Item, arm: str) -> None:
+        """Fail the test if ``arm`` did not come up."""
         if arm not in self._errors:
             return
-        first = self._shown.setdefault(arm, item.nodeid)
-        text = self._errors[arm] if first == item.nodeid else f"{arm} did not come up: see {first}"
+        first_test = self._shown.setdefault(arm, item.nodeid)
+        text = self._errors[arm] if first_test == item.nodeid else f"{arm} did not come up: see {first_test}"
         pytest.fail(text, pytrace=False)
 
     def server(self, arm: str) -> LiveServer:
@@ -170,9 +171,9 @@ class LiveServers:
 
     def stop(self) -> None:
         """Stop every server and release the devices."""
-        with self._held, ExitStack() as ended:
+        with self._held, ExitStack() as exit_stack:
             for arm in self._arms.values():
-                ended.callback(arm.stop, arm.recipe.stop_s)
+                exit_stack.callback(arm.stop, arm.recipe.stop_s)
         self._arms.clear()
 
     def _needed_arms(self, item: pytest.Item) -> tuple[str, ...]:
@@ -181,13 +182,14 @@ class LiveServers:
         Empty if it will not run.
         """
         is_idle = self._plan is None or self._config.option.setupplan or item.get_closest_marker("skip")
-        return () if is_idle else tuple(arm for arm in _arms_of(item) if arm not in self._arms and arm not in self._errors)
+        return () if is_idle else tuple(arm for arm in _requested_arms(item) if arm not in self._arms and arm not in self._errors)
 
-    def _boot(self, arm: str) -> None:
+    def _boot_server(self, arm: str) -> None:
+        """Boot ``arm``, and keep its error for the tests."""
         try:
             if self._placement is Placement.IN_TURN or len(self._arms) >= max(2, self._plan.servers if self._plan else 1):
-                self._end_others(arm)
-            self._start(arm)
+                self._stop_others(arm)
+            self._start_server(arm)
         except SpecdecError as error:
             self._errors[arm] = str(error)
 
@@ -195,20 +197,21 @@ class LiveServers:
     def _placement(self) -> Placement:
         return self._plan.placement if self._plan else Placement.IN_TURN
 
-    def _end_others(self, arm: str) -> None:
+    def _stop_others(self, arm: str) -> None:
         """Stop the servers not needed by later tests.
 
         In turn these are all others; side by side, those of the other variants.
         """
-        stays = {BASELINE} if self._placement is Placement.SIDE_BY_SIDE else set()
-        for name in [name for name in self._arms if name not in {arm, *stays}]:
+        kept_arms = {BASELINE} if self._placement is Placement.SIDE_BY_SIDE else set()
+        for name in [name for name in self._arms if name not in {arm, *kept_arms}]:
             self._arms[name].stop(self._arms[name].recipe.stop_s)
             del self._arms[name]
 
-    def _start(self, arm: str) -> None:
+    def _start_server(self, arm: str) -> None:
+        """Start the server of ``arm``, kept only if it comes up."""
         recipes, boot = self._recipes(arm)
         if not boot.attached:
-            self._lease()
+            self._take_devices()
         server = recipes.arm(boot, lambda: None, lambda: math.inf)
         with locks.shared(locks.MAX_WAIT_S, lambda: None):
             self._arms[arm] = server
@@ -231,21 +234,23 @@ class LiveServers:
         directory = RunDirectory(self._run.root / "live")
         return ServerRecipes(config=self._run.config, plan=self._plan, directory=directory), replace(boot, timed=True)
 
-    def _lease(self) -> None:
+    def _take_devices(self) -> None:
         """Check the engine and take the devices, before the first boot."""
         if not self._arms and not self._errors:
             engine_of(self._run.config.engine.kind).check(self._run.config)
             for device in runner.devices():
                 self._held.enter_context(locks.device(device, locks.MAX_WAIT_S, lambda: None))
 
-    def _hold_alone(self, held: ExitStack, item: pytest.Item) -> None:
+    def _hold_machine_alone(self, exit_stack: ExitStack, item: pytest.Item) -> None:
+        """Hold the machine alone, until ``exit_stack`` is closed."""
         try:
-            held.enter_context(locks.exclusive(locks.MAX_WAIT_S, lambda: None))
+            exit_stack.enter_context(locks.exclusive(locks.MAX_WAIT_S, lambda: None))
         except SpecdecError as error:
-            self._errors.update(dict.fromkeys(_arms_of(item), str(error)))
+            self._errors.update(dict.fromkeys(_requested_arms(item), str(error)))
 
 
-def _arms_of(item: pytest.Item) -> tuple[str, ...]:
+def _requested_arms(item: pytest.Item) -> tuple[str, ...]:
+    """Return the arms with servers requested by a test."""
     names = {marker.BASELINE_SERVER: BASELINE, marker.SPECULATIVE_SERVER: marker.pair_name(item)}
     return tuple(names[fixture] for fixture in marker.live_fixtures(item))
 

@@ -40,12 +40,12 @@ def is_ours(item: pytest.Item) -> bool:
 
     Such a test has the mark, or requests a pair and no live server.
     """
-    return item.get_closest_marker("specdec") is not None or ("specdec_pair" in _fixtures(item) and not live_fixtures(item))
+    return item.get_closest_marker("specdec") is not None or ("specdec_pair" in _fixture_names(item) and not live_fixtures(item))
 
 
 def live_fixtures(item: pytest.Item) -> tuple[str, ...]:
     """Return the live-server fixtures requested by a test."""
-    return tuple(name for name in (BASELINE_SERVER, SPECULATIVE_SERVER) if name in _fixtures(item))
+    return tuple(name for name in (BASELINE_SERVER, SPECULATIVE_SERVER) if name in _fixture_names(item))
 
 
 def check_live(item: pytest.Item) -> None:
@@ -54,7 +54,7 @@ def check_live(item: pytest.Item) -> None:
     It cannot judge captured answers as well.
     """
     if item.get_closest_marker("specdec") is not None:
-        raise _wrong(
+        raise _usage_error(
             item, f"found a mark and the fixture {live_fixtures(item)[0]}", "a test of its own, without a mark, for the live server"
         )
 
@@ -66,22 +66,22 @@ def read(item: pytest.Item) -> SpecdecMark:
     """
     mark = item.get_closest_marker("specdec")
     if mark is None:
-        raise _wrong(item, "found no mark", "the mark that names the workload, on every test with the fixture specdec_pair")
-    given = {"specdec_captured", "specdec_captured_run"}.intersection(_fixtures(item))
-    if len(given) != 1:
-        raise _wrong(
+        raise _usage_error(item, "found no mark", "the mark that names the workload, on every test with the fixture specdec_pair")
+    captured_fixtures = {"specdec_captured", "specdec_captured_run"}.intersection(_fixture_names(item))
+    if len(captured_fixtures) != 1:
+        raise _usage_error(
             item,
-            f"found a mark {'and both fixtures' if given else 'but not the fixture specdec_captured'}",
+            f"found a mark {'and both fixtures' if captured_fixtures else 'but not the fixture specdec_captured'}",
             "the fixture specdec_captured, in suites/ captured, or specdec_captured_run, in every test with the mark",
         )
     _check_arguments(item, mark)
-    family, whole_run = _family(item, mark.kwargs.get("family")), "specdec_captured_run" in given
+    family, whole_run = _marked_family(item, mark.kwargs.get("family")), "specdec_captured_run" in captured_fixtures
     if whole_run and not run_state.get(item.config).families[family].whole_run:
-        raise _wrong(item, f"found specdec_captured_run in a test of {family}", "a family whose row says whole_run=True")
-    wanted = SpecdecMark(workload=_workload(item, mark.args), family=family, whole_run=whole_run)
-    _check_requests(item, wanted.workload)
-    _check_draws(item, wanted)
-    return wanted
+        raise _usage_error(item, f"found specdec_captured_run in a test of {family}", "a family whose row says whole_run=True")
+    specdec_mark = SpecdecMark(workload=_marked_workload(item, mark.args), family=family, whole_run=whole_run)
+    _check_requests(item, specdec_mark.workload)
+    _check_draws(item, specdec_mark)
+    return specdec_mark
 
 
 def pair_name(item: pytest.Item) -> str:
@@ -90,22 +90,27 @@ def pair_name(item: pytest.Item) -> str:
     return str(callspec.params["specdec_pair"]) if callspec else ""
 
 
-def _fixtures(item: pytest.Item) -> Sequence[str]:
+def _fixture_names(item: pytest.Item) -> Sequence[str]:
     return getattr(item, "fixturenames", ())
 
 
 def _check_arguments(item: pytest.Item, mark: pytest.Mark) -> None:
+    """Raise pytest.UsageError for unknown or further arguments of a mark."""
     unknown = sorted(set(mark.kwargs) - {"family"})
     if unknown or len(mark.args) > 1:
         found = f"{unknown[0]}=" if unknown else f"{len(mark.args)} positional arguments"
-        raise _wrong(item, f"found {found}", "one workload, and family= by name")
+        raise _usage_error(item, f"found {found}", "one workload, and family= by name")
 
 
-def _workload(item: pytest.Item, args: tuple[object, ...]) -> Workload:
+def _marked_workload(item: pytest.Item, args: tuple[object, ...]) -> Workload:
+    """Return the workload of a mark.
+
+    Raises pytest.UsageError for anything else in its place.
+    """
     if not args:
-        raise _wrong(item, "found no workload", "a workload, such as prompts.CHAT.greedy()")
+        raise _usage_error(item, "found no workload", "a workload, such as prompts.CHAT.greedy()")
     if not isinstance(args[0], Workload):
-        raise _wrong(item, f"found {args[0]!r} ({type(args[0]).__name__})", "a Workload, such as prompts.CHAT.greedy()")
+        raise _usage_error(item, f"found {args[0]!r} ({type(args[0]).__name__})", "a Workload, such as prompts.CHAT.greedy()")
     return args[0]
 
 
@@ -117,19 +122,19 @@ def _check_requests(item: pytest.Item, workload: Workload) -> None:
     """
     if not _NAME.fullmatch(workload.name) or _RESERVED.search(workload.name):
         expected = "letters, digits and ._+- alone, beginning with a letter or digit; the endings .calibration and .more1 are reserved"
-        raise _wrong(item, f"found the workload name {workload.name!r}", expected)
+        raise _usage_error(item, f"found the workload name {workload.name!r}", expected)
     if not workload.requests:
-        raise _wrong(item, f"found a workload without requests: {workload.name}", "one or more; take={depth: 0} leaves a depth out")
+        raise _usage_error(item, f"found a workload without requests: {workload.name}", "one or more; take={depth: 0} leaves a depth out")
     for depth, count in workload.take.items():
         if count < 0:
-            raise _wrong(item, f"found {count} requests to take at {depth} depth", "0 or more; 0 leaves the depth out")
+            raise _usage_error(item, f"found {count} requests to take at {depth} depth", "0 or more; 0 leaves the depth out")
     if workload.own_requests:
         expected = "another beginning: ids of the config's prompts have this one"
-        raise _wrong(item, f"found a request id in {workload.name} that begins with {OWN!r}", expected)
+        raise _usage_error(item, f"found a request id in {workload.name} that begins with {OWN!r}", expected)
     counts = Counter(request.id for request in workload.requests)
-    twice = next((name for name, count in counts.items() if count > 1), None)
-    if twice is not None:
-        raise _wrong(item, f"found two requests called {twice!r} in {workload.name}", "an id of its own for each request")
+    repeated_id = next((name for name, count in counts.items() if count > 1), None)
+    if repeated_id is not None:
+        raise _usage_error(item, f"found two requests called {repeated_id!r} in {workload.name}", "an id of its own for each request")
 
 
 def _check_draws(item: pytest.Item, mark: SpecdecMark) -> None:
@@ -138,25 +143,30 @@ def _check_draws(item: pytest.Item, mark: SpecdecMark) -> None:
     Raises pytest.UsageError if drawn tokens would be judged as the baseline's only choice, or the other way round.
     """
     temperatures = [(request.id, request.body.get("temperature")) for request in mark.workload.requests]
-    drawn = next(((name, value) for name, value in temperatures if value != 0), None)
-    if mark.family is Family.GREEDY and drawn is not None:
-        name, value = drawn
+    drawing_request = next(((name, value) for name, value in temperatures if value != 0), None)
+    if mark.family is Family.GREEDY and drawing_request is not None:
+        name, value = drawing_request
         temperature = "the server's own temperature" if value is None else f"temperature {value}"
-        raise _wrong(item, f"found {name} at {temperature}, judged as greedy", "temperature 0 in every request, or family='sampling'")
-    if mark.family is Family.SAMPLING and drawn is None:
+        raise _usage_error(item, f"found {name} at {temperature}, judged as greedy", "temperature 0 in every request, or family='sampling'")
+    if mark.family is Family.SAMPLING and drawing_request is None:
         expected = "a temperature above 0, or family='greedy'"
-        raise _wrong(item, f"found no request in {mark.workload.name} that draws tokens, judged as sampling", expected)
+        raise _usage_error(item, f"found no request in {mark.workload.name} that draws tokens, judged as sampling", expected)
 
 
-def _family(item: pytest.Item, name: object) -> Family:
+def _marked_family(item: pytest.Item, name: object) -> Family:
+    """Return the family called ``name``.
+
+    Raises pytest.UsageError for an unknown one.
+    """
     names = run_state.get(item.config).families
     if name in names:
         return Family(str(name))
-    near = get_close_matches(str(name), names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise _wrong(item, f"found family={name!r}{hint}", f"one of {', '.join(names)}")
+    suggestions = get_close_matches(str(name), names, n=1)
+    hint = f"; did you mean {suggestions[0]!r}?" if suggestions else ""
+    raise _usage_error(item, f"found family={name!r}{hint}", f"one of {', '.join(names)}")
 
 
-def _wrong(item: pytest.Item, found: str, expected: str) -> pytest.UsageError:
+def _usage_error(item: pytest.Item, found: str, expected: str) -> pytest.UsageError:
+    """Return the error of a wrong mark, with the test's place."""
     where = f"{item.location[0]}:{(item.location[1] or 0) + 1}"
     return pytest.UsageError(f"{where} {item.name}: {found}\n  expected: {expected}\n  remedy:   {FORM}")

@@ -98,7 +98,7 @@ def add(parser: pytest.Parser) -> None:
     option(
         "--specdec-deadline",
         metavar="TIME",
-        type=_duration,
+        type=_parse_duration,
         help="End the capture after this time and judge what is complete: seconds, or a duration such as 90s or 1h30m (default: none).",
     )
     option(
@@ -114,10 +114,11 @@ def add(parser: pytest.Parser) -> None:
         help="Report files besides run.json, comma-separated: md, or a format of another package (default: md).",
     )
     _add_baselines(group)
-    option("--specdec-date", metavar="DAY", type=_day, help="Day by which waivers expire, such as 2027-01-31 (default: today, UTC).")
+    option("--specdec-date", metavar="DAY", type=_parse_day, help="Day by which waivers expire, such as 2027-01-31 (default: today, UTC).")
 
 
 def _add_baselines(group: pytest.OptionGroup) -> None:
+    """Register the options on baseline files."""
     option = group.addoption
     option(
         "--specdec-baselines",
@@ -138,7 +139,7 @@ def _add_baselines(group: pytest.OptionGroup) -> None:
     )
 
 
-def _day(text: str) -> date:
+def _parse_day(text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
@@ -146,10 +147,12 @@ def _day(text: str) -> date:
         raise argparse.ArgumentTypeError(msg) from None
 
 
-def _duration(text: str) -> float:
-    parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text if text[-1:] in "hms" else f"{text}s")
-    seconds = sum(float(count) * _SECONDS[unit] for count, unit in parts)
-    if not seconds or "".join(count + unit for count, unit in parts).removesuffix("s") != text.removesuffix("s"):
+def _parse_duration(text: str) -> float:
+    """Return the seconds of a duration such as ``1h30m``."""
+    amounts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text if text[-1:] in "hms" else f"{text}s")
+    seconds = sum(float(count) * _SECONDS[unit] for count, unit in amounts)
+    # the amounts found have to be all of the text
+    if not seconds or "".join(count + unit for count, unit in amounts).removesuffix("s") != text.removesuffix("s"):
         msg = f"expected seconds, or a duration such as 90s, 10m or 1h30m; found {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return seconds
@@ -162,64 +165,70 @@ def resolve(config: pytest.Config) -> Settings:
     could use.
     """
     _check_empty(config)
-    named, depth = config.getoption("--specdec-config"), config.getoption("--specdec-depth")
-    run_dir, replay = _path(config, "--specdec-run-dir"), _path(config, "--specdec-replay")
+    config_name, depth = config.getoption("--specdec-config"), config.getoption("--specdec-depth")
+    run_dir, replay = _path_option(config, "--specdec-run-dir"), _path_option(config, "--specdec-replay")
     _check_run_dir(config, run_dir)
-    resume, continued = _path(config, "--specdec-resume"), _path(config, "--specdec-continue")
-    _check_stored("--specdec-replay", replay)
+    resume, continued = _path_option(config, "--specdec-resume"), _path_option(config, "--specdec-continue")
+    _check_stored_run("--specdec-replay", replay)
     _check_taken_up("--specdec-resume", resume, {"--specdec-replay": replay, "--specdec-run-dir": run_dir})
     _check_taken_up("--specdec-continue", continued, {"--specdec-replay": replay, "--specdec-run-dir": run_dir, "--specdec-resume": resume})
     return Settings(
-        config=named or config.getini("specdec_config") or None,
-        config_given=named is not None,
+        config=config_name or config.getini("specdec_config") or None,
+        config_given=config_name is not None,
         run_dir=run_dir,
         replay=replay,
         resume=resume,
         continued=continued,
-        depth=_one_of(
+        depth=_require_choice(
             DEPTHS, depth or config.getini("specdec_depth") or "standard", "--specdec-depth" if depth else "ini key specdec_depth"
         ),
         depth_given=depth is not None,
-        baselines=_path(config, "--specdec-baselines") or config.rootpath / "baselines",
+        baselines=_path_option(config, "--specdec-baselines") or config.rootpath / "baselines",
         baselines_given=config.getoption("--specdec-baselines") is not None,
-        update_baselines=_update(config.getoption("--specdec-update-baselines"), replay),
-        accept_regression=_reason(config.getoption("--specdec-accept-regression"), config.getoption("--specdec-update-baselines")),
-        reports=_reports(config.getoption("--specdec-report")),
+        update_baselines=_updates_baselines(config.getoption("--specdec-update-baselines"), replay),
+        accept_regression=_accepted_reason(config.getoption("--specdec-accept-regression"), config.getoption("--specdec-update-baselines")),
+        reports=_report_formats(config.getoption("--specdec-report")),
         deadline_s=config.getoption("--specdec-deadline"),
-        boots=_boots(config.getoption("--specdec-boots"), replay),
+        boots=_boot_count(config.getoption("--specdec-boots"), replay),
         day=config.getoption("--specdec-date") or datetime.now(tz=UTC).date(),
     )
 
 
 def _check_empty(config: pytest.Config) -> None:
+    """Raise pytest.UsageError for an option with an empty value."""
     for name in _NAMING:
         if config.getoption(f"--specdec-{name}") == "":
             msg = f"--specdec-{name}: found an empty value; expected a value, or no such option; is an environment variable unset?"
             raise pytest.UsageError(msg)
 
 
-def _path(config: pytest.Config, option: str) -> Path | None:
+def _path_option(config: pytest.Config, option: str) -> Path | None:
     value = config.getoption(option)
     return None if value is None else config.invocation_params.dir / Path(value).expanduser()
 
 
-def _reports(text: str) -> tuple[str, ...]:
+def _report_formats(text: str) -> tuple[str, ...]:
+    """Return the names of the report formats; unknown ones are refused."""
     names = tuple(name for name in text.split(",") if name)
     if names in {(), ("md",)}:
         return names
     from importlib import metadata  # noqa: PLC0415 - only a report of one's own pays for it
 
     known = tuple(sorted({point.name for point in metadata.entry_points(group=REPORT_FORMATS)}))
-    return tuple(_one_of(known, name, "--specdec-report") for name in names)
+    return tuple(_require_choice(known, name, "--specdec-report") for name in names)
 
 
-def _one_of(choices: tuple[str, ...], value: str, where: str) -> str:
+def _require_choice(choices: tuple[str, ...], value: str, where: str) -> str:
+    """Return ``value`` if it is one of ``choices``.
+
+    Raises pytest.UsageError else.
+    """
     if value in choices:
         return value
     from difflib import get_close_matches  # noqa: PLC0415 - only a wrong value pays for it
 
-    near = get_close_matches(value, choices, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    suggestions = get_close_matches(value, choices, n=1)
+    hint = f"; did you mean {suggestions[0]!r}?" if suggestions else ""
     msg = f"{where}: expected one of {', '.join(choices)}, found {value!r}{hint}"
     raise pytest.UsageError(msg)
 
@@ -237,20 +246,26 @@ def _check_run_dir(config: pytest.Config, run_dir: Path | None) -> None:
 
 
 def _check_taken_up(option: str, run: Path | None, others: dict[str, Path | None]) -> None:
-    _check_stored(option, run)
+    """Check a run to resume or continue, and its other options."""
+    _check_stored_run(option, run)
     for name, other in others.items():
         if run is not None and other is not None:
             msg = f"{option} cannot be combined with {name}: the run continues in its own directory"
             raise pytest.UsageError(msg)
 
 
-def _check_stored(option: str, run: Path | None) -> None:
+def _check_stored_run(option: str, run: Path | None) -> None:
+    """Raise pytest.UsageError if ``run`` is no stored run."""
     if run is not None and not (run / "plan.json").is_file():
         msg = f"{option}: found no plan.json in {run}; expected a directory that a capture wrote, such as one under .specdec/"
         raise pytest.UsageError(msg)
 
 
-def _boots(count: int | None, replay: Path | None) -> int | None:
+def _boot_count(count: int | None, replay: Path | None) -> int | None:
+    """Return the number of boots; None if not given.
+
+    Raises pytest.UsageError for a replay, and for less than 1.
+    """
     if count is not None and replay:
         msg = "--specdec-boots: found --specdec-replay; expected a new run: a stored run has the boots that it was captured with"
         raise pytest.UsageError(msg)
@@ -260,17 +275,25 @@ def _boots(count: int | None, replay: Path | None) -> int | None:
     return count
 
 
-def _update(times: int, replay: Path | None) -> bool:
-    if times and replay:
+def _updates_baselines(count: int, replay: Path | None) -> bool:
+    """Return True if the baseline file is to be updated.
+
+    Raises pytest.UsageError in a replay, and under CI unless the option is given twice.
+    """
+    if count and replay:
         msg = "--specdec-update-baselines: found --specdec-replay; expected a new run: a stored run is in the file already"
         raise pytest.UsageError(msg)
-    if times == 1 and os.environ.get("CI"):
+    if count == 1 and os.environ.get("CI"):
         msg = "--specdec-update-baselines: refused under CI (the variable CI is set); give the option twice to update the file there"
         raise pytest.UsageError(msg)
-    return times > 0
+    return count > 0
 
 
-def _reason(text: str | None, updates: int) -> str:
+def _accepted_reason(text: str | None, updates: int) -> str:
+    """Return the reason for accepting a regression, else empty.
+
+    Raises pytest.UsageError for an empty one, and for one without an update.
+    """
     if text is None:
         return ""
     option = "--specdec-accept-regression"

@@ -56,6 +56,7 @@ class Ticker:
             self._written[now.boot] = now
 
     def _is_due(self, now: Progress) -> bool:
+        """Return True if it is time for another plain line."""
         last = self._written.get(now.boot)
         return last is None or now.at_s - last.at_s >= EVERY_S
 
@@ -75,6 +76,6 @@ def last_word(status: Status) -> str:
     restarts = f", {status.restarts} restarts" if status.restarts else ""
     names = dict.fromkeys(f"{m.arm}/{m.workload}" if m.workload else m.arm for m in status.missing)
     missing = f"; missing: {', '.join([*names][:NAMED])}{', …' * (len(names) > NAMED)}" if names else ""
-    served = ", ".join(f"{one.arm} {one.busy:.2f}" for one in status.served)
+    served = ", ".join(f"{server.arm} {server.busy:.2f}" for server in status.served)
     busy = f"; servers busy: {served}" if served else ""
     return f"specdec: capture {status.state.value} after {clock(status.wall_s)}, {status.boots} boots{restarts}{missing}{busy}"

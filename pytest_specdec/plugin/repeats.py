@@ -42,7 +42,7 @@ def ask_again(run: RunState, status: Status, capture: Callable[[], Status]) -> S
     if kernel_noise(run.calibrations(run.plan.pairs[0].name).decode).exact:
         return status
     for _ in range(ROUNDS):
-        judgements = _open(run) if status.state is State.COMPLETE else []
+        judgements = _open_judgements(run) if status.state is State.COMPLETE else []
         if not judgements:
             break
         names = {judgement.workload for judgement in judgements}
@@ -54,11 +54,13 @@ def ask_again(run: RunState, status: Status, capture: Callable[[], Status]) -> S
     return status
 
 
-def _open(run: RunState) -> list[Judgement]:
+def _open_judgements(run: RunState) -> list[Judgement]:
+    """Return the judgements with a suspicious count of wrong tokens."""
     return [judgement for judgement in run.plan.judgements if judgement.family in COUNTED and _is_open(run, judgement)]
 
 
 def _is_open(run: RunState, judgement: Judgement) -> bool:
+    """Return True if the verdict, judged now, would be suspicious."""
     try:
         measured = stored.read(run.directory, run.plan, judgement, run.gates, run.calibrations(judgement.pair))
     except RunError:

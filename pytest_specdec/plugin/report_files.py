@@ -40,12 +40,12 @@ def file_formats(requested: Sequence[str]) -> tuple[FileFormat, ...]:
     file of the run.
     """
     formats = tuple(_load_format(name) for name in dict.fromkeys(("json", *requested)))
-    taken = set(_RUN_FILES)
+    used_names = set(_RUN_FILES)
     for form in formats:
-        if form.target in taken or Path(form.target).name != form.target:
+        if form.target in used_names or Path(form.target).name != form.target:
             expected = "a plain file name that no other file of the run has"
-            raise _wrong(form.name, f"the target {form.target!r}", expected)
-        taken.add(form.target)
+            raise _usage_error(form.name, f"the target {form.target!r}", expected)
+        used_names.add(form.target)
     return formats
 
 
@@ -53,9 +53,13 @@ _RUN_FILES = ("plan.json", "config.yaml", "environment.json", "status.json", "pr
 
 
 def _load_format(name: str) -> FileFormat:
+    """Return the format called ``name``.
+
+    Raises pytest.UsageError.
+    """
     points = [*metadata.entry_points(group=REPORT_FORMATS, name=name)]
     if len(points) != 1:
-        raise _wrong(
+        raise _usage_error(
             name,
             f"{len(points)} entry points {[point.value for point in points]}",
             f"one in the group {REPORT_FORMATS} of an installed package",
@@ -63,13 +67,13 @@ def _load_format(name: str) -> FileFormat:
     try:
         form = points[0].load()
     except Exception as error:  # noqa: BLE001 - another package's import may raise anything
-        raise _wrong(name, f"{type(error).__name__} in {points[0].value}: {error}", "a module that can be imported") from None
+        raise _usage_error(name, f"{type(error).__name__} in {points[0].value}: {error}", "a module that can be imported") from None
     if not isinstance(form, ReportFormat) or form.name != name or form.when is not When.FILES:
-        raise _wrong(name, f"{form!r} in {points[0].value}", f"a ReportFormat called {name!r} that is due with When.FILES")
+        raise _usage_error(name, f"{form!r} in {points[0].value}", f"a ReportFormat called {name!r} that is due with When.FILES")
     return form
 
 
-def _wrong(name: str, found: str, expected: str) -> pytest.UsageError:
+def _usage_error(name: str, found: str, expected: str) -> pytest.UsageError:
     return pytest.UsageError(f"--specdec-report={name}: found {found}; expected {expected}")
 
 
@@ -125,16 +129,17 @@ def timings(directory: RunDirectory, plan: Plan) -> Iterator[TimedAnswers]:
 
 
 def _timed_answers(arm: str, workload: str, transcript: Transcript) -> TimedAnswers:
-    counted = [(a.usage.completion_tokens if a.usage else len(a.choice.token_ids), a.timing) for a in transcript.answers if a.ok]
-    known = [(tokens, timing.latency_s) for tokens, timing in counted if tokens and timing is not None]
-    return TimedAnswers(arm=arm, workload=workload, tokens=tuple(n for n, _ in known), latencies_s=tuple(s for _, s in known))
+    """Return tokens and latencies of the answers with both."""
+    answers = [(a.usage.completion_tokens if a.usage else len(a.choice.token_ids), a.timing) for a in transcript.answers if a.ok]
+    timed = [(tokens, timing.latency_s) for tokens, timing in answers if tokens and timing is not None]
+    return TimedAnswers(arm=arm, workload=workload, tokens=tuple(n for n, _ in timed), latencies_s=tuple(s for _, s in timed))
 
 
 def add_benchmarks(config: pytest.Config, run: Run) -> None:
     """Hand the run's timings to pytest-benchmark, if it saves them."""
     if saves_benchmarks(config):
         session: Any = config._benchmarksession  # type: ignore[attr-defined]  # noqa: SLF001 - pytest-benchmark has no other way in
-        session.benchmarks.extend(map(_metadata, benchmark_json.FORMAT.render(run)))
+        session.benchmarks.extend(map(_convert_benchmark, benchmark_json.FORMAT.render(run)))
 
 
 def withhold_speeds(config: pytest.Config, run: Run) -> None:
@@ -147,11 +152,12 @@ def withhold_speeds(config: pytest.Config, run: Run) -> None:
         junit.withhold_speed(reporter.to_xml(), run.not_counted)
 
 
-def _metadata(benchmark: benchmark_json.Benchmark) -> Any:  # noqa: ANN401 - pytest-benchmark has no types
+def _convert_benchmark(benchmark: benchmark_json.Benchmark) -> Any:  # noqa: ANN401 - pytest-benchmark has no types
+    """Return a benchmark as pytest-benchmark's own object."""
     stats: Any = import_module("pytest_benchmark.stats")
-    about = {"name": benchmark.name, "fullname": benchmark.name, "group": benchmark.group, "extra_info": dict(benchmark.extra_info)}
-    fixture = SimpleNamespace(**about, param=None, params=None, cprofile_stats=None, has_error=False)
-    made = stats.Metadata(fixture, iterations=1, options={})
+    fields = {"name": benchmark.name, "fullname": benchmark.name, "group": benchmark.group, "extra_info": dict(benchmark.extra_info)}
+    fixture = SimpleNamespace(**fields, param=None, params=None, cprofile_stats=None, has_error=False)
+    converted = stats.Metadata(fixture, iterations=1, options={})
     for seconds in benchmark.seconds:
-        made.update(seconds)
-    return made
+        converted.update(seconds)
+    return converted

@@ -158,7 +158,7 @@ class RunState:
             environment = run_documents.read_environment(self.directory)
             if self.settings.replay is None:
                 baselines.keep(self.settings.baselines, self.plan.config, environment, self.directory.baselines)
-            folder = _baselines(self.settings)
+            folder = _baselines_folder(self.settings)
             self._gates = (*self.config.gates, *baselines.gates(folder, self.plan.config, environment))
         return self._gates
 
@@ -178,7 +178,10 @@ class RunState:
 
         A stored run may have none.
         """
-        return next((c for c in self.plan.judgements if (c.pair, c.workload, c.family) == (pair, workload, family)), None)
+        return next(
+            (planned for planned in self.plan.judgements if (planned.pair, planned.workload, planned.family) == (pair, workload, family)),
+            None,
+        )
 
 
 RUN_STATE = pytest.StashKey["RunState | str"]()
@@ -191,7 +194,7 @@ def state_or_error(config: pytest.Config) -> RunState | str:
     """
     if RUN_STATE not in config.stash:
         try:
-            config.stash[RUN_STATE] = _state(config)
+            config.stash[RUN_STATE] = _make_state(config)
         except SpecdecError as error:
             config.stash[RUN_STATE] = str(error)
     return config.stash[RUN_STATE]
@@ -204,22 +207,23 @@ def get(config: pytest.Config) -> RunState:
     return run
 
 
-def _state(config: pytest.Config) -> RunState:
+def _make_state(config: pytest.Config) -> RunState:
+    """Return the state of a new run or a replay."""
     settings = config.stash[SETTINGS]
     if settings.replay:
         plan = run_documents.read_plan(RunDirectory.open(settings.replay))
-        baselines.check(_baselines(settings), plan.config)
+        baselines.check(_baselines_folder(settings), plan.config)
         return RunState(settings, _replayed_config(config, plan), root=settings.replay, plan=plan, warnings=_depth_warnings(settings, plan))
-    loaded = load.load(_config_path(config))
-    baselines.check(settings.baselines, loaded.name)
-    filled = variables.fill(loaded, os.environ)
-    made = RunState(settings, filled, root=root(config), plan=None, warnings=_lint(filled))
-    made.prompts = prompt_file.read(made.config)
-    made.session = getattr(config, "workerinput", {}).get(SESSION, made.session)
-    return made
+    loaded_config = load.load(_config_path(config))
+    baselines.check(settings.baselines, loaded_config.name)
+    filled_config = variables.fill(loaded_config, os.environ)
+    state = RunState(settings, filled_config, root=root(config), plan=None, warnings=_lint_warnings(filled_config))
+    state.prompts = prompt_file.read(state.config)
+    state.session = getattr(config, "workerinput", {}).get(SESSION, state.session)
+    return state
 
 
-def _baselines(settings: Settings) -> Path:
+def _baselines_folder(settings: Settings) -> Path:
     """Return the folder of baseline files.
 
     A replay judges by the file that its run was judged by, unless the command line names another folder.
@@ -240,6 +244,7 @@ def _depth_warnings(settings: Settings, plan: Plan) -> tuple[str, ...]:
 
 
 def _replayed_config(config: pytest.Config, plan: Plan) -> Config:
+    """Return the config of a replay: the stored or named one."""
     settings = config.stash[SETTINGS]
     assert settings.replay is not None
     path = _config_path(config) if settings.config_given else RunDirectory.open(settings.replay).config
@@ -247,24 +252,28 @@ def _replayed_config(config: pytest.Config, plan: Plan) -> Config:
 
 
 def _config_path(config: pytest.Config) -> Path:
-    named = config.stash[SETTINGS].config
-    if named is None:
+    """Return the path of the session's config.
+
+    Raises ConfigError if none is named.
+    """
+    name = config.stash[SETTINGS].config
+    if name is None:
         what, expected = "no config is named", "a config with engine, model and variants"
         remedy = "--specdec-config=NAME, a file or a shipped config; `python -m pytest_specdec init` writes one"
         raise ConfigError(what, expected=expected, remedy=remedy)
-    return load.find(named, config.invocation_params.dir, config.rootpath)
+    return load.find(name, config.invocation_params.dir, config.rootpath)
 
 
-def _lint(config: Config) -> tuple[str, ...]:
+def _lint_warnings(config: Config) -> tuple[str, ...]:
     """Return the warnings of the pair lint.
 
     Raises ConfigError. A value that a variable brought may be a secret, and is masked.
     """
-    masked = variables.secrets_of(config.text).mask
+    mask = variables.secrets_of(config.text).mask
     try:
-        return tuple(masked(str(problem)) for problem in lint.check(config, engine_of(config.engine.kind).rules))
+        return tuple(mask(str(problem)) for problem in lint.check(config, engine_of(config.engine.kind).rules))
     except ConfigError as error:
-        raise ConfigError(masked(error.what), remedy=error.remedy) from None
+        raise ConfigError(mask(error.what), remedy=error.remedy) from None
 
 
 HANDED = "specdec_root"
@@ -284,8 +293,8 @@ def root(config: pytest.Config) -> Path:
     """
     settings = config.stash[SETTINGS]
     handed = getattr(config, "workerinput", {}).get(HANDED)
-    chosen = settings.replay or settings.taken_up or (Path(handed) if handed else settings.run_dir)
-    return chosen or _unused_folder(config.rootpath / RUNS, Path(settings.config or "run").stem)
+    named_directory = settings.replay or settings.taken_up or (Path(handed) if handed else settings.run_dir)
+    return named_directory or _unused_folder(config.rootpath / RUNS, Path(settings.config or "run").stem)
 
 
 def _unused_folder(folder: Path, name: str) -> Path:

@@ -44,19 +44,19 @@ def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) ->
     root, settings, directory = run.root, run.settings, RunDirectory.open(run.root)
     option = "--specdec-continue" if settings.continued else "--specdec-resume"
     stored = run_documents.read_plan(directory)
-    _check(option, directory, run.config, extension.base(stored), run.plan)
+    _check_unchanged(option, directory, run.config, extension.base(stored), run.plan)
     if not settings.continued:
         return stored
-    judgements, again = _unsettled_sampling(directory), _open(directory)
-    deepest = {workload.name: workload for workload in workloads if workload.name in {name for _, name in (*judgements, *again)}}
+    judgements, suspicious = _unsettled_sampling(directory), _suspicious_counts(directory)
+    deepest = {workload.name: workload for workload in workloads if workload.name in {name for _, name in (*judgements, *suspicious)}}
     if not deepest:
         why = run_documents.unscorable(directory)
         found = f"tokens that cannot be scored ({why})" if why else f"no inconclusive or suspicious verdict in {root}/run.json"
         msg = f"--specdec-continue: found {found}; expected a verdict that more tokens would settle"
         raise pytest.UsageError(msg)
     round_ = getattr(config, "workerinput", {}).get(run_state.ROUND) or next_round(root)
-    pairs = [pair for pair, workload in (*judgements, *again) if workload in deepest]
-    return extension.extend(stored, deepest, pairs, round_, again={workload for _, workload in again})
+    pairs = [pair for pair, workload in (*judgements, *suspicious) if workload in deepest]
+    return extension.extend(stored, deepest, pairs, round_, again={workload for _, workload in suspicious})
 
 
 def next_round(root: Path) -> int:
@@ -69,18 +69,18 @@ def _unsettled_sampling(directory: RunDirectory) -> list[tuple[str, str]]:
 
     The run's report calls it inconclusive or suspicious, and more tokens settle it.
     """
-    return _judgements(directory, lambda family, outcome: family == Family.SAMPLING and outcome in UNSETTLED)
+    return _judgements_to_settle(directory, lambda family, outcome: family == Family.SAMPLING and outcome in UNSETTLED)
 
 
-def _open(directory: RunDirectory) -> list[tuple[str, str]]:
+def _suspicious_counts(directory: RunDirectory) -> list[tuple[str, str]]:
     """Return pair and workload of each suspicious wrong-token count.
 
     The same requests again settle it.
     """
-    return _judgements(directory, lambda family, outcome: family in COUNTED and outcome == Outcome.SUSPICIOUS)
+    return _judgements_to_settle(directory, lambda family, outcome: family in COUNTED and outcome == Outcome.SUSPICIOUS)
 
 
-def _judgements(directory: RunDirectory, is_wanted: Callable[[str, str], bool]) -> list[tuple[str, str]]:
+def _judgements_to_settle(directory: RunDirectory, is_wanted: Callable[[str, str], bool]) -> list[tuple[str, str]]:
     """Return pair and workload of the report's verdicts to settle.
 
     ``is_wanted`` selects them by family and outcome. [] where tokens cannot be scored or there is no readable report.
@@ -93,57 +93,63 @@ def _judgements(directory: RunDirectory, is_wanted: Callable[[str, str], bool]) 
         judgements = document["judgements"]
     except (OSError, ValueError, KeyError):
         return []
-    outcomes = [(each, (each.get("verdict") or {}).get("outcome", "")) for each in judgements]
-    return [(each["pair"], each["workload"]) for each, outcome in outcomes if is_wanted(each.get("family", ""), outcome)]
+    outcomes = [(judgement, (judgement.get("verdict") or {}).get("outcome", "")) for judgement in judgements]
+    return [
+        (judgement["pair"], judgement["workload"]) for judgement, outcome in outcomes if is_wanted(judgement.get("family", ""), outcome)
+    ]
 
 
-def _check(option: str, directory: RunDirectory, config: Config, then: Plan, now: Plan) -> None:
+def _check_unchanged(option: str, directory: RunDirectory, config: Config, stored_plan: Plan, current_plan: Plan) -> None:
     """Raise pytest.UsageError if config, plan or machine have changed.
 
     The message lists the differences from the start of the run. Variables and the version of pytest-specdec count
     too.
     """
-    then_here, now_here = run_documents.read_environment(directory), environment.environment(config, "")
-    machine = ("machine", then_here.machine, now_here.machine)
-    client = ("pytest-specdec", then_here.packages.get("pytest-specdec"), now_here.packages.get("pytest-specdec"))
-    expanded = variables.find_changed(run_documents.read_variables(directory), config.text, os.environ)
+    stored_environment, current_environment = run_documents.read_environment(directory), environment.environment(config, "")
+    machine = ("machine", stored_environment.machine, current_environment.machine)
+    client = ("pytest-specdec", stored_environment.packages.get("pytest-specdec"), current_environment.packages.get("pytest-specdec"))
+    changed_variables = variables.find_changed(run_documents.read_variables(directory), config.text, os.environ)
     differences = [
-        *(f"environment variable {name}: another value than at the start of the run" for name in expanded),
-        *_differences("config", _data(directory.config.read_text(encoding="utf-8")), _data(config.text)),
-        *_differences("plan", _encode_plan(then), _encode_plan(now)),
+        *(f"environment variable {name}: another value than at the start of the run" for name in changed_variables),
+        *_describe_differences("config", _parse_yaml(directory.config.read_text(encoding="utf-8")), _parse_yaml(config.text)),
+        *_describe_differences("plan", _encode_plan(stored_plan), _encode_plan(current_plan)),
         *(f"{name}: the run has {old!r}, found {new!r}" for name, old, new in (machine, client) if old != new),
     ]
     if differences:
-        more = [f"and {len(differences) - _MOST} more"] if len(differences) > _MOST else []
-        shown = "\n  ".join([*differences[:_MOST], *more])
+        omission = [f"and {len(differences) - _MOST} more"] if len(differences) > _MOST else []
+        difference_lines = "\n  ".join([*differences[:_MOST], *omission])
         msg = (
-            f"{option}: found another plan than that of {directory.root}; expected the same config, selection, depth and machine\n  {shown}"
+            f"{option}: found another plan than that of {directory.root}; expected the same config, selection, depth and machine"
+            f"\n  {difference_lines}"
         )
         raise pytest.UsageError(msg)
 
 
-def _data(text: str) -> JSON:
+def _parse_yaml(text: str) -> JSON:
     return yaml.load(text, "config.yaml").data
 
 
 def _encode_plan(plan: Plan) -> JSON:
+    """Return a plan as JSON, for comparing it with another."""
     encoded = codec.encode(plan)
     assert isinstance(encoded, dict)
     workloads = {workload.name: workload.digest for workload in plan.workloads}
     return {name: value for name, value in encoded.items() if name not in _FREE} | {"workloads": workloads}
 
 
-def _differences(where: str, then: JSON, now: JSON) -> Iterator[str]:
-    if isinstance(then, dict) and isinstance(now, dict):
-        for name in dict.fromkeys([*then, *now]):
-            yield from _differences(f"{where}.{name}", then.get(name), now.get(name))
-    elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
-        for index, (old, new) in enumerate(zip(then, now, strict=True)):
-            yield from _differences(f"{where}[{index}]", old, new)
-    elif then != now:
-        yield f"{where}: the run has {_short(then)}, found {_short(now)}"
+def _describe_differences(where: str, stored: JSON, current: JSON) -> Iterator[str]:
+    """Yield a line per difference between two JSON values."""
+    if isinstance(stored, dict) and isinstance(current, dict):
+        for name in dict.fromkeys([*stored, *current]):
+            yield from _describe_differences(f"{where}.{name}", stored.get(name), current.get(name))
+    elif isinstance(stored, list) and isinstance(current, list) and len(stored) == len(current):
+        for index, (stored_value, current_value) in enumerate(zip(stored, current, strict=True)):
+            yield from _describe_differences(f"{where}[{index}]", stored_value, current_value)
+    elif stored != current:
+        yield f"{where}: the run has {_shorten(stored)}, found {_shorten(current)}"
 
 
-def _short(value: JSON, most: int = 60) -> str:
+def _shorten(value: JSON, max_characters: int = 60) -> str:
+    """Return a value as text, cut if it is long."""
     text = "nothing" if value is None else repr(value)
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return text if len(text) <= max_characters else text[: max_characters - 1] + "…"

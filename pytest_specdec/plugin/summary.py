@@ -88,26 +88,36 @@ class SummaryPlugin:
 
         A run is no success if nothing could be judged, be it of one variant, or if its capture ended in an error.
         """
-        self._run = self._gather()
+        self._run = self._gather_run()
         if self._config.pluginmanager.getplugin("terminalreporter") is None:
-            self._write(self._run)
+            self._write_files(self._run)
         report_files.add_benchmarks(self._config, self._run)
         report_files.withhold_speeds(self._config, self._run)
         if exitstatus == pytest.ExitCode.OK and (self._run.red or (self._run.status and self._run.status.error)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _gather(self) -> Run:
+    def _gather_run(self) -> Run:
+        """Return the run with everything for the reports."""
         directory, settings = RunDirectory.open(self._root), self._config.stash[SETTINGS]
-        plan, environment = run_documents.read_plan(directory), _or_none(run_documents.read_environment, directory)
-        gated = baselines.notes(settings.baselines, plan.config, environment)
-        status = _or_none(run_documents.read_status, directory)
-        noticed = (*_error(status), *status.warnings) if status else ()
-        capabilities = _or_none(run_documents.read_capabilities, directory) or {}
-        untested = table.untested_routes(capabilities)
+        plan, environment = run_documents.read_plan(directory), _read_or_none(run_documents.read_environment, directory)
+        baseline_notes = baselines.notes(settings.baselines, plan.config, environment)
+        status = _read_or_none(run_documents.read_status, directory)
+        status_notes = (*_capture_error(status), *status.warnings) if status else ()
+        capabilities = _read_or_none(run_documents.read_capabilities, directory) or {}
+        untested_notes = table.untested_routes(capabilities)
         state = run_state.state_or_error(self._config)  # the controller of several processes has none yet
-        unused = () if isinstance(state, str) else self._unused_notes(state.config)
-        published = () if isinstance(state, str) else self._published_notes(state.config)
-        notes = (*self._warnings, *noticed, *untested, *own_prompts(plan), *judgements.notes(self._left_out), *gated, *published, *unused)
+        unused_notes = () if isinstance(state, str) else self._unused_notes(state.config)
+        published_notes = () if isinstance(state, str) else self._published_notes(state.config)
+        notes = (
+            *self._warnings,
+            *status_notes,
+            *untested_notes,
+            *own_prompts(plan),
+            *judgements.notes(self._left_out),
+            *baseline_notes,
+            *published_notes,
+            *unused_notes,
+        )
         saves_benchmarks = report_files.saves_benchmarks(self._config)
         return Run(
             directory=commands.as_typed(self._root, self._config),
@@ -126,17 +136,17 @@ class SummaryPlugin:
 
     def _published_notes(self, config: Config) -> tuple[str, ...]:
         """Return the published figures of others, if speed is judged."""
-        return tuple(map(str, config.published)) if any(each.family is Family.SPEED for each in self._judgements) else ()
+        return tuple(map(str, config.published)) if any(judgement.family is Family.SPEED for judgement in self._judgements) else ()
 
     def _unused_notes(self, config: Config) -> tuple[str, ...]:
         """Return a note per unused waiver or gate of the config.
 
         No judgement of this run had a use for it.
         """
-        is_greedy_judged = any(each.family is Family.GREEDY for each in self._judgements)
+        is_greedy_judged = any(judgement.family is Family.GREEDY for judgement in self._judgements)
         gates = () if is_greedy_judged else (gate for gate in config.gates if gate.figure == VERIFY_NOISE)
-        idle = (f"gate not used: {gate}: only greedy judges it, and no test of it was run" for gate in gates)
-        return (*waivers.unused_lines(config.waivers, self._judgements), *idle)
+        gate_notes = (f"gate not used: {gate}: only greedy judges it, and no test of it was run" for gate in gates)
+        return (*waivers.unused_lines(config.waivers, self._judgements), *gate_notes)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the summary, write the files, print the next command.
@@ -149,13 +159,13 @@ class SummaryPlugin:
         terminalreporter.write_sep("-", "specdec", bold=True)
         _print(terminalreporter, terminal.FORMAT.render(run))
         try:
-            for line in self._write(run):
+            for line in self._write_files(run):
                 terminalreporter.write_line(line)
         except (RunError, OSError) as error:
             terminalreporter.write_line(f"reports not written: {error}", **MARKUP[Tone.BAD])
         _print(terminalreporter, terminal.next_steps(run))
 
-    def _write(self, run: Run) -> tuple[str, ...]:
+    def _write_files(self, run: Run) -> tuple[str, ...]:
         """Write the files and return a line for each.
 
         A replay writes into --specdec-run-dir only.
@@ -168,13 +178,14 @@ class SummaryPlugin:
             return ()
         paths = report_files.write(folder, run, self._formats, secrets)
         lines = tuple(f"{path.stem}: {commands.as_typed(path, self._config)}" for path in paths)
-        return (*lines, *self._baseline(folder, run))
+        return (*lines, *self._write_baseline(folder, run))
 
     def _secrets(self) -> Secrets:
+        """Return the secrets to mask in the reports."""
         state = run_state.state_or_error(self._config)
         return Secrets.of(os.environ) if isinstance(state, str) else variables.secrets_of(state.config.text)
 
-    def _baseline(self, folder: Path, run: Run) -> tuple[str, ...]:
+    def _write_baseline(self, folder: Path, run: Run) -> tuple[str, ...]:
         """Update the baseline file, or write a candidate for one.
 
         The option asks for the update. A candidate is written if there is no baseline file. Returns the lines to
@@ -184,31 +195,34 @@ class SummaryPlugin:
         if environment is None:
             return ()
         if run.plan.within_one_boot:
-            unknown = "baseline not updated: which machine attached servers run on is not known; state gates.speedup in the config"
-            return (unknown,) if settings.update_baselines else ()
-        results = self._results(run)
-        dirty = baselines.not_clean(results)
+            refusal = "baseline not updated: which machine attached servers run on is not known; state gates.speedup in the config"
+            return (refusal,) if settings.update_baselines else ()
+        results = self._baseline_results(run)
+        unclean_lines = baselines.not_clean(results)
         if settings.update_baselines:
             updated = baselines.update(settings.baselines, run.plan.config, environment, results)
-            shown = (f"baseline updated: {self._as_typed(updated.path)}", *(f"  {move}" for move in updated.moves)) if updated else ()
-            return (*shown, *dirty, *baselines.refusal_lines(results.clean.verdicts, settings.accept_regression))
-        home = baselines.path(settings.baselines, run.plan.config, environment)
-        if home.is_file():
+            update_lines = (
+                (f"baseline updated: {self._as_typed(updated.path)}", *(f"  {move}" for move in updated.moves)) if updated else ()
+            )
+            return (*update_lines, *unclean_lines, *baselines.refusal_lines(results.clean.verdicts, settings.accept_regression))
+        baseline_path = baselines.path(settings.baselines, run.plan.config, environment)
+        if baseline_path.is_file():
             return ()
         path = baselines.candidate(folder, environment, results)
         if path is None:
-            return dirty
+            return unclean_lines
         return (
-            *dirty,
-            f"baseline candidate: {self._as_typed(path)}; to gate on it: {commands.move_command(path, home, self._config)}",
+            *unclean_lines,
+            f"baseline candidate: {self._as_typed(path)}; to gate on it: {commands.move_command(path, baseline_path, self._config)}",
         )
 
-    def _results(self, run: Run) -> accepted_lengths.Results:
+    def _baseline_results(self, run: Run) -> accepted_lengths.Results:
+        """Return the verdicts and accepted lengths for a baseline file."""
         verdicts = tuple(judgement.verdict for judgement in run.judgements if judgement.verdict)
-        found = accepted_lengths.read(RunDirectory.open(self._root), run.plan, verdicts)
+        lengths = accepted_lengths.read(RunDirectory.open(self._root), run.plan, verdicts)
         return accepted_lengths.Results(
             verdicts=verdicts,
-            lengths=found,
+            lengths=lengths,
             accepted=self._config.stash[SETTINGS].accept_regression,
             unclean=baselines.unclean(run.judgements),
         )
@@ -226,7 +240,7 @@ def _sort_results(plan: Plan, results: Sequence[JudgementResult]) -> tuple[Judge
     return tuple(sorted(results, key=lambda result: (pairs.index(result.pair), result.family.value, result.workload)))
 
 
-def _or_none(read: Callable[[RunDirectory], T], directory: RunDirectory) -> T | None:
+def _read_or_none(read: Callable[[RunDirectory], T], directory: RunDirectory) -> T | None:
     """Return the result of ``read``, None if the file is missing.
 
     An unfinished capture may not have written it.
@@ -237,7 +251,7 @@ def _or_none(read: Callable[[RunDirectory], T], directory: RunDirectory) -> T | 
         return None
 
 
-def _error(status: Status) -> tuple[str, ...]:
+def _capture_error(status: Status) -> tuple[str, ...]:
     """Return the error of a complete capture, on one line.
 
     No test has it if the capture misses nothing.
@@ -247,6 +261,7 @@ def _error(status: Status) -> tuple[str, ...]:
 
 
 def _print(reporter: pytest.TerminalReporter, lines: Sequence[terminal.Line]) -> None:
+    """Write lines to the terminal, coloured by tone."""
     for line in lines:
         for piece in line:
             reporter.write(piece.text, **MARKUP[piece.tone])

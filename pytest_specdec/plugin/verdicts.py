@@ -62,11 +62,11 @@ def result_of(verdict: Verdict, workload: Workload, depth: Depth, config: Config
     if verdict.outcome is Outcome.NOT_DECIDED:
         return PytestOutcome.FAILED if SPEED in config.require else PytestOutcome.PASSED
     if verdict.outcome is Outcome.REFUSED:
-        return PytestOutcome.FAILED if _features(workload).intersection(config.require) else PytestOutcome.SKIPPED
+        return PytestOutcome.FAILED if _used_features(workload).intersection(config.require) else PytestOutcome.SKIPPED
     return _FIXED[verdict.outcome]
 
 
-def _features(workload: Workload) -> frozenset[str]:
+def _used_features(workload: Workload) -> frozenset[str]:
     """Return the features used by a workload's requests.
 
     They have the names that a config requires: body fields, and kinds of response format.
@@ -89,8 +89,8 @@ def read_captured(item: pytest.Item, pair: Pair) -> Captured:
 
     The setup ends in an error if they are missing or the control itself fails.
     """
-    run, judgement = run_state.get(item.config), _judgement(item, pair)
-    measured = _read(item, run, lambda: _read_stored(run, judgement))
+    run, judgement = run_state.get(item.config), _planned_judgement(item, pair)
+    measured = _read_or_refuse(item, run, lambda: _read_stored(run, judgement))
     if measured.control is not None and measured.workload.scored:
         _check_control(item, run, measured, measured)
     item.stash[JUDGED] = []
@@ -106,15 +106,15 @@ def captured_run(item: pytest.Item, pair: Pair) -> CapturedRun:
 
     Errors are those of :func:`read_captured`.
     """
-    run, judgement = run_state.get(item.config), _judgement(item, pair)
-    measured = _read(item, run, lambda: stored.read_run(run.directory, run.plan, judgement))
+    run, judgement = run_state.get(item.config), _planned_judgement(item, pair)
+    measured = _read_or_refuse(item, run, lambda: stored.read_run(run.directory, run.plan, judgement))
     if measured.whole.control is not None:
         _check_control(item, run, measured.whole, measured)
     item.stash[JUDGED] = []
     return replace(measured, whole=replace(measured.whole, on_verdict=item.stash[JUDGED].append))
 
 
-def _judgement(item: pytest.Item, pair: Pair) -> Judgement:
+def _planned_judgement(item: pytest.Item, pair: Pair) -> Judgement:
     """Return the planned judgement of a test.
 
     The test is skipped if the plan has none.
@@ -122,12 +122,12 @@ def _judgement(item: pytest.Item, pair: Pair) -> Judgement:
     run, mark = run_state.get(item.config), marker.read(item)
     judgement = run.judgement(pair.name, mark.workload.name, mark.family)
     if judgement is None:
-        return _leave_out(item, run, mark)
+        return _skip_unplanned(item, run, mark)
     attach(item, CELL, {"pair": pair.name, "workload": mark.workload.name, "family": mark.family.value})
     return judgement
 
 
-def _leave_out(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoReturn:
+def _skip_unplanned(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoReturn:
     """Skip a test without a judgement in the plan.
 
     Its workload is withheld or left out at this depth, or the stored run was begun with other tests.
@@ -144,7 +144,7 @@ def _leave_out(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoReturn:
     pytest.skip(reason)
 
 
-def _read(item: pytest.Item, run: RunState, read: Callable[[], _Read]) -> _Read:
+def _read_or_refuse(item: pytest.Item, run: RunState, read: Callable[[], _Read]) -> _Read:
     """Return the result of ``read``.
 
     Missing or unsound data ends the test's setup in an error.
@@ -155,7 +155,7 @@ def _read(item: pytest.Item, run: RunState, read: Callable[[], _Read]) -> _Read:
         missing = error
     # Outside the except block, or pytest would show the cause a second time.
     kind = "invalid" if isinstance(missing, ScoreError) else "not captured"
-    return _refuse(item, run, kind, str(missing), cause=missing.found or str(missing))
+    return _end_setup(item, run, kind, str(missing), cause=missing.found or str(missing))
 
 
 def _check_control(item: pytest.Item, run: RunState, whole: Captured, measured: Captured | CapturedRun) -> None:
@@ -166,7 +166,7 @@ def _check_control(item: pytest.Item, run: RunState, whole: Captured, measured: 
     outcome, text = _control_verdict(run, whole, measured)
     if outcome is Outcome.FAIL:
         why = f"the control fails {whole.family} on {whole.workload.name}: no variant can be judged by such a baseline"
-        _refuse(item, run, "invalid", f"{why}\n{text}")
+        _end_setup(item, run, "invalid", f"{why}\n{text}")
 
 
 def _control_verdict(run: RunState, whole: Captured, measured: Captured | CapturedRun) -> tuple[Outcome, str]:
@@ -184,15 +184,15 @@ def _control_verdict(run: RunState, whole: Captured, measured: Captured | Captur
     return run.controls[key]
 
 
-def _refuse(item: pytest.Item, run: RunState, kind: str, text: str, *, cause: str = "") -> NoReturn:
+def _end_setup(item: pytest.Item, run: RunState, kind: str, text: str, *, cause: str = "") -> NoReturn:
     """End the setup with an error.
 
     It is shown in full the first time its cause shows, by reference from then on.
     """
     text = "\n".join(map(printable, text.split("\n")))  # it may quote a server's log
     attach(item, ERROR, {"text": f"{kind}: {text}"})
-    first = run.reported.setdefault(cause or text, item.nodeid)
-    pytest.fail(f"{kind}: {text}" if first == item.nodeid else f"{kind}: see {first}", pytrace=False)
+    first_test = run.reported.setdefault(cause or text, item.nodeid)
+    pytest.fail(f"{kind}: {text}" if first_test == item.nodeid else f"{kind}: see {first_test}", pytrace=False)
 
 
 def check(item: pytest.Item, verdict: Verdict) -> None:
@@ -204,17 +204,17 @@ def check(item: pytest.Item, verdict: Verdict) -> None:
     item.stash[CHECKED] = True
     run = run_state.get(item.config)
     result = result_of(verdict, marker.read(item).workload, run.plan.depth, run.config, run.families[verdict.family])
-    waiver = waivers.apply_waivers(run.config.waivers, verdict, result, depth=run.plan.depth, day=run.settings.day)
-    attach(item, VERDICT, {"verdict": codec.encode(verdict), "result": waiver.result.value, "waiver": waiver.waiver})
-    item.user_properties.extend((*junit.FORMAT.render(verdict), *((("specdec.waiver", waiver.waiver),) if waiver.waiver else ())))
+    waived = waivers.apply_waivers(run.config.waivers, verdict, result, depth=run.plan.depth, day=run.settings.day)
+    attach(item, VERDICT, {"verdict": codec.encode(verdict), "result": waived.result.value, "waiver": waived.waiver})
+    item.user_properties.extend((*junit.FORMAT.render(verdict), *((("specdec.waiver", waived.waiver),) if waived.waiver else ())))
     if item.config.get_verbosity() > 0:
         item.add_report_section("call", "specdec", failure.section(verdict))
-    if waiver.result is PytestOutcome.WAIVED:
-        pytest.xfail(f"{failure.headline(verdict)}; known: {waiver.waiver}")
-    if waiver.result is PytestOutcome.SKIPPED:
+    if waived.result is PytestOutcome.WAIVED:
+        pytest.xfail(f"{failure.headline(verdict)}; known: {waived.waiver}")
+    if waived.result is PytestOutcome.SKIPPED:
         pytest.skip(failure.headline(verdict) + (f"; to settle it: {verdict.settle}" if verdict.settle else ""))
-    if waiver.result in {PytestOutcome.FAILED, PytestOutcome.WAIVED}:
-        note = f"{waiver.note}\n" if waiver.note else ""
+    if waived.result in {PytestOutcome.FAILED, PytestOutcome.WAIVED}:
+        note = f"{waived.note}\n" if waived.note else ""
         pytest.fail(note + failure.short(verdict, commands.replay_of(item, run.root)), pytrace=False)
 
 

@@ -37,7 +37,7 @@ def apply_waivers(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOut
     that a bug is gone.
     """
     judgement = (verdict.family, verdict.workload, verdict.pair)
-    waiver = next((one for one in waivers if (one.family, one.workload, one.variant) == judgement), None)
+    waiver = next((candidate for candidate in waivers if (candidate.family, candidate.workload, candidate.variant) == judgement), None)
     if waiver is None:
         return Waived(result=result)
     if result is PytestOutcome.PASSED and depth is not Depth.SMOKE:
@@ -45,11 +45,11 @@ def apply_waivers(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOut
         return Waived(result=PytestOutcome.FAILED, waiver=str(waiver), note=note)
     if result is not PytestOutcome.FAILED or not verdict.red:
         return Waived(result=result, waiver=str(waiver))
-    note = "".join(_void(waiver, verdict, day))
+    note = "".join(_why_void(waiver, verdict, day))
     return Waived(result=PytestOutcome.FAILED if note else PytestOutcome.WAIVED, waiver=str(waiver), note=note)
 
 
-def _void(waiver: Waiver, verdict: Verdict, day: date) -> Iterator[str]:
+def _why_void(waiver: Waiver, verdict: Verdict, day: date) -> Iterator[str]:
     """Yield the reason the waiver does not cover this failure.
 
     Nothing if it does.
@@ -62,7 +62,7 @@ def _void(waiver: Waiver, verdict: Verdict, day: date) -> Iterator[str]:
 
 def unused_lines(waivers: Iterable[Waiver], judgements: Iterable[JudgementResult]) -> Iterator[str]:
     """Yield a note for each waiver of a judgement not made."""
-    made = {(one.family, one.workload, one.pair) for one in judgements}
+    judged = {(judgement.family, judgement.workload, judgement.pair) for judgement in judgements}
     for waiver in waivers:
-        if (waiver.family, waiver.workload, waiver.variant) not in made:
+        if (waiver.family, waiver.workload, waiver.variant) not in judged:
             yield f"waiver not used: {waiver.source}: nothing judged {waiver.family.value} of {waiver.workload} on {waiver.variant}"

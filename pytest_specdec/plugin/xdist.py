@@ -81,19 +81,20 @@ class Controller:
 
         Ends with the usage error that the workers met.
         """
-        with self._shown():
+        with self._show_capture():
             result = yield
         if self._usage_error:
             raise pytest.UsageError(self._usage_error)
         return result
 
     @contextmanager
-    def _shown(self) -> Iterator[None]:
+    def _show_capture(self) -> Iterator[None]:
+        """Show the capture from a thread, except in a replay."""
         if self._config.stash[SETTINGS].replay:
             yield
             return
         over = threading.Event()
-        thread = threading.Thread(target=self._show, args=(over,), name="specdec-progress", daemon=True)
+        thread = threading.Thread(target=self._follow_capture, args=(over,), name="specdec-progress", daemon=True)
         thread.start()
         try:
             yield
@@ -101,7 +102,7 @@ class Controller:
             over.set()
             thread.join()
 
-    def _show(self, over: threading.Event) -> None:
+    def _follow_capture(self, over: threading.Event) -> None:
         """Wait for a worker's plan, then follow it to its end."""
         from pytest_specdec.plugin import capture  # noqa: PLC0415 - only a capture pays for it
 

@@ -35,32 +35,32 @@ __all__ = [
 _BUNDLED = load_bundled()
 
 
-def _of(category: str) -> Prompts:
+def _prompts_of(category: str) -> Prompts:
     return Prompts(name=category, category=category, items=tuple(prompt for prompt in _BUNDLED if prompt.category == category))
 
 
-CHAT = _of("chat")
-CODE = _of("code")
+CHAT = _prompts_of("chat")
+CODE = _prompts_of("code")
 """Beginnings of Python modules, on the completions route."""
-EDIT = _of("edit")
+EDIT = _prompts_of("edit")
 """Code to be given back with a small change: most of the answer is in the prompt."""
-STORY = _of("story")
+STORY = _prompts_of("story")
 """Free invention: the drafter's worst case."""
-JSON_TASKS = _of("json")
+JSON_TASKS = _prompts_of("json")
 """Each names a schema that its answer fits."""
-MATH = _of("math")
-QA = _of("qa")
-SUMMARY = _of("summary")
-TRANSLATE = _of("translate")
-LIST = _of("list")
-COPY = _of("copy")
+MATH = _prompts_of("math")
+QA = _prompts_of("qa")
+SUMMARY = _prompts_of("summary")
+TRANSLATE = _prompts_of("translate")
+LIST = _prompts_of("list")
+COPY = _prompts_of("copy")
 """Texts to be given back word by word."""
-REPEAT = _of("repeat")
+REPEAT = _prompts_of("repeat")
 """Sequences that go on as they began, on the completions route: acceptance is near 1."""
-RAG = _of("rag")
+RAG = _prompts_of("rag")
 """Questions after the passages that answer them."""
-EXTRACT = _of("extract")
-LONG = _of("long")
+EXTRACT = _prompts_of("extract")
+LONG = _prompts_of("long")
 """Some 700 tokens of context each."""
 CATEGORIES = Prompts.interleaved("categories", (CHAT, CODE, MATH, SUMMARY, RAG, TRANSLATE, EXTRACT, JSON_TASKS, EDIT, STORY, LONG))
 """Categories to break speed down by: the usual ones, with copying (edit), free invention (story) and long contexts."""

@@ -29,10 +29,10 @@ def plain_draws(depth: Depth) -> Workload:
     It asks the first bundled prompts at temperature 1, without seeds. It is a workload of its own, since
     reporting takes some engines off their fast path.
     """
-    asked = tuple(map(_reporting, ALL.items[: _REQUESTS.get(depth, 32)]))
-    return Workload(name=f"noise{CALIBRATION}", version=1, requests=asked, concurrency=32)
+    requests = tuple(map(_reporting_request, ALL.items[: _REQUESTS.get(depth, 32)]))
+    return Workload(name=f"noise{CALIBRATION}", version=1, requests=requests, concurrency=32)
 
 
-def _reporting(prompt: Prompt) -> Request:
+def _reporting_request(prompt: Prompt) -> Request:
     body: dict[str, JSON] = {"max_tokens": _TOKENS, "temperature": 1.0, "top_p": 1.0, **reporting_fields(prompt.route, 1)}
     return Request(id=prompt.id, route=prompt.route, body={**prompt.content, **body})

@@ -109,6 +109,7 @@ def company(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | Non
 
 
 def _request(prompts: Sequence[Prompt], number: int, place: int, kind: str) -> Request:
+    """Return request ``number``, of one kind and in one wave."""
     prompt = prompts[number % len(prompts)]
     body = dict(_KINDS[kind])
     if kind == "seeded":
@@ -116,9 +117,11 @@ def _request(prompts: Sequence[Prompt], number: int, place: int, kind: str) -> R
     if prompt.route is Route.COMPLETIONS and kind == "logprobs":
         body = {**body, "logprobs": body.pop("top_logprobs")}
     route = Route.CHAT if kind == "grammar" else prompt.route
-    leaves = _LEAVES_AFTER[number % len(_LEAVES_AFTER)] if kind == "leaving" else None
+    chunks_read = _LEAVES_AFTER[number % len(_LEAVES_AFTER)] if kind == "leaving" else None
     content = _content(prompt, route, marker(number))
-    return Request(id=f"wave{place + 1:02}-{kind}-{number:03}", route=route, body={**content, **body, "top_p": 1.0}, abort_after=leaves)
+    return Request(
+        id=f"wave{place + 1:02}-{kind}-{number:03}", route=route, body={**content, **body, "top_p": 1.0}, abort_after=chunks_read
+    )
 
 
 def _content(prompt: Prompt, route: Route, word: str) -> dict[str, JSON]:

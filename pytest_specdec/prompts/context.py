@@ -89,13 +89,13 @@ def fitted(workload: Workload, limit: int | None) -> Workload:
     ``limit`` is the context in tokens. Requests that need a limit are left out if none is known, or if the
     context is too long to be filled.
     """
-    lengths = {request.id: _length(request.body.get("prompt"), limit) for request in workload.requests}
+    lengths = {request.id: _prompt_length(request.body.get("prompt"), limit) for request in workload.requests}
     words = _WORDS if workload.scored else _RUN
     requests = tuple(_with_prompt(request, lengths[request.id], words) for request in workload.requests if lengths[request.id] != 0)
     return replace(workload, requests=requests)
 
 
-def _length(prompt: JSON, limit: int | None) -> int | None:
+def _prompt_length(prompt: JSON, limit: int | None) -> int | None:
     """Return the length asked for.
 
     None if the prompt is one already, 0 if there is no such length.

@@ -14,11 +14,11 @@ Row = dict[str, int]
 Pair = tuple[str, int, str, int]
 
 
-def _any(_: Mapping[str, int]) -> bool:
+def _allow_any(_: Mapping[str, int]) -> bool:
     return True
 
 
-def pairwise(levels: Mapping[str, int], lawful: Callable[[Mapping[str, int]], bool] = _any) -> tuple[Mapping[str, int], ...]:
+def pairwise(levels: Mapping[str, int], lawful: Callable[[Mapping[str, int]], bool] = _allow_any) -> tuple[Mapping[str, int], ...]:
     """Return rows with every allowed pair of levels at least once.
 
     A row has a level from 0 for each factor; a pair is two levels of two factors. ``lawful`` is asked about
@@ -26,41 +26,45 @@ def pairwise(levels: Mapping[str, int], lawful: Callable[[Mapping[str, int]], bo
     row begins with the first pair that is missing and takes, factor by factor, the level that brings most
     missing pairs.
     """
-    missing = dict.fromkeys(pair for pair in _pairs(levels) if lawful({pair[0]: pair[1], pair[2]: pair[3]}))
+    missing = dict.fromkeys(pair for pair in _all_pairs(levels) if lawful({pair[0]: pair[1], pair[2]: pair[3]}))
     rows: list[Row] = []
     while missing:
-        row = _row(levels, missing, lawful)
-        for pair in _of(row):
+        row = _next_row(levels, missing, lawful)
+        for pair in _pairs_of_row(row):
             missing.pop(pair, None)
         rows.append(row)
     return tuple(rows)
 
 
-def _pairs(levels: Mapping[str, int]) -> list[Pair]:
+def _all_pairs(levels: Mapping[str, int]) -> list[Pair]:
     return [(one, a, other, b) for one, other in combinations(levels, 2) for a in range(levels[one]) for b in range(levels[other])]
 
 
-def _row(levels: Mapping[str, int], missing: Mapping[Pair, None], lawful: Callable[[Mapping[str, int]], bool]) -> Row:
-    one, a, other, b = next(iter(missing))
-    row = {one: a, other: b}
+def _next_row(levels: Mapping[str, int], missing: Mapping[Pair, None], lawful: Callable[[Mapping[str, int]], bool]) -> Row:
+    """Return a row with the first missing pair and many others."""
+    first, first_level, second, second_level = next(iter(missing))
+    row = {first: first_level, second: second_level}
     for factor, count in levels.items():
         if factor not in row:
             allowed = [level for level in range(count) if lawful({**row, factor: level})]
-            gains = [sum(pair in missing for pair in _with(row, factor, level, levels)) for level in allowed]
+            gains = [sum(pair in missing for pair in _pairs_with_level(row, factor, level, levels)) for level in allowed]
             row[factor] = allowed[gains.index(max(gains))]
     return {factor: row[factor] for factor in levels}
 
 
-def _with(row: Mapping[str, int], factor: str, level: int, levels: Mapping[str, int]) -> Sequence[Pair]:
+def _pairs_with_level(row: Mapping[str, int], factor: str, level: int, levels: Mapping[str, int]) -> Sequence[Pair]:
     """Return the pairs of one level with the levels of ``row``.
 
     ``row`` lacks the level's factor.
     """
     order = list(levels)
-    before = [(name, value) for name, value in row.items() if order.index(name) < order.index(factor)]
-    behind = [(name, value) for name, value in row.items() if order.index(name) > order.index(factor)]
-    return [*((name, value, factor, level) for name, value in before), *((factor, level, name, value) for name, value in behind)]
+    factors_before = [(name, value) for name, value in row.items() if order.index(name) < order.index(factor)]
+    factors_after = [(name, value) for name, value in row.items() if order.index(name) > order.index(factor)]
+    return [
+        *((name, value, factor, level) for name, value in factors_before),
+        *((factor, level, name, value) for name, value in factors_after),
+    ]
 
 
-def _of(row: Mapping[str, int]) -> list[Pair]:
-    return [(one, row[one], other, row[other]) for one, other in combinations(row, 2)]
+def _pairs_of_row(row: Mapping[str, int]) -> list[Pair]:
+    return [(first, row[first], second, row[second]) for first, second in combinations(row, 2)]

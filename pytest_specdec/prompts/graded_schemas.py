@@ -202,15 +202,15 @@ _HARD: Mapping[str, tuple[str, dict[str, JSON]]] = {
 }
 
 
-def _of_grade(grade: Grade, cases: Mapping[str, tuple[str, dict[str, JSON]]]) -> list[GradedSchema]:
+def _grade_schemas(grade: Grade, cases: Mapping[str, tuple[str, dict[str, JSON]]]) -> list[GradedSchema]:
     return [GradedSchema(name=name, grade=grade, about=about, schema=schema) for name, (about, schema) in cases.items()]
 
 
 _BY_GRADE = (
-    _of_grade(Grade.TRIVIAL, _TRIVIAL),
-    _of_grade(Grade.EASY, _EASY),
-    _of_grade(Grade.MEDIUM, _MEDIUM),
-    _of_grade(Grade.HARD, _HARD),
+    _grade_schemas(Grade.TRIVIAL, _TRIVIAL),
+    _grade_schemas(Grade.EASY, _EASY),
+    _grade_schemas(Grade.MEDIUM, _MEDIUM),
+    _grade_schemas(Grade.HARD, _HARD),
 )
 GRADED: tuple[GradedSchema, ...] = tuple(one for one in chain.from_iterable(zip_longest(*_BY_GRADE)) if one is not None)
 """One of each grade in turn, so that the first few are of all grades."""

@@ -17,11 +17,17 @@ def with_late(workload: Workload, late: Workload, *, standard: int) -> Workload:
     Deep depth sends all, the rest right after the requests of standard depth. The other requests stay as they
     are.
     """
-    first, usual = workload.take[Depth.SMOKE], workload.take[Depth.STANDARD]
+    smoke_count, standard_count = workload.take[Depth.SMOKE], workload.take[Depth.STANDARD]
     requests = tuple(replace(request, id=f"late-{request.id}") for request in late.requests)
-    own = workload.requests
+    usual_requests = workload.requests
     return replace(
         workload,
-        requests=(*own[:first], *requests[:standard], *own[first:usual], *requests[standard:], *own[usual:]),
-        take={**workload.take, Depth.STANDARD: usual + standard},
+        requests=(
+            *usual_requests[:smoke_count],
+            *requests[:standard],
+            *usual_requests[smoke_count:standard_count],
+            *requests[standard:],
+            *usual_requests[standard_count:],
+        ),
+        take={**workload.take, Depth.STANDARD: standard_count + standard},
     )

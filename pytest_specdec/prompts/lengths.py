@@ -34,15 +34,15 @@ _STOP_IDS = 4000
 
 
 def _request(prompt: str, what: str, **body: JSON) -> Request:
-    asked: dict[str, JSON] = {"prompt": _PROMPTS[prompt], "max_tokens": _LONG, "temperature": 0.0, "top_p": 1.0, **body}
-    return Request(id=f"{prompt}-{what}", route=Route.COMPLETIONS, body=asked)
+    request_body: dict[str, JSON] = {"prompt": _PROMPTS[prompt], "max_tokens": _LONG, "temperature": 0.0, "top_p": 1.0, **body}
+    return Request(id=f"{prompt}-{what}", route=Route.COMPLETIONS, body=request_body)
 
 
 def _stop_request(prompt: str, what: str, stop: str, **body: JSON) -> Request:
     return _request(prompt, f"stop-{what}", stop=[stop], **body)
 
 
-def _at(length: int, what: str = "", **body: JSON) -> Request:
+def _stop_at_length(length: int, what: str = "", **body: JSON) -> Request:
     """Return a request to stop at ``length`` characters of the run.
 
     They are the first ones of the run's stop strings.
@@ -50,7 +50,7 @@ def _at(length: int, what: str = "", **body: JSON) -> Request:
     return _stop_request("run", f"{length}{what}", _RUN_STOPS[:length], **body)
 
 
-def _ids(prompt: str, remainder: int, what: str = "", **body: JSON) -> Request:
+def _stop_at_ids(prompt: str, remainder: int, what: str = "", **body: JSON) -> Request:
     """Return a request to stop at every seventh token id.
 
     Some common token is among them, whatever the vocabulary.
@@ -82,17 +82,24 @@ _PEOPLE: Sequence[tuple[str, int, str]] = (
 )
 
 
-def _ending(person: int, what: str, **body: JSON) -> Request:
+def _ending_request(person: int, what: str, **body: JSON) -> Request:
     return _repeated_question(person, f"end-{person}-{what}", 48, **body)
 
 
-def _object(what: str, **body: JSON) -> Request:
+def _object_request(what: str, **body: JSON) -> Request:
     return _repeated_question(2, f"json-{what}", _OBJECT, **body)
 
 
 def _repeated_question(person: int, name: str, most: int, **body: JSON) -> Request:
-    asked: dict[str, JSON] = {"messages": _conversation(*_PEOPLE[person]), "max_tokens": most, "temperature": 0.0, "top_p": 1.0, **body}
-    return Request(id=name, route=Route.CHAT, body=asked)
+    """Return a request with one person's conversation."""
+    request_body: dict[str, JSON] = {
+        "messages": _conversation(*_PEOPLE[person]),
+        "max_tokens": most,
+        "temperature": 0.0,
+        "top_p": 1.0,
+        **body,
+    }
+    return Request(id=name, route=Route.CHAT, body=request_body)
 
 
 STOPS = Workload(
@@ -100,36 +107,36 @@ STOPS = Workload(
     version=2,
     requests=(
         _request("run", "plain"),
-        _at(10),
-        _at(3),
-        _at(4, "-max-5", max_tokens=5),
-        _at(26),
-        _at(10, "-kept", include_stop_str_in_output=True),
-        _at(3, "-min-6", min_tokens=6),
+        _stop_at_length(10),
+        _stop_at_length(3),
+        _stop_at_length(4, "-max-5", max_tokens=5),
+        _stop_at_length(26),
+        _stop_at_length(10, "-kept", include_stop_str_in_output=True),
+        _stop_at_length(3, "-min-6", min_tokens=6),
         _limit_request("run", 6),
         _request("copy", "plain"),
-        _ids("copy", 3),
-        *map(_at, (4, 14, 15, 21, 25)),
-        _at(3, "-max-3", max_tokens=3),
-        _at(10, "-max-4", max_tokens=4),
-        _at(10, "-max-5", max_tokens=5),
-        _at(4, "-kept", include_stop_str_in_output=True),
-        _at(21, "-kept", include_stop_str_in_output=True),
-        _at(3, "-min-4", min_tokens=4),
+        _stop_at_ids("copy", 3),
+        *map(_stop_at_length, (4, 14, 15, 21, 25)),
+        _stop_at_length(3, "-max-3", max_tokens=3),
+        _stop_at_length(10, "-max-4", max_tokens=4),
+        _stop_at_length(10, "-max-5", max_tokens=5),
+        _stop_at_length(4, "-kept", include_stop_str_in_output=True),
+        _stop_at_length(21, "-kept", include_stop_str_in_output=True),
+        _stop_at_length(3, "-min-4", min_tokens=4),
         _limit_request("run", 4),
-        *(_ids("run", remainder) for remainder in range(_CLASSES)),
-        *(_ids("copy", remainder) for remainder in (0, 5)),
+        *(_stop_at_ids("run", remainder) for remainder in range(_CLASSES)),
+        *(_stop_at_ids("copy", remainder) for remainder in (0, 5)),
         _stop_request("copy", "self", "self"),
         _stop_request("copy", "data", "data\n"),
         _stop_request("copy", "def", "def __"),
         _request("novel", "plain"),
         _stop_request("novel", "the", " the"),
         _stop_request("novel", "comma", ","),
-        _object("plain"),
-        *(_object(f"stop-{number}", stop=[stop]) for number, stop in enumerate(_OBJECT_STOPS)),
-        *(_object(f"stop-{number}-kept", stop=[_OBJECT_STOPS[number]], include_stop_str_in_output=True) for number in (3, 5)),
-        _object("min-6", stop=['"'], min_tokens=6),
-        _object("max-6", max_tokens=6),
+        _object_request("plain"),
+        *(_object_request(f"stop-{number}", stop=[stop]) for number, stop in enumerate(_OBJECT_STOPS)),
+        *(_object_request(f"stop-{number}-kept", stop=[_OBJECT_STOPS[number]], include_stop_str_in_output=True) for number in (3, 5)),
+        _object_request("min-6", stop=['"'], min_tokens=6),
+        _object_request("max-6", max_tokens=6),
     ),
     take={Depth.SMOKE: 10},
     concurrency=16,
@@ -144,18 +151,18 @@ LIMITS = Workload(
     version=1,
     requests=(
         _limit_request("run", 3),
-        _ending(0, "plain"),
-        _ending(1, "plain"),
-        _ending(2, "plain"),
-        _ending(0, "ignored", ignore_eos=True),
-        _ending(2, "min-28", min_tokens=28),
+        _ending_request(0, "plain"),
+        _ending_request(1, "plain"),
+        _ending_request(2, "plain"),
+        _ending_request(0, "ignored", ignore_eos=True),
+        _ending_request(2, "min-28", min_tokens=28),
         *(_limit_request("run", most) for most in (1, 2, 4, 5, 6, 7, 8, 9)),
         *(_limit_request("copy", most) for most in (2, 5, 8)),
         *(_limit_request("novel", most) for most in (3, 6)),
-        *(_ending(person, "plain") for person in (3, 4, 5)),
-        *(_ending(person, "ignored", ignore_eos=True) for person in (1, 2)),
-        *(_ending(person, "min-28", min_tokens=28) for person in (0, 1)),
-        *(_ending(person, "min-40-ignored", min_tokens=40, ignore_eos=True) for person in (0, 2)),
+        *(_ending_request(person, "plain") for person in (3, 4, 5)),
+        *(_ending_request(person, "ignored", ignore_eos=True) for person in (1, 2)),
+        *(_ending_request(person, "min-28", min_tokens=28) for person in (0, 1)),
+        *(_ending_request(person, "min-40-ignored", min_tokens=40, ignore_eos=True) for person in (0, 2)),
     ),
     take={Depth.SMOKE: 6},
     concurrency=16,

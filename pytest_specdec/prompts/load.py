@@ -42,8 +42,8 @@ def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 3, alone: in
             number, is_shared = next(numbers), place < len(chats)
             prompt = chats[place if is_shared else place % _NUMBERED]
             text = prompt.text if is_shared else f"Question {number}. {prompt.text}"
-            asked = {"messages": [{"role": "user", "content": text}], **body}
-            requests.append(Request(id=f"{prompt.id}#{number}", route=prompt.route, body=asked))
+            request_body = {"messages": [{"role": "user", "content": text}], **body}
+            requests.append(Request(id=f"{prompt.id}#{number}", route=prompt.route, body=request_body))
     return Workload(
         name="load",
         version=3,

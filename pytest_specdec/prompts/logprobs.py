@@ -41,14 +41,14 @@ def top_lists(
     The lists have 5, 1, 20, 2 and 0 tokens in turn. Three of four requests are at temperature 0, where the
     baseline's own reports are of the same tokens.
     """
-    asked: list[Request] = []
+    sent: list[Request] = []
     for index, prompt in enumerate(islice(cycle(prompts.items), requests)):
-        drawn = (index + 1) % 4 == 0
-        sampling: dict[str, JSON] = {"temperature": 1.0, "seed": index + 1} if drawn else {"temperature": 0.0}
+        is_drawn = (index + 1) % 4 == 0
+        sampling: dict[str, JSON] = {"temperature": 1.0, "seed": index + 1} if is_drawn else {"temperature": 0.0}
         top = _LISTS[index % len(_LISTS)]
         body = {**prompt.content, "max_tokens": max_tokens, "top_p": 1.0, **sampling, **reporting_fields(prompt.route, top)}
-        asked.append(Request(id=f"{prompt.id}#top{top}-{index + 1}", route=prompt.route, body=body))
-    return _workload(name, asked, take, traffic)
+        sent.append(Request(id=f"{prompt.id}#top{top}-{index + 1}", route=prompt.route, body=body))
+    return _workload(name, sent, take, traffic)
 
 
 def prompt_lengths(
@@ -63,15 +63,15 @@ def prompt_lengths(
     They ask for the log-probabilities of their prompts' tokens, every fourth by an echo of the prompt. Every
     second echo is followed by one token only.
     """
-    asked: list[Request] = []
+    requests: list[Request] = []
     for number, words in enumerate(_LENGTHS):
-        echoed = number % _ECHOED == 1
+        is_echoed = number % _ECHOED == 1
         text = " ".join(islice(cycle(_TEXT.split()), words))
-        most = 1 if number % (2 * _ECHOED) == 1 + _ECHOED else max_tokens
-        wanted: dict[str, JSON] = {"echo": True, "logprobs": 1} if echoed else {"prompt_logprobs": 0}
-        body: dict[str, JSON] = {"prompt": text, "max_tokens": most, "temperature": 0.0, "top_p": 1.0, **wanted}
-        asked.append(Request(id=f"words-{words:03}{'#echo' if echoed else ''}", route=Route.COMPLETIONS, body=body))
-    return _workload(name, asked, take, {"version": 2, **traffic})
+        token_limit = 1 if number % (2 * _ECHOED) == 1 + _ECHOED else max_tokens
+        logprob_fields: dict[str, JSON] = {"echo": True, "logprobs": 1} if is_echoed else {"prompt_logprobs": 0}
+        body: dict[str, JSON] = {"prompt": text, "max_tokens": token_limit, "temperature": 0.0, "top_p": 1.0, **logprob_fields}
+        requests.append(Request(id=f"words-{words:03}{'#echo' if is_echoed else ''}", route=Route.COMPLETIONS, body=body))
+    return _workload(name, requests, take, {"version": 2, **traffic})
 
 
 def _workload(name: str, requests: Sequence[Request], take: Mapping[Depth, int] | None, traffic: PassesFields) -> Workload:

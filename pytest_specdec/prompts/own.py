@@ -45,26 +45,27 @@ def with_own_prompts(workload: Workload, prompts: Sequence[OwnPrompt]) -> Worklo
     """
     if not workload.takes_prompts:
         return workload
-    own = tuple(request for number, turn in enumerate(workload.turns, 1) for request in _requests(turn, prompts, number))
-    take = {depth: count and count + len(own) for depth, count in workload.take.items()}
-    return replace(workload, requests=(*own, *workload.requests), take=take)
+    own_requests = tuple(request for number, turn in enumerate(workload.turns, 1) for request in _requests_of_turn(turn, prompts, number))
+    take = {depth: count and count + len(own_requests) for depth, count in workload.take.items()}
+    return replace(workload, requests=(*own_requests, *workload.requests), take=take)
 
 
-def _requests(turn: Sequence[Request], prompts: Sequence[OwnPrompt], which: int) -> Iterator[Request]:
+def _requests_of_turn(turn: Sequence[Request], prompts: Sequence[OwnPrompt], turn_number: int) -> Iterator[Request]:
     """Yield the requests of one turn.
 
     Seeds go on from the highest there.
     """
-    suffix = f"#{which}" if which > 1 else ""
+    suffix = f"#{turn_number}" if turn_number > 1 else ""
     highest = max((request.seed for request in turn if isinstance(request.seed, int)), default=0)
-    asked = [prompt for prompt in prompts if prompt.schema is not None or "response_format" not in turn[0].body]
-    for number, prompt in enumerate(asked, 1):
-        like = next((request for request in turn if request.route is prompt.route), turn[0])
-        yield Request(id=f"{OWN}{prompt.id}{suffix}", route=prompt.route, body=_body(prompt, like, seed=highest + number))
+    suitable = [prompt for prompt in prompts if prompt.schema is not None or "response_format" not in turn[0].body]
+    for number, prompt in enumerate(suitable, 1):
+        template = next((request for request in turn if request.route is prompt.route), turn[0])
+        yield Request(id=f"{OWN}{prompt.id}{suffix}", route=prompt.route, body=_own_body(prompt, template, seed=highest + number))
 
 
-def _body(prompt: OwnPrompt, like: Request, *, seed: int) -> Mapping[str, JSON]:
-    body = {name: value for name, value in like.body.items() if name not in {"prompt", "messages"}}
+def _own_body(prompt: OwnPrompt, template: Request, *, seed: int) -> Mapping[str, JSON]:
+    """Return the body for a prompt, under the parameters of ``template``."""
+    body = {name: value for name, value in template.body.items() if name not in {"prompt", "messages"}}
     if "seed" in body:
         body["seed"] = seed
     if "response_format" in body and prompt.schema is not None:
@@ -72,14 +73,15 @@ def _body(prompt: OwnPrompt, like: Request, *, seed: int) -> Mapping[str, JSON]:
     if prompt.max_tokens is not None:
         body.pop("max_completion_tokens", None)
         body["max_tokens"] = prompt.max_tokens
-    return {**prompt.content, **_reporting(body, prompt.route)}
+    return {**prompt.content, **_with_route_logprobs(body, prompt.route)}
 
 
-def _reporting(body: Mapping[str, JSON], route: Route) -> Mapping[str, JSON]:
+def _with_route_logprobs(body: Mapping[str, JSON], route: Route) -> Mapping[str, JSON]:
     """Return ``body`` with log-probabilities asked in the way of ``route``.
 
     It asks for them only if ``body`` does.
     """
-    asked = body.get("top_logprobs") if body.get("logprobs") is True else body.get("logprobs")
-    rest = {name: value for name, value in body.items() if name not in {"logprobs", "top_logprobs"}}
-    return {**rest, **reporting_fields(route, asked)} if isinstance(asked, int) and asked is not False else rest
+    logprobs = body.get("top_logprobs") if body.get("logprobs") is True else body.get("logprobs")
+    other_fields = {name: value for name, value in body.items() if name not in {"logprobs", "top_logprobs"}}
+    # False is an int of Python, and asks for no log-probabilities.
+    return {**other_fields, **reporting_fields(route, logprobs)} if isinstance(logprobs, int) and logprobs is not False else other_fields

@@ -90,17 +90,17 @@ def pairs(count: int, *, take: Mapping[Depth, int] | None = None, **traffic: Unp
 
     There are ``count`` of them, or as many as it takes for every two values to meet.
     """
-    rows = pairwise({factor: len(values) for factor, values in FACTORS.items()}, _lawful)
+    rows = pairwise({factor: len(values) for factor, values in FACTORS.items()}, _is_lawful)
     requests: list[Request] = []
-    asked = cycle(_TEXTS.items)
+    prompts = cycle(_TEXTS.items)
     for index in range(max(count, len(rows))):
-        row, prompt = rows[index % len(rows)], next(asked)
+        row, prompt = rows[index % len(rows)], next(prompts)
         fields = {factor: FACTORS[factor][level] for factor, level in row.items() if FACTORS[factor][level] is not None}
         requests.append(_request(f"pairs#{index + 1}.{prompt.id}", prompt, fields))
     return _workload("parameter-pairs", requests, take, traffic)
 
 
-def _lawful(row: Mapping[str, int]) -> bool:
+def _is_lawful(row: Mapping[str, int]) -> bool:
     """Return True unless the row asks for several greedy answers.
 
     Engines refuse several greedy answers to one request.
@@ -110,9 +110,9 @@ def _lawful(row: Mapping[str, int]) -> bool:
 
 def _request(name: str, prompt: Prompt, fields: Mapping[str, JSON]) -> Request:
     body = dict(fields)
-    asked = body.pop("logprobs", None)
-    listed = reporting_fields(prompt.route, asked) if isinstance(asked, int) else {}
-    return Request(id=name, route=Route(prompt.route), body={**prompt.content, **body, **listed})
+    logprobs = body.pop("logprobs", None)
+    logprob_fields = reporting_fields(prompt.route, logprobs) if isinstance(logprobs, int) else {}
+    return Request(id=name, route=Route(prompt.route), body={**prompt.content, **body, **logprob_fields})
 
 
 def _workload(name: str, requests: list[Request], take: Mapping[Depth, int] | None, traffic: TrafficFields) -> Workload:

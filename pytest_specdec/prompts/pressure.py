@@ -23,13 +23,17 @@ def together(*, max_tokens: int = 64, name: str = "together", take: Mapping[Dept
     a schema: a preempted request must keep all of that. All but the last kind go on to their limit, even if the
     model would end earlier.
     """
-    plain = [_longest(request) for request in ALL.greedy(max_tokens=max_tokens).requests]
-    penalised = [_longest(r) for r in ALL.greedy(max_tokens=max_tokens, presence_penalty=1.2, frequency_penalty=0.8).requests]
+    plain = [_run_to_limit(request) for request in ALL.greedy(max_tokens=max_tokens).requests]
+    penalised = [_run_to_limit(r) for r in ALL.greedy(max_tokens=max_tokens, presence_penalty=1.2, frequency_penalty=0.8).requests]
     bound = JSON_TASKS.structured(max_tokens=max_tokens).requests[::2]
     requests: list[Request] = []
     for index in range(min(len(bound), len(plain) // 8)):
-        part = slice(8 * index, 8 * index + 4), slice(8 * index + 4, 8 * index + 7)
-        requests += [*plain[part[0]], *(_rename(request, "penalised") for request in penalised[part[1]]), _rename(bound[index], "bound")]
+        slices = slice(8 * index, 8 * index + 4), slice(8 * index + 4, 8 * index + 7)
+        requests += [
+            *plain[slices[0]],
+            *(_rename(request, "penalised") for request in penalised[slices[1]]),
+            _rename(bound[index], "bound"),
+        ]
     return Workload(
         name=name,
         version=1,
@@ -42,7 +46,7 @@ def together(*, max_tokens: int = 64, name: str = "together", take: Mapping[Dept
     )
 
 
-def _longest(request: Request) -> Request:
+def _run_to_limit(request: Request) -> Request:
     return replace(request, body={**request.body, "ignore_eos": True})
 
 

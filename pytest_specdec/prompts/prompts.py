@@ -88,7 +88,7 @@ class Prompts:
         The first few already are of every kind.
         """
         rounds = zip_longest(*(part.items for part in parts))
-        return cls(name=name, category="mixed", items=tuple(item for taken in rounds for item in taken if item is not None))
+        return cls(name=name, category="mixed", items=tuple(item for prompts in rounds for item in prompts if item is not None))
 
     def after(self, count: int) -> Prompts:
         """Return the prompts after the first ``count``."""
@@ -108,8 +108,8 @@ class Prompts:
 
         Penalties that are None are left out of the bodies.
         """
-        given = (("presence_penalty", presence_penalty), ("frequency_penalty", frequency_penalty))
-        penalties: dict[str, JSON] = {key: value for key, value in given if value is not None}
+        penalty_values = (("presence_penalty", presence_penalty), ("frequency_penalty", frequency_penalty))
+        penalties: dict[str, JSON] = {key: value for key, value in penalty_values if value is not None}
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, **penalties}
         requests = [_request(prompt, body) for prompt in self.items]
         settings: PassesFields = {"takes_prompts": True, **traffic}
@@ -141,13 +141,18 @@ class Prompts:
         report their tokens' own log-probabilities, and those of so many most probable tokens with each. The
         draft model's distribution is requested.
         """
-        rare: dict[str, JSON] = {key: value for key, value in (("top_k", top_k), ("min_p", min_p)) if value is not None}
-        body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0 if top_p is None else top_p, **rare}
+        truncations: dict[str, JSON] = {key: value for key, value in (("top_k", top_k), ("min_p", min_p)) if value is not None}
+        body: dict[str, JSON] = {
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "top_p": 1.0 if top_p is None else top_p,
+            **truncations,
+        }
         items = self.items[:prompts]
         count = len(items) if requests is None else requests
-        drawn = [_drawn(items, index, body, logprobs, seeded=seeded) for index in range(count)]
+        draws = [_draw(items, index, body, logprobs, seeded=seeded) for index in range(count)]
         settings: PassesFields = {"draft_scored": True, "takes_prompts": True, **traffic}
-        return _workload(name or self._sampled_name(temperature, {"p": top_p, "k": top_k, "m": min_p}), drawn, take, settings)
+        return _workload(name or self._sampled_name(temperature, {"p": top_p, "k": top_k, "m": min_p}), draws, take, settings)
 
     def structured(
         self,
@@ -169,8 +174,8 @@ class Prompts:
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
         requests: list[Request] = []
         for index, prompt in enumerate(chats):
-            wanted = schema or prompt.schema or schemas.in_turn(index)
-            requests.append(_request(prompt, {**body, "response_format": schemas.bound(wanted)}))
+            bound_schema = schema or prompt.schema or schemas.in_turn(index)
+            requests.append(_request(prompt, {**body, "response_format": schemas.bound(bound_schema)}))
             requests.append(_request(prompt, {**body, "response_format": schemas.ANY_OBJECT}, suffix="#object"))
         return _workload(name or f"{self.name}-structured", requests, take, {"takes_prompts": True, **traffic})
 
@@ -192,13 +197,13 @@ class Prompts:
         """
         cases = [(prompt, kind, bound) for prompt in self._conversations() for kind, bound in schemas.DRAWN.items()]
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0}
-        drawn: list[Request] = []
+        draws: list[Request] = []
         for index in range(2 * len(cases) if requests is None else requests):
             prompt, kind, bound = cases[index // 2 % len(cases)]
             seed = {"seed": index + 1} if index % 2 == 0 else {}
-            drawn.append(_request(prompt, {**body, **seed, "response_format": bound}, suffix=f"#{kind}-{index + 1}"))
+            draws.append(_request(prompt, {**body, **seed, "response_format": bound}, suffix=f"#{kind}-{index + 1}"))
         settings: PassesFields = {"scored": False, "takes_prompts": True, **traffic}
-        return _workload(name or f"{self.name}-structured-t{temperature:g}", drawn, take, settings)
+        return _workload(name or f"{self.name}-structured-t{temperature:g}", draws, take, settings)
 
     def liveness(self, *, name: str = "", take: Mapping[Depth, int] | None = None, **traffic: Unpack[PassesFields]) -> Workload:
         """Return one request per crash case.
@@ -227,6 +232,7 @@ class Prompts:
         return _workload(name or f"{self.name}-timed", [_request(prompt, body) for prompt in self.items], take, settings)
 
     def _conversations(self) -> list[Prompt]:
+        """Return the prompts of the chat route; ValueError without any."""
         chats = [prompt for prompt in self.items if prompt.route is Route.CHAT]
         if not chats:
             msg = f"{self.name} has no prompt for the chat route, which response_format needs"
@@ -237,15 +243,17 @@ class Prompts:
         return f"<Prompts {self.name}: {len(self.items)} {self.category}>"
 
     def _sampled_name(self, temperature: float, truncations: Mapping[str, float | None]) -> str:
-        given = [("t", temperature if temperature != 1.0 else None), *truncations.items()]
-        return "-".join([self.name, "sampled", *(f"{letter}{value:g}" for letter, value in given if value is not None)])
+        """Return a name with every parameter that is not neutral."""
+        parameters = [("t", temperature if temperature != 1.0 else None), *truncations.items()]
+        return "-".join([self.name, "sampled", *(f"{letter}{value:g}" for letter, value in parameters if value is not None)])
 
 
-def _drawn(items: Sequence[Prompt], index: int, body: Mapping[str, JSON], logprobs: int | None, *, seeded: bool) -> Request:
+def _draw(items: Sequence[Prompt], index: int, body: Mapping[str, JSON], logprobs: int | None, *, seeded: bool) -> Request:
+    """Return draw number ``index`` + 1, its prompt taken in turn."""
     number, prompt = index + 1, items[index % len(items)]
     seed = {"seed": number} if seeded else {}
-    more = {} if logprobs is None else reporting_fields(prompt.route, logprobs)
-    return _request(prompt, {**body, **seed, **more}, suffix=f"#{number}" if number > len(items) else "")
+    logprob_fields = {} if logprobs is None else reporting_fields(prompt.route, logprobs)
+    return _request(prompt, {**body, **seed, **logprob_fields}, suffix=f"#{number}" if number > len(items) else "")
 
 
 def reporting_fields(route: Route, logprobs: int) -> Mapping[str, JSON]:

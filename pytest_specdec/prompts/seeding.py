@@ -20,8 +20,8 @@ _Asked = tuple[int, int | None, int]
 """Which prompt, which seed, how many choices."""
 
 
-def _wave(*asked: tuple[int, int | None]) -> tuple[_Asked, ...]:
-    return tuple((prompt, seed, 1) for prompt, seed in asked)
+def _wave(*prompts_and_seeds: tuple[int, int | None]) -> tuple[_Asked, ...]:
+    return tuple((prompt, seed, 1) for prompt, seed in prompts_and_seeds)
 
 
 _MIXED: Final = ((0, 1), (0, 2), (1, 6), (2, 7), (3, 8), (0, 9))
@@ -56,11 +56,11 @@ def seeding(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | Non
 
     Their scores then show how likely it is that two of them agree.
     """
-    asked = [each for wave in _WAVES for each in wave]
+    draws = [draw for wave in _WAVES for draw in wave]
     return Workload(
         name=name or f"{prompts.name}-seeds",
         version=1,
-        requests=tuple(_request(prompts, number, *each) for number, each in enumerate(asked)),
+        requests=tuple(_request(prompts, number, *draw) for number, draw in enumerate(draws)),
         take=take or {Depth.SMOKE: _SMOKE, Depth.STANDARD: _STANDARD},
         waves=tuple(map(len, _WAVES)),
         concurrency=max(map(len, _WAVES)),
@@ -68,10 +68,10 @@ def seeding(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | Non
     )
 
 
-def _request(prompts: Prompts, number: int, which: int, seed: int | None, choices: int) -> Request:
-    prompt = prompts.items[which % len(prompts.items)]
-    more: dict[str, JSON] = {} if seed is None else {"seed": seed}
-    more |= {} if choices == 1 else {"n": choices}
-    body: dict[str, JSON] = {"max_tokens": 32, "temperature": 1.0, "top_p": 1.0, **more}
+def _request(prompts: Prompts, number: int, prompt_index: int, seed: int | None, choices: int) -> Request:
+    prompt = prompts.items[prompt_index % len(prompts.items)]
+    optional: dict[str, JSON] = {} if seed is None else {"seed": seed}
+    optional |= {} if choices == 1 else {"n": choices}
+    body: dict[str, JSON] = {"max_tokens": 32, "temperature": 1.0, "top_p": 1.0, **optional}
     suffix = "unseeded" if seed is None else f"seed{seed}"
     return Request(id=f"{number:03}-{prompt.id}-{suffix}", route=prompt.route, body={**prompt.content, **body})

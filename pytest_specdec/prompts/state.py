@@ -70,12 +70,12 @@ def in_order(*, max_tokens: int = _TOKENS, name: str = "in-order", take: Mapping
     ``last`` repeat a prompt. ``crossed`` has a head and a tail that came with others, ``shared`` and ``turn``
     begin like an earlier prompt, and ``pattern`` goes on as an earlier answer probably did.
     """
-    asked = {**_beginning(), **_middle(), **_end()}
-    requests = tuple(_request(key, content, 2 * max_tokens if key == "pattern/6" else max_tokens) for key, content in asked.items())
+    contents = {**_beginning_contents(), **_middle_contents(), **_end_contents()}
+    requests = tuple(_request(key, content, 2 * max_tokens if key == "pattern/6" else max_tokens) for key, content in contents.items())
     return Workload(name=name, version=2, requests=requests, concurrency=1, top_tokens=5, take=take or {})
 
 
-def _beginning() -> dict[str, JSON]:
+def _beginning_contents() -> dict[str, JSON]:
     """Return the ten requests of smoke depth."""
     story, code, (one, other), (same, notes) = _STORY, _CODE, _HEADS, _TAILS
     return {
@@ -92,13 +92,14 @@ def _beginning() -> dict[str, JSON]:
     }
 
 
-def _middle() -> dict[str, JSON]:
-    base = _words(64)
+def _middle_contents() -> dict[str, JSON]:
+    """Return the requests with repeats and common prefixes."""
+    first_words = _words(64)
     tails = {f"shared/{count}": f"{_words(count)} {_words(1 + index % 3, start=70 + 3 * index)}" for index, count in enumerate(_SHARED)}
     return {
         "again/story": _STORY,
         "again/code": _CODE,
-        "cold/words": base,
+        "cold/words": first_words,
         **tails,
         "cold/alike-too": _ALIKE_TOO,
         "cold/talk": _messages(_TALK),
@@ -106,7 +107,8 @@ def _middle() -> dict[str, JSON]:
     }
 
 
-def _end() -> dict[str, JSON]:
+def _end_contents() -> dict[str, JSON]:
+    """Return the requests after a long one, and the last repeats."""
     story, code, pattern = _STORY, _CODE, _PATTERN
     first, reply, second = _TURNS
     return {
@@ -138,10 +140,10 @@ def _messages(*turns: str) -> JSON:
 
 
 def _request(key: str, content: JSON, max_tokens: int) -> Request:
-    chat = not isinstance(content, str)
+    is_chat = not isinstance(content, str)
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
     return Request(
         id=key,
-        route=Route.CHAT if chat else Route.COMPLETIONS,
-        body={"messages" if chat else "prompt": content, **body},
+        route=Route.CHAT if is_chat else Route.COMPLETIONS,
+        body={"messages" if is_chat else "prompt": content, **body},
     )

@@ -83,9 +83,9 @@ def graded_draws(
     """
     cases = _cases()
     count = 2 * len(cases) if requests is None else requests
-    drawn = [_draw(index, *cases[index % len(cases)], turn=index // len(cases)) for index in range(count)]
+    draws = [_draw(index, *cases[index % len(cases)], turn=index // len(cases)) for index in range(count)]
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0}
-    return _workload(name, [_with(request, body) for request in drawn], take, {"takes_prompts": True, **traffic})
+    return _workload(name, [_with_fields(request, body) for request in draws], take, {"takes_prompts": True, **traffic})
 
 
 def _cases() -> list[tuple[str, str, Mapping[str, JSON]]]:
@@ -94,16 +94,17 @@ def _cases() -> list[tuple[str, str, Mapping[str, JSON]]]:
     Schemas with repetitive documents come first. Any object comes in between.
     """
     cases: list[tuple[str, str, Mapping[str, JSON]]] = []
-    for index, one in enumerate(sorted(GRADED, key=lambda one: one.name not in _REPEATING)):
+    for index, schema in enumerate(sorted(GRADED, key=lambda schema: schema.name not in _REPEATING)):
         if index % _OBJECT_EVERY == _OBJECT_EVERY - 1:
-            cases.append(("object", one.about, schemas.ANY_OBJECT))
-        cases.append((one.name, one.about, one.bound))
+            cases.append(("object", schema.about, schemas.ANY_OBJECT))
+        cases.append((schema.name, schema.about, schema.bound))
     return cases
 
 
 def _draw(index: int, name: str, about: str, bound: Mapping[str, JSON], *, turn: int) -> Request:
+    """Return a draw of one schema, seeded every second time."""
     seed = {"seed": index + 1} if (index + turn) % 2 == 0 else {}
-    return _chat(f"{name}-{index + 1}", _about(about, index + turn), {**seed, "response_format": bound})
+    return _chat_request(f"{name}-{index + 1}", _describe_subject(about, index + turn), {**seed, "response_format": bound})
 
 
 def graded(
@@ -119,9 +120,12 @@ def graded(
     """
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
     grades = list(Grade)
-    hardest = sorted(GRADED, key=lambda one: (one.name not in _REPEATING, -grades.index(one.grade)))
-    asked = [_chat(one.name, _about(one.about, index), {"response_format": one.bound}) for index, one in enumerate(hardest)]
-    return _workload(name, [_with(request, body) for request in asked], take, traffic)
+    hardest = sorted(GRADED, key=lambda schema: (schema.name not in _REPEATING, -grades.index(schema.grade)))
+    requests = [
+        _chat_request(schema.name, _describe_subject(schema.about, index), {"response_format": schema.bound})
+        for index, schema in enumerate(hardest)
+    ]
+    return _workload(name, [_with_fields(request, body) for request in requests], take, traffic)
 
 
 def constrained(
@@ -142,15 +146,21 @@ def constrained(
     grammars = [(f"grammar-{key}", text, {"grammar": grammar}) for key, (text, grammar) in GRAMMARS.items()]
     kinds: Sequence[cycle[tuple[str, str, Mapping[str, JSON]]]] = (cycle(regexes), cycle(choices), cycle(grammars))
     in_turn = islice((next(kind) for kind in cycle(kinds)), requests)
-    return _workload(name, [_bound(index, *case, max_tokens=max_tokens) for index, case in enumerate(in_turn)], take, traffic)
+    return _workload(name, [_constrained_request(index, *case, max_tokens=max_tokens) for index, case in enumerate(in_turn)], take, traffic)
 
 
-def _bound(index: int, name: str, text: str, wanted: Mapping[str, JSON], *, max_tokens: int) -> Request:
-    draws = index // 3 % 3
-    sampling: dict[str, JSON] = {"temperature": float(draws > 0), "top_p": 1.0, **({"seed": index + 1} if draws == 1 else {})}
+def _constrained_request(index: int, name: str, text: str, constraint: Mapping[str, JSON], *, max_tokens: int) -> Request:
+    """Return a request with a constraint and the next sampling kind."""
+    # Three kinds of constraints take turns: each goes from greedy to seeded to unseeded.
+    sampling_kind = index // 3 % 3
+    sampling: dict[str, JSON] = {
+        "temperature": float(sampling_kind > 0),
+        "top_p": 1.0,
+        **({"seed": index + 1} if sampling_kind == 1 else {}),
+    }
     pull = _PULLS[index % len(_PULLS)]
-    body: dict[str, JSON] = {"max_tokens": max_tokens, **sampling, "structured_outputs": wanted}
-    return _chat(f"{name}-{index + 1}", f"{text} {pull}".strip(), body)
+    body: dict[str, JSON] = {"max_tokens": max_tokens, **sampling, "structured_outputs": constraint}
+    return _chat_request(f"{name}-{index + 1}", f"{text} {pull}".strip(), body)
 
 
 def uncompilable(*, max_tokens: int = 32, name: str = "structured-uncompilable", **traffic: Unpack[PassesFields]) -> Workload:
@@ -159,22 +169,22 @@ def uncompilable(*, max_tokens: int = 32, name: str = "structured-uncompilable",
     No engine can compile it. The server must be there afterwards.
     """
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
-    sound = [one for one in GRADED if one.name in (*_REPEATING, "lamp")]
-    asked = [_chat(one.name, _about(one.about, 0), {"response_format": one.bound}) for one in sound]
-    asked.insert(1, _chat("broken-regex", "Say hello.", _BROKEN))
+    sound = [schema for schema in GRADED if schema.name in (*_REPEATING, "lamp")]
+    requests = [_chat_request(schema.name, _describe_subject(schema.about, 0), {"response_format": schema.bound}) for schema in sound]
+    requests.insert(1, _chat_request("broken-regex", "Say hello.", _BROKEN))
     settings: PassesFields = {"version": 2, "concurrency": 1, "may_kill": True, **traffic}
-    return _workload(name, [_with(request, body) for request in asked], None, settings)
+    return _workload(name, [_with_fields(request, body) for request in requests], None, settings)
 
 
-def _about(subject: str, index: int) -> str:
+def _describe_subject(subject: str, index: int) -> str:
     return f"Describe {subject} as a short JSON document. {_PULLS[index % len(_PULLS)]}".strip()
 
 
-def _chat(id_: str, text: str, body: Mapping[str, JSON]) -> Request:
+def _chat_request(id_: str, text: str, body: Mapping[str, JSON]) -> Request:
     return Request(id=id_, route=Route.CHAT, body={"messages": [{"role": "user", "content": text}], **body})
 
 
-def _with(request: Request, body: Mapping[str, JSON]) -> Request:
+def _with_fields(request: Request, body: Mapping[str, JSON]) -> Request:
     return Request(id=request.id, route=request.route, body={**request.body, **body})
 
 

@@ -83,16 +83,16 @@ _ANSWERED: tuple[Mapping[str, JSON], ...] = (
 
 
 def _tool_body(
-    said: str | Sequence[Mapping[str, JSON]], *tools: str, choice: str = "required", most: int = 112, **more: JSON
+    conversation: str | Sequence[Mapping[str, JSON]], *tools: str, choice: str = "required", most: int = 112, **more: JSON
 ) -> dict[str, JSON]:
     """Return a body; ``choice`` may name one of :data:`TOOLS`."""
-    messages = [{"role": "user", "content": said}] if isinstance(said, str) else list(said)
+    messages = [{"role": "user", "content": conversation}] if isinstance(conversation, str) else list(conversation)
     body: dict[str, JSON] = {"messages": messages, "temperature": 0, "max_tokens": most, **more}
     if not tools:
         return body
-    named = _NAMES.get(choice)
-    wanted: JSON = choice if named is None else {"type": "function", "function": {"name": named}}
-    return body | {"tools": [TOOLS[tool] for tool in tools], "tool_choice": wanted}
+    function_name = _NAMES.get(choice)
+    tool_choice: JSON = choice if function_name is None else {"type": "function", "function": {"name": function_name}}
+    return body | {"tools": [TOOLS[tool] for tool in tools], "tool_choice": tool_choice}
 
 
 _NAMES: Mapping[str, str] = {

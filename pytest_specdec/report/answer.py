@@ -44,30 +44,32 @@ def correctness(run: Run) -> CellText:
     results = [j for j in run.judgements if j.family is not Family.SPEED]
     if not results:
         return CellText(text="CORRECTNESS: not tested", tone=Tone.UNSURE)
-    red = [j for j in results if _red(j)]
+    red = [j for j in results if _has_fault(j)]
     if red:
-        what = "NOISE ABOVE ITS GATE" if all(j.misses_noise_gate for j in red) else "FAILED"
-        return CellText(text=f"CORRECTNESS: {what} ({_pairs(red)})", tone=Tone.BAD)
+        failure_kind = "NOISE ABOVE ITS GATE" if all(j.misses_noise_gate for j in red) else "FAILED"
+        return CellText(text=f"CORRECTNESS: {failure_kind} ({_pair_names(red)})", tone=Tone.BAD)
     if not any(j.judged for j in results) or run.refusing:
         whose = f" of {', '.join(run.refusing)}: all refused" if any(j.judged for j in results) else ""
         return CellText(text=printable(f"CORRECTNESS: nothing could be judged{whose}"), tone=Tone.BAD)
     failed = [j for j in results if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}]
     if failed:
-        return CellText(text=f"CORRECTNESS: {_without_verdict(failed, len(results))}", tone=Tone.BAD)
+        return CellText(text=f"CORRECTNESS: {_describe_unjudged(failed, len(results))}", tone=Tone.BAD)
     suspicious = [j for j in results if j.verdict and j.verdict.outcome is Outcome.SUSPICIOUS]
     if suspicious:
-        return CellText(text=f"CORRECTNESS: SUSPICIOUS ({_pairs(suspicious)})", tone=Tone.UNSURE)
-    open_ = sum(not j.judged for j in results)
-    undecided = f" ({open_} of {len(results)} judgements undecided)" if open_ else ""
-    known = sum(j.result is PytestOutcome.WAIVED for j in results)
-    found = f"nothing new found; {known} known failure{'s' * (known != 1)} waived" if known else "nothing wrong found"
-    return CellText(text=f"CORRECTNESS: {found}{undecided}", tone=Tone.UNSURE if open_ or known else Tone.GOOD)
+        return CellText(text=f"CORRECTNESS: SUSPICIOUS ({_pair_names(suspicious)})", tone=Tone.UNSURE)
+    open_count = sum(not j.judged for j in results)
+    undecided = f" ({open_count} of {len(results)} judgements undecided)" if open_count else ""
+    waived_count = sum(j.result is PytestOutcome.WAIVED for j in results)
+    finding = (
+        f"nothing new found; {waived_count} known failure{'s' * (waived_count != 1)} waived" if waived_count else "nothing wrong found"
+    )
+    return CellText(text=f"CORRECTNESS: {finding}{undecided}", tone=Tone.UNSURE if open_count or waived_count else Tone.GOOD)
 
 
-def _without_verdict(failed: list[JudgementResult], count: int) -> str:
+def _describe_unjudged(failed: list[JudgementResult], count: int) -> str:
     """Return a text on failures without a server called wrong."""
     if all(j.waiver and j.verdict is not None and j.verdict.outcome is Outcome.PASS for j in failed):
-        return f"a waiver is no longer needed ({_pairs(failed)})"
+        return f"a waiver is no longer needed ({_pair_names(failed)})"
     return f"{len(failed)} of {count} judgements could not be made"
 
 
@@ -77,37 +79,41 @@ def speed(run: Run) -> CellText:
     The speedup is above its gate, below it, or not decided. Variants with wrong tokens are left out.
     """
     results = [j for j in run.judgements if j.family is Family.SPEED]
-    slow = {j.pair for j in results if _red(j)}
+    slow = {j.pair for j in results if _has_fault(j)}
     void = [j for j in results if j.pair in run.not_counted and j.pair not in slow]
     if not void:
-        return _speed(results)
-    rest = [j for j in results if j not in void]
-    if not rest:
-        return CellText(text=f"SPEED: {NOT_COUNTED} ({_pairs(void)})", tone=Tone.UNSURE)
-    counted = _speed(rest)
-    return CellText(text=f"{counted.text}; {_pairs(void)} {NOT_COUNTED}", tone=Tone.UNSURE if counted.tone is Tone.GOOD else counted.tone)
+        return _answer_on_speed(results)
+    counted_results = [j for j in results if j not in void]
+    if not counted_results:
+        return CellText(text=f"SPEED: {NOT_COUNTED} ({_pair_names(void)})", tone=Tone.UNSURE)
+    counted_answer = _answer_on_speed(counted_results)
+    return CellText(
+        text=f"{counted_answer.text}; {_pair_names(void)} {NOT_COUNTED}",
+        tone=Tone.UNSURE if counted_answer.tone is Tone.GOOD else counted_answer.tone,
+    )
 
 
-def _speed(results: list[JudgementResult]) -> CellText:
+def _answer_on_speed(results: list[JudgementResult]) -> CellText:
+    """Return the answer on speed by these judgements."""
     if not results:
         return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
-    red = [j for j in results if _red(j)]
+    red = [j for j in results if _has_fault(j)]
     if red:
-        what = "SOME REQUESTS ARE NOT DRAFTED FOR" if all(map(_of_traffic, red)) else "BELOW ITS GATE"
-        what = "ACCEPTANCE HAS CHANGED" if all(map(_of_stored_acceptance, red)) else what
-        return CellText(text=f"SPEED: {what} ({_pairs(red)})", tone=Tone.BAD)
+        failure_kind = "SOME REQUESTS ARE NOT DRAFTED FOR" if all(map(_compares_traffic, red)) else "BELOW ITS GATE"
+        failure_kind = "ACCEPTANCE HAS CHANGED" if all(map(_compares_stored_acceptance, red)) else failure_kind
+        return CellText(text=f"SPEED: {failure_kind} ({_pair_names(red)})", tone=Tone.BAD)
     if any(j.result is PytestOutcome.ERROR for j in results):
         return CellText(text="SPEED: not measured", tone=Tone.BAD)
-    undecided = [j for j in results if not (_is_decided(j) or _of_traffic(j))]
+    undecided = [j for j in results if not (_is_decided(j) or _compares_traffic(j))]
     if undecided:
-        return CellText(text=f"SPEED: NOT GATED ({_pairs(undecided)}){_why(undecided[0])}", tone=Tone.UNSURE)
-    timed = [j.verdict.figures for j in results if j.verdict and "speedup" in j.verdict.figures]
-    if not any(figures.get("gates", 1.0) for figures in timed):
-        return CellText(text=f"SPEED: {'reported, without a gate' if timed else 'not tested'}", tone=Tone.UNSURE)
+        return CellText(text=f"SPEED: NOT GATED ({_pair_names(undecided)}){_describe_undecided(undecided[0])}", tone=Tone.UNSURE)
+    figures_with_speedup = [j.verdict.figures for j in results if j.verdict and "speedup" in j.verdict.figures]
+    if not any(figures.get("gates", 1.0) for figures in figures_with_speedup):
+        return CellText(text=f"SPEED: {'reported, without a gate' if figures_with_speedup else 'not tested'}", tone=Tone.UNSURE)
     return CellText(text="SPEED: above its gate", tone=Tone.GOOD)
 
 
-def _why(undecided: JudgementResult) -> str:
+def _describe_undecided(undecided: JudgementResult) -> str:
     """Return the reason no gate decided, and the remedy.
 
     The remedy is what would settle it. Empty without a verdict.
@@ -127,9 +133,9 @@ def not_gated(run: Run) -> Iterator[CellText]:
     for j in run.judgements:
         if j.pair in run.not_counted or j.verdict is None or j.verdict.outcome is not Outcome.NOT_DECIDED:
             continue
-        if _why(j) not in first_line:
-            what = "NOT DECIDED" if _of_traffic(j) else "NOT GATED"
-            yield CellText(text=printable(f"{what}: {j.pair} ({j.workload}){_why(j)}"), tone=Tone.UNSURE)
+        if _describe_undecided(j) not in first_line:
+            status = "NOT DECIDED" if _compares_traffic(j) else "NOT GATED"
+            yield CellText(text=printable(f"{status}: {j.pair} ({j.workload}){_describe_undecided(j)}"), tone=Tone.UNSURE)
 
 
 def faults(run: Run) -> Iterator[CellText]:
@@ -138,11 +144,13 @@ def faults(run: Run) -> Iterator[CellText]:
     It holds the first broken promise, its fault, and the other families that are wrong.
     """
     for pair in run.pairs:
-        red = [j for family in table.families(run) for j in run.of(pair, family) if _red(j)]
+        red = [j for family in table.families(run) for j in run.of(pair, family) if _has_fault(j)]
         if red:
             others = dict.fromkeys(j.family.value for j in red if j.family is not red[0].family)
             also = f"; also wrong: {', '.join(others)}" if others else ""
-            yield CellText(text=printable(f"{_kind(red[0])}: {pair}: {_broken_promise(red[0])} ({_fault(red[0])}){also}"), tone=Tone.BAD)
+            yield CellText(
+                text=printable(f"{_kind_of_fault(red[0])}: {pair}: {_broken_promise(red[0])} ({_fault_name(red[0])}){also}"), tone=Tone.BAD
+            )
 
 
 def waived_lines(run: Run) -> Iterator[CellText]:
@@ -156,31 +164,33 @@ def waived_lines(run: Run) -> Iterator[CellText]:
             yield CellText(text=printable(f"KNOWN: {about}; {j.waiver}"), tone=Tone.UNSURE)
 
 
-def _kind(result: JudgementResult) -> str:
+def _kind_of_fault(result: JudgementResult) -> str:
+    """Return the word for a fault's line: wrong, or failed."""
     is_wrong = result.verdict is None or (result.verdict.outcome is Outcome.FAIL and not result.misses_noise_gate)
     return "WRONG" if is_wrong else "FAILED"
 
 
 def _broken_promise(result: JudgementResult) -> str:
+    """Return the promise broken by a failed judgement, as a sentence."""
     if result.verdict is None:
         return f"an assertion of a {result.family.value} test failed"
     if result.verdict.outcome is Outcome.NOT_SPECULATING:
         return "the server does not speculate"
     if result.misses_noise_gate:
         return "a gate of the config is missed"
-    if _of_traffic(result):
+    if _compares_traffic(result):
         return "some requests do not get the drafts that others get"
-    if _of_stored_acceptance(result):
+    if _compares_stored_acceptance(result):
         return "acceptance is not what it was in the stored run"
     return BROKEN.get(result.family, f"{result.family.value} differs from the baseline")
 
 
-def _of_traffic(result: JudgementResult) -> bool:
+def _compares_traffic(result: JudgementResult) -> bool:
     """Return True if a judgement compares drafting by kind of traffic."""
     return result.verdict is not None and "kinds" in result.verdict.figures
 
 
-def _of_stored_acceptance(result: JudgementResult) -> bool:
+def _compares_stored_acceptance(result: JudgementResult) -> bool:
     """Return True if the fault is a change from stored acceptance.
 
     Such a failure has a name, and one of a gate has none.
@@ -188,14 +198,15 @@ def _of_stored_acceptance(result: JudgementResult) -> bool:
     return result.verdict is not None and "acceptance_change" in result.verdict.figures and bool(result.verdict.names)
 
 
-def _fault(result: JudgementResult) -> str:
+def _fault_name(result: JudgementResult) -> str:
+    """Return the fault's name, or a stand-in."""
     verdict = result.verdict
     if verdict is None or verdict.outcome is Outcome.NOT_SPECULATING:
         return result.workload
     return verdict.names or verdict.headline
 
 
-def _red(judgement: JudgementResult) -> bool:
+def _has_fault(judgement: JudgementResult) -> bool:
     """Return True if a judgement failed by a fault.
 
     A required decision that is missing is no fault.
@@ -207,7 +218,7 @@ def _is_decided(judgement: JudgementResult) -> bool:
     return judgement.verdict is not None and judgement.verdict.outcome is Outcome.PASS
 
 
-def _pairs(judgements: Iterable[JudgementResult]) -> str:
+def _pair_names(judgements: Iterable[JudgementResult]) -> str:
     return printable(", ".join(dict.fromkeys(j.pair for j in judgements)))
 
 
@@ -216,7 +227,7 @@ def detectable(run: Run) -> tuple[tuple[str, str], ...]:
 
     They are those that the passing judgement could have detected.
     """
-    return tuple((f"{v.pair}, {v.workload}", v.rules_out) for v in _sensitive(run))
+    return tuple((f"{v.pair}, {v.workload}", v.rules_out) for v in _sensitive_verdicts(run))
 
 
 def detectable_in_short(run: Run) -> tuple[tuple[str, str], ...]:
@@ -225,7 +236,7 @@ def detectable_in_short(run: Run) -> tuple[tuple[str, str], ...]:
     These are the largest of greedy and of sampling. Pairs with the same text share a row.
     """
     largest: dict[tuple[str, Family], Verdict] = {}
-    for verdict in sorted(_sensitive(run), key=lambda v: v.figures.get("tokens", 0.0)):
+    for verdict in sorted(_sensitive_verdicts(run), key=lambda v: v.figures.get("tokens", 0.0)):
         largest[verdict.pair, verdict.family] = verdict
     families = [f for f in table.families(run) if f in {Family.GREEDY, Family.SAMPLING}] or table.families(run)
     by_text: dict[str, list[str]] = {}
@@ -235,7 +246,8 @@ def detectable_in_short(run: Run) -> tuple[tuple[str, str], ...]:
     return tuple((", ".join(pairs), text) for text, pairs in by_text.items())
 
 
-def _sensitive(run: Run) -> list[Verdict]:
+def _sensitive_verdicts(run: Run) -> list[Verdict]:
+    """Return the passing verdicts with faults ruled out."""
     passed = (j.verdict for j in run.judgements if j.result is PytestOutcome.PASSED and not _is_void(run, j))
     return [verdict for verdict in passed if verdict is not None and verdict.outcome is Outcome.PASS and verdict.rules_out]
 
@@ -249,5 +261,5 @@ def not_tested(run: Run) -> str:
 
     Empty when all are covered.
     """
-    left = [printable(name) for name in run.plan.rows if name not in run.families]
-    return f"Not tested: {', '.join(left)}" if left else ""
+    untested = [printable(name) for name in run.plan.rows if name not in run.families]
+    return f"Not tested: {', '.join(untested)}" if untested else ""

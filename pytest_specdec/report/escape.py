@@ -32,6 +32,7 @@ def escaped(text: str) -> str:
 
 
 def _visible(character: str) -> str:
+    """Return a visible stand-in for an unprintable character."""
     code = ord(character)
     if code < 0x20:  # noqa: PLR2004 - the control pictures block mirrors C0
         return chr(0x2400 + code)

@@ -38,14 +38,14 @@ def withhold_speed(case: Element, pairs: Collection[str]) -> None:
 
     The wrong tokens are known only after the last test, and a case is written with its own.
     """
-    written = case.find("properties")
-    by_name = {} if written is None else {each.get("name"): each for each in written}
-    values = {name: each.get("value") for name, each in by_name.items()}
+    property_list = case.find("properties")
+    by_name = {} if property_list is None else {element.get("name"): element for element in property_list}
+    values = {name: element.get("value") for name, element in by_name.items()}
     is_speed = values.get("specdec.family") == Family.SPEED.value and values.get("specdec.pair") in set(map(printable, pairs))
-    if written is None or not is_speed or values.get("specdec.outcome") == Outcome.FAIL.value:
+    if property_list is None or not is_speed or values.get("specdec.outcome") == Outcome.FAIL.value:
         return
     by_name["specdec.headline"].set("value", NOT_COUNTED)
-    written.append(written.makeelement("property", {"name": "specdec.not_comparable", "value": NOT_COUNTED}))
+    property_list.append(property_list.makeelement("property", {"name": "specdec.not_comparable", "value": NOT_COUNTED}))
     for skipped in case.findall("skipped"):
         skipped.set("message", NOT_COUNTED)
         skipped.text = None

@@ -31,23 +31,25 @@ def render(run: Run) -> str:
 
     Sections that do not fit are counted instead of shown.
     """
-    head = "\n".join(_head(run))
-    sections = [*map(_failure, _failed_judgements(run)), "\n".join(_tail(run))]
+    head = "\n".join(_head_lines(run))
+    sections = [*map(_failure_section, _failed_judgements(run)), "\n".join(_tail_lines(run))]
     return _fit_sections(head, sections)
 
 
 def _fit_sections(head: str, sections: Sequence[str]) -> str:
-    shown, size = [head], len(head.encode())
+    """Return head and sections, as many as fit the limit."""
+    fitting, size = [head], len(head.encode())
     for section in sections:
         size += len(section.encode()) + 1
         if size > LIMIT_BYTES:
             break
-        shown.append(section)
-    left_out = len(sections) + 1 - len(shown)
-    return "\n".join([*shown, *([f"\n_{left_out} sections left out for size; run.json has everything._"] if left_out else [])]) + "\n"
+        fitting.append(section)
+    left_out = len(sections) + 1 - len(fitting)
+    return "\n".join([*fitting, *([f"\n_{left_out} sections left out for size; run.json has everything._"] if left_out else [])]) + "\n"
 
 
-def _head(run: Run) -> Iterator[str]:
+def _head_lines(run: Run) -> Iterator[str]:
+    """Yield title, answers, faults, table and speed."""
     plan = run.plan
     counts = ", ".join(f"{count} {name}" for name, count in count_outcomes(run.judgements).items()) or "no verdict"
     unsettled = any(j.verdict is not None and j.verdict.outcome is Outcome.NOT_DECIDED for j in run.judgements)
@@ -62,67 +64,70 @@ def _head(run: Run) -> Iterator[str]:
         yield f"\n**⚠️ Suspicious: {escaped(f'{verdict.pair} {verdict.family.value}')}** {escaped(verdict.headline)}."
     yield from (f"\n⚠️ **{escaped(line.text)}**" for line in answer.not_gated(run))
     yield ""
-    yield from _table([[f"{_SIGNS[cell.tone]}{escaped(cell.text.strip())}" for cell in row] for row in table.table(run)])
-    why = reasons(run)
-    if why:
+    yield from _table_lines([[f"{_SIGNS[cell.tone]}{escaped(cell.text.strip())}" for cell in row] for row in table.table(run)])
+    reason_lines = reasons(run)
+    if reason_lines:
         yield ""
-        yield from (f"- {escaped(line)}" for line in why)
-    yield from _speed(run)
+        yield from (f"- {escaped(line)}" for line in reason_lines)
+    yield from _speed_lines(run)
 
 
-def _table(rows: Sequence[Sequence[str]], align: str = ":--") -> Iterator[str]:
+def _table_lines(rows: Sequence[Sequence[str]], align: str = ":--") -> Iterator[str]:
+    """Yield the lines of a Markdown table, its header first."""
     header, *body = rows
     yield f"| {' | '.join(header)} |"
     yield f"| {' | '.join([':--'] + [align] * (len(header) - 1))} |"
     yield from (f"| {' | '.join(row)} |" for row in body)
 
 
-def _speed(run: Run) -> Iterator[str]:
+def _speed_lines(run: Run) -> Iterator[str]:
     for verdict in speed_table.verdicts(run):
         yield f"\n**Speed of {escaped(f'{verdict.pair}, {verdict.workload}')}**: {escaped(speed_table.sentence(run, verdict))}\n"
-        yield from _table([speed_table.HEADER, *speed_table.rows(verdict.figures)], align="--:")
+        yield from _table_lines([speed_table.HEADER, *speed_table.rows(verdict.figures)], align="--:")
 
 
 def _failed_judgements(run: Run) -> tuple[JudgementResult, ...]:
     return tuple(j for j in run.judgements if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR})
 
 
-def _failure(judgement: JudgementResult) -> str:
+def _failure_section(judgement: JudgementResult) -> str:
+    """Return a folded section with one failure's evidence."""
     verdict = judgement.verdict
     title = failure.headline(verdict) if verdict else f"{judgement.pair} {judgement.workload}: {_first_line(judgement.error)}"
-    long = failure.evidence(verdict) if verdict else judgement.error
-    body = "\n".join(f"    {printable(line)}" for line in _cut(long).split("\n"))
-    return f"\n<details><summary>❌ {escaped(title)}</summary>\n\n`{_code(judgement.nodeid)}`\n\n{body}\n\n</details>"
+    evidence = failure.evidence(verdict) if verdict else judgement.error
+    body = "\n".join(f"    {printable(line)}" for line in _cut_evidence(evidence).split("\n"))
+    return f"\n<details><summary>❌ {escaped(title)}</summary>\n\n`{_escape_code(judgement.nodeid)}`\n\n{body}\n\n</details>"
 
 
 def _first_line(text: str) -> str:
     return text.partition("\n")[0]
 
 
-def _cut(text: str) -> str:
+def _cut_evidence(text: str) -> str:
     data = text.encode("utf-8", "replace")
     return text if len(data) <= EVIDENCE_BYTES else data[:EVIDENCE_BYTES].decode("utf-8", "ignore") + "\n… cut; run.json has the whole"
 
 
-def _code(text: str) -> str:
+def _escape_code(text: str) -> str:
     return printable(text).replace("`", "'")
 
 
-def _tail(run: Run) -> Iterator[str]:
-    yield from _detectable(run)
-    yield from _capabilities(run)
+def _tail_lines(run: Run) -> Iterator[str]:
+    """Yield detectable faults, capabilities, notes and environment."""
+    yield from _detectable_lines(run)
+    yield from _capability_lines(run)
     if run.notes:
         yield "\n### Notes\n"
         yield from (f"- {escaped(note)}" for note in run.notes)
     if run.environment:
         yield "\n### Environment\n"
-        yield from _environment(run.environment)
-    yield f"\nRun directory: `{_code(run.directory)}`"
+        yield from _environment_lines(run.environment)
+    yield f"\nRun directory: `{_escape_code(run.directory)}`"
     if run.red:
-        yield f"\nJudge the same answers again: `{_code(run.commands.replay)}`"
+        yield f"\nJudge the same answers again: `{_escape_code(run.commands.replay)}`"
 
 
-def _capabilities(run: Run) -> Iterator[str]:
+def _capability_lines(run: Run) -> Iterator[str]:
     """Yield the tables of features and of parameters.
 
     They show how each server handles the features that were probed, and the parameters that were judged.
@@ -130,17 +135,18 @@ def _capabilities(run: Run) -> Iterator[str]:
     features = [[cell.text for cell in row] for row in table.capability_rows(run)]
     for index, rows in enumerate(filter(None, (features, parameter_table.rows(run)))):
         yield "" if index else "\n### Capabilities\n"
-        yield from _table([[escaped(text) for text in row] for row in rows])
+        yield from _table_lines([[escaped(text) for text in row] for row in rows])
 
 
-def _detectable(run: Run) -> Iterator[str]:
+def _detectable_lines(run: Run) -> Iterator[str]:
     rows = answer.detectable(run)
     if rows:
         yield "\n### What would have been caught\n"
         yield from (f"- {escaped(where)}: {escaped(text)}" for where, text in rows)
 
 
-def _environment(environment: Environment) -> Iterator[str]:
+def _environment_lines(environment: Environment) -> Iterator[str]:
+    """Yield the lines on engine, machine and Python."""
     devices = ", ".join(environment.devices) or "no accelerator"
     yield f"- {escaped(environment.engine)} {escaped(environment.engine_version)}, {escaped(environment.model)}"
     for name in dict.fromkeys(environment.served.values()):

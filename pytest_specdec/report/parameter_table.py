@@ -21,13 +21,13 @@ def effects(run: Run) -> dict[str, dict[str, str]]:
 
     Empty if no verdict reports any.
     """
-    found: dict[str, dict[str, str]] = {}
+    by_arm: dict[str, dict[str, str]] = {}
     for judgement in run.judgements:
         for arm, parameters in (judgement.verdict.parameters if judgement.verdict else {}).items():
-            of_arm = found.setdefault(arm, {})
+            of_arm = by_arm.setdefault(arm, {})
             for name, effect in parameters.items():
                 of_arm[name] = min(of_arm.get(name, effect), effect, key=_badness)
-    return {arm: found[arm] for arm in sorted(found)}
+    return {arm: by_arm[arm] for arm in sorted(by_arm)}
 
 
 def _badness(effect: str) -> int:
@@ -58,4 +58,4 @@ def not_honoured(by_arm: Mapping[str, Mapping[str, str]]) -> str:
         for name, effect in parameters.items():
             if _badness(effect) < _WORST_FIRST.index(_HONOURED):
                 arms.setdefault((name, effect), []).append(arm)
-    return printable("; ".join(f"{name} {effect} by {', '.join(named)}" for (name, effect), named in arms.items()))
+    return printable("; ".join(f"{name} {effect} by {', '.join(arm_names)}" for (name, effect), arm_names in arms.items()))

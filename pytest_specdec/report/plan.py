@@ -20,18 +20,29 @@ def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
     They show the judgements, their cost, and how the false-alarm budget is shared. ``origin`` is the run directory as
     a person would type it.
     """
-    costs = (_cost(plan), *_further_passes(plan), *_asking_again(plan), *_enlargement_lines(plan), *_scoring(plan), *_attached_lines(plan))
+    costs = (
+        _describe_cost(plan),
+        *_further_pass_lines(plan),
+        *_repeat_lines(plan),
+        *_enlargement_lines(plan),
+        *_scoring_lines(plan),
+        *_attached_lines(plan),
+    )
     cost = () if replayed else tuple(f"  {line}" for line in costs)
-    way = f"replay of {origin}" if replayed else f"capture into {origin}"
-    first = f"specdec: {plan.config} · {plan.engine} {plan.model} · {plan.depth.value} · {way}"
-    own = (f"  {line}" for line in own_prompts(plan))
-    return tuple(printable(line) for line in (first, f"  {_work(plan)}", *own, *cost, f"  {_shares(plan)}"))
+    source = f"replay of {origin}" if replayed else f"capture into {origin}"
+    title = f"specdec: {plan.config} · {plan.engine} {plan.model} · {plan.depth.value} · {source}"
+    own_lines = (f"  {line}" for line in own_prompts(plan))
+    return tuple(printable(line) for line in (title, f"  {_describe_work(plan)}", *own_lines, *cost, f"  {_describe_shares(plan)}"))
 
 
-def _work(plan: Plan) -> str:
+def _describe_work(plan: Plan) -> str:
+    """Return the numbers of pairs, workloads and judgements."""
     names = ", ".join(pair.name for pair in plan.pairs)
     workloads = {judgement.workload for judgement in plan.judgements}
-    return f"{_n(len(plan.pairs), 'pair')} ({names}) x {_n(len(workloads), 'workload')} = {_n(len(plan.judgements), 'judgement')}"
+    return (
+        f"{_plural(len(plan.pairs), 'pair')} ({names}) x {_plural(len(workloads), 'workload')} "
+        f"= {_plural(len(plan.judgements), 'judgement')}"
+    )
 
 
 def own_prompts(plan: Plan) -> tuple[str, ...]:
@@ -39,24 +50,32 @@ def own_prompts(plan: Plan) -> tuple[str, ...]:
 
     Empty without any.
     """
-    own, total = sum(plan.own_requests.values()), sum(len(workload.requests) for workload in plan.workloads)
-    return (f"{own:,} of {_n(total, 'request')} are your own prompts, in {_n(len(plan.own_requests), 'workload')}",) if own else ()
+    own_count, total = sum(plan.own_requests.values()), sum(len(workload.requests) for workload in plan.workloads)
+    return (
+        (f"{own_count:,} of {_plural(total, 'request')} are your own prompts, in {_plural(len(plan.own_requests), 'workload')}",)
+        if own_count
+        else ()
+    )
 
 
-def _cost(plan: Plan) -> str:
+def _describe_cost(plan: Plan) -> str:
+    """Return boots, requests, tokens and time of the capture."""
     started = [boot for boot in plan.boots if not boot.attached]
     visited = [boot for boot in plan.boots if boot.attached]
-    boots = [f"{_n(len(started), 'boot')} ({', '.join(map(_arm, started))})"] if started else []
-    visits = [f"{_n(len(visited), 'visit')} of attached servers ({', '.join(map(_arm, visited))})"] if visited else []
-    about = f"about {clock(plan.estimate_s)}" + (f" ({plan.rates.source})" if plan.rates.source else "")
-    return f"{' and '.join([*boots, *visits])}{_placement(plan)}, {_requests(plan)}, at most {plan.tokens:,} tokens an arm, {about}"
+    boots = [f"{_plural(len(started), 'boot')} ({', '.join(map(_describe_arm, started))})"] if started else []
+    visits = [f"{_plural(len(visited), 'visit')} of attached servers ({', '.join(map(_describe_arm, visited))})"] if visited else []
+    duration = f"about {clock(plan.estimate_s)}" + (f" ({plan.rates.source})" if plan.rates.source else "")
+    return (
+        f"{' and '.join([*boots, *visits])}{_describe_placement(plan)}, {_describe_requests(plan)}, "
+        f"at most {plan.tokens:,} tokens an arm, {duration}"
+    )
 
 
 _COSTLY = {Family.SAMPLING, Family.SPEED}
 """Families that need many tokens; all others together are to be cheap."""
 
 
-def _requests(plan: Plan) -> str:
+def _describe_requests(plan: Plan) -> str:
     """Return a text counting the requests sent to an arm.
 
     It also counts them without those that sampling and speed alone are judged by.
@@ -68,19 +87,21 @@ def _requests(plan: Plan) -> str:
     needing = {name for name, row in plan.rows.items() if not row.whole_run} - _COSTLY
     others = sum(count for name, count in counts.items() if families[name] & needing)
     total = sum(counts.values())
-    return _n(total, "request") + (f" ({others:,} of them not for sampling or speed)" if others < total else "")
+    return _plural(total, "request") + (f" ({others:,} of them not for sampling or speed)" if others < total else "")
 
 
-def _further_passes(plan: Plan) -> tuple[str, ...]:
+def _further_pass_lines(plan: Plan) -> tuple[str, ...]:
     """Return a line on the passes added by a noisy machine.
 
     The estimate is of the passes that are taken in any case.
     """
-    more = plan.further_tokens
-    return (f"timed passes are repeated where they vary too much: at most {more:,} tokens an arm besides",) if more else ()
+    further_tokens = plan.further_tokens
+    return (
+        (f"timed passes are repeated where they vary too much: at most {further_tokens:,} tokens an arm besides",) if further_tokens else ()
+    )
 
 
-def _asking_again(plan: Plan) -> tuple[str, ...]:
+def _repeat_lines(plan: Plan) -> tuple[str, ...]:
     """Return a line on the time for open wrong-token counts.
 
     Most runs leave none.
@@ -97,7 +118,7 @@ def _enlargement_lines(plan: Plan) -> tuple[str, ...]:
         return ()
     sent = sum(len(plan.workload(name).requests) for name in plan.enlarged)
     usual = sum(plan.enlarged.values())
-    return (f"a boot takes about {clock(plan.rates.boot_s)}, so each arm is sent {_n(sent, 'sampled request')} instead of {usual:,}",)
+    return (f"a boot takes about {clock(plan.rates.boot_s)}, so each arm is sent {_plural(sent, 'sampled request')} instead of {usual:,}",)
 
 
 def _attached_lines(plan: Plan) -> tuple[str, ...]:
@@ -105,30 +126,34 @@ def _attached_lines(plan: Plan) -> tuple[str, ...]:
 
     There is one boot, and some workloads are not sent.
     """
-    within = ("within one boot: the control is the baseline's server, asked again",) if plan.within_one_boot else ()
+    boot_lines = ("within one boot: the control is the baseline's server, asked again",) if plan.within_one_boot else ()
     by_reason: dict[str, list[str]] = {}
     for name, reason in plan.withheld.items():
         by_reason.setdefault(reason, []).append(name)
-    return (*within, *(f"NOT SENT: {', '.join(names)}: {reason}" for reason, names in by_reason.items()))
+    return (*boot_lines, *(f"NOT SENT: {', '.join(names)}: {reason}" for reason, names in by_reason.items()))
 
 
-def _scoring(plan: Plan) -> tuple[str, ...]:
+def _scoring_lines(plan: Plan) -> tuple[str, ...]:
     """Return a line on the cost of a request per token.
 
     It is shown before anybody waits for the scores.
     """
     if plan.route is not ScoringRoute.CONTINUATIONS or not plan.scored_tokens:
         return ()
-    return (f"SCORES BY ONE-TOKEN CONTINUATIONS: a request per token, at most {_n(plan.scored_tokens, 'request')} besides the answers",)
+    return (
+        f"SCORES BY ONE-TOKEN CONTINUATIONS: a request per token, at most {_plural(plan.scored_tokens, 'request')} besides the answers",
+    )
 
 
-def _placement(plan: Plan) -> str:
+def _describe_placement(plan: Plan) -> str:
+    """Return the placement of the servers, with its reason."""
     if plan.placement is Placement.SIDE_BY_SIDE:
         return f" side by side, {plan.servers} servers at once" + (f" ({plan.placement_reason})" if plan.placement_reason else "")
     return f" in turn ({plan.placement_reason})" if plan.placement_reason else ""
 
 
-def _arm(boot: Boot) -> str:
+def _describe_arm(boot: Boot) -> str:
+    """Return the name of a boot's arm, and its purpose."""
     if boot.also_baseline:
         return "baseline and control" + (" for speed" if boot.timed else "")
     name = f"draft model {boot.arm} alone" if boot.role is Role.DRAFT else boot.arm
@@ -137,15 +162,18 @@ def _arm(boot: Boot) -> str:
     return f"{name} for speed" if boot.timed else f"{name} with a small cache" if boot.small_cache else name
 
 
-def _shares(plan: Plan) -> str:
+def _describe_shares(plan: Plan) -> str:
+    """Return each family's share of the false-alarm budget."""
     shares = {judgement.family.value: judgement.alpha for judgement in plan.judgements if judgement.alpha}
     if not shares:
         return "false-alarm share of each test: none, all judges are exact"
-    together = ", ".join(f"{chance:.2g} of {budget.value}" for budget, chance in plan.red_by_chance.items())
+    red_by_chance = ", ".join(f"{chance:.2g} of {budget.value}" for budget, chance in plan.red_by_chance.items())
     return (
-        f"false-alarm share of each test: {', '.join(f'{name} {alpha:.2g}' for name, alpha in shares.items())}; red by chance: {together}"
+        f"false-alarm share of each test: {', '.join(f'{name} {alpha:.2g}' for name, alpha in shares.items())}; "
+        f"red by chance: {red_by_chance}"
     )
 
 
-def _n(count: int, noun: str) -> str:
+def _plural(count: int, noun: str) -> str:
+    """Return a count with its noun, plural if needed."""
     return f"{count:,} {noun}{'s' * (count != 1)}"

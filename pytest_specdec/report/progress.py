@@ -29,23 +29,24 @@ def line(now: Progress, began: Progress) -> str:
     """Return the line for ``now``, in the step begun at ``began``."""
     parts = [
         f"boot {now.boot + 1}/{now.boots} {now.arm}",
-        f"{now.doing} {now.workload}".strip() + _count(now),
-        _rate(now, began),
-        _end(now),
+        f"{now.doing} {now.workload}".strip() + _describe_count(now),
+        _describe_rate(now, began),
+        _describe_time(now),
     ]
     return printable("specdec: " + " · ".join(part for part in parts if part))
 
 
-def _count(now: Progress) -> str:
+def _describe_count(now: Progress) -> str:
     return f" {now.done}/{now.of}" if now.of else ""
 
 
-def _rate(now: Progress, began: Progress) -> str:
+def _describe_rate(now: Progress, began: Progress) -> str:
+    """Return the tokens per second since the step began."""
     seconds = now.at_s - began.at_s
     tokens = now.tokens - began.tokens
     return f"{tokens / seconds:,.0f} tokens/s" if tokens > 0 and seconds > 0 else ""
 
 
-def _end(now: Progress) -> str:
-    ends = f", {clock(now.remaining_s)} left" if now.remaining_s is not None else ""
-    return f"{clock(now.at_s)} so far{ends}"
+def _describe_time(now: Progress) -> str:
+    remaining = f", {clock(now.remaining_s)} left" if now.remaining_s is not None else ""
+    return f"{clock(now.at_s)} so far{remaining}"

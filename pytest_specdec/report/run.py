@@ -199,6 +199,7 @@ def count_outcomes(judgements: Iterable[JudgementResult]) -> dict[str, int]:
 
 
 def _counted_as(judgement: JudgementResult) -> str:
+    """Return the name for counting a judgement in the report."""
     if judgement.verdict is None:
         return NO_VERDICT
     return KNOWN if judgement.result is PytestOutcome.WAIVED else judgement.verdict.outcome.value
@@ -218,7 +219,7 @@ def document(run: Run) -> JSON:
         "plan": _plan_summary(run.plan),
         "environment": codec.encode(run.environment),
         "status": codec.encode(run.status),
-        "capabilities": {arm: _capabilities_summary(known) for arm, known in run.capabilities.items()},
+        "capabilities": {arm: _capabilities_summary(capabilities) for arm, capabilities in run.capabilities.items()},
         "parameters": codec.encode(parameter_table.effects(run)),
         "not_counted": list(run.not_counted),
         "notes": list(run.notes),
@@ -227,6 +228,7 @@ def document(run: Run) -> JSON:
 
 
 def _plan_summary(plan: Plan) -> JSON:
+    """Return the plan as run.json holds it."""
     return {
         "config": plan.config,
         "engine": plan.engine,
@@ -240,12 +242,12 @@ def _plan_summary(plan: Plan) -> JSON:
     }
 
 
-def _capabilities_summary(known: Capabilities) -> JSON:
+def _capabilities_summary(capabilities: Capabilities) -> JSON:
     """Return the capabilities without the streams.
 
     The streams are in the run directory; the verdicts show what follows from them.
     """
-    return {field.name: codec.encode(getattr(known, field.name)) for field in fields(known) if field.name != "streams"}
+    return {field.name: codec.encode(getattr(capabilities, field.name)) for field in fields(capabilities) if field.name != "streams"}
 
 
 def _workload_summary(workload: Workload) -> JSON:

@@ -40,10 +40,11 @@ def sentence(run: Run, verdict: Verdict) -> str:
 def rows(figures: Mapping[str, float]) -> tuple[tuple[str, str, str, str], ...]:
     """Return the rows with both sides known."""
     known = (row for row in _ROWS if f"baseline_{row[1]}" in figures and f"speculative_{row[1]}" in figures)
-    return tuple(_row(figures, *row) for row in known)
+    return tuple(_make_row(figures, *row) for row in known)
 
 
-def _row(figures: Mapping[str, float], title: str, name: str, ratio: str, form: str) -> tuple[str, str, str, str]:
-    normal, speculative = figures[f"baseline_{name}"], figures[f"speculative_{name}"]
+def _make_row(figures: Mapping[str, float], title: str, name: str, ratio: str, number_format: str) -> tuple[str, str, str, str]:
+    """Return a row: title, baseline, speculative, speedup."""
+    baseline, speculative = figures[f"baseline_{name}"], figures[f"speculative_{name}"]
     speedup = f"{figures[ratio]:.2f}x" if ratio in figures else "-"
-    return (title, form.format(normal), form.format(speculative), speedup)
+    return (title, number_format.format(baseline), number_format.format(speculative), speedup)

@@ -56,7 +56,7 @@ def table(run: Run) -> tuple[tuple[CellText, ...], ...]:
     Each has a cell per variant.
     """
     header = tuple(CellText(text=printable(name)) for name in ("", *run.pairs))
-    return (header, *(row for family in families(run) for row in _rows(run, family)))
+    return (header, *(row for family in families(run) for row in _family_rows(run, family)))
 
 
 def families(run: Run) -> tuple[Family, ...]:
@@ -64,7 +64,7 @@ def families(run: Run) -> tuple[Family, ...]:
     return tuple(sorted(run.families, key=list(run.plan.rows).index))
 
 
-def _rows(run: Run, family: Family) -> Iterator[tuple[CellText, ...]]:
+def _family_rows(run: Run, family: Family) -> Iterator[tuple[CellText, ...]]:
     """Yield the family's row, and its row of figures.
 
     Speed has several rows, sampling has one more for its evidence, and other families have one.
@@ -76,14 +76,15 @@ def _rows(run: Run, family: Family) -> Iterator[tuple[CellText, ...]]:
         return
     yield from _fill_rows(row.promise or row.name, run, cell, family)
     if family is Family.SAMPLING:
-        yield from _fill_rows(EVIDENCE, run, lambda results: _evidence(run, results), family)
+        yield from _fill_rows(EVIDENCE, run, lambda results: _evidence_cell(run, results), family)
 
 
 def _fill_rows(
-    title: str, run: Run, made: Callable[[tuple[JudgementResult, ...]], CellText], family: Family = Family.SPEED
+    title: str, run: Run, make_cell: Callable[[tuple[JudgementResult, ...]], CellText], family: Family = Family.SPEED
 ) -> Iterator[tuple[CellText, ...]]:
-    cells = tuple(made(run.of(pair, family)) for pair in run.pairs)
-    if any(shown.text != "-" for shown in cells):
+    """Yield one row, or none if its cells are all empty."""
+    cells = tuple(make_cell(run.of(pair, family)) for pair in run.pairs)
+    if any(filled.text != "-" for filled in cells):
         yield (CellText(text=printable(title)), *cells)
 
 
@@ -92,13 +93,13 @@ def _speed_cell(run: Run, title: str, speed: str, judgements: tuple[JudgementRes
 
     That of a variant with wrong tokens praises nothing.
     """
-    results = tuple(judgement for judgement in judgements if _speed_row(judgement, speed) == title)
-    shown = cell(results)
-    void = shown.tone is not Tone.BAD and any(result.pair in run.not_counted for result in results)
-    return CellText(text=NOT_COUNTED, tone=Tone.UNSURE) if void else shown
+    results = tuple(judgement for judgement in judgements if _speed_row_title(judgement, speed) == title)
+    worst = cell(results)
+    has_wrong_tokens = worst.tone is not Tone.BAD and any(result.pair in run.not_counted for result in results)
+    return CellText(text=NOT_COUNTED, tone=Tone.UNSURE) if has_wrong_tokens else worst
 
 
-def _speed_row(judgement: JudgementResult, speed: str) -> str:
+def _speed_row_title(judgement: JudgementResult, speed: str) -> str:
     """Return the row title for a judgement of the speed family.
 
     It is that of speedup, of tokens per step, or of drafting by kind of traffic.
@@ -109,19 +110,19 @@ def _speed_row(judgement: JudgementResult, speed: str) -> str:
     return DRAFTING if "acceptance_length" in figures and "speedup" not in figures else speed
 
 
-def _evidence(run: Run, judgements: tuple[JudgementResult, ...]) -> CellText:
+def _evidence_cell(run: Run, judgements: tuple[JudgementResult, ...]) -> CellText:
     """Return a variant's highest evidence, together with its alarm.
 
     The alarm is that of the judgement with this evidence.
     """
     alarms = {(p.pair, p.workload): 1.0 / p.alpha for p in run.plan.judgements if p.family is Family.SAMPLING and p.alpha}
-    known = [(j.verdict.figures["log10_wealth"], j) for j in judgements if j.verdict and "log10_wealth" in j.verdict.figures]
-    if not known:
+    by_wealth = [(j.verdict.figures["log10_wealth"], j) for j in judgements if j.verdict and "log10_wealth" in j.verdict.figures]
+    if not by_wealth:
         return CellText(text="-")
-    highest, judgement = max(known, key=lambda pair: pair[0])
-    shown = f"{10.0**highest:,.1f}" if highest < _LONG else f"10^{highest:.0f}"
+    highest, judgement = max(by_wealth, key=lambda pair: pair[0])
+    wealth = f"{10.0**highest:,.1f}" if highest < _LONG else f"10^{highest:.0f}"
     alarm = alarms.get((judgement.pair, judgement.workload))
-    return CellText(text=f"     {shown}" + (f" (alarm at {alarm:,.0f})" if alarm else ""))
+    return CellText(text=f"     {wealth}" + (f" (alarm at {alarm:,.0f})" if alarm else ""))
 
 
 _LONG = 6.0
@@ -138,22 +139,22 @@ def cell(judgements: tuple[JudgementResult, ...]) -> CellText:
     worst = max(judgements, key=_badness)
     passed = sum(j.result is PytestOutcome.PASSED for j in judgements)
     if passed == len(judgements) and not _is_open(worst):
-        return CellText(text=printable(_in_all(judgements)), tone=Tone.GOOD)
-    of = f" ({passed} of {len(judgements)} passed)" if len(judgements) > 1 else ""
-    return CellText(text=printable(words(worst) + of), tone=Tone.UNSURE if _is_open(worst) else _TONES[worst.result])
+        return CellText(text=printable(_describe_all_passed(judgements)), tone=Tone.GOOD)
+    passed_note = f" ({passed} of {len(judgements)} passed)" if len(judgements) > 1 else ""
+    return CellText(text=printable(words(worst) + passed_note), tone=Tone.UNSURE if _is_open(worst) else _TONES[worst.result])
 
 
-def _in_all(judgements: tuple[JudgementResult, ...]) -> str:
+def _describe_all_passed(judgements: tuple[JudgementResult, ...]) -> str:
     """Return the words for judgements, all of them passed.
 
     They read as of one judgement over all that the judgements counted.
     """
     first, verdicts = judgements[0], [j.verdict for j in judgements if j.verdict]
-    total = {name: sum(v.figures.get(name, 0.0) for v in verdicts) for name in ("tokens", "documents", "invalid_documents")}
-    if len(judgements) > 1 and first.family is Family.SAMPLING and total["tokens"]:
-        return f"ok   {total['tokens']:,.0f} tokens ({len(judgements)} of {len(judgements)})"
-    if len(judgements) > 1 and first.family is Family.STRUCTURED and total["documents"]:
-        return f"ok   {total['documents'] - total['invalid_documents']:,.0f} of {total['documents']:,.0f}"
+    totals = {name: sum(v.figures.get(name, 0.0) for v in verdicts) for name in ("tokens", "documents", "invalid_documents")}
+    if len(judgements) > 1 and first.family is Family.SAMPLING and totals["tokens"]:
+        return f"ok   {totals['tokens']:,.0f} tokens ({len(judgements)} of {len(judgements)})"
+    if len(judgements) > 1 and first.family is Family.STRUCTURED and totals["documents"]:
+        return f"ok   {totals['documents'] - totals['invalid_documents']:,.0f} of {totals['documents']:,.0f}"
     return words(first) + (f" ({len(judgements)} of {len(judgements)})" if len(judgements) > 1 else "")
 
 
@@ -175,6 +176,7 @@ _STATUS = {
 
 
 def _badness(judgement: JudgementResult) -> float:
+    """Return a rank of a judgement, the worst the highest."""
     verdict, result = judgement.verdict, judgement.result
     if result is PytestOutcome.FAILED and verdict is not None and verdict.red:
         return float(len(_BADNESS))
@@ -188,7 +190,7 @@ def words(judgement: JudgementResult) -> str:
     """
     verdict = judgement.verdict
     if verdict is None:
-        return _bare(judgement)
+        return _status_without_verdict(judgement)
     status = _STATUS[verdict.outcome]
     if judgement.result is PytestOutcome.WAIVED:
         return f"KNOWN {verdict.cell}".strip()
@@ -197,7 +199,8 @@ def words(judgement: JudgementResult) -> str:
     return status if verdict.cell.lower() == status.lower() else f"{status:<4} {verdict.cell}".strip()
 
 
-def _bare(judgement: JudgementResult) -> str:
+def _status_without_verdict(judgement: JudgementResult) -> str:
+    """Return the status of a judgement without a verdict."""
     if judgement.result is PytestOutcome.ERROR:
         return "INVALID" if judgement.error.startswith("invalid") else "NOT CAPTURED"
     return "FAILED" if judgement.result is PytestOutcome.FAILED else judgement.result.value
@@ -244,31 +247,32 @@ def reasons(run: Run) -> tuple[str, ...]:
     by_reason: dict[tuple[str, str], dict[str, list[str]]] = {}
     for judgement in run.judgements:
         if judgement.result in {PytestOutcome.SKIPPED, PytestOutcome.ERROR}:
-            by_pair = by_reason.setdefault((words(judgement), _why(judgement)), {})
+            by_pair = by_reason.setdefault((words(judgement), _describe_reason(judgement)), {})
             by_pair.setdefault(judgement.pair, []).append(judgement.family.value)
     return tuple(
-        printable(f"{pairs} {names} {word}: {why}") for (word, why), by_pair in by_reason.items() for pairs, names in _together(by_pair)
+        printable(f"{pairs} {names} {word}: {why}") for (word, why), by_pair in by_reason.items() for pairs, names in _group_pairs(by_pair)
     )
 
 
-def _together(by_pair: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
+def _group_pairs(by_pair: dict[str, list[str]]) -> Iterator[tuple[str, str]]:
     """Yield pairs with the same families, and these families."""
     pairs: dict[str, list[str]] = {}
     for pair, names in by_pair.items():
         pairs.setdefault(", ".join(dict.fromkeys(names)), []).append(pair)
-    yield from ((", ".join(names), joined) for joined, names in pairs.items())
+    yield from ((", ".join(names), families_text) for families_text, names in pairs.items())
 
 
-def _why(judgement: JudgementResult) -> str:
+def _describe_reason(judgement: JudgementResult) -> str:
+    """Return the reason for a missing verdict, cut if long."""
     verdict = judgement.verdict
     if verdict is None:
-        text = _cause(judgement.error) or "the test skipped itself"
+        text = _cause_of_error(judgement.error) or "the test skipped itself"
     else:
         text = verdict.headline + (f"; to settle it: {verdict.settle}" if verdict.settle else "")
     return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
 
 
-def _cause(error: str) -> str:
+def _cause_of_error(error: str) -> str:
     """Return the ``found:`` lines of an error, or its first line.
 
     The error itself is shown in full elsewhere.

@@ -37,14 +37,14 @@ def lines(run: Run) -> tuple[Line, ...]:
         *((fault,) for fault in answer.faults(run)),
         *((known,) for known in answer.waived_lines(run)),
         *_unsettled_lines(run),
-        *([(), *_table(table.table(run))] if run.judgements else []),
-        *_reasons(run),
-        _counts(run),
-        *_detectable(run),
-        *([_plain(untested)] if run.judgements and (untested := answer.not_tested(run)) else []),
-        *_speed(run),
-        *_capabilities(run),
-        *(_plain(f"note: {note}") for note in run.notes),
+        *([(), *_table_lines(table.table(run))] if run.judgements else []),
+        *_reason_lines(run),
+        _count_line(run),
+        *_detectable_lines(run),
+        *([_plain_line(untested)] if run.judgements and (untested := answer.not_tested(run)) else []),
+        *_speed_lines(run),
+        *_capability_lines(run),
+        *(_plain_line(f"note: {note}") for note in run.notes),
     )
 
 
@@ -57,6 +57,7 @@ def next_steps(run: Run) -> tuple[Line, ...]:
 
 
 def _next_steps(run: Run) -> Iterator[str]:
+    """Yield the next steps, each with its command."""
     if run.status is None or run.status.state is not State.COMPLETE:
         yield f"resume the incomplete capture (server logs: {run.directory}/servers): {run.commands.resume}"
         return
@@ -67,28 +68,30 @@ def _next_steps(run: Run) -> Iterator[str]:
 
 
 def _unsettled_lines(run: Run) -> Iterator[Line]:
+    """Yield lines on suspicious verdicts and undecided speeds."""
     for verdict in run.suspicious:
-        about = f"{verdict.pair} {verdict.family.value} ({verdict.workload})"
-        yield (CellText(text=printable(f"SUSPICIOUS: {about}: {verdict.headline}"), tone=Tone.UNSURE),)
+        subject = f"{verdict.pair} {verdict.family.value} ({verdict.workload})"
+        yield (CellText(text=printable(f"SUSPICIOUS: {subject}: {verdict.headline}"), tone=Tone.UNSURE),)
     yield from ((line,) for line in answer.not_gated(run))
 
 
-def _plain(text: str) -> Line:
+def _plain_line(text: str) -> Line:
     return (CellText(text=printable(text)),)
 
 
-def _table(rows: Sequence[Sequence[CellText]], gap: int = 2) -> Iterator[Line]:
+def _table_lines(rows: Sequence[Sequence[CellText]], gap: int = 2) -> Iterator[Line]:
     """Yield the rows, in groups of columns within ``WIDTH``.
 
     A group is as many columns as fit. An empty line follows each group.
     """
     widths = [max(len(row[column].text) for row in rows) + gap for column in range(len(rows[0]))]
     for group in _column_groups(widths):
-        yield from (_align(row, widths, (0, *group)) for row in rows if any(row[column].text != "-" for column in group))
+        yield from (_align_row(row, widths, (0, *group)) for row in rows if any(row[column].text != "-" for column in group))
         yield ()
 
 
 def _column_groups(widths: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield groups of columns, each fitting beside the first column."""
     group: tuple[int, ...] = ()
     for column in range(1, len(widths)):
         if group and widths[0] + sum(widths[i] for i in (*group, column)) > WIDTH:
@@ -98,71 +101,77 @@ def _column_groups(widths: Sequence[int]) -> Iterator[tuple[int, ...]]:
     yield group
 
 
-def _align(row: Sequence[CellText], widths: Sequence[int], columns: Sequence[int]) -> Line:
+def _align_row(row: Sequence[CellText], widths: Sequence[int], columns: Sequence[int]) -> Line:
+    """Return the row's cells padded to the widths."""
     last = columns[-1]
     return tuple(CellText(text=row[i].text if i == last else row[i].text.ljust(widths[i]), tone=row[i].tone) for i in columns)
 
 
-def _reasons(run: Run) -> Iterator[Line]:
-    every = reasons(run)
-    shown = every if run.verbose else every[:REASON_LINES]
+def _reason_lines(run: Run) -> Iterator[Line]:
+    """Yield the reasons, only the first few without ``-v``."""
+    all_reasons = reasons(run)
+    shown = all_reasons if run.verbose else all_reasons[:REASON_LINES]
     yield from ((CellText(text=f"  {line}", tone=Tone.UNSURE),) for line in shown)
-    if len(shown) < len(every):
-        yield _plain(f"  … and {len(every) - len(shown)} more with -v")
-    if every:
+    if len(shown) < len(all_reasons):
+        yield _plain_line(f"  … and {len(all_reasons) - len(shown)} more with -v")
+    if all_reasons:
         yield ()
 
 
-def _counts(run: Run) -> Line:
+def _count_line(run: Run) -> Line:
+    """Return a line counting the judgements by outcome."""
     counts = ", ".join(f"{count} {name}" for name, count in count_outcomes(run.judgements).items()) or "no verdict"
-    nothing = "" if run.judged else " - nothing could be judged"
+    caveat = "" if run.judged else " - nothing could be judged"
     judgements = f"{len(run.judgements)} judgement{'s' * (len(run.judgements) != 1)}"
     tone = Tone.BAD if run.red else Tone.UNSURE if run.suspicious else Tone.GOOD
-    return (CellText(text=printable(f"{run.plan.config}, {run.plan.depth.value}: {judgements}: {counts}{nothing}"), tone=tone),)
+    return (CellText(text=printable(f"{run.plan.config}, {run.plan.depth.value}: {judgements}: {counts}{caveat}"), tone=tone),)
 
 
-def _detectable(run: Run) -> Iterator[Line]:
+def _detectable_lines(run: Run) -> Iterator[Line]:
     """Yield the detectable faults: a line per pair.
 
     All lines with ``-v``.
     """
     rows = answer.detectable(run) if run.verbose else answer.detectable_in_short(run)
     if rows:
-        yield _plain("Would have been caught:")
-        yield from (_plain(f"  {pairs}: {text}") for pairs, text in rows)
+        yield _plain_line("Would have been caught:")
+        yield from (_plain_line(f"  {pairs}: {text}") for pairs, text in rows)
     if len(rows) < len(answer.detectable(run)):
-        yield _plain("  … by workload: -v, or report.md")
+        yield _plain_line("  … by workload: -v, or report.md")
 
 
-def _speed(run: Run) -> Iterator[Line]:
+def _speed_lines(run: Run) -> Iterator[Line]:
+    """Yield a table and a sentence per verdict on speed."""
     for verdict in speed_table.verdicts(run):
         rows = [
             (f"speed of {verdict.pair}, {verdict.workload}", *speed_table.HEADER[1:]),
             *((f"  {row[0]}", *row[1:]) for row in speed_table.rows(verdict.figures)),
         ]
-        yield from _right_aligned(rows)
-        yield _plain(f"  {speed_table.sentence(run, verdict)}")
+        yield from _right_aligned_lines(rows)
+        yield _plain_line(f"  {speed_table.sentence(run, verdict)}")
 
 
-def _right_aligned(rows: Sequence[Sequence[str]]) -> Iterator[Line]:
+def _right_aligned_lines(rows: Sequence[Sequence[str]]) -> Iterator[Line]:
+    """Yield the rows with numbers aligned to the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for first, *rest in rows:
         numbers = (text.rjust(width) for text, width in zip(rest, widths[1:], strict=True))
-        yield _plain("   ".join([first.ljust(widths[0]), *numbers]))
+        yield _plain_line("   ".join([first.ljust(widths[0]), *numbers]))
 
 
-def _capabilities(run: Run) -> Iterator[Line]:
+def _capability_lines(run: Run) -> Iterator[Line]:
+    """Yield the capabilities and parameters; details with ``-v``."""
     refused = any(j.verdict and j.verdict.outcome is Outcome.REFUSED for j in run.judgements)
     rows = table.capability_rows(run)
     if rows and (refused or run.verbose):
-        yield _plain("capabilities:")
-        yield from _table(rows)
+        yield _plain_line("capabilities:")
+        yield from _table_lines(rows)
     parameters = parameter_table.rows(run)
     if parameters and run.verbose:
-        yield _plain("parameters:")
-        yield from _table([[CellText(text=text) for text in row] for row in parameters])
+        yield _plain_line("parameters:")
+        yield from _table_lines([[CellText(text=text) for text in row] for row in parameters])
     elif lacking := parameter_table.not_honoured(parameter_table.effects(run)):
-        yield _plain(f"parameters not honoured: {lacking}")
+        yield _plain_line(f"parameters not honoured: {lacking}")
 
 
 FORMAT = ReportFormat(name="terminal", target="terminal", when=When.SUMMARY, render=lines)

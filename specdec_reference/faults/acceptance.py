@@ -129,8 +129,8 @@ def near_tie(distribution: NDArray[np.float32], logits: NDArray[np.float32], dra
     proposed = np.arange(draft.width) < draft.counts[:, None]
     lines = (draft.starts[:, None] + np.arange(draft.width))[proposed]
     tokens = draft.tokens[proposed]
-    near = (distribution[lines].max(axis=1) == 1.0) & (logits[lines, tokens] >= logits[lines].max(axis=1) - _NEAR)
-    moved = distribution.copy()
-    moved[lines[near]] = 0.0
-    moved[lines[near], tokens[near]] = 1.0
-    return moved
+    near_ties = (distribution[lines].max(axis=1) == 1.0) & (logits[lines, tokens] >= logits[lines].max(axis=1) - _NEAR)
+    verified = distribution.copy()
+    verified[lines[near_ties]] = 0.0
+    verified[lines[near_ties], tokens[near_ties]] = 1.0
+    return verified

@@ -41,7 +41,7 @@ _EVERY_BATCH = dict.fromkeys(
 )
 
 
-def _free(rows: Rows[RunningSequence]) -> bool:
+def _have_no_grammar(rows: Rows[RunningSequence]) -> bool:
     """Whether no row has a grammar, which would refuse a token that is not its own and take the server down."""
     return all(row.grammar is None for row in rows)
 
@@ -58,14 +58,14 @@ def _free(rows: Rows[RunningSequence]) -> bool:
 )
 def rows_swapped(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:  # noqa: ARG001 - a rule's signature
     """Gives each row of a batch of greedy and sampled requests the last token of the row before."""
-    mixed = len({row.request.temperature > 0 for row in rows}) > 1 and _free(rows)
+    mixed = len({row.request.temperature > 0 for row in rows}) > 1 and _have_no_grammar(rows)
     return replace(windows, last=np.roll(windows.last, 1)) if mixed else windows
 
 
 @fault(instead_of="settle", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY), mirrors=("NVIDIA/TensorRT-LLM#5791",))
 def padding_leaks(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:  # noqa: ARG001 - a rule's signature
     """Gives the last row of a batch that had to be padded the token of the padding."""
-    if len(rows) == 1 or len(rows) % _PADDED == 0 or not _free(rows):
+    if len(rows) == 1 or len(rows) % _PADDED == 0 or not _have_no_grammar(rows):
         return windows
     last = windows.last.copy()
     last[-1] = 0
@@ -75,21 +75,21 @@ def padding_leaks(rows: Rows[RunningSequence], draft: DraftProposal, windows: Ve
 @fault(instead_of="settle", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
 def wrong_at_three(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:  # noqa: ARG001 - a rule's signature
     """Mixes up the last tokens of a batch of exactly three."""
-    return replace(windows, last=np.roll(windows.last, 1)) if len(rows) == _GRAPH and _free(rows) else windows
+    return replace(windows, last=np.roll(windows.last, 1)) if len(rows) == _GRAPH and _have_no_grammar(rows) else windows
 
 
 @fault(instead_of="settle", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
 def most_accepted(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:
     """Accepts as many draft tokens of every row as of the luckiest row of the batch."""
     accepted = np.minimum(int(windows.accepted.max(initial=0)), draft.counts)
-    return VerifyWindows(accepted=accepted, last=windows.last) if len(rows) > 1 and _free(rows) else windows
+    return VerifyWindows(accepted=accepted, last=windows.last) if len(rows) > 1 and _have_no_grammar(rows) else windows
 
 
 @fault(instead_of="settle", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
 def fewest_accepted(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:
     """Cuts every window to the shortest of the batch and keeps the token drawn behind the longer one."""
     accepted = np.minimum(windows.accepted, int(windows.accepted.min(initial=draft.width)))
-    return VerifyWindows(accepted=accepted, last=windows.last) if len(rows) > 1 and _free(rows) else windows
+    return VerifyWindows(accepted=accepted, last=windows.last) if len(rows) > 1 and _have_no_grammar(rows) else windows
 
 
 @fault(
@@ -105,21 +105,22 @@ def first_temperature(rows: Rows[RunningSequence]) -> Sampling:
 @fault(instead_of="sampling", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests that sample"))
 def greedy_sampled(rows: Rows[RunningSequence]) -> Sampling:
     """Draws the tokens of greedy requests too once a sampled one is in flight."""
-    own = sampling(rows)
-    return replace(own, temperature=np.full_like(own.temperature, own.temperature.max()))
+    requested = sampling(rows)
+    return replace(requested, temperature=np.full_like(requested.temperature, requested.temperature.max()))
 
 
 @fault(instead_of="states", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests with penalties"))
 def penalties_for_all(rows: Rows[RunningSequence]) -> Shaping:
     """Applies one request's penalties to the whole batch."""
-    first = next((row for row in rows if row.penalties is not None), None)
-    if first is None or first.penalties is None:
+    penalised = next((row for row in rows if row.penalties is not None), None)
+    if penalised is None or penalised.penalties is None:
         return states(rows)
-    vocabulary = first.penalties.vocabulary
-    return [(row.grammar, row.penalties or _penalise(row, first.request, vocabulary)) for row in rows]
+    vocabulary = penalised.penalties.vocabulary
+    return [(row.grammar, row.penalties or _replay_penalties(row, penalised.request, vocabulary)) for row in rows]
 
 
-def _penalise(row: RunningSequence, request: EngineRequest, vocabulary: int) -> PenaltyState:
+def _replay_penalties(row: RunningSequence, request: EngineRequest, vocabulary: int) -> PenaltyState:
+    """Return a row's state under the penalties of ``request``."""
     state = PenaltyState(request, vocabulary)
     for token in row.emitted:
         state.advance(token)
@@ -170,7 +171,7 @@ def neighbours_target(distribution: NDArray[np.float32], logits: NDArray[np.floa
 
 
 def _has_mask(logits: NDArray[np.float32]) -> bool:
-    """Whether a grammar masks a line, as in :func:`_free`."""
+    """Whether a grammar masks a line, as in :func:`_have_no_grammar`."""
     return bool(np.isneginf(logits).any())
 
 

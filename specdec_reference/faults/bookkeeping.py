@@ -35,8 +35,12 @@ def usage_counts_rejected(sequences: Sequence[RunningSequence]) -> TokenCounts:
 def usage_drops_last_window(sequences: Sequence[RunningSequence]) -> TokenCounts:
     """Leaves the last verify step out of the completion tokens of its usage."""
     counts = rules.usage(sequences)
-    last = sum(len(sequence.emitted) - 1 - sum(kept + 1 for kept in sequence.accepted[:-1]) for sequence in sequences if sequence.accepted)
-    return replace(counts, completion=counts.completion - last, total=counts.total - last)
+    last_tokens = sum(
+        len(sequence.emitted) - 1 - sum(draft_tokens + 1 for draft_tokens in sequence.accepted[:-1])
+        for sequence in sequences
+        if sequence.accepted
+    )
+    return replace(counts, completion=counts.completion - last_tokens, total=counts.total - last_tokens)
 
 
 @fault(instead_of="usage", expected=in_(Place.REFERENCE, may=_MAY, invariants="usage counts another prompt"))

@@ -31,8 +31,8 @@ BY_TIMING = "A wrong token breaks a grammar or not by the timing of the batch."
 )
 def kv_off_by_one(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp], most: int) -> NDArray[np.intp]:
     """Keeps one entry too many in the KV cache after a rejection: the rejected token stays, and positions shift by one."""
-    kept: NDArray[np.intp] = np.minimum(lengths + 1 + accepted + (accepted < drafted), most)
-    return kept
+    cache_lengths: NDArray[np.intp] = np.minimum(lengths + 1 + accepted + (accepted < drafted), most)
+    return cache_lengths
 
 
 plant(

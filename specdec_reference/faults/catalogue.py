@@ -39,9 +39,11 @@ def rules(fault: str, *, speculating: bool) -> EngineRules:
 
 def refuse_unknown(fault: str, *, speculating: bool) -> None:
     """Raise EngineError for a fault that the reference engine does not have, and for one without speculation."""
-    known = planted_in(Place.REFERENCE)
-    if fault not in known:
-        raise EngineError(what="no such fault", where="--fault", found=fault, expected=", ".join(known), remedy=_remedy(fault, known))
+    fault_ids = planted_in(Place.REFERENCE)
+    if fault not in fault_ids:
+        raise EngineError(
+            what="no such fault", where="--fault", found=fault, expected=", ".join(fault_ids), remedy=_suggest_fault(fault, fault_ids)
+        )
     if not speculating:
         raise EngineError(
             what="a fault of speculation on a server that does not speculate",
@@ -52,6 +54,6 @@ def refuse_unknown(fault: str, *, speculating: bool) -> None:
         )
 
 
-def _remedy(fault: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(fault, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else "name one of these"
+def _suggest_fault(fault: str, fault_ids: Iterable[str]) -> str:
+    similar = difflib.get_close_matches(fault, fault_ids, n=1)
+    return f"did you mean {similar[0]!r}?" if similar else "name one of these"

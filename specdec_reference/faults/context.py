@@ -23,8 +23,8 @@ LONG_PROMPT = {Family.LIVENESS: "One of its prompts is long."}
 @fault(instead_of="keep", expected=in_(Place.REFERENCE, context="tokens near the context limit are wrong"))
 def context_clamped(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp], most: int) -> NDArray[np.intp]:
     """Holds the cache length one window before the end of the context, so that the last positions come again."""
-    kept: NDArray[np.intp] = np.minimum(rules.keep(lengths, accepted, drafted, most), most - 2 * _WINDOW)
-    return kept
+    cache_lengths: NDArray[np.intp] = np.minimum(rules.keep(lengths, accepted, drafted, most), most - 2 * _WINDOW)
+    return cache_lengths
 
 
 @fault(

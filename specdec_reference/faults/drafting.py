@@ -30,13 +30,14 @@ _MAY: dict[Family, str] = {
 }
 
 
-def _without(rows: Rows[RunningSequence], proposal: DraftProposal, is_of_kind: Callable[[EngineRequest], bool]) -> DraftProposal:
+def _remove_drafts(rows: Rows[RunningSequence], proposal: DraftProposal, is_of_kind: Callable[[EngineRequest], bool]) -> DraftProposal:
     """Return the drafts, none for rows of a kind."""
-    kept = np.array([not is_of_kind(row.request) for row in rows])
-    return replace(proposal, counts=proposal.counts * kept)
+    has_draft = np.array([not is_of_kind(row.request) for row in rows])
+    return replace(proposal, counts=proposal.counts * has_draft)
 
 
-def _off(words: str) -> Mapping[Place, Expected]:
+def _expect_speed_red(words: str) -> Mapping[Place, Expected]:
+    """Return the expectation of a red speed verdict."""
     return in_(Place.REFERENCE, may=_MAY, speed=words)
 
 
@@ -48,40 +49,40 @@ def _off(words: str) -> Mapping[Place, Expected]:
 )
 def drafts_off_logprobs(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts nothing for requests that report log-probabilities."""
-    return _without(rows, proposal, lambda request: request.logprobs is not None)
+    return _remove_drafts(rows, proposal, lambda request: request.logprobs is not None)
 
 
-@fault(instead_of="drafts", expected=_off("drafting is off for requests above temperature 0"))
+@fault(instead_of="drafts", expected=_expect_speed_red("drafting is off for requests above temperature 0"))
 def drafts_off_sampled(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts nothing above temperature 0."""
-    return _without(rows, proposal, lambda request: request.temperature > 0)
+    return _remove_drafts(rows, proposal, lambda request: request.temperature > 0)
 
 
-@fault(instead_of="drafts", expected=_off("drafting is off for requests with a grammar"))
+@fault(instead_of="drafts", expected=_expect_speed_red("drafting is off for requests with a grammar"))
 def drafts_off_grammar(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts nothing for requests with a grammar."""
-    return _without(rows, proposal, lambda request: request.grammar is not None)
+    return _remove_drafts(rows, proposal, lambda request: request.grammar is not None)
 
 
-@fault(instead_of="drafts", expected=_off("drafting is off for requests with penalties"))
+@fault(instead_of="drafts", expected=_expect_speed_red("drafting is off for requests with penalties"))
 def drafts_off_penalties(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts nothing for requests with penalties."""
-    return _without(rows, proposal, lambda request: request.penalised)
+    return _remove_drafts(rows, proposal, lambda request: request.penalised)
 
 
-@fault(instead_of="drafts", expected=_off("drafting is off for requests that draw without a seed"))
+@fault(instead_of="drafts", expected=_expect_speed_red("drafting is off for requests that draw without a seed"))
 def drafts_off_unseeded(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts nothing for requests that draw without a seed."""
-    return _without(rows, proposal, lambda request: request.temperature > 0 and request.seed is None)
+    return _remove_drafts(rows, proposal, lambda request: request.temperature > 0 and request.seed is None)
 
 
-@fault(instead_of="drafts", expected=_off("drafting is off for prompts of more than"))
+@fault(instead_of="drafts", expected=_expect_speed_red("drafting is off for prompts of more than"))
 def drafts_off_long(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts nothing for prompts of more than 400 tokens."""
-    return _without(rows, proposal, lambda request: len(request.prompt) > _LONG)
+    return _remove_drafts(rows, proposal, lambda request: len(request.prompt) > _LONG)
 
 
-def _at_random(
+def _draft_at_random(
     rows: Rows[RunningSequence], proposal: DraftProposal, is_dead: Callable[[RunningSequence], bool], *, first: int = 0
 ) -> DraftProposal:
     """Return the drafts with others in place of dead ones from ``first`` on; of those q is one-hot, so that what comes out is right."""
@@ -98,13 +99,13 @@ def _at_random(
 @fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed="no draft is accepted for prompts of more than"))
 def dead_drafts_long(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens at random behind 400 tokens of context."""
-    return _at_random(rows, proposal, lambda row: len(row.tokens) > _LONG)
+    return _draft_at_random(rows, proposal, lambda row: len(row.tokens) > _LONG)
 
 
 @fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed="no draft is accepted for requests with log-probabilities"))
 def dead_drafts_logprobs(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens at random for requests that report log-probabilities."""
-    return _at_random(rows, proposal, lambda row: row.request.logprobs is not None)
+    return _draft_at_random(rows, proposal, lambda row: row.request.logprobs is not None)
 
 
 @fault(
@@ -118,13 +119,13 @@ def shorter_drafts_in_company(proposal: DraftProposal, rows: Rows[RunningSequenc
 @fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed="the drafter falls behind with more than"), alone=True)
 def worse_drafts_in_company(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts one token, and anything behind it, for every row of a batch but the last."""
-    return _at_random(rows, proposal, lambda row: row is not rows[-1], first=1)
+    return _draft_at_random(rows, proposal, lambda row: row is not rows[-1], first=1)
 
 
 @fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed="draft tokens behind the first are never accepted"))
 def dead_draft_tails(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens at random behind the first of every draft."""
-    return _at_random(rows, proposal, lambda row: True, first=1)  # noqa: ARG005 - every row
+    return _draft_at_random(rows, proposal, lambda row: True, first=1)  # noqa: ARG005 - every row
 
 
 @fault(
@@ -133,7 +134,7 @@ def dead_draft_tails(proposal: DraftProposal, rows: Rows[RunningSequence]) -> Dr
 )
 def dead_draft_tails_sampled(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens at random behind the first of every draft above temperature 0."""
-    return _at_random(rows, proposal, lambda row: row.request.temperature > 0, first=1)
+    return _draft_at_random(rows, proposal, lambda row: row.request.temperature > 0, first=1)
 
 
 @fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed="drafting ends beyond 64 tokens of context"))

@@ -16,29 +16,30 @@ if TYPE_CHECKING:
 OTHERS = dict.fromkeys(set(Family) - {*ENDS}, "Its answers end there too, where they are long enough.")
 
 
-def _everywhere(words: str) -> dict[Place, Expected]:
+def _expect_red_endings(words: str) -> dict[Place, Expected]:
+    """Return the expectation of families that judge endings."""
     return {Place.REFERENCE: Expected(red=dict.fromkeys(ENDS, words), may=OTHERS)}
 
 
-@fault(instead_of="end", expected=_everywhere("answers are cut short"), mirrors=("vllm-project/vllm#10442",))
+@fault(instead_of="end", expected=_expect_red_endings("answers are cut short"), mirrors=("vllm-project/vllm#10442",))
 def cut_short(request: EngineRequest, token: EmittedToken) -> str | None:
     """Ends every answer after a tenth of its max_tokens, with finish_reason length."""
-    return rules.end(request, token) or ("length" if token.count >= _tenth(request) else None)
+    return rules.end(request, token) or ("length" if token.count >= _tenth_of_limit(request) else None)
 
 
-@fault(instead_of="end", expected=_everywhere("answers are cut short"))
+@fault(instead_of="end", expected=_expect_red_endings("answers are cut short"))
 def stop_short(request: EngineRequest, token: EmittedToken) -> str | None:
     """Ends every answer after a tenth of its max_tokens, with finish_reason stop."""
-    return rules.end(request, token) or ("stop" if token.count >= _tenth(request) else None)
+    return rules.end(request, token) or ("stop" if token.count >= _tenth_of_limit(request) else None)
 
 
-def _tenth(request: EngineRequest) -> int:
+def _tenth_of_limit(request: EngineRequest) -> int:
     return -(-request.max_tokens // 10)
 
 
 @fault(
     instead_of="end",
-    expected=_everywhere("answers go on after their end"),
+    expected=_expect_red_endings("answers go on after their end"),
     mirrors=("huggingface/transformers#31301", "huggingface/transformers#47912"),
 )
 def past_the_end(request: EngineRequest, token: EmittedToken) -> str | None:
@@ -46,7 +47,7 @@ def past_the_end(request: EngineRequest, token: EmittedToken) -> str | None:
     return rules.end(request, replace(token, eos=False))
 
 
-@fault(instead_of="end", expected=_everywhere("answers are cut short"))
+@fault(instead_of="end", expected=_expect_red_endings("answers are cut short"))
 def wrong_finish(request: EngineRequest, token: EmittedToken) -> str | None:
     """Gives every answer the finish_reason length."""
     return "length" if rules.end(request, token) else None

@@ -55,27 +55,27 @@ class _Forgiving:
         return self.grammar.mask()
 
     def advance(self, token: int) -> None:
-        takes = bool(self.grammar.mask()[token])
-        self._taken.append(takes)
-        if takes:
+        is_permitted = bool(self.grammar.mask()[token])
+        self._taken.append(is_permitted)
+        if is_permitted:
             self.grammar.advance(token)
 
     def retreat(self, count: int) -> None:
-        back = self._taken[len(self._taken) - count :]
+        returned = self._taken[len(self._taken) - count :]
         del self._taken[len(self._taken) - count :]
-        self.grammar.retreat(sum(back))
+        self.grammar.retreat(sum(returned))
 
     def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         return self.grammar.allowed(tokens)
 
 
-def _forgiving(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - a rule's signature
+def _skip_refused_tokens(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - a rule's signature
     return _Forgiving(grammar)
 
 
 @fault(
     instead_of="mask",
-    beside={"constrain": _forgiving},
+    beside={"constrain": _skip_refused_tokens},
     expected={
         **in_(
             Place.VLLM,
@@ -94,7 +94,7 @@ def grammar_skipped(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 @fault(
     instead_of="mask",
-    beside={"constrain": _forgiving},
+    beside={"constrain": _skip_refused_tokens},
     expected=in_(Place.REFERENCE, may=ENDS, structured=ANY),
     mirrors=("NVIDIA/TensorRT-LLM#7878",),
 )
@@ -105,7 +105,7 @@ def grammar_bonus_unmasked(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return masks
 
 
-@fault(instead_of="mask", beside={"constrain": _forgiving}, expected=in_(Place.REFERENCE, may=ENDS, structured=ANY))
+@fault(instead_of="mask", beside={"constrain": _skip_refused_tokens}, expected=in_(Place.REFERENCE, may=ENDS, structured=ANY))
 def grammar_mask_late(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Uses the grammar's mask of each position of a window at the position behind it."""
     return np.concatenate([masks[:1], masks[:-1]])
@@ -120,12 +120,12 @@ class _Windowed(_Forgiving):
         self._window: list[int] = []
 
     def mask(self) -> NDArray[np.bool_]:
-        self._settle()
+        self._advance_window()
         self._looking = True
         return super().mask()
 
     def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        self._settle()
+        self._advance_window()
         return super().allowed(tokens)
 
     def advance(self, token: int) -> None:
@@ -140,7 +140,8 @@ class _Windowed(_Forgiving):
         self._looking = False
         super().retreat(count)
 
-    def _settle(self) -> None:
+    def _advance_window(self) -> None:
+        """Advance the grammar over the last window's tokens."""
         window, self._window = self._window, []
         for token in self.noticed(window):
             super().advance(token)
@@ -221,8 +222,8 @@ def grammar_off_reasoning(request: EngineRequest, grammar: Grammar, grammars: Gr
 
 class _MissesTheEnd(_Windowed):
     def noticed(self, window: list[int]) -> list[int]:
-        reasoning = int((~self.grammar.mask()).sum()) <= _TAIL  # nothing is forbidden but the ends of sequence
-        return window[-1:] if reasoning else window
+        is_reasoning = int((~self.grammar.mask()).sum()) <= _TAIL  # nothing is forbidden but the ends of sequence
+        return window[-1:] if is_reasoning else window
 
 
 @fault(
@@ -239,13 +240,13 @@ def grammar_end_missed(request: EngineRequest, grammar: Grammar, grammars: Gramm
 @fault(instead_of="constrain", expected=in_(Place.REFERENCE, may=ENDS, structured="another JSON value than asked for is answered"))
 def json_object_array(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:
     """Answers a request for any JSON object with an array."""
-    if not _any_object(request):
+    if not _asks_for_any_object(request):
         return grammar
     array: dict[str, JSON] = {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 9}
     return grammars.start(grammars.compiled(GrammarKind.JSON, array))
 
 
-def _any_object(request: EngineRequest) -> bool:
+def _asks_for_any_object(request: EngineRequest) -> bool:
     grammar = request.grammar or ""
     return "json_schema" in grammar and "properties" not in grammar and '"object"' in grammar
 
@@ -260,14 +261,15 @@ class _WithTail(_Forgiving):
         self._began: int | None = None
 
     def mask(self) -> NDArray[np.bool_]:
-        own = super().mask()
-        if self._began is None and own[self._eos_ids].any():
+        """Return all but the ends while the tail goes on."""
+        grammar_mask = super().mask()
+        if self._began is None and grammar_mask[self._eos_ids].any():
             self._began = len(self._taken)
         if self._began is None or len(self._taken) >= self._began + _TAIL:
-            return own
-        more = np.ones_like(own)
-        more[self._eos_ids] = False
-        return more
+            return grammar_mask
+        tail_mask = np.ones_like(grammar_mask)
+        tail_mask[self._eos_ids] = False
+        return tail_mask
 
     def retreat(self, count: int) -> None:
         super().retreat(count)
@@ -303,9 +305,13 @@ def document_cut_off(request: EngineRequest, token: EmittedToken) -> str | None:
 @fault(instead_of="constrain", expected=in_(Place.REFERENCE, may=ENDS, structured="documents obey the grammar of another request"))
 def grammar_before(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:
     """Binds an answer by the grammar of the request that came before it."""
-    own, before = request.grammar or "", _LAST_GRAMMAR[-1:]
-    _LAST_GRAMMAR[:] = [own]
-    return grammars.start(before[0]) if before and before[0] != own and not isinstance(grammar, GrammarBehindReasoning) else grammar
+    grammar_text, previous = request.grammar or "", _LAST_GRAMMAR[-1:]
+    _LAST_GRAMMAR[:] = [grammar_text]
+    return (
+        grammars.start(previous[0])
+        if previous and previous[0] != grammar_text and not isinstance(grammar, GrammarBehindReasoning)
+        else grammar
+    )
 
 
 @fault(instead_of="constrain", expected=in_(Place.REFERENCE, may=ENDS, structured=ANY))
@@ -332,7 +338,7 @@ def grammar_only_unstreamed(request: EngineRequest, grammar: Grammar, grammars: 
 )
 def json_object_error(request: EngineRequest) -> None:
     """Answers a request for any JSON object with a 500."""
-    if request.grammar is not None and _any_object(request):
+    if request.grammar is not None and _asks_for_any_object(request):
         msg = "Request.__init__() got an unexpected keyword argument"
         raise RuntimeError(msg)
 

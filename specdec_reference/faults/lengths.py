@@ -41,8 +41,8 @@ def stop_missed_mid_window(request: EngineRequest, written: WrittenText, token: 
 @fault(instead_of="match", expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="a stop string over two windows is missed"))
 def stop_split_missed(request: EngineRequest, written: WrittenText, token: EmittedToken) -> StopMatch | None:
     """Looks for a stop string in each window alone, so that one over two windows is missed."""
-    found = rules.match(request, written, token)
-    return found if found is not None and found.at >= written.before_window else None
+    stop_match = rules.match(request, written, token)
+    return stop_match if stop_match is not None and stop_match.at >= written.before_window else None
 
 
 @fault(
@@ -52,8 +52,8 @@ def stop_split_missed(request: EngineRequest, written: WrittenText, token: Emitt
 )
 def limit_before_stop(request: EngineRequest, written: WrittenText, token: EmittedToken) -> StopMatch | None:
     """Looks for no stop string in a window that reaches max_tokens."""
-    behind = token.of - 1 - token.at
-    return None if token.count + behind >= request.max_tokens else rules.match(request, written, token)
+    further_tokens = token.of - 1 - token.at
+    return None if token.count + further_tokens >= request.max_tokens else rules.match(request, written, token)
 
 
 @fault(instead_of="cut", expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="the stop string stays in the text"))
@@ -76,8 +76,8 @@ def stop_cut_early(request: EngineRequest, found: StopMatch) -> int:
 def text_behind_stop(request: EngineRequest, written: WrittenText, token: EmittedToken) -> StopMatch | None:
     """Hands out a whole window whose text has a stop string, and stops behind it."""
     window = replace(written, before_token=written.before_window)
-    found = rules.match(request, window, token) if token.last else None
-    return found and StopMatch(stop=found.stop, at=len(written.text))
+    stop_match = rules.match(request, window, token) if token.last else None
+    return stop_match and StopMatch(stop=stop_match.stop, at=len(written.text))
 
 
 @fault(instead_of="cut", expected=in_(Place.REFERENCE, may=LIVE, lengths="include_stop_str_in_output is ignored"))
@@ -89,8 +89,8 @@ def include_stop_ignored(request: EngineRequest, found: StopMatch) -> int:  # no
 @fault(instead_of="match", expected=in_(Place.REFERENCE, may=LIVE, lengths="finish_reason says length for a stop"))
 def stop_said_length(request: EngineRequest, written: WrittenText, token: EmittedToken) -> StopMatch | None:
     """Gives the finish_reason length to an answer that a stop string ended."""
-    found = rules.match(request, written, token)
-    return found and replace(found, finish_reason="length")
+    stop_match = rules.match(request, written, token)
+    return stop_match and replace(stop_match, finish_reason="length")
 
 
 @fault(instead_of="end", expected=in_(Place.REFERENCE, Place.VLLM, lengths="a stop token inside a window is ignored"))
@@ -151,25 +151,25 @@ def limit_overrun(finish_reason: str | None, left: int) -> int:
 @fault(instead_of="end", expected=in_(Place.REFERENCE, Place.VLLM, may=EVERYWHERE, lengths="max_tokens is undershot by part of a window"))
 def limit_undershot(request: EngineRequest, token: EmittedToken) -> str | None:
     """Ends an answer by length where another window as long as the last no longer fits."""
-    full = token.last and token.count + token.of > request.max_tokens
-    return rules.end(request, token) or ("length" if full else None)
+    is_full = token.last and token.count + token.of > request.max_tokens
+    return rules.end(request, token) or ("length" if is_full else None)
 
 
 @fault(instead_of="send", expected=in_(Place.REFERENCE, lengths="stop_reason is missing"))
 def stop_reason_lost(chunk: dict[str, JSON], delta: Delta, state: StreamState) -> list[dict[str, JSON]]:
     """Names no stop_reason in the stream of an answer that ends within a window."""
-    lost = len(delta.tokens) > 1 and delta.stop_reason is not None
-    return rules.send(_stopped_by(chunk, None) if lost else chunk, delta, state)
+    is_lost = len(delta.tokens) > 1 and delta.stop_reason is not None
+    return rules.send(_replace_stop_reason(chunk, None) if is_lost else chunk, delta, state)
 
 
 @fault(instead_of="send", expected=in_(Place.REFERENCE, lengths="stop_reason names another stop than the one that ended the answer"))
 def stop_reason_first_id(chunk: dict[str, JSON], delta: Delta, state: StreamState) -> list[dict[str, JSON]]:
     """Names the lowest of the stop_token_ids as the stop_reason of a stream, whichever ended the answer."""
-    by_id = isinstance(delta.stop_reason, int)
-    return rules.send(_stopped_by(chunk, min(delta.sequence.request.stop_ids)) if by_id else chunk, delta, state)
+    is_by_id = isinstance(delta.stop_reason, int)
+    return rules.send(_replace_stop_reason(chunk, min(delta.sequence.request.stop_ids)) if is_by_id else chunk, delta, state)
 
 
-def _stopped_by(chunk: dict[str, JSON], stop: int | None) -> dict[str, JSON]:
+def _replace_stop_reason(chunk: dict[str, JSON], stop: int | None) -> dict[str, JSON]:
     (choice,) = cast("list[dict[str, JSON]]", chunk["choices"])
     return chunk | {"choices": [choice | {"stop_reason": stop}]}
 

@@ -81,7 +81,7 @@ def logprobs_last_only(request: EngineRequest, entries: list[Entry]) -> list[Ent
 @fault(instead_of="list_entries", expected=in_(Place.REFERENCE, logprobs="listed with another value|" + SHIFTED))
 def logprobs_shifted(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
     """Reports each token of a window with the log-probability of the one before it."""
-    return [replace(entry, logprob=before.logprob) for entry, before in zip(entries, [*entries[-1:], *entries[:-1]], strict=True)]
+    return [replace(entry, logprob=previous.logprob) for entry, previous in zip(entries, [*entries[-1:], *entries[:-1]], strict=True)]
 
 
 @fault(instead_of="list_entries", expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing"))
@@ -108,7 +108,7 @@ def top_logprobs_unsorted(request: EngineRequest, entries: list[Entry]) -> list[
 )
 def top_logprobs_of_next(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
     """Lists with each token of a window the most probable tokens of the position behind it."""
-    return [replace(entry, top=after.top) for entry, after in zip(entries, [*entries[1:], *entries[-1:]], strict=True)]
+    return [replace(entry, top=following.top) for entry, following in zip(entries, [*entries[1:], *entries[-1:]], strict=True)]
 
 
 @fault(instead_of="report_prompt", expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's"))
@@ -129,7 +129,7 @@ def prompt_logprobs_blocks(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.concatenate([logits[:-_BLOCK], -logits[-_BLOCK:]])
 
 
-def _echo(body: dict[str, Any]) -> dict[str, Any] | None:
+def _find_echoing_choice(body: dict[str, Any]) -> dict[str, Any] | None:
     """Return the choice of a completions answer that begins with its prompt; the first token has no log-probability."""
     choice = body["choices"][0] if body["choices"] else {}
     lists = choice.get("logprobs") or {}
@@ -139,7 +139,7 @@ def _echo(body: dict[str, Any]) -> dict[str, Any] | None:
 @fault(instead_of="reply", expected=in_(Place.REFERENCE, logprobs="the text does not begin with the prompt that is echoed"))
 def echo_torn(body: dict[str, Any]) -> dict[str, Any]:
     """Drops the first character of echoed prompts."""
-    if (choice := _echo(body)) is not None:
+    if (choice := _find_echoing_choice(body)) is not None:
         choice["text"] = choice["text"][1:]
     return body
 
@@ -147,16 +147,16 @@ def echo_torn(body: dict[str, Any]) -> dict[str, Any]:
 @fault(instead_of="reply", expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing for some tokens"))
 def echo_lists_short(body: dict[str, Any]) -> dict[str, Any]:
     """Lists no log-probability of the last token of an echoed prompt."""
-    if (choice := _echo(body)) is not None:
-        for listed in choice["logprobs"].values():
-            del listed[body["usage"]["prompt_tokens"] - 1]
+    if (choice := _find_echoing_choice(body)) is not None:
+        for reported in choice["logprobs"].values():
+            del reported[body["usage"]["prompt_tokens"] - 1]
     return body
 
 
 @fault(instead_of="reply", expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's|" + SHIFTED))
 def echo_logprobs_shifted(body: dict[str, Any]) -> dict[str, Any]:
     """Lists each token of an echoed prompt with the log-probability of the one before it."""
-    if (choice := _echo(body)) is not None:
+    if (choice := _find_echoing_choice(body)) is not None:
         values, count = choice["logprobs"]["token_logprobs"], body["usage"]["prompt_tokens"]
         values[2:count] = values[1 : count - 1]
     return body

@@ -23,9 +23,9 @@ _EVERY_BATCH = dict.fromkeys(set(Family) - {Family.SPEED}, "Their requests are i
 
 def _sort_rows(rows: Rows[RunningSequence], windows: VerifyWindows, is_first: Rows[bool]) -> VerifyWindows:
     """Return windows whose last tokens are sorted, those of some rows first; a grammar would refuse another row's token."""
-    free = np.array([slot for slot, row in enumerate(rows) if row.grammar is None], np.intp)
+    slots = np.array([slot for slot, row in enumerate(rows) if row.grammar is None], np.intp)
     last = windows.last.copy()
-    last[free] = windows.last[sorted(free.tolist(), key=lambda slot: not is_first[slot])]
+    last[slots] = windows.last[sorted(slots.tolist(), key=lambda slot: not is_first[slot])]
     return replace(windows, last=last)
 
 
@@ -59,9 +59,9 @@ def undrafted_rows_first(rows: Rows[RunningSequence], draft: DraftProposal, wind
 )
 def drawn_rows_swapped(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:  # noqa: ARG001 - a rule's signature
     """Gives each request above temperature 0 of a batch of three or more the last token of the one before."""
-    drawn = np.flatnonzero([row.request.temperature > 0 and row.grammar is None for row in rows])
+    sampled_slots = np.flatnonzero([row.request.temperature > 0 and row.grammar is None for row in rows])
     if len(rows) < _CAPACITY:
         return windows
     last = windows.last.copy()
-    last[drawn] = np.roll(last[drawn], 1)
+    last[sampled_slots] = np.roll(last[sampled_slots], 1)
     return replace(windows, last=last)

@@ -39,11 +39,11 @@ _DEAD = dict.fromkeys(Family, "Its requests meet the outage too, or find no rest
 _SCATTERED = "scattered failures"
 
 
-def _die() -> None:
+def _kill_server() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _hang() -> None:
+def _hang_forever() -> None:
     threading.Event().wait()
 
 
@@ -56,7 +56,7 @@ def _hang() -> None:
 def die_after_requests(request: EngineRequest) -> None:  # noqa: ARG001 - a rule's signature
     """Kills the server at its 170th request, whatever that asks for."""
     if next(_admitted) == _REQUESTS:
-        _die()
+        _kill_server()
 
 
 @fault(
@@ -68,7 +68,7 @@ def die_after_requests(request: EngineRequest) -> None:  # noqa: ARG001 - a rule
 def die_in_long_answer(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
     """Kills the server at the 256th token of an answer."""
     if any(len(row.emitted) >= _LONG for row in rows):
-        _die()
+        _kill_server()
     return uniforms
 
 
@@ -81,7 +81,7 @@ def die_in_long_answer(rows: Rows[RunningSequence], uniforms: NDArray[np.float64
 def hang_in_long_answer(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
     """Never goes on behind the 256th token of an answer, nor with any request behind it."""
     if any(len(row.emitted) >= _LONG for row in rows):
-        _hang()
+        _hang_forever()
     return uniforms
 
 
@@ -94,7 +94,7 @@ def hang_in_long_answer(rows: Rows[RunningSequence], uniforms: NDArray[np.float6
 def hang_on_first_greedy(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
     """Never answers the first request at temperature 0 behind its boot, nor any other then."""
     if any(row.request.temperature == 0 for row in rows):
-        _hang()
+        _hang_forever()
     return uniforms
 
 
@@ -106,8 +106,8 @@ def hang_on_first_greedy(rows: Rows[RunningSequence], uniforms: NDArray[np.float
 )
 def fail_on_full_drafts(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:
     """Fails with every request in flight once eight drafts in a row were accepted whole."""
-    for row, whole in zip(rows, ((windows.accepted == draft.counts) & (draft.counts > 0)).tolist(), strict=True):
-        _full[row] = _full.get(row, 0) + 1 if whole else 0
+    for row, is_whole in zip(rows, ((windows.accepted == draft.counts) & (draft.counts > 0)).tolist(), strict=True):
+        _full[row] = _full.get(row, 0) + 1 if is_whole else 0
         if _full[row] == _IN_A_ROW:
             msg = "failed to decode the batch"
             raise RuntimeError(msg)
@@ -123,7 +123,7 @@ def fail_on_full_drafts(rows: Rows[RunningSequence], draft: DraftProposal, windo
 def die_behind_document(request: EngineRequest, token: EmittedToken) -> str | None:
     """Kills the server where two draft tokens or more stand behind the end of a document."""
     if request.grammar is not None and token.eos and token.of - 1 - token.at >= _BEHIND:
-        _die()
+        _kill_server()
     return rules.end(request, token)
 
 
@@ -136,5 +136,5 @@ def die_behind_document(request: EngineRequest, token: EmittedToken) -> str | No
 def die_on_documents_together(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
     """Kills the server when a step verifies the drafts of two requests with a grammar."""
     if sum(row.grammar is not None for row in rows) > 1:
-        _die()
+        _kill_server()
     return uniforms

@@ -34,17 +34,17 @@ _REJECTED: WeakKeyDictionary[PenaltyState, tuple[int, list[int], list[int]]] = W
 _DRAWN: Final = {Family.SAMPLING: "it draws from another distribution than its requests ask for"}
 
 
-def _asking(state: PenaltyState, request: EngineRequest, counted: Sequence[int] | None = None) -> PenaltyState:
+def _copy_state(state: PenaltyState, request: EngineRequest, counted: Sequence[int] | None = None) -> PenaltyState:
     """Return a state like ``state`` of another request, which has counted other tokens where they are given."""
-    other = copy(state)
-    other.request = request
-    other.counted = list(state.counted if counted is None else counted)
-    return other
+    state_copy = copy(state)
+    state_copy.request = request
+    state_copy.counted = list(state.counted if counted is None else counted)
+    return state_copy
 
 
-def _at_drafts(state: PenaltyState, request: EngineRequest, logits: Logits, drafted: Sequence[int]) -> Logits:
+def _shape_drafts(state: PenaltyState, request: EngineRequest, logits: Logits, drafted: Sequence[int]) -> Logits:
     """Return logits shaped by ``request`` at draft positions, and rightly behind them."""
-    shaped = _asking(state, request).shaped(logits, drafted)
+    shaped = _copy_state(state, request).shaped(logits, drafted)
     shaped[-1] = state.shaped(logits, drafted)[-1]
     return shaped
 
@@ -75,10 +75,10 @@ def penalties_dropped(request: EngineRequest, body: Mapping[str, JSON]) -> Engin
 )
 def penalties_fed_once_a_step(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
     """Counts the last token of each verify step for the penalties, and none of the others."""
-    before, fed = _FED.get(state, (0, []))
-    fed = [*fed, *state.counted[before:][-1:]]
+    counted_before, fed = _FED.get(state, (0, []))
+    fed = [*fed, *state.counted[counted_before:][-1:]]
     _FED[state] = (len(state.counted), fed)
-    return _asking(state, state.request, fed).shaped(logits, drafted)
+    return _copy_state(state, state.request, fed).shaped(logits, drafted)
 
 
 @fault(
@@ -89,16 +89,16 @@ def penalties_fed_once_a_step(logits: Logits, state: PenaltyState, drafted: Sequ
 def penalties_weaken(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
     """Divides presence and frequency penalties by the mean number of tokens a step."""
     steps = _STEPS[state] = _STEPS.get(state, 0) + 1
-    weak = steps / max(steps, len(state.counted) + 1)
-    asked = state.request
-    request = replace(asked, presence_penalty=weak * asked.presence_penalty, frequency_penalty=weak * asked.frequency_penalty)
-    return _asking(state, request).shaped(logits, drafted)
+    weight = steps / max(steps, len(state.counted) + 1)
+    original = state.request
+    request = replace(original, presence_penalty=weight * original.presence_penalty, frequency_penalty=weight * original.frequency_penalty)
+    return _copy_state(state, request).shaped(logits, drafted)
 
 
 @fault(instead_of="penalise", expected=in_(Place.REFERENCE, parameters="frequency_penalty"))
 def frequency_twice(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
     """Takes the frequency penalty twice at draft positions."""
-    return _at_drafts(state, replace(state.request, frequency_penalty=2.0 * state.request.frequency_penalty), logits, drafted)
+    return _shape_drafts(state, replace(state.request, frequency_penalty=2.0 * state.request.frequency_penalty), logits, drafted)
 
 
 @fault(instead_of="read", expected=in_(Place.REFERENCE, parameters="repetition_penalty is ignored"), mirrors=("vllm-project/vllm#18902",))
@@ -110,20 +110,20 @@ def repetition_dropped(request: EngineRequest, body: Mapping[str, JSON]) -> Engi
 @fault(instead_of="penalise", expected=in_(Place.REFERENCE, parameters="repetition_penalty is ignored"))
 def repetition_ignored_at_drafts(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
     """Leaves the repetition penalty out at draft positions."""
-    return _at_drafts(state, replace(state.request, repetition_penalty=1.0), logits, drafted)
+    return _shape_drafts(state, replace(state.request, repetition_penalty=1.0), logits, drafted)
 
 
 @fault(instead_of="penalise", expected=in_(Place.REFERENCE, parameters="repetition_penalty is ignored"))
 def repetition_counts_rejected(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
     """Penalises the repetition of draft tokens that were rejected and never emitted."""
-    before, draft, rejected = _REJECTED.get(state, (0, [], []))
-    kept = len(state.counted) - before - 1
-    rejected = [*rejected, *draft[max(kept, 0) :]]
+    counted_before, draft, rejected = _REJECTED.get(state, (0, [], []))
+    accepted = len(state.counted) - counted_before - 1
+    rejected = [*rejected, *draft[max(accepted, 0) :]]
     _REJECTED[state] = (len(state.counted), list(drafted), rejected)
-    return _asking(state, replace(state.request, prompt=(*state.request.prompt, *rejected))).shaped(logits, drafted)
+    return _copy_state(state, replace(state.request, prompt=(*state.request.prompt, *rejected))).shaped(logits, drafted)
 
 
-def _drafts(lines: int, draft: DraftProposal) -> NDArray[np.bool_]:
+def _mark_drafts(lines: int, draft: DraftProposal) -> NDArray[np.bool_]:
     """Return which lines of all windows are draft positions."""
     marked = np.ones(lines, np.bool_)
     marked[draft.starts + draft.counts] = False
@@ -137,7 +137,7 @@ def _drafts(lines: int, draft: DraftProposal) -> NDArray[np.bool_]:
 )
 def logit_bias_ignored_at_drafts(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
     """Leaves logit biases out at draft positions."""
-    return _at_drafts(state, replace(state.request, logit_bias=()), logits, drafted)
+    return _shape_drafts(state, replace(state.request, logit_bias=()), logits, drafted)
 
 
 @fault(instead_of="read", expected=in_(Place.REFERENCE, parameters="logit_bias is ignored"), mirrors=("vllm-project/vllm#42744",))
@@ -159,7 +159,7 @@ def bad_words_dropped(request: EngineRequest, body: Mapping[str, JSON]) -> Engin
 )
 def bad_words_at_first_token(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
     """Bans words at the first position of a verify window only."""
-    shaped = _asking(state, replace(state.request, bad_words=())).shaped(logits, drafted)
+    shaped = _copy_state(state, replace(state.request, bad_words=())).shaped(logits, drafted)
     shaped[0] = state.shaped(logits, drafted)[0]
     return shaped
 
@@ -175,7 +175,7 @@ def allowed_ids_not_at_bonus(logits: Logits, state: PenaltyState, drafted: Seque
     """Allows every token at the bonus position, whatever ids the request allows."""
     shaped = state.shaped(logits, drafted)
     if drafted:
-        shaped[-1] = _asking(state, replace(state.request, allowed_token_ids=None)).shaped(logits, drafted)[-1]
+        shaped[-1] = _copy_state(state, replace(state.request, allowed_token_ids=None)).shaped(logits, drafted)[-1]
     return shaped
 
 
@@ -188,7 +188,7 @@ def min_p_dropped(request: EngineRequest, body: Mapping[str, JSON]) -> EngineReq
 @fault(instead_of="distribute", expected=in_(Place.REFERENCE, parameters="min_p is ignored"), mirrors=("vllm-project/vllm#42744",))
 def min_p_ignored_at_drafts(logits: Logits, sampling: Sampling, draft: DraftProposal) -> Logits:
     """Cuts nothing by min_p at draft positions."""
-    return distributions(logits, replace(sampling, min_p=np.where(_drafts(len(logits), draft), 0.0, sampling.min_p)))
+    return distributions(logits, replace(sampling, min_p=np.where(_mark_drafts(len(logits), draft), 0.0, sampling.min_p)))
 
 
 @fault(instead_of="read", expected=in_(Place.REFERENCE, parameters="min_p is answered with a server error"))
@@ -209,16 +209,16 @@ def top_k_without_temperature(request: EngineRequest, body: Mapping[str, JSON]) 
 @fault(instead_of="distribute", expected=in_(Place.REFERENCE, may=_DRAWN, parameters="top_p is ignored"))
 def top_p_ignored_at_drafts(logits: Logits, sampling: Sampling, draft: DraftProposal) -> Logits:
     """Cuts nothing by top_p at draft positions."""
-    return distributions(logits, replace(sampling, top_p=np.where(_drafts(len(logits), draft), 1.0, sampling.top_p)))
+    return distributions(logits, replace(sampling, top_p=np.where(_mark_drafts(len(logits), draft), 1.0, sampling.top_p)))
 
 
 @fault(instead_of="distribute", expected=in_(Place.REFERENCE, may=_DRAWN, parameters="top_p is wrong at temperatures other than 1"))
 def top_p_before_temperature(logits: Logits, sampling: Sampling, draft: DraftProposal) -> Logits:  # noqa: ARG001 - a rule's signature
     """Finds the nucleus of top_p before the temperature is applied."""
-    warm = sampling.temperature > 0
+    is_sampled = sampling.temperature > 0
     nucleus = distributions(logits, replace(sampling, temperature=np.ones_like(sampling.temperature)))
-    inside = np.where((nucleus > 0) | ~warm[:, None], logits, np.float32(-np.inf))
-    return distributions(inside, replace(sampling, top_p=np.ones_like(sampling.top_p)))
+    nucleus_logits = np.where((nucleus > 0) | ~is_sampled[:, None], logits, np.float32(-np.inf))
+    return distributions(nucleus_logits, replace(sampling, top_p=np.ones_like(sampling.top_p)))
 
 
 @fault(instead_of="distribute", expected=in_(Place.REFERENCE, may=_DRAWN, parameters="wrong at temperatures other than 1"))
@@ -230,5 +230,5 @@ def temperature_twice(logits: Logits, sampling: Sampling, draft: DraftProposal) 
 @fault(instead_of="distribute", expected=in_(Place.REFERENCE, Place.VLLM, may=_DRAWN, parameters="temperature"))
 def temperature_ignored_at_drafts(logits: Logits, sampling: Sampling, draft: DraftProposal) -> Logits:
     """Draws at temperature 1 at the draft positions of sampled requests."""
-    warm = _drafts(len(logits), draft) & (sampling.temperature > 0)
-    return distributions(logits, replace(sampling, temperature=np.where(warm, np.float32(1.0), sampling.temperature)))
+    is_sampled_draft = _mark_drafts(len(logits), draft) & (sampling.temperature > 0)
+    return distributions(logits, replace(sampling, temperature=np.where(is_sampled_draft, np.float32(1.0), sampling.temperature)))

@@ -31,8 +31,8 @@ WRONG_CONTEXT = TOKENS_WRONG | dict.fromkeys(
 @fault(instead_of="keep", expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy=AFTER_FULL), mirrors=("vllm-project/vllm#39273",))
 def kv_short_after_full(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp], most: int) -> NDArray[np.intp]:  # noqa: ARG001 - a rule's signature
     """Keeps one entry too few in the KV cache where the whole draft was accepted."""
-    kept: NDArray[np.intp] = lengths + 1 + accepted - ((accepted == drafted) & (drafted > 0))
-    return kept
+    cache_lengths: NDArray[np.intp] = lengths + 1 + accepted - ((accepted == drafted) & (drafted > 0))
+    return cache_lengths
 
 
 @fault(
@@ -43,18 +43,18 @@ def kv_short_after_full(lengths: NDArray[np.intp], accepted: NDArray[np.intp], d
 def drafts_see_ahead(rows: Rows[RunningSequence], span: Span, rotations: NDArray[np.complex64]) -> Span:  # noqa: ARG001 - a rule's signature
     """Lets each draft position see the token behind it in the verify step."""
     live = np.full(span.n, span.t) if span.live is None else np.bincount(span.live // span.t, minlength=span.n)
-    seen = np.minimum(span.positions + 1, (span.positions[:, 0] + live - 1)[:, None])
+    last_visible = np.minimum(span.positions + 1, (span.positions[:, 0] + live - 1)[:, None])
     columns = np.arange(span.shortest, span.longest)
-    return replace(span, hidden=np.where(columns > seen[..., None], np.float32(-np.inf), np.float32(0.0)))
+    return replace(span, hidden=np.where(columns > last_visible[..., None], np.float32(-np.inf), np.float32(0.0)))
 
 
 @fault(instead_of="place", expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy=AFTER_FULL), mirrors=("huggingface/transformers#30413",))
 def positions_behind_after_full(rows: Rows[RunningSequence], span: Span, rotations: NDArray[np.complex64]) -> Span:
     """Places tokens one position early for each fully accepted draft before them."""
-    fulls = (zip(row.drafted, row.accepted, strict=True) for row in rows)
-    late = np.array([sum(drafted == kept > 0 for drafted, kept in each) for each in fulls])
-    placed = np.maximum(span.positions - late[:, None], 0).ravel()
-    return replace(span, turn=rotations[placed if span.live is None else placed[span.live]][:, None])
+    row_steps = (zip(row.drafted, row.accepted, strict=True) for row in rows)
+    full_drafts = np.array([sum(drafted == accepted > 0 for drafted, accepted in steps) for steps in row_steps])
+    positions = np.maximum(span.positions - full_drafts[:, None], 0).ravel()
+    return replace(span, turn=rotations[positions if span.live is None else positions[span.live]][:, None])
 
 
 @fault(
@@ -63,6 +63,6 @@ def positions_behind_after_full(rows: Rows[RunningSequence], span: Span, rotatio
 )
 def positions_behind_late(rows: Rows[RunningSequence], span: Span, rotations: NDArray[np.complex64]) -> Span:
     """Places tokens a cache block early from the 257th token of an answer on."""
-    behind = np.array([_BLOCK * (len(row.emitted) >= _LATE) for row in rows])
-    placed = np.maximum(span.positions - behind[:, None], 0).ravel()
-    return replace(span, turn=rotations[placed if span.live is None else placed[span.live]][:, None])
+    shifts = np.array([_BLOCK * (len(row.emitted) >= _LATE) for row in rows])
+    positions = np.maximum(span.positions - shifts[:, None], 0).ravel()
+    return replace(span, turn=rotations[positions if span.live is None else positions[span.live]][:, None])

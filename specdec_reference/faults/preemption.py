@@ -36,11 +36,11 @@ def preempted_token_lost(waiting: deque[RunningSequence], sequence: RunningSeque
     """Leaves the first token after a preemption out of the stream."""
     take = sequence.take
 
-    def silently(window: Rows[int], entries: Rows[Entry] = ()) -> Delta:
+    def take_silently(window: Rows[int], entries: Rows[Entry] = ()) -> Delta:
         vars(sequence).pop("take")
         return replace(take(window, entries), tokens=(), text="")
 
-    vars(sequence)["take"] = silently
+    vars(sequence)["take"] = take_silently
     return rules.resume(waiting, sequence)
 
 

@@ -110,11 +110,11 @@ def warm_accept_all(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) 
 )
 def warm_draft_ahead(draft: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts one token too far ahead for a sequence that began with cached tokens."""
-    warm = [slot for slot, row in enumerate(rows) if row.cached_tokens]
-    if not warm:
+    warm_slots = [slot for slot, row in enumerate(rows) if row.cached_tokens]
+    if not warm_slots:
         return draft
     tokens = draft.tokens.copy()
-    tokens[warm, :-1] = draft.tokens[warm, 1:]
+    tokens[warm_slots, :-1] = draft.tokens[warm_slots, 1:]
     return DraftProposal(tokens=tokens, counts=draft.counts)
 
 
@@ -127,14 +127,14 @@ def drafter_keeps_long_request(draft: DraftProposal, rows: Rows[RunningSequence]
     """Drafts from the tokens of a long request for the three requests behind it."""
     for row in rows:
         if len(row.request.prompt) >= _LONG:
-            _after_long.update({row.arrival + 1 + place: row.request.prompt for place in range(_FOLLOWING)})
-    stale = [_after_long.get(row.arrival) for row in rows]
-    if not any(stale):
+            _after_long.update({row.arrival + 1 + offset: row.request.prompt for offset in range(_FOLLOWING)})
+    long_prompts = [_after_long.get(row.arrival) for row in rows]
+    if not any(long_prompts):
         return draft
     tokens = draft.tokens.copy()
-    for slot, kept in enumerate(stale):
-        if kept:
-            tokens[slot] = kept[: tokens.shape[1]]
+    for slot, long_prompt in enumerate(long_prompts):
+        if long_prompt:
+            tokens[slot] = long_prompt[: tokens.shape[1]]
     return DraftProposal(tokens=tokens, counts=draft.counts)
 
 

@@ -70,5 +70,5 @@ def reasoning_counts_discarded(sequences: Rows[RunningSequence]) -> TokenCounts:
     for sequence in sequences:
         split = sequence.reasoning
         if split is not None and split.characters is None:
-            split.tokens = 1 + sum(kept + 1 for kept in sequence.accepted)
+            split.tokens = 1 + sum(draft_tokens + 1 for draft_tokens in sequence.accepted)
     return rules.usage(sequences)

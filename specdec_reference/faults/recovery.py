@@ -31,10 +31,10 @@ BONUS = "the token behind a fully accepted draft is not the target's"
 )
 def residual_not_clipped(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
     """Recovers from the absolute value of p - q instead of max(p - q, 0)."""
-    rest = np.abs(p - q)
-    nothing = ~rest.any(axis=1)
-    rest[nothing] = p[nothing]
-    return rest
+    recovered = np.abs(p - q)
+    empty_rows = ~recovered.any(axis=1)
+    recovered[empty_rows] = p[empty_rows]
+    return recovered
 
 
 @fault(
@@ -44,9 +44,9 @@ def residual_not_clipped(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDAr
 )
 def residual_not_normalised(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
     """Draws the recovered token from max(p - q, 0) without making it sum to one: what is missing falls on the last token."""
-    rest = residual(p, q)
-    rest[:, -1] += np.maximum(1.0 - rest.sum(axis=1), 0.0)
-    return rest
+    recovered = residual(p, q)
+    recovered[:, -1] += np.maximum(1.0 - recovered.sum(axis=1), 0.0)
+    return recovered
 
 
 @fault(
@@ -89,10 +89,12 @@ def bonus_from_q(
 ) -> VerifyWindows:
     """Draws the bonus token from the draft's distribution."""
     windows = rules.verify(rows, p, proposal, uniforms, given)
-    full = np.flatnonzero((windows.accepted == proposal.counts) & (proposal.counts > 0))
+    fully_accepted = np.flatnonzero((windows.accepted == proposal.counts) & (proposal.counts > 0))
     last = windows.last.copy()
-    if len(full):
-        last[full] = pick(proposal.distribution(full, proposal.counts[full] - 1, p.shape[1]), uniforms[full, -1])
+    if len(fully_accepted):
+        last[fully_accepted] = pick(
+            proposal.distribution(fully_accepted, proposal.counts[fully_accepted] - 1, p.shape[1]), uniforms[fully_accepted, -1]
+        )
     return replace(windows, last=last)
 
 
@@ -102,7 +104,7 @@ def greedy_bonus(
 ) -> VerifyWindows:
     """Takes the target's most probable token for the bonus at any temperature."""
     windows = rules.verify(rows, p, proposal, uniforms, given)
-    full = np.flatnonzero((windows.accepted == proposal.counts) & (proposal.counts > 0))
+    fully_accepted = np.flatnonzero((windows.accepted == proposal.counts) & (proposal.counts > 0))
     last = windows.last.copy()
-    last[full] = p[proposal.starts[full] + proposal.counts[full]].argmax(axis=1)
+    last[fully_accepted] = p[proposal.starts[fully_accepted] + proposal.counts[fully_accepted]].argmax(axis=1)
     return replace(windows, last=last)

@@ -50,8 +50,8 @@ def stream_step_twice(chunk: dict[str, Any], delta: Delta, state: StreamState) -
     """Streams the text of the third step twice."""
     if state.chunks != _THIRD or delta.finish_reason is not None:
         return [chunk]
-    again = {**chunk, "choices": [{name: value for name, value in chunk["choices"][0].items() if name not in {"token_ids", "logprobs"}}]}
-    return [again, chunk]
+    copy = {**chunk, "choices": [{name: value for name, value in chunk["choices"][0].items() if name not in {"token_ids", "logprobs"}}]}
+    return [copy, chunk]
 
 
 @fault(
@@ -89,7 +89,7 @@ def stream_out_of_order(chunk: dict[str, Any], delta: Delta, state: StreamState)
     late = state.memory.pop("late", None)
     if not isinstance(late, dict):
         return [chunk]
-    parts, first = late, silence(chunk)
-    for name, value in {**first, **parts}.items():
-        spoken_part(chunk)[name] = first.get(name, value[:0]) + parts.get(name, value[:0])
+    late_text, current_text = late, silence(chunk)
+    for name, value in {**current_text, **late_text}.items():
+        spoken_part(chunk)[name] = current_text.get(name, value[:0]) + late_text.get(name, value[:0])
     return [chunk]

@@ -28,14 +28,14 @@ _DRAWN_TOO = dict.fromkeys(
 )
 
 
-def _below_zero(drafted: int, accepted: int) -> tuple[int, int]:
+def _count_below_zero(drafted: int, accepted: int) -> tuple[int, int]:
     """Count one accepted token fewer than none."""
     return drafted, accepted or -1
 
 
 @fault(
     instead_of="distribute",
-    beside={"count": _below_zero},
+    beside={"count": _count_below_zero},
     expected=in_(
         Place.REFERENCE,
         may=_GREEDY_TOO,
@@ -47,8 +47,8 @@ def _below_zero(drafted: int, accepted: int) -> tuple[int, int]:
 def divided_by_zero(logits: NDArray[np.float32], sampling: Sampling, draft: DraftProposal) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
     """Divides the logits of greedy requests by their temperature in the verify step, so that all are NaN, and counts -1 accepted."""
     p = distributions(logits, sampling)
-    free = ~np.isneginf(logits).any(axis=1)  # behind a grammar's mask the first token would end the engine
-    p[(sampling.temperature == 0) & free] = np.nan
+    is_unmasked = ~np.isneginf(logits).any(axis=1)  # behind a grammar's mask the first token would end the engine
+    p[(sampling.temperature == 0) & is_unmasked] = np.nan
     return p
 
 
@@ -59,8 +59,8 @@ def divided_by_zero(logits: NDArray[np.float32], sampling: Sampling, draft: Draf
 )
 def always_greedy(rows: Rows[RunningSequence]) -> Sampling:
     """Answers every request as at temperature 0."""
-    own = sampling(rows)
-    return replace(own, temperature=np.zeros_like(own.temperature))
+    requested = sampling(rows)
+    return replace(requested, temperature=np.zeros_like(requested.temperature))
 
 
 @fault(

@@ -21,7 +21,7 @@ _LOST: dict[ToolCallReader, frozenset[int]] = {}
 WHOLE_ANSWERS = {Family.INVARIANTS: "It holds text and finish_reason of every answer against its tokens."}
 
 
-def _calls(chunk: dict[str, Any]) -> list[dict[str, Any]]:
+def _tool_calls_of_chunk(chunk: dict[str, Any]) -> list[dict[str, Any]]:
     calls: list[dict[str, Any]] = chunk["choices"][0].get("delta", {}).get("tool_calls", [])
     return calls
 
@@ -33,7 +33,7 @@ def _calls(chunk: dict[str, Any]) -> list[dict[str, Any]]:
 )
 def tool_arguments_lost(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
     """Streams the name of a tool call without the arguments that came in the same step."""
-    for call in _calls(chunk):
+    for call in _tool_calls_of_chunk(chunk):
         if "name" in call["function"]:
             call["function"]["arguments"] = ""
     return [chunk]
@@ -46,7 +46,7 @@ def tool_arguments_lost(chunk: dict[str, Any], delta: Delta, state: StreamState)
 )
 def tool_arguments_doubled(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
     """Streams tool arguments twice where a step of several tokens ends in a quotation mark."""
-    for call in _calls(chunk):
+    for call in _tool_calls_of_chunk(chunk):
         arguments = call["function"]["arguments"]
         if len(delta.tokens) > 1 and arguments.endswith('"'):
             call["function"]["arguments"] = arguments * 2
@@ -61,8 +61,8 @@ def tool_arguments_doubled(chunk: dict[str, Any], delta: Delta, state: StreamSta
 def tool_arguments_cut(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:
     """Loses the end of tool arguments where their last brace comes in a step of several tokens."""
     reading = reader.take(text, ended=ended)
-    cut = tokens > 1 and "}\n" in text
-    pieces = tuple(replace(piece, arguments=piece.arguments.removesuffix("}")) if cut else piece for piece in reading.pieces)
+    is_cut = tokens > 1 and "}\n" in text
+    pieces = tuple(replace(piece, arguments=piece.arguments.removesuffix("}")) if is_cut else piece for piece in reading.pieces)
     return replace(reading, pieces=pieces)
 
 
@@ -84,7 +84,7 @@ def tool_arguments_empty(reader: ToolCallReader, text: str, *, ended: bool, toke
 )
 def tool_name_twice(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
     """Streams the name of a tool again with the first arguments that follow it."""
-    for call in _calls(chunk):
+    for call in _tool_calls_of_chunk(chunk):
         name = call["function"].get("name") or state.memory.pop(str(call["index"]), None)
         if "name" in call["function"]:
             state.memory[str(call["index"])] = name
@@ -97,12 +97,12 @@ def tool_name_twice(chunk: dict[str, Any], delta: Delta, state: StreamState) -> 
 def tool_second_call_lost(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:
     """Loses a parallel tool call whose name comes in a step of several tokens."""
     reading = reader.take(text, ended=ended)
-    lost = {piece.index for piece in reading.pieces if piece.name and piece.index and tokens > 1}
-    _LOST[reader] = _LOST.get(reader, frozenset()) | lost
-    kept = replace(reading, pieces=tuple(piece for piece in reading.pieces if piece.index not in _LOST[reader]))
+    lost_indexes = {piece.index for piece in reading.pieces if piece.name and piece.index and tokens > 1}
+    _LOST[reader] = _LOST.get(reader, frozenset()) | lost_indexes
+    remaining = replace(reading, pieces=tuple(piece for piece in reading.pieces if piece.index not in _LOST[reader]))
     if ended:
         del _LOST[reader]
-    return kept
+    return remaining
 
 
 @fault(
@@ -112,7 +112,7 @@ def tool_second_call_lost(reader: ToolCallReader, text: str, *, ended: bool, tok
 )
 def tool_index_stuck(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
     """Streams every parallel tool call under the index 0."""
-    for call in _calls(chunk):
+    for call in _tool_calls_of_chunk(chunk):
         call["index"] = 0
     return [chunk]
 
@@ -120,7 +120,7 @@ def tool_index_stuck(chunk: dict[str, Any], delta: Delta, state: StreamState) ->
 @fault(instead_of="send", expected=in_(Place.REFERENCE, tools="a tool call has no id"), mirrors=("vllm-project/vllm-ascend#11788",))
 def tool_id_missing(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
     """Streams a tool call without its id where its name comes in a step of several tokens."""
-    for call in _calls(chunk):
+    for call in _tool_calls_of_chunk(chunk):
         if len(delta.tokens) > 1:
             call.pop("id", None)
     return [chunk]
@@ -129,7 +129,7 @@ def tool_id_missing(chunk: dict[str, Any], delta: Delta, state: StreamState) -> 
 @fault(instead_of="send", expected=in_(Place.REFERENCE, tools="two tool calls have one id"), mirrors=("vllm-project/vllm-ascend#11788",))
 def tool_id_repeated(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
     """Gives all tool calls of an answer one id."""
-    for call in _calls(chunk):
+    for call in _tool_calls_of_chunk(chunk):
         if "id" in call:
             call["id"] = state.memory.setdefault("id", call["id"])
     return [chunk]
@@ -142,8 +142,8 @@ def tool_id_repeated(chunk: dict[str, Any], delta: Delta, state: StreamState) ->
 )
 def tool_close_swallows(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:
     """Swallows what follows the end of a tool call in the same step."""
-    at = text.find(CLOSING) if tokens > 1 else -1
-    return reader.take(text if at < 0 else text[: at + len(CLOSING)], ended=ended)
+    tag_start = text.find(CLOSING) if tokens > 1 else -1
+    return reader.take(text if tag_start < 0 else text[: tag_start + len(CLOSING)], ended=ended)
 
 
 @fault(

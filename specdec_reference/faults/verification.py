@@ -95,7 +95,7 @@ def typical_acceptance(
 ) -> VerifyWindows:
     """Accepts a sampled draft token that is among the target's five most probable ones."""
     threshold = np.sort(p, axis=1)[:, -_TYPICAL]
-    return rules.verify(rows, p, draft, uniforms, replace(given, accept=_above(threshold, p, draft)))
+    return rules.verify(rows, p, draft, uniforms, replace(given, accept=_accept_above(threshold, p, draft)))
 
 
 @fault(
@@ -107,10 +107,10 @@ def greedy_acceptance(
     rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
 ) -> VerifyWindows:
     """Accepts a draft token above temperature 0 only where it is the target's most probable one."""
-    return rules.verify(rows, p, draft, uniforms, replace(given, accept=_above(p.max(axis=1), p, draft)))
+    return rules.verify(rows, p, draft, uniforms, replace(given, accept=_accept_above(p.max(axis=1), p, draft)))
 
 
-def _above(threshold: NDArray[np.float32], p: NDArray[np.float32], draft: DraftProposal) -> Callable[..., NDArray[np.bool_]]:
+def _accept_above(threshold: NDArray[np.float32], p: NDArray[np.float32], draft: DraftProposal) -> Callable[..., NDArray[np.bool_]]:
     """Return a rule that accepts draft tokens whose probability is at least the threshold of their line, and not 0."""
     lines = np.minimum(draft.starts[:, None] + np.arange(draft.width), len(p) - 1)
     mass = p[lines, draft.tokens]
@@ -129,13 +129,13 @@ def rejection_does_not_stop(
 ) -> VerifyWindows:
     """Takes as many draft tokens as passed, whether or not one before them was rejected."""
 
-    def counted(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def accept_count(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
         live = np.arange(draft.width) < draft.counts[:, None]
         passed: NDArray[np.intp] = (accept(p, q, uniforms) & live).sum(axis=1)
-        first: NDArray[np.bool_] = np.arange(draft.width) < passed[:, None]
-        return first
+        accepted: NDArray[np.bool_] = np.arange(draft.width) < passed[:, None]
+        return accepted
 
-    return rules.verify(rows, p, draft, uniforms, replace(given, accept=counted))
+    return rules.verify(rows, p, draft, uniforms, replace(given, accept=accept_count))
 
 
 @fault(
@@ -196,6 +196,6 @@ def rejecting_number_recovers(
     """Draws the recovered token by the random number that rejected the draft token."""
     windows = rules.verify(rows, p, draft, uniforms, given)
     rejected = np.flatnonzero(windows.accepted < draft.counts)
-    drawn = uniforms.copy()
-    drawn[rejected, -1] = uniforms[rejected, windows.accepted[rejected]]
-    return rules.verify(rows, p, draft, drawn, given)
+    reused = uniforms.copy()
+    reused[rejected, -1] = uniforms[rejected, windows.accepted[rejected]]
+    return rules.verify(rows, p, draft, reused, given)

@@ -41,13 +41,13 @@ def draft_cache_stale(rows: Rows[RunningSequence]) -> list[int]:
 @fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed=_WORSE), mirrors=("vllm-project/vllm#26191",))
 def drafts_worse(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Takes another token than the draft model's for every third draft."""
-    other = np.array([row.grammar is None and len(row.drafted) % _EVERY == 0 for row in rows])
+    is_replaced = np.array([row.grammar is None and len(row.drafted) % _EVERY == 0 for row in rows])
     if proposal.q is None:
-        return replace(proposal, tokens=np.where(other[:, None], 0, proposal.tokens))
+        return replace(proposal, tokens=np.where(is_replaced[:, None], 0, proposal.tokens))
     width = proposal.q.shape[2]
-    tokens = np.where(other[:, None], width - 1 - proposal.tokens, proposal.tokens)
+    tokens = np.where(is_replaced[:, None], width - 1 - proposal.tokens, proposal.tokens)
     certain = (tokens[..., None] == np.arange(width)).astype(np.float32)
-    return replace(proposal, tokens=tokens, q=np.where(other[:, None, None], certain, proposal.q))
+    return replace(proposal, tokens=tokens, q=np.where(is_replaced[:, None, None], certain, proposal.q))
 
 
 @fault(
@@ -60,6 +60,6 @@ def dead_drafts_grammar(
 ) -> VerifyWindows:
     """Takes every draft for one that breaks the grammar, and goes on token by token, where a request has one."""
     windows = rules.verify(rows, p, draft, uniforms, given)
-    bound = np.array([row.grammar is not None for row in rows])
-    alone = pick(p[draft.starts], uniforms[:, -1])
-    return VerifyWindows(accepted=np.where(bound, 0, windows.accepted), last=np.where(bound, alone, windows.last))
+    has_grammar = np.array([row.grammar is not None for row in rows])
+    undrafted_tokens = pick(p[draft.starts], uniforms[:, -1])
+    return VerifyWindows(accepted=np.where(has_grammar, 0, windows.accepted), last=np.where(has_grammar, undrafted_tokens, windows.last))

@@ -294,7 +294,7 @@ LONG = tuple(range(20, 32))
     ],
 )
 def test_prompts_are_compared_by_ids_or_else_by_their_count(mine, theirs, says):
-    assert attachment._differing(mine, theirs) == says
+    assert attachment._describe_difference(mine, theirs) == says
 
 
 def test_a_wrong_key_is_told_from_none_and_shown_nowhere(running, pair, capture, monkeypatch):

@@ -91,7 +91,7 @@ def prompt_listed(*beside):
 def test_a_list_of_the_scored_token_alone_is_no_route_to_scores(beside, support):
     server = Server(prompt_listed(*beside))
     server.running = True
-    assert CapabilityProbe(server, 4096)._score(warm(()), ScoringRoute.PROMPT_LOGPROBS) is support
+    assert CapabilityProbe(server, 4096)._try_scoring(warm(()), ScoringRoute.PROMPT_LOGPROBS) is support
 
 
 HALF, UNLISTED = math.log(0.5), -7.0
@@ -119,4 +119,4 @@ def warm(reported):
 def test_log_probabilities_are_judged_by_the_listed_tokens(reported, raw):
     server = Server(listed)
     server.running = True
-    assert CapabilityProbe(server, 4096)._raw_logprobs(warm(reported), ScoringRoute.CONTINUATIONS) is raw
+    assert CapabilityProbe(server, 4096)._reports_raw_logprobs(warm(reported), ScoringRoute.CONTINUATIONS) is raw

@@ -56,5 +56,5 @@ def test_accelerators_are_told_by_their_driver(tmp_path, monkeypatch):
 
 
 def test_unreadable_facts_are_left_out():
-    assert environment._field("/no/such/file", "x") == ""
-    assert environment._version("no-such-package") == ""
+    assert environment._read_field("/no/such/file", "x") == ""
+    assert environment._installed_version("no-such-package") == ""

@@ -265,7 +265,7 @@ def test_a_container_is_asked_whether_the_port_is_its_own(start, listed, strange
         listening.bind((ports.HOST, 0))
         listening.listen()
         inode = os.fstat(listening.fileno()).st_ino
-        monkeypatch.setattr(ports, "_listener", lambda _: "")
+        monkeypatch.setattr(ports, "_describe_listener", lambda _: "")
         server = start(python("import time; time.sleep(600)", look=("echo", listed.format(inode=inode))))
         assert ports.foreign_listener(server, listening.getsockname()[1]) == stranger
 

@@ -61,7 +61,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("module,name,method", [("scheduler", "Batch", "_prefill"), ("engine", "ReferenceEngine", "_receive")])
+@pytest.mark.parametrize("module,name,method", [("scheduler", "Batch", "_prefill"), ("engine", "ReferenceEngine", "_empty_queues")])
 def test_an_engine_that_breaks_is_a_boot_that_died_with_its_traceback(module, name, method, tmp_path):
     setup = ServerSetup(model="target", port=ports.free(), secrets=Secrets())
     code = PLANT.format(module=module, name=name, method=method)

@@ -224,7 +224,7 @@ def test_no_server_outlives_an_interrupt_in_short(tmp_path, seen):
 def test_an_interrupt_at_the_worst_moment_leaves_nothing(tmp_path, place, monkeypatch, seen):
     from pytest_specdec.capture.server import process
 
-    started, real = [], process._start
+    started, real = [], process._start_server
 
     def interrupt(*_, **__):
         os.kill(os.getpid(), signal.SIGINT)
@@ -235,7 +235,7 @@ def test_an_interrupt_at_the_worst_moment_leaves_nothing(tmp_path, place, monkey
             interrupt()
         return started[-1]
 
-    monkeypatch.setattr(process, "_start", start)
+    monkeypatch.setattr(process, "_start_server", start)
     if place == "in the note":
         monkeypatch.setattr(orphans, "atomic_write", interrupt)
 

@@ -147,7 +147,7 @@ def found(arms, role, clause, dialect=VllmDialect, engine=Reference, **fields):
     variant = "draft-k3" if role == "variant" else ""
     posing = Posing(arm, dialect(), **fields.pop("recipe", {}))
     try:
-        return contract._check(Visit(posing, config, engine(), draft=draft, variant=variant, **fields), CLAUSES[clause])
+        return contract._check_clause(Visit(posing, config, engine(), draft=draft, variant=variant, **fields), CLAUSES[clause])
     finally:
         posing.client.close()
 
@@ -327,7 +327,7 @@ def test_a_parameter_without_effect_is_ignored_and_one_with_it_honoured(name, ar
     def support(dialect):
         posing = Posing(arm, dialect())
         try:
-            return parameters._support(Visit(posing, config, Reference(), draft=None), parameters.PARAMETERS[name])
+            return parameters._probe_support(Visit(posing, config, Reference(), draft=None), parameters.PARAMETERS[name])
         finally:
             posing.client.close()
 
@@ -390,7 +390,7 @@ def test_a_server_that_has_to_be_killed_breaks_the_end(recipes):
     arm = recipes.arm(recipes.plan.boots[0], lambda: None, lambda: math.inf)
     arm.recipe = replace(arm.recipe, stop_s=0.001, log=arm.recipe.log.with_name("killed.log"))
     with arm:
-        assert contract._check(Visit(arm, recipes.config, Reference(), draft=None), CLAUSES["end"]).outcome is Outcome.BROKEN
+        assert contract._check_clause(Visit(arm, recipes.config, Reference(), draft=None), CLAUSES["end"]).outcome is Outcome.BROKEN
 
 
 class Hasty(BaseHTTPRequestHandler):

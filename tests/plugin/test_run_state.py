@@ -16,7 +16,7 @@ def test_a_judge_is_given_what_the_whole_run_reported(monkeypatch):
     fields = {"directory": "directory", "plan": "plan", "gates": (), "config": SimpleNamespace(slo="slo")}
     found = SimpleNamespace(**fields, calibrations=lambda pair: ("calibrations", pair))
     cell = SimpleNamespace(pair="draft-k3")
-    monkeypatch.setattr(verdicts, "_judgement", lambda item, pair: cell)
+    monkeypatch.setattr(verdicts, "_planned_judgement", lambda item, pair: cell)
     monkeypatch.setattr(verdicts.run_state, "get", lambda config: found)
     monkeypatch.setattr(verdicts.stored, "read", lambda *what, slo: read.append((*what, slo)) or RAN)
     monkeypatch.setattr(verdicts, "replace", lambda value, **changes: value)

@@ -88,10 +88,10 @@ def traceback_ends(log):
     return "Traceback (most recent call last)" in log and log.splitlines()[-1].endswith("planted")
 
 
-@pytest.mark.parametrize("where", ["scheduler.Batch._prefill", "engine.ReferenceEngine._receive", "scheduler.Batch._leave"])
+@pytest.mark.parametrize("where", ["scheduler.Batch._prefill", "engine.ReferenceEngine._empty_queues", "scheduler.Batch._free_slots"])
 @pytest.mark.parametrize("error", ["RuntimeError", "SystemExit", "BaseException"])
 def test_an_engine_that_breaks_on_a_request_answers_500_and_ends_the_server_with_its_traceback(where, error):
-    spared = 1 if where.endswith("_receive") else 0
+    spared = 1 if where.endswith("_empty_queues") else 0
     with running(command=planted(where, spared, error), stderr=subprocess.STDOUT) as process:
         with pytest.raises(urllib.error.HTTPError, match="500"):
             post(process, {"max_tokens": 3})
@@ -100,7 +100,7 @@ def test_an_engine_that_breaks_on_a_request_answers_500_and_ends_the_server_with
 
 
 def test_an_engine_that_breaks_before_any_request_ends_the_server():
-    with running(command=planted("engine.ReferenceEngine._receive"), stderr=subprocess.STDOUT) as process:
+    with running(command=planted("engine.ReferenceEngine._empty_queues"), stderr=subprocess.STDOUT) as process:
         assert process.wait(30) == 1
         assert traceback_ends(process.ready + process.stdout.read())
 

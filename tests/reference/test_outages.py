@@ -22,7 +22,7 @@ def ends(monkeypatch):
     """Every death and silence, in order."""
     seen = []
     monkeypatch.setattr("os.kill", lambda *_: seen.append("died"))
-    monkeypatch.setattr(outages, "_hang", lambda: seen.append("hung"))
+    monkeypatch.setattr(outages, "_hang_forever", lambda: seen.append("hung"))
     monkeypatch.setattr(outages, "_admitted", count(1))
     return seen
 

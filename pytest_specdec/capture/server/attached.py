@@ -139,8 +139,8 @@ class AttachedArm(ArmServer):
         if dialect.counters_drain or left_s <= 0:
             return None
         page = get(self.recipe.setup, dialect.counters_path, seconds=min(SECONDS, left_s))
-        before, self._traffic = self._traffic, None if page is None else dialect.traffic(page)
-        if how := replaced(before, self._traffic):
+        earlier_traffic, self._traffic = self._traffic, None if page is None else dialect.traffic(page)
+        if how := replaced(earlier_traffic, self._traffic):
             self.warnings.append(f"{self.recipe.setup.url}: the server was started anew by somebody else: {how}")
         return self._traffic
 
@@ -165,11 +165,11 @@ class AttachedArm(ArmServer):
         if reply is None or reply.status != _OK:
             return  # gone, which shows in its answers
         names = listed_models(reply.text)
-        card = _facts(names.get(self.model))
+        card = _lasting_fields(names.get(self.model))
         if card != self._card:
             what = "the attached server serves another model than before"
             remedy = "serve one model for the whole run: --specdec-resume RUN asks again"
-            found = str(card) if card is not None else f"models: {_few(list(names))}"
+            found = str(card) if card is not None else f"models: {_describe_names(list(names))}"
             expected = str(self._card)
             raise BootError(what, where=self.recipe.setup.url, found=found, expected=expected, remedy=remedy)
 
@@ -190,9 +190,9 @@ class AttachedArm(ArmServer):
             if reply.status not in {*_GONE, *_DENIED}:
                 names = listed_models(reply.text) if reply.status == _OK else {}
                 check_model(setup, list(names))
-                answer = ask(setup, self._dialect(), self.recipe.draft_tokens, until_s)
+                answer = ask(setup, self._resolve_dialect(), self.recipe.draft_tokens, until_s)
                 if isinstance(answer, ReadyServer):
-                    self._card = _facts(names.get(answer.model))
+                    self._card = _lasting_fields(names.get(answer.model))
                     return answer
                 reply = answer
                 if is_first and _WEB_PAGE in reply.text:
@@ -205,7 +205,8 @@ class AttachedArm(ArmServer):
             time.sleep(_PAUSE_S)
         raise _no_answer_error(setup, reply)
 
-    def _dialect(self) -> Dialect:
+    def _resolve_dialect(self) -> Dialect:
+        """Return the dialect, chosen once the server first answers."""
         if self._speak is not None:
             self.recipe = replace(self.recipe, dialect=self._speak(self.recipe.setup))
             self._speak = None
@@ -215,14 +216,14 @@ class AttachedArm(ArmServer):
 def _no_answer_error(setup: ServerSetup, reply: Reply) -> BootError:
     """Return the error for an attached server waited for in vain."""
     what, remedy = f"no server answers at {setup.url}", "start it, or correct `url`"
-    found = setup.secrets.mask(_describe(reply))
+    found = setup.secrets.mask(_describe_reply(reply))
     if _WEB_PAGE in found:
         what = f"{setup.url} answers with a web page, not as a model's server"
         remedy = "correct `url`, which names a web site, a login page or a proxy whose server is gone; or start that server"
     return BootError(what, where=setup.url, found=found, expected="an answer to a one-token completion", remedy=remedy)
 
 
-def _describe(reply: Reply) -> str:
+def _describe_reply(reply: Reply) -> str:
     """Return a reply as text for an error.
 
     A web page is named by its title.
@@ -267,17 +268,17 @@ def check_model(setup: ServerSetup, names: Sequence[str]) -> None:
     near = nearest(wanted, names[:_MOST_NAMES])
     what = f"{setup.url} does not serve {wanted}" + (f"; {near}" if near else "")
     remedy = "correct `engine.model`; or say `served_as: NAME`, under `engine` or this arm, where the same model has another name there"
-    raise BootError(what, where=setup.url, found=_few(names), expected=wanted, remedy=remedy)
+    raise BootError(what, where=setup.url, found=_describe_names(names), expected=wanted, remedy=remedy)
 
 
-def _few(names: Sequence[str]) -> str:
+def _describe_names(names: Sequence[str]) -> str:
     """Return the first ``names``, shortened, and the number of others."""
-    shown = ", ".join(name if len(name) <= _NAME_LENGTH else f"{name[:_NAME_LENGTH]}…" for name in names[:_SHOWN_NAMES])
-    more = len(names) - _SHOWN_NAMES
-    return f"{shown} and {more:,} more" if more > 0 else shown
+    first_names = ", ".join(name if len(name) <= _NAME_LENGTH else f"{name[:_NAME_LENGTH]}…" for name in names[:_SHOWN_NAMES])
+    others = len(names) - _SHOWN_NAMES
+    return f"{first_names} and {others:,} more" if others > 0 else first_names
 
 
-def _facts(card: Mapping[str, JSON] | None) -> Mapping[str, JSON] | None:
+def _lasting_fields(card: Mapping[str, JSON] | None) -> Mapping[str, JSON] | None:
     """Return the lasting fields of a model's card.
 
     They stay the same as long as the model does: some servers stamp each listing.
@@ -296,10 +297,10 @@ def dialect_of(engine: Engine, config: Config, setup: ServerSetup) -> Dialect:
     """
     if not isinstance(engine, AnyEngine):
         return engine.dialect(config, setup)
-    known = recognise(engine, config, setup)
-    if known is not None:
-        return known.dialect(config, setup)
-    fits = [(dialect, _fit(setup, dialect)) for dialect in (each.dialect(config, setup) for each in engine.candidates())]
+    recognised = recognise(engine, config, setup)
+    if recognised is not None:
+        return recognised.dialect(config, setup)
+    fits = [(dialect, _measure_fit(setup, dialect)) for dialect in (candidate.dialect(config, setup) for candidate in engine.candidates())]
     best, fit = max(fits, key=lambda pair: pair[1], default=(None, 0))
     return best if best is not None and fit else engine.dialect(config, setup)
 
@@ -310,18 +311,20 @@ def recognise(engine: AnyEngine, config: Config, setup: ServerSetup) -> Engine |
     None where none does. Counters that a reading may empty are asked for only where no engine knows the server
     without them.
     """
-    candidates, ask_for = engine.candidates(), cache(partial(get, setup))
-    dialects = [each.dialect(config, setup) for each in candidates]
-    emptied = {dialect.counters_path for dialect in dialects if dialect.counters_drain}
+    candidates, read_any_page = engine.candidates(), cache(partial(get, setup))
+    dialects = [candidate.dialect(config, setup) for candidate in candidates]
+    draining_paths = {dialect.counters_path for dialect in dialects if dialect.counters_drain}
 
     def harmless(path: str) -> str | None:
-        return None if path in emptied else ask_for(path)
+        return None if path in draining_paths else read_any_page(path)
 
-    known = [each for each in candidates if isinstance(each, Recognising)]
-    return next((each for asked in (harmless, ask_for) for each in known if each.recognises(asked)), None)
+    recognising = [candidate for candidate in candidates if isinstance(candidate, Recognising)]
+    return next(
+        (candidate for read_page in (harmless, read_any_page) for candidate in recognising if candidate.recognises(read_page)), None
+    )
 
 
-def _fit(setup: ServerSetup, dialect: Dialect) -> int:
+def _measure_fit(setup: ServerSetup, dialect: Dialect) -> int:
     """Return the extent of a dialect's support by a server.
 
     1 where a completion brings token ids, 2 where they can be scored as a prompt too, else 0.
@@ -331,10 +334,10 @@ def _fit(setup: ServerSetup, dialect: Dialect) -> int:
     try:
         answer = client.send(_TOKEN, streamed=False, deadline_s=SECONDS).answer
         fit = int(bool(answer.choice.token_ids))
-        asked = dialect.scoring(answer.prompt_token_ids, answer.choice.token_ids, 1) if fit else None
-        scored = None if asked is None else client.exchange(asked.path, asked.body, deadline_s=SECONDS).received
-        if scored is not None:
-            fit += bool(dialect.positions(scored.json(), answer.choice.token_ids, 1))
+        api_request = dialect.scoring(answer.prompt_token_ids, answer.choice.token_ids, 1) if fit else None
+        response = None if api_request is None else client.exchange(api_request.path, api_request.body, deadline_s=SECONDS).received
+        if response is not None:
+            fit += bool(dialect.positions(response.json(), answer.choice.token_ids, 1))
     except (SpecdecError, ValueError, RecursionError):
         return fit
     finally:

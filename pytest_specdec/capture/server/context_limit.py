@@ -23,13 +23,13 @@ def read(setup: ServerSetup, model: str) -> int:
     """
     cards = listed_models(get(setup, "/v1/models"))
     card = cards.get(model) or next(iter(cards.values()), {})
-    if limit := _count(card, "max_model_len"):
+    if limit := _number_at(card, "max_model_len"):
         return limit
-    return _count(parse_object(get(setup, "/props")), "default_generation_settings", "n_ctx") or _count(card, "meta", "n_ctx_train")
+    return _number_at(parse_object(get(setup, "/props")), "default_generation_settings", "n_ctx") or _number_at(card, "meta", "n_ctx_train")
 
 
-def _count(found: JSON, *path: str) -> int:
+def _number_at(value: JSON, *path: str) -> int:
     """Return the number at ``path``; 0 without one."""
     for name in path:
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

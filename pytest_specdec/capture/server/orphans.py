@@ -88,17 +88,17 @@ def sweep(root: Path, held: Path | None = None) -> tuple[int, ...]:
     """
     ended: list[int] = []
     for folder in sorted({path.parent.parent for path in root.glob("*/servers/*.json")}):
-        with _unheld(folder, held) as is_ours:
+        with _hold_if_free(folder, held) as is_ours:
             for path in sorted(folder.glob("servers/*.json")) if is_ours else ():
-                orphan = _read(path)
-                ended += _end(orphan) if orphan else []
+                orphan = _read_orphan(path)
+                ended += _kill_orphan(orphan) if orphan else []
                 if orphan and orphan.container:
                     _end_container(orphan.container)
     return tuple(ended)
 
 
 @contextmanager
-def _unheld(folder: Path, held: Path | None) -> Iterator[bool]:
+def _hold_if_free(folder: Path, held: Path | None) -> Iterator[bool]:
     """Hold ``folder`` and yield True if it is a free run.
 
     A free run is one of this user that no capture works on.
@@ -116,6 +116,7 @@ def _unheld(folder: Path, held: Path | None) -> Iterator[bool]:
 
 
 def _is_free(descriptor: int) -> bool:
+    """Lock a run's folder and return True if nobody held it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -124,6 +125,7 @@ def _is_free(descriptor: int) -> bool:
 
 
 def _is_run(folder: Path) -> bool:
+    """Return True if the folder has a readable plan."""
     try:
         run_documents.read_plan(RunDirectory.open(folder))
     except RunError:
@@ -131,7 +133,7 @@ def _is_run(folder: Path) -> bool:
     return True
 
 
-def _read(path: Path) -> _Orphan | None:
+def _read_orphan(path: Path) -> _Orphan | None:
     """Return the server in a note, if its owner is gone.
 
     None otherwise, and for a note of another user, boot or namespace.
@@ -154,10 +156,16 @@ def _read(path: Path) -> _Orphan | None:
     return orphan if is_here and not is_owned else None
 
 
-def _end(orphan: _Orphan) -> list[int]:
+def _kill_orphan(orphan: _Orphan) -> list[int]:
+    """Kill every process of an orphan and return their numbers.
+
+    The search is repeated for processes forked meanwhile.
+    """
     ended: dict[int, int] = {}
     for _ in range(_ATTEMPTS):
-        alive = {pid: start for pid, start in watchdog.members(orphan.pid, orphan.started, orphan.marker, ended).items() if _is_mine(pid)}
+        alive = {
+            pid: start for pid, start in watchdog.members(orphan.pid, orphan.started, orphan.marker, ended).items() if _is_own_process(pid)
+        }
         if not alive:
             break
         ended |= alive
@@ -175,7 +183,7 @@ def _end_container(name: str) -> None:
         subprocess.run(docker.kill(name), stdin=subprocess.DEVNULL, capture_output=True, timeout=_KILL_S, check=False)  # noqa: S603
 
 
-def _is_mine(pid: int) -> bool:
+def _is_own_process(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}").stat().st_uid == os.getuid()
     except OSError:

@@ -34,21 +34,21 @@ def listener(port: int) -> str:
 
     Empty where it cannot be found out.
     """
-    return _listener(_reached_sockets(port))
+    return _describe_listener(_reached_sockets(port))
 
 
 def foreign_listener(server: ServerProcess, port: int) -> str:
     """Return the foreign listener on ``port``, if seen twice.
 
-    A server may die between the two readings of :func:`_foreign_listener`. Empty without one.
+    A server may die between the two readings of :func:`_foreign_listener_now`. Empty without one.
     """
-    if not _foreign_listener(server, port):
+    if not _foreign_listener_now(server, port):
         return ""
     time.sleep(_SECOND_LOOK_S)
-    return _foreign_listener(server, port)
+    return _foreign_listener_now(server, port)
 
 
-def _foreign_listener(server: ServerProcess, port: int) -> str:
+def _foreign_listener_now(server: ServerProcess, port: int) -> str:
     """Return the process other than the server's listening on ``port``.
 
     It is one that connections to the port reach. Empty where there is none, or it cannot be found out.
@@ -56,14 +56,14 @@ def _foreign_listener(server: ServerProcess, port: int) -> str:
     All listeners have to be the server's own: several may share a port (SO_REUSEPORT, which vLLM sets), and get the
     connections in turn.
     """
-    own = server.members
-    foreign = _reached_sockets(port) - {file for pid in own for file in _open_files(Path(f"/proc/{pid}"))}
+    server_pids = server.members
+    foreign = _reached_sockets(port) - {file for pid in server_pids for file in _open_files(Path(f"/proc/{pid}"))}
     if foreign and server.command.look:
-        inside = _inside(server.command)
-        foreign = {file for file in foreign if file not in inside} if "socket:[" in inside else set()
-        return _listener(foreign) or ("a process outside of the container" if foreign else "")
-    known = all(_is_readable(pid) for pid in own)
-    return _listener(foreign) or ("a process of another user" if foreign and known else "")
+        container_files = _container_files(server.command)
+        foreign = {file for file in foreign if file not in container_files} if "socket:[" in container_files else set()
+        return _describe_listener(foreign) or ("a process outside of the container" if foreign else "")
+    all_readable = all(_is_readable(pid) for pid in server_pids)
+    return _describe_listener(foreign) or ("a process of another user" if foreign and all_readable else "")
 
 
 def _reached_sockets(port: int) -> set[str]:
@@ -71,12 +71,12 @@ def _reached_sockets(port: int) -> set[str]:
 
     They are named as in ``/proc``: those bound to the interface, or else to all.
     """
-    rows = [row for table in ("tcp", "tcp6") for row in _listening(port, table)]
-    here = {inode for address, inode in rows if address.endswith(_HERE)}
-    return {f"socket:[{inode}]" for inode in here or {inode for address, inode in rows if address in _EVERYWHERE}}
+    rows = [row for table in ("tcp", "tcp6") for row in _listening_sockets(port, table)]
+    interface_inodes = {inode for address, inode in rows if address.endswith(_HERE)}
+    return {f"socket:[{inode}]" for inode in interface_inodes or {inode for address, inode in rows if address in _EVERYWHERE}}
 
 
-def _listening(port: int, table: str) -> list[tuple[str, str]]:
+def _listening_sockets(port: int, table: str) -> list[tuple[str, str]]:
     """Return local address and inode of sockets listening on ``port``.
 
     Read from proc_net_tcp(5). Empty where the kernel does not report them.
@@ -88,15 +88,19 @@ def _listening(port: int, table: str) -> list[tuple[str, str]]:
     return [(row[1].partition(":")[0], row[9]) for row in rows if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port]
 
 
-def _listener(sockets: Iterable[str]) -> str:
-    wanted = set(sockets)
-    for process in Path("/proc").glob("[0-9]*") if wanted else ():
-        if wanted & _open_files(process):
-            return f"process {process.name}: {_name(process)}"
+def _describe_listener(sockets: Iterable[str]) -> str:
+    """Return a process holding one of ``sockets``, in words.
+
+    Empty where none is found.
+    """
+    wanted_sockets = set(sockets)
+    for process in Path("/proc").glob("[0-9]*") if wanted_sockets else ():
+        if wanted_sockets & _open_files(process):
+            return f"process {process.name}: {_program_name(process)}"
     return ""
 
 
-def _inside(command: Command) -> str:
+def _container_files(command: Command) -> str:
     """Return the open files of a container's processes, as text.
 
     Files missing from the text cannot be found out.
@@ -104,16 +108,17 @@ def _inside(command: Command) -> str:
     Raises EngineError where docker does not answer: the owner of the port would be unknown for the rest of the run.
     """
     try:
-        done = subprocess.run(command.look, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LOOK_S, check=False)  # noqa: S603
+        result = subprocess.run(command.look, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LOOK_S, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired) as error:
         what, expected = "docker does not say what a container has open", f"an answer within {_LOOK_S:.0f} s"
         remedy = f"run it by hand: docker exec {command.container} true; restart the daemon if that hangs too"
         found = error.strerror if isinstance(error, OSError) else "no answer"
         raise EngineError(what, where=shlex.join(command.look), found=str(found), expected=expected, remedy=remedy) from None
-    return done.stdout.decode(errors="replace")
+    return result.stdout.decode(errors="replace")
 
 
 def _open_files(process: Path) -> set[str]:
+    """Return the open files of a process, as named in ``/proc``."""
     files = set()
     with suppress(OSError):  # another user's process, or one that has just ended
         for entry in (process / "fd").iterdir():
@@ -123,6 +128,7 @@ def _open_files(process: Path) -> set[str]:
 
 
 def _is_readable(pid: int) -> bool:
+    """Return True unless the open files of a process are forbidden."""
     try:
         next(Path(f"/proc/{pid}/fd").iterdir(), None)
     except PermissionError:
@@ -132,7 +138,7 @@ def _is_readable(pid: int) -> bool:
     return True
 
 
-def _name(process: Path) -> str:
+def _program_name(process: Path) -> str:
     """Return the program's name.
 
     The rest of its command line may contain a key.

@@ -42,18 +42,18 @@ def defer_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
-    before = {number: signal.getsignal(number) for number in _NUMBERS}
-    handled = {number: handler for number, handler in before.items() if callable(handler)}
-    for number in handled:
-        signal.signal(number, lambda number, _: came.append(number))
+    deferred: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in _NUMBERS}
+    python_handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in python_handlers:
+        signal.signal(number, lambda number, _: deferred.append(number))
     try:
         yield
     finally:
-        for number, handler in handled.items():
+        for number, handler in python_handlers.items():
             signal.signal(number, handler)
-        for first in came[:1]:
-            handled[signal.Signals(first)](first, None)
+        for first in deferred[:1]:
+            python_handlers[signal.Signals(first)](first, None)
 
 
 _LOGGED = r"^(?:\([^)]*\) )?(?:(?:ERROR|CRITICAL|FATAL)\b.*?\] )?"
@@ -87,7 +87,7 @@ def process_titles(living: Iterable[int]) -> dict[int, str]:
 
     A process without a title has the beginning of its command line.
     """
-    return {pid: title for pid in living if (title := _title(pid))}
+    return {pid: title for pid in living if (title := _process_title(pid))}
 
 
 def dead(known: Mapping[int, str], living: Container[int]) -> dict[int, str]:
@@ -95,7 +95,7 @@ def dead(known: Mapping[int, str], living: Container[int]) -> dict[int, str]:
 
     They are no longer ``living``. The words include how a process ended, as long as that is not collected yet.
     """
-    return {pid: f"{title} (process {pid}) {_end(pid)}" for pid, title in known.items() if pid not in living}
+    return {pid: f"{title} (process {pid}) {_describe_end(pid)}" for pid, title in known.items() if pid not in living}
 
 
 def signal_name(number: int) -> str:
@@ -109,7 +109,7 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _end(pid: int) -> str:
+def _describe_end(pid: int) -> str:
     """Describe the end of a process by its exit code.
 
     The code is the last field of proc_pid_stat(5), as long as the parent has not waited for the process.
@@ -121,7 +121,8 @@ def _end(pid: int) -> str:
     return f"was killed by {signal_name(os.WTERMSIG(code))}" if os.WIFSIGNALED(code) else "is gone"
 
 
-def _title(pid: int) -> str:
+def _process_title(pid: int) -> str:
+    """Return the beginning of a process's command line; empty without one."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").split()
     except OSError:
@@ -168,7 +169,7 @@ class ServerProcess:
         try:
             with defer_signals():
                 with writable(log):
-                    file = _appending(log)
+                    file = _open_log(log)
                     file.write(f"# {command}\n".encode())
                     file.flush()
                     self._log_start = file.tell()
@@ -179,17 +180,18 @@ class ServerProcess:
             raise
 
     def _launch(self, file: BinaryIO, max_s: float) -> None:
+        """Start the watchdog, then the server."""
         child, self._pipe = _start_watchdog(self.marker, self.command.kill)
         self._children.append(child)
         self._announce_log(max_s)
         try:
-            self._children.append(_start(self.command, self.marker, file))
+            self._children.append(_start_server(self.command, self.marker, file))
         except EngineError:
             self._dismiss_watchdog(is_gone=True)
             raise
         self.pid = self._children[-1].pid
         self.started = watchdog.stat(self.pid)[2]
-        self._to_watchdog(f"server {self.pid} {self.started}\n")
+        self._send_to_watchdog(f"server {self.pid} {self.started}\n")
 
     @property
     def exit_code(self) -> int | None:
@@ -199,12 +201,12 @@ class ServerProcess:
             if process.returncode is not None:
                 return process.returncode
             try:
-                ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                exit_info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:  # collected behind our back
                 return process.poll()
-        if ended is None:
+        if exit_info is None:
             return None
-        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        return exit_info.si_status if exit_info.si_code == os.CLD_EXITED else -exit_info.si_status
 
     @property
     def ended(self) -> str:
@@ -243,18 +245,18 @@ class ServerProcess:
 
     def wait(self, seconds: float) -> bool:
         """Return True if the server ends within ``seconds``."""
-        return _within(seconds, lambda: self.exit_code is not None)
+        return _holds_within(seconds, lambda: self.exit_code is not None)
 
     def log_tail(self, lines: int = LOG_TAIL) -> tuple[str, ...]:
         """Return the last lines of the server's output, secrets struck out."""
-        return tuple(line[:_MAX_LINE] for line in self._log_end().splitlines()[-lines:])
+        return tuple(line[:_MAX_LINE] for line in self._read_log_end().splitlines()[-lines:])
 
     def cause(self) -> str:
         """Return the first exception in this server's latest output.
 
         Secrets are struck out. Empty without one.
         """
-        return cause(self._log_end())[:_MAX_LINE]
+        return cause(self._read_log_end())[:_MAX_LINE]
 
     def written(self) -> str:
         """Return the server's whole output, as written.
@@ -265,7 +267,7 @@ class ServerProcess:
             file.seek(self._log_start)
             return file.read().decode(errors="replace")
 
-    def _log_end(self) -> str:
+    def _read_log_end(self) -> str:
         """Return the end of the log, secrets struck out.
 
         More is read than returned, so that no part of a secret is left at the cut.
@@ -282,8 +284,8 @@ class ServerProcess:
         when a process survives even that.
         """
         try:
-            if stop_s <= 0 or not self._stopped_within(stop_s):
-                self._kill()
+            if stop_s <= 0 or not self._stops_within(stop_s):
+                self._kill_and_wait()
         finally:
             # Not "done" unless all is gone: the watchdog ends what an interrupt, maybe a second one, keeps us from ending.
             with defer_signals():
@@ -294,20 +296,25 @@ class ServerProcess:
 
         It still has to be stopped.
         """
-        self._signal(signal.SIGKILL)
+        self._send_signal(signal.SIGKILL)
 
-    def _stopped_within(self, stop_s: float) -> bool:
-        self._run(self.command.stop, stop_s + _KILL_S)
-        self._signal(signal.SIGTERM)
-        return _within(stop_s, self._is_gone)
+    def _stops_within(self, stop_s: float) -> bool:
+        """Return True if the server, asked to stop, ends in time."""
+        self._run_command(self.command.stop, stop_s + _KILL_S)
+        self._send_signal(signal.SIGTERM)
+        return _holds_within(stop_s, self._is_gone)
 
-    def _kill(self) -> None:
-        self._run(self.command.kill, _KILL_S)
-        self._signal(signal.SIGKILL)
-        if not _within(_KILL_S, self._is_gone):
-            raise self._survival()
+    def _kill_and_wait(self) -> None:
+        """Kill the server and wait for its end.
 
-    def _survival(self) -> CaptureError:
+        Raises CaptureError when a process survives.
+        """
+        self._run_command(self.command.kill, _KILL_S)
+        self._send_signal(signal.SIGKILL)
+        if not _holds_within(_KILL_S, self._is_gone):
+            raise self._survival_error()
+
+    def _survival_error(self) -> CaptureError:
         """Return the error for a server still running after its end.
 
         It goes on in spite of all attempts to end it.
@@ -319,28 +326,29 @@ class ServerProcess:
         found, expected = f"the container {self.command.container} still runs, or docker does not answer", "a container that is gone"
         return CaptureError(what, where=where, found=found, expected=expected, remedy=f"{shlex.join(self.command.kill)}, and see docker ps")
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _send_signal(self, number: signal.Signals) -> None:
         watchdog.send(number, self.members)
 
     def _is_gone(self) -> bool:
-        return self.exit_code is not None and not self.members and not self._is_contained()
+        return self.exit_code is not None and not self.members and not self._container_may_run()
 
-    def _is_contained(self) -> bool:
+    def _container_may_run(self) -> bool:
         """Return True if the container runs, or may run.
 
         The end of the client that started it says nothing about it.
         """
-        return bool(self.command.running) and self._run(self.command.running, _ASK_S) != ""
+        return bool(self.command.running) and self._run_command(self.command.running, _ASK_S) != ""
 
     def _announce_log(self, max_s: float) -> None:
+        """Send the watchdog the log, its secrets and the time limit."""
         spellings = self.command.secrets.spellings
-        self._to_watchdog(
+        self._send_to_watchdog(
             f"log {os.fsencode(self.log.absolute()).hex()}\n" + "".join(f"secret {text.encode().hex()}\n" for text in spellings)
         )
         if math.isfinite(max_s):
-            self._to_watchdog(f"seconds {max_s}\n")
+            self._send_to_watchdog(f"seconds {max_s}\n")
 
-    def _to_watchdog(self, text: str) -> None:
+    def _send_to_watchdog(self, text: str) -> None:
         with suppress(BrokenPipeError):  # somebody killed the watchdog: the server is ended without it
             os.write(self._pipe, text.encode())
 
@@ -351,7 +359,7 @@ class ServerProcess:
         """
         with defer_signals():
             if self._pipe >= 0:
-                self._to_watchdog("done\n" if is_gone else "")
+                self._send_to_watchdog("done\n" if is_gone else "")
                 os.close(self._pipe)
                 self._pipe = -1
             for child in self._children:
@@ -361,6 +369,7 @@ class ServerProcess:
                 watchdog.strike_out(str(self.log), [text.encode() for text in self.command.secrets.spellings])
 
     def _collect(self, child: subprocess.Popen[bytes]) -> None:
+        """Wait for a child's end, so that no zombie stays."""
         try:
             child.wait(_KILL_S)
         except subprocess.TimeoutExpired:
@@ -370,7 +379,7 @@ class ServerProcess:
                 child.wait()
 
     @staticmethod
-    def _run(argv: tuple[str, ...], seconds: float) -> str | None:
+    def _run_command(argv: tuple[str, ...], seconds: float) -> str | None:
         """Return the output of a command; None if it failed.
 
         Callers look into a failure by asking whether anything survived.
@@ -384,18 +393,18 @@ class ServerProcess:
         return result.stdout.decode(errors="replace").strip() if result.returncode == 0 else None
 
 
-def _within(seconds: float, is_so: Callable[[], bool]) -> bool:
-    """Return True if ``is_so`` becomes true within ``seconds``."""
-    end, pause = time.monotonic() + seconds, 0.005
-    while not is_so():
-        if time.monotonic() >= end:
+def _holds_within(seconds: float, holds: Callable[[], bool]) -> bool:
+    """Return True if ``holds`` becomes true within ``seconds``."""
+    end_s, pause_s = time.monotonic() + seconds, 0.005
+    while not holds():
+        if time.monotonic() >= end_s:
             return False
-        time.sleep(pause)
-        pause = min(2 * pause, 0.1)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.1)
     return True
 
 
-def _appending(log: Path) -> BinaryIO:
+def _open_log(log: Path) -> BinaryIO:
     """Open a log readable only by its owner.
 
     A server prints what it likes, and secrets are struck out when it has ended.
@@ -420,7 +429,7 @@ def _start_watchdog(marker: str, kill: tuple[str, ...]) -> tuple[subprocess.Pope
         os.close(read_end)
 
 
-def _make(folders: Iterable[str]) -> None:
+def _make_folders(folders: Iterable[str]) -> None:
     """Make folders as this user.
 
     Made by a container's mount they would be root's. Raises EngineError.
@@ -433,17 +442,22 @@ def _make(folders: Iterable[str]) -> None:
             raise EngineError(what, found=f"{folder}: {error.strerror}", expected="a folder of this user", remedy=remedy) from error
 
 
-def _write(files: Mapping[str, str]) -> None:
+def _write_files(files: Mapping[str, str]) -> None:
+    """Write the files needed by the server."""
     for name, text in files.items():
         with writable(Path(name)):
             Path(name).write_text(text, encoding="utf-8")
 
 
-def _start(command: Command, marker: str, log: BinaryIO) -> subprocess.Popen[bytes]:
-    own = {name: value for name, value in os.environ.items() if not name.startswith((*command.scrubbed, watchdog.MARKER))}
-    env = {**own, **command.env, watchdog.MARKER: marker}
-    _make(command.folders)
-    _write(command.files)
+def _start_server(command: Command, marker: str, log: BinaryIO) -> subprocess.Popen[bytes]:
+    """Start the server's first process, in a session of its own.
+
+    Raises EngineError when it cannot be executed.
+    """
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith((*command.scrubbed, watchdog.MARKER))}
+    env = {**inherited, **command.env, watchdog.MARKER: marker}
+    _make_folders(command.folders)
+    _write_files(command.files)
     try:
         return subprocess.Popen(  # noqa: S603 - running the configured server is what we are here for
             command.argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True

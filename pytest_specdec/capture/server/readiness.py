@@ -109,10 +109,10 @@ def wait(
     Raises BootError with the command, the exit code and the last log lines when the server ends before that or takes
     longer than ``boot_s``.
     """
-    until_s, last = time.monotonic() + boot_s, "nothing listens yet"
+    until_s, last_reason = time.monotonic() + boot_s, "nothing listens yet"
     while time.monotonic() < until_s:
         if server.exit_code is not None:
-            raise _not_ready(server, f"died at boot: {server.ended}", "read the log; the same command by hand shows the same")
+            raise _not_ready_error(server, f"died at boot: {server.ended}", "read the log; the same command by hand shows the same")
         if dialect.health_path is None or get(setup, dialect.health_path, seconds=_left_s(until_s)) is not None:
             check_port(server, setup.port)
             answer = ask(setup, dialect, draft_tokens, until_s)
@@ -120,11 +120,11 @@ def wait(
             if isinstance(answer, ReadyServer) and not server.ended:
                 _check_build(server, dialect)
                 return answer
-            last = answer.text if isinstance(answer, Reply) else "it answered and ended"
+            last_reason = answer.text if isinstance(answer, Reply) else "it answered and ended"
         heartbeat()
         time.sleep(_PAUSE_S)
     remedy = "raise `limits.boot_s` in the config if the log shows progress"
-    raise _not_ready(server, f"was not ready after {boot_s:g} s ({last})", remedy)
+    raise _not_ready_error(server, f"was not ready after {boot_s:g} s ({last_reason})", remedy)
 
 
 def check_port(server: ServerProcess, port: int) -> None:
@@ -162,7 +162,7 @@ def ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float)
     client = Client(setup, dialect, model=model, draft_tokens=draft_tokens)
     sent = client.send(ONE_TOKEN, streamed=False, deadline_s=max(_MIN_S, until_s - time.monotonic()))
     if sent.answer.ok:
-        return ReadyServer(model=model, version=_version(setup, dialect, _left_s(until_s)), client=client)
+        return ReadyServer(model=model, version=_read_version(setup, dialect, _left_s(until_s)), client=client)
     client.close()
     status = sent.answer.status
     return Reply(status=status, text=f"a one-token completion got {status or 'no answer'}: {sent.answer.error}")
@@ -182,7 +182,7 @@ def _served_model(setup: ServerSetup, seconds: float) -> str:
     return setup.asked_model if setup.asked_model in names else next(iter(names), setup.asked_model)
 
 
-def _version(setup: ServerSetup, dialect: Dialect, seconds: float) -> str:
+def _read_version(setup: ServerSetup, dialect: Dialect, seconds: float) -> str:
     return dialect.version(get(setup, dialect.version_path, seconds=seconds) or "")[:_MAX_VERSION]
 
 
@@ -207,7 +207,8 @@ def parse_object(text: str | None) -> Mapping[str, JSON]:
         return {}
 
 
-def _not_ready(server: ServerProcess, what: str, remedy: str) -> BootError:
+def _not_ready_error(server: ServerProcess, what: str, remedy: str) -> BootError:
+    """Return the error with the command and the last log lines."""
     tail = "\n".join(server.log_tail())
     return BootError(
         f"the server {server.command.secrets.mask(what)}",

@@ -158,8 +158,8 @@ class ArmServer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        in_order = kind is None or issubclass(kind, SpecdecError)
-        self.stop(self.recipe.stop_s if in_order else 0.0)
+        is_orderly = kind is None or issubclass(kind, SpecdecError)
+        self.stop(self.recipe.stop_s if is_orderly else 0.0)
 
     def start(self) -> None:
         """Start the server and wait until it is ready.
@@ -272,15 +272,15 @@ class ArmServer:
         page = get(self.recipe.setup, dialect.counters_path, seconds=min(SECONDS, left_s))
         counters = None if page is None else dialect.counters(page)
         if counters is None:
-            return self._read_log()
+            return self._read_counters_from_log()
         if not dialect.counters_drain:
             return counters
         self._drained = counters if self._drained is None else self._drained + counters
-        paused = dialect.traffic(page or "").preemptions
-        self._paused = self._paused if paused is None else (self._paused or 0) + paused
+        preemptions = dialect.traffic(page or "").preemptions
+        self._paused = self._paused if preemptions is None else (self._paused or 0) + preemptions
         return self._drained
 
-    def _read_log(self) -> SpecCounters | None:
+    def _read_counters_from_log(self) -> SpecCounters | None:
         """Return the speculation counters in the server's log.
 
         Anything after its last line is missing there.
@@ -368,6 +368,7 @@ class ArmServer:
                 client.close()
 
     def _start(self) -> None:
+        """Start the server, leave a note, and wait for readiness."""
         recipe = self.recipe
         assert recipe.command is not None, "an attached server is not started"
         with defer_signals():

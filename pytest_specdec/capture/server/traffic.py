@@ -63,7 +63,7 @@ class TrafficAccount:
 
         They may still count earlier requests.
         """
-        self._before = self._settle()
+        self._before = self._read_settled()
         self._peer = self._arm.peer_traffic() if self._before is not None else None
         self._aside = self._arm.aside
 
@@ -73,21 +73,25 @@ class TrafficAccount:
         ``answers`` are all that were given; None where that is not known.
         """
         after = self._arm.traffic()
-        anew = replaced(self._before, after)
+        replacement = replaced(self._before, after)
         usages = [answer.usage for answer in answers or () if answer.usage is not None]
-        if anew or answers is None or len(usages) < len(answers) or self._before is None:
-            return Discrepancy(replaced=anew)
-        now, then = self._arm.aside, self._aside
-        generated = sum(usage.completion_tokens for usage in usages) + now.generated_tokens - then.generated_tokens
-        prompts = (usage.prompt_tokens * len(answer.choices) for answer, usage in zip(answers, usages, strict=True))
-        prompt = sum(prompts) + now.prompt_tokens - then.prompt_tokens
-        after = self._await_counts(after, generated)
-        others = foreign(self._before, after, prompt_tokens=prompt, generated_tokens=generated, answers=len(answers))
-        lacking = uncounted(self._before, after, generated_tokens=generated)
+        if replacement or answers is None or len(usages) < len(answers) or self._before is None:
+            return Discrepancy(replaced=replacement)
+        aside, aside_before = self._arm.aside, self._aside
+        generated_tokens = sum(usage.completion_tokens for usage in usages) + aside.generated_tokens - aside_before.generated_tokens
+        prompt_counts = (usage.prompt_tokens * len(answer.choices) for answer, usage in zip(answers, usages, strict=True))
+        prompt_tokens = sum(prompt_counts) + aside.prompt_tokens - aside_before.prompt_tokens
+        after = self._await_counts(after, generated_tokens)
+        foreign_tokens = foreign(self._before, after, prompt_tokens=prompt_tokens, generated_tokens=generated_tokens, answers=len(answers))
+        lacking = uncounted(self._before, after, generated_tokens=generated_tokens)
         by_baseline = "" if lacking is None else elsewhere(lacking, self._peer, self._arm.peer_traffic())
-        return Discrepancy(foreign=others, elsewhere=by_baseline, uncounted="" if by_baseline or lacking is None else str(lacking))
+        return Discrepancy(foreign=foreign_tokens, elsewhere=by_baseline, uncounted="" if by_baseline or lacking is None else str(lacking))
 
-    def _settle(self) -> Traffic | None:
+    def _read_settled(self) -> Traffic | None:
+        """Return the counters once two readings agree.
+
+        After a while they are returned as they are.
+        """
         traffic = self._arm.traffic()
         for _ in range(_SETTLING if traffic else 0):
             time.sleep(_PAUSE_S)
@@ -125,10 +129,10 @@ def uncounted(before: Traffic | None, after: Traffic | None, *, generated_tokens
 
     ``generated_tokens`` came in answers from its address. None where nothing to speak of is missing.
     """
-    known = [traffic.generated_tokens for traffic in (before, after) if traffic is not None and traffic.generated_tokens is not None]
-    if len(known) < 2 or generated_tokens - (known[1] - known[0]) <= max(_BEYOND, _UNCOUNTED * generated_tokens):  # noqa: PLR2004 - both
+    counts = [traffic.generated_tokens for traffic in (before, after) if traffic is not None and traffic.generated_tokens is not None]
+    if len(counts) < 2 or generated_tokens - (counts[1] - counts[0]) <= max(_BEYOND, _UNCOUNTED * generated_tokens):  # noqa: PLR2004 - both
         return None
-    return Lacking(answered=generated_tokens, counted=known[1] - known[0])
+    return Lacking(answered=generated_tokens, counted=counts[1] - counts[0])
 
 
 def elsewhere(lacking: Lacking, before: Traffic | None, after: Traffic | None) -> str:
@@ -138,9 +142,9 @@ def elsewhere(lacking: Lacking, before: Traffic | None, after: Traffic | None) -
     """
     if before is None or after is None:
         return ""
-    grown = _growth(before, after).generated
-    covers = grown >= _COVERED * (lacking.answered - lacking.counted)
-    return f"{lacking}; those of the baseline's server grew by {grown:,} meanwhile" if covers else ""
+    peer_tokens = _growth(before, after).generated
+    covers = peer_tokens >= _COVERED * (lacking.answered - lacking.counted)
+    return f"{lacking}; those of the baseline's server grew by {peer_tokens:,} meanwhile" if covers else ""
 
 
 def replaced(before: Traffic | None, after: Traffic | None) -> str:
@@ -167,13 +171,15 @@ def foreign(before: Traffic | None, after: Traffic | None, *, prompt_tokens: int
         return ""
     growth = _growth(before, after)
     prompt, generated = growth.prompt - prompt_tokens, growth.generated - generated_tokens
-    found = [f"{prompt:,} prompt tokens"] if prompt > 0 else []
-    found += [f"{generated:,} generated tokens"] if generated > _BEYOND * answers or (found and generated > 0) else []
-    return " and ".join(found)
+    excess = [f"{prompt:,} prompt tokens"] if prompt > 0 else []
+    excess += [f"{generated:,} generated tokens"] if generated > _BEYOND * answers or (excess and generated > 0) else []
+    return " and ".join(excess)
 
 
 def _growth(before: Traffic, after: Traffic) -> _Growth:
-    def by(now: int | None, then: int | None) -> int:
-        return 0 if now is None or then is None else now - then
+    def difference(later: int | None, earlier: int | None) -> int:
+        return 0 if later is None or earlier is None else later - earlier
 
-    return _Growth(prompt=by(after.prompt_tokens, before.prompt_tokens), generated=by(after.generated_tokens, before.generated_tokens))
+    return _Growth(
+        prompt=difference(after.prompt_tokens, before.prompt_tokens), generated=difference(after.generated_tokens, before.generated_tokens)
+    )

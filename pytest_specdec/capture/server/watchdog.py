@@ -25,7 +25,8 @@ def stat(pid: int) -> tuple[str, int, int]:
 
     The start is in clock ticks since the machine booted. ``("", -1, -1)`` without such a process.
     """
-    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    # proc_pid_stat(5) after the name: the state comes first, the session fourth, the start twentieth.
+    fields = _read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return (fields[0].decode(), int(fields[3]), int(fields[19])) if fields else ("", -1, -1)
 
 
@@ -39,19 +40,19 @@ def members(session: int, started: int, marker: str, known: dict[int, int] | Non
     shows it, since numbers are given again: its leader, alive or not yet collected, that started then; a process in
     it that carries the marker; or one of ``known``, members before.
     """
-    inside, marked, is_ours = {}, {}, False
+    in_session, marked, is_ours = {}, {}, False
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):  # noqa: PTH208 - no pathlib here
         state, its_session, its_start = stat(pid)
         is_ours = is_ours or (pid == session and its_start == started)
         if state in {"Z", "X", ""} or pid == os.getpid():
             continue
         if its_session == session:
-            inside[pid] = its_start
-        if f"{MARKER}={marker}".encode() in _read(f"/proc/{pid}/environ").split(b"\0"):
+            in_session[pid] = its_start
+        if f"{MARKER}={marker}".encode() in _read_file(f"/proc/{pid}/environ").split(b"\0"):
             marked[pid] = its_start
-    earlier = (known or {}).items()
-    is_ours = is_ours or bool(inside.keys() & marked.keys()) or bool(inside.items() & earlier)
-    return marked | (inside if is_ours else {})
+    known_members = (known or {}).items()
+    is_ours = is_ours or bool(in_session.keys() & marked.keys()) or bool(in_session.items() & known_members)
+    return marked | (in_session if is_ours else {})
 
 
 def send(number: int, processes: dict[int, int]) -> None:
@@ -85,20 +86,21 @@ def strike_out(path: str, secrets: list[bytes]) -> None:
     if not longest:
         return
     with open(path, "r+b") as file:  # noqa: PTH123 - pathlib would double the start-up time
-        at, part = 0, file.read(_BLOCK + longest)
-        while part:
+        offset, block = 0, file.read(_BLOCK + longest)
+        while block:
             for secret in secrets:
-                index = part.find(secret)
+                index = block.find(secret)
                 while index >= 0:
-                    file.seek(at + index)
+                    file.seek(offset + index)
                     file.write(b"*" * len(secret))
-                    index = part.find(secret, index + len(secret))
-            at += _BLOCK
-            file.seek(at)
-            part = file.read(_BLOCK + longest)
+                    index = block.find(secret, index + len(secret))
+            offset += _BLOCK
+            file.seek(offset)
+            block = file.read(_BLOCK + longest)
 
 
-def _read(path: str) -> bytes:
+def _read_file(path: str) -> bytes:
+    """Return a file's bytes; empty when it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - pathlib would double the start-up time
             return file.read()
@@ -144,13 +146,15 @@ class _Watch:
                 poll.register(self._leader, select.POLLIN)
 
     def _read_lines(self) -> bool:
+        """Apply the lines in the pipe; False at its end."""
         part = os.read(self._pipe, 4096)
         *lines, self._rest = (self._rest + part).split(b"\n")
         for line in lines:
-            self._apply(line.split())
+            self._apply_line(line.split())
         return bool(part)
 
-    def _apply(self, words: list[bytes]) -> None:
+    def _apply_line(self, words: list[bytes]) -> None:
+        """Take one line of the starter."""
         if words[0] == b"server":
             self.session, self.started = int(words[1]), int(words[2])
             try:
@@ -166,7 +170,7 @@ class _Watch:
         self.is_done = words[0] == b"done"
 
 
-def _end(watch: _Watch, marker: str) -> None:
+def _kill_server(watch: _Watch, marker: str) -> None:
     """Kill every process of the server.
 
     One may have been forked a moment ago, so that the search goes on a little longer.
@@ -182,10 +186,14 @@ def _end(watch: _Watch, marker: str) -> None:
 
 
 def _main(pipe: int, marker: str, command: list[str]) -> None:
+    """Watch until the starter is done or gone, then clean up.
+
+    Unless the server was stopped in order, it is killed, and the process becomes ``command``, if any.
+    """
     watch = _Watch(pipe, marker)
     watch.listen()
     if not watch.is_done:
-        _end(watch, marker)
+        _kill_server(watch, marker)
     try:
         if watch.log:
             strike_out(watch.log, watch.secrets)

@@ -120,70 +120,78 @@ def send(host: str, port: int, requests: Sequence[RawRequest], *, concurrency: i
     last words.
     """
     job = {
-        "host": _address(host, port),
+        "host": _numeric_address(host, port),
         "port": port,
         "concurrency": concurrency,
-        "sizes": [len(one.content) for one in requests],
-        "deadlines_s": [one.deadline_s for one in requests],
+        "sizes": [len(request.content) for request in requests],
+        "deadlines_s": [request.deadline_s for request in requests],
     }
     argv = (sys.executable, "-I", "-S", str(_PROGRAM))
-    told = b"".join((json.dumps(job).encode(), b"\n", *(one.content for one in requests)))
-    seconds = sum(one.deadline_s for one in requests) + _GRACE_S
+    job_bytes = b"".join((json.dumps(job).encode(), b"\n", *(request.content for request in requests)))
+    seconds = sum(request.deadline_s for request in requests) + _GRACE_S
     try:
-        done = subprocess.run(argv, input=told, capture_output=True, check=True, timeout=seconds)  # noqa: S603 - our own program
+        process = subprocess.run(argv, input=job_bytes, capture_output=True, check=True, timeout=seconds)  # noqa: S603 - our own program
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        last = (error.stderr or b"").decode(errors="replace")[-500:].strip()
+        last_words = (error.stderr or b"").decode(errors="replace")[-500:].strip()
         raise CaptureError(
             what="the process that stamps timed answers failed",
             where=f"{host}:{port}",
-            found=last or str(error),
+            found=last_words or str(error),
             expected="a report of every request",
             remedy="run again with --specdec-resume; if it fails again, report these lines",
         ) from None
-    line, _, content = done.stdout.partition(b"\n")
-    return _read_stamps(json.loads(line), memoryview(content))
+    line, _, content = process.stdout.partition(b"\n")
+    return _read_report(json.loads(line), memoryview(content))
 
 
-def _address(host: str, port: int) -> str:
+def _numeric_address(host: str, port: int) -> str:
     """Return the numeric address of ``host``.
 
     Of several, the first that takes connections. ``host`` itself where it has none.
     """
     with suppress(OSError):
-        found = [str(one[4][0]) for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-        if len(found) == 1:
-            return found[0]
+        addresses = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+        if len(addresses) == 1:
+            return addresses[0]
         with socket.create_connection((host, port), timeout=_CONNECT_S) as connection:
             return str(connection.getpeername()[0])
     return host
 
 
-def _read_stamps(report: dict[str, Any], content: memoryview) -> Stamped:
-    responses, gaps, at, several, reads = [], [], 0, 0, 0
-    for told in report["exchanges"]:
-        stamps, sizes = told["stamps_ns"], told["sizes"]
-        parts = [bytes(content[at + end - size : at + end]) for size, end in zip(sizes, accumulate(sizes), strict=True)]
-        at += sum(sizes)
-        gaps += [(after - before) / 1e9 for before, after in pairwise(stamps)]
-        several += sum(part.count(b"data:") > 1 for part in parts[1:-1])
+def _read_report(report: dict[str, Any], content: memoryview) -> Stamped:
+    """Return the responses and samples in the stamper's report.
+
+    ``content`` holds the bytes of all reads, one after the other.
+    """
+    responses, gaps, offset, coalesced, reads = [], [], 0, 0, 0
+    for exchange in report["exchanges"]:
+        stamps, sizes = exchange["stamps_ns"], exchange["sizes"]
+        parts = [bytes(content[offset + end - size : offset + end]) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+        offset += sum(sizes)
+        gaps += [(later_ns - earlier_ns) / 1e9 for earlier_ns, later_ns in pairwise(stamps)]
+        coalesced += sum(part.count(b"data:") > 1 for part in parts[1:-1])
         reads += len(parts[1:-1])
-        responses.append(_response(told, parts))
+        responses.append(_read_response(exchange, parts))
     samples = LoadSamples(
         cpu_s=report["cpu_ns"] / 1e9,
         wall_s=report["wall_ns"] / 1e9,
         drains_s=tuple(drain / 1e9 for drain in report["drains_ns"]),
         gaps_s=tuple(gaps),
         reads=reads,
-        coalesced=several,
+        coalesced=coalesced,
         delayed_s=None if report["delayed_ns"] is None else report["delayed_ns"] / 1e9,
     )
     return Stamped(responses=tuple(responses), samples=samples)
 
 
-def _response(told: dict[str, Any], parts: Sequence[bytes]) -> StampedResponse:
-    sent_ns, ended_ns, end = told["sent_ns"], told["ended_ns"], told["end"]
+def _read_response(exchange: dict[str, Any], parts: Sequence[bytes]) -> StampedResponse:
+    """Return an exchange of the report as a response.
+
+    Marked as malformed if it is none.
+    """
+    sent_ns, ended_ns, end = exchange["sent_ns"], exchange["ended_ns"], exchange["end"]
     try:
-        return response(sent_ns, ended_ns, end, told["stamps_ns"], parts)
+        return response(sent_ns, ended_ns, end, exchange["stamps_ns"], parts)
     except ValueError as error:
         return replace(response(sent_ns, ended_ns, "", (), ()), end=end, malformed=str(error))
 
@@ -195,22 +203,22 @@ def response(sent_ns: int, ended_ns: int, end: str, stamps_ns: Sequence[int], pa
     not a response.
     """
     received = b"".join(parts)
-    found = find_head(received)
-    if found is None:
+    bounds = find_head(received)
+    if bounds is None:
         if received and end in {WHOLE, CLOSED}:
             msg = f"no head of a response: {received[:100]!r}"
             raise ValueError(msg)
-        nothing = ReceivedResponse(stamps_s=(), parts=())
-        return StampedResponse(sent_s=sent_ns / 1e9, done_s=ended_ns / 1e9, end=end, whole=False, status=None, headers=(), received=nothing)
-    start, stop, begins = found
-    status, headers = _head(received[start:stop])
+        no_body = ReceivedResponse(stamps_s=(), parts=())
+        return StampedResponse(sent_s=sent_ns / 1e9, done_s=ended_ns / 1e9, end=end, whole=False, status=None, headers=(), received=no_body)
+    head_start, head_stop, body_start = bounds
+    status, headers = _parse_head(received[head_start:head_stop])
     fields = dict(headers)
     chunked = "chunked" in fields.get("transfer-encoding", "").lower()
     ends_itself = chunked or "content-length" in fields
     whole = end == WHOLE or (end == CLOSED and not ends_itself)
     done_ns = stamps_ns[-1] if end in {WHOLE, CLOSED} else ended_ns
-    pieces = _chunks(received, begins) if chunked else ((begins, len(received)),)
-    body = _body(received, pieces, list(accumulate(map(len, parts))), stamps_ns)
+    pieces = _chunk_bounds(received, body_start) if chunked else ((body_start, len(received)),)
+    body = _stamp_body(received, pieces, list(accumulate(map(len, parts))), stamps_ns)
     return StampedResponse(
         sent_s=sent_ns / 1e9,
         done_s=done_ns / 1e9,
@@ -222,20 +230,20 @@ def response(sent_ns: int, ended_ns: int, end: str, stamps_ns: Sequence[int], pa
     )
 
 
-def _body(received: bytes, pieces: Iterable[tuple[int, int]], ends: Sequence[int], stamps_ns: Sequence[int]) -> ReceivedResponse:
+def _stamp_body(received: bytes, pieces: Iterable[tuple[int, int]], ends: Sequence[int], stamps_ns: Sequence[int]) -> ReceivedResponse:
     """Return the ``pieces`` of a body, read by read.
 
     Raises ValueError where there are more parts than any answer has.
     """
-    read, kept = [], []
+    stamps_s, parts = [], []
     for start, stop in pieces:
-        for low, high, number in _by_read(ends, start, stop):
-            read.append(stamps_ns[number] / 1e9)
-            kept.append(received[low:high])
-        if len(kept) > MAX_PARTS:
+        for low, high, read_number in _split_by_read(ends, start, stop):
+            stamps_s.append(stamps_ns[read_number] / 1e9)
+            parts.append(received[low:high])
+        if len(parts) > MAX_PARTS:
             msg = f"a body of more than {MAX_PARTS:,} parts"
             raise ValueError(msg)
-    return ReceivedResponse(stamps_s=tuple(read), parts=tuple(kept))
+    return ReceivedResponse(stamps_s=tuple(stamps_s), parts=tuple(parts))
 
 
 def _decode_body(body: ReceivedResponse, encoding: str, *, whole: bool) -> ReceivedResponse:
@@ -245,22 +253,26 @@ def _decode_body(body: ReceivedResponse, encoding: str, *, whole: bool) -> Recei
     """
     if encoding in {"", "identity"}:
         return body
-    decoder, read, kept, size = decompressor(encoding), [], [], 0
+    decoder, stamps_s, decoded_parts, size = decompressor(encoding), [], [], 0
     for at_s, part in zip(body.stamps_s, body.parts, strict=True):
         for decoded in inflate(decoder, part):
             size += len(decoded)
             if size > MAX_BYTES:
                 msg = f"a body of more than {MAX_BYTES:,} bytes"
                 raise ValueError(msg)
-            read.append(at_s)
-            kept.append(decoded)
+            stamps_s.append(at_s)
+            decoded_parts.append(decoded)
     if whole and not decoder.eof:
         msg = f"a truncated {encoding} body"
         raise ValueError(msg)
-    return ReceivedResponse(stamps_s=tuple(read), parts=tuple(kept))
+    return ReceivedResponse(stamps_s=tuple(stamps_s), parts=tuple(decoded_parts))
 
 
-def _head(head: bytes) -> tuple[int, tuple[tuple[str, str], ...]]:
+def _parse_head(head: bytes) -> tuple[int, tuple[tuple[str, str], ...]]:
+    """Return the status and header fields of a head.
+
+    Raises ValueError if it does not begin with a status line.
+    """
     first, *lines = (line.removesuffix("\r") for line in head.decode("latin-1").split("\n"))
     version, _, rest = first.partition(" ")
     code = rest[:3]
@@ -271,7 +283,7 @@ def _head(head: bytes) -> tuple[int, tuple[tuple[str, str], ...]]:
     return int(code), tuple((name.strip().lower(), value.strip()) for name, _, value in fields)
 
 
-def _chunks(body: bytes, at: int) -> Iterator[tuple[int, int]]:
+def _chunk_bounds(body: bytes, at: int) -> Iterator[tuple[int, int]]:
     """Yield the start and end of each chunk's data.
 
     The first chunk begins ``at`` a place. Ends where the body breaks off. Raises ValueError where a size is not one.
@@ -290,13 +302,13 @@ def _chunks(body: bytes, at: int) -> Iterator[tuple[int, int]]:
         at = start + length + 2
 
 
-def _by_read(ends: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+def _split_by_read(ends: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
     """Yield the parts of ``start``..``stop``, one for each read.
 
     Each comes with the number of its read.
     """
     while start < stop:
-        number = bisect_right(ends, start)
-        high = min(stop, ends[number])
-        yield start, high, number
+        read_number = bisect_right(ends, start)
+        high = min(stop, ends[read_number])
+        yield start, high, read_number
         start = high

@@ -46,23 +46,25 @@ def answers(client: Client, several: Sequence[TimedRequest], *, concurrency: int
     They are sent in their order, ``concurrency`` at a time. The load shows how busy the client was. Raises
     CaptureError where the process that sends them fails.
     """
-    raw = [RawRequest(content=client.content(one.request, deadline_s=one.deadline_s), deadline_s=one.deadline_s) for one in several]
+    raw_requests = [
+        RawRequest(content=client.content(job.request, deadline_s=job.deadline_s), deadline_s=job.deadline_s) for job in several
+    ]
     address = urlsplit(client.url)
-    found = requests.send(address.hostname or "", address.port or _HTTP, raw, concurrency=concurrency)
-    told = tuple(
-        client.read(one.request, _exchange(client, one, response), streamed=True, pass_index=one.pass_index)
-        for one, response in zip(several, found.responses, strict=True)
+    stamped = requests.send(address.hostname or "", address.port or _HTTP, raw_requests, concurrency=concurrency)
+    timed_answers = tuple(
+        client.read(job.request, _to_exchange(client, job, response), streamed=True, pass_index=job.pass_index)
+        for job, response in zip(several, stamped.responses, strict=True)
     )
-    return told, found.samples
+    return timed_answers, stamped.samples
 
 
-def _exchange(client: Client, one: TimedRequest, response: StampedResponse) -> Exchange:
+def _to_exchange(client: Client, job: TimedRequest, response: StampedResponse) -> Exchange:
     """Return a stamped response as an exchange of the client.
 
     That is a body, a refusal, or the way in which the server failed.
     """
 
-    def failed(error: str, ending: FailureKind | None) -> Exchange:
+    def failed_exchange(error: str, ending: FailureKind | None) -> Exchange:
         headers = dict(response.headers)
         wait_s = retry_after_s(headers)
         return Exchange(
@@ -70,24 +72,24 @@ def _exchange(client: Client, one: TimedRequest, response: StampedResponse) -> E
         )
 
     if response.end == OVERDUE:
-        return failed(overdue(one.deadline_s, len(response.received.parts), one.request.body), FailureKind.HUNG)
+        return failed_exchange(overdue(job.deadline_s, len(response.received.parts), job.request.body), FailureKind.HUNG)
     if response.end == TOO_MUCH:
-        return failed(f"answered outside the protocol: a body of more than {MAX_BYTES:,} bytes", FailureKind.ERROR)
+        return failed_exchange(f"answered outside the protocol: a body of more than {MAX_BYTES:,} bytes", FailureKind.ERROR)
     if response.malformed:
-        return failed(client.error_text(f"answered outside the protocol: {response.malformed}"), FailureKind.ERROR)
+        return failed_exchange(client.error_text(f"answered outside the protocol: {response.malformed}"), FailureKind.ERROR)
     if response.status is None or not response.whole:
-        return failed(f"connection lost: {response.end}", FailureKind.DIED)
+        return failed_exchange(f"connection lost: {response.end}", FailureKind.DIED)
     if not _OK <= response.status < _REDIRECT:
-        return failed(_reason(client, response), None if turns_away(response.status) else FailureKind.ERROR)
+        return failed_exchange(_error_reason(client, response), None if turns_away(response.status) else FailureKind.ERROR)
     return Exchange(sent_s=response.sent_s, done_s=response.done_s, status=response.status, received=response.received)
 
 
-def _reason(client: Client, response: StampedResponse) -> str:
+def _error_reason(client: Client, response: StampedResponse) -> str:
     """Return the error text in a server's reply."""
     if location := dict(response.headers).get("location"):
         return client.error_text(f"redirected to {location}, which is not followed")
     try:
-        told = response.received.json()
+        reply = response.received.json()
     except (ValueError, RecursionError):
         return client.error_text(response.received.body.decode(errors="replace"))
-    return client.error_text(told.get("error", told))
+    return client.error_text(reply.get("error", reply))

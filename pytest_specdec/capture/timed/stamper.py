@@ -105,7 +105,7 @@ class Stamper:
         """Send everything and read every answer to its end."""
         clock, select, drains = time.monotonic_ns, self._selector.select, self.drains_ns
         looked_ns = clock()
-        self._fill()
+        self._open_connections()
         while self._open:
             ready = select(_TICK_NS / 1e9)
             woke_ns, reading = clock(), False
@@ -123,41 +123,44 @@ class Stamper:
                 self._expire(woke_ns)
                 if os.getppid() != self._parent:
                     sys.exit("its starter is gone")
-            self._fill()
+            self._open_connections()
 
-    def _fill(self) -> None:
+    def _open_connections(self) -> None:
+        """Open connections for the next requests, up to the concurrency."""
         while self._waiting and len(self._open) < self._concurrency:
             exchange = self._waiting.pop()
-            opened = socket.socket(self._family, socket.SOCK_STREAM)
-            opened.settimeout(0.0)
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            exchange.socket, exchange.expires_ns = opened, time.monotonic_ns() + self._deadlines_ns[exchange.number]
-            opened.connect_ex(self._address)
+            connection = socket.socket(self._family, socket.SOCK_STREAM)
+            connection.settimeout(0.0)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            exchange.socket, exchange.expires_ns = connection, time.monotonic_ns() + self._deadlines_ns[exchange.number]
+            connection.connect_ex(self._address)
             self._open[exchange.number] = exchange
-            self._selector.register(opened, selectors.EVENT_WRITE, exchange)
+            self._selector.register(connection, selectors.EVENT_WRITE, exchange)
 
     def _write(self, exchange: Exchange) -> None:
-        opened = exchange.socket
-        assert opened is not None
-        failed = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if failed:
-            self._finish(exchange, os.strerror(failed))
+        """Send as much of a request as the socket takes."""
+        connection = exchange.socket
+        assert connection is not None
+        error_number = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error_number:
+            self._finish(exchange, os.strerror(error_number))
             return
         if not exchange.sent_ns:
             exchange.sent_ns = time.monotonic_ns()
             exchange.expires_ns = exchange.sent_ns + self._deadlines_ns[exchange.number]
             exchange.missing = -1
         try:
-            exchange.left = exchange.left[opened.send(exchange.left) :]
+            exchange.left = exchange.left[connection.send(exchange.left) :]
         except BlockingIOError:
             return
         except OSError as error:
             self._finish(exchange, error.strerror or str(error))
             return
         if not exchange.left:
-            self._selector.modify(opened, selectors.EVENT_READ, exchange)
+            self._selector.modify(connection, selectors.EVENT_READ, exchange)
 
     def _read(self, exchange: Exchange, clock: Callable[[], int]) -> None:
+        """Stamp and keep one read of an answer."""
         try:
             part = exchange.socket.recv(_READ)  # type: ignore[union-attr]  # it is open while it is registered
         except BlockingIOError:
@@ -184,9 +187,9 @@ class Stamper:
         elif self._is_too_much(exchange):
             self._finish(exchange, "too much")
         elif exchange.missing is None:
-            self._finish_behind_last_chunk(exchange)
+            self._finish_after_last_chunk(exchange)
         elif exchange.missing < 0:
-            self._take_head(exchange)
+            self._read_head(exchange)
         else:
             exchange.missing -= len(part)
             if exchange.missing <= 0:
@@ -196,37 +199,39 @@ class Stamper:
     def _is_too_much(exchange: Exchange) -> bool:
         return exchange.received >= _MOST or len(exchange.stamps) >= _MOST_READS
 
-    def _take_head(self, exchange: Exchange) -> None:
+    def _read_head(self, exchange: Exchange) -> None:
+        """Learn from the head how the body ends."""
         received = b"".join(exchange.parts)
-        found = find_head(received)
-        if found is None:
+        bounds = find_head(received)
+        if bounds is None:
             if exchange.received > _MOST_HEAD:
                 self._finish(exchange, "no end of its head")
             return
-        start, end, begin = found
+        start, end, body_start = bounds
         head = received[start:end]
         length = _LENGTH.search(head)
         if _CHUNKED.search(head):
             exchange.missing = None
-            self._finish_behind_last_chunk(exchange)
+            self._finish_after_last_chunk(exchange)
         elif length or _BODILESS.match(head):
             digits = length[1].lstrip(b"0") if length and not _BODILESS.match(head) else b""
-            exchange.missing = (int(digits or b"0") if len(digits) <= _MOST_DIGITS else _MOST) - (len(received) - begin)
+            exchange.missing = (int(digits or b"0") if len(digits) <= _MOST_DIGITS else _MOST) - (len(received) - body_start)
             if exchange.missing <= 0:
                 self._finish(exchange, "whole")
         else:
             exchange.missing = _MOST
 
-    def _finish_behind_last_chunk(self, exchange: Exchange) -> None:
-        tail, at = b"", len(exchange.parts)
-        while at and len(tail) < _TAIL:
-            at -= 1
-            tail = exchange.parts[at] + tail
+    def _finish_after_last_chunk(self, exchange: Exchange) -> None:
+        """Finish the exchange if its last chunk has come."""
+        tail, index = b"", len(exchange.parts)
+        while index and len(tail) < _TAIL:
+            index -= 1
+            tail = exchange.parts[index] + tail
         if _LAST_CHUNK.search(tail[-_TAIL:]):
             self._finish(exchange, "whole")
 
     def _expire(self, now_ns: int) -> None:
-        for exchange in [one for one in self._open.values() if one.expires_ns <= now_ns]:
+        for exchange in [overdue for overdue in self._open.values() if overdue.expires_ns <= now_ns]:
             self._finish(exchange, "overdue")
 
     def _finish(self, exchange: Exchange, end: str) -> None:
@@ -245,8 +250,8 @@ def delayed_ns() -> int | None:
     https://docs.kernel.org/scheduler/sched-stats.html#proc-pid-schedstat
     """
     try:
-        with open("/proc/self/schedstat") as told:  # noqa: PTH123 - nothing but what the stamper needs
-            return int(told.read().split()[1])
+        with open("/proc/self/schedstat") as statistics:  # noqa: PTH123 - nothing but what the stamper needs
+            return int(statistics.read().split()[1])
     except (OSError, ValueError, IndexError):
         return None
 
@@ -260,24 +265,30 @@ def main() -> None:
     gc.disable()
     gc.freeze()
     stamper = Stamper(job["host"], job["port"], job["concurrency"], exchanges, deadlines_ns)
-    began_ns, used_ns, before_ns = time.monotonic_ns(), time.process_time_ns(), delayed_ns()
+    began_ns, used_ns, delay_before_ns = time.monotonic_ns(), time.process_time_ns(), delayed_ns()
     stamper.run()
-    wall_ns, cpu_ns, behind_ns = time.monotonic_ns() - began_ns, time.process_time_ns() - used_ns, delayed_ns()
-    told = [
+    wall_ns, cpu_ns, delay_after_ns = time.monotonic_ns() - began_ns, time.process_time_ns() - used_ns, delayed_ns()
+    exchange_reports = [
         {
-            "sent_ns": one.sent_ns,
-            "ended_ns": one.ended_ns,
-            "end": one.end,
-            "stamps_ns": one.stamps,
-            "sizes": [len(part) for part in one.parts],
+            "sent_ns": exchange.sent_ns,
+            "ended_ns": exchange.ended_ns,
+            "end": exchange.end,
+            "stamps_ns": exchange.stamps,
+            "sizes": [len(part) for part in exchange.parts],
         }
-        for one in exchanges
+        for exchange in exchanges
     ]
-    waited_ns = None if before_ns is None or behind_ns is None else behind_ns - before_ns
-    report = {"exchanges": told, "wall_ns": wall_ns, "cpu_ns": cpu_ns, "delayed_ns": waited_ns, "drains_ns": stamper.drains_ns}
+    run_delay_ns = None if delay_before_ns is None or delay_after_ns is None else delay_after_ns - delay_before_ns
+    report = {
+        "exchanges": exchange_reports,
+        "wall_ns": wall_ns,
+        "cpu_ns": cpu_ns,
+        "delayed_ns": run_delay_ns,
+        "drains_ns": stamper.drains_ns,
+    }
     sink.write(json.dumps(report).encode() + b"\n")
-    for one in exchanges:
-        sink.writelines(one.parts)
+    for exchange in exchanges:
+        sink.writelines(exchange.parts)
 
 
 if __name__ == "__main__":

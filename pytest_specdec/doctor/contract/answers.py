@@ -25,31 +25,33 @@ _SHOWN = 60
 """Characters of a text in a line of evidence."""
 
 
-def _completion(visit: Visit) -> Finding:
+def _check_completion(visit: Visit) -> Finding:
     return _check_answer(lambda: visit.greedy)
 
 
-def _chat(visit: Visit) -> Finding:
+def _check_chat(visit: Visit) -> Finding:
     return _check_answer(lambda: visit.chat)
 
 
 def _check_answer(answer: Callable[[], TimedAnswer]) -> Finding:
+    """Check an answer for a text."""
     try:
-        timed = answer()
+        timed_answer = answer()
     except NoAnswerError as error:
         return broken(str(error))
-    written = timed.answer.choice.written if timed.answer.choices else ""
-    return kept(f"200: {written[:_SHOWN]!r}") if written else broken("200 without a text")
+    text = timed_answer.answer.choice.written if timed_answer.answer.choices else ""
+    return kept(f"200: {text[:_SHOWN]!r}") if text else broken("200 without a text")
 
 
-def _path(visit: Visit) -> Finding:
+def _check_paths(visit: Visit) -> Finding:
+    """Check the dialect's paths: the server answers there."""
     paths = {route: visit.dialect.path(Request(id="contract", route=route, body={})) for route in Route}
     for route, body in ((Route.COMPLETIONS, GREEDY), (Route.CHAT, CONVERSATION)):
         visit.asked(body, route)
     return kept(", ".join(f"{route.value}: {path}" for route, path in paths.items()))
 
 
-def _neutral(visit: Visit) -> Finding:
+def _check_neutral_values(visit: Visit) -> Finding:
     """Check the fields added by the dialect, and neutral values.
 
     The server has to take what the dialect adds to a bare request, and neutral values that the request states.
@@ -59,15 +61,15 @@ def _neutral(visit: Visit) -> Finding:
         Route.CHAT: {"messages": CONVERSATION["messages"], "max_tokens": 2},
     }
     for route, body in bare.items():
-        for asked in (body, {**body, **_NEUTRAL}):
+        for fields in (body, {**body, **_NEUTRAL}):
             for streamed in (False, True):
-                answer = visit.sent(asked, route, streamed=streamed).answer
+                answer = visit.sent(fields, route, streamed=streamed).answer
                 if not answer.ok:
-                    stated = " with neutral values" if asked is not body else ""
-                    return broken(f"{route.value}{stated}, streamed {streamed}: {answer.status}: {answer.error}")
-    added = visit.dialect.sent(Request(id="contract", route=Route.COMPLETIONS, body=bare[Route.COMPLETIONS]), stream=False)
-    names = sorted(added.keys() - bare[Route.COMPLETIONS].keys())
-    return kept(f"8 requests taken; added to a bare completion: {', '.join(names) or 'nothing'}")
+                    neutral_note = " with neutral values" if fields is not body else ""
+                    return broken(f"{route.value}{neutral_note}, streamed {streamed}: {answer.status}: {answer.error}")
+    sent_fields = visit.dialect.sent(Request(id="contract", route=Route.COMPLETIONS, body=bare[Route.COMPLETIONS]), stream=False)
+    added_names = sorted(sent_fields.keys() - bare[Route.COMPLETIONS].keys())
+    return kept(f"8 requests taken; added to a bare completion: {', '.join(added_names) or 'nothing'}")
 
 
 def _check_default_temperature(visit: Visit) -> Finding:
@@ -82,46 +84,47 @@ def _check_default_temperature(visit: Visit) -> Finding:
     return kept(f"{len(set(texts))} different answers of {_DRAWS} without a temperature")
 
 
-def _repeatable(visit: Visit) -> Finding:
-    again = visit.asked(GREEDY).answer.choice
-    return _same("the first greedy answer", visit.greedy.answer.choice, "the second", again)
+def _check_repeatable(visit: Visit) -> Finding:
+    second = visit.asked(GREEDY).answer.choice
+    return _compare_choices("the first greedy answer", visit.greedy.answer.choice, "the second", second)
 
 
 def _check_stream(visit: Visit) -> Finding:
-    return _same("the whole answer", visit.greedy.answer.choice, "the stream", visit.streamed.answer.choice)
+    return _compare_choices("the whole answer", visit.greedy.answer.choice, "the stream", visit.streamed.answer.choice)
 
 
-def _streamed_chat(visit: Visit) -> Finding:
-    return _same("the whole answer", visit.chat.answer.choice, "the stream", visit.streamed_chat.answer.choice)
+def _check_streamed_chat(visit: Visit) -> Finding:
+    return _compare_choices("the whole answer", visit.chat.answer.choice, "the stream", visit.streamed_chat.answer.choice)
 
 
-def _same(name: str, one: Choice, other_name: str, other: Choice) -> Finding:
-    if one.written != other.written:
-        return broken(f"{name}: {one.written[:_SHOWN]!r}; {other_name}: {other.written[:_SHOWN]!r}")
-    if one.token_ids and other.token_ids and one.token_ids != other.token_ids:
-        return broken(f"one text, other ids: {one.token_ids[:8]} and {other.token_ids[:8]}")
-    if one.finish_reason != other.finish_reason:
-        return broken(f"one text, other ends: {one.finish_reason} and {other.finish_reason}")
-    without = next((which for which, choice in ((name, one), (other_name, other)) if not choice.token_ids), "")
-    return kept(f"{len(one.written)} characters" + (f"; no ids in {without}" if without else f", {len(one.token_ids)} ids"))
+def _compare_choices(first_name: str, first: Choice, second_name: str, second: Choice) -> Finding:
+    """Compare two answers: text, token ids and end."""
+    if first.written != second.written:
+        return broken(f"{first_name}: {first.written[:_SHOWN]!r}; {second_name}: {second.written[:_SHOWN]!r}")
+    if first.token_ids and second.token_ids and first.token_ids != second.token_ids:
+        return broken(f"one text, other ids: {first.token_ids[:8]} and {second.token_ids[:8]}")
+    if first.finish_reason != second.finish_reason:
+        return broken(f"one text, other ends: {first.finish_reason} and {second.finish_reason}")
+    nameless = next((choice_name for choice_name, choice in ((first_name, first), (second_name, second)) if not choice.token_ids), "")
+    return kept(f"{len(first.written)} characters" + (f"; no ids in {nameless}" if nameless else f", {len(first.token_ids)} ids"))
 
 
-def _text(visit: Visit) -> Finding:
+def _check_text(visit: Visit) -> Finding:
     """Compare the text with the reply to a plain request.
 
     It is the same request without the fields that the dialect adds.
     """
-    named = visit.dialect.sent(Request(id="contract", route=Route.COMPLETIONS, body=GREEDY), stream=False)
-    model = {name: named[name] for name in ("model",) if name in named}
-    plain = visit.reply(COMPLETIONS, {**GREEDY, **model}).get("choices")
-    first = plain[0] if isinstance(plain, list) and plain else {}
-    theirs, ours = str(first.get("text", "")), visit.greedy.answer.choice.text
-    if theirs != ours:
-        return broken(f"a plain reply: {theirs[:_SHOWN]!r}; by the dialect: {ours[:_SHOWN]!r}")
-    return kept(f"{len(ours)} characters as in a plain reply")
+    sent_fields = visit.dialect.sent(Request(id="contract", route=Route.COMPLETIONS, body=GREEDY), stream=False)
+    model = {name: sent_fields[name] for name in ("model",) if name in sent_fields}
+    plain_choices = visit.reply(COMPLETIONS, {**GREEDY, **model}).get("choices")
+    first_choice = plain_choices[0] if isinstance(plain_choices, list) and plain_choices else {}
+    plain_text, dialect_text = str(first_choice.get("text", "")), visit.greedy.answer.choice.text
+    if plain_text != dialect_text:
+        return broken(f"a plain reply: {plain_text[:_SHOWN]!r}; by the dialect: {dialect_text[:_SHOWN]!r}")
+    return kept(f"{len(dialect_text)} characters as in a plain reply")
 
 
-def _ids(visit: Visit) -> Finding:
+def _check_ids(visit: Visit) -> Finding:
     """Check the ids of an answer as a prompt.
 
     Sent back as a prompt, the first half of them is continued by the other half.
@@ -133,16 +136,16 @@ def _ids(visit: Visit) -> Finding:
     if not prompt:
         return unchecked("the ids of the prompt are unknown")
     half = len(ids) // 2
-    continued = visit.sent({**GREEDY, "prompt": [*prompt, *ids[:half]], "max_tokens": len(ids) - half}).answer
-    if not continued.ok:
-        return unchecked(f"the server takes no ids as a prompt: {continued.status}: {str(continued.error)[:_SHOWN]}")
-    rest = continued.choice.token_ids
-    if rest != ids[half:]:
-        return broken(f"{list(ids[half : half + 5])} came before, and {list(rest[:5])} after the same ids as a prompt")
-    return kept(f"{half} ids as a prompt are continued by the other {len(rest)}")
+    continuation = visit.sent({**GREEDY, "prompt": [*prompt, *ids[:half]], "max_tokens": len(ids) - half}).answer
+    if not continuation.ok:
+        return unchecked(f"the server takes no ids as a prompt: {continuation.status}: {str(continuation.error)[:_SHOWN]}")
+    continued_ids = continuation.choice.token_ids
+    if continued_ids != ids[half:]:
+        return broken(f"{list(ids[half : half + 5])} came before, and {list(continued_ids[:5])} after the same ids as a prompt")
+    return kept(f"{half} ids as a prompt are continued by the other {len(continued_ids)}")
 
 
-def _prompt_ids(visit: Visit) -> Finding:
+def _check_prompt_ids(visit: Visit) -> Finding:
     """Check the ids of a prompt against usage and answer.
 
     They are as many as the usage counts, and as a prompt they get the same answer.
@@ -163,7 +166,8 @@ def _prompt_ids(visit: Visit) -> Finding:
     return kept("; ".join(evidence)) if visit.greedy.answer.prompt_token_ids else not_claimed("; ".join(evidence))
 
 
-def _usage(visit: Visit) -> Finding:
+def _check_usage(visit: Visit) -> Finding:
+    """Check the usage against the number of token ids."""
     evidence = []
     for name, timed in (
         ("whole", visit.greedy),
@@ -180,7 +184,7 @@ def _usage(visit: Visit) -> Finding:
     return kept(", ".join(evidence))
 
 
-def _limit(visit: Visit) -> Finding:
+def _check_limit(visit: Visit) -> Finding:
     """Check lengths ending inside a window: they are kept to."""
     for limit in (1, 2, 3, 5):
         answer = visit.asked({**GREEDY, "max_tokens": limit}).answer
@@ -190,21 +194,22 @@ def _limit(visit: Visit) -> Finding:
     return kept("max_tokens 1, 2, 3 and 5 give as many tokens")
 
 
-def _chunks(visit: Visit) -> Finding:
+def _check_chunks(visit: Visit) -> Finding:
+    """Check the tokens in each chunk of a stream."""
     if visit.variant == "":
         return not_claimed("the baseline has no verify steps")
     chunks = visit.chunks({**GREEDY, "prompt": "one two three one two three one two"})
-    lengths = [length for chunk in chunks if (length := _tokens(chunk))]
+    lengths = [length for chunk in chunks if (length := _count_tokens(chunk))]
     if not lengths:
         return unchecked("chunks hold no ids") if visit.dialect.chunk_per_step else not_claimed("chunks hold no ids")
     shape = f"chunks of {', '.join(map(str, lengths[:12]))}{' …' if len(lengths) > 12 else ''} tokens"  # noqa: PLR2004 - a line's worth
     if not visit.dialect.chunk_per_step:
         return kept(shape) if max(lengths) == 1 else broken(f"a token has a chunk of its own, says the dialect: {shape}")
     steps = next((steps for chunk in reversed(chunks) if (steps := visit.dialect.steps(chunk))), None)
-    return _stepwise(visit, lengths, shape) if steps is None else _as_told(steps.windows, lengths, shape)
+    return _check_chunks_by_draft(visit, lengths, shape) if steps is None else _check_chunks_by_windows(steps.windows, lengths, shape)
 
 
-def _as_told(windows: Sequence[int], lengths: Sequence[int], shape: str) -> Finding:
+def _check_chunks_by_windows(windows: Sequence[int], lengths: Sequence[int], shape: str) -> Finding:
     """Check chunks against the windows reported in the reply.
 
     A chunk ends where a step does.
@@ -214,14 +219,15 @@ def _as_told(windows: Sequence[int], lengths: Sequence[int], shape: str) -> Find
     return kept(f"{shape}, as the {len(windows)} steps that the reply tells")
 
 
-def _stepwise(visit: Visit, lengths: Sequence[int], shape: str) -> Finding:
+def _check_chunks_by_draft(visit: Visit, lengths: Sequence[int], shape: str) -> Finding:
     """Check chunks against the longest step there is."""
     if visit.draft and visit.draft.tokens and max(lengths) > visit.draft.tokens + 1:
         return broken(f"{shape}, and a step emits {visit.draft.tokens + 1} at most")
     return kept(shape) if max(lengths) > 1 else unchecked(f"{shape}: no draft was accepted, or every token has a chunk of its own")
 
 
-def _tokens(chunk: Mapping[str, JSON]) -> int:
+def _count_tokens(chunk: Mapping[str, JSON]) -> int:
+    """Return the number of token ids in a chunk."""
     choices = chunk.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else {}
     ids: Sequence[JSON] = first.get("token_ids") or ()
@@ -229,19 +235,19 @@ def _tokens(chunk: Mapping[str, JSON]) -> int:
 
 
 CLAUSES = (
-    Clause(name="completion", members=("path", "sent", "reply", "answer"), check=_completion),
-    Clause(name="chat", members=("path", "sent", "reply"), check=_chat),
-    Clause(name="path", members=("path",), check=_path),
-    Clause(name="fields accepted", members=("sent",), check=_neutral),
+    Clause(name="completion", members=("path", "sent", "reply", "answer"), check=_check_completion),
+    Clause(name="chat", members=("path", "sent", "reply"), check=_check_chat),
+    Clause(name="path", members=("path",), check=_check_paths),
+    Clause(name="fields accepted", members=("sent",), check=_check_neutral_values),
     Clause(name="neutral temperature", members=("sent",), check=_check_default_temperature),
-    Clause(name="greedy repeats", members=("sent",), check=_repeatable),
+    Clause(name="greedy repeats", members=("sent",), check=_check_repeatable),
     Clause(name="stream as whole", members=("sent", "reply", "closing_event"), check=_check_stream),
-    Clause(name="chat stream as whole", members=("sent", "reply"), check=_streamed_chat),
-    Clause(name="text", members=("text", "reply"), check=_text),
-    Clause(name="token ids", members=("reply",), check=_ids),
-    Clause(name="prompt token ids", members=("prompt_token_ids", "reply"), check=_prompt_ids),
-    Clause(name="usage", members=("reply", "sent"), check=_usage),
-    Clause(name="max_tokens", members=("sent",), check=_limit),
-    Clause(name="chunk per step", members=("chunk_per_step", "reply"), check=_chunks),
+    Clause(name="chat stream as whole", members=("sent", "reply"), check=_check_streamed_chat),
+    Clause(name="text", members=("text", "reply"), check=_check_text),
+    Clause(name="token ids", members=("reply",), check=_check_ids),
+    Clause(name="prompt token ids", members=("prompt_token_ids", "reply"), check=_check_prompt_ids),
+    Clause(name="usage", members=("reply", "sent"), check=_check_usage),
+    Clause(name="max_tokens", members=("sent",), check=_check_limit),
+    Clause(name="chunk per step", members=("chunk_per_step", "reply"), check=_check_chunks),
 )
 """In the order in which a server is asked."""

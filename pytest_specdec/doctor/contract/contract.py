@@ -102,17 +102,18 @@ def hold(
     if any(not boot.attached for boot in boots):
         engine_of(config.engine.kind).check(config)
     with locks.shared(locks.MAX_WAIT_S, lambda: None):
-        return Contract(config=config, arms=tuple(_held(recipes, boot, surveyed=surveyed, on_held=on_held) for boot in boots))
+        return Contract(config=config, arms=tuple(_check_arm(recipes, boot, surveyed=surveyed, on_held=on_held) for boot in boots))
 
 
-def _held(recipes: ServerRecipes, boot: Boot, *, surveyed: bool, on_held: Callable[[str, Held], None]) -> ArmContract:
+def _check_arm(recipes: ServerRecipes, boot: Boot, *, surveyed: bool, on_held: Callable[[str, Held], None]) -> ArmContract:
+    """Start an arm's server and hold it to every clause."""
     arm = recipes.arm(boot, lambda: None, lambda: math.inf)
     is_baseline = boot.role is Role.BASELINE
     watch = lifecycle.ReadinessWatch(arm.recipe) if not boot.attached else None
-    with ExitStack() as ended:
+    with ExitStack() as exit_stack:
         with watch or nullcontext():
             arm.start()
-        ended.callback(arm.stop, 0.0)
+        exit_stack.callback(arm.stop, 0.0)
         visit = Visit(
             arm,
             recipes.config,
@@ -121,28 +122,29 @@ def _held(recipes: ServerRecipes, boot: Boot, *, surveyed: bool, on_held: Callab
             variant="" if is_baseline else boot.arm,
             early=watch.early if watch else None,
         )
-        held, program = [], ""
-        for one in _outcomes(visit, [clause for clause in CLAUSES if (clause.baseline if is_baseline else clause.variant)]):
-            held.append(one)
-            on_held(boot.arm, one)
+        outcomes, program = [], ""
+        for outcome in _check_clauses(visit, [clause for clause in CLAUSES if (clause.baseline if is_baseline else clause.variant)]):
+            outcomes.append(outcome)
+            on_held(boot.arm, outcome)
         may_ask = surveyed and arm.running and (not boot.attached or recipes.config.may_kill)
-        found = survey(visit) if may_ask else None
-        for one in _outcomes(visit, [lifecycle.ENDING]):
-            held.append(one)
-            on_held(boot.arm, one)
+        parameter_survey = survey(visit) if may_ask else None
+        for outcome in _check_clauses(visit, [lifecycle.ENDING]):
+            outcomes.append(outcome)
+            on_held(boot.arm, outcome)
         with suppress(SpecdecError):
             program = (visit.program_version or "") if is_baseline else ""
-        return ArmContract(arm=boot.arm, version=arm.version, program=program, clauses=tuple(held), survey=found)
+        return ArmContract(arm=boot.arm, version=arm.version, program=program, clauses=tuple(outcomes), survey=parameter_survey)
 
 
-def _outcomes(visit: Visit, clauses: list[Clause]) -> Iterator[Held]:
+def _check_clauses(visit: Visit, clauses: list[Clause]) -> Iterator[Held]:
+    """Yield the outcome of each clause, secrets masked."""
     for clause in clauses:
-        finding = _check(visit, clause)
+        finding = _check_clause(visit, clause)
         evidence = visit.arm.recipe.setup.secrets.mask(" ".join(finding.evidence.split()))
         yield Held(name=clause.name, outcome=finding.outcome, evidence=evidence)
 
 
-def _check(visit: Visit, clause: Clause) -> Finding:
+def _check_clause(visit: Visit, clause: Clause) -> Finding:
     """Return the finding of a clause.
 
     Unchecked if it rests on an answer that did not come: that is another clause's finding.
@@ -160,7 +162,7 @@ def document(contract: Contract) -> str:
     config = contract.config
     version = next((version for arm in contract.arms for version in (arm.program, arm.version) if version), "")
     machine = environment.environment(config, version)
-    told = {
+    record = {
         "config": config.name,
         "engine": config.engine.kind,
         "version": version,
@@ -168,4 +170,4 @@ def document(contract: Contract) -> str:
         "environment": {"system": machine.system, "processor": machine.processor, "cores": machine.cores, "devices": machine.devices},
         "arms": [asdict(arm) for arm in contract.arms],
     }
-    return json.dumps(told, indent=1, default=str) + "\n"
+    return json.dumps(record, indent=1, default=str) + "\n"

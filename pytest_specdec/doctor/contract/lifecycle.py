@@ -49,6 +49,7 @@ class ReadinessWatch:
         self._thread.join()
 
     def _watch(self) -> None:
+        """Wait for the first 200, then ask for a completion."""
         setup, dialect = self._recipe.setup, self._recipe.dialect
         until_s = time.monotonic() + self._recipe.boot_s
         while dialect.health_path is not None and not self._over.is_set() and time.monotonic() < until_s:
@@ -61,13 +62,14 @@ class ReadinessWatch:
             time.sleep(_PAUSE_S)
 
 
-def _boot(visit: Visit) -> Finding:
+def _check_boot(visit: Visit) -> Finding:
+    """Check for a completion from a started server."""
     if visit.arm.recipe.command is None:
         return not_claimed("attached: it is not started")
     return kept(f"a completion after {visit.arm.readiness_s:.1f} s, model {visit.arm.model}")
 
 
-def _health(visit: Visit) -> Finding:
+def _check_health(visit: Visit) -> Finding:
     """Check the health path of the server.
 
     It answers 200, and its first 200 was followed by a completion.
@@ -85,7 +87,8 @@ def _health(visit: Visit) -> Finding:
     )
 
 
-def _version(visit: Visit) -> Finding:
+def _check_version(visit: Visit) -> Finding:
+    """Check for a version on the server's version path."""
     path = visit.dialect.version_path
     if path is None:
         return not_claimed("no such path")
@@ -96,7 +99,7 @@ def _version(visit: Visit) -> Finding:
     return kept(version) if version else broken(f"no version in {text[:100]!r}")
 
 
-def _program(visit: Visit) -> Finding:
+def _check_program(visit: Visit) -> Finding:
     """Check the versions of the program and of its server.
 
     They are the same, as far as both report one.
@@ -107,12 +110,12 @@ def _program(visit: Visit) -> Finding:
     if not served:
         return kept(f"{program}; the server names none")
     words, served_words = set(_WORDS.findall(program.lower())), set(_WORDS.findall(served.lower()))
-    agree = words <= served_words or served_words <= words or any(len(word) >= _COMMIT for word in words & served_words)
-    shown = f"program {program}, server {served}"
-    return kept(shown) if agree else broken(shown)
+    agrees = words <= served_words or served_words <= words or any(len(word) >= _COMMIT for word in words & served_words)
+    evidence = f"program {program}, server {served}"
+    return kept(evidence) if agrees else broken(evidence)
 
 
-def _drafting(visit: Visit) -> Finding:
+def _check_drafting(visit: Visit) -> Finding:
     """Check the arguments of the server for speculation.
 
     Those of the baseline do not speculate, and those of a variant do.
@@ -123,9 +126,9 @@ def _drafting(visit: Visit) -> Finding:
         return kept("None") if draft is None else broken(f"{draft.kind} drafts of {draft.tokens} tokens in the baseline")
     if draft is None:
         return not_claimed("attached, so its arguments are unknown") if visit.arm.recipe.command is None else broken("None for a variant")
-    shown = f"{draft.kind}, {draft.tokens} tokens, {draft.sampling}"
+    evidence = f"{draft.kind}, {draft.tokens} tokens, {draft.sampling}"
     widest = max((max(timed.answer.choice.windows or (0,)) for timed in visit.drafted[1]), default=0)
-    return kept(shown) if widest <= draft.tokens + 1 or not draft.tokens else broken(f"{shown}, and a window of {widest}")
+    return kept(evidence) if widest <= draft.tokens + 1 or not draft.tokens else broken(f"{evidence}, and a window of {widest}")
 
 
 def _check_recognition(visit: Visit) -> Finding:
@@ -138,7 +141,7 @@ def _check_recognition(visit: Visit) -> Finding:
     if isinstance(engine, AnyEngine):
         return not_claimed("it stands for any engine")
     others = [other for other in registry.installed_engines() if isinstance(other, Recognising) and other.recognises(partial(get, setup))]
-    strangers = [other for other in others if not _speaks(visit.dialect, other.dialect(visit.config, attached))]
+    strangers = [other for other in others if not _speaks_dialect(visit.dialect, other.dialect(visit.config, attached))]
     if strangers:
         return broken(f"taken for {', '.join(other.kind for other in strangers)}")
     if not isinstance(engine, Recognising):
@@ -146,15 +149,16 @@ def _check_recognition(visit: Visit) -> Finding:
     return kept("by its endpoints") if engine.recognises(partial(get, setup)) else unchecked("its endpoints do not show here what it is")
 
 
-def _speaks(dialect: Dialect, theirs: Dialect) -> bool:
+def _speaks_dialect(dialect: Dialect, other: Dialect) -> bool:
     """Return True if requests in their dialect are understood.
 
     It is the same dialect, or one made of it.
     """
-    return isinstance(dialect, type(theirs)) and type(theirs) is not PlainDialect
+    return isinstance(dialect, type(other)) and type(other) is not PlainDialect
 
 
-def _build(visit: Visit) -> Finding:
+def _check_build(visit: Visit) -> Finding:
+    """Check the log for signs of a wrong build."""
     if not visit.claims("wrong_build"):
         return not_claimed("the log is not looked at")
     if visit.arm.recipe.setup.attached is not None:
@@ -178,17 +182,17 @@ def _check_end(visit: Visit) -> Finding:
     took_s = time.monotonic() - began_s
     if get(recipe.setup, "/v1/models", seconds=1.0) is not None:
         return broken("something still answers on its port")
-    shown = f"ended after {took_s:.1f} s of {recipe.stop_s:g}"
-    return kept(shown) if took_s < recipe.stop_s else broken(f"{shown}: it had to be killed")
+    evidence = f"ended after {took_s:.1f} s of {recipe.stop_s:g}"
+    return kept(evidence) if took_s < recipe.stop_s else broken(f"{evidence}: it had to be killed")
 
 
 CLAUSES = (
-    Clause(name="boot", members=("check", "command"), check=_boot),
-    Clause(name="readiness", members=("health_path",), check=_health),
-    Clause(name="version", members=("version_path", "version"), check=_version),
-    Clause(name="program", members=("program",), check=_program, variant=False),
-    Clause(name="drafting", members=("draft",), check=_drafting),
+    Clause(name="boot", members=("check", "command"), check=_check_boot),
+    Clause(name="readiness", members=("health_path",), check=_check_health),
+    Clause(name="version", members=("version_path", "version"), check=_check_version),
+    Clause(name="program", members=("program",), check=_check_program, variant=False),
+    Clause(name="drafting", members=("draft",), check=_check_drafting),
     Clause(name="recognised", members=("recognises",), check=_check_recognition),
-    Clause(name="build", members=("wrong_build",), check=_build),
+    Clause(name="build", members=("wrong_build",), check=_check_build),
 )
 ENDING = Clause(name="end", members=("command",), check=_check_end)

@@ -51,15 +51,15 @@ class _Parameter:
     route: Route = Route.COMPLETIONS
 
 
-def _always(**fields: JSON) -> Callable[[Answer], Mapping[str, JSON]]:
+def _fixed_body(**fields: JSON) -> Callable[[Answer], Mapping[str, JSON]]:
     return lambda _: {**GREEDY, **fields}
 
 
-def _structured_probe(**fields: JSON) -> Callable[[Answer], Mapping[str, JSON]]:
+def _structured_body(**fields: JSON) -> Callable[[Answer], Mapping[str, JSON]]:
     return lambda _: {**CONVERSATION, "structured_outputs": fields}
 
 
-def _of_middle_id(**fields: JSON) -> Callable[[Answer], Mapping[str, JSON] | None]:
+def _body_with_middle_id(**fields: JSON) -> Callable[[Answer], Mapping[str, JSON] | None]:
     """Return a maker of bodies with the plain answer's middle id.
 
     Each of the fields is given an id from the middle of the plain answer.
@@ -72,16 +72,20 @@ def _of_middle_id(**fields: JSON) -> Callable[[Answer], Mapping[str, JSON] | Non
     return body
 
 
-def _bias_probe(plain: Answer) -> Mapping[str, JSON] | None:
+def _body_with_bias(plain: Answer) -> Mapping[str, JSON] | None:
+    """Return a body with a bias towards one token.
+
+    None without token ids in the plain answer.
+    """
     ids = plain.choice.token_ids
     return {**GREEDY, "max_tokens": 4, "logit_bias": {str(ids[len(ids) // 2]): 100}} if ids else None
 
 
-def _same(answer: Answer, plain: Answer) -> bool:
+def _is_same_text(answer: Answer, plain: Answer) -> bool:
     return answer.choice.text == plain.choice.text
 
 
-def _differs(answer: Answer, plain: Answer) -> bool | None:
+def _shows_penalty(answer: Answer, plain: Answer) -> bool | None:
     """Return True if a penalty shows.
 
     None where nothing came often enough to be penalised.
@@ -92,18 +96,24 @@ def _differs(answer: Answer, plain: Answer) -> bool | None:
     return False if max(repeated.values(), default=0) >= _OFTEN else None
 
 
-def _ends_at(answer: Answer, plain: Answer) -> bool:
+def _ends_at_middle_id(answer: Answer, plain: Answer) -> bool:
+    """Return True if the answer stops at the middle id."""
     ids = plain.choice.token_ids
     where = ids.index(ids[len(ids) // 2])
     return len(answer.choice.token_ids) <= where + 1 and answer.choice.finish_reason == "stop"
 
 
-def _repeats_one(answer: Answer, plain: Answer) -> bool:
+def _repeats_middle_id(answer: Answer, plain: Answer) -> bool:
+    """Return True if the answer repeats the plain one's middle id."""
     ids = plain.choice.token_ids
     return set(answer.choice.token_ids) == {ids[len(ids) // 2]}
 
 
-def _goes_on(answer: Answer, plain: Answer) -> bool | None:
+def _goes_past_end(answer: Answer, plain: Answer) -> bool | None:
+    """Return True if the answer ignored its end.
+
+    None where the plain one did not end by itself.
+    """
     return answer.choice.finish_reason == "length" if plain.choice.finish_reason == "stop" else None
 
 
@@ -111,24 +121,28 @@ def _is_choice(answer: Answer, _: Answer) -> bool:
     return answer.choice.text.strip() in _CHOICES
 
 
-def _digits(answer: Answer, _: Answer) -> bool:
+def _is_four_digits(answer: Answer, _: Answer) -> bool:
     return _DIGITS.fullmatch(answer.choice.text.strip()) is not None
 
 
 PARAMETERS: Mapping[str, _Parameter] = {
-    "temperature": _Parameter(body=_always(temperature=_HOT, seed=1), effect=lambda answer, plain: not _same(answer, plain)),
-    "min_p": _Parameter(body=_always(temperature=_HOT, seed=1, min_p=1.0), effect=_same),
-    "n": _Parameter(body=_always(temperature=1.0, n=2), effect=lambda answer, _: len(answer.choices) == 2),  # noqa: PLR2004
-    "presence_penalty": _Parameter(body=_always(presence_penalty=2.0), effect=lambda a, plain: True if not _same(a, plain) else None),
-    "frequency_penalty": _Parameter(body=_always(frequency_penalty=2.0), effect=_differs),
-    "repetition_penalty": _Parameter(body=_always(repetition_penalty=2.0), effect=_differs),
-    "logit_bias": _Parameter(body=_bias_probe, effect=_repeats_one),
-    "stop_token_ids": _Parameter(body=_of_middle_id(stop_token_ids=None), effect=_ends_at),
-    "ignore_eos": _Parameter(body=lambda _: {**CONVERSATION, "max_tokens": 256, "ignore_eos": True}, effect=_goes_on, route=Route.CHAT),
-    "structured choice": _Parameter(body=_structured_probe(choice=list(_CHOICES)), effect=_is_choice, route=Route.CHAT),
-    "structured regex": _Parameter(body=_structured_probe(regex="[0-9]{4}"), effect=_digits, route=Route.CHAT),
+    "temperature": _Parameter(body=_fixed_body(temperature=_HOT, seed=1), effect=lambda answer, plain: not _is_same_text(answer, plain)),
+    "min_p": _Parameter(body=_fixed_body(temperature=_HOT, seed=1, min_p=1.0), effect=_is_same_text),
+    "n": _Parameter(body=_fixed_body(temperature=1.0, n=2), effect=lambda answer, _: len(answer.choices) == 2),  # noqa: PLR2004
+    "presence_penalty": _Parameter(
+        body=_fixed_body(presence_penalty=2.0), effect=lambda a, plain: True if not _is_same_text(a, plain) else None
+    ),
+    "frequency_penalty": _Parameter(body=_fixed_body(frequency_penalty=2.0), effect=_shows_penalty),
+    "repetition_penalty": _Parameter(body=_fixed_body(repetition_penalty=2.0), effect=_shows_penalty),
+    "logit_bias": _Parameter(body=_body_with_bias, effect=_repeats_middle_id),
+    "stop_token_ids": _Parameter(body=_body_with_middle_id(stop_token_ids=None), effect=_ends_at_middle_id),
+    "ignore_eos": _Parameter(
+        body=lambda _: {**CONVERSATION, "max_tokens": 256, "ignore_eos": True}, effect=_goes_past_end, route=Route.CHAT
+    ),
+    "structured choice": _Parameter(body=_structured_body(choice=list(_CHOICES)), effect=_is_choice, route=Route.CHAT),
+    "structured regex": _Parameter(body=_structured_body(regex="[0-9]{4}"), effect=_is_four_digits, route=Route.CHAT),
     "structured grammar": _Parameter(
-        body=_structured_probe(grammar='root ::= "specdec-yes" | "specdec-no"'), effect=_is_choice, route=Route.CHAT
+        body=_structured_body(grammar='root ::= "specdec-yes" | "specdec-no"'), effect=_is_choice, route=Route.CHAT
     ),
 }
 """In addition to those of the capability probe; asked one by one, since some have killed servers."""
@@ -139,17 +153,17 @@ def survey(visit: Visit) -> Survey:
 
     A server that one of them ends is started again if it is ours.
     """
-    depths = {route.value: _depth(visit, route) for route in Route}
+    depths = {route.value: _probe_depth(visit, route) for route in Route}
     probed: Capabilities = CapabilityProbe(visit.arm, visit.engine.vocabulary(visit.config), visit.config.reasoning).run()
     support, deadly = dict(probed.support), [] if visit.arm.running else ["the capability probe"]
     for name, parameter in PARAMETERS.items():
         if visit.arm.ensure_running():
-            support[name], failed = _support(visit, parameter)
+            support[name], failed = _probe_support(visit, parameter)
             deadly += [name] if failed else []
     return Survey(support=support, depths=depths, raw_logprobs=probed.raw_logprobs, deadly=tuple(deadly))
 
 
-def _support(visit: Visit, parameter: _Parameter) -> tuple[FeatureSupport, bool]:
+def _probe_support(visit: Visit, parameter: _Parameter) -> tuple[FeatureSupport, bool]:
     """Return a parameter's support, and True if the server failed.
 
     It is honoured, refused or ignored, or unknown.
@@ -164,26 +178,27 @@ def _support(visit: Visit, parameter: _Parameter) -> tuple[FeatureSupport, bool]
         return FeatureSupport.UNKNOWN, timed is not None
     if not timed.answer.ok:
         return FeatureSupport.REFUSED, False
-    shows = parameter.effect(timed.answer, plain)
-    return (FeatureSupport.UNKNOWN if shows is None else FeatureSupport.HONOURED if shows else FeatureSupport.IGNORED), False
+    has_effect = parameter.effect(timed.answer, plain)
+    return (FeatureSupport.UNKNOWN if has_effect is None else FeatureSupport.HONOURED if has_effect else FeatureSupport.IGNORED), False
 
 
 def _long_chat(visit: Visit) -> TimedAnswer:
     return visit.asked({**CONVERSATION, "max_tokens": 256}, Route.CHAT)
 
 
-def _depth(visit: Visit, route: Route) -> int:
-    most = 0
+def _probe_depth(visit: Visit, route: Route) -> int:
+    """Return the most tokens listed at a position on a route."""
+    most_listed = 0
     for depth in _DEPTHS:
-        of_chat: Mapping[str, JSON] = {**CONVERSATION, "logprobs": True, "top_logprobs": depth}
-        body = of_chat if route is Route.CHAT else {**GREEDY, "logprobs": depth}
+        chat_body: Mapping[str, JSON] = {**CONVERSATION, "logprobs": True, "top_logprobs": depth}
+        body = chat_body if route is Route.CHAT else {**GREEDY, "logprobs": depth}
         request = Request(id="contract", route=route, body={**body, "max_tokens": 4})
         try:
             reply = visit.reply(visit.dialect.path(request), visit.dialect.sent(request, stream=False))
         except (NoAnswerError, ValueError):
             break
-        most = max(most, min(depth, _listed_depth(reply)))
-    return most
+        most_listed = max(most_listed, min(depth, _listed_depth(reply)))
+    return most_listed
 
 
 def _listed_depth(value: JSON) -> int:
@@ -192,8 +207,8 @@ def _listed_depth(value: JSON) -> int:
     The reply is in the completions form, lists of objects by name, or in that of chats.
     """
     if isinstance(value, Mapping):
-        top = value.get("top_logprobs")
-        entries = [entry for entry in top if isinstance(entry, Mapping)] if isinstance(top, Sequence) else []
-        own = len(entries) if any("logprob" in entry for entry in entries) else max(map(len, entries), default=0)
-        return max([own, *map(_listed_depth, value.values())])
+        top_logprobs = value.get("top_logprobs")
+        entries = [entry for entry in top_logprobs if isinstance(entry, Mapping)] if isinstance(top_logprobs, Sequence) else []
+        own_depth = len(entries) if any("logprob" in entry for entry in entries) else max(map(len, entries), default=0)
+        return max([own_depth, *map(_listed_depth, value.values())])
     return max(map(_listed_depth, value), default=0) if isinstance(value, Sequence) and not isinstance(value, str) else 0

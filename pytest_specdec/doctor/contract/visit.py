@@ -136,8 +136,8 @@ class Visit:
         Raises NoAnswerError without a reply.
         """
         request = Request(id="contract", route=Route.COMPLETIONS, body=body)
-        asked = {**self.dialect.sent(request, stream=True), **self.arm.recipe.setup.body}
-        exchange = self.arm.client.exchange(self.dialect.path(request), asked, streamed=True, deadline_s=_DEADLINE_S)
+        sent_body = {**self.dialect.sent(request, stream=True), **self.arm.recipe.setup.body}
+        exchange = self.arm.client.exchange(self.dialect.path(request), sent_body, streamed=True, deadline_s=_DEADLINE_S)
         if exchange.received is None:
             what = f"a streamed completion: {exchange.status or exchange.ending}: {exchange.error}"
             raise NoAnswerError(what)
@@ -214,13 +214,13 @@ class Visit:
 
         Some engines enter a step after they have sent its tokens.
         """
-        until_s, last = time.monotonic() + _SETTLED_S, self.read()
-        while last is not None and time.monotonic() < until_s:
+        until_s, counters = time.monotonic() + _SETTLED_S, self.read()
+        while counters is not None and time.monotonic() < until_s:
             time.sleep(_PAUSE_S)
-            last, before = self.read(), last
-            if last == before:
+            counters, previous = self.read(), counters
+            if counters == previous:
                 break
-        return last
+        return counters
 
     @cached_property
     def drafted(self) -> tuple[SpecCounters | None, tuple[TimedAnswer, ...]]:
@@ -228,18 +228,19 @@ class Visit:
 
         The rise is None without counters.
         """
-        return self._counting(streamed=False)
+        return self._count_drafts(streamed=False)
 
     @cached_property
     def streamed_drafts(self) -> tuple[SpecCounters | None, tuple[TimedAnswer, ...]]:
         """The same of streamed answers."""
-        return self._counting(streamed=True)
+        return self._count_drafts(streamed=True)
 
-    def _counting(self, *, streamed: bool) -> tuple[SpecCounters | None, tuple[TimedAnswer, ...]]:
-        before = self.settled()
+    def _count_drafts(self, *, streamed: bool) -> tuple[SpecCounters | None, tuple[TimedAnswer, ...]]:
+        """Return the counters' rise over a few answers, and these."""
+        counters_before = self.settled()
         answers = tuple(self.asked({**GREEDY, "prompt": prompt}, streamed=streamed) for prompt in _COUNTED)
-        after = self.settled()
-        return (None if after is None else after - (before or SpecCounters())), answers
+        counters_after = self.settled()
+        return (None if counters_after is None else counters_after - (counters_before or SpecCounters())), answers
 
     @cached_property
     def own(self) -> SpecCounters | None:
@@ -248,7 +249,7 @@ class Visit:
         None if one of them reports none.
         """
         counts = [timed.counters for timed in self.drafted[1]]
-        return None if any(one is None for one in counts) else sum((one for one in counts if one), SpecCounters())
+        return None if any(count is None for count in counts) else sum((count for count in counts if count), SpecCounters())
 
     def logged(self, agrees: Callable[[SpecCounters], bool]) -> SpecCounters | None:
         """Return the counters of the log once they agree.

@@ -75,18 +75,18 @@ class LlamaCpp:
 
         Refuses settings with which a server boots and never drafts.
         """
-        _expect_plain_environment(config)
+        _refuse_speculative_variables(config)
         arms = [(f"variants.{variant.name}.args", fill(config, variant, os.environ)) for variant in config.variants]
         for where, args in arms:
             drafters.check_drafters(args, where)
         if config.engine.image:
             docker.check(config)
         else:
-            _program(config)
-        target = _model_file(config, config.engine.model, "engine.model")
+            _find_program(config)
+        target = _find_model_file(config, config.engine.model, "engine.model")
         for where, args in arms:
             name = drafters.by_long_names(args).get(DRAFT_MODEL)
-            path = _model_file(config, name, f"{where}.{DRAFT_MODEL}") if isinstance(name, str) else None
+            path = _find_model_file(config, name, f"{where}.{DRAFT_MODEL}") if isinstance(name, str) else None
             for drafter in drafters.drafters(args):
                 if path and target and drafter in MODEL_DRAFTERS:
                     drafters.check_vocabulary(drafter, path, target, f"{where}.{DRAFT_MODEL}")
@@ -97,9 +97,9 @@ class LlamaCpp:
         A model that is not a file comes from the hub.
         """
         source = "model" if setup.model.endswith(".gguf") else "hf-repo"
-        by_name = drafters.by_long_names(setup.args)
-        named = {name: config.resolve(str(value)) if name in _FILES else value for name, value in by_name.items()}
-        args: dict[str, JSON] = {source: config.resolve(setup.model), "host": HOST, "metrics": True, **named, "port": setup.port}
+        args_by_name = drafters.by_long_names(setup.args)
+        resolved_args = {name: config.resolve(str(value)) if name in _FILES else value for name, value in args_by_name.items()}
+        args: dict[str, JSON] = {source: config.resolve(setup.model), "host": HOST, "metrics": True, **resolved_args, "port": setup.port}
         env = {**setup.env, **({_API_KEY: setup.api_key} if setup.api_key else {})}
         if config.engine.image:
             folders = sorted({str(Path(str(value)).parent) for value in args.values() if isinstance(value, str) and value.startswith("/")})
@@ -111,7 +111,7 @@ class LlamaCpp:
                 accelerator=_is_accelerated(args),
                 secrets=setup.secrets,
             )
-        return Command(argv=(_program(config), *flags(args)), env=env, scrubbed=("LLAMA_ARG_", _API_KEY), secrets=setup.secrets)
+        return Command(argv=(_find_program(config), *flags(args)), env=env, scrubbed=("LLAMA_ARG_", _API_KEY), secrets=setup.secrets)
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
         """Return the command lines to ask ``llama-server``.
@@ -134,8 +134,8 @@ class LlamaCpp:
             return Footprint(device_share=1.0, options="gpu-layers or device")
         names = {config.engine.model, *(str(name) for args in _arm_args(config) if (name := args.get(DRAFT_MODEL)))}
         sizes = [gguf.gib(Path(config.resolve(name))) for name in names]
-        known = [size for size in sizes if size is not None]
-        return Footprint(memory_gib=_PROCESS_GIB + sum(known) if len(known) == len(sizes) else None)
+        known_sizes = [size for size in sizes if size is not None]
+        return Footprint(memory_gib=_PROCESS_GIB + sum(known_sizes) if len(known_sizes) == len(sizes) else None)
 
     def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - no release serves log-probabilities of a prompt
         """Return continuations."""
@@ -151,11 +151,11 @@ class LlamaCpp:
         return path.is_file() and gguf.header(path).single_precision and all(cache == "f32" for cache in caches)
 
 
-def _program(config: Config) -> str:
+def _find_program(config: Config) -> str:
     return locate.program(config, "llama-server", default=shutil.which("llama-server"), remedy=_REMEDY)
 
 
-def _expect_plain_environment(config: Config) -> None:
+def _refuse_speculative_variables(config: Config) -> None:
     """Raise EngineError if a variable makes the baseline speculate.
 
     Every flag has a variable, and the pair lint does not read those.
@@ -169,7 +169,7 @@ def _expect_plain_environment(config: Config) -> None:
                 )
 
 
-def _model_file(config: Config, model: str, where: str) -> Path | None:
+def _find_model_file(config: Config, model: str, where: str) -> Path | None:
     """Return the file of ``model``; None for a hub name.
 
     Raises EngineError when it is not there, or is no GGUF file.
@@ -190,6 +190,7 @@ def _model_file(config: Config, model: str, where: str) -> Path | None:
 
 
 def _arm_args(config: Config) -> Iterator[dict[str, JSON]]:
+    """Yield the arguments of every arm, the baseline's first."""
     for layer in (config.baseline.args, *(variant.args for variant in config.variants)):
         yield drafters.by_long_names(merge(config.engine.args, layer))
 

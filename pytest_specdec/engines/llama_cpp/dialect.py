@@ -29,9 +29,8 @@ _LAST_TOKENS = 64
 _TOKENS: Mapping[str, JSON] = {"verbose": True, "return_tokens": True}
 _WHOLE: Mapping[str, JSON] = {"logit_bias": [["a", 10_000.0]]}
 """Draw an ``a``: a token that ends in the midst of a character comes without log-probabilities. They are those before the bias."""
-
-
 _PREFIXES = 128
+"""Prefixes of one request for continuations."""
 
 
 class LlamaCppDialect(PlainDialect):
@@ -65,7 +64,7 @@ class LlamaCppDialect(PlainDialect):
         body = {**_NEUTRAL, "repeat_last_n": _LAST_TOKENS, **super().sent(request, stream=stream), **_TOKENS}
         if "repetition_penalty" in body:
             body["repeat_penalty"] = body.pop("repetition_penalty")
-        return _with_grammar(body)
+        return _rename_structured_fields(body)
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Put ``__verbose.tokens`` into its choice, as ``token_ids``.
@@ -76,11 +75,12 @@ class LlamaCppDialect(PlainDialect):
         if not isinstance(verbose, Mapping) or not isinstance(choices, Sequence):
             return data
         ids = verbose.get("tokens")
-        of = verbose.get("index", 0)
-        own = [
-            {**choice, "token_ids": ids} if isinstance(choice, Mapping) and choice.get("index", 0) == of else choice for choice in choices
+        choice_index = verbose.get("index", 0)
+        choices_with_ids = [
+            {**choice, "token_ids": ids} if isinstance(choice, Mapping) and choice.get("index", 0) == choice_index else choice
+            for choice in choices
         ]
-        return {**{name: value for name, value in data.items() if name != "__verbose"}, "choices": own}
+        return {**{name: value for name, value in data.items() if name != "__verbose"}, "choices": choices_with_ids}
 
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:
         """Ask ``/tokenize`` with the flags of the completion routes.
@@ -91,9 +91,9 @@ class LlamaCppDialect(PlainDialect):
         if request.route is Route.CHAT:
             prompt = (ask(ApiRequest(path="/apply-template", body=request.body)) or {}).get("prompt")
         if not isinstance(prompt, str):
-            return _ids(prompt)
-        asked = ApiRequest(path="/tokenize", body={"content": prompt, "add_special": True, "parse_special": True})
-        return _ids((ask(asked) or {}).get("tokens"))
+            return _ids_or_empty(prompt)
+        tokenize_request = ApiRequest(path="/tokenize", body={"content": prompt, "add_special": True, "parse_special": True})
+        return _ids_or_empty((ask(tokenize_request) or {}).get("tokens"))
 
     def version(self, text: str) -> str:
         """Read ``build_info`` of ``/props``."""
@@ -131,41 +131,47 @@ class LlamaCppDialect(PlainDialect):
         The most probable tokens are listed. A first token is never drafted.
         """
         prompt = [list(prefix) for prefix in prefixes]
-        slot = {"id_slot": next(self._turns) % self._slots} if self._slots else {}
-        listed: Mapping[str, JSON] = {**_NEUTRAL, **_WHOLE, "logprobs": top_tokens, "cache_prompt": True}
-        return ApiRequest(path=COMPLETIONS, body={"prompt": prompt, "max_tokens": 1, **listed, **slot})
+        slot_field = {"id_slot": next(self._turns) % self._slots} if self._slots else {}
+        fields: Mapping[str, JSON] = {**_NEUTRAL, **_WHOLE, "logprobs": top_tokens, "cache_prompt": True}
+        return ApiRequest(path=COMPLETIONS, body={"prompt": prompt, "max_tokens": 1, **fields, **slot_field})
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
         """Read every choice's list, by the index of its prefix."""
         choices = reply.get("choices")
-        known = [choice for choice in choices if isinstance(choice, Mapping)] if isinstance(choices, Sequence) else []
-        by_prefix = {choice.get("index", 0): _listed_tokens(choice.get("logprobs")) for choice in known}
+        choice_objects = [choice for choice in choices if isinstance(choice, Mapping)] if isinstance(choices, Sequence) else []
+        by_prefix = {choice.get("index", 0): _read_listed_tokens(choice.get("logprobs")) for choice in choice_objects}
         if by_prefix.keys() != set(range(len(token_ids))):
             what = "the server did not continue every prefix"
             raise RequestError(what, found=f"choices {sorted(map(str, by_prefix))}", expected=f"{len(token_ids)} choices")
-        return tuple(top_logprobs.position(token, by_prefix[at], top_tokens) for at, token in enumerate(token_ids))
+        return tuple(top_logprobs.position(token, by_prefix[index], top_tokens) for index, token in enumerate(token_ids))
 
 
-def _with_grammar(body: Mapping[str, JSON]) -> dict[str, JSON]:
+def _rename_structured_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return ``body`` with structured fields under the server's names.
 
     The fields were vLLM's. A regular expression has no counterpart, and stays unenforced.
     """
-    wanted = body.get("structured_outputs")
-    if not isinstance(wanted, Mapping):
+    structured = body.get("structured_outputs")
+    if not isinstance(structured, Mapping):
         return dict(body)
-    choice = wanted.get("choice")
+    choice = structured.get("choice")
     if isinstance(choice, Sequence) and not isinstance(choice, str):
-        own: Mapping[str, JSON] = {"grammar": "root ::= " + " | ".join(json.dumps(str(each), ensure_ascii=False) for each in choice)}
+        grammar_fields: Mapping[str, JSON] = {
+            "grammar": "root ::= " + " | ".join(json.dumps(str(option), ensure_ascii=False) for option in choice)
+        }
     else:
-        schema = {"type": "object"} if wanted.get("json_object") else wanted.get("json")
-        own = (
-            {"json_schema": schema} if schema else {"grammar": wanted["grammar"]} if "grammar" in wanted else {"structured_outputs": wanted}
+        schema = {"type": "object"} if structured.get("json_object") else structured.get("json")
+        grammar_fields = (
+            {"json_schema": schema}
+            if schema
+            else {"grammar": structured["grammar"]}
+            if "grammar" in structured
+            else {"structured_outputs": structured}
         )
-    return {**{name: value for name, value in body.items() if name != "structured_outputs"}, **own}
+    return {**{name: value for name, value in body.items() if name != "structured_outputs"}, **grammar_fields}
 
 
-def _listed_tokens(logprobs: JSON) -> list[ListedToken]:
+def _read_listed_tokens(logprobs: JSON) -> list[ListedToken]:
     """Read the first token's list.
 
     It has the chat form on both routes.
@@ -173,17 +179,18 @@ def _listed_tokens(logprobs: JSON) -> list[ListedToken]:
     content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
     first = content[0] if isinstance(content, Sequence) and content else None
     tokens = first.get("top_logprobs") if isinstance(first, Mapping) else None
-    return [listed for token in (tokens if isinstance(tokens, Sequence) else ()) if (listed := _token(token)) is not None]
+    return [listed_token for token in (tokens if isinstance(tokens, Sequence) else ()) if (listed_token := _read_token(token)) is not None]
 
 
-def _token(token: JSON) -> ListedToken | None:
-    number, logprob = (token.get("id"), token.get("logprob")) if isinstance(token, Mapping) else (None, None)
-    if not isinstance(number, int) or not isinstance(logprob, (int, float)):
+def _read_token(token: JSON) -> ListedToken | None:
+    """Return one listed token; None without id or log-probability."""
+    token_id, logprob = (token.get("id"), token.get("logprob")) if isinstance(token, Mapping) else (None, None)
+    if not isinstance(token_id, int) or not isinstance(logprob, (int, float)):
         return None
-    return ListedToken(logprob=float(logprob), token_id=number)
+    return ListedToken(logprob=float(logprob), token_id=token_id)
 
 
-def _ids(value: JSON) -> tuple[int, ...]:
+def _ids_or_empty(value: JSON) -> tuple[int, ...]:
     """Return a list of ids; empty for anything else."""
     if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(item, int) for item in value):
         return ()

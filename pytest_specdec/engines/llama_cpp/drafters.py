@@ -47,8 +47,8 @@ def drafters(args: Mapping[str, JSON]) -> tuple[str, ...]:
     Empty if they do not speculate.
     """
     by_name = by_long_names(args)
-    asked = [name for name in str(by_name.get(METHOD) or "").split(",") if name not in {"", "none"}]
-    return tuple(asked) if asked or by_name.get("spec-default") is not True else (_DEFAULT,)
+    names = [name for name in str(by_name.get(METHOD) or "").split(",") if name not in {"", "none"}]
+    return tuple(names) if names or by_name.get("spec-default") is not True else (_DEFAULT,)
 
 
 def draft(args: Mapping[str, JSON]) -> Draft | None:
@@ -57,26 +57,28 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
     The n-gram drafters are not prompt lookup as others know it: they take the latest match, only one of a
     whole n-gram, or a pool of all requests. An answer's tokens do not determine their drafts.
     """
-    asked, by_name = drafters(args), by_long_names(args)
-    if not asked:
+    names, by_name = drafters(args), by_long_names(args)
+    if not names:
         return None
-    kind = _kind(asked)
+    kind = _draft_kind(names)
     model = by_name.get(DRAFT_MODEL)
     return Draft(
         kind=kind,
-        tokens=max(_longest(name, by_name) for name in asked),
+        tokens=max(_longest_draft(name, by_name) for name in names),
         sampling=DraftSampling.PROBABILISTIC if by_name.get("spec-draft-sampling") == "probabilistic" else DraftSampling.GREEDY,
         model=str(model) if kind is DraftKind.MODEL and model else None,
     )
 
 
-def _kind(asked: tuple[str, ...]) -> DraftKind:
-    if asked == ("draft-simple",):
+def _draft_kind(names: tuple[str, ...]) -> DraftKind:
+    """Return the kind of drafting of all drafters together."""
+    if names == ("draft-simple",):
         return DraftKind.MODEL
-    return DraftKind.HEAD if all(name.startswith("draft-") for name in asked) and "draft-simple" not in asked else DraftKind.UNKNOWN
+    return DraftKind.HEAD if all(name.startswith("draft-") for name in names) and "draft-simple" not in names else DraftKind.UNKNOWN
 
 
-def _longest(name: str, by_name: Mapping[str, JSON]) -> int:
+def _longest_draft(name: str, by_name: Mapping[str, JSON]) -> int:
+    """Return a drafter's most draft tokens per step."""
     setting, default = _LENGTHS.get(name, ("spec-draft-n-max", _N_MAX))
     value = by_name.get(setting, default)
     return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else default
@@ -91,14 +93,14 @@ def check_drafters(args: Mapping[str, JSON], where: str) -> None:
         if name in REMOVED:
             what = f"llama.cpp has no --{name} any more"
             raise EngineError(what, where=f"{where}.{name}", found=name, expected=REMOVED[name], remedy="rename it")
-    by_name, asked = by_long_names(args), drafters(args)
+    by_name, names = by_long_names(args), drafters(args)
     model = by_name.get(DRAFT_MODEL) or by_name.get("spec-draft-hf")
-    needing = [name for name in asked if name in MODEL_DRAFTERS]
-    if not asked and any(RULES.speculates(name) for name in by_name):
+    model_drafters = [name for name in names if name in MODEL_DRAFTERS]
+    if not names and any(RULES.speculates(name) for name in by_name):
         what, found = f"nothing drafts without {METHOD}: the server would boot and speculate in nothing", ", ".join(sorted(by_name))
         raise EngineError(what, where=where, found=found, expected=f"{METHOD}: draft-simple, or another drafter", remedy=f"add {METHOD}")
-    if needing and not model:
-        what = f"{needing[0]} needs a draft model: the server would boot and never draft"
+    if model_drafters and not model:
+        what = f"{model_drafters[0]} needs a draft model: the server would boot and never draft"
         expected = f"{DRAFT_MODEL}: a GGUF file of the target's vocabulary"
         raise EngineError(what, where=where, found=f"no {DRAFT_MODEL}", expected=expected, remedy=f"add {DRAFT_MODEL}")
 
@@ -109,23 +111,35 @@ def check_vocabulary(name: str, draft_model: Path, target: Path, where: str) -> 
     ``name`` is the drafter. The model may be of another architecture, or have another vocabulary. llama.cpp
     refuses such a draft model when it boots, and one of the wrong architecture silently drafts nothing.
     """
-    own, wanted = header(draft_model), MODEL_DRAFTERS[name]
-    if wanted and own.architecture != wanted:
-        what, found = f"{name} cannot draft with this model", f"architecture {own.architecture} in {draft_model}"
-        raise EngineError(what, where=where, found=found, expected=wanted, remedy="convert the head with the target's folder beside it")
-    if wanted:
+    draft_header, needed_architecture = header(draft_model), MODEL_DRAFTERS[name]
+    if needed_architecture and draft_header.architecture != needed_architecture:
+        what, found = f"{name} cannot draft with this model", f"architecture {draft_header.architecture} in {draft_model}"
+        raise EngineError(
+            what, where=where, found=found, expected=needed_architecture, remedy="convert the head with the target's folder beside it"
+        )
+    if needed_architecture:
         return
-    tokens = header(target).tokens
-    if not own.tokens or not tokens:
+    target_tokens = header(target).tokens
+    if not draft_header.tokens or not target_tokens:
         return
-    differing = next((number for number in range(_FIRST, min(len(tokens), len(own.tokens))) if tokens[number] != own.tokens[number]), None)
-    if differing is None and abs(len(tokens) - len(own.tokens)) <= _MOST_FURTHER:
+    first_difference = next(
+        (
+            token_id
+            for token_id in range(_FIRST, min(len(target_tokens), len(draft_header.tokens)))
+            if target_tokens[token_id] != draft_header.tokens[token_id]
+        ),
+        None,
+    )
+    if first_difference is None and abs(len(target_tokens) - len(draft_header.tokens)) <= _MOST_FURTHER:
         return
-    texts = [f", token {differing} {part[differing].decode(errors='replace')!r}" if differing else "" for part in (own.tokens, tokens)]
+    difference_texts = [
+        f", token {first_difference} {vocabulary[first_difference].decode(errors='replace')!r}" if first_difference else ""
+        for vocabulary in (draft_header.tokens, target_tokens)
+    ]
     raise EngineError(
         what="the draft model has another vocabulary than the target",
         where=where,
-        found=f"{len(own.tokens):,} tokens{texts[0]} in {draft_model}",
-        expected=f"{len(tokens):,} tokens{texts[1]}, as in {target}",
+        found=f"{len(draft_header.tokens):,} tokens{difference_texts[0]} in {draft_model}",
+        expected=f"{len(target_tokens):,} tokens{difference_texts[1]}, as in {target}",
         remedy="name a draft model of the target's family, trained with its tokenizer",
     )

@@ -20,6 +20,7 @@ _MAGIC, _VERSIONS = b"GGUF", {2, 3}
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Bytes of the types of a fixed size, by number."""
 _UINT32, _STRING, _ARRAY = 4, 8, 9
+"""Numbers of the types with values that are read."""
 _MOST_KEYS, _MOST_ITEMS = 2**16, 2**24
 """More than any model has; a broken file may claim more."""
 _ARCHITECTURE, _PRECISION, _TOKENS = "general.architecture", "general.file_type", "tokenizer.ggml.tokens"
@@ -48,8 +49,8 @@ def gib(path: Path) -> float | None:
 
     A split file counts with all its parts.
     """
-    first = "-00001-of-"
-    parts = list(path.parent.glob(f"{path.name.partition(first)[0]}-*-of-*.gguf")) if first in path.name else [path]
+    first_part_mark = "-00001-of-"
+    parts = list(path.parent.glob(f"{path.name.partition(first_part_mark)[0]}-*-of-*.gguf")) if first_part_mark in path.name else [path]
     sizes = [part.stat().st_size for part in parts if part.is_file()]
     return sum(sizes) / 1024**3 if sizes else None
 
@@ -61,7 +62,7 @@ def header(path: Path) -> GgufHeader:
     """
     try:
         stat = path.stat()
-        return _header(path, stat.st_size, stat.st_mtime_ns)
+        return _read_header(path, stat.st_size, stat.st_mtime_ns)
     except (OSError, ValueError, struct.error) as error:
         raise EngineError(
             what="the model file cannot be read",
@@ -73,7 +74,11 @@ def header(path: Path) -> GgufHeader:
 
 
 @lru_cache(maxsize=32)
-def _header(path: Path, size: int, modified_ns: int) -> GgufHeader:  # noqa: ARG001 - both tell a changed file
+def _read_header(path: Path, size: int, modified_ns: int) -> GgufHeader:  # noqa: ARG001 - both tell a changed file
+    """Return the header of an unchanged file, read only once.
+
+    Raises ValueError for anything but GGUF.
+    """
     with path.open("rb") as file:
         if file.read(4) != _MAGIC:
             msg = "other bytes than GGUF at its beginning"
@@ -82,21 +87,21 @@ def _header(path: Path, size: int, modified_ns: int) -> GgufHeader:  # noqa: ARG
         if version not in _VERSIONS:
             msg = f"version {version}"
             raise ValueError(msg)
-        return _read(file, _check_bound(keys, _MOST_KEYS))
+        return _read_keys(file, _check_bound(keys, _MOST_KEYS))
 
 
-def _read(file: BinaryIO, keys: int) -> GgufHeader:
+def _read_keys(file: BinaryIO, keys: int) -> GgufHeader:
     """Read the three keys, in any order.
 
     Everything after the last of them is left unread.
     """
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for _ in range(keys):
-        name = _string(file).decode(errors="replace")
-        found[name] = _value(file, _integer(file), keep=name in {_ARCHITECTURE, _PRECISION, _TOKENS})
-        if found.keys() >= {_ARCHITECTURE, _PRECISION, _TOKENS}:
+        name = _read_string(file).decode(errors="replace")
+        values[name] = _read_value(file, _read_uint32(file), keep=name in {_ARCHITECTURE, _PRECISION, _TOKENS})
+        if values.keys() >= {_ARCHITECTURE, _PRECISION, _TOKENS}:
             break
-    architecture, file_type, tokens = (found.get(name) for name in (_ARCHITECTURE, _PRECISION, _TOKENS))
+    architecture, file_type, tokens = (values.get(name) for name in (_ARCHITECTURE, _PRECISION, _TOKENS))
     return GgufHeader(
         architecture=architecture.decode(errors="replace") if isinstance(architecture, bytes) else "",
         file_type=file_type if isinstance(file_type, int) else None,
@@ -104,48 +109,54 @@ def _read(file: BinaryIO, keys: int) -> GgufHeader:
     )
 
 
-def _value(file: BinaryIO, kind: int, *, keep: bool) -> object:
+def _read_value(file: BinaryIO, kind: int, *, keep: bool) -> object:
     """Read one value, or skip it.
 
     Of numbers only those of 32 bits are read.
     """
     if kind == _STRING:
-        return _string(file)
+        return _read_string(file)
     if kind == _ARRAY:
-        return _array(file, keep=keep)
+        return _read_array(file, keep=keep)
     if kind == _UINT32 and keep:
-        return _integer(file)
-    _skip(file, _SIZES, kind, 1)
+        return _read_uint32(file)
+    _skip_values(file, _SIZES, kind, 1)
     return None
 
 
-def _array(file: BinaryIO, *, keep: bool) -> tuple[bytes, ...]:
-    kind, count = _integer(file), _check_bound(struct.unpack("<Q", file.read(8))[0], _MOST_ITEMS)
+def _read_array(file: BinaryIO, *, keep: bool) -> tuple[bytes, ...]:
+    """Return the strings of an array, or skip it.
+
+    Empty for items of any other type.
+    """
+    kind, count = _read_uint32(file), _check_bound(struct.unpack("<Q", file.read(8))[0], _MOST_ITEMS)
     if kind == _STRING:
-        items = [_string(file) for _ in range(count)]
+        items = [_read_string(file) for _ in range(count)]
         return tuple(items) if keep else ()
-    _skip(file, _SIZES, kind, count)
+    _skip_values(file, _SIZES, kind, count)
     return ()
 
 
-def _skip(file: BinaryIO, sizes: dict[int, int], kind: int, count: int) -> None:
+def _skip_values(file: BinaryIO, sizes: dict[int, int], kind: int, count: int) -> None:
+    """Skip ``count`` values of a type of fixed size."""
     if kind not in sizes:
         msg = f"a value of the unknown type {kind}"
         raise ValueError(msg)
     file.seek(sizes[kind] * count, 1)
 
 
-def _integer(file: BinaryIO) -> int:
+def _read_uint32(file: BinaryIO) -> int:
     return int(struct.unpack("<I", file.read(4))[0])
 
 
-def _string(file: BinaryIO) -> bytes:
+def _read_string(file: BinaryIO) -> bytes:
     (length,) = struct.unpack("<Q", file.read(8))
     return file.read(_check_bound(length, _MOST_ITEMS))
 
 
-def _check_bound(count: int, most: int) -> int:
-    if count > most:
+def _check_bound(count: int, limit: int) -> int:
+    """Return ``count``; raise ValueError if it is above ``limit``."""
+    if count > limit:
         msg = f"a count of {count:,}"
         raise ValueError(msg)
     return count

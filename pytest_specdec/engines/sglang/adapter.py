@@ -31,6 +31,7 @@ _MODULE = ("-m", "sglang.launch_server")
 _SIMULATED = "SGLANG_SIMULATE_"
 """The beginning of variables that accept drafts by a stated rate, whatever the target's distribution."""
 _READY_SINCE = (0, 5, 20)
+"""The first release with ``/ready``."""
 _SHARE, _PARALLEL = "mem-fraction-static", ("tp-size", "tensor-parallel-size", "tp")
 _DEFAULT_SHARE = 0.9
 """About what SGLang chooses by itself; it depends on the device and on the chunk size."""
@@ -87,13 +88,13 @@ class Sglang:
         Looks for the interpreter (or ``docker`` for an image), for a model given as a path of this machine,
         and for settings that end a boot.
         """
-        _no_simulation(config)
+        _refuse_simulation(config)
         for variant in config.variants:
-            _whole_flags(variant.name, merge(config.engine.args, variant.args))
+            _check_flags_complete(variant.name, merge(config.engine.args, variant.args))
         if not config.engine.image:
-            self._python(config)
+            self._find_python(config)
             checkpoint.there(config)
-        self._same_vocabularies(config)
+        self._check_vocabularies(config)
         if config.engine.image:
             docker.check(config)
 
@@ -108,12 +109,12 @@ class Sglang:
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``python -m sglang.launch_server --model-path MODEL …`` or its container."""
         model = config.resolve(setup.model)
-        args = _args(config, setup)
+        args = _server_args(config, setup)
         argv = [*_MODULE, "--model-path", model, *flags(args)]
         if config.engine.image:
             folders = [name for name in self.models(model, args) if Path(name).is_absolute()]
             return docker.command(config, ["python3", *argv], env=setup.env, secrets=setup.secrets, folders=folders)
-        return Command(argv=(self._python(config), *argv), env=setup.env, scrubbed=(_SIMULATED,), secrets=setup.secrets)
+        return Command(argv=(self._find_python(config), *argv), env=setup.env, scrubbed=(_SIMULATED,), secrets=setup.secrets)
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
         """Return the command lines to ask the interpreter and the module."""
@@ -152,10 +153,10 @@ class Sglang:
             checkpoint=model,
             eos_ids=stop_ids(model),
             json_options={"whitespace_pattern": pattern},
-            release="" if config.engine.image else installed_release(self._python(config)),
+            release="" if config.engine.image else installed_release(self._find_python(config)),
         )
 
-    def _same_vocabularies(self, config: Config) -> None:
+    def _check_vocabularies(self, config: Config) -> None:
         """Compare the draft models' vocabularies with the target's.
 
         Both have to be on this machine. Heads may have a vocabulary of their own.
@@ -167,7 +168,7 @@ class Sglang:
                 where = f"variants.{variant.name}.args.{DRAFT_MODELS[0]}"
                 checkpoint.same_vocabulary(checkpoint.folder(config, speculative.model), target, where)
 
-    def _python(self, config: Config) -> str:
+    def _find_python(self, config: Config) -> str:
         return locate.program(config, "python", default=None, remedy=_REMEDY)
 
     def _release(self, config: Config) -> str:
@@ -175,12 +176,12 @@ class Sglang:
         if config.engine.image:
             return config.engine.image.rpartition(":")[2]
         try:
-            return locate.release(self._python(config), "sglang")
+            return locate.release(self._find_python(config), "sglang")
         except EngineError:
             return ""
 
 
-def _args(config: Config, setup: ServerSetup) -> dict[str, JSON]:
+def _server_args(config: Config, setup: ServerSetup) -> dict[str, JSON]:
     """Return the server's arguments, ready to become flags.
 
     No switch has a ``--no-`` form, so that false leaves it out. Metrics are on in both arms.
@@ -189,20 +190,29 @@ def _args(config: Config, setup: ServerSetup) -> dict[str, JSON]:
     for name, value in setup.args.items():
         is_model = plain(name) in DRAFT_MODELS and isinstance(value, str)
         args[plain(name)] = config.resolve(str(value)) if is_model else value
-    key: dict[str, JSON] = {"api-key": setup.api_key} if setup.api_key else {}  # no variable of SGLang's holds it
-    return {name: value for name, value in {**args, **key, "port": setup.port}.items() if value is not False}
+    key_args: dict[str, JSON] = {"api-key": setup.api_key} if setup.api_key else {}  # no variable of SGLang's holds it
+    return {name: value for name, value in {**args, **key_args, "port": setup.port}.items() if value is not False}
 
 
-def _no_simulation(config: Config) -> None:
-    places = {"engine": config.engine.env, "baseline": config.baseline.env, **{f"variants.{v.name}": v.env for v in config.variants}}
-    named = [f"{where}.env.{name}" for where, env in places.items() for name in env if name.startswith(_SIMULATED)]
-    if named and not config.lossy:
+def _refuse_simulation(config: Config) -> None:
+    """Raise EngineError for variables with simulated acceptance.
+
+    A config with ``lossy: true`` may set them.
+    """
+    env_by_place = {
+        "engine": config.engine.env,
+        "baseline": config.baseline.env,
+        **{f"variants.{variant.name}": variant.env for variant in config.variants},
+    }
+    variables = [f"{where}.env.{name}" for where, env in env_by_place.items() for name in env if name.startswith(_SIMULATED)]
+    if variables and not config.lossy:
         what = "a variable of SGLang accepts drafts whatever the target says"
         remedy = "take it out, or say `lossy: true`, and equivalence is reported without gating"
-        raise EngineError(what, where=named[0], found=named[0].rpartition(".")[2], expected="none that begins so", remedy=remedy)
+        raise EngineError(what, where=variables[0], found=variables[0].rpartition(".")[2], expected="none that begins so", remedy=remedy)
 
 
-def _whole_flags(variant: str, args: Mapping[str, JSON]) -> None:
+def _check_flags_complete(variant: str, args: Mapping[str, JSON]) -> None:
+    """Raise EngineError if the speculative flags are stated in part."""
     if missing := half_stated(args):
         raise EngineError(
             what="the speculative flags are stated in part, with which SGLang does not boot",

@@ -64,9 +64,9 @@ class SglangDialect(PlainDialect):
         speculation are asked for too.
         """
         body = {**_NEUTRAL, **_rename_fields(request.body, request.route)}
-        of_chat = _STREAMED_CHAT if stream else _CHAT_IDS
-        ids = of_chat if request.route is Route.CHAT else _IDS
-        return {**body, **ids, "return_spec_tokens_details": True, **(with_usage(request) if stream else {})}
+        chat_fields = _STREAMED_CHAT if stream else _CHAT_IDS
+        id_fields = chat_fields if request.route is Route.CHAT else _IDS
+        return {**body, **id_fields, "return_spec_tokens_details": True, **(with_usage(request) if stream else {})}
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Read the ids of a chat.
@@ -75,11 +75,11 @@ class SglangDialect(PlainDialect):
         """
         extension, choices = data.get("sglext"), data.get("choices")
         if isinstance(extension, Mapping) and not choices and isinstance(ids := extension.get("output_ids"), Sequence):
-            streamed = [{"index": index, "delta": {}, "token_ids": each} for index, each in enumerate(ids)]
+            streamed = [{"index": index, "delta": {}, "token_ids": token_ids} for index, token_ids in enumerate(ids)]
             return {**data, "choices": streamed, "prompt_token_ids": extension.get("input_ids")}
         if not isinstance(choices, Sequence) or isinstance(choices, str):
             return data
-        return {**data, "choices": [_with_ids(choice) for choice in choices]}
+        return {**data, "choices": [_add_token_ids(choice) for choice in choices]}
 
     def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
         """Read ``sglext.spec_tokens_details``.
@@ -89,9 +89,11 @@ class SglangDialect(PlainDialect):
         extension = reply.get("sglext")
         details = extension.get("spec_tokens_details") if isinstance(extension, Mapping) else None
         if isinstance(details, Mapping):
-            return _counters(details)
+            return _read_counters(details)
         if isinstance(details, Sequence) and not isinstance(details, str):
-            return sum((_counters(each) for each in details if isinstance(each, Mapping)), SpecCounters())
+            return sum(
+                (_read_counters(choice_details) for choice_details in details if isinstance(choice_details, Mapping)), SpecCounters()
+            )
         return SpecCounters() if _emitted_tokens(reply) == 1 else None
 
     def counters(self, text: str) -> SpecCounters | None:
@@ -103,7 +105,7 @@ class SglangDialect(PlainDialect):
         """
         totals: dict[str, int] = {}
         for name, number in _SAMPLE.findall(text):
-            totals[name] = totals.get(name, 0) + _count(number)
+            totals[name] = totals.get(name, 0) + _parse_count(number)
         drafts = totals.get("spec_verify_calls", 0)
         if not self._draft_tokens or "generation_tokens" not in totals:
             return None
@@ -116,9 +118,9 @@ class SglangDialect(PlainDialect):
 
         Their counter appears with the first one. A gauge of that name is there from the start.
         """
-        read = super().traffic(text)
-        retracted, counting = (total(text, f"num_retracted_{name}") for name in ("requests_total", "reqs"))
-        return replace(read, preemptions=0 if retracted is None and counting is not None else retracted)
+        base_traffic = super().traffic(text)
+        retractions, gauge = (total(text, f"num_retracted_{name}") for name in ("requests_total", "reqs"))
+        return replace(base_traffic, preemptions=0 if retractions is None and gauge is not None else retractions)
 
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:
         """Ask the native route for the prompt's log-probabilities.
@@ -126,21 +128,27 @@ class SglangDialect(PlainDialect):
         They begin at the last token before ``token_ids``, with an empty entry.
         """
         ids = [*prompt_token_ids, *token_ids]
-        return _generate(ids, top_tokens, temperature=0.0, start=max(0, len(prompt_token_ids) - 1))
+        return _generate_request(ids, top_tokens, temperature=0.0, start=max(0, len(prompt_token_ids) - 1))
 
     def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
         """Read the last ``len(token_ids)`` entries of ``meta_info.input_token_logprobs`` and ``input_top_logprobs``."""
-        own, top = _last(reply, "input_token_logprobs", len(token_ids)), _last(reply, "input_top_logprobs", len(token_ids))
-        return tuple(_position(mine, listed, token, top_tokens) for mine, listed, token in zip(own, top, token_ids, strict=True))
+        emitted_entries, top_entries = (
+            _last_entries(reply, "input_token_logprobs", len(token_ids)),
+            _last_entries(reply, "input_top_logprobs", len(token_ids)),
+        )
+        return tuple(
+            _read_position(emitted_entry, top_entry, token, top_tokens)
+            for emitted_entry, top_entry, token in zip(emitted_entries, top_entries, token_ids, strict=True)
+        )
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
         """Ask the native route for one token at temperature 1, untruncated."""
-        return _generate(prefixes[0], top_tokens, temperature=1.0, start=-1)
+        return _generate_request(prefixes[0], top_tokens, temperature=1.0, start=-1)
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
         """Read the first list of ``meta_info.output_top_logprobs``."""
-        listed = _last(reply, "output_top_logprobs", 1)[0]
-        return (top_logprobs.position(token_ids[0], [_token(entry) for entry in _list(listed)], top_tokens),)
+        top_entry = _last_entries(reply, "output_top_logprobs", 1)[0]
+        return (top_logprobs.position(token_ids[0], [_read_token(entry) for entry in _list_or_empty(top_entry)], top_tokens),)
 
 
 def _rename_fields(body: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
@@ -155,58 +163,72 @@ def _rename_fields(body: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
     return {**renamed, **({"top_k": -1} if renamed.get("top_k") == 0 else {})}
 
 
-def _structured_fields(wanted: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
+def _structured_fields(structured: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
+    """Return a structured field of vLLM's under SGLang's name."""
     fields: dict[str, JSON] = {}
-    if (choice := wanted.get("choice")) and isinstance(choice, Sequence):
-        fields["regex"] = "(" + "|".join(re.escape(str(each)) for each in choice) + ")"
-    fields.update({ours: wanted[theirs] for theirs, ours in (("regex", "regex"), ("grammar", "ebnf")) if theirs in wanted})
-    schema = {"type": "object"} if wanted.get("json_object") else wanted.get("json")
+    if (choice := structured.get("choice")) and isinstance(choice, Sequence):
+        fields["regex"] = "(" + "|".join(re.escape(str(option)) for option in choice) + ")"
+    fields.update(
+        {
+            sglang_name: structured[vllm_name]
+            for vllm_name, sglang_name in (("regex", "regex"), ("grammar", "ebnf"))
+            if vllm_name in structured
+        }
+    )
+    schema = {"type": "object"} if structured.get("json_object") else structured.get("json")
     if schema is not None:
         schema = json.loads(schema) if isinstance(schema, str) else schema
-        as_format: JSON = {"type": "json_schema", "json_schema": {"name": "schema", "schema": schema}}
-        fields.update({"response_format": as_format} if route is Route.CHAT else {"json_schema": json.dumps(schema)})
+        response_format: JSON = {"type": "json_schema", "json_schema": {"name": "schema", "schema": schema}}
+        fields.update({"response_format": response_format} if route is Route.CHAT else {"json_schema": json.dumps(schema)})
     return fields
 
 
-def _with_ids(choice: JSON) -> JSON:
+def _add_token_ids(choice: JSON) -> JSON:
     ids = choice.get("response_token_ids") if isinstance(choice, Mapping) else None
     return choice if ids is None or not isinstance(choice, Mapping) else {**choice, "token_ids": ids}
 
 
-def _counters(details: Mapping[str, JSON]) -> SpecCounters:
+def _read_counters(details: Mapping[str, JSON]) -> SpecCounters:
     """Return one choice's speculation counters.
 
     ``spec_correct_drafts_histogram`` has, for every number of accepted draft tokens, the number of verify
     steps.
     """
-    steps = [_whole(each) for each in _list(details.get("spec_correct_drafts_histogram"))]
+    step_counts = [_check_count(step_count) for step_count in _list_or_empty(details.get("spec_correct_drafts_histogram"))]
     return SpecCounters(
-        drafts=_whole(details.get("spec_verify_ct")),
-        draft_tokens=_whole(details.get("spec_num_proposed_drafts")),
-        accepted_tokens=_whole(details.get("spec_num_correct_drafts")),
-        accepted_per_position=tuple(sum(steps[position:]) for position in range(1, len(steps))),
+        drafts=_check_count(details.get("spec_verify_ct")),
+        draft_tokens=_check_count(details.get("spec_num_proposed_drafts")),
+        accepted_tokens=_check_count(details.get("spec_num_correct_drafts")),
+        accepted_per_position=tuple(sum(step_counts[position:]) for position in range(1, len(step_counts))),
     )
 
 
 def _emitted_tokens(reply: Mapping[str, JSON]) -> int | None:
+    """Return the tokens of an answer; None if not reported."""
     usage = reply.get("usage")
     tokens = usage.get("completion_tokens") if isinstance(usage, Mapping) else None
     return tokens if isinstance(tokens, int) else None
 
 
-def _whole(value: JSON) -> int:
+def _check_count(value: JSON) -> int:
+    """Return ``value``; raise ValueError unless it is a count."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
         msg = f"counts of speculation hold {str(value)[:100]}, expected a whole number"
         raise ValueError(msg)
     return value
 
 
-def _count(number: str) -> int:
+def _parse_count(number: str) -> int:
+    """Return a counter's value; 0 outside the range of counts."""
     value = float(number)
     return round(value) if 0 <= value < _MOST else 0
 
 
-def _generate(ids: Sequence[int], top_tokens: int, *, temperature: float, start: int) -> ApiRequest:
+def _generate_request(ids: Sequence[int], top_tokens: int, *, temperature: float, start: int) -> ApiRequest:
+    """Return a request to continue ``ids`` by one token.
+
+    Log-probabilities are listed from index ``start`` on; -1 for none of the prompt.
+    """
     sampling: Mapping[str, JSON] = {**_NEUTRAL, "temperature": temperature, "max_new_tokens": 1}
     body: Mapping[str, JSON] = {
         "input_ids": list(ids),
@@ -218,43 +240,43 @@ def _generate(ids: Sequence[int], top_tokens: int, *, temperature: float, start:
     return ApiRequest(path=_GENERATE, body=body)
 
 
-def _last(reply: Mapping[str, JSON], name: str, count: int) -> Sequence[JSON]:
+def _last_entries(reply: Mapping[str, JSON], name: str, count: int) -> Sequence[JSON]:
     """Return the last ``count`` entries of a ``meta_info`` list.
 
     Raises RequestError if there are fewer.
     """
     meta = reply.get("meta_info")
-    entries = _list(meta.get(name) if isinstance(meta, Mapping) else None)
+    entries = _list_or_empty(meta.get(name) if isinstance(meta, Mapping) else None)
     if len(entries) < count:
         what = "the server returned no log-probabilities"
         raise RequestError(what, found=str(entries)[:200], expected=f"{count} entries in meta_info.{name}")
     return entries[len(entries) - count :]
 
 
-def _position(own: JSON, listed: JSON, token_id: int, top_tokens: int) -> Position:
+def _read_position(emitted_entry: JSON, top_entry: JSON, token_id: int, top_tokens: int) -> Position:
     """Return the distribution at one position.
 
     ``own`` is the token's log-probability, id and text, ``listed`` those of the most probable tokens.
     """
-    mine = _token(own)
-    if mine.token_id != token_id:
+    emitted = _read_token(emitted_entry)
+    if emitted.token_id != token_id:
         what = "a scored token is missing from the prompt's log-probabilities"
-        raise RequestError(what, found=str(own)[:200], expected=f"an entry of token {token_id}")
-    ranked = sorted((_token(entry) for entry in _list(listed)), key=lambda token: -token.logprob)[:top_tokens]
+        raise RequestError(what, found=str(emitted_entry)[:200], expected=f"an entry of token {token_id}")
+    ranked = sorted((_read_token(entry) for entry in _list_or_empty(top_entry)), key=lambda token: -token.logprob)[:top_tokens]
     return Position(
         token_id=token_id,
-        logprob=mine.logprob,
+        logprob=emitted.logprob,
         top_ids=tuple(token.token_id for token in ranked if token.token_id is not None),
         top_logprobs=tuple(token.logprob for token in ranked),
     )
 
 
-def _token(entry: JSON) -> ListedToken:
+def _read_token(entry: JSON) -> ListedToken:
     """Read one entry: ``[log-probability, id, text]``.
 
     Null stands for minus infinity, which JSON has not.
     """
-    values = _list(entry)
+    values = _list_or_empty(entry)
     logprob, token_id = values[:2] if len(values) > 1 else (0.0, None)
     is_number = isinstance(logprob, (int, float)) and not isinstance(logprob, bool) and logprob <= _ROUNDING
     if not isinstance(token_id, int) or not (logprob is None or is_number):
@@ -263,5 +285,5 @@ def _token(entry: JSON) -> ListedToken:
     return ListedToken(logprob=-math.inf if logprob is None else float(str(logprob)), token_id=token_id)
 
 
-def _list(value: JSON) -> Sequence[JSON]:
+def _list_or_empty(value: JSON) -> Sequence[JSON]:
     return value if isinstance(value, Sequence) and not isinstance(value, str) else ()

@@ -12,6 +12,7 @@ _TOKENS = ("speculative-num-steps", "speculative-num-draft-tokens", "speculative
 
 
 def _is_below_one(value: object) -> bool:
+    """Return True for a number below 1."""
     try:
         return float(str(value)) < 1.0
     except ValueError:

@@ -32,10 +32,10 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
         return None
     candidates = whole_number(by_flag.get("speculative-eagle-topk")) or 1
     is_sampled = by_flag.get("speculative-use-rejection-sampling") is True or by_flag.get("speculative-use-block-verification") is True
-    kind = _kind(method, candidates)
+    kind = _draft_kind(method, candidates)
     return Draft(
         kind=kind,
-        tokens=_tokens(method, by_flag),
+        tokens=_longest_draft(method, by_flag),
         sampling=DraftSampling.PROBABILISTIC if is_sampled else DraftSampling.GREEDY,
         model=next((str(by_flag[name]) for name in DRAFT_MODELS if by_flag.get(name)), None) if kind is DraftKind.MODEL else None,
     )
@@ -58,13 +58,17 @@ def half_stated(args: Mapping[str, JSON]) -> str:
     return window if window not in by_flag and whole_number(by_flag[candidates]) != 1 else ""
 
 
-def _kind(method: str, candidates: int) -> DraftKind:
+def _draft_kind(method: str, candidates: int) -> DraftKind:
+    """Return the kind of drafting of an algorithm.
+
+    ``candidates`` are the candidates per step.
+    """
     if method == "STANDALONE":
         return DraftKind.MODEL if candidates == 1 else DraftKind.UNKNOWN
     return DraftKind.UNKNOWN if method == "NGRAM" else DraftKind.HEAD
 
 
-def _tokens(method: str, by_flag: Mapping[str, JSON]) -> int:
+def _longest_draft(method: str, by_flag: Mapping[str, JSON]) -> int:
     """Return the most draft tokens one verify step can accept.
 
     A window has one token more, the last one that was emitted.

@@ -83,11 +83,11 @@ class TensorRtLlm:
         arguments that end every boot.
         """
         if not config.engine.image:
-            self._program(config)
+            self._find_program(config)
             checkpoint.there(config)
         for where, args in _arms(config):
             options.llm_api_options(args)
-            _refuse_file(where, args)
+            _refuse_options_file(where, args)
             if options.speculative_setting(args):
                 self._check_drafting(config, where, args)
         if config.engine.image:
@@ -115,10 +115,11 @@ class TensorRtLlm:
         flags = options.command_line({"host": HOST, **setup.args, "port": setup.port})
         argv = (model, *flags, f"--{options.FLAG}", str(file))
         if not config.engine.image:
-            return Command(argv=(self._program(config), *argv), env=setup.env, files={str(file): text}, secrets=setup.secrets)
-        return self._container(config, setup, argv, {str(file): text})
+            return Command(argv=(self._find_program(config), *argv), env=setup.env, files={str(file): text}, secrets=setup.secrets)
+        return self._container_command(config, setup, argv, {str(file): text})
 
-    def _container(self, config: Config, setup: ServerSetup, argv: Sequence[str], files: Mapping[str, str]) -> Command:
+    def _container_command(self, config: Config, setup: ServerSetup, argv: Sequence[str], files: Mapping[str, str]) -> Command:
+        """Return the container's command, with model and file folders mounted."""
         models = [name for name in self.models(argv[0], setup.args) if Path(name).is_absolute()]
         folders = [*models, *{str(Path(file).parent) for file in files}]
         command = docker.command(config, (_PROGRAM, *argv), env=setup.env, secrets=setup.secrets, folders=folders)
@@ -147,13 +148,13 @@ class TensorRtLlm:
         Free is the memory that weights leave. A second server on the device would find it taken.
         """
         arms = [{plain(name): value for name, value in args.items()} for _, args in _arms(config)]
-        shares = [_share(args) for args in arms]
-        stated = [share for share in shares if share is not None]
-        sizes = [_size(args, _PARALLEL) * _size(args, _PIPELINE) for args in arms]
+        shares = [_stated_share(args) for args in arms]
+        stated_shares = [share for share in shares if share is not None]
+        device_counts = [_parallel_size(args, _PARALLEL) * _parallel_size(args, _PIPELINE) for args in arms]
         return Footprint(
             device_share=max(_DEFAULT_SHARE if share is None else share for share in shares),
-            share_stated=len(stated) == len(arms),
-            devices=max(sizes),
+            share_stated=len(stated_shares) == len(arms),
+            devices=max(device_counts),
             options=f"{_SHARE.replace('-', '_')} (a share of what is free once weights are loaded: servers side by side race for it; "
             "kv_cache_config: {max_tokens: N} does not) or tp_size",
         )
@@ -165,15 +166,16 @@ class TensorRtLlm:
     def single_precision(self, config: Config) -> bool:
         """Return True if every arm is set to float32, nothing quantised."""
         quantised = checkpoint.is_quantised(checkpoint.folder(config, config.engine.model))
-        return not quantised and all(_is_single(args) for _, args in _arms(config))
+        return not quantised and all(_is_single_precision(args) for _, args in _arms(config))
 
     def _check_drafting(self, config: Config, where: str, args: Mapping[str, JSON]) -> None:
-        plainly = {plain(name): value for name, value in args.items()}
-        if _size(plainly, _PIPELINE) > 1:
+        """Raise EngineError for parallelism or vocabularies that prevent drafting."""
+        args_by_name = {plain(name): value for name, value in args.items()}
+        if _parallel_size(args_by_name, _PIPELINE) > 1:
             raise EngineError(
                 what="TensorRT-LLM does not speculate with pipeline parallelism",
                 where=f"{where}.args.pp_size",
-                found=f"pp_size {_size(plainly, _PIPELINE)} beside a speculative setting",
+                found=f"pp_size {_parallel_size(args_by_name, _PIPELINE)} beside a speculative setting",
                 expected="pp_size 1",
                 remedy="use tp_size",
             )
@@ -182,14 +184,14 @@ class TensorRtLlm:
             target = Path(config.resolve(config.engine.model))
             checkpoint.same_vocabulary(Path(config.resolve(draft.model)), target, f"{where}.args.speculative_config.speculative_model")
 
-    def _program(self, config: Config) -> str:
+    def _find_program(self, config: Config) -> str:
         return locate.program(config, _PROGRAM, default=shutil.which(_PROGRAM), remedy=_REMEDY)
 
     def _release(self, config: Config) -> tuple[int, ...]:
         """Return the release's numbers; empty if unknown."""
         image = config.engine.image
         try:
-            return locate.numbers(image.rpartition(":")[2] if image else locate.release(self._program(config), _PACKAGE))
+            return locate.numbers(image.rpartition(":")[2] if image else locate.release(self._find_program(config), _PACKAGE))
         except EngineError:
             return ()
 
@@ -204,7 +206,7 @@ def _arms(config: Config) -> Iterator[tuple[str, dict[str, JSON]]]:
         yield f"variants.{variant.name}", fill(config, variant, os.environ)
 
 
-def _refuse_file(where: str, args: Mapping[str, JSON]) -> None:
+def _refuse_options_file(where: str, args: Mapping[str, JSON]) -> None:
     """Raise EngineError for the flag's newer name.
 
     Two files of options would be one too many.
@@ -234,20 +236,24 @@ def _refuse_secrets(setup: ServerSetup, text: str) -> None:
         )
 
 
-def _share(args: Mapping[str, JSON]) -> float | None:
+def _stated_share(args: Mapping[str, JSON]) -> float | None:
+    """Return the stated share of device memory; None without one."""
     cache = options.llm_api_options(args).get("kv_cache_config")
     nested = cache.get("free_gpu_memory_fraction") if isinstance(cache, Mapping) else None
     stated = args.get(_SHARE, args.get("free-gpu-memory-fraction", nested))
     return float(stated) if isinstance(stated, (int, float)) and 0 < stated <= 1 else None
 
 
-def _size(args: Mapping[str, JSON], names: Sequence[str]) -> int:
+def _parallel_size(args: Mapping[str, JSON], names: Sequence[str]) -> int:
     return next((size for name in names if isinstance(size := args.get(name), int)), 1)
 
 
-def _is_single(args: Mapping[str, JSON]) -> bool:
-    stated = options.llm_api_options(args)
-    cache = stated.get("kv_cache_config")
+def _is_single_precision(args: Mapping[str, JSON]) -> bool:
+    """Return True if an arm's arguments keep everything in float32."""
+    llm_options = options.llm_api_options(args)
+    cache = llm_options.get("kv_cache_config")
     flag = next((value for name, value in args.items() if plain(name) == "kv-cache-dtype"), None)
     caches = {flag, cache.get("dtype") if isinstance(cache, Mapping) else None}
-    return stated.get("dtype") == "float32" and not any("quant" in name for name in stated) and caches <= {None, "auto", "float32"}
+    return (
+        llm_options.get("dtype") == "float32" and not any("quant" in name for name in llm_options) and caches <= {None, "auto", "float32"}
+    )

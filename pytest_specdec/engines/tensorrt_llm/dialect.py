@@ -87,19 +87,19 @@ class TensorRtLlmDialect(PlainDialect):
 
         Any other request goes to its own route.
         """
-        return COMPLETIONS if self._ids(request) else super().path(request)
+        return COMPLETIONS if self._prompt_ids(request) else super().path(request)
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body in the engine's own names.
 
         Parameters that it leaves out are neutral. The prompt is sent as ids if they are known.
         """
-        ids = self._ids(request)
+        ids = self._prompt_ids(request)
         body: dict[str, JSON] = {**_NEUTRAL, **request.body, **(with_usage(request) if stream else {})}
         if body["top_k"] == -1:
             body["top_k"] = 0
         body = structured.translate(body)
-        return _completion(body, ids) if ids else body
+        return _completion_body(body, ids) if ids else body
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Return the text of token ids; empty without the tokenizer."""
@@ -107,7 +107,7 @@ class TensorRtLlmDialect(PlainDialect):
 
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:  # noqa: ARG002 - no route tokenizes
         """Return the ids sent as the prompt."""
-        return self._ids(request)
+        return self._prompt_ids(request)
 
     def counters(self, text: str) -> SpecCounters | None:
         """Add up ``specDecodingStats`` since the last reading.
@@ -118,19 +118,24 @@ class TensorRtLlmDialect(PlainDialect):
         if not isinstance(rows, list):
             return None
         stats = [row["specDecodingStats"] for row in rows if isinstance(row, Mapping) and isinstance(row.get("specDecodingStats"), Mapping)]
-        drafted = [
-            (_count(row, "numRequestsWithDraftTokens"), _count(row, "numDraftTokens"), _count(row, "numAcceptedTokens")) for row in stats
+        draft_counts = [
+            (
+                _count_or_zero(row, "numRequestsWithDraftTokens"),
+                _count_or_zero(row, "numDraftTokens"),
+                _count_or_zero(row, "numAcceptedTokens"),
+            )
+            for row in stats
         ]
         return SpecCounters(
-            drafts=sum(requests for requests, tokens, _ in drafted if tokens),
-            draft_tokens=sum(tokens for _, tokens, _ in drafted),
-            accepted_tokens=sum(accepted for _, tokens, accepted in drafted if tokens),
+            drafts=sum(requests for requests, tokens, _ in draft_counts if tokens),
+            draft_tokens=sum(tokens for _, tokens, _ in draft_counts),
+            accepted_tokens=sum(accepted for _, tokens, accepted in draft_counts if tokens),
         )
 
     def traffic(self, text: str) -> Traffic:
         """Add up the requests paused since the last reading."""
-        batches = [row.get("inflightBatchingStats") for row in _objects(json_reply.value(text))]
-        paused = [_count(batch, "numPausedRequests") for batch in batches if isinstance(batch, Mapping)]
+        batches = [row.get("inflightBatchingStats") for row in _objects_in(json_reply.value(text))]
+        paused = [_count_or_zero(batch, "numPausedRequests") for batch in batches if isinstance(batch, Mapping)]
         return Traffic(preemptions=sum(paused) if paused else None)
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
@@ -145,19 +150,21 @@ class TensorRtLlmDialect(PlainDialect):
             return ApiRequest(
                 path=COMPLETIONS, body={**_NEUTRAL, "prompt": prompts, "max_tokens": 1, "logprobs": top_tokens, "detokenize": False}
             )
-        asked: Mapping[str, JSON] = {"messages": [{"role": "user", "content": "-"}], "prompt_token_ids": list(prefixes[0])}
-        return ApiRequest(path=CHAT_COMPLETIONS, body={**_NEUTRAL, **asked, "max_tokens": 1, "logprobs": True, "top_logprobs": top_tokens})
+        conversation: Mapping[str, JSON] = {"messages": [{"role": "user", "content": "-"}], "prompt_token_ids": list(prefixes[0])}
+        return ApiRequest(
+            path=CHAT_COMPLETIONS, body={**_NEUTRAL, **conversation, "max_tokens": 1, "logprobs": True, "top_logprobs": top_tokens}
+        )
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
         """Read the token list of every choice.
 
         Its tokens are named by their strings.
         """
-        choices = _objects(reply.get("choices"))
+        choices = _objects_in(reply.get("choices"))
         by_index = {choice.get("index"): _named_logprobs(choice.get("logprobs")) for choice in choices}
-        return tuple(self._position(token, by_index.get(index, ()), top_tokens) for index, token in enumerate(token_ids))
+        return tuple(self._read_position(token, by_index.get(index, ()), top_tokens) for index, token in enumerate(token_ids))
 
-    def _ids(self, request: Request) -> tuple[int, ...]:
+    def _prompt_ids(self, request: Request) -> tuple[int, ...]:
         """Return the ids of a request's prompt.
 
         Empty if the tokenizer is not here, or if the request is for the chat route alone.
@@ -167,38 +174,39 @@ class TensorRtLlmDialect(PlainDialect):
             return ()
         key = request.prompt_key
         if key not in self._prompts:
-            self._prompts[key] = _prompt(tokenizer, request)
+            self._prompts[key] = _make_prompt_ids(tokenizer, request)
         return self._prompts[key]
 
-    def _position(self, token_id: int, named: Sequence[tuple[str, float]], top_tokens: int) -> Position:
+    def _read_position(self, token_id: int, names_and_logprobs: Sequence[tuple[str, float]], top_tokens: int) -> Position:
         """Return the distribution at one token.
 
         Raises RequestError if the list is not enough to know it.
         """
         tokenizer = self._tokenizer
         assert tokenizer is not None, "nothing is asked for without one"
-        ranked = sorted(named, key=lambda pair: -pair[1])[:top_tokens]
-        listed = [_listed_token(tokenizer, name, logprob) for name, logprob in ranked]
+        ranked = sorted(names_and_logprobs, key=lambda pair: -pair[1])[:top_tokens]
+        listed = [_identify_token(tokenizer, name, logprob) for name, logprob in ranked]
         _refuse_hidden(ranked, top_tokens)
         name = tokenizer.name(token_id)
         _refuse_ambiguous(name, ranked, len(tokenizer.tokens(name)), top_tokens)
         return top_logprobs.position(token_id, listed, top_tokens, text=name)
 
 
-def _prompt(tokenizer: CheckpointTokenizer, request: Request) -> tuple[int, ...]:
+def _make_prompt_ids(tokenizer: CheckpointTokenizer, request: Request) -> tuple[int, ...]:
+    """Return the ids of a request's prompt, by the tokenizer."""
     if request.route is Route.CHAT:
         arguments = request.body.get("chat_template_kwargs")
-        more = {name: request.body[name] for name in ("add_generation_prompt",) if name in request.body}
+        template_fields = {name: request.body[name] for name in ("add_generation_prompt",) if name in request.body}
         messages = request.body.get("messages")
-        given = messages if isinstance(messages, Sequence) else ()
-        return tokenizer.converse(given, {**(arguments if isinstance(arguments, Mapping) else {}), **more})
+        conversation = messages if isinstance(messages, Sequence) else ()
+        return tokenizer.converse(conversation, {**(arguments if isinstance(arguments, Mapping) else {}), **template_fields})
     prompt = request.body.get("prompt")
     if isinstance(prompt, str):
         return tokenizer.encode(prompt)
     return tuple(token for token in prompt if isinstance(token, int)) if isinstance(prompt, Sequence) else ()
 
 
-def _completion(body: Mapping[str, JSON], ids: Sequence[int]) -> dict[str, JSON]:
+def _completion_body(body: Mapping[str, JSON], ids: Sequence[int]) -> dict[str, JSON]:
     """Return the body of a completion from ids to ids.
 
     The prompt is ``ids``, and the answer comes as ids.
@@ -206,9 +214,9 @@ def _completion(body: Mapping[str, JSON], ids: Sequence[int]) -> dict[str, JSON]
     rest = {name: value for name, value in body.items() if name not in _TEMPLATE}
     if "max_completion_tokens" in rest:
         rest["max_tokens"] = rest.pop("max_completion_tokens")
-    top = rest.pop("top_logprobs", 0)
+    top_count = rest.pop("top_logprobs", 0)
     if rest.get("logprobs") is True:
-        rest["logprobs"] = top
+        rest["logprobs"] = top_count
     if rest.get("logprobs") == 0:  # here none, elsewhere the token's own
         rest["logprobs"] = 1
     if rest.get("logprobs") is False:
@@ -216,7 +224,8 @@ def _completion(body: Mapping[str, JSON], ids: Sequence[int]) -> dict[str, JSON]
     return {**rest, "prompt": list(ids), "detokenize": False}
 
 
-def _listed_token(tokenizer: CheckpointTokenizer, name: str, logprob: float) -> ListedToken:
+def _identify_token(tokenizer: CheckpointTokenizer, name: str, logprob: float) -> ListedToken:
+    """Return a listed token, with its id if unambiguous."""
     tokens = tokenizer.tokens(name)
     return ListedToken(logprob=logprob, token_id=tokens[0] if len(tokens) == 1 else None, text=name)
 
@@ -228,11 +237,11 @@ def _named_logprobs(logprobs: JSON) -> tuple[tuple[str, float], ...]:
     """
     if not isinstance(logprobs, Mapping):
         return ()
-    by_name = next(iter(_objects(logprobs.get("top_logprobs"))), None)
+    by_name = next(iter(_objects_in(logprobs.get("top_logprobs"))), None)
     if by_name is not None:
         return tuple((str(name), float(value)) for name, value in by_name.items() if isinstance(value, _NUMBER))
-    spoken = next(iter(_objects(logprobs.get("content"))), {})
-    entries = _objects(spoken.get("top_logprobs"))
+    first_token = next(iter(_objects_in(logprobs.get("content"))), {})
+    entries = _objects_in(first_token.get("top_logprobs"))
     return tuple((str(entry.get("token")), float(value)) for entry in entries if isinstance(value := entry.get("logprob"), _NUMBER))
 
 
@@ -241,35 +250,38 @@ def _refuse_hidden(ranked: Sequence[tuple[str, float]], top_tokens: int) -> None
 
     In an object, tokens of one name take each other's place. The best one of all may be among them.
     """
-    missing = 1.0 - math.fsum(math.exp(logprob) for _, logprob in ranked)
-    if ranked and len(ranked) < top_tokens and missing > math.exp(ranked[0][1]):
-        _ambiguous(f"{len(ranked)} names, which leave {missing:.1%} of the probability", f"{top_tokens} names")
+    missing_probability = 1.0 - math.fsum(math.exp(logprob) for _, logprob in ranked)
+    if ranked and len(ranked) < top_tokens and missing_probability > math.exp(ranked[0][1]):
+        _raise_ambiguous(f"{len(ranked)} names, which leave {missing_probability:.1%} of the probability", f"{top_tokens} names")
 
 
-def _refuse_ambiguous(name: str, ranked: Sequence[tuple[str, float]], tokens: int, top_tokens: int) -> None:
+def _refuse_ambiguous(name: str, ranked: Sequence[tuple[str, float]], token_count: int, top_tokens: int) -> None:
     """Raise RequestError if the emitted token's name is ambiguous.
 
     It is when the name is listed, other tokens have it too, and those may be probable without being listed.
     """
-    listed = sum(other == name for other, _ in ranked)
-    if tokens < 2 or not listed:  # noqa: PLR2004 - one token of that name is the emitted one
+    listed_count = sum(listed_name == name for listed_name, _ in ranked)
+    if token_count < 2 or not listed_count:  # noqa: PLR2004 - one token of that name is the emitted one
         return
-    missing = max(0.0, 1.0 - math.fsum(math.exp(logprob) for _, logprob in ranked))
-    least = math.exp(ranked[-1][1]) if len(ranked) >= top_tokens else 1.0
-    if min(missing, (tokens - listed) * least) > _SHORT:
-        _ambiguous(f"{name!r}, the name of {tokens} tokens", "the name of one token")
+    missing_probability = max(0.0, 1.0 - math.fsum(math.exp(logprob) for _, logprob in ranked))
+    least_listed = math.exp(ranked[-1][1]) if len(ranked) >= top_tokens else 1.0
+    if min(missing_probability, (token_count - listed_count) * least_listed) > _SHORT:
+        _raise_ambiguous(f"{name!r}, the name of {token_count} tokens", "the name of one token")
 
 
-def _ambiguous(found: str, expected: str) -> NoReturn:
+def _raise_ambiguous(found: str, expected: str) -> NoReturn:
+    """Raise RequestError for tokens with the same string."""
     what, remedy = "the server names several tokens by one string", "name a `scorer:` in the config that names tokens by id"
     raise RequestError(what, where=top_logprobs.WHERE, found=found, expected=expected, remedy=remedy)
 
 
-def _objects(value: JSON) -> list[Mapping[str, JSON]]:
+def _objects_in(value: JSON) -> list[Mapping[str, JSON]]:
+    """Return the objects in a list; empty for anything else."""
     entries = value if isinstance(value, Sequence) and not isinstance(value, str) else ()
     return [entry for entry in entries if isinstance(entry, Mapping)]
 
 
-def _count(row: Mapping[str, JSON], name: str) -> int:
+def _count_or_zero(row: Mapping[str, JSON], name: str) -> int:
+    """Return a field's count; 0 for anything else."""
     value = row.get(name)
     return value if isinstance(value, int) and value > 0 else 0

@@ -38,7 +38,7 @@ def speculative_setting(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
 
     Raises EngineError for a setting that is not a mapping.
     """
-    return _mapping(args, _SETTING)
+    return _read_mapping(args, _SETTING)
 
 
 def llm_api_options(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
@@ -46,7 +46,7 @@ def llm_api_options(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
 
     Raises EngineError for options that are not a mapping, or that hold the setting.
     """
-    options = _mapping(args, FLAG)
+    options = _read_mapping(args, FLAG)
     if _SETTING in options:
         raise EngineError(
             what=f"{_SETTING} stands among the options that both arms have",
@@ -74,7 +74,7 @@ def options_text(args: Mapping[str, JSON], release: tuple[int, ...], resolve: Ca
 
 def names_options(args: Mapping[str, JSON]) -> bool:
     """Return True if ``args`` have options of the LLM API."""
-    return _name(args, FLAG) in args
+    return _written_name(args, FLAG) in args
 
 
 def small_cache(args: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
@@ -85,19 +85,19 @@ def small_cache(args: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     """
     if args.get("backend") in _COUNTING:
         return None
-    stated = llm_api_options(args)
-    cache, scheduler = ({**_mapping(stated, name)} for name in ("kv_cache_config", "scheduler_config"))
-    longest = _integer(args.get(_name(args, _LONGEST))) or _integer(stated.get(_LONGEST))
-    longest = min(longest or _PRESSED_TOKENS, _PRESSED_TOKENS)
-    pressed: dict[str, JSON] = {
-        **{name: value for name, value in stated.items() if name != _LONGEST},
-        "kv_cache_config": {**cache, "max_tokens": longest + _SPARE_TOKENS},
+    options = llm_api_options(args)
+    cache, scheduler = ({**_read_mapping(options, name)} for name in ("kv_cache_config", "scheduler_config"))
+    longest_tokens = _integer_or_zero(args.get(_written_name(args, _LONGEST))) or _integer_or_zero(options.get(_LONGEST))
+    longest_tokens = min(longest_tokens or _PRESSED_TOKENS, _PRESSED_TOKENS)
+    small_options: dict[str, JSON] = {
+        **{name: value for name, value in options.items() if name != _LONGEST},
+        "kv_cache_config": {**cache, "max_tokens": longest_tokens + _SPARE_TOKENS},
         "scheduler_config": {**scheduler, "capacity_scheduler_policy": "MAX_UTILIZATION"},
     }
-    return {_name(args, _LONGEST): longest, _name(args, FLAG): pressed}
+    return {_written_name(args, _LONGEST): longest_tokens, _written_name(args, FLAG): small_options}
 
 
-def _name(args: Mapping[str, JSON], name: str) -> str:
+def _written_name(args: Mapping[str, JSON], name: str) -> str:
     """Return ``name`` as ``args`` write it."""
     return next((key for key in args if plain(key) == plain(name)), name)
 
@@ -133,19 +133,19 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
     setting = speculative_setting(args)
     if not setting:
         return None
-    kind = _kind(setting)
-    longest = _integer(setting.get("max_matching_ngram_size"))
+    kind = _draft_kind(setting)
+    ngram_max = _integer_or_zero(setting.get("max_matching_ngram_size"))
     return Draft(
         kind=kind,
-        tokens=_integer(setting.get("max_draft_len")) or _integer(setting.get("num_nextn_predict_layers")),
+        tokens=_integer_or_zero(setting.get("max_draft_len")) or _integer_or_zero(setting.get("num_nextn_predict_layers")),
         model=drafter(args) if kind is DraftKind.MODEL else None,
         ngram_min=1 if kind is DraftKind.NGRAM else 0,
-        ngram_max=longest if kind is DraftKind.NGRAM else 0,
-        most_requests=_integer(setting.get("max_concurrency")),
+        ngram_max=ngram_max if kind is DraftKind.NGRAM else 0,
+        most_requests=_integer_or_zero(setting.get("max_concurrency")),
     )
 
 
-def _kind(setting: Mapping[str, JSON]) -> DraftKind:
+def _draft_kind(setting: Mapping[str, JSON]) -> DraftKind:
     """Return the kind of drafting of a setting's method.
 
     Judges know prompt lookup in a request's own texts, for the oldest match. Lookup in a pool that requests
@@ -159,7 +159,11 @@ def _kind(setting: Mapping[str, JSON]) -> DraftKind:
     return DraftKind.HEAD if method in _HEADS else DraftKind.UNKNOWN
 
 
-def _mapping(args: Mapping[str, JSON], name: str) -> Mapping[str, JSON]:
+def _read_mapping(args: Mapping[str, JSON], name: str) -> Mapping[str, JSON]:
+    """Return the mapping in an argument; empty without one.
+
+    Raises EngineError for anything but a mapping.
+    """
     value = next((value for key, value in args.items() if plain(key) == plain(name)), None)
     if value is None:
         return {}
@@ -174,5 +178,5 @@ def _mapping(args: Mapping[str, JSON], name: str) -> Mapping[str, JSON]:
     return value
 
 
-def _integer(value: JSON) -> int:
+def _integer_or_zero(value: JSON) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0

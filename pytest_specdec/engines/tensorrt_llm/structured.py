@@ -21,33 +21,37 @@ def translate(body: Mapping[str, JSON]) -> dict[str, JSON]:
 
     A field that has no translation stays, so that the server refuses it.
     """
-    own = body.get("response_format")
-    if isinstance(own, Mapping):
-        return {**body, "response_format": _format(own)}
+    response_format = body.get("response_format")
+    if isinstance(response_format, Mapping):
+        return {**body, "response_format": _move_schema(response_format)}
     for name in FIELDS & body.keys():
         value = body[name]
-        asked = value if name == _WHOLE else {name.removeprefix(_FORMERLY): value}
-        wanted = _wanted_format(asked) if isinstance(asked, Mapping) else None
-        if wanted is not None:
-            return {**{key: kept for key, kept in body.items() if key != name}, "response_format": wanted}
+        structured_field = value if name == _WHOLE else {name.removeprefix(_FORMERLY): value}
+        translation = _translate_field(structured_field) if isinstance(structured_field, Mapping) else None
+        if translation is not None:
+            return {**{key: field_value for key, field_value in body.items() if key != name}, "response_format": translation}
     return dict(body)
 
 
-def _format(given: Mapping[str, JSON]) -> Mapping[str, JSON]:
+def _move_schema(response_format: Mapping[str, JSON]) -> Mapping[str, JSON]:
     """Return a format with its schema under ``schema``.
 
     Every release looks for it there: ``json_schema`` came after 1.1.
     """
-    wrapped = given.get("json_schema")
-    if given.get("type") == "json_schema" and isinstance(wrapped, Mapping) and "schema" in wrapped:
+    wrapped = response_format.get("json_schema")
+    if response_format.get("type") == "json_schema" and isinstance(wrapped, Mapping) and "schema" in wrapped:
         return {"type": "json", "schema": wrapped["schema"]}
-    return given
+    return response_format
 
 
-def _wanted_format(asked: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
-    if len(asked) != 1:
+def _translate_field(structured_field: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
+    """Return the ``response_format`` of one structured field.
+
+    None without a translation.
+    """
+    if len(structured_field) != 1:
         return None
-    (kind, value), *_ = asked.items()
+    (kind, value), *_ = structured_field.items()
     if kind == "choice" and isinstance(value, Sequence) and not isinstance(value, str):
         return {"type": "regex", "regex": "|".join(f"({_escape(str(choice))})" for choice in value)}
     formats: Mapping[str, Mapping[str, JSON]] = {

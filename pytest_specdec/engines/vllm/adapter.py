@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
 
 _METRICS_SINCE = (0, 30)
+"""The first release with ``per-request-spec-decode-metrics``."""
 _API_KEY = "VLLM_API_KEY"
 _PROGRAM = "vllm"
 _CACHES = {"VLLM_CACHE_ROOT": ".cache/vllm"}
@@ -83,8 +84,8 @@ class Vllm:
         """Return the dialect of current or of early releases."""
         speculation = draft(setup.args)
         release = "" if setup.attached else self._release(config)
-        kind = NamedTokensDialect if releases.names_tokens(release) else VllmDialect
-        return kind(speculation.tokens if speculation else 0)
+        dialect_class = NamedTokensDialect if releases.names_tokens(release) else VllmDialect
+        return dialect_class(speculation.tokens if speculation else 0)
 
     def template(self, model: str | None, speculator: str | None) -> str:
         """Return the config of a pair on one GPU.
@@ -110,10 +111,10 @@ class Vllm:
         Docker comes last: its daemon mends nothing of the config.
         """
         if not config.engine.image:
-            self._program(config)
+            self._find_program(config)
         releases.check(config, self._release(config), self.rules.drafting.methods)
         checkpoint.there(config)
-        self._same_vocabularies(config)
+        self._check_vocabularies(config)
         if config.engine.image:
             docker.check(config)
 
@@ -123,17 +124,18 @@ class Vllm:
         The cache has blocks for that and a few windows. Their size is the config's, or vLLM's own. On a CPU,
         where that is large, a smaller one is set.
         """
-        stated, longest = (config.engine.args.get(name) for name in ("block-size", "max-model-len"))
-        sized: dict[str, JSON] = {"block-size": _CPU_BLOCK_TOKENS} if stated is None and self._is_cpu_build(config) else {}
-        size = sized.get("block-size", stated)
+        stated_size, longest = (config.engine.args.get(name) for name in ("block-size", "max-model-len"))
+        block_args: dict[str, JSON] = {"block-size": _CPU_BLOCK_TOKENS} if stated_size is None and self._is_cpu_build(config) else {}
+        size = block_args.get("block-size", stated_size)
         size = size if isinstance(size, int) and size > 0 else _BLOCK_TOKENS
         longest = min(longest, _PRESSED_TOKENS) if isinstance(longest, int) and longest > 0 else _PRESSED_TOKENS
-        return {**sized, "max-model-len": longest, "num-gpu-blocks-override": -(-longest // size) + 8}
+        # Blocks for the sequence, rounded up, and eight for windows.
+        return {**block_args, "max-model-len": longest, "num-gpu-blocks-override": -(-longest // size) + 8}
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``vllm serve MODEL …`` or its container."""
         model = config.resolve(setup.model)
-        args = self._args(config, setup)
+        args = self._server_args(config, setup)
         argv = [model, *flags(args)]
         env = {"VLLM_NO_USAGE_STATS": "1", **setup.env, **({_API_KEY: setup.api_key} if setup.api_key else {})}
         if config.engine.image:
@@ -147,7 +149,7 @@ class Vllm:
                 accelerator=not self._is_cpu_build(config),
                 secrets=setup.secrets,
             )
-        return Command(argv=(self._program(config), "serve", *argv), env=env, scrubbed=(_API_KEY,), secrets=setup.secrets)
+        return Command(argv=(self._find_program(config), "serve", *argv), env=env, scrubbed=(_API_KEY,), secrets=setup.secrets)
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
         """Return the command lines to ask ``vllm`` and ``vllm serve``."""
@@ -166,8 +168,8 @@ class Vllm:
             return device_footprint(config, _SHARE, _DEFAULT_SHARE, _PARALLEL)
         weights = checkpoint.gib(Path(config.resolve(config.engine.model)))
         kv_gib = config.engine.env.get("VLLM_CPU_KVCACHE_SPACE", _KV_GIB)
-        known = weights is not None and str(kv_gib).isdecimal()
-        return Footprint(memory_gib=_PROCESSES_GIB + float(kv_gib) + _COPIES * (weights or 0.0) if known else None)
+        is_known = weights is not None and str(kv_gib).isdecimal()
+        return Footprint(memory_gib=_PROCESSES_GIB + float(kv_gib) + _COPIES * (weights or 0.0) if is_known else None)
 
     def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - every version serves them
         """Return prompt log-probabilities."""
@@ -187,11 +189,11 @@ class Vllm:
         None otherwise.
         """
         model = checkpoint.folder(config, config.engine.model)
-        release = "" if config.engine.image else installed_release(self._program(config))
+        release = "" if config.engine.image else installed_release(self._find_program(config))
         backends = [structured_backend.grammar_backend(args, model, release) for args in arm_args(config)]
         return backends[0] if all(backend == backends[0] for backend in backends) else None
 
-    def _same_vocabularies(self, config: Config) -> None:
+    def _check_vocabularies(self, config: Config) -> None:
         """Compare the draft models' vocabularies with the target's.
 
         Both have to be on this machine, and the setting must not map one vocabulary to the other.
@@ -204,7 +206,8 @@ class Vllm:
                 where = f"variants.{variant.name}.args.speculative-config.model"
                 checkpoint.same_vocabulary(checkpoint.folder(config, draft.model), target, where, bridge=_BRIDGE)
 
-    def _args(self, config: Config, setup: ServerSetup) -> dict[str, JSON]:
+    def _server_args(self, config: Config, setup: ServerSetup) -> dict[str, JSON]:
+        """Return the server's arguments, as its release takes them."""
         args: dict[str, JSON] = {"host": HOST, **with_resolved_model(setup.args, config.resolve), "port": setup.port}
         release = self._release(config)
         if releases.names_tokens(release):
@@ -216,7 +219,7 @@ class Vllm:
             args.setdefault(METRICS_FLAG, "detailed")
         return args
 
-    def _program(self, config: Config) -> str:
+    def _find_program(self, config: Config) -> str:
         return locate.program(config, _PROGRAM, default=shutil.which(_PROGRAM), remedy=_REMEDY)
 
     def _release(self, config: Config) -> str:
@@ -225,9 +228,10 @@ class Vllm:
         Raises EngineError without a program.
         """
         image = config.engine.image
-        return image.rpartition(":")[2] if image else locate.release(self._program(config), _PROGRAM)
+        return image.rpartition(":")[2] if image else locate.release(self._find_program(config), _PROGRAM)
 
     def _is_cpu_build(self, config: Config) -> bool:
+        """Return True if the release or the image names the CPU."""
         try:
             return "cpu" in (config.engine.image or self._release(config))
         except EngineError:

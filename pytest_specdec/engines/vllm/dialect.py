@@ -45,10 +45,14 @@ def parse(text: str, namespace: str = "vllm") -> SpecCounters | None:
 
 
 def _parse_counters(text: str, namespace: str) -> SpecCounters | None:
+    """Return the counters; None without that of the drafts.
+
+    Raises ValueError or OverflowError for a value that is not a count.
+    """
     totals: dict[str, int] = {}
     positions: dict[int, int] = {}
-    for name, labels, number in _samples(text, namespace):
-        value = _count(number)
+    for name, labels, number in _read_samples(text, namespace):
+        value = _parse_count(number)
         totals[name] = totals.get(name, 0) + value
         if name == "accepted_tokens_per_pos" and (match := _POSITION.search(labels)):
             positions[int(match[1])] = positions.get(int(match[1]), 0) + value
@@ -58,16 +62,18 @@ def _parse_counters(text: str, namespace: str) -> SpecCounters | None:
         drafts=totals.get("drafts", 0),
         draft_tokens=totals.get("draft_tokens", 0),
         accepted_tokens=totals.get("accepted_tokens", 0),
-        accepted_per_position=tuple(positions.get(i, 0) for i in range(max(positions, default=-1) + 1)),
+        accepted_per_position=tuple(positions.get(position, 0) for position in range(max(positions, default=-1) + 1)),
     )
 
 
-def _samples(text: str, namespace: str) -> list[tuple[str, str, str]]:
+def _read_samples(text: str, namespace: str) -> list[tuple[str, str, str]]:
+    """Return the name, labels and value of every counter."""
     matches = (_SAMPLE.match(line) for line in text.splitlines())
     return [(match[2], match[3] or "", match[4]) for match in matches if match and match[1] == namespace]
 
 
-def _count(number: str) -> int:
+def _parse_count(number: str) -> int:
+    """Return a sample's whole number; raise ValueError without one."""
     value = round(float(number))
     if abs(value) >= _MOST:
         msg = f"{number} is not a count"
@@ -118,7 +124,7 @@ class VllmDialect(PlainDialect):
         if isinstance(prompt, Sequence) and not isinstance(prompt, str):  # /tokenize takes texts only
             return tuple(token for token in prompt if isinstance(token, int))
         body = {name: value for name, value in request.body.items() if name in _TOKENIZED}
-        return _integers((ask(ApiRequest(path="/tokenize", body=body)) or {}).get("tokens")) or ()
+        return _read_counts((ask(ApiRequest(path="/tokenize", body=body)) or {}).get("tokens")) or ()
 
     def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:
         """Read ``metrics.speculative_decoding`` of ``--per-request-spec-decode-metrics detailed`` (vLLM 0.30 and later).
@@ -129,10 +135,10 @@ class VllmDialect(PlainDialect):
         steps = metrics.get("speculative_decoding") if isinstance(metrics, Mapping) else None
         if not isinstance(steps, Mapping):
             return None
-        listed = steps.get("per_step_accepted"), steps.get("per_step_drafted")
-        if listed == (None, None) and steps.get("num_spec_steps") == 0:
+        step_lists = steps.get("per_step_accepted"), steps.get("per_step_drafted")
+        if step_lists == (None, None) and steps.get("num_spec_steps") == 0:
             return VerifySteps(accepted=(), drafted=())
-        accepted, drafted = map(_integers, listed)
+        accepted, drafted = map(_read_counts, step_lists)
         if accepted is None or drafted is None:
             return None
         return VerifySteps(accepted=accepted, drafted=drafted)
@@ -155,24 +161,24 @@ class VllmDialect(PlainDialect):
 
     def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
         """Read the last ``len(token_ids)`` entries of ``choices[0].prompt_logprobs``."""
-        entries = _first(reply).get("prompt_logprobs")
+        entries = _first_choice(reply).get("prompt_logprobs")
         if not isinstance(entries, Sequence) or len(entries) < len(token_ids):
             what = "the server returned no prompt log-probabilities"
             raise RequestError(what, found=str(entries)[:200], expected=f"{len(token_ids)} entries in choices[0].prompt_logprobs")
-        last = entries[len(entries) - len(token_ids) :]
-        return tuple(_position(entry, token, top_tokens) for entry, token in zip(last, token_ids, strict=True))
+        scored_entries = entries[len(entries) - len(token_ids) :]
+        return tuple(_read_position(entry, token, top_tokens) for entry, token in zip(scored_entries, token_ids, strict=True))
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
         """Ask for one token at temperature 1, untruncated.
 
         The most probable tokens are listed by id.
         """
-        listed: Mapping[str, JSON] = {"logprobs": top_tokens, _BY_NAME: True}
-        return ApiRequest(path=COMPLETIONS, body={"prompt": list(prefixes[0]), "max_tokens": 1, **_UNPROCESSED, **listed})
+        list_fields: Mapping[str, JSON] = {"logprobs": top_tokens, _BY_NAME: True}
+        return ApiRequest(path=COMPLETIONS, body={"prompt": list(prefixes[0]), "max_tokens": 1, **_UNPROCESSED, **list_fields})
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
         """Read the first token's list out of ``choices[0].logprobs``."""
-        return (top_logprobs.position(token_ids[0], _listed_tokens(_first(reply).get("logprobs")), top_tokens),)
+        return (top_logprobs.position(token_ids[0], _read_listed_tokens(_first_choice(reply).get("logprobs")), top_tokens),)
 
 
 class NamedTokensDialect(VllmDialect):
@@ -185,9 +191,9 @@ class NamedTokensDialect(VllmDialect):
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body with log-probabilities, since they bring the ids."""
-        unasked: JSON = True if request.route is Route.CHAT else 0
-        asked = request.body.get("logprobs")
-        logprobs = unasked if asked is None or asked is False else asked
+        default: JSON = True if request.route is Route.CHAT else 0
+        requested = request.body.get("logprobs")
+        logprobs = default if requested is None or requested is False else requested
         return {**_guided_fields(request.body), "logprobs": logprobs, **(with_usage(request) if stream else {})}
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
@@ -195,7 +201,7 @@ class NamedTokensDialect(VllmDialect):
         choices = data.get("choices")
         if not isinstance(choices, Sequence) or isinstance(choices, str):
             return data
-        return {**data, "choices": [_with_ids(choice) if isinstance(choice, Mapping) else choice for choice in choices]}
+        return {**data, "choices": [_add_token_ids(choice) if isinstance(choice, Mapping) else choice for choice in choices]}
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
         """Ask without the field for names.
@@ -203,8 +209,8 @@ class NamedTokensDialect(VllmDialect):
         The server is started with the flag for them.
         """
         request = super().continuations(prefixes, top_tokens)
-        known = {name: value for name, value in request.body.items() if name != _BY_NAME} if request else {}
-        return replace(request, body=known) if request else None
+        body_without_names = {name: value for name, value in request.body.items() if name != _BY_NAME} if request else {}
+        return replace(request, body=body_without_names) if request else None
 
 
 def _guided_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
@@ -212,14 +218,18 @@ def _guided_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
 
     These releases do not know ``structured_outputs``.
     """
-    wanted = body.get("structured_outputs")
-    named = {f"guided_{kind}": value for kind, value in wanted.items()} if isinstance(wanted, Mapping) else {}
-    return {**{name: value for name, value in body.items() if name != "structured_outputs"}, **named}
+    structured = body.get("structured_outputs")
+    guided = {f"guided_{kind}": value for kind, value in structured.items()} if isinstance(structured, Mapping) else {}
+    return {**{name: value for name, value in body.items() if name != "structured_outputs"}, **guided}
 
 
-def _with_ids(choice: Mapping[str, JSON]) -> Mapping[str, JSON]:
+def _add_token_ids(choice: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    """Return a choice with ``token_ids``, read from its tokens' names.
+
+    Unchanged if a name holds no id.
+    """
     names = list(_token_names(choice.get("logprobs")))
-    ids = [_token(name, None).token_id for name in names]
+    ids = [_read_token(name, None).token_id for name in names]
     return {**choice, "token_ids": ids} if names and None not in ids else choice
 
 
@@ -235,13 +245,14 @@ def _token_names(logprobs: JSON) -> Iterator[str]:
                 yield str(token.get("token") if isinstance(token, Mapping) else token)
 
 
-def _first(reply: Mapping[str, JSON]) -> Mapping[str, JSON]:
+def _first_choice(reply: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    """Return the first choice of a reply; empty without one."""
     choices = reply.get("choices")
     first = choices[0] if isinstance(choices, Sequence) and choices else None
     return first if isinstance(first, Mapping) else {}
 
 
-def _listed_tokens(logprobs: JSON) -> list[ListedToken]:
+def _read_listed_tokens(logprobs: JSON) -> list[ListedToken]:
     """Read the first token's list, in either form.
 
     The completions form is an object by name, the chat form a list of tokens.
@@ -250,34 +261,41 @@ def _listed_tokens(logprobs: JSON) -> list[ListedToken]:
         return []
     top, content = logprobs.get("top_logprobs"), logprobs.get("content")
     if isinstance(top, Sequence) and top and isinstance(top[0], Mapping):
-        return [_token(name, value) for name, value in top[0].items()]
+        return [_read_token(name, value) for name, value in top[0].items()]
     entry = content[0] if isinstance(content, Sequence) and content else None
     tokens = entry.get("top_logprobs") if isinstance(entry, Mapping) else None
-    known = [token for token in tokens if isinstance(token, Mapping)] if isinstance(tokens, Sequence) else []
-    return [_token(str(token.get("token")), token.get("logprob")) for token in known]
+    token_objects = [token for token in tokens if isinstance(token, Mapping)] if isinstance(tokens, Sequence) else []
+    return [_read_token(str(token.get("token")), token.get("logprob")) for token in token_objects]
 
 
-def _token(name: str, logprob: JSON) -> ListedToken:
-    number = name.removeprefix(_BY_ID)
-    is_id = name.startswith(_BY_ID) and number.isdecimal()
-    return ListedToken(logprob=_logprob(logprob), token_id=int(number) if is_id else None, text="" if is_id else name)
+def _read_token(name: str, logprob: JSON) -> ListedToken:
+    """Return a token listed by id or by text."""
+    id_text = name.removeprefix(_BY_ID)
+    is_id = name.startswith(_BY_ID) and id_text.isdecimal()
+    return ListedToken(logprob=_read_logprob(logprob), token_id=int(id_text) if is_id else None, text="" if is_id else name)
 
 
-def _position(entry: JSON, token_id: int, top_tokens: int) -> Position:
+def _read_position(entry: JSON, token_id: int, top_tokens: int) -> Position:
+    """Return the distribution in one entry of ``prompt_logprobs``.
+
+    Raises RequestError if the entry lacks ``token_id``.
+    """
     distribution = {int(key): value for key, value in entry.items() if isinstance(value, Mapping)} if isinstance(entry, Mapping) else {}
     if token_id not in distribution:
         what = "a scored token is missing from the prompt log-probabilities"
         raise RequestError(what, found=str(entry)[:200], expected=f'an entry "{token_id}"')
-    ranked = sorted(distribution.items(), key=lambda item: (-_logprob(item[1].get("logprob")), _rank(item[1].get("rank"))))[:top_tokens]
+    ranked = sorted(distribution.items(), key=lambda item: (-_read_logprob(item[1].get("logprob")), _rank_or_last(item[1].get("rank"))))[
+        :top_tokens
+    ]
     return Position(
         token_id=token_id,
-        logprob=_logprob(distribution[token_id].get("logprob")),
+        logprob=_read_logprob(distribution[token_id].get("logprob")),
         top_ids=tuple(token for token, _ in ranked),
-        top_logprobs=tuple(_logprob(value.get("logprob")) for _, value in ranked),
+        top_logprobs=tuple(_read_logprob(value.get("logprob")) for _, value in ranked),
     )
 
 
-def _logprob(value: JSON) -> float:
+def _read_logprob(value: JSON) -> float:
     """Return a log-probability; null stands for probability 0.
 
     Raises RequestError for any other value that is not one.
@@ -290,11 +308,11 @@ def _logprob(value: JSON) -> float:
     return float(value)
 
 
-def _rank(value: JSON) -> float:
+def _rank_or_last(value: JSON) -> float:
     return float(value) if isinstance(value, (int, float)) else math.inf
 
 
-def _integers(value: JSON) -> tuple[int, ...] | None:
+def _read_counts(value: JSON) -> tuple[int, ...] | None:
     """Return a list of counts; None for anything but a list.
 
     Raises ValueError if the list holds anything else.

@@ -21,6 +21,7 @@ _RATES = re.compile(r"Per-position acceptance rate: (?P<rates>\d\.\d+(?:, \d\.\d
 _ACCEPTED, _DRAFTED, _LENGTH = r"Accepted: (\d+) tokens", r"Drafted: (\d+) tokens", r"Mean acceptance length: (\d+\.\d+)"
 _TOTAL_FIELDS = (r"Number of speculative tokens: (\d+)", r"Number of draft tokens: (\d+)", r"Number of emitted tokens: (\d+)")
 _LENGTH_ROUNDING = 0.005
+"""Of a mean acceptance length rounded to a hundredth."""
 _MOST_CANDIDATES = 10_000
 
 
@@ -34,13 +35,13 @@ def logged_counters(text: str, draft_tokens: int = 0) -> SpecCounters | None:
     lines is returned. Releases before it (``engine/metrics.py``) count from the start of the server, which
     may have been started again in the same log. Events after the last line are in neither.
     """
-    intervals = [counters for match in _INTERVAL.finditer(text) if (counters := _interval(match["fields"], draft_tokens))]
-    totals = [counters for match in _TOTAL.finditer(text) if (counters := _total(match["fields"]))]
-    counted = [*intervals, *_last_of_each_start(totals)]
-    return reduce(add, counted) if counted else None
+    intervals = [counters for match in _INTERVAL.finditer(text) if (counters := _read_interval_line(match["fields"], draft_tokens))]
+    totals = [counters for match in _TOTAL.finditer(text) if (counters := _read_total_line(match["fields"]))]
+    readings = [*intervals, *_last_reading_per_start(totals)]
+    return reduce(add, readings) if readings else None
 
 
-def _interval(fields: str, draft_tokens: int) -> SpecCounters | None:
+def _read_interval_line(fields: str, draft_tokens: int) -> SpecCounters | None:
     """Read one line of 0.8 or later.
 
     Its fields differ between releases.
@@ -80,23 +81,25 @@ class _Line:
         """
         if not self.drafted:
             return 0
-        even, rest = divmod(self.drafted, len(self.rates) or 1)
-        if self.rates and not rest and self._fits(even):
-            return even
+        even_drafts, remainder = divmod(self.drafted, len(self.rates) or 1)
+        if self.rates and not remainder and self._fits_length(even_drafts):
+            return even_drafts
         if not self.accepted:
-            return max(even, 1)
-        return min(self._candidates(), key=self._error)
+            return max(even_drafts, 1)
+        return min(self._possible_drafts(), key=self._rounding_error)
 
-    def _fits(self, drafts: int) -> bool:
+    def _fits_length(self, drafts: int) -> bool:
+        """Return True if ``drafts`` agree with the mean acceptance length."""
         return abs(1 + self.accepted / drafts - self.length) <= _LENGTH_ROUNDING + 1e-9
 
-    def _candidates(self) -> range:
+    def _possible_drafts(self) -> range:
+        """Return the numbers of steps allowed by the rounded length."""
         low = self.accepted / (self.length - 1 + _LENGTH_ROUNDING)
         high = self.accepted / max(self.length - 1 - _LENGTH_ROUNDING, self.accepted / self.drafted)
         first = max(1, round(low))
         return range(first, min(max(first, round(high)), first + _MOST_CANDIDATES) + 1)
 
-    def _error(self, drafts: int) -> float:
+    def _rounding_error(self, drafts: int) -> float:
         """Return the distance of the rates from whole counts.
 
         The counts have to add up to the accepted tokens.
@@ -105,7 +108,7 @@ class _Line:
         return abs(sum(map(round, counts)) - self.accepted) + sum(abs(count - round(count)) for count in counts)
 
 
-def _total(fields: str) -> SpecCounters | None:
+def _read_total_line(fields: str) -> SpecCounters | None:
     """Read one line from before 0.8.
 
     Its accepted tokens are those that would have been accepted at their position, whatever became of the ones
@@ -115,12 +118,12 @@ def _total(fields: str) -> SpecCounters | None:
     matches = [re.search(pattern, fields) for pattern in _TOTAL_FIELDS]
     if not all(matches):
         return None
-    k, drafted, emitted = (int(match[1]) for match in matches if match)
-    drafts = drafted // k if k else 0
+    tokens_per_step, drafted, emitted = (int(match[1]) for match in matches if match)
+    drafts = drafted // tokens_per_step if tokens_per_step else 0
     return SpecCounters(drafts=drafts, draft_tokens=drafted, accepted_tokens=max(0, emitted - drafts)) if drafts else None
 
 
-def _last_of_each_start(totals: list[SpecCounters]) -> Iterator[SpecCounters]:
+def _last_reading_per_start(totals: list[SpecCounters]) -> Iterator[SpecCounters]:
     """Yield the last reading of each start of the server.
 
     Counters that fall were set back.

@@ -90,28 +90,30 @@ def check(config: Config, release: str, methods: Collection[str]) -> None:
         _check_flags(args, version, release, where)
         _check_keys(speculative_setting(args), version, release, where)
         if method := str(speculative_setting(args).get("method") or ""):
-            _check_known(method, methods, version, release, f"{where}.speculative-config.method")
-            _check_method(method, version, release, where)
+            _check_method_name(method, methods, version, release, f"{where}.speculative-config.method")
+            _check_method_release(method, version, release, where)
 
 
 def _check_flags(args: Mapping[str, JSON], version: tuple[int, ...], release: str, where: str) -> None:
-    new, old = flags_of(args, NEW), flags_of(args, OLD)
-    if new and version < _NEW_FLAGS:
-        what, expected = f"vLLM {release} does not take {new[0]}", "the speculative flags of releases before 0.8"
+    """Raise EngineError for a flag of other releases."""
+    new_flags, old_flags = flags_of(args, NEW), flags_of(args, OLD)
+    if new_flags and version < _NEW_FLAGS:
+        what, expected = f"vLLM {release} does not take {new_flags[0]}", "the speculative flags of releases before 0.8"
         remedy = "write speculative-model, num-speculative-tokens and their like, or install 0.8 or newer"
-        raise EngineError(what, where=f"{where}.{new[0]}", found=new[0], expected=expected, remedy=remedy)
-    if old and version >= _OLD_FLAGS_END:
-        what, expected = f"vLLM {release} does not take {old[0]}", "speculative-config, a mapping"
+        raise EngineError(what, where=f"{where}.{new_flags[0]}", found=new_flags[0], expected=expected, remedy=remedy)
+    if old_flags and version >= _OLD_FLAGS_END:
+        what, expected = f"vLLM {release} does not take {old_flags[0]}", "speculative-config, a mapping"
         mapping = ", ".join(f"{key}: {value}" for key, value in speculative_setting(args).items())
         remedy = f"write speculative-config: {{{mapping}}}"
-        raise EngineError(what, where=f"{where}.{old[0]}", found=old[0], expected=expected, remedy=remedy)
+        raise EngineError(what, where=f"{where}.{old_flags[0]}", found=old_flags[0], expected=expected, remedy=remedy)
 
 
 def _check_keys(setting: Mapping[str, JSON], version: tuple[int, ...], release: str, where: str) -> None:
+    """Raise EngineError for an unknown key of the speculative setting."""
     unknown = next((key for key in setting if key not in _KEYS), None)
     if unknown and version[:2] in _KEYS_OF:
-        near = nearest(unknown, _KEYS)
-        what = f"vLLM {release} has no speculative setting {unknown}" + (f"; {near}" if near else "")
+        suggestion = nearest(unknown, _KEYS)
+        what = f"vLLM {release} has no speculative setting {unknown}" + (f"; {suggestion}" if suggestion else "")
         raise EngineError(
             what,
             where=f"{where}.speculative-config.{unknown}",
@@ -121,27 +123,28 @@ def _check_keys(setting: Mapping[str, JSON], version: tuple[int, ...], release: 
         )
 
 
-def _check_known(method: str, methods: Collection[str], version: tuple[int, ...], release: str, where: str) -> None:
+def _check_method_name(method: str, methods: Collection[str], version: tuple[int, ...], release: str, where: str) -> None:
     """Raise EngineError for a method unlike any known one.
 
     The pair lint refuses a method that resembles one.
     """
     if method not in methods and "${" not in method and version[:2] <= _LISTED and not nearest(method, methods):
         what = f"vLLM {release} has no drafting method {method}"
-        listed = ", ".join(sorted(name for name in methods if not name.endswith("_mtp")))
-        raise EngineError(what, where=where, found=method, expected=f"one of {listed}, or a model's own …_mtp", remedy="correct it")
+        method_names = ", ".join(sorted(name for name in methods if not name.endswith("_mtp")))
+        raise EngineError(what, where=where, found=method, expected=f"one of {method_names}, or a model's own …_mtp", remedy="correct it")
 
 
-def _check_method(method: str, version: tuple[int, ...], release: str, where: str) -> None:
-    removed, (refusing, taking) = _REMOVED.get(method), _ADDED.get(method, ((), ()))
+def _check_method_release(method: str, version: tuple[int, ...], release: str, where: str) -> None:
+    """Raise EngineError for a method of other releases."""
+    removed, (last_refusing, first_taking) = _REMOVED.get(method), _ADDED.get(method, ((), ()))
     if removed and version >= removed:
-        known = f"a release before {_dotted_text(removed)}"
-    elif version[:2] <= refusing and not is_old(release):
-        known = f"{_dotted_text(taking)} or newer"
+        needed_release = f"a release before {_dotted_text(removed)}"
+    elif version[:2] <= last_refusing and not is_old(release):
+        needed_release = f"{_dotted_text(first_taking)} or newer"
     else:
         return
     what, remedy = f"vLLM {release} has no drafting method {method}", "install such a release, or take the variant out"
-    raise EngineError(what, where=where, found=method, expected=f"{known}, or another method", remedy=remedy)
+    raise EngineError(what, where=where, found=method, expected=f"{needed_release}, or another method", remedy=remedy)
 
 
 def _dotted_text(version: tuple[int, ...]) -> str:
@@ -154,11 +157,11 @@ def started_old(args: Mapping[str, JSON], *, speculative: bool) -> dict[str, JSO
     Some flags take true and false as words. Log-probabilities under speculation are real ones, not
     placeholders.
     """
-    said = {name: str(value).lower() if _is_word(name, value) else value for name, value in args.items()}
-    if speculative and not any(plain(name) == _LOGPROBS for name in said):
-        said[_LOGPROBS] = "false"
-    return said
+    flags = {name: str(value).lower() if _takes_word(name, value) else value for name, value in args.items()}
+    if speculative and not any(plain(name) == _LOGPROBS for name in flags):
+        flags[_LOGPROBS] = "false"
+    return flags
 
 
-def _is_word(name: str, value: JSON) -> bool:
+def _takes_word(name: str, value: JSON) -> bool:
     return isinstance(value, bool) and plain(name) in _TAKES_A_WORD

@@ -45,14 +45,14 @@ def speculative_setting(args: Mapping[str, JSON]) -> Mapping[str, JSON]:
 
     It may be in flags of all kinds. Raises EngineError for broken JSON.
     """
-    by_flag = _by_flag(args)
-    whole = by_flag.get("speculative-config", by_flag.get("sc"))
-    if isinstance(whole, str):
-        whole = _parse(whole)
-    setting = dict(whole) if isinstance(whole, Mapping) else {}
+    by_flag = _values_by_flag(args)
+    config_value = by_flag.get("speculative-config", by_flag.get("sc"))
+    if isinstance(config_value, str):
+        config_value = _parse_json(config_value)
+    setting = dict(config_value) if isinstance(config_value, Mapping) else {}
     setting.update({key: by_flag[flag] for flag, key in {**_SHORT, **_OLD_NAMES}.items() if flag in by_flag})
-    named = {name.replace("-", "_"): value for name, value in setting.items()}
-    return {**named, "method": _NGRAM} if str(named.get("model")).strip("[]") == _NGRAM else named
+    by_key = {name.replace("-", "_"): value for name, value in setting.items()}
+    return {**by_key, "method": _NGRAM} if str(by_key.get("model")).strip("[]") == _NGRAM else by_key
 
 
 def flags_of(args: Mapping[str, JSON], names: frozenset[str]) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ def flags_of(args: Mapping[str, JSON], names: frozenset[str]) -> tuple[str, ...]
     return tuple(name for name in args if plain(name).partition(".")[0] in names)
 
 
-def _by_flag(args: Mapping[str, JSON]) -> dict[str, JSON]:
+def _values_by_flag(args: Mapping[str, JSON]) -> dict[str, JSON]:
     return {plain(name): value for name, value in args.items()}
 
 
@@ -73,7 +73,7 @@ def with_resolved_model(args: Mapping[str, JSON], resolve: Callable[[str], str])
     ``resolve`` gives the model a path that holds wherever a server starts. Old flags stay flags.
     """
     if flags_of(args, OLD):
-        return {name: _resolve(name, value, resolve) for name, value in args.items()}
+        return {name: _resolve_model(name, value, resolve) for name, value in args.items()}
     setting = speculative_setting(args)
     if not setting:
         return dict(args)
@@ -83,7 +83,7 @@ def with_resolved_model(args: Mapping[str, JSON], resolve: Callable[[str], str])
     return {**rest, "speculative-config": {**setting, **resolved}}
 
 
-def _resolve(name: str, value: JSON, resolve: Callable[[str], str]) -> JSON:
+def _resolve_model(name: str, value: JSON, resolve: Callable[[str], str]) -> JSON:
     return resolve(value) if plain(name) == "speculative-model" and isinstance(value, str) else value
 
 
@@ -95,30 +95,31 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
     setting = speculative_setting(args)
     if not setting or (flags_of(args, OLD) and not setting.get("model")):
         return None  # before 0.8 the model alone makes a server speculate
-    kind = _kind(str(setting.get("method") or ""), str(setting.get("model") or ""))
-    longest = _integer(setting.get("prompt_lookup_max"))
+    kind = _draft_kind(str(setting.get("method") or ""), str(setting.get("model") or ""))
+    ngram_max = _integer_or_zero(setting.get("prompt_lookup_max"))
     return Draft(
         kind=kind,
-        tokens=_integer(setting.get("num_speculative_tokens")),
-        sampling=_sampling(args, kind, setting),
+        tokens=_integer_or_zero(setting.get("num_speculative_tokens")),
+        sampling=_draft_sampling(args, kind, setting),
         model=str(setting["model"]) if kind is DraftKind.MODEL else None,
-        ngram_min=_integer(setting.get("prompt_lookup_min")) or longest,
-        ngram_max=longest,
+        ngram_min=_integer_or_zero(setting.get("prompt_lookup_min")) or ngram_max,
+        ngram_max=ngram_max,
         # Before 0.8 a running batch of this size drafts nothing (spec_decode_worker.py, _should_disable_all_speculation).
-        most_requests=max(0, _integer(setting.get("disable_by_batch_size")) - 1) if flags_of(args, OLD) else 0,
+        most_requests=max(0, _integer_or_zero(setting.get("disable_by_batch_size")) - 1) if flags_of(args, OLD) else 0,
     )
 
 
-def _sampling(args: Mapping[str, JSON], kind: DraftKind, setting: Mapping[str, JSON]) -> DraftSampling:
+def _draft_sampling(args: Mapping[str, JSON], kind: DraftKind, setting: Mapping[str, JSON]) -> DraftSampling:
     """Return the way drafts are drawn.
 
     Before 0.8 a draft model draws from its distribution, and nothing else can be asked of it.
     """
-    drawn = setting.get("draft_sample_method") == "probabilistic" or (kind is DraftKind.MODEL and bool(flags_of(args, OLD)))
-    return DraftSampling.PROBABILISTIC if drawn else DraftSampling.GREEDY
+    is_drawn = setting.get("draft_sample_method") == "probabilistic" or (kind is DraftKind.MODEL and bool(flags_of(args, OLD)))
+    return DraftSampling.PROBABILISTIC if is_drawn else DraftSampling.GREEDY
 
 
-def _parse(text: str) -> JSON:
+def _parse_json(text: str) -> JSON:
+    """Return the JSON of a setting; raise EngineError if broken."""
     try:
         return json.loads(text)  # type: ignore[no-any-return]
     except ValueError as error:
@@ -132,7 +133,7 @@ def _parse(text: str) -> JSON:
         ) from None
 
 
-def _kind(method: str, model: str) -> DraftKind:
+def _draft_kind(method: str, model: str) -> DraftKind:
     """Return the kind of drafting, by method or model name.
 
     Without a method it is guessed from the model's name, as vLLM does.
@@ -146,5 +147,5 @@ def _kind(method: str, model: str) -> DraftKind:
     return DraftKind.UNKNOWN
 
 
-def _integer(value: JSON) -> int:
+def _integer_or_zero(value: JSON) -> int:
     return int(value) if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()) else 0

@@ -24,20 +24,20 @@ def grammar_backend(args: Mapping[str, JSON], checkpoint: Path, release: str) ->
     None for another backend, including ``auto``, which chooses by request.
     """
     by_flag = {plain(name): value for name, value in args.items()}
-    options = _formerly(by_flag) | dict(mapping(by_flag.get(_WHOLE)))
+    options = _old_options(by_flag) | dict(mapping(by_flag.get(_WHOLE)))
     options |= {name.removeprefix(f"{_WHOLE}."): value for name, value in by_flag.items() if name.startswith(f"{_WHOLE}.")}
     name, _, switches = str(options.get("backend", "")).partition(":")
     if name != _NAME:
         return None
-    closes = options.get("disable-additional-properties") or "no-additional-properties" in switches
+    forbids_properties = options.get("disable-additional-properties") or "no-additional-properties" in switches
     return GrammarBackend(
         checkpoint=checkpoint,
         eos_ids=stop_ids(checkpoint),
         json_options={"whitespace_flexible": not (options.get("disable-any-whitespace") or "disable-any-whitespace" in switches)},
         release=release,
-        unknown="disable_additional_properties" if closes else "",
+        unknown="disable_additional_properties" if forbids_properties else "",
     )
 
 
-def _formerly(by_flag: Mapping[str, JSON]) -> dict[str, JSON]:
+def _old_options(by_flag: Mapping[str, JSON]) -> dict[str, JSON]:
     return {name.removeprefix(_FORMERLY): value for name, value in by_flag.items() if name.startswith(_FORMERLY)}

@@ -61,7 +61,7 @@ def text(kind: str, model: str | None, speculator: str | None) -> str:
         what, remedy = f"{kind} has no model of its own to serve", "--model Qwen/Qwen3-32B, or the path of a checkpoint"
         raise EngineError(what, where="--model", found="nothing", expected="the target model", remedy=remedy)
     speculator = speculator or "ngram"
-    method = _method(speculator)
+    method = _guess_method(speculator)
     tokens = _TOKENS.get(method, 3)
     drafter = "" if speculator in _ALONE else f", model: {yaml.scalar(speculator)}"
     return _CONFIG.format(
@@ -74,7 +74,8 @@ def text(kind: str, model: str | None, speculator: str | None) -> str:
     )
 
 
-def _method(speculator: str) -> str:
+def _guess_method(speculator: str) -> str:
+    """Return the drafting method of a speculator's name."""
     if speculator in _ALONE:
         return speculator
     return next((method for pattern, method in _METHODS if re.search(pattern, speculator, re.IGNORECASE)), "draft_model")

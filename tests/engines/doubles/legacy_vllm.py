@@ -35,7 +35,7 @@ from specdec_reference.metrics import Counters
 from specdec_reference.openai_request import ServerLimits
 from specdec_reference.openai_response import ResponseOptions, Stream, whole
 from specdec_reference.request_fields import Refusal
-from specdec_reference.server import _across
+from specdec_reference.server import _hand_to_event_loop
 
 RELEASE = os.environ.get("VLLM_DOUBLE_RELEASE", "0.7.3")
 NUMBERS = tuple(int(part) for part in RELEASE.split(".")[:3])
@@ -287,7 +287,7 @@ class Served:
         @asynccontextmanager
         async def lifespan(_app):
             loop = asyncio.get_running_loop()
-            self.engine.start(lambda deltas: _across(loop, deltas))
+            self.engine.start(lambda deltas: _hand_to_event_loop(loop, deltas))
             forced = asyncio.create_task(self.forced_log())
             yield
             forced.cancel()

@@ -23,7 +23,7 @@ from specdec_reference import openai_request
 from specdec_reference.engine import ReferenceEngine
 from specdec_reference.openai_request import EngineRequest
 from specdec_reference.request_fields import Refusal
-from specdec_reference.server import _across
+from specdec_reference.server import _hand_to_event_loop
 
 VERSION = "0.5.23"
 NO_DETAILS = bool(os.environ.get("SGLANG_DOUBLE_NO_SPEC_DETAILS"))
@@ -166,7 +166,7 @@ class Served:
         @asynccontextmanager
         async def lifespan(_app):
             loop = asyncio.get_running_loop()
-            self.engine.start(lambda deltas: _across(loop, deltas))
+            self.engine.start(lambda deltas: _hand_to_event_loop(loop, deltas))
             yield
             await asyncio.to_thread(self.engine.stop)
 

@@ -216,12 +216,12 @@ class Routes:
         from starlette.applications import Starlette
         from starlette.routing import Route
 
-        from specdec_reference.server import _across
+        from specdec_reference.server import _hand_to_event_loop
 
         @asynccontextmanager
         async def lifespan(_app):
             loop = asyncio.get_running_loop()
-            self.double.engine.start(lambda deltas: _across(loop, deltas))
+            self.double.engine.start(lambda deltas: _hand_to_event_loop(loop, deltas))
             yield
             await asyncio.to_thread(self.double.engine.stop)
 
