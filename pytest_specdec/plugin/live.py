@@ -111,6 +111,7 @@ class LiveServers:
         self._shown: dict[str, str] = {}
         self._held = ExitStack()
         """The devices, from the first boot on."""
+        self._holds_devices = False
         if run.settings.replay is None:
             from pytest_specdec.capture import rates  # noqa: PLC0415 - a replay never needs it
 
@@ -235,11 +236,13 @@ class LiveServers:
         return ServerRecipes(config=self._run.config, plan=self._plan, directory=directory), replace(boot, timed=True)
 
     def _take_devices(self) -> None:
-        """Check the engine and take the devices, before the first boot."""
-        if not self._arms and not self._errors:
-            engine_of(self._run.config.engine.kind).check(self._run.config)
-            for device in runner.devices():
-                self._held.enter_context(locks.device(device, locks.MAX_WAIT_S, lambda: None))
+        """Check the engine and take the devices, before the first boot of a server of ours."""
+        if self._holds_devices:
+            return
+        engine_of(self._run.config.engine.kind).check(self._run.config)
+        for device in runner.devices():
+            self._held.enter_context(locks.device(device, locks.MAX_WAIT_S, lambda: None))
+        self._holds_devices = True
 
     def _hold_machine_alone(self, exit_stack: ExitStack, item: pytest.Item) -> None:
         """Hold the machine alone, until ``exit_stack`` is closed."""

@@ -81,6 +81,37 @@ def test_each_server_boots_once_and_ends_before_the_next_one(live):
     assert not live.captures
 
 
+def test_devices_are_taken_once_however_many_servers_boot(live):
+    """A lock is the session's until its end: taken again by itself, it would be waited for."""
+    conftest = live.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + DEVICES)
+    live.run(subprocess=True).assert_outcomes(passed=6)
+    assert (live.path / "devices").read_text().splitlines() == ["gpu-0"]
+    assert boots(live) == [f"{what} {arm}" for arm in ARMS for what in ("boot", "end")]
+
+
+DEVICES = """
+
+from contextlib import contextmanager
+
+from pytest_specdec.capture import locks
+
+record.devices = lambda: ("gpu-0",)
+take = locks.device
+
+
+@contextmanager
+def device(name, wait_s, heartbeat):
+    with (HERE / "devices").open("a") as taken:
+        taken.write(name + "\\n")
+    with take(name, 1.0, heartbeat):
+        yield
+
+
+locks.device = device
+"""
+
+
 def test_they_run_behind_all_judged_tests(live):
     live.pytester.makepyfile(test_judged="from sample import *\nimport pytest\n" + TESTS_JUDGED)
     live.run(subprocess=True).assert_outcomes(passed=8)
