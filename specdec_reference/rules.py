@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from specdec_reference.emission import StopMatch, TokenCounts
+from specdec_reference.prefix_cache import BLOCK_TOKENS
 from specdec_reference.rejection_sampler import accept, bonus, residual
 from specdec_reference.rejection_sampler import verify as windows
 from specdec_reference.sampler import Sampling, distributions
@@ -259,7 +260,7 @@ def reuse(matched: int, total: int) -> int:
 
     ``matched`` of ``total`` tokens were found there. The last token is never taken.
     """
-    return min(matched, (total - 1) // 16 * 16)
+    return min(matched, (total - 1) // BLOCK_TOKENS * BLOCK_TOKENS)
 
 
 def evict(blocks: OrderedDict[int, Block], most: int) -> None:

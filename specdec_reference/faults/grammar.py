@@ -257,7 +257,6 @@ class _WithTail(_Forgiving):
     def __init__(self, grammar: Grammar, eos_ids: tuple[int, ...]) -> None:
         super().__init__(grammar)
         self._eos_ids = list(eos_ids)
-        self._left = _TAIL
         self._began: int | None = None
 
     def mask(self) -> NDArray[np.bool_]:
