@@ -223,7 +223,7 @@ def full(*_):
 
 def fills(config, plan, directory, **_):
     from pytest_specdec.files import run_directory as files
-    files._replace = full
+    files._replace_file = full
     records.write_status(directory, Status(state=State.RUNNING))
 
 
@@ -252,7 +252,7 @@ def full_disk():
     yield
     def full(*_):
         raise OSError(28, "No space left on device")
-    directory._replace = full
+    directory._replace_file = full
 """
 
 
