@@ -68,14 +68,14 @@ class Definitions:
         """Return the properties of a dataclass."""
         hints, prose = get_type_hints(cls, localns=_NAMES), _field_docstrings(cls)
         names = [field.name for field in fields(cls) if field.name not in without]  # type: ignore[arg-type]
-        return {name: {**_described(prose.get(name, "")), **self.of(hints[name])} for name in names}
+        return {name: {**_description(prose.get(name, "")), **self.schema_of(hints[name])} for name in names}
 
-    def named(self, cls: type, properties: Schema, optional: Collection[str] = ()) -> Schema:
+    def define(self, cls: type, properties: Schema, optional: Collection[str] = ()) -> Schema:
         """Define ``cls`` as an object of ``properties`` and return the reference to it."""
-        self.by_name[cls.__name__] = {**_described(inspect.getdoc(cls) or ""), **_object(properties, optional)}
+        self.by_name[cls.__name__] = {**_description(inspect.getdoc(cls) or ""), **_object(properties, optional)}
         return _reference(cls.__name__)
 
-    def of(self, hint: Any) -> Schema:  # noqa: ANN401 - any annotation
+    def schema_of(self, hint: Any) -> Schema:  # noqa: ANN401 - any annotation
         """Return the schema of what the codec writes for an annotation."""
         if hint in _PLAIN:
             return {"type": _PLAIN[hint]}
@@ -92,14 +92,14 @@ class Definitions:
     def _generic(self, origin: object, args: tuple[Any, ...]) -> Schema:
         if origin in {Union, types.UnionType}:
             (member,) = (arg for arg in args if arg is not types.NoneType)
-            return {"anyOf": [self.of(member), {"type": "null"}]}
+            return {"anyOf": [self.schema_of(member), {"type": "null"}]}
         if origin is tuple and args[1:] == (...,):
-            return {"type": "array", "items": self.of(args[0])}
+            return {"type": "array", "items": self.schema_of(args[0])}
         if origin is tuple:
-            return _tuple(self.of(arg) for arg in args)
+            return _tuple(self.schema_of(arg) for arg in args)
         if origin in {Mapping, dict}:
-            names = {} if args[0] is str else {"propertyNames": self.of(args[0])}
-            return {"type": "object", **names, "additionalProperties": self.of(args[1])}
+            names = {} if args[0] is str else {"propertyNames": self.schema_of(args[0])}
+            return {"type": "object", **names, "additionalProperties": self.schema_of(args[1])}
         return {}
 
     def _dataclass(self, cls: type) -> Schema:
@@ -135,7 +135,7 @@ def _tuple(items: Iterable[Schema]) -> Schema:
     return {"type": "array", "minItems": len(schemas), "items": False, "prefixItems": schemas}
 
 
-def _described(docstring: str) -> Schema:
+def _description(docstring: str) -> Schema:
     """Return the first paragraph of a docstring as a description in JSON's words; nothing for an empty one."""
     paragraph = " ".join(docstring.split("\n\n", maxsplit=1)[0].split())
     text = re.sub(r"\bNone\b", "null", _ROLE.sub(r"\1", paragraph).replace("``", ""))
@@ -164,7 +164,7 @@ def _lines(definitions: Definitions, name: str, header: Schema, line: Schema) ->
 
 def _transcript() -> Schema:
     made = Definitions()
-    rest = _lines(made, transcripts.SCHEMA, made.fields(Transcript, {"answers"}), made.of(Answer))
+    rest = _lines(made, transcripts.SCHEMA, made.fields(Transcript, {"answers"}), made.schema_of(Answer))
     title, text = "A line of a transcript", "transcripts/<arm>/<workload>.jsonl: a header, then one answer a line."
     return made.document(transcripts.SCHEMA, title, text, rest)
 
@@ -172,11 +172,11 @@ def _transcript() -> Schema:
 def _score() -> Schema:
     """Return that of scores: what all of a file share stands in its header, and a position is written as a list."""
     made = Definitions()
-    values = {field.name: made.of(get_type_hints(Position)[field.name]) for field in fields(Position)}
+    values = {field.name: made.schema_of(get_type_hints(Position)[field.name]) for field in fields(Position)}
     layout = f"{inspect.getdoc(Position)} As [{', '.join(values)}]."
     made.by_name[Position.__name__] = {"description": " ".join(layout.split()), **_tuple(values.values())}
     shared = made.fields(Score, {field.name for field in fields(Score)} - {"arm", "under"})
-    line = made.named(Score, made.fields(Score, set(shared)), optional={"prompt_token_ids"})
+    line = made.define(Score, made.fields(Score, set(shared)), optional={"prompt_token_ids"})
     header = {**shared, "workload": {"type": "string"}}
     title, text = "A line of a file of scores", "scores/<under>/<arm>/<workload>.jsonl: a header, then one answer's scores a line."
     return made.document(transcripts.SCORES_SCHEMA, title, text, _lines(made, transcripts.SCORES_SCHEMA, header, line))
@@ -193,9 +193,9 @@ def _baseline() -> Schema:
     made = Definitions()
     written = made.fields(Gate, {field.name for field in fields(Gate)} - set(baselines.FIELDS))
     written["figure"]["enum"] = list(FIGURES)
-    gate = made.named(Gate, written, optional=written.keys() - {"figure"})
+    gate = made.define(Gate, written, optional=written.keys() - {"figure"})
     machine = {"description": "The name of the machine and of the file: its figures are compared with no other's.", "type": "string"}
-    parts = {"machine": machine, "environment": made.of(Environment), "gates": {"type": "array", "items": gate}}
+    parts = {"machine": machine, "environment": made.schema_of(Environment), "gates": {"type": "array", "items": gate}}
     rest = _object({"schema": {"const": baselines.SCHEMA}, **parts})
     text = "baselines/<config>/<machine>.yaml: gates with the machine and the samples that they come from."
     return made.document(baselines.SCHEMA, "A baseline file", text, rest)
@@ -203,9 +203,9 @@ def _baseline() -> Schema:
 
 def _run() -> Schema:
     made = Definitions()
-    known = made.named(Capabilities, made.fields(Capabilities, {"streams"}))
+    known = made.define(Capabilities, made.fields(Capabilities, {"streams"}))
     own = made.fields(run.Run)
-    truths = {name: _described(inspect.getdoc(getattr(run.Run, name)) or "") for name in ("red", "judged", "not_counted")}
+    truths = {name: _description(inspect.getdoc(getattr(run.Run, name)) or "") for name in ("red", "judged", "not_counted")}
     text, texts_by = {"type": "string"}, {"type": "object", "additionalProperties": {"type": "string"}}
     properties = {
         "schema": {"const": run.SCHEMA},
@@ -242,13 +242,13 @@ def _plan_summary(made: Definitions) -> Schema:
         **{name: sent[name] for name in ("name", "version")},
         "digest": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
         "requests": count,
-        "own_requests": {**_described(inspect.getdoc(Workload.own_requests) or ""), **count},
+        "own_requests": {**_description(inspect.getdoc(Workload.own_requests) or ""), **count},
     }
     properties = {
         **{name: whole[name] for name in ("config", "engine", "model", "depth")},
-        "pairs": {"description": "The variants judged, each against the baseline.", "type": "array", "items": made.of(Variant)},
+        "pairs": {"description": "The variants judged, each against the baseline.", "type": "array", "items": made.schema_of(Variant)},
         "workloads": {**whole["workloads"], "items": _object(workload)},
-        "judgements": {"description": "The judgements planned.", "type": "array", "items": made.of(Judgement)},
+        "judgements": {"description": "The judgements planned.", "type": "array", "items": made.schema_of(Judgement)},
         "boots": {"description": "How many.", **count},
         "estimate_s": whole["estimate_s"],
     }

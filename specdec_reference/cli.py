@@ -128,13 +128,9 @@ def _build_parser() -> argparse.ArgumentParser:
     option("--served-model-name", default="", metavar="NAME", help="what clients call the model (default: MODEL)")
     option("--max-num-seqs", type=_parse_positive, default=32, metavar="N", help="sequences in a batch (default 32)")
     option("--max-model-len", type=_parse_positive, default=1024, metavar="TOKENS", help="prompt and answer together (default 1024)")
-    option(
-        "--padded-layers", type=_parse_positive, default=0, metavar="L", help="pad the target to L layers that change nothing but the cost"
-    )
+    option("--padded-layers", type=_parse_positive, default=0, metavar="L", help="pad the target to L layers, which add nothing but cost")
     option("--speculative-config", metavar="JSON", help="method, model, num_speculative_tokens … as in vLLM")
-    option(
-        "--max-logprobs", type=int, default=20, metavar="N", help="most log-probabilities a request may ask for; -1 for all (default 20)"
-    )
+    option("--max-logprobs", type=int, default=20, metavar="N", help="log-probabilities of a request at most; -1 for all (default 20)")
     option(
         "--prompt-logprobs",
         action=argparse.BooleanOptionalAction,

@@ -17,9 +17,9 @@ from pytest_specdec.model.workload import Request, Route
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_specdec.capture.boot import ServerRecipes
     from pytest_specdec.capture.progress import Reporter
     from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.capture.server_recipes import ServerRecipes
     from pytest_specdec.model.plan import Boot
     from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.workload import JSON

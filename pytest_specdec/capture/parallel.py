@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
-    from pytest_specdec.capture.boot import ServerRecipes
     from pytest_specdec.capture.completeness import Completeness
     from pytest_specdec.capture.progress import Reporter
     from pytest_specdec.capture.scoring import TranscriptScorer
+    from pytest_specdec.capture.server_recipes import ServerRecipes
     from pytest_specdec.capture.workload_runner import WorkloadRunner
     from pytest_specdec.model.plan import Boot
     from pytest_specdec.model.transcript import Answer

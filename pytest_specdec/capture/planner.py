@@ -152,16 +152,14 @@ def make(
 ) -> Plan:
     """Return the plan of ``wanted`` under ``config``.
 
-    ``only`` names the variants to capture, all of them by default. ``collected`` are the workloads before tests were
-    deselected: the false-alarm budget is split over them. ``outside`` are the families of other packages. ``rates``
-    come from the model's size by default. ``enlarged`` gives the number of requests for workloads that send more than
-    the depth says, by default as many as long boots allow within ``deadline_s``. ``speed_boots`` is the number of
-    boots of each variant that speed is measured over.
+    ``only`` names the variants to capture, all of them by default. The false-alarm budget is split over ``collected``, the workloads
+    before tests were deselected. ``outside`` are the families of other packages. ``rates`` come from the model's size by default.
+    ``enlarged`` gives the requests of workloads that send more than the depth says, by default what long boots allow in ``deadline_s``.
+    Speed is measured over ``speed_boots`` boots of each variant.
 
-    N variants and D draft models take N + 2 + D boots, at smoke depth N + 1 + D, further ones for speed apart.
+    N variants with D draft models take N + 2 + D boots, at smoke depth one less.
 
-    Raises PlanError when the selected tests do not go together. Raises ConfigError or EngineError when a variant does
-    not speculate or cannot reach its gate, or the engine is unknown.
+    Raises PlanError where the selected tests do not go together, ConfigError or EngineError where a variant does not speculate.
     """
     engine = engine_of(config.engine.kind)
     pairs = _select_pairs(_pairs(config, engine), only)

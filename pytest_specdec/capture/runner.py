@@ -50,7 +50,7 @@ def record(
     """
     # A process that waits for another's capture never pays for openai.
     from pytest_specdec.capture import attachment, parallel, sequential  # noqa: PLC0415 - as above
-    from pytest_specdec.capture.boot import ServerRecipes  # noqa: PLC0415
+    from pytest_specdec.capture.server_recipes import ServerRecipes  # noqa: PLC0415
 
     directory, engine = replace(directory, secrets=variables.secrets_of(config.text)), engine_of(config.engine.kind)
     boots = plan.boots if reusable is None else reusable.remaining(plan)

@@ -13,9 +13,9 @@ from pytest_specdec.model.plan import Role
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.capture.boot import ServerRecipes
     from pytest_specdec.capture.completeness import Completeness
     from pytest_specdec.capture.progress import Reporter
+    from pytest_specdec.capture.server_recipes import ServerRecipes
     from pytest_specdec.model.plan import Boot
 
 

@@ -154,7 +154,7 @@ class WorkloadRunner:
                     self.ensure_running()
                     failed = {}
                     for job, sent in self._send_timed(pending) if self._is_stamped else self._create_pool(pending):
-                        if self._fails_else_record(job, sent):
+                        if self._record_unless_failed(job, sent):
                             failed[job.key] = sent
                     if failed:
                         self._replay([(job, failed[job.key]) for job in jobs if job.key in failed], jobs)
@@ -217,7 +217,7 @@ class WorkloadRunner:
                 terminate_unless_sound(self._arm, failed)
         self.ensure_running()
 
-    def _fails_else_record(self, job: Job, sent: TimedAnswer) -> bool:
+    def _record_unless_failed(self, job: Job, sent: TimedAnswer) -> bool:
         """Return True if the server failed the request.
 
         Otherwise the answer is kept, or the request set aside as cut off by the end of the capture's time.

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from openai import OpenAI
 
-    from pytest_specdec.capture.boot import ServerRecipes
     from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.capture.server_recipes import ServerRecipes
     from pytest_specdec.model.plan import Boot, Plan
     from pytest_specdec.plugin.run_state import RunState
 
@@ -227,7 +227,7 @@ class LiveServers:
 
         It is booted under the settings of ``speed:``, if the config has them.
         """
-        from pytest_specdec.capture.boot import ServerRecipes  # noqa: PLC0415 - only a process that boots pays for openai
+        from pytest_specdec.capture.server_recipes import ServerRecipes  # noqa: PLC0415 - only a process that boots pays for openai
 
         assert self._plan is not None, "a replay boots nothing"
         role = Role.BASELINE if arm == BASELINE else Role.VARIANT

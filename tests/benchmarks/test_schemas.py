@@ -41,7 +41,7 @@ class Board:
 @pytest.fixture
 def schema():
     made = Definitions()
-    return {**made.of(Board), "$defs": made.by_name}
+    return {**made.schema_of(Board), "$defs": made.by_name}
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_specdec.capture.boot import ServerRecipes
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.scoring import ScoringRequest, scorer
 from pytest_specdec.capture.server.server import ArmServer
+from pytest_specdec.capture.server_recipes import ServerRecipes
 from pytest_specdec.files import captured, run_documents, transcripts
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.judge import sampling

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_specdec.capture import planner
-from pytest_specdec.capture.boot import ServerRecipes
 from pytest_specdec.capture.planner import SelectedWorkload, make
+from pytest_specdec.capture.server_recipes import ServerRecipes
 from pytest_specdec.config.config import Overlay
 from pytest_specdec.errors import EngineError, PlanError
 from pytest_specdec.files.run_directory import RunDirectory

@@ -15,10 +15,10 @@ import pytest
 
 from pytest_specdec.__main__ import main
 from pytest_specdec.capture import planner
-from pytest_specdec.capture.boot import ServerRecipes
 from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server import ports
 from pytest_specdec.capture.server.server import ServerRecipe
+from pytest_specdec.capture.server_recipes import ServerRecipes
 from pytest_specdec.config.load import load
 from pytest_specdec.doctor.contract import contract, lifecycle, parameters, visit
 from pytest_specdec.doctor.contract.clause import Outcome

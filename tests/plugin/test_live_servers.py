@@ -17,7 +17,7 @@ FAKE = """
 
 from types import SimpleNamespace
 
-from pytest_specdec.capture.boot import ServerRecipes
+from pytest_specdec.capture.server_recipes import ServerRecipes
 
 
 class FakeServer:

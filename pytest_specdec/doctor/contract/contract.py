@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, locks, planner, rates
-from pytest_specdec.capture.boot import ServerRecipes
 from pytest_specdec.capture.planner import SelectedWorkload
+from pytest_specdec.capture.server_recipes import ServerRecipes
 from pytest_specdec.doctor.contract import answers, counts, lifecycle, scores
 from pytest_specdec.doctor.contract.clause import Outcome, broken, unchecked
 from pytest_specdec.doctor.contract.parameters import Survey, survey

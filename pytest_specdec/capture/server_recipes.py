@@ -1,0 +1,162 @@
+"""Server recipes: how each boot of a plan is started, or where its attached server is found."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture.server import ports
+from pytest_specdec.capture.server.attached import AttachedArm, dialect_of
+from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
+from pytest_specdec.config import variables
+from pytest_specdec.config.config import Overlay
+from pytest_specdec.config.variables import expand
+from pytest_specdec.engines.arguments import merge
+from pytest_specdec.engines.protocol import ServerSetup, SmallCache
+from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.files.secrets import Secrets
+from pytest_specdec.model.plan import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_specdec.config.config import Config, VariantSettings
+    from pytest_specdec.engines.protocol import Command
+    from pytest_specdec.files.run_directory import RunDirectory
+    from pytest_specdec.model.plan import Boot, Plan
+    from pytest_specdec.model.workload import JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerRecipes:
+    """How the boots of one plan are started."""
+
+    config: Config
+    plan: Plan
+    directory: RunDirectory
+
+    @property
+    def secrets(self) -> Secrets:
+        """Secrets of the environment, to keep out of every artifact.
+
+        Includes those that the config takes from the environment.
+        """
+        return variables.secrets_of(self.config.text)
+
+    def check(self) -> None:
+        """Raise ConfigError if a variable needed by a boot is unset.
+
+        Called before the first boot starts.
+        """
+        for boot in self.plan.boots:
+            self._setup(boot)
+
+    def arm(self, boot: Boot, heartbeat: Callable[[], None], left_s: Callable[[], float]) -> ArmServer:
+        """Return the server of ``boot``, not started, or not visited, yet."""
+        recipe = self.of(boot)
+        if recipe.setup.attached is None:
+            return ArmServer(recipe, heartbeat=heartbeat, left_s=left_s)
+        config, recipe = self.config_of(boot), replace(recipe, peer=self._peer(boot, recipe.setup))
+        return AttachedArm(recipe, lambda setup: dialect_of(engine_of(config.engine.kind), config, setup), heartbeat, left_s)
+
+    def _peer(self, boot: Boot, setup: ServerSetup) -> ServerSetup | None:
+        """Return the setup of the baseline's server for a variant.
+
+        None unless the variant is attached, and the baseline is attached at another address.
+        """
+        baselines = (self._setup(other) for other in self.plan.boots if other.role in {Role.BASELINE, Role.CONTROL} and other.attached)
+        baseline = next(baselines, None) if boot.role is Role.VARIANT else None
+        return None if baseline is None or baseline.url == setup.url else baseline
+
+    def of(self, boot: Boot) -> ServerRecipe:
+        """Return the recipe to start or reach the server of ``boot``.
+
+        A server to start gets a port that is free now. An attached server has an address and no command.
+        """
+        config, setup = self.config_of(boot), self._setup(boot)
+        if setup.attached is not None:
+            return self._recipe(boot, setup, None)
+        pinned = str(setup.args.get("port", ""))
+        setup = replace(setup, port=ports.require_port(int(pinned)) if pinned.isdecimal() else ports.free())
+        return self._recipe(boot, setup, engine_of(config.engine.kind).command(config, setup))
+
+    def _recipe(self, boot: Boot, setup: ServerSetup, command: Command | None) -> ServerRecipe:
+        config = self.config_of(boot)
+        return ServerRecipe(
+            dialect=engine_of(config.engine.kind).dialect(config, setup),
+            setup=setup,
+            command=command,
+            draft_tokens=self.plan.pair(boot.arm).variant.draft.tokens if boot.role is Role.VARIANT else 0,
+            log=self.directory.server_log(boot.index, boot.arm),
+            boot_s=config.limits.boot_s,
+            stop_s=config.limits.stop_s,
+            concurrency=config.concurrency(attached=setup.attached is not None),
+            may_kill=config.may_kill,
+        )
+
+    def _setup(self, boot: Boot) -> ServerSetup:
+        """Return the server setup of ``boot``, its port still open."""
+        engine, overlay = self.config_of(boot).engine, self._overlay(boot)
+        speed = (self.config.speed if boot.timed else None) or Overlay()
+        env = {name: _expand_variables(value, "env", name) for name, value in {**engine.env, **speed.env, **overlay.env}.items()}
+        api_key = _expand_variables(engine.api_key, "engine", "api_key") if engine.api_key else None
+        return ServerSetup(
+            model=boot.arm if boot.role is Role.DRAFT else engine.model,
+            port=0,
+            args=merge(engine.args, speed.args, overlay.args, _small_cache_args(self.config_of(boot)) if boot.small_cache else {}),
+            env=env,
+            api_key=api_key,
+            speculative=boot.role is Role.VARIANT,
+            headers={**_expand_values(engine.headers, "headers"), **_expand_values(overlay.headers, "headers")},
+            body={**engine.body, **overlay.body},
+            served_as=overlay.served_as or ("" if boot.role is Role.DRAFT else engine.served_as or ""),
+            any_model=boot.role is Role.DRAFT and boot.arm == _UNNAMED,
+            attached=_base_url(overlay.url or (None if boot.role is Role.DRAFT else engine.url)),
+            folder=self.directory.server_log(boot.index, boot.arm).parent,
+            secrets=Secrets.of(os.environ, env, also=(api_key, *self.secrets.values)),
+        )
+
+    def config_of(self, boot: Boot) -> Config:
+        """Return the config for the server of ``boot``.
+
+        The scorer has an engine of its own.
+        """
+        return self.config.of_scorer() if boot.role is Role.SCORER else self.config
+
+    def _overlay(self, boot: Boot) -> Overlay | VariantSettings:
+        """Return the config's settings for this boot's arm alone."""
+        if boot.role is Role.VARIANT:
+            return self.config.variant(boot.arm)
+        if boot.role is Role.SCORER:
+            return Overlay()
+        return self.config.draft if boot.role is Role.DRAFT else self.config.baseline
+
+
+_UNNAMED = Role.DRAFT.value
+"""The arm of a draft model that the config gives an address and no name."""
+
+
+def _small_cache_args(config: Config) -> Mapping[str, JSON]:
+    """Return the engine's arguments for a small cache.
+
+    Empty if the engine has none.
+    """
+    engine = engine_of(config.engine.kind)
+    return (engine.small_cache(config) or {}) if isinstance(engine, SmallCache) else {}
+
+
+def _expand_variables(value: str, *path: str) -> str:
+    return str(expand(value, os.environ, path))
+
+
+def _expand_values(values: Mapping[str, str], *path: str) -> dict[str, str]:
+    return {name: _expand_variables(value, *path, name) for name, value in values.items()}
+
+
+def _base_url(url: str | None) -> str | None:
+    """Return the address of an attached server without ``/v1``.
+
+    Requests need it in this form. None without an address.
+    """
+    return None if url is None else url.rstrip("/").removesuffix("/v1")
