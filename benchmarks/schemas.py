@@ -104,7 +104,7 @@ class Definitions:
 
     def _dataclass(self, cls: type) -> Schema:
         self.by_name[cls.__name__] = {}
-        return self.named(cls, self.fields(cls))
+        return self.define(cls, self.fields(cls))
 
     def _real(self) -> Schema:
         self.by_name["Real"] = {
