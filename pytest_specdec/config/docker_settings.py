@@ -1,4 +1,4 @@
-"""``engine.docker`` of a config: read, and held against what a container of ours must keep."""
+"""``engine.docker`` of a config: read, and held against what a container started here must keep."""
 
 from __future__ import annotations
 

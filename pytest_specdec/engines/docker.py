@@ -41,7 +41,7 @@ _NO_DEVICES = {"", "-1", "none"}
 
 
 def is_name(text: str) -> bool:
-    """Return True if ``text`` can name a container of ours."""
+    """Return True if ``text`` can name a container started here."""
     return bool(_NAME.fullmatch(text))
 
 

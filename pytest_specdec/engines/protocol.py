@@ -76,7 +76,7 @@ class Command:
     container: str = ""
     """The name of the container that it runs in; empty for a process."""
     look: tuple[str, ...] = ()
-    """A command that lists the open files of processes that are not children of ours, such as a container's."""
+    """A command that lists the open files of processes outside our own process tree, such as a container's."""
     secrets: Secrets = field(default_factory=Secrets)
 
     def __str__(self) -> str:
@@ -127,7 +127,7 @@ class ServerSetup:
     body: Mapping[str, JSON] = field(default_factory=dict)
     """Fields laid over the body of every request of a workload."""
     attached: str | None = None
-    """The address of a server that runs already and belongs to somebody else, without ``/v1``; None for one of ours."""
+    """The address of a server that runs already and belongs to somebody else, without ``/v1``; None for one started here."""
     served_as: str = ""
     """The name that its server lists the model under, where it is not ``model``."""
     any_model: bool = False

@@ -46,7 +46,7 @@ class Environment:
     """Of each variant ``model``, ``draft``, ``dtype`` and ``flags``: checkpoints with their digests, and a digest of all arguments."""
 
     served: Mapping[str, str] = field(default_factory=dict)
-    """Of each arm whose server ran already, the name that it served the model under."""
+    """Name of the model on the server, by arm with an attached server."""
 
     @property
     def machine(self) -> str:

@@ -438,7 +438,7 @@ class Transcript:
     elsewhere: str = ""
     """How counters show that the baseline's server gave some of these answers; empty where nothing shows it."""
     uncounted: str = ""
-    """What an attached server answered and did not count, where nothing shows who did; empty elsewhere."""
+    """How many fewer tokens an attached server counted than its answers brought, with no sign of another server; empty otherwise."""
     silent_routes: tuple[Route, ...] = ()
     """Routes that refused every request, a plain one too: the engine lacks them, or they were down."""
     limited: int = 0

@@ -250,7 +250,7 @@ def register(config: pytest.Config, run: RunState) -> None:
 
 
 class CaptureLoop:
-    """Registered when tests of ours were selected."""
+    """Registered when tests marked ``specdec`` were selected."""
 
     def __init__(self, config: pytest.Config, run: RunState) -> None:
         self._config = config
@@ -274,7 +274,7 @@ class CaptureLoop:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-        """Fail a test of ours with an unchecked verdict."""
+        """Fail a ``specdec`` test with an unchecked verdict."""
         result = yield
         if marker.is_ours(pyfuncitem):
             from pytest_specdec.plugin import verdicts  # noqa: PLC0415 - only tests of ours pay for it

@@ -236,7 +236,7 @@ class LiveServers:
         return ServerRecipes(config=self._run.config, plan=self._plan, directory=directory), replace(boot, timed=True)
 
     def _take_devices(self) -> None:
-        """Check the engine and take the devices, before the first boot of a server of ours."""
+        """Check the engine and take the devices, before the first server is started."""
         if self._holds_devices:
             return
         engine_of(self._run.config.engine.kind).check(self._run.config)

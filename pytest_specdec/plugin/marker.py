@@ -60,7 +60,7 @@ def check_live(item: pytest.Item) -> None:
 
 
 def read(item: pytest.Item) -> SpecdecMark:
-    """Return the mark of a test of ours.
+    """Return the ``specdec`` mark of a test.
 
     Raises pytest.UsageError, naming the test, when the mark is wrong or missing.
     """

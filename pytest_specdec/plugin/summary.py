@@ -41,7 +41,7 @@ MARKUP: Mapping[Tone, Mapping[str, bool]] = {
 
 
 class SummaryPlugin:
-    """Registered where tests of ours will run: in the only process, or in the controller of several."""
+    """Registered where ``specdec`` tests will run: in the only process, or in the controller of several."""
 
     def __init__(self, config: pytest.Config, root: Path, *, session: str, warnings: Sequence[str] = ()) -> None:
         self._config = config

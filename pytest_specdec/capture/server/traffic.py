@@ -50,7 +50,7 @@ class Discrepancy:
 
 
 class TrafficAccount:
-    """Reads the counters of an arm's server before and after one workload; those of a server of ours are not looked at."""
+    """Reads the counters of an arm's server before and after one workload, where the server is attached."""
 
     def __init__(self, arm: ArmServer) -> None:
         self._arm = arm
