@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.model.transcript import Position
-from pytest_specdec.stats.draft_distribution import Lookup, index_of, mapped, one_hot
+from pytest_specdec.stats.draft_distribution import Lookup, index_of, map_draft, one_hot
 from pytest_specdec.stats.token_distribution import SLACK, Processing, RawDistribution, TokenDistribution, raw_distribution, requested
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ def load(path: Path, kind: str) -> Bank:
     ids, draft_ids = arrays["ids"].astype(np.int64), arrays["draft_ids"].astype(np.int64)
     everywhere = np.ones(len(ids), dtype=bool)
     q, drafted = {
-        "model": lambda: (mapped(draft.p, draft_ids, ids, distribution.p), everywhere),
+        "model": lambda: (map_draft(draft.p, draft_ids, ids, distribution.p), everywhere),
         "greedy": lambda: (one_hot(index_of(draft_ids[:, 0], ids), ids.shape[1] + 1), everywhere),
         "ngram": lambda: (one_hot(index_of(arrays["proposed"].astype(np.int64), ids), ids.shape[1] + 1), arrays["proposed"] >= 0),
     }[kind]()

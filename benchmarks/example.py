@@ -11,7 +11,7 @@ import numpy as np
 
 from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.workload import Family
-from pytest_specdec.stats.fault_models import accept_all, lenient, ratio, residual, ruled
+from pytest_specdec.stats.fault_models import accept_all, lenient_ratio, ratio, residual, rule_distribution
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,13 +27,13 @@ Q = np.array([[0.3, 0.2, 0.5]])
 """The draft's."""
 ACCEPT = {
     "correct": ratio(P, Q),
-    "lenient, 1.5 p/q": lenient(1 / 1.5)(P, Q),
+    "lenient, 1.5 p/q": lenient_ratio(1 / 1.5)(P, Q),
     "accept-all": np.ones_like(P),
 }
 """Chance that a drafted word is accepted, by rule."""
 DISTRIBUTIONS = {
-    "correct": ruled(ratio, residual)(P, Q),
-    "lenient, 1.5 p/q": ruled(lenient(1 / 1.5), residual)(P, Q),
+    "correct": rule_distribution(ratio, residual)(P, Q),
+    "lenient, 1.5 p/q": rule_distribution(lenient_ratio(1 / 1.5), residual)(P, Q),
     "accept-all": accept_all(P, Q),
 }
 """Distribution of the emitted word, by rule."""

@@ -15,11 +15,11 @@ from benchmarks.bank import Bank
 from benchmarks.simulation import RIGHT, Rules, simulate
 from pytest_specdec.model.transcript import Position
 from pytest_specdec.prompts import ALL
-from pytest_specdec.stats.draft_distribution import mapped, one_hot
-from pytest_specdec.stats.duplicates import again
+from pytest_specdec.stats.draft_distribution import map_draft, one_hot
+from pytest_specdec.stats.duplicates import copy_distribution
 from pytest_specdec.stats.penalties import Adjustment
 from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
-from pytest_specdec.stats.verify_slots import Observed, joined, unknown_slots
+from pytest_specdec.stats.verify_slots import Observed, join_slots, unknown_slots
 from specdec_reference import checkpoint, model
 from specdec_reference.tokenizer import Tokenizer
 
@@ -231,7 +231,7 @@ def _seen(distributions: RecordedDistributions, form: Form, arm: Arm, drawn: Obs
     )
     adjustment = _adjustment(moved[rows], place, top_tokens) if form.bias else None
     wish = replace(form.wish(len(rows)), adjustment=adjustment)
-    distribution = requested(raw, wish.biased(scoring_bias) if scoring_bias else wish)
+    distribution = requested(raw, wish.adapt_to_bias(scoring_bias) if scoring_bias else wish)
     q, q_raw = _draft_distributions(distributions, form, arm, rows, distribution) if arm.drafts else (None, None)
     return Observed(
         distribution=distribution,
@@ -274,7 +274,7 @@ def _draft_distributions(
     distribution = requested(
         RawDistribution(ids=own, logprobs=logprobs, chosen=own[:, 0], chosen_logprobs=logprobs[:, 0]), form.wish(len(rows))
     )
-    return mapped(distribution.p, own, ids, baseline.p), mapped(distribution.raw, own, ids, baseline.raw)
+    return map_draft(distribution.p, own, ids, baseline.p), map_draft(distribution.raw, own, ids, baseline.raw)
 
 
 def asked_again(
@@ -302,8 +302,10 @@ def asked_again(
         chosen_logprobs=logprobs[flat, (distributions.ids[flat] == chosen[:, None]).argmax(axis=1)],
     )
     distribution = requested(raw, form.wish(len(flat)))
-    copies = again(distribution, raw.ids, [tuple(line) for line in said.tolist()], [index // answers for index in range(len(said))])
-    slots = joined([unknown_slots(tokens)] * len(said))
+    copies = copy_distribution(
+        distribution, raw.ids, [tuple(line) for line in said.tolist()], [index // answers for index in range(len(said))]
+    )
+    slots = join_slots([unknown_slots(tokens)] * len(said))
     return Observed(
         distribution=distribution, ids=raw.ids, q=None, drafted=np.zeros(len(flat), dtype=np.bool_), slots=slots, k=K, copies=copies
     )

@@ -25,7 +25,7 @@ from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.jumps import JUMP_RATE
 from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
-from pytest_specdec.stats.verify_slots import Observed, joined, slots_from_windows
+from pytest_specdec.stats.verify_slots import Observed, join_slots, slots_from_windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -167,7 +167,7 @@ def observed(server: Server, spoken: Spoken, drafter: str, random: np.random.Gen
     asked = Processing(temperature=np.full(count, server.temperature), top_k=np.zeros(count, dtype=np.int64), top_p=np.ones(count))
     scored = listed(np.log(softmax(server.p[rows] + server.noise(random, (count, VOCABULARY)))), tokens)
     distribution = requested(scored, asked)
-    slots = joined([slots_from_windows(windows, ANSWER_TOKENS, lambda _: K) for windows in spoken.windows])
+    slots = join_slots([slots_from_windows(windows, ANSWER_TOKENS, lambda _: K) for windows in spoken.windows])
     seen = Observed(
         distribution=distribution,
         ids=scored.ids,

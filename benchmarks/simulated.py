@@ -20,7 +20,7 @@ from benchmarks.independent import RIGHT, VOCABULARY, K, MadeUpDistributions, Se
 from pytest_specdec.judge.draft_distribution import certain, drawn
 from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.bettors import bettors
-from pytest_specdec.stats.duplicates import again
+from pytest_specdec.stats.duplicates import copy_distribution
 from pytest_specdec.stats.fault_models import ReusedNumber
 from pytest_specdec.stats.proportions import limits
 from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
@@ -231,7 +231,7 @@ def _slots(text: Text, *, windows: bool) -> VerifySlots:
 
 def _copies(text: Text, ids: Ints, distribution: TokenDistribution) -> Floats:
     answers = [tuple(row) for row in text.token.tolist()]
-    return again(distribution, ids, answers, text.prompt.tolist())
+    return copy_distribution(distribution, ids, answers, text.prompt.tolist())
 
 
 def texts(

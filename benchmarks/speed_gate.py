@@ -31,7 +31,7 @@ from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import baselines
 from pytest_specdec.stats.boot_spread import boot_spread
-from pytest_specdec.stats.speedup import BootLevels, across_blocks, across_boots, centre, steady
+from pytest_specdec.stats.speedup import BootLevels, across_blocks, across_boots, centre, is_steady
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,7 +141,7 @@ class Machine:
     def taken(self, log_ratios: Passes) -> Passes:
         """Return the passes that are taken of one boot of the variant."""
         passes = PASSES
-        while not self.in_turn and passes < len(log_ratios) and not steady(list(log_ratios[:passes])):
+        while not self.in_turn and passes < len(log_ratios) and not is_steady(list(log_ratios[:passes])):
             passes = more_passes(passes, PASSES)
         return log_ratios[:passes]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.simulation import accepts, moved, observe, trace_of
-from pytest_specdec.stats.draft_distribution import SplitRemainder, merged
-from pytest_specdec.stats.fault_models import verified
+from pytest_specdec.stats.draft_distribution import SplitRemainder, merge_remainder
+from pytest_specdec.stats.fault_models import verified_distribution
 
 if TYPE_CHECKING:
     from benchmarks.bank import Bank
@@ -58,8 +58,8 @@ def distributions(bank: Bank, rules: Rules, *, k: int, tokens: int) -> SlotDistr
     accepted = float((split.q * accept).sum(axis=1).mean())
     return SlotDistributions(
         plain=p,
-        draft=merged(verified(split.q, accept, rules.replacement(split.p, split.q))),
-        bonus=merged(_shifted(bank, rules, after)),
+        draft=merge_remainder(verified_distribution(split.q, accept, rules.replacement(split.p, split.q))),
+        bonus=merge_remainder(_shifted(bank, rules, after)),
         shares=slots(accepted, k=k, tokens=tokens),
     )
 

@@ -17,15 +17,15 @@ from pytest_specdec.stats.fault_models import (
     ReusedNumber,
     best_only,
     greedy,
-    inverted,
+    inverted_ratio,
     leaky,
-    lenient,
+    lenient_ratio,
     ratio,
     residual_best,
+    temperature_tilt,
     the_target,
-    tilted,
     typical,
-    unnormalised,
+    unnormalised_residual,
 )
 from specdec_reference.faults.catalogue import FAULTS
 from specdec_reference.faults.planted import Place
@@ -95,7 +95,7 @@ def _not_normalised(p: Floats, q: Floats) -> Floats:
     """Return the replacement distribution that, after the right acceptance, makes the distribution of ``unnormalised``."""
     accepted = q * ratio(p, q)
     missing = 1.0 - accepted.sum(axis=1, keepdims=True)
-    distribution: Floats = (unnormalised(p, q) - accepted).clip(0.0)
+    distribution: Floats = (unnormalised_residual(p, q) - accepted).clip(0.0)
     distribution[missing[:, 0] <= 0] = p[missing[:, 0] <= 0]
     total: Floats = distribution.sum(axis=1, keepdims=True)
     return distribution / total
@@ -107,7 +107,7 @@ def _named(fault: str) -> tuple[str, ...]:
 
 
 def _wrong_temperature(factor: float) -> SimulatedFault:
-    return SimulatedFault(id=f"temperature-times-{factor:g}", rules=Rules(target=tilted(1.0 / factor)), family=Fault.TEMPERATURE)
+    return SimulatedFault(id=f"temperature-times-{factor:g}", rules=Rules(target=temperature_tilt(1.0 / factor)), family=Fault.TEMPERATURE)
 
 
 def _reusing(id_: str, reuse: ReusedNumber, *kinds: str) -> SimulatedFault:
@@ -130,13 +130,15 @@ ALL = (
     *(
         SimulatedFault(
             id=f"lenient{'' if factor == LENIENCE else f'-{factor:g}'}",
-            rules=Rules(accept=lenient(1.0 / factor)),
+            rules=Rules(accept=lenient_ratio(1.0 / factor)),
             family=Fault.LENIENT,
             rule=_named("lenient"),
         )
         for factor in (LENIENCE, 1.25, 1.05)
     ),
-    SimulatedFault(id="inverted-ratio", rules=Rules(accept=inverted), family=Fault.RULE, rule=("inverted ratio",), same=("accept-all",)),
+    SimulatedFault(
+        id="inverted-ratio", rules=Rules(accept=inverted_ratio), family=Fault.RULE, rule=("inverted ratio",), same=("accept-all",)
+    ),
     SimulatedFault(
         id="typical-acceptance",
         rules=Rules(accept=typical, replacement=greedy(1.0)),
@@ -211,7 +213,7 @@ ALL = (
     _reusing("gumbel-noise-reused", ReusedNumber.GUMBEL, MODEL),
     SimulatedFault(
         id="flattened-after-rejection",
-        rules=Rules(stale=tilted(0.8)),
+        rules=Rules(stale=temperature_tilt(0.8)),
         family=Fault.STATE,
         closed=False,
     ),

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.simulation import observe, trace_of
-from pytest_specdec.stats.bettors import bettors, in_some_answers, named, window
+from pytest_specdec.stats.bettors import bettors, in_some_answers, parent_name, window
 from pytest_specdec.stats.fault_models import ReusedNumber
-from pytest_specdec.stats.verify_slots import NO_DRAFT, filtered
+from pytest_specdec.stats.verify_slots import NO_DRAFT, filter_chances
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -78,7 +78,7 @@ class Grid:
         """Return the log payoffs [tokens] of ``seat``, from those of the bettors on all answers in ``payoffs``, by name."""
         if not seat.chance:
             return payoffs[seat.name]
-        everywhere = replace(seat, name=named(seat), log_payoffs=payoffs[named(seat)])
+        everywhere = replace(seat, name=parent_name(seat), log_payoffs=payoffs[parent_name(seat)])
         return in_some_answers(everywhere, seat.chance, last).log_payoffs
 
     def _tabled(self, trace: Trace) -> npt.NDArray[np.float32]:
@@ -95,7 +95,11 @@ class Grid:
         """Weigh what the places pay by their chances, as the judge stakes less where it is in doubt."""
         accepted_if_emitted = self.accepted_if_emitted[trace.at, trace.outcome].ravel()
         everywhere = np.ones(accepted_if_emitted.size, dtype=np.bool_)
-        at = filtered(accepted_if_emitted, everywhere, trace.last.ravel(), self.k).at[:, :NO_DRAFT].reshape(*trace.at.shape, len(SLOTS) - 1)
+        at = (
+            filter_chances(accepted_if_emitted, everywhere, trace.last.ravel(), self.k)
+            .at[:, :NO_DRAFT]
+            .reshape(*trace.at.shape, len(SLOTS) - 1)
+        )
         wealth = np.zeros((*trace.at.shape, self.log_payoffs.shape[-1]), dtype=np.float32)
         for place, chance in enumerate([1.0 - at.sum(axis=-1), *np.moveaxis(at, -1, 0)]):
             here = chance > 0.0

@@ -14,7 +14,7 @@ from benchmarks.simulation import RIGHT, Rules, observe
 from pytest_specdec.judge.sensitivity import Sensitivity, promise
 from pytest_specdec.stats.betting import wealth_process
 from pytest_specdec.stats.bettors import bettors
-from pytest_specdec.stats.fault_models import leaky, lenient, the_target, tilted
+from pytest_specdec.stats.fault_models import leaky, lenient_ratio, temperature_tilt, the_target
 from pytest_specdec.stats.proportions import limits
 
 if TYPE_CHECKING:
@@ -44,15 +44,15 @@ def plantable(made: Sensitivity) -> Iterator[tuple[str, float, Rules]]:
         yield f"acceptance leak of {size:.0%}", leaks[size], Rules(accept=leaky(size))
     planted = {
         "resample from p": Rules(replacement=the_target),
-        "lenient acceptance 1.49 p/q": Rules(accept=lenient(0.67)),
-        "lenient acceptance 1.25 p/q": Rules(accept=lenient(0.8)),
+        "lenient acceptance 1.49 p/q": Rules(accept=lenient_ratio(0.67)),
+        "lenient acceptance 1.25 p/q": Rules(accept=lenient_ratio(0.8)),
     }
     for name, rules in planted.items():
         if made.faults.get(name, 0.0) >= LEAST:
             yield name, made.faults[name], rules
     for power in (0.8, 1.25, 1.07):
         if made.tilts[power] >= LEAST:
-            yield f"temperature {1 / power:.3g} times the requested one", made.tilts[power], Rules(target=tilted(power))
+            yield f"temperature {1 / power:.3g} times the requested one", made.tilts[power], Rules(target=temperature_tilt(power))
 
 
 def promised(table: Table, kind: str, tokens: int, scale: Scale) -> list[dict[str, object]]:

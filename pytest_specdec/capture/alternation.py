@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.model.plan import MOST_PASSES
 from pytest_specdec.stats.paces import paces
-from pytest_specdec.stats.speedup import steady
+from pytest_specdec.stats.speedup import is_steady
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -85,7 +85,7 @@ class Alternation:
         baselines = tuple(self._gated_answers(arm) for arm in self.arms if not arm.speculative)
         variant_paces = (paces(baselines, self._gated_answers(arm)) for arm in self.arms if arm.speculative) if baselines else ()
         log_ratios = (each.response.log_ratios for each in variant_paces if each is not None)
-        return all(len(each) < 2 or steady(each, self.boot_sd) for each in log_ratios)  # noqa: PLR2004 - one pass has no spread
+        return all(len(each) < 2 or is_steady(each, self.boot_sd) for each in log_ratios)  # noqa: PLR2004 - one pass has no spread
 
     def _gated_answers(self, arm: TimedArm) -> Transcript:
         return arm.runner.result().transcript.part({request.id for request in arm.runner.workload.gated_requests})

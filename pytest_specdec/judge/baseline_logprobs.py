@@ -14,7 +14,7 @@ from pytest_specdec.judge.verdicts import quoted, say
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
-from pytest_specdec.stats.noise_comparison import EXACT, TOLERATED, jump_limit, lawful_factor, lawful_floor, scale
+from pytest_specdec.stats.noise_comparison import EXACT, TOLERATED, jump_limit, scale, tolerated_factor, tolerated_floor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -192,8 +192,8 @@ def _peers(captured: Captured) -> _Peers:
     known = captured.capabilities.get(BASELINE)
     single = known is not None and known.single_precision
     noise = scale([distance**2 for distance in distances])
-    factor = TOLERATED if _wants_prompts(captured) else lawful_factor(noise)  # prompts pass no verify kernel
-    limit = jump_limit(noise, lawful_floor(single_precision=single, one_boot=captured.one_boot))
+    factor = TOLERATED if _wants_prompts(captured) else tolerated_factor(noise)  # prompts pass no verify kernel
+    limit = jump_limit(noise, tolerated_floor(single_precision=single, one_boot=captured.one_boot))
     return _Peers(
         tokens=len(distances),
         noise=noise,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from pytest_specdec.model.pair import DraftKind, DraftSampling
-from pytest_specdec.stats.draft_distribution import Lookup, index_of, listed, mapped, one_hot
+from pytest_specdec.stats.draft_distribution import Lookup, index_of, listed_outcomes, map_draft, one_hot
 from pytest_specdec.stats.token_distribution import Bools, Floats, raw_distribution, requested
 
 if TYPE_CHECKING:
@@ -166,12 +166,12 @@ def drawn(known: RawDistribution, scored: Bools, ids: Ints, distribution: TokenD
         q_raw=distribution.raw.copy(),
     )
     own, chosen = requested(known, processing.at(scored)), distribution.chosen[scored]
-    view.q[scored] = mapped(own.p, known.ids, ids[scored], distribution.p[scored])
-    view.q_raw[scored] = mapped(own.raw, known.ids, ids[scored], distribution.raw[scored])
+    view.q[scored] = map_draft(own.p, known.ids, ids[scored], distribution.p[scored])
+    view.q_raw[scored] = map_draft(own.raw, known.ids, ids[scored], distribution.raw[scored])
     view.accepted_if_emitted[scored] = own.chosen / np.maximum(np.maximum(chosen, own.chosen), TINY)
     view.chosen[scored] = own.chosen_floor
     view.accepted_if_drafted[scored] = chosen / np.maximum(np.maximum(chosen, own.chosen), TINY)
-    view.listed[scored] = listed(known.ids, ids[scored])
+    view.listed[scored] = listed_outcomes(known.ids, ids[scored])
     return view
 
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.stats.betting import TINY, at_outcome, table, weighed
-from pytest_specdec.stats.bettors import RATIO_OF_RAW, accepts_raw_ratio, chance_of, expected_payoffs, named
+from pytest_specdec.stats.betting import TINY, at_outcome, stake_share, table
+from pytest_specdec.stats.bettors import RATIO_OF_RAW, accepts_raw_ratio, chance_of, expected_payoffs, parent_name
 from pytest_specdec.stats.draft_distribution import SplitRemainder, index_of, one_hot, overlap
 from pytest_specdec.stats.fault_models import CATALOGUE, GENERIC, Fault, ratio
 from pytest_specdec.stats.verify_slots import NO_DRAFT
@@ -84,7 +84,7 @@ def _held(distribution: TokenDistribution, whole: Floats, behind: Floats, plain:
     such tokens.
     """
     m = _likeliest(distribution, behind * (1.0 - plain))
-    partly = weighed(table(distribution, m), np.broadcast_to(behind[:, None], m.shape))
+    partly = stake_share(table(distribution, m), np.broadcast_to(behind[:, None], m.shape))
     gain = table(distribution, whole) - partly
     paid, due = at_outcome(gain, distribution), (whole * gain).sum(axis=1)
     undrafted = np.logaddexp(log(1.0 - UNDRAFTED) + float((plain * paid).sum()), log(UNDRAFTED))
@@ -296,7 +296,7 @@ def _said(bettor: Bettor, *, told: bool) -> str:
 
 def _untold(bettor: Bettor) -> str:
     """Return what there is to say of a wrong verify step whose windows nobody told: acceptance, recovery and bonus look alike."""
-    return Fault.STEP.value if bettor.guessed else f"{Fault.STEP.value}, most like {named(bettor)}"
+    return Fault.STEP.value if bettor.guessed else f"{Fault.STEP.value}, most like {parent_name(bettor)}"
 
 
 def _never_rejected(observed: Observed) -> bool:
@@ -398,7 +398,7 @@ def _repeated(bettor: Bettor, book: WealthProcess, observed: Observed) -> Bettor
         return bettor
     distribution, before = observed.distribution, observed.before
     again = np.where((before >= 0)[:, None], one_hot(index_of(before, observed.ids), distribution.p.shape[1]), distribution.p)
-    paid = weighed(at_outcome(table(distribution, again), distribution), observed.slot_chances.bonus)
+    paid = stake_share(at_outcome(table(distribution, again), distribution), observed.slot_chances.bonus)
     found = next((one for one in book.bettors if one.name == OUT_OF_PLACE), bettor)
     return found if float(paid.sum()) > bettor.log_wealth else bettor
 
@@ -406,4 +406,4 @@ def _repeated(bettor: Bettor, book: WealthProcess, observed: Observed) -> Bettor
 def _called(bettor: Bettor) -> str:
     """Return the bettor's name where the draft's distribution backs it, its family's where it is a guess or an omnibus."""
     exact = bettor.fault in AT_A_STEP and not bettor.guessed
-    return named(bettor) if exact else bettor.fault.value
+    return parent_name(bettor) if exact else bettor.fault.value

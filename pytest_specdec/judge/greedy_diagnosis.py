@@ -10,7 +10,7 @@ import numpy as np
 from pytest_specdec.judge.draft_distribution import PromptLookup, drafting
 from pytest_specdec.judge.verdicts import quoted
 from pytest_specdec.stats import proportions
-from pytest_specdec.stats.verify_slots import joined, slots_from_windows, unknown_slots
+from pytest_specdec.stats.verify_slots import join_slots, slots_from_windows, unknown_slots
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,7 +122,7 @@ def fault_name(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) 
     wrong = np.concatenate([np.array(mine.gaps) > gap for mine in answers])
     known = drafting(captured)
     placed_each = [_slots(known, mine.answer) for mine in answers]
-    slots = joined(placed_each)
+    slots = join_slots(placed_each)
     drafts = np.concatenate([_drafted_tokens(captured, known, *each) for each in zip(answers, placed_each, strict=True)])
     if _in(wrong, _drafted(drafts, answers, slots), np.ones_like(wrong), _MOST):
         return ACCEPTED_UNVERIFIED
@@ -145,7 +145,7 @@ def ignored_penalties(captured: Captured, answers: Sequence[ScoredAnswer], raw: 
     if not wrong.any() or (wrong & plain).sum() < _MOST * wrong.sum():
         return ""
     known = drafting(captured)
-    slots = joined([_slots(known, mine.answer) for mine in answers])
+    slots = join_slots([_slots(known, mine.answer) for mine in answers])
     return IGNORED_AT_DRAFTS if slots.known.any() and _in(wrong, slots.draft_slot, slots.known) else IGNORED
 
 

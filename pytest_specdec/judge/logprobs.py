@@ -29,7 +29,7 @@ from pytest_specdec.stats.noise_comparison import (
     LogprobSample,
     compare,
     detectable,
-    lawful_floor,
+    tolerated_floor,
 )
 from pytest_specdec.stats.request_params import sampling_params
 from pytest_specdec.stats.token_distribution import raw_distribution, requested
@@ -262,7 +262,7 @@ def _analysis(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogpr
     comparison = compare(
         LogprobSample(squares=arm.squares, distances=arm.distances),
         LogprobSample(squares=_squares_of_two_boots(captured, baseline), distances=distances),
-        lawful_floor(single_precision=single, one_boot=captured.one_boot),
+        tolerated_floor(single_precision=single, one_boot=captured.one_boot),
     )
     return _LogprobAnalysis(
         arm=arm, baseline=baseline, comparison=comparison, alpha=alpha, exact=single and max(distances, default=0.0) <= EXACT

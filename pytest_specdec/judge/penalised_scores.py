@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.stats.penalties import adjustment
+from pytest_specdec.stats.penalties import logit_adjustment
 from pytest_specdec.stats.request_params import NONE, penalties
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def penalised(
     ids = np.full((len(positions), max(1, *(len(position.top_ids) for position in positions))), -1, dtype=np.int64)
     for row, position in enumerate(positions):
         ids[row, : len(position.top_ids)] = position.top_ids
-    added = adjustment(replace(penalties, repetition=1.0), window, prompt, [position.token_id for position in positions], ids)
+    added = logit_adjustment(replace(penalties, repetition=1.0), window, prompt, [position.token_id for position in positions], ids)
     return tuple(map(_raised, positions, added.top_tokens, added.chosen.tolist()))
 
 

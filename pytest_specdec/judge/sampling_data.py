@@ -17,7 +17,7 @@ from pytest_specdec.stats import duplicates, penalties
 from pytest_specdec.stats.logprob_noise import INVALID_ABOVE
 from pytest_specdec.stats.request_params import SamplingParams, sampling_params
 from pytest_specdec.stats.token_distribution import NOISE, Processing, raw_distribution, requested
-from pytest_specdec.stats.verify_slots import Observed, VerifySlots, joined, slots_from_windows, unknown_slots
+from pytest_specdec.stats.verify_slots import Observed, VerifySlots, join_slots, slots_from_windows, unknown_slots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ def copies(captured: Captured, answers: Sequence[Answer], distribution: TokenDis
     prompts = _prompts(captured, answers)
     if len(set(prompts)) == len(prompts):
         return None
-    return duplicates.again(distribution, ids, _tokens(answers), prompts)
+    return duplicates.copy_distribution(distribution, ids, _tokens(answers), prompts)
 
 
 def repeats(captured: Captured, answers: Sequence[Answer], distribution: TokenDistribution) -> Repeats:
@@ -250,9 +250,9 @@ def _observed(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSour
         [position for part in parts for position in part.positions], captured.workload.top_tokens, captured.vocabulary
     )
     processing = _processing(parts, distribution_of.ids, captured.penalty_window)
-    upright = processing.biased(numerics.scoring_bias) if numerics.scoring_bias else processing
+    upright = processing.adapt_to_bias(numerics.scoring_bias) if numerics.scoring_bias else processing
     distribution = requested(distribution_of, upright, numerics.noise, numerics.jump_rate)
-    slots = joined([part.slots for part in parts])
+    slots = join_slots([part.slots for part in parts])
     answers = [part.answer for part in parts]
     view = draft.view(answers, slots, distribution_of.ids, distribution, processing)
     return Observed(
@@ -323,9 +323,9 @@ def _adjustment(parts: Sequence[_AnswerPart], ids: Ints, lengths: Sequence[int],
     if all(part.params.penalties.neutral for part in parts):
         return None
     rows = np.split(ids, np.cumsum(lengths)[:-1])
-    return penalties.joined(
+    return penalties.join_adjustments(
         [
-            penalties.adjustment(part.params.penalties, window, part.prompt_token_ids, part.answer.choice.token_ids, top_tokens)
+            penalties.logit_adjustment(part.params.penalties, window, part.prompt_token_ids, part.answer.choice.token_ids, top_tokens)
             for part, top_tokens in zip(parts, rows, strict=True)
         ]
     )

@@ -12,7 +12,7 @@ from pytest_specdec.judge.verdicts import likely
 from pytest_specdec.stats import betting
 from pytest_specdec.stats.bettors import catalogue_tables
 from pytest_specdec.stats.draft_distribution import SplitRemainder, overlap
-from pytest_specdec.stats.fault_models import CATALOGUE, leak, tilt_name, tilted
+from pytest_specdec.stats.fault_models import CATALOGUE, leak, temperature_tilt, tilt_name
 from pytest_specdec.stats.power import EvidenceGrowth, growth
 
 if TYPE_CHECKING:
@@ -181,13 +181,13 @@ def _slots(observed: Observed, accepted: Floats, right: Floats) -> float:
 
 def _tilting(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
     for power in POWERS:
-        m = tilted(power)(observed.distribution.p, observed.distribution.p)
+        m = temperature_tilt(power)(observed.distribution.p, observed.distribution.p)
         words = tilt_name(power)
         yield power, {words: growth(betting.table(observed.distribution, m), m, barriers[words])}
 
 
 def _chance(growths: Mapping[str, EvidenceGrowth], barriers: Mapping[str, float]) -> float:
-    return max(one.shown(barriers[words]) for words, one in growths.items())
+    return max(one.chance_to_reach(barriers[words]) for words, one in growths.items())
 
 
 def _length(growths: Mapping[str, EvidenceGrowth], barriers: Mapping[str, float]) -> float:

@@ -103,7 +103,7 @@ def _ruled_speed(gate: Gate, estimate: Estimate, alpha: float) -> RuledGate:
     if not runs:
         high = estimate.at_most(alpha)
         return RuledGate(gate=gate, ruling=_ruling(gate, low, high), low=low, high=high, alpha=alpha, error=SPEED_ERROR)
-    beside, typical = estimate.beside_median(len(runs)), math.exp(statistics.median(runs))
+    beside, typical = estimate.against_median(len(runs)), math.exp(statistics.median(runs))
     high, least = beside.at_most(alpha), typical * math.exp(-MARGIN)
     missed = high < typical and beside.at_most(SPEED_ERROR) < least
     expected = f"{least:.2f} expected: 5 % under the typical {typical:.2f}x of {len(runs)} run{'s' * (len(runs) > 1)}"

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.pair import DraftKind
-from pytest_specdec.stats.answer_timing import tokens_behind_first, tokens_in
+from pytest_specdec.stats.answer_timing import tokens_after_first, tokens_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +79,7 @@ def step_tokens(transcript: Transcript) -> StepTokens:
     """
     answers = [answer for answer in transcript.answers if answer.ok and len(answer.choices) == 1 and tokens_in(answer) > 0]
     emitted = sum(tokens_in(answer) - _prefilled(answer) for answer in answers)
-    timed = [(tokens_behind_first(a), a.timing.chunks_behind_first) for a in answers if a.timing is not None and a.timing.gaps_us]
+    timed = [(tokens_after_first(a), a.timing.chunks_behind_first) for a in answers if a.timing is not None and a.timing.gaps_us]
     return StepTokens(
         counters=_by_counters(transcript.counters, emitted, len(answers)),
         records=_by_records(answers),

@@ -37,11 +37,11 @@ class AcceptanceChange:
 
     def at_least(self, error: float) -> float:
         """Return what the true part is below with probability ``error``."""
-        return self.part - self._half(error)
+        return self.part - self._half_width(error)
 
     def at_most(self, error: float) -> float:
         """Return what the true part is above with probability ``error``."""
-        return self.part + self._half(error)
+        return self.part + self._half_width(error)
 
     def lower(self, alpha: float) -> bool:
         """Whether the length is lower by more than the margin; wrongly with probability ``alpha`` / 2 at most."""
@@ -64,9 +64,9 @@ class AcceptanceChange:
 
         margin + (t_(1 - alpha/2) + t_(0.99)) SE: the shifted t in place of the noncentral one.
         """
-        return MARGIN + self._half(alpha / 2.0) + self._half(1.0 - POWER)
+        return MARGIN + self._half_width(alpha / 2.0) + self._half_width(1.0 - POWER)
 
-    def _half(self, error: float) -> float:
+    def _half_width(self, error: float) -> float:
         return -float(stdtrit(self.prompts - 1, error)) * self.standard_error / self.stored
 
 

@@ -24,7 +24,17 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, TokenDistribution
     from pytest_specdec.stats.verify_slots import Observed
 
-__all__ = ["ADAPTIVE_BETTORS", "ALLOWANCE", "GUESSES", "AdaptiveBettor", "AdaptiveInputs", "guess", "inside", "log_payoffs", "rates"]
+__all__ = [
+    "ADAPTIVE_BETTORS",
+    "ALLOWANCE",
+    "GUESSES",
+    "AdaptiveBettor",
+    "AdaptiveInputs",
+    "adaptive_inputs",
+    "core_distribution",
+    "guess",
+    "log_payoffs",
+]
 
 ALLOWANCE = 0.01
 """How far a correct server's distribution p' may lie from the scored p at every context anew: the root of ``sum p (p'/p - 1)^2``."""
@@ -54,20 +64,20 @@ class AdaptiveBettor:
         first = "boldly" if self.start < ADAPTIVE_BETTORS[0].start else "carefully"
         return f"learned {first}" + (f", and by context ({spread:g})" if spread else "") + (" at the bonus" if self.bonus else "")
 
-    def tilted(self, distribution: TokenDistribution, features: Floats) -> Floats:
+    def tilt(self, distribution: TokenDistribution, features: Floats) -> Floats:
         """Return the view [M, K+1] on tokens of ``distribution`` with ``features`` [M, K+1, F], each from the blocks before its own."""
-        p, views = inside(distribution), np.empty(distribution.p.shape)
+        p, views = core_distribution(distribution), np.empty(distribution.p.shape)
         slopes, gram = np.zeros(features.shape[2]), self.prior_tokens * np.eye(features.shape[2])
         slopes[-1] = self.start
-        counted = betting.at_outcome(distribution.core.astype(np.float64), distribution)
+        in_core = betting.at_outcome(distribution.core.astype(np.float64), distribution)
         for first in range(0, len(p), BLOCK):
-            here = slice(first, first + BLOCK)
-            views[here] = m = _normalised(p[here] * np.exp((features[here] @ slopes).clip(-STEEPEST, STEEPEST)))
-            away = features[here] - (m[:, :, None] * features[here]).sum(axis=1, keepdims=True)
-            weighed = (np.sqrt(m)[:, :, None] * away).reshape(-1, len(slopes))
-            gram = gram + weighed.T @ weighed
-            emitted = np.take_along_axis(away, distribution.outcome[here, None, None], axis=1)[:, 0]
-            slopes = slopes + np.linalg.solve(gram, counted[here] @ emitted)
+            block = slice(first, first + BLOCK)
+            views[block] = m = _normalise(p[block] * np.exp((features[block] @ slopes).clip(-STEEPEST, STEEPEST)))
+            centred = features[block] - (m[:, :, None] * features[block]).sum(axis=1, keepdims=True)
+            weighted = (np.sqrt(m)[:, :, None] * centred).reshape(-1, len(slopes))
+            gram = gram + weighted.T @ weighted
+            emitted = np.take_along_axis(centred, distribution.outcome[block, None, None], axis=1)[:, 0]
+            slopes = slopes + np.linalg.solve(gram, in_core[block] @ emitted)
         return views
 
 
@@ -78,7 +88,9 @@ ADAPTIVE_BETTORS = (
 )
 
 
-GUESSES = tuple(one for one in CATALOGUE if one.name in {"lenient acceptance 1.25 p/q", "lenient acceptance 1.05 p/q"})
+GUESSES = tuple(
+    alternative for alternative in CATALOGUE if alternative.name in {"lenient acceptance 1.25 p/q", "lenient acceptance 1.05 p/q"}
+)
 """Faults that are bet on with the learned rates as a guess at the draft's distribution: more of them earned no more."""
 OF_GUESS = " of drafts as accepted before"
 
@@ -92,15 +104,15 @@ def log_payoffs(observed: Observed, *, allowance: float = ALLOWANCE) -> tuple[Be
     """
     if observed.contexts is None or observed.previous is None:
         return ()
-    slots, learned = observed.slots, rates(observed, observed.contexts, observed.previous)
+    slots, learned = observed.slots, adaptive_inputs(observed, observed.contexts, observed.previous)
     adapted = tuple(
         bettor
         for adaptive in ADAPTIVE_BETTORS
-        for bettor in _bettors(
+        for bettor in _learned_bettors(
             adaptive, observed.distribution, learned, slots.bonus_slot if adaptive.bonus else slots.draft_slot | ~slots.known, allowance
         )
     )
-    return (*adapted, *_guesses(observed, learned, allowance))
+    return (*adapted, *_guess_bettors(observed, learned, allowance))
 
 
 def guess(distribution: TokenDistribution, learned: AdaptiveInputs) -> Floats:
@@ -109,46 +121,50 @@ def guess(distribution: TokenDistribution, learned: AdaptiveInputs) -> Floats:
     A correct server recovers x with chance ``max(0, 1 - q(x)/p(x))``: so q falls short of p by the rate. By how much it is above p
     elsewhere does not show; that mass is spread in proportion.
     """
-    return _normalised(inside(distribution) * np.maximum(1.0 - learned.rate, LEAST_ACCEPTED))
+    return _normalise(core_distribution(distribution) * np.maximum(1.0 - learned.rate, LEAST_ACCEPTED))
 
 
-def _guesses(observed: Observed, learned: AdaptiveInputs, allowance: float) -> Iterator[Bettor]:
-    here = observed.slots.draft_slot
-    part, p, q = _at(observed.distribution, here), inside(observed.distribution)[here], guess(observed.distribution, learned)[here]
-    for one in GUESSES:
+def _guess_bettors(observed: Observed, learned: AdaptiveInputs, allowance: float) -> Iterator[Bettor]:
+    at_drafts_only = observed.slots.draft_slot
+    part, p, q = (
+        _select_tokens(observed.distribution, at_drafts_only),
+        core_distribution(observed.distribution)[at_drafts_only],
+        guess(observed.distribution, learned)[at_drafts_only],
+    )
+    for alternative in GUESSES:
         paid = np.zeros(observed.tokens)
-        paid[here] = _log_payoffs(part, at_drafts(one, p, q), allowance)
-        yield Bettor(name=one.name + OF_GUESS, fault=Fault.RULE, weight=1.0, log_payoffs=paid, guessed=True)
+        paid[at_drafts_only] = _log_payoffs(part, at_drafts(alternative, p, q), allowance)
+        yield Bettor(name=alternative.name + OF_GUESS, fault=Fault.RULE, weight=1.0, log_payoffs=paid, guessed=True)
 
 
-def _bettors(
+def _learned_bettors(
     adaptive: AdaptiveBettor, distribution: TokenDistribution, learned: AdaptiveInputs, here: Bools, allowance: float
 ) -> Iterator[Bettor]:
     """Yield the bettors of ``adaptive``, which bet at the tokens ``here`` [N]."""
-    part, seen = _at(distribution, here), learned.seen[here]
-    view = adaptive.tilted(part, learned.features[here])
+    part, seen = _select_tokens(distribution, here), learned.seen[here]
+    view = adaptive.tilt(part, learned.features[here])
     for spread in adaptive.spreads:
         paid = np.zeros(len(here))
-        paid[here] = _log_payoffs(part, tilted_by_counts(view, seen, spread), allowance)
+        paid[here] = _log_payoffs(part, tilt_by_counts(view, seen, spread), allowance)
         yield Bettor(
             name=adaptive.name(spread), fault=Fault.BONUS if adaptive.bonus else Fault.RULE, weight=1.0, log_payoffs=paid, guessed=True
         )
 
 
-def tilted_by_counts(view: Floats, seen: Floats, spread: float) -> Floats:
+def tilt_by_counts(view: Floats, seen: Floats, spread: float) -> Floats:
     """Return ``m = v exp((n - N v) / (N v + 1 / spread^2))``, normalised, [M, K+1]: n of N earlier tokens at the context were this one.
 
     To first order the exponent is the mean of ``ln m/v`` given n, from a normal distribution around 0 of standard deviation ``spread``.
     """
     expected = seen.sum(axis=1, keepdims=True) * view
-    return _normalised(view * np.exp(spread**2 * (seen - expected) / (1.0 + spread**2 * expected)))
+    return _normalise(view * np.exp(spread**2 * (seen - expected) / (1.0 + spread**2 * expected)))
 
 
-def _normalised(weight: Floats) -> Floats:
+def _normalise(weight: Floats) -> Floats:
     return np.asarray(weight / weight.sum(axis=1, keepdims=True))
 
 
-def _at(distribution: TokenDistribution, here: Bools) -> TokenDistribution:
+def _select_tokens(distribution: TokenDistribution, here: Bools) -> TokenDistribution:
     values = {field.name: getattr(distribution, field.name) for field in fields(distribution)}
     arrays: dict[str, Any] = {name: value[here] for name, value in values.items() if isinstance(value, np.ndarray)}
     return replace(distribution, **arrays)
@@ -156,7 +172,7 @@ def _at(distribution: TokenDistribution, here: Bools) -> TokenDistribution:
 
 def _log_payoffs(distribution: TokenDistribution, m: Floats, allowance: float) -> Floats:
     paid = betting.table(distribution, m)
-    deviation = np.sqrt((inside(distribution) * np.expm1(paid) ** 2).sum(axis=1, keepdims=True))
+    deviation = np.sqrt((core_distribution(distribution) * np.expm1(paid) ** 2).sum(axis=1, keepdims=True))
     return betting.at_outcome(np.where(distribution.core, paid - np.log1p(allowance * deviation), 0.0), distribution)
 
 
@@ -190,13 +206,13 @@ class AdaptiveInputs:
     """[N, K+1, F], of about unit size and mean 0 under p, the rate's the last."""
 
 
-def inside(distribution: TokenDistribution) -> Floats:
+def core_distribution(distribution: TokenDistribution) -> Floats:
     """Return p given the core, [N, K+1]."""
     p = np.where(distribution.core, distribution.p, 0.0)
     return np.asarray(p / p.sum(axis=1, keepdims=True))
 
 
-def rates(observed: Observed, contexts: Ints, previous: Ints) -> AdaptiveInputs:
+def adaptive_inputs(observed: Observed, contexts: Ints, previous: Ints) -> AdaptiveInputs:
     """Return what was learned before each token; ``contexts`` and ``previous`` [N] are those of ``observed``.
 
     The rate over all contexts is a ridge regression of "its window ended with it" on p, on the mean distribution so far, and on the mean
@@ -215,16 +231,16 @@ def rates(observed: Observed, contexts: Ints, previous: Ints) -> AdaptiveInputs:
     rate, seen = np.empty(distribution.p.shape), np.empty(distribution.p.shape)
     centred = np.empty((*distribution.p.shape, FEATURES + 1))
     for first in range(0, observed.tokens, BLOCK):
-        here = slice(first, first + BLOCK)
-        features = regressors.at(here)
+        block = slice(first, first + BLOCK)
+        features = regressors.at(block)
         common = (features @ np.linalg.solve(gram, moment)).clip(0.0, 1.0)
-        rate[here], seen[here] = counts.at(here, common)
-        centred[here, :, :FEATURES] = features[:, :, :FEATURES]
-        emitted = np.take_along_axis(features, distribution.outcome[here, None, None], axis=1)[:, 0][flagged[here]]
+        rate[block], seen[block] = counts.at(block, common)
+        centred[block, :, :FEATURES] = features[:, :, :FEATURES]
+        emitted = np.take_along_axis(features, distribution.outcome[block, None, None], axis=1)[:, 0][flagged[block]]
         gram = gram + emitted.T @ emitted
-        moment = moment + emitted.T @ slots.ended[here][flagged[here]]
-        regressors.learn(here)
-        counts.learn(here, counted[here], flagged[here])
+        moment = moment + emitted.T @ slots.ended[block][flagged[block]]
+        regressors.learn(block)
+        counts.learn(block, counted[block], flagged[block])
     centred[:, :, -1] = (rate - (regressors.p * rate).sum(axis=1, keepdims=True)) / RATE_SD
     return AdaptiveInputs(rate=rate, seen=np.where(distribution.core, seen, 0.0), features=centred)
 
@@ -235,7 +251,7 @@ def _token_numbers(observed: Observed) -> Ints:
     return np.asarray(np.unique(ids, return_inverse=True)[1], dtype=np.int64).reshape(ids.shape)
 
 
-def _numbered(groups: Ints, tokens: Ints) -> tuple[Ints, int]:
+def _number_pairs(groups: Ints, tokens: Ints) -> tuple[Ints, int]:
     """Return a number for every pair of a group [N] and an outcome's token [N, K+1], and how many there are."""
     kinds = np.unique(groups, return_inverse=True)[1].reshape(-1, 1)
     pairs, cells = np.unique(kinds * (tokens.max() + 1) + tokens, return_inverse=True)
@@ -257,7 +273,7 @@ class _Mean:
 
     @classmethod
     def of(cls, groups: Ints, tokens: Ints) -> _Mean:
-        cells, count = _numbered(groups, tokens)
+        cells, count = _number_pairs(groups, tokens)
         kinds, group = np.unique(groups, return_inverse=True)
         return cls(cells=cells, groups=group.reshape(-1), mass=np.zeros(count), tokens=np.zeros(len(kinds)))
 
@@ -282,7 +298,7 @@ class _Features:
 
     @classmethod
     def of(cls, distribution: TokenDistribution, tokens: Ints, previous: Ints) -> _Features:
-        p = inside(distribution)
+        p = core_distribution(distribution)
         surprise = np.log(np.maximum(p, LEAST_PROBABILITY))
         remainder = np.broadcast_to(np.arange(p.shape[1]) == p.shape[1] - 1, p.shape)
         return cls(
@@ -321,7 +337,7 @@ class _ContextCounts:
 
     @classmethod
     def of(cls, observed: Observed, tokens: Ints, contexts: Ints) -> _ContextCounts:
-        cells, count = _numbered(contexts, tokens)
+        cells, count = _number_pairs(contexts, tokens)
         emitted = np.take_along_axis(cells, observed.distribution.outcome[:, None], axis=1)[:, 0]
         nothing = np.zeros((3, count))
         return cls(cells=cells, emitted=emitted, ended=observed.slots.ended, seen=nothing[0], flagged=nothing[1], recovered=nothing[2])

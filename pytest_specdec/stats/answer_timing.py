@@ -21,7 +21,7 @@ __all__ = [
     "response_tokens_per_s",
     "seconds_per_token",
     "step_gap_s",
-    "tokens_behind_first",
+    "tokens_after_first",
     "tokens_in",
     "tokens_per_chunk",
     "tokens_per_s",
@@ -31,19 +31,19 @@ __all__ = [
 
 def ttft_s(answer: Answer) -> float | None:
     """Return t_first - t_sent, in seconds; None where not streamed or not answered."""
-    timing = _streamed(answer)
+    timing = _stream_timing(answer)
     return None if timing is None else _positive(timing.ttft_s)
 
 
 def content_ttft_s(answer: Answer) -> float | None:
     """Return the seconds from sending to the first text or tool call, behind the reasoning; None where that is unknown."""
-    timing = _streamed(answer)
+    timing = _stream_timing(answer)
     return None if timing is None else _positive(timing.content_ttft_s)
 
 
 def latency_s(answer: Answer) -> float | None:
     """Return t_last - t_sent, the seconds that a request takes; None where not streamed or not answered."""
-    timing = _streamed(answer)
+    timing = _stream_timing(answer)
     return None if timing is None else _positive(_last_s(timing) - timing.sent_s)
 
 
@@ -53,7 +53,7 @@ def seconds_per_token(answer: Answer) -> float | None:
     n1 is one token as a rule, more where a busy machine kept the client from reading. The last of them came at most one step before
     t_first, so that the figure is off by one step in n - n1 tokens. None where that cannot be known.
     """
-    timing, tokens = _streamed(answer), tokens_behind_first(answer)
+    timing, tokens = _stream_timing(answer), tokens_after_first(answer)
     if timing is None or timing.first_s is None or tokens <= 0:
         return None
     return _positive((_last_s(timing) - timing.first_s) / tokens)
@@ -89,7 +89,7 @@ def step_gap_s(answer: Answer) -> float | None:
     from t_first and t_last: a client that reads in bursts has a step gap of next to nothing. A median instead would leave out the dearer of
     two kinds of steps, as prompt lookup has them with a draft and without.
     """
-    timing = _streamed(answer)
+    timing = _stream_timing(answer)
     if timing is None or not timing.gaps_us:
         return None
     most_us = _PAUSE * median(timing.gaps_us)
@@ -102,24 +102,24 @@ def tokens_per_chunk(answer: Answer) -> float | None:
     It is that of the server where it sends one chunk per step. Intervals between chunks, parsers of reasoning and the handling of stop
     strings put several steps into one.
     """
-    timing, tokens = _streamed(answer), tokens_behind_first(answer)
+    timing, tokens = _stream_timing(answer), tokens_after_first(answer)
     chunks = 0 if timing is None else timing.chunks_behind_first
     return tokens / chunks if chunks and tokens > 0 else None
 
 
 def in_one_burst(answer: Answer) -> bool:
     """Whether most tokens were there when the client read the first: their time is unknown, and t_first is late by as much."""
-    there = answer.timing.first_tokens if answer.ok and answer.timing else None
-    return there is not None and there > _prefilled(answer) and 2 * there > tokens_in(answer)
+    first_tokens = answer.timing.first_tokens if answer.ok and answer.timing else None
+    return first_tokens is not None and first_tokens > _prefill_tokens(answer) and 2 * first_tokens > tokens_in(answer)
 
 
-def tokens_behind_first(answer: Answer) -> int:
+def tokens_after_first(answer: Answer) -> int:
     """Return n - n1."""
-    there = answer.timing.first_tokens if answer.timing else None
-    return tokens_in(answer) - (_prefilled(answer) if there is None else there)
+    first_tokens = answer.timing.first_tokens if answer.timing else None
+    return tokens_in(answer) - (_prefill_tokens(answer) if first_tokens is None else first_tokens)
 
 
-def _streamed(answer: Answer) -> Timing | None:
+def _stream_timing(answer: Answer) -> Timing | None:
     timing = answer.timing
     return timing if answer.ok and timing is not None and timing.first_s is not None else None
 
@@ -133,7 +133,7 @@ def _positive(seconds: float | None) -> float | None:
     return seconds if seconds is not None and seconds > 0.0 else None
 
 
-def _prefilled(answer: Answer) -> int:
+def _prefill_tokens(answer: Answer) -> int:
     return answer.choice.windows[0] if answer.choice.windows else 1
 
 

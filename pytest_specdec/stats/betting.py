@@ -42,11 +42,11 @@ __all__ = [
     "mixture",
     "pointwise",
     "raw_payoffs",
+    "stake_share",
     "table",
-    "unweighted",
+    "unit_bettor",
     "violations",
     "wealth_process",
-    "weighed",
 ]
 
 Array = TypeVar("Array", "Floats", "Bools")
@@ -115,7 +115,7 @@ class WealthProcess:
         return max(self.bettors, key=lambda bettor: np.log(bettor.weight) + bettor.log_wealth)
 
 
-def unweighted(name: str, fault: Fault, log_payoffs: Floats, *, guessed: bool = False) -> Bettor:
+def unit_bettor(name: str, fault: Fault, log_payoffs: Floats, *, guessed: bool = False) -> Bettor:
     """Return a bettor of weight 1, to be scaled within its group."""
     return Bettor(name=name, fault=fault, weight=1.0, log_payoffs=log_payoffs, guessed=guessed)
 
@@ -144,22 +144,22 @@ def table(distribution: TokenDistribution, m: Floats, noise: float | None = None
 def _payoffs(distribution: TokenDistribution, m: Floats, noise: Floats | float, outcomes: Ints | None) -> Floats:
     """Return the log payoffs [N, M] for ``outcomes`` [N, M], or [N, K+1] for all."""
     core = _core(distribution)
-    view = _conditioned(m, distribution.core)
+    view = _condition(m, distribution.core)
     view = np.where(view.sum(axis=1, keepdims=True) > 0, RESERVE * core.p + (1.0 - RESERVE) * view, core.p)
     widening = 1.0 + np.asarray(noise)[..., None] ** 2 * np.maximum(0.0, (view * core.flattening).sum(axis=1, keepdims=True))
-    bets = _at(outcomes, core.bets)
-    paid = np.log(np.where(bets, _at(outcomes, view), 1.0)) - _at(outcomes, core.log_p) - np.log(widening)
+    bets = _take(outcomes, core.bets)
+    paid = np.log(np.where(bets, _take(outcomes, view), 1.0)) - _take(outcomes, core.log_p) - np.log(widening)
     if core.jump_rate is not None:
         at_jumps = jumps.least_favourable(np.where(core.bets, view / widening, 0.0), core.p, core.jump_rate)
-        paid = np.minimum(paid + _at(outcomes, at_jumps), jumps.log_largest(distribution.jump_rate))
+        paid = np.minimum(paid + _take(outcomes, at_jumps), jumps.log_largest(distribution.jump_rate))
     inside = np.where(bets, paid, 0.0)
     if core.bound is None:
         return inside
-    rare, elsewhere = _outside(distribution, core.bound, m)
-    return np.where(_at(outcomes, distribution.violation), rare, inside + elsewhere)
+    rare, elsewhere = _violation_payoffs(distribution, core.bound, m)
+    return np.where(_take(outcomes, distribution.violation), rare, inside + elsewhere)
 
 
-def _at(outcomes: Ints | None, values: Array) -> Array:
+def _take(outcomes: Ints | None, values: Array) -> Array:
     return values if outcomes is None else np.take_along_axis(values, outcomes, axis=1)
 
 
@@ -183,7 +183,7 @@ class _Core:
 
 @lru_cache(maxsize=1)  # of the panel's bettors all bet on one distribution, one after the other
 def _core(distribution: TokenDistribution) -> _Core:
-    p = _conditioned(distribution.p, distribution.core)
+    p = _condition(distribution.p, distribution.core)
     bets = distribution.core & (p > 0)
     possible, rate = distribution.violation.any(axis=1), distribution.jump_rate
     mass = np.where(distribution.core, distribution.p, 0.0).sum(axis=1)
@@ -207,7 +207,7 @@ def _flattening(p: Floats) -> Floats:
     return np.concatenate([concentration - p[:, :-1], concentration], axis=1)
 
 
-def _outside(distribution: TokenDistribution, bound: Floats, m: Floats) -> tuple[Floats, Floats]:
+def _violation_payoffs(distribution: TokenDistribution, bound: Floats, m: Floats) -> tuple[Floats, Floats]:
     """Return the log payoffs [N, 1] of violations and of everything else for a view ``m``; 0 for a share within the ``bound`` [N]."""
     share = np.where(distribution.violation, m, 0.0).sum(axis=1) / np.maximum(m.sum(axis=1), TINY)
     share = RESERVE * bound + (1.0 - RESERVE) * share
@@ -217,13 +217,13 @@ def _outside(distribution: TokenDistribution, bound: Floats, m: Floats) -> tuple
     return rare[:, None], elsewhere[:, None]
 
 
-def _conditioned(distribution: Floats, core: Bools) -> Floats:
+def _condition(distribution: Floats, core: Bools) -> Floats:
     inside = np.where(core, distribution, 0.0)
     mass = inside.sum(axis=1, keepdims=True)
     return np.asarray(inside / np.where(mass > 0, mass, 1.0))
 
 
-def weighed(log_payoffs: Floats, chance: Floats) -> Floats:
+def stake_share(log_payoffs: Floats, chance: Floats) -> Floats:
     """Return the log payoffs ``ln(1 - c + c e)`` of a bettor that stakes the share ``chance`` [N] of its wealth, fixed before the token."""
     partly = np.log1p(np.where(chance < 1.0, chance, 0.0) * np.expm1(log_payoffs))
     return np.where(chance >= 1.0, log_payoffs, partly)
@@ -241,13 +241,13 @@ def pointwise(distribution: TokenDistribution, share: float, vocabulary: int, no
     truncation leaves no bound nothing is bet. Jumps are allowed for as if the top tokens were drawn evenly too.
     """
     spread = distribution.noise if noise is None else noise
-    known = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
-    payoff = 1.0 - share + share / (vocabulary * np.where(known, distribution.chosen_bound, 1.0))
+    bounded = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
+    payoff = 1.0 - share + share / (vocabulary * np.where(bounded, distribution.chosen_bound, 1.0))
     concentration = (distribution.p[:, :-1] ** 2).sum(axis=1)
     widening = 1.0 + spread**2 * share * np.maximum(0.0, concentration - 1.0 / vocabulary)
     evenly = np.full(distribution.p.shape, 1.0 / vocabulary)
     evenly[:, -1] = max(1.0 - evenly[0, :-1].sum(), 0.0)
-    return np.where(known, at_jumps(distribution, np.log(payoff) - np.log(widening), evenly, share), 0.0)
+    return np.where(bounded, at_jumps(distribution, np.log(payoff) - np.log(widening), evenly, share), 0.0)
 
 
 def at_jumps(distribution: TokenDistribution, log_payoffs: Floats, alternative: Floats, share: float) -> Floats:
@@ -269,13 +269,13 @@ def raw_payoffs(distribution: TokenDistribution) -> Floats:
     Where nothing is cut off, the emitted token's own probabilities decide, ``raw(x) / p(x)``, also in the remainder: an upper bound of p(x)
     serves, and an unknown raw probability counts as 0. Under truncation as :func:`table`.
     """
-    listed = bet(distribution, distribution.raw)
-    whole = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
-    payoff = RESERVE + (1.0 - RESERVE) * distribution.chosen_raw / np.where(whole, distribution.chosen_bound, 1.0)
+    top_payoffs = bet(distribution, distribution.raw)
+    bounded = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
+    payoff = RESERVE + (1.0 - RESERVE) * distribution.chosen_raw / np.where(bounded, distribution.chosen_bound, 1.0)
     raised = (distribution.raw * _flattening(distribution.p)).sum(axis=1)
     widening = 1.0 + np.asarray(distribution.noise) ** 2 * np.maximum(0.0, raised)
     paid = at_jumps(distribution, np.log(payoff) - np.log(widening), distribution.raw, 1.0 - RESERVE)
-    return np.where(whole, paid, listed)
+    return np.where(bounded, paid, top_payoffs)
 
 
 def violations(distribution: TokenDistribution, share: float) -> Floats:
@@ -348,12 +348,12 @@ def difference(arm: Earnings, control: Earnings) -> ControlDifference:
 
     Tokens of one answer depend on each other, answers do not (a ratio estimator, Cochran 1977, *Sampling Techniques*, section 6.3).
     """
-    rates = [float(each.by_answer.sum() / max(each.bets.sum(), 1.0)) for each in (arm, control)]
-    errors = [_error(each, rate) for each, rate in zip((arm, control), rates, strict=True)]
+    rates = [float(earnings.by_answer.sum() / max(earnings.bets.sum(), 1.0)) for earnings in (arm, control)]
+    errors = [_squared_error(earnings, rate) for earnings, rate in zip((arm, control), rates, strict=True)]
     return ControlDifference(arm=rates[0], control=rates[1], error=sqrt(sum(errors)), answers=len(arm.bets) + len(control.bets))
 
 
-def _error(earned: Earnings, rate: float) -> float:
+def _squared_error(earned: Earnings, rate: float) -> float:
     """Return the squared standard error of an arm's rate; infinite of a single answer."""
     count = len(earned.bets)
     if count < 2:  # noqa: PLR2004 - a spread needs two

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.stats import adaptive_bettors, betting, fault_models, jumps
-from pytest_specdec.stats.betting import Bettor, unweighted
-from pytest_specdec.stats.draft_distribution import SplitRemainder, at_drafts, favourite, hidden_bonus, merged, one_hot, overlap
+from pytest_specdec.stats.betting import Bettor, unit_bettor
+from pytest_specdec.stats.draft_distribution import SplitRemainder, at_drafts, favourite, hidden_bonus, merge_remainder, one_hot, overlap
 from pytest_specdec.stats.duplicates import HAZARDS, hazard
 from pytest_specdec.stats.fault_models import BONUS, CATALOGUE, GENERIC, Alternative, Fault, ReusedNumber
 
@@ -36,12 +36,12 @@ __all__ = [
     "expected_payoffs",
     "in_some_answers",
     "leak",
-    "named",
-    "refined",
+    "parent_name",
+    "refine_remainder",
     "sparse_bettors",
     "surrogate",
+    "wealth_within_answers",
     "window",
-    "within",
 ]
 
 FAULTY_SHARES = (0.02, 0.1, 0.3)
@@ -65,23 +65,23 @@ def sparse_bettors(panel: Iterable[Bettor], last: Bools) -> Iterator[Bettor]:
 
 def in_some_answers(bettor: Bettor, chance: float, last: Bools) -> Bettor:
     """Return ``bettor`` begun anew at every answer, betting that the share ``chance`` of the answers is faulty."""
-    wealth = np.logaddexp(np.log1p(-chance), np.log(chance) + within(bettor, last))
+    wealth = np.logaddexp(np.log1p(-chance), np.log(chance) + wealth_within_answers(bettor, last))
     paid = np.diff(wealth, prepend=0.0)
     starts = np.concatenate([[True], last[:-1]])
     paid[starts] = wealth[starts]
-    return replace(bettor, name=f"{bettor.name}{_words(chance)}", log_payoffs=paid, chance=chance)
+    return replace(bettor, name=f"{bettor.name}{_share_in_words(chance)}", log_payoffs=paid, chance=chance)
 
 
-def named(bettor: Bettor) -> str:
+def parent_name(bettor: Bettor) -> str:
     """Return the name of the bettor on all answers that ``bettor`` begins anew."""
-    return bettor.name.removesuffix(_words(bettor.chance))
+    return bettor.name.removesuffix(_share_in_words(bettor.chance))
 
 
-def _words(chance: float) -> str:
+def _share_in_words(chance: float) -> str:
     return f", in {chance:.0%} of the answers"
 
 
-def within(bettor: Bettor, last: Bools) -> Floats:
+def wealth_within_answers(bettor: Bettor, last: Bools) -> Floats:
     """Return the log wealth [N] of ``bettor``, begun anew at every answer."""
     wealth = bettor.log_payoffs.cumsum()
     ends = np.concatenate([[0.0], wealth[last]])
@@ -101,16 +101,16 @@ def leak(observed: Observed, share: float, table: Floats) -> Floats:
     token with p = 0 pays ``1 - l``, the least there is. Divided by what noise in p makes of it, as in ``betting.table``.
     """
     distribution = observed.distribution
-    listed = np.take_along_axis(table, distribution.outcome[:, None], axis=1)[:, 0]
+    table_payoffs = np.take_along_axis(table, distribution.outcome[:, None], axis=1)[:, 0]
     if observed.q is None or observed.q_chosen is None:
-        return listed
+        return table_payoffs
     flat = (distribution.p[:, :-1] ** 2).sum(axis=1) - (distribution.p * observed.q)[:, :-1].sum(axis=1)
     widening = 1.0 + np.asarray(distribution.noise) ** 2 * share * np.maximum(0.0, flat)
     paid = np.log(1.0 - share + share * _ratio(distribution, observed.q_chosen)) - np.log(widening)
-    return np.where(_bounded(distribution), betting.at_jumps(distribution, paid, observed.q, share), listed)
+    return np.where(_has_bound(distribution), betting.at_jumps(distribution, paid, observed.q, share), table_payoffs)
 
 
-def refined(observed: Observed, stake: Floats) -> Floats:
+def refine_remainder(observed: Observed, stake: Floats) -> Floats:
     """Return by what log factor [N] a bet on q at the remainder is multiplied: ``1 - l + l (q(x)/q') / (p(x)/p_remainder)``; 0 elsewhere.
 
     l is the ``stake`` [N], fixed before the token; q' bounds q's mass in the remainder from above: one less what q has on top tokens
@@ -122,9 +122,11 @@ def refined(observed: Observed, stake: Floats) -> Floats:
     if observed.q is None or observed.q_chosen is None or observed.listed is None:
         return nothing
     mass = 1.0 - np.where(observed.listed, observed.q, 0.0)[:, :-1].sum(axis=1)
-    here = (distribution.outcome == distribution.p.shape[1] - 1) & distribution.core[:, -1] & _bounded(distribution) & (mass > LEAST)
-    factor = 1.0 - stake + stake * _ratio(distribution, observed.q_chosen) * distribution.p[:, -1] / np.where(here, mass, 1.0)
-    return np.where(here, np.log(np.where(here, factor, 1.0)), nothing)
+    in_remainder = (
+        (distribution.outcome == distribution.p.shape[1] - 1) & distribution.core[:, -1] & _has_bound(distribution) & (mass > LEAST)
+    )
+    factor = 1.0 - stake + stake * _ratio(distribution, observed.q_chosen) * distribution.p[:, -1] / np.where(in_remainder, mass, 1.0)
+    return np.where(in_remainder, np.log(np.where(in_remainder, factor, 1.0)), nothing)
 
 
 def excess(split: SplitRemainder, accept: Floats) -> Floats:
@@ -139,15 +141,15 @@ def excess(split: SplitRemainder, accept: Floats) -> Floats:
     return np.where((accept[:, -2:] * split.q[:, -2:]).sum(axis=1) > 0.0, share, 0.0)
 
 
-def _bounded(distribution: TokenDistribution) -> Bools:
+def _has_bound(distribution: TokenDistribution) -> Bools:
     """Return where p of any token has a bound, [N]: a matter of what the request asks for."""
     return np.asarray(np.isfinite(distribution.chosen_bound))
 
 
 def _ratio(distribution: TokenDistribution, q: Floats) -> Floats:
     """Return ``q(x)/p(x)`` [N]; 0 where p is 0 or has no bound."""
-    known = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
-    return np.where(known, q / np.where(known, distribution.chosen_bound, 1.0), 0.0)
+    bounded = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
+    return np.where(bounded, q / np.where(bounded, distribution.chosen_bound, 1.0), 0.0)
 
 
 SURROGATE = " of the baseline's favourite"
@@ -163,26 +165,26 @@ def surrogate(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]
     p = observed.distribution.p
     best = favourite(p)
     share = _draft_slot_chances(observed, slot_chances, overlap(p, best))
-    yield from _guessed_catalogue(observed, SURROGATE, lambda one: at_drafts(one, p, best), share)
+    yield from _guessed_catalogue(observed, SURROGATE, lambda alternative: at_drafts(alternative, p, best), share)
     share = _draft_slot_chances(observed, slot_chances, np.asarray((p**2).sum(axis=1)))
     distinct, rows = np.unique(p, axis=0, return_inverse=True)  # a distribution that comes again is worked out once
-    yield from _guessed_catalogue(observed, DRAWN, lambda one: _at_any_draft(one, distinct)[rows.reshape(-1)], share)
+    yield from _guessed_catalogue(observed, DRAWN, lambda alternative: _at_any_draft(alternative, distinct)[rows.reshape(-1)], share)
 
 
 def _guessed_catalogue(observed: Observed, words: str, distribution: Callable[[Alternative], Floats], share: Floats) -> Iterator[Bettor]:
     """Bet on every fault of the catalogue by its ``distribution`` [N, K+1], with a ``share`` [N] of the wealth."""
-    for one in CATALOGUE:
-        paid = betting.weighed(betting.bet(observed.distribution, distribution(one)), share)
-        yield unweighted(one.name + words, one.fault, paid, guessed=True)
+    for alternative in CATALOGUE:
+        paid = betting.stake_share(betting.bet(observed.distribution, distribution(alternative)), share)
+        yield unit_bettor(alternative.name + words, alternative.fault, paid, guessed=True)
 
 
-def _at_any_draft(one: Alternative, p: Floats) -> Floats:
+def _at_any_draft(alternative: Alternative, p: Floats) -> Floats:
     """Return the distribution [N, K+1] behind a draft that is certain of a token drawn from ``p``, of the remainder an unknown one."""
     split = SplitRemainder.of(p, one_hot(np.zeros(len(p), dtype=np.int64), p.shape[1])).p  # the same, whichever top token is certain
     mixed = np.zeros_like(split)
     for top_token, certain in enumerate(np.eye(p.shape[1] - 1, split.shape[1])):
-        mixed += p[:, top_token : top_token + 1] * one.distribution(split, np.broadcast_to(certain, split.shape))
-    return np.asarray(p[:, -1:] * p + merged(mixed))
+        mixed += p[:, top_token : top_token + 1] * alternative.distribution(split, np.broadcast_to(certain, split.shape))
+    return np.asarray(p[:, -1:] * p + merge_remainder(mixed))
 
 
 def _draft_slot_chances(observed: Observed, slot_chances: SlotChances, beta: Floats) -> Floats:
@@ -270,18 +272,18 @@ def catalogue_tables(observed: Observed, faults: Iterable[Alternative] = CATALOG
     if observed.q is None:
         return
     p, share = observed.distribution.p, (observed.slot_chances.draft * observed.drafted)[:, None]
-    for one in faults:
-        m = at_drafts(one, p, observed.q)
-        yield one, share * m + (1.0 - share) * p, betting.weighed(betting.table(observed.distribution, m), share)
+    for alternative in faults:
+        m = at_drafts(alternative, p, observed.q)
+        yield alternative, share * m + (1.0 - share) * p, betting.stake_share(betting.table(observed.distribution, m), share)
 
 
 def expected_payoffs(observed: Observed, bettor: Bettor) -> Floats | None:
     """Return the mean log payoff [N] of ``bettor`` if its own distribution is right; None where that is no table."""
-    for _, distribution, table in catalogue_tables(observed, (one for one in CATALOGUE if one.name == bettor.name)):
+    for _, distribution, table in catalogue_tables(observed, (alternative for alternative in CATALOGUE if alternative.name == bettor.name)):
         return np.asarray((distribution * table).sum(axis=1))
-    for one in GENERIC:
-        if one.name == bettor.name:
-            m = one.distribution(observed.distribution.p, observed.distribution.p)
+    for alternative in GENERIC:
+        if alternative.name == bettor.name:
+            m = alternative.distribution(observed.distribution.p, observed.distribution.p)
             return np.asarray((m * betting.table(observed.distribution, m)).sum(axis=1))
     return None
 
@@ -307,18 +309,18 @@ def _catalogue(observed: Observed) -> Iterator[Bettor]:
     split = SplitRemainder.of(observed.distribution.p, observed.q)
     share = observed.slot_chances.draft * observed.drafted
 
-    def paid(m: Floats, accept: Floats) -> Floats:
-        return betting.weighed(_finer(observed, m, excess(split, accept)), share)
+    def payoffs(m: Floats, accept: Floats) -> Floats:
+        return betting.stake_share(_refined_payoffs(observed, m, excess(split, accept)), share)
 
-    for one in CATALOGUE:
-        m = at_drafts(one, observed.distribution.p, observed.q)
-        if one.leak is None:
-            yield unweighted(one.name, one.fault, paid(m, one.accept(split.p, split.q)))
+    for alternative in CATALOGUE:
+        m = at_drafts(alternative, observed.distribution.p, observed.q)
+        if alternative.leak is None:
+            yield unit_bettor(alternative.name, alternative.fault, payoffs(m, alternative.accept(split.p, split.q)))
         else:
-            leaked = leak(observed, one.leak, betting.table(observed.distribution, m))
-            yield unweighted(one.name, one.fault, betting.weighed(leaked, share))
-    raw = observed.distribution.p if observed.q_raw is None else _ruled(split, accepts_raw_ratio(observed))
-    yield unweighted(RATIO_OF_RAW, Fault.RULE, paid(raw, fault_models.ratio(split.p, split.q)))
+            leaked = leak(observed, alternative.leak, betting.table(observed.distribution, m))
+            yield unit_bettor(alternative.name, alternative.fault, betting.stake_share(leaked, share))
+    raw = observed.distribution.p if observed.q_raw is None else _emitted_distribution(split, accepts_raw_ratio(observed))
+    yield unit_bettor(RATIO_OF_RAW, Fault.RULE, payoffs(raw, fault_models.ratio(split.p, split.q)))
 
 
 def window(observed: Observed) -> Iterator[Bettor]:
@@ -328,38 +330,40 @@ def window(observed: Observed) -> Iterator[Bettor]:
     split = SplitRemainder.of(observed.distribution.p, observed.q).spread()
     accept = fault_models.accepts_once(split, observed)
     share = observed.slot_chances.draft * observed.drafted
-    paid = _finer(observed, _ruled(split, accept, 4), 2.0 * excess(split, accept))
-    yield unweighted(ReusedNumber.WINDOW.value, Fault.ORDER, betting.weighed(paid, share))
+    paid = _refined_payoffs(observed, _emitted_distribution(split, accept, 4), 2.0 * excess(split, accept))
+    yield unit_bettor(ReusedNumber.WINDOW.value, Fault.ORDER, betting.stake_share(paid, share))
 
 
-def _finer(observed: Observed, m: Floats, stake: Floats) -> Floats:
+def _refined_payoffs(observed: Observed, m: Floats, stake: Floats) -> Floats:
     """Return the log payoffs [N] of a bettor with view ``m`` [N, K+1], ``refined`` within the remainder."""
     most = jumps.log_largest(observed.distribution.jump_rate)
-    return np.minimum(betting.bet(observed.distribution, m) + refined(observed, stake), most)
+    return np.minimum(betting.bet(observed.distribution, m) + refine_remainder(observed, stake), most)
 
 
-def _ruled(split: SplitRemainder, accept: Floats, parts: int = 2) -> Floats:
+def _emitted_distribution(split: SplitRemainder, accept: Floats, parts: int = 2) -> Floats:
     """Return what a server emits [N, K+1] that accepts with chances ``accept`` and recovers correctly, the remainder in ``parts``."""
-    return merged(fault_models.verified(split.q, accept, fault_models.residual(split.p, split.q)), parts)
+    return merge_remainder(fault_models.verified_distribution(split.q, accept, fault_models.residual(split.p, split.q)), parts)
 
 
 def _generic(observed: Observed) -> Iterator[Bettor]:
-    for one in GENERIC:
-        yield unweighted(
-            one.name, one.fault, betting.bet(observed.distribution, one.distribution(observed.distribution.p, observed.distribution.p))
+    for alternative in GENERIC:
+        yield unit_bettor(
+            alternative.name,
+            alternative.fault,
+            betting.bet(observed.distribution, alternative.distribution(observed.distribution.p, observed.distribution.p)),
         )
-    yield unweighted(PARAMS_IGNORED, Fault.TEMPERATURE, betting.raw_payoffs(observed.distribution))
+    yield unit_bettor(PARAMS_IGNORED, Fault.TEMPERATURE, betting.raw_payoffs(observed.distribution))
     for share in (0.005, 0.1, 0.4):
-        yield unweighted(f"{share:.1%} drawn evenly", Fault.IMPROBABLE, betting.pointwise(observed.distribution, share, observed.size))
+        yield unit_bettor(f"{share:.1%} drawn evenly", Fault.IMPROBABLE, betting.pointwise(observed.distribution, share, observed.size))
     for share in (0.001, 0.01, 0.1):
         name = f"{share:.1%} outside what temperature, top-k and top-p leave"
-        yield unweighted(name, Fault.TEMPERATURE, betting.violations(observed.distribution, share))
+        yield unit_bettor(name, Fault.TEMPERATURE, betting.violations(observed.distribution, share))
 
 
 def _order(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
     for theta in (-0.9, -0.3, -0.1, 0.1, 0.3, 0.9):
         words = "late" if theta > 0 else "early"
-        yield unweighted(
+        yield unit_bettor(
             f"{words} token ids by {abs(theta):g}",
             Fault.ORDER,
             betting.bet(observed.distribution, fault_models.id_order(observed.distribution.p, observed.ids, theta)),
@@ -367,8 +371,8 @@ def _order(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
     if observed.q is not None:
         for reuse, distribution in REUSED.items():
             m = distribution(observed.distribution.p, observed.q, observed.ids, observed.size)
-            yield unweighted(
-                reuse, Fault.ORDER, betting.weighed(betting.bet(observed.distribution, m), slot_chances.draft * observed.drafted)
+            yield unit_bettor(
+                reuse, Fault.ORDER, betting.stake_share(betting.bet(observed.distribution, m), slot_chances.draft * observed.drafted)
             )
 
 
@@ -377,15 +381,19 @@ def _bonus(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
     if not observed.slots_known:
         return
     p = observed.distribution.p
-    for one in BONUS:
-        if observed.q is None and one.draft:
+    for alternative in BONUS:
+        if observed.q is None and alternative.draft:
             continue
         q = p if observed.q is None else observed.q
-        chance = slot_chances.bonus * observed.drafted if one.draft else slot_chances.bonus
-        yield unweighted(one.name, one.fault, betting.weighed(betting.bet(observed.distribution, one.distribution(p, q)), chance))
+        chance = slot_chances.bonus * observed.drafted if alternative.draft else slot_chances.bonus
+        yield unit_bettor(
+            alternative.name,
+            alternative.fault,
+            betting.stake_share(betting.bet(observed.distribution, alternative.distribution(p, q)), chance),
+        )
     if observed.q is not None:
-        yield unweighted(
-            PARAMS_IGNORED + AT_THE_BONUS, Fault.BONUS, betting.weighed(betting.raw_payoffs(observed.distribution), slot_chances.bonus)
+        yield unit_bettor(
+            PARAMS_IGNORED + AT_THE_BONUS, Fault.BONUS, betting.stake_share(betting.raw_payoffs(observed.distribution), slot_chances.bonus)
         )
 
 
@@ -393,17 +401,17 @@ def _bonus_at_large(observed: Observed, generic: Iterable[Bettor], slot_chances:
     """Bet on any generic fault at bonus slots only, where the draft's distribution is unknown: with it the bonus has other bettors."""
     if not observed.slots_known:
         return
-    for one in generic:
-        yield unweighted(one.name + AT_THE_BONUS, Fault.BONUS, betting.weighed(one.log_payoffs, slot_chances.bonus))
+    for bettor in generic:
+        yield unit_bettor(bettor.name + AT_THE_BONUS, Fault.BONUS, betting.stake_share(bettor.log_payoffs, slot_chances.bonus))
 
 
 def _state(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> Iterator[Bettor]:
     """Bet behind rejections only: a stale cache entry may be overwritten by the next step, or stay for the rest of the answer."""
     if not observed.slots_known:
         return
-    for one in generic:
+    for bettor in generic:
         for words, chance in STATEWISE:
-            yield unweighted(one.name + words, Fault.STATE, betting.weighed(one.log_payoffs, chance(slot_chances)))
+            yield unit_bettor(bettor.name + words, Fault.STATE, betting.stake_share(bettor.log_payoffs, chance(slot_chances)))
 
 
 def _answers(observed: Observed) -> Iterator[Bettor]:
@@ -414,8 +422,8 @@ def _answers(observed: Observed) -> Iterator[Bettor]:
         paid = (
             nothing if observed.ends is None else betting.bet(observed.distribution, hazard(observed.distribution.p, observed.ends, factor))
         )
-        yield unweighted(f"end of sequence {factor:g} times as probable", Fault.ENDING, paid)
+        yield unit_bettor(f"end of sequence {factor:g} times as probable", Fault.ENDING, paid)
     paid = nothing if observed.copies is None else betting.bet(observed.distribution, observed.copies)
-    yield unweighted("an answer given again", Fault.DEPENDENCE, paid)
+    yield unit_bettor("an answer given again", Fault.DEPENDENCE, paid)
     for name, m in observed.mishandled.items():
-        yield unweighted(name, Fault.PENALTIES, betting.bet(observed.distribution, m))
+        yield unit_bettor(name, Fault.PENALTIES, betting.bet(observed.distribution, m))

@@ -52,7 +52,7 @@ class BootSpread:
         most = max(logs)
         likely = [prior * math.exp(log - most) for prior, log in zip(_prior(), logs, strict=True)]
         total = math.fsum(likely)
-        return tuple(each / total for each in likely)
+        return tuple(weight / total for weight in likely)
 
     @property
     def sd(self) -> float:
@@ -107,6 +107,6 @@ def boot_spread(apart: Sequence[float], stated_sd: float = BOOT_SD, runs: Sequen
     squares, freedom = math.fsum(d**2 / 2.0 for d in apart), float(len(apart))
     if len(runs) > 1:
         centre, more = statistics.median(runs), _MAD_EFFICIENCY * (len(runs) - 1)
-        seen = _MAD_TO_SD * statistics.median(abs(each - centre) for each in runs)
-        squares, freedom = squares + more * seen**2 / RUN_BOOTS, freedom + more
+        robust_sd = _MAD_TO_SD * statistics.median(abs(run - centre) for run in runs)
+        squares, freedom = squares + more * robust_sd**2 / RUN_BOOTS, freedom + more
     return BootSpread(squares=squares, freedom=freedom, stated_sd=stated_sd)

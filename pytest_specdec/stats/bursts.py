@@ -71,26 +71,26 @@ def bursts(variant: Sequence[Stream], baseline: Sequence[Stream]) -> Bursts | No
     if not variant or not baseline:
         return None
     short_s = max(_READ_S, _SHORT * float(np.median([_token_s(stream) for stream in baseline])))
-    mine, theirs = _twice(variant, short_s), _twice(baseline, short_s)
-    if not mine or not theirs:
+    pairs, baseline_pairs = _repeated_answers(variant, short_s), _repeated_answers(baseline, short_s)
+    if not pairs or not baseline_pairs:
         return None
     from scipy.stats import mannwhitneyu  # noqa: PLC0415 - takes most of a second to import, and most servers count their drafts
 
     return Bursts(
-        tokens_per_step=_tokens_per_step(mine),
-        baseline_tokens_per_step=_tokens_per_step(theirs),
-        baseline_median=float(np.median([_tokens_per_step([pair]) for pair in theirs])),
+        tokens_per_step=_tokens_per_step(pairs),
+        baseline_tokens_per_step=_tokens_per_step(baseline_pairs),
+        baseline_median=float(np.median([_tokens_per_step([pair]) for pair in baseline_pairs])),
         coarser_p=float(
             mannwhitneyu(
-                [_tokens_per_step([pair]) for pair in mine], [_tokens_per_step([pair]) for pair in theirs], alternative="greater"
+                [_tokens_per_step([pair]) for pair in pairs], [_tokens_per_step([pair]) for pair in baseline_pairs], alternative="greater"
             ).pvalue
         ),
-        repeated_p=_above_zero_p([pair.coincidences for pair in mine]),
+        repeated_p=_above_zero_p([pair.coincidences for pair in pairs]),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Twice:
+class _RepeatedAnswer:
     """Two answers to a prompt, of the same text."""
 
     tokens: int
@@ -114,7 +114,7 @@ def _above_zero_p(values: Sequence[float]) -> float:
     return float(stdtr(len(values) - 1, -mean / error)) if error else 0.0
 
 
-def _twice(streams: Sequence[Stream], short_s: float) -> list[_Twice]:
+def _repeated_answers(streams: Sequence[Stream], short_s: float) -> list[_RepeatedAnswer]:
     """Return of each prompt's most frequent answer the two that arrived in the most groups: the others were disturbed more."""
     by_prompt: dict[int, list[Stream]] = {}
     for stream in streams:
@@ -123,9 +123,9 @@ def _twice(streams: Sequence[Stream], short_s: float) -> list[_Twice]:
     for answers in by_prompt.values():
         text, times = Counter(stream.text for stream in answers).most_common(1)[0]
         alike = [stream for stream in answers if stream.text == text]
-        first, *others = sorted((_ends(stream, short_s) for stream in alike), key=len, reverse=True)
+        first, *rest = sorted((_ends(stream, short_s) for stream in alike), key=len, reverse=True)
         if times > 1:
-            pairs.append(_Twice(tokens=alike[0].tokens, first=first, second=others[0]))
+            pairs.append(_RepeatedAnswer(tokens=alike[0].tokens, first=first, second=rest[0]))
     return pairs
 
 
@@ -135,10 +135,10 @@ def _token_s(stream: Stream) -> float:
 
 
 def _ends(stream: Stream, short_s: float) -> frozenset[int]:
-    behind = zip(stream.ends, stream.at_s, stream.at_s[1:], strict=False)
-    return frozenset(end for end, at_s, next_s in behind if next_s - at_s > short_s)
+    gaps = zip(stream.ends, stream.at_s, stream.at_s[1:], strict=False)
+    return frozenset(end for end, at_s, next_s in gaps if next_s - at_s > short_s)
 
 
-def _tokens_per_step(pairs: Sequence[_Twice]) -> float:
+def _tokens_per_step(pairs: Sequence[_RepeatedAnswer]) -> float:
     """Return tokens over groups: chunks are of one group where they came together both times."""
     return sum(pair.tokens for pair in pairs) / sum(len(pair.first | pair.second) + 1 for pair in pairs)

@@ -23,38 +23,38 @@ __all__ = [
     "favourite",
     "hidden_bonus",
     "index_of",
-    "listed",
-    "mapped",
-    "merged",
+    "listed_outcomes",
+    "map_draft",
+    "merge_remainder",
     "one_hot",
     "overlap",
 ]
 
 
-def mapped(draft: Floats, draft_ids: Ints, ids: Ints, p: Floats) -> Floats:
+def map_draft(draft: Floats, draft_ids: Ints, ids: Ints, p: Floats) -> Floats:
     """Return the draft's distribution on the baseline's outcomes, [N, K+1].
 
     ``draft`` [N, J+1] is over its own top tokens ``draft_ids`` [N, J]; ``ids`` [N, K] and ``p`` [N, K+1] are the baseline's. A top token
     that the draft lists has the draft's probability; the draft's remainder is shared over the other outcomes in proportion to p; tokens
     that only the draft lists belong to the remainder.
     """
-    same = _same(ids, draft_ids)
-    listed = same.any(axis=2)
-    known = np.where(listed, (same * draft[:, None, :-1]).sum(axis=2), 0.0)
-    unlisted = np.concatenate([np.where(listed, 0.0, p[:, :-1]), p[:, -1:]], axis=1)
+    same = _match_ids(ids, draft_ids)
+    in_both = same.any(axis=2)
+    exact = np.where(in_both, (same * draft[:, None, :-1]).sum(axis=2), 0.0)
+    unlisted = np.concatenate([np.where(in_both, 0.0, p[:, :-1]), p[:, -1:]], axis=1)
     weight = unlisted.sum(axis=1, keepdims=True)
     share = np.where(weight > 0, unlisted / np.where(weight > 0, weight, 1.0), 0.0) * draft[:, -1:]
-    q = share + np.concatenate([known, np.zeros((len(p), 1))], axis=1)
+    q = share + np.concatenate([exact, np.zeros((len(p), 1))], axis=1)
     q[:, -1] += np.maximum(1.0 - q.sum(axis=1), 0.0)
     return np.asarray(q / q.sum(axis=1, keepdims=True))
 
 
-def listed(draft_ids: Ints, ids: Ints) -> Bools:
+def listed_outcomes(draft_ids: Ints, ids: Ints) -> Bools:
     """Return which of the baseline's outcomes the draft lists too, [N, K+1]; never the remainder."""
-    return np.concatenate([_same(ids, draft_ids).any(axis=2), np.zeros((len(ids), 1), dtype=np.bool_)], axis=1)
+    return np.concatenate([_match_ids(ids, draft_ids).any(axis=2), np.zeros((len(ids), 1), dtype=np.bool_)], axis=1)
 
 
-def _same(ids: Ints, draft_ids: Ints) -> Bools:
+def _match_ids(ids: Ints, draft_ids: Ints) -> Bools:
     return np.asarray((ids[:, :, None] == draft_ids[:, None, :]) & (ids >= 0)[:, :, None])
 
 
@@ -108,7 +108,7 @@ SPREAD = ((0.25, 0.4, 0.35), (0.6, 0.28, 0.12))
 """Shares of p and of q in the parts that a remainder is spread over."""
 
 
-def merged(distribution: Floats, parts: int = 2) -> Floats:
+def merge_remainder(distribution: Floats, parts: int = 2) -> Floats:
     """Return a distribution on split outcomes, [N, K+2] or as many ``parts`` of the remainder, with one remainder again, [N, K+1]."""
     return np.column_stack([distribution[:, :-parts], distribution[:, -parts:].sum(axis=1)])
 
@@ -116,7 +116,7 @@ def merged(distribution: Floats, parts: int = 2) -> Floats:
 def at_drafts(one: Alternative, p: Floats, q: Floats) -> Floats:
     """Return the distribution [N, K+1] of a server at fault at draft slots, drafts drawn from ``q`` [N, K+1]."""
     split = SplitRemainder.of(p, q)
-    return merged(one.distribution(split.p, split.q))
+    return merge_remainder(one.distribution(split.p, split.q))
 
 
 def overlap(p: Floats, q: Floats) -> Floats:

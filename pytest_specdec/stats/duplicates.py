@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, TokenDistribution
 
-__all__ = ["FIRST", "HAZARDS", "Repeats", "again", "hazard", "repeats"]
+__all__ = ["FIRST", "HAZARDS", "Repeats", "copy_distribution", "hazard", "repeats"]
 
 HAZARDS = (2.0, 0.5)
 """Factors on the probability of the end of an answer, one alternative each."""
@@ -36,7 +36,7 @@ def hazard(p: Floats, ends: Bools, factor: float) -> Floats:
     return np.asarray(weight / weight.sum(axis=1, keepdims=True))
 
 
-def again(distribution: TokenDistribution, ids: Ints, answers: Sequence[tuple[int, ...]], prompts: Sequence[object]) -> Floats:
+def copy_distribution(distribution: TokenDistribution, ids: Ints, answers: Sequence[tuple[int, ...]], prompts: Sequence[object]) -> Floats:
     """Return the distribution [N, K+1] of a server that gives an earlier answer to an equal prompt again with probability PRIOR.
 
     ``answers`` are the emitted tokens, in the order of ``distribution`` and of the requests; answers to ``prompts`` that compare equal
@@ -46,10 +46,10 @@ def again(distribution: TokenDistribution, ids: Ints, answers: Sequence[tuple[in
     m, start = distribution.p.copy(), 0
     earlier: dict[object, list[tuple[int, ...]]] = {}
     for tokens, prompt in zip(answers, prompts, strict=True):
-        before = earlier.setdefault(prompt, [])
-        if before:
-            _follow(m, distribution, ids, (tokens, start), before)
-        before.append(tokens)
+        earlier_answers = earlier.setdefault(prompt, [])
+        if earlier_answers:
+            _follow(m, distribution, ids, (tokens, start), earlier_answers)
+        earlier_answers.append(tokens)
         start += len(tokens)
     return m
 
@@ -59,7 +59,7 @@ def _follow(
 ) -> None:
     """Write the distribution at one answer's tokens into ``m``, from the row on where they start."""
     tokens, start = answer
-    copied, own, agreeing = PRIOR / len(before), 1.0 - PRIOR, list(before)
+    copied, independent, agreeing = PRIOR / len(before), 1.0 - PRIOR, list(before)
     for step, token in enumerate(tokens):
         agreeing = [other for other in agreeing if len(other) > step]
         if not agreeing:
@@ -67,11 +67,11 @@ def _follow(
         row = start + step
         next_tokens = np.array([other[step] for other in agreeing], dtype=np.int64)
         slots = index_of(next_tokens, np.broadcast_to(ids[row], (len(agreeing), ids.shape[1])))
-        chance = copied * len(agreeing) / (copied * len(agreeing) + own)
+        chance = copied * len(agreeing) / (copied * len(agreeing) + independent)
         m[row] = (1.0 - chance) * distribution.p[row] + chance * np.bincount(slots, minlength=m.shape[1]) / len(agreeing)
-        own *= float(distribution.p[row, distribution.outcome[row]])
+        independent *= float(distribution.p[row, distribution.outcome[row]])
         agreeing = [other for other in agreeing if other[step] == token]
-        copied, own = copied / (copied + own), own / (copied + own)
+        copied, independent = copied / (copied + independent), independent / (copied + independent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +96,10 @@ def repeats(distribution: TokenDistribution, answers: Sequence[tuple[int, ...]],
         log_p = np.log(distribution.chosen)
     for tokens, prompt in zip(answers, prompts, strict=True):
         head = tokens[:FIRST]
-        before = earlier.setdefault(prompt, [])
-        pairs += len(before)
-        equal += sum(head == other for other, _ in before)
-        expected += sum(exp(chance) for _, chance in before)
-        before.append((head, float(log_p[start : start + len(head)].sum())))
+        earlier_heads = earlier.setdefault(prompt, [])
+        pairs += len(earlier_heads)
+        equal += sum(head == other for other, _ in earlier_heads)
+        expected += sum(exp(chance) for _, chance in earlier_heads)
+        earlier_heads.append((head, float(log_p[start : start + len(head)].sum())))
         start += len(tokens)
     return Repeats(pairs=pairs, equal=equal, expected=expected)

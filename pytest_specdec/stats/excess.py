@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EventCount", "alarm_at", "log_evidence"]
 
-_SAID = (0.5, 0.8, 0.95, 0.999)
+_BETS = (0.5, 0.8, 0.95, 0.999)
 """What the bettors say of the distance from w to 1: the least is for a rate of few times the peers', the last for peers without events."""
 
 
@@ -36,19 +36,19 @@ class EventCount:
 
 def log_evidence(rounds: Sequence[EventCount]) -> float:
     """Return the natural log of the mixture's wealth; 0 without tokens on either side, and without events."""
-    paths = np.zeros(len(_SAID))
-    for each in rounds:
-        if each.tokens and each.peer_tokens:
-            w = each.tokens / (each.tokens + each.peer_tokens)
-            q = w + np.array(_SAID) * (1.0 - w)
-            paths += each.events * np.log(q / w) + each.peer_events * np.log((1.0 - q) / (1.0 - w))
-    return float(np.logaddexp.reduce(paths)) - log(len(_SAID))
+    paths = np.zeros(len(_BETS))
+    for count in rounds:
+        if count.tokens and count.peer_tokens:
+            w = count.tokens / (count.tokens + count.peer_tokens)
+            q = w + np.array(_BETS) * (1.0 - w)
+            paths += count.events * np.log(q / w) + count.peer_events * np.log((1.0 - q) / (1.0 - w))
+    return float(np.logaddexp.reduce(paths)) - log(len(_BETS))
 
 
 def alarm_at(tokens: int, peer_events: int, peer_tokens: int, alpha: float) -> int | None:
     """Return the events of an arm with ``tokens`` that raise an alarm at ``alpha``; None where not even all tokens would."""
     for events in range(1, tokens + 1 if peer_tokens else 0):
-        one = EventCount(events=events, tokens=tokens, peer_events=peer_events, peer_tokens=peer_tokens)
-        if log_evidence([one]) >= -log(alpha):
+        count = EventCount(events=events, tokens=tokens, peer_events=peer_events, peer_tokens=peer_tokens)
+        if log_evidence([count]) >= -log(alpha):
             return events
     return None

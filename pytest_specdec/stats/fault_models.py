@@ -39,10 +39,10 @@ __all__ = [
     "decided_by_the_draft",
     "id_order",
     "leak",
-    "lenient",
+    "lenient_ratio",
     "recovered_by_the_rejection",
+    "temperature_tilt",
     "tilt_name",
-    "tilted",
 ]
 
 Shape: TypeAlias = Callable[[Floats, Floats], Floats]
@@ -88,7 +88,7 @@ class Alternative:
     """Whether a recovered token may be the very draft token that was rejected, even where the draft was certain of it."""
 
 
-def verified(q: Floats, accept: Floats, replacement: Floats) -> Floats:
+def verified_distribution(q: Floats, accept: Floats, replacement: Floats) -> Floats:
     """Return m for acceptance probabilities ``accept`` and the distribution ``replacement``, all [N, K+1]."""
     accepted = q * accept
     return np.asarray(accepted + (1.0 - accepted.sum(axis=1, keepdims=True)) * replacement)
@@ -124,7 +124,7 @@ def leaky(share: float) -> Shape:
     return accept
 
 
-def lenient(factor: float) -> Shape:
+def lenient_ratio(factor: float) -> Shape:
     """Accept with probability ``min(1, p / (factor q))`` (1.5 p/q is factor .67)."""
 
     def accept(p: Floats, q: Floats) -> Floats:
@@ -133,7 +133,7 @@ def lenient(factor: float) -> Shape:
     return accept
 
 
-def inverted(p: Floats, q: Floats) -> Floats:
+def inverted_ratio(p: Floats, q: Floats) -> Floats:
     """Turn the ratio upside down: ``a = min(1, q/p)``."""
     return ratio(q, p)
 
@@ -143,8 +143,8 @@ def typical(p: Floats, _: Floats) -> Floats:
 
     The remainder counts as many tokens, each half as probable as the last top token: no best token is less probable than ``exp(-H)``.
     """
-    each = np.concatenate([p[:, :-1], np.minimum(_last(p[:, :-1]) / 2.0, p[:, -1])[:, None]], axis=1)
-    entropy = -(p * np.log(np.where(each > 0, each, 1.0))).sum(axis=1, keepdims=True)
+    mass = np.concatenate([p[:, :-1], np.minimum(_least_probable(p[:, :-1]) / 2.0, p[:, -1])[:, None]], axis=1)
+    entropy = -(p * np.log(np.where(mass > 0, mass, 1.0))).sum(axis=1, keepdims=True)
     return np.asarray(p > np.minimum(0.09, 0.3 * np.exp(-entropy)), dtype=np.float64)
 
 
@@ -153,11 +153,11 @@ def best_only(p: Floats, _: Floats) -> Floats:
     return favourite(p)
 
 
-def ruled(accept: Shape, replacement: Shape) -> Shape:
+def rule_distribution(accept: Shape, replacement: Shape) -> Shape:
     """Return the distribution of a rule: accept, else replace."""
 
     def distribution(p: Floats, q: Floats) -> Floats:
-        return verified(q, accept(p, q), replacement(p, q))
+        return verified_distribution(q, accept(p, q), replacement(p, q))
 
     return distribution
 
@@ -172,11 +172,11 @@ def residual_best(p: Floats, q: Floats) -> Floats:
     return one_hot((p - q).argmax(axis=1).astype(np.int64), p.shape[1])
 
 
-def unnormalised(p: Floats, q: Floats) -> Floats:
+def unnormalised_residual(p: Floats, q: Floats) -> Floats:
     """Let the residual's missing mass fall off an inverse CDF, into the remainder: ``min + (1-beta) (max(p-q, 0) + beta 1[remainder])``."""
-    both = np.minimum(p, q)
-    beta = both.sum(axis=1, keepdims=True)
-    distribution: Floats = both + (1.0 - beta) * np.maximum(p - q, 0.0)
+    smaller = np.minimum(p, q)
+    beta = smaller.sum(axis=1, keepdims=True)
+    distribution: Floats = smaller + (1.0 - beta) * np.maximum(p - q, 0.0)
     distribution[:, -1] += (1.0 - distribution.sum(axis=1)).clip(0.0)
     return distribution
 
@@ -194,20 +194,20 @@ def without_best(share: float) -> Shape:
     """Take anything but the most probable token, with probability ``share``."""
 
     def distribution(p: Floats, _q: Floats) -> Floats:
-        others = np.where(favourite(p) > 0, 0.0, p)
-        total = others.sum(axis=1, keepdims=True)
-        others = np.where(total > 0, others / np.where(total > 0, total, 1.0), p)
-        return (1.0 - share) * p + share * others
+        rest = np.where(favourite(p) > 0, 0.0, p)
+        total = rest.sum(axis=1, keepdims=True)
+        rest = np.where(total > 0, rest / np.where(total > 0, total, 1.0), p)
+        return (1.0 - share) * p + share * rest
 
     return distribution
 
 
-def tilted(power: float) -> Shape:
+def temperature_tilt(power: float) -> Shape:
     """Draw at a wrong temperature: ``p^power`` normalised; the remainder as many tokens, each half as probable as the last top token."""
 
     def distribution(p: Floats, _q: Floats) -> Floats:
         top_tokens = p[:, :-1]
-        last = _last(top_tokens) / 2.0
+        last = _least_probable(top_tokens) / 2.0
         # A remainder that is nothing but slack has no tokens that a temperature could raise.
         rest = np.where(p[:, -1] > 2.0 * SLACK, p[:, -1] * last ** (power - 1.0), p[:, -1])
         weight = np.concatenate([top_tokens**power, rest[:, None]], axis=1)
@@ -216,7 +216,7 @@ def tilted(power: float) -> Shape:
     return distribution
 
 
-def _last(top_tokens: Floats) -> Floats:
+def _least_probable(top_tokens: Floats) -> Floats:
     """Return the least probable of ``top_tokens`` [N, K] that has any probability, [N]."""
     return np.asarray(np.where(top_tokens > 0, top_tokens, 1.0).min(axis=1))
 
@@ -262,25 +262,27 @@ def id_order(p: Floats, ids: Ints, theta: float) -> Floats:
     return np.concatenate([top_tokens * (1.0 + theta * (2.0 * middle - 1.0)), p[:, -1:]], axis=1)
 
 
-def _lenient(name: str, accept: Shape, leak: float | None = None) -> Alternative:
-    return Alternative(name=name, fault=Fault.LENIENT, distribution=ruled(accept, residual), accept=accept, leak=leak)
+def _lenient_fault(name: str, accept: Shape, leak: float | None = None) -> Alternative:
+    return Alternative(name=name, fault=Fault.LENIENT, distribution=rule_distribution(accept, residual), accept=accept, leak=leak)
 
 
-def _rule(name: str, accept: Shape, replacement: Shape, *, repeats: bool = False) -> Alternative:
-    return Alternative(name=name, fault=Fault.RULE, distribution=ruled(accept, replacement), accept=accept, repeats=repeats)
+def _rule_fault(name: str, accept: Shape, replacement: Shape, *, repeats: bool = False) -> Alternative:
+    return Alternative(name=name, fault=Fault.RULE, distribution=rule_distribution(accept, replacement), accept=accept, repeats=repeats)
 
 
 CATALOGUE = (
-    _lenient("accept-all", leaky(1.0), 0.95),
-    *(_lenient(f"acceptance leak of {share:.0%}", leaky(share), share) for share in (0.01, 0.05, 0.2, 0.5)),
-    *(_lenient(f"lenient acceptance {1 / factor:.3g} p/q", lenient(factor)) for factor in (0.5, 0.67, 0.8, 0.95)),
-    _rule("inverted ratio", inverted, residual),
-    _rule("typical acceptance", typical, lambda p, _: favourite(p)),
-    _rule("greedy acceptance", best_only, the_target, repeats=True),
-    Alternative(name="resample from p", fault=Fault.RESIDUAL, distribution=ruled(ratio, the_target), repeats=True),
-    Alternative(name="recover by argmax", fault=Fault.RESIDUAL, distribution=ruled(ratio, lambda p, _: favourite(p)), repeats=True),
-    Alternative(name="residual argmax", fault=Fault.RESIDUAL, distribution=ruled(ratio, residual_best)),
-    Alternative(name="residual not normalised", fault=Fault.RESIDUAL, distribution=unnormalised),
+    _lenient_fault("accept-all", leaky(1.0), 0.95),
+    *(_lenient_fault(f"acceptance leak of {share:.0%}", leaky(share), share) for share in (0.01, 0.05, 0.2, 0.5)),
+    *(_lenient_fault(f"lenient acceptance {1 / factor:.3g} p/q", lenient_ratio(factor)) for factor in (0.5, 0.67, 0.8, 0.95)),
+    _rule_fault("inverted ratio", inverted_ratio, residual),
+    _rule_fault("typical acceptance", typical, lambda p, _: favourite(p)),
+    _rule_fault("greedy acceptance", best_only, the_target, repeats=True),
+    Alternative(name="resample from p", fault=Fault.RESIDUAL, distribution=rule_distribution(ratio, the_target), repeats=True),
+    Alternative(
+        name="recover by argmax", fault=Fault.RESIDUAL, distribution=rule_distribution(ratio, lambda p, _: favourite(p)), repeats=True
+    ),
+    Alternative(name="residual argmax", fault=Fault.RESIDUAL, distribution=rule_distribution(ratio, residual_best)),
+    Alternative(name="residual not normalised", fault=Fault.RESIDUAL, distribution=unnormalised_residual),
 )
 """Faults at a draft slot, given the draft's distribution."""
 
@@ -292,7 +294,7 @@ BONUS = (
 """Faults at a bonus slot; a stale or shifted token is an improbable one there."""
 
 GENERIC = (
-    *(Alternative(name=tilt_name(b), fault=Fault.TEMPERATURE, distribution=tilted(b)) for b in (0.5, 0.8, 0.93, 1.07, 1.25, 2.0)),
+    *(Alternative(name=tilt_name(b), fault=Fault.TEMPERATURE, distribution=temperature_tilt(b)) for b in (0.5, 0.8, 0.93, 1.07, 1.25, 2.0)),
     *(
         Alternative(name=f"mass beyond the 0.9 nucleus times {c:g}", fault=Fault.TEMPERATURE, distribution=beyond_nucleus(c))
         for c in (0.5, 1.5)
@@ -326,11 +328,11 @@ def decided_by_the_draft(p: Floats, q: Floats, ids: Ints, vocabulary: int) -> Fl
     Given the draft token x it is uniform on ``[F(x-), F(x)]`` of q, not on [0, 1]: low ids are accepted too often, high ones too seldom.
     ``ids`` [N, K] are the top tokens'.
     """
-    below = _below(q, ids, vocabulary)
+    below = _cdf_below(q, ids, vocabulary)
     width = np.where(q[:, :-1] > 0, q[:, :-1], 1.0)
     accept = ratio(p, q)
     accept[:, :-1] = np.clip((accept[:, :-1] - below) / width, 0.0, 1.0)
-    return verified(q, accept, residual(p, q))
+    return verified_distribution(q, accept, residual(p, q))
 
 
 def recovered_by_the_rejection(p: Floats, q: Floats, ids: Ints, vocabulary: int) -> Floats:
@@ -339,14 +341,14 @@ def recovered_by_the_rejection(p: Floats, q: Floats, ids: Ints, vocabulary: int)
     A recovered token y has ``sum_x q(x) |[R(y-), R(y)] and [a(x), 1]|``, R the CDF of the residual.
     """
     accept, instead = ratio(p, q), residual(p, q)
-    low = _below(instead, ids, vocabulary)
+    low = _cdf_below(instead, ids, vocabulary)
     high = low + instead[:, :-1]
     recovered = np.zeros_like(low)
     for x in range(q.shape[1]):
         least = accept[:, x, None]
         recovered += q[:, x, None] * (np.maximum(high, least) - np.maximum(low, least))
-    both = np.minimum(p, q)
-    top_tokens = both[:, :-1] + recovered
+    smaller = np.minimum(p, q)
+    top_tokens = smaller[:, :-1] + recovered
     return np.concatenate([top_tokens, np.maximum(0.0, 1.0 - top_tokens.sum(axis=1, keepdims=True))], axis=1)
 
 
@@ -357,30 +359,30 @@ def accepts_once(split: SplitRemainder, observed: Observed) -> Floats:
     with chance ``a_j = min(1, r_j / min(1, r_1, ..., r_{j-1}))`` instead of ``min(1, r_j)``. These ratios are of tokens that were emitted
     before; where windows are not certain, they count as unknown.
     """
-    return np.minimum(1.0, ratio(split.p, split.q) / _least(observed)[:, None])
+    return np.minimum(1.0, ratio(split.p, split.q) / _least_ratio(observed)[:, None])
 
 
-def _least(observed: Observed) -> Floats:
+def _least_ratio(observed: Observed) -> Floats:
     """Return the least ratio of the drafts accepted before in the same window, [N]; 1 at its first token."""
     if observed.accepted_if_drafted is None or observed.accepted_if_emitted is None:
         return np.ones(observed.tokens)
-    ratios, going_on = np.maximum(observed.accepted_if_drafted, TINY), _going_on(observed, observed.accepted_if_emitted)
+    ratios, going_on = np.maximum(observed.accepted_if_drafted, TINY), _follows_accepted(observed, observed.accepted_if_emitted)
     least = np.ones(observed.tokens)
     while True:
-        further = np.where(going_on[1:], np.minimum(least[:-1], ratios[:-1]), 1.0)
-        if (further == least[1:]).all():
+        updated = np.where(going_on[1:], np.minimum(least[:-1], ratios[:-1]), 1.0)
+        if (updated == least[1:]).all():
             return least
-        least[1:] = further
+        least[1:] = updated
 
 
-def _going_on(observed: Observed, accepted_if_emitted: Floats) -> Bools:
+def _follows_accepted(observed: Observed, accepted_if_emitted: Floats) -> Bools:
     """Return which tokens stand, for certain, behind an accepted draft of their own window, [N]."""
-    slots, before = observed.slots, np.concatenate([[False], ~observed.slots.last[:-1]])
+    slots, in_answer = observed.slots, np.concatenate([[False], ~observed.slots.last[:-1]])
     accepted = np.concatenate([[False], ((observed.slot_chances.draft == 1.0) & (accepted_if_emitted == 1.0))[:-1]])
-    return np.asarray(before & np.where(slots.known, slots.slot > 0, accepted))
+    return np.asarray(in_answer & np.where(slots.known, slots.slot > 0, accepted))
 
 
-def _below(distribution: Floats, ids: Ints, vocabulary: int) -> Floats:
+def _cdf_below(distribution: Floats, ids: Ints, vocabulary: int) -> Floats:
     """Return ``F(x-)`` of every top token, [N, K]."""
     order = np.argsort(ids, axis=1, kind="stable")
     ordered = np.take_along_axis(distribution[:, :-1], order, axis=1)

@@ -88,9 +88,9 @@ def calibrate(pairs: Iterable[tuple[float, Position]], *, unprocessed: bool = Tr
     proportional to ``log p(x) - E_p log p``: the scoring bias is that slope. It is measured on ``unprocessed`` draws, from the raw
     distribution: a token drawn cold is chosen for what noise adds to it, which makes a slope too.
     """
-    known = [(reported - position.logprob, position) for reported, position in pairs if not math.isnan(reported - position.logprob)]
-    deltas, listed = np.array([delta for delta, _ in known]), _TopTokens.of([position for _, position in known])
-    squared, line = _squares(deltas, listed), _line(deltas, listed) if unprocessed else _Line()
+    numbers = [(reported - position.logprob, position) for reported, position in pairs if not math.isnan(reported - position.logprob)]
+    deltas, top_tokens = np.array([delta for delta, _ in numbers]), _TopTokens.of([position for _, position in numbers])
+    squared, line = _squares(deltas, top_tokens), _line(deltas, top_tokens) if unprocessed else _Line()
     measured = Calibration(
         noise=math.sqrt(float(squared.mean())) if len(squared) else None,
         tokens=len(squared),
@@ -167,10 +167,10 @@ class _TopTokens:
     @property
     def surprise(self) -> Floats:
         """[N], ``log p(x) - E_p log p``, the remainder taken to be as improbable a token as the last top token."""
-        known = np.where(np.isfinite(self.logprobs), self.logprobs, 0.0)
+        logprobs = np.where(np.isfinite(self.logprobs), self.logprobs, 0.0)
         last = np.zeros(len(self.chosen))
-        np.minimum.at(last, self.position, known)
-        return np.asarray(self.chosen - self._sums(np.exp(known) * known) - self.remainder * last)
+        np.minimum.at(last, self.position, logprobs)
+        return np.asarray(self.chosen - self._sums(np.exp(logprobs) * logprobs) - self.remainder * last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,11 +65,11 @@ class FlipNoise:
 
     def chances(self, gaps: Floats) -> Floats:
         """Return the chance [N, K] of each candidate below the best one, 0 for the best and where ``gaps`` are infinite."""
-        listed = np.isfinite(gaps)
-        below = np.where(listed, gaps, 0.0)
+        finite = np.isfinite(gaps)
+        below = np.where(finite, gaps, 0.0)
         heavier = len(self.tail) - np.searchsorted(self.tail, below / sqrt(2.0), side="right")
         tail = heavier / (2.0 * max(1, len(self.tail)))
-        chances = np.where(listed, np.maximum(ndtr(-below / self.sigma), tail) + self.unseen, 0.0)
+        chances = np.where(finite, np.maximum(ndtr(-below / self.sigma), tail) + self.unseen, 0.0)
         chances[:, :1] = 0.0
         return np.asarray(chances)
 
@@ -100,21 +100,21 @@ def wealth(choices: GreedyTokens, noise: FlipNoise) -> NearTieWealth:
     """Return the wealth of the mixture of all bettors, in the order of the tokens."""
     null = noise.chances(choices.gaps)
     playing = null.sum(axis=1) < _MOST_NULL
-    distributions = [_bold(null, flips) for flips in _alternatives(choices, null, noise)]
+    distributions = [_raise_to_null(null, flips) for flips in _alternatives(choices, null, noise)]
     paths = np.cumsum([np.where(playing, _log_payoffs(null, flips, choices.chosen), 0.0) for flips in distributions], axis=1)
     return NearTieWealth(log_wealth=np.logaddexp.reduce(paths, axis=0) - log(len(paths)))
 
 
 def _alternatives(choices: GreedyTokens, null: Floats, noise: FlipNoise) -> list[Floats]:
-    listed = null > 0.0
-    near = listed & (choices.gaps <= _WITHIN)
-    each = near / np.maximum(near.sum(axis=1, keepdims=True), 1)
+    candidates = null > 0.0
+    near = candidates & (choices.gaps <= _WITHIN)
+    evenly = near / np.maximum(near.sum(axis=1, keepdims=True), 1)
     top_tokens = np.maximum(np.isfinite(choices.gaps).sum(axis=1, keepdims=True), 1)
     scaled = [replace(noise, sigma=scale * noise.sigma).chances(choices.gaps) for scale in _SCALES]
-    return [*scaled, *(rate * each for rate in _RATES), np.where(listed, 0.99 * null + 0.01 / top_tokens, 0.0)]
+    return [*scaled, *(rate * evenly for rate in _RATES), np.where(candidates, 0.99 * null + 0.01 / top_tokens, 0.0)]
 
 
-def _bold(null: Floats, flips: Floats) -> Floats:
+def _raise_to_null(null: Floats, flips: Floats) -> Floats:
     """Return ``flips`` raised to ``null`` at least, and shrunk towards it where they leave the best token next to nothing."""
     more = np.maximum(flips - null, 0.0)
     excess = more.sum(axis=1, keepdims=True)
@@ -125,7 +125,7 @@ def _bold(null: Floats, flips: Floats) -> Floats:
 def _log_payoffs(null: Floats, flips: Floats, chosen: Ints) -> Floats:
     best = np.log1p(-flips.sum(axis=1).clip(max=_MOST)) - np.log1p(-null.sum(axis=1).clip(max=_MOST))
     rows = np.arange(len(chosen))
-    at, before = flips[rows, np.maximum(chosen, 0)], null[rows, np.maximum(chosen, 0)]
-    flipped = (chosen > 0) & (before > 0.0)
+    flip_chance, null_chance = flips[rows, np.maximum(chosen, 0)], null[rows, np.maximum(chosen, 0)]
+    flipped = (chosen > 0) & (null_chance > 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.where(flipped, np.log(at) - np.log(before), best))
+        return np.asarray(np.where(flipped, np.log(flip_chance) - np.log(null_chance), best))

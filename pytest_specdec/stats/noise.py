@@ -102,13 +102,13 @@ def kernel_noise(pairs: Iterable[tuple[float, Position]]) -> KernelNoise:
     """
     deltas = [(reported - position.logprob, position) for reported, position in pairs]
     numbers = [(delta, position) for delta, position in deltas if delta == delta]  # noqa: PLR0124 - not a number
-    weighed = _weighed(numbers)
-    scale = robust_scale(weighed) if len(weighed) >= _ENOUGH else None
+    weighted = _weighted_squares(numbers)
+    scale = robust_scale(weighted) if len(weighted) >= _ENOUGH else None
     deviations = np.abs(np.array([delta for delta, _ in numbers], dtype=np.float64))
-    return KernelNoise(scale=scale, deviations=deviations, of_logit=np.sort(np.sqrt(weighed)))
+    return KernelNoise(scale=scale, deviations=deviations, of_logit=np.sort(np.sqrt(weighted)))
 
 
-def _weighed(deltas: Iterable[tuple[float, Position]]) -> Floats:
+def _weighted_squares(deltas: Iterable[tuple[float, Position]]) -> Floats:
     return np.array(squares((delta, position) for delta, position in deltas if abs(delta) < np.inf))
 
 
@@ -117,8 +117,8 @@ def answer_scales(answers: Iterable[Sequence[tuple[float, Position]]]) -> Floats
 
     Answers of fewer than 16 tokens that can show noise are left out: which they are depends on the scores alone.
     """
-    weighed = [_weighed((reported - position.logprob, position) for reported, position in answer) for answer in answers]
-    return np.array([math.sqrt(float(np.median(each)) / MEDIAN_SQUARE) for each in weighed if len(each) >= _ENOUGH_OF_AN_ANSWER])
+    weighted = [_weighted_squares((reported - position.logprob, position) for reported, position in answer) for answer in answers]
+    return np.array([math.sqrt(float(np.median(values)) / MEDIAN_SQUARE) for values in weighted if len(values) >= _ENOUGH_OF_AN_ANSWER])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,7 @@ def is_noisier(scales: Floats, limit: float) -> bool:
 class BootNoise:
     """What one boot adds to a logit at every call alike, nats: a standard deviation, with limits at 99 % on either side."""
 
-    kept: float
+    boot: float
     low: float
     high: float
     call: float
@@ -170,7 +170,7 @@ class BootNoise:
 
     def __str__(self) -> str:
         limits = f"{self.low:.3g} to {self.high:.3g} at 99%, from two boots of the baseline"
-        return f"{self.call:.3g} nats between calls of one boot, and a boot keeps {self.kept:.3g} ({limits})"
+        return f"{self.call:.3g} nats between calls of one boot, and a boot keeps {self.boot:.3g} ({limits})"
 
 
 def boot_noise(another: Floats, same: Floats) -> BootNoise | None:
@@ -183,8 +183,8 @@ def boot_noise(another: Floats, same: Floats) -> BootNoise | None:
     if ratio is None or ratio.low <= 1.0:
         return None
     call = math.exp(_centre(same, _ERROR).middle)
-    kept, low, high = (call * math.sqrt((times**2 - 1.0) / 2.0) for times in (ratio.ratio, ratio.low, ratio.high))
-    return BootNoise(kept=kept, low=low, high=high, call=call)
+    boot, low, high = (call * math.sqrt((times**2 - 1.0) / 2.0) for times in (ratio.ratio, ratio.low, ratio.high))
+    return BootNoise(boot=boot, low=low, high=high, call=call)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,8 +198,8 @@ class _Centre:
 
 def _centre(scales: Floats, error: float) -> _Centre:
     logs = np.log(np.maximum(scales, ROUNDING))
-    one, another = np.triu_indices(len(logs))
-    averages = np.sort((logs[one] + logs[another]) / 2.0)
+    first, second = np.triu_indices(len(logs))
+    averages = np.sort((logs[first] + logs[second]) / 2.0)
     rank = _signed_rank(len(logs), error)
     return _Centre(low=float(averages[rank]), middle=float(np.median(averages)), high=float(averages[-1 - rank]))
 

@@ -30,9 +30,9 @@ __all__ = [
     "compare",
     "detectable",
     "jump_limit",
-    "lawful_factor",
-    "lawful_floor",
     "scale",
+    "tolerated_factor",
+    "tolerated_floor",
 ]
 
 BOUNDED, TOLERATED, MOST = 4.0, 1.3, 0.25
@@ -108,21 +108,21 @@ def scale(squares: Sequence[float] | Floats) -> float:
     return sqrt(float(np.quantile(np.asarray(squares, dtype=np.float64), 1.0 - _BULK)) / _QUANTILE) if len(squares) else 0.0
 
 
-def lawful_floor(*, single_precision: bool, one_boot: bool) -> float:
+def tolerated_floor(*, single_precision: bool, one_boot: bool) -> float:
     """Return the logit noise, nats, that is lawful whatever the baseline shows; ``one_boot`` of it answered and scored, or several."""
     if single_precision:
         return SINGLE_PRECISION
     return _BETWEEN_BOOTS if one_boot else HALF_PRECISION
 
 
-def lawful_factor(granted: float) -> float:
+def tolerated_factor(granted: float) -> float:
     """Return how many times the baseline's noise, ``granted`` nats, is lawful: ``BOUNDED``, less where the baseline is noisy itself."""
     return min(BOUNDED, max(TOLERATED, MOST / granted)) if granted > 0.0 else BOUNDED
 
 
 def jump_limit(granted: float, floor: float) -> float:
     """Return the distance in nats from which on a token jumps."""
-    return max(_STATED, _PER_NOISE * lawful_factor(granted) * granted, _PER_FLOOR * floor)
+    return max(_STATED, _PER_NOISE * tolerated_factor(granted) * granted, _PER_FLOOR * floor)
 
 
 def compare(arm: LogprobSample, baseline: LogprobSample, floor: float) -> NoiseComparison:
@@ -135,7 +135,7 @@ def compare(arm: LogprobSample, baseline: LogprobSample, floor: float) -> NoiseC
     """
     z, z0 = np.asarray(arm.squares, dtype=np.float64), np.asarray(baseline.squares, dtype=np.float64)
     granted = scale(z0)
-    factor, limit = lawful_factor(granted), jump_limit(granted, floor)
+    factor, limit = tolerated_factor(granted), jump_limit(granted, floor)
     jumps = int((np.asarray(arm.distances) > limit).sum())
     other_jumps = int((np.asarray(baseline.distances) > limit / factor).sum())
     return NoiseComparison(
@@ -143,7 +143,7 @@ def compare(arm: LogprobSample, baseline: LogprobSample, floor: float) -> NoiseC
         granted=granted,
         floor=floor,
         factor=factor,
-        p_noise=_noise(z, z0, floor, factor),
+        p_noise=_noise_p_value(z, z0, floor, factor),
         jumps=jumps,
         limit=limit,
         other_jumps=other_jumps,
@@ -151,16 +151,16 @@ def compare(arm: LogprobSample, baseline: LogprobSample, floor: float) -> NoiseC
     )
 
 
-def _noise(z: Floats, z0: Floats, floor: float, factor: float) -> float:
+def _noise_p_value(z: Floats, z0: Floats, floor: float, factor: float) -> float:
     beyond = int((z > _QUANTILE * floor**2).sum())
-    mine, theirs = _largest(z / factor**2, z0)
+    arm_count, baseline_count = _count_largest(z / factor**2, z0)
     return max(
         proportions.greater_than_rate(beyond, len(z), _BULK),
-        proportions.greater_than_other(mine, len(z), theirs, len(z0)),
+        proportions.greater_than_other(arm_count, len(z), baseline_count, len(z0)),
     )
 
 
-def _largest(z: Floats, z0: Floats) -> tuple[int, int]:
+def _count_largest(z: Floats, z0: Floats) -> tuple[int, int]:
     """Count the part of either that is among the largest fifth of both."""
     cut = np.quantile(np.concatenate([z, z0]), 1.0 - _BULK)
     return int((z > cut).sum()), int((z0 > cut).sum())
@@ -175,28 +175,28 @@ def detectable(tokens: int, baseline: Sequence[float], floor: float, alpha: floa
     z0 = np.asarray(baseline, dtype=np.float64)
     granted, places = scale(z0), (np.arange(tokens) + 0.5) / tokens
     shape = np.quantile(z0, places) / granted**2 if granted >= _VISIBLE else np.asarray(ndtri(0.5 + places / 2.0)) ** 2
-    least = max(floor, lawful_factor(granted) * granted)
+    least = max(floor, tolerated_factor(granted) * granted)
     low, high = log(least), log(100.0 * least)
     for _ in range(16):
         middle = (low + high) / 2.0
-        found = _would_show(shape * exp(2.0 * middle), z0, floor, alpha)
-        low, high = (low, middle) if found else (middle, high)
+        shows = _would_show(shape * exp(2.0 * middle), z0, floor, alpha)
+        low, high = (low, middle) if shows else (middle, high)
     return exp(high)
 
 
 def _would_show(z: Floats, z0: Floats, floor: float, alpha: float) -> bool:
     tokens = len(z)
     beyond = int((z > _QUANTILE * floor**2).sum())
-    mine, theirs = _largest(z / lawful_factor(scale(z0)) ** 2, z0)
-    beyond -= _lost(beyond, tokens, 1.0)
-    lost = _lost(mine, tokens, 1.0 + tokens / len(z0))
-    mine, theirs = mine - lost, min(len(z0), theirs + lost)
-    if min(beyond, mine) <= 0:
+    arm_count, baseline_count = _count_largest(z / tolerated_factor(scale(z0)) ** 2, z0)
+    beyond -= _chance_loss(beyond, tokens, 1.0)
+    lost = _chance_loss(arm_count, tokens, 1.0 + tokens / len(z0))
+    arm_count, baseline_count = arm_count - lost, min(len(z0), baseline_count + lost)
+    if min(beyond, arm_count) <= 0:
         return False
     against_floor = proportions.greater_than_rate(beyond, tokens, _BULK)
-    return max(against_floor, proportions.greater_than_other(mine, tokens, theirs, len(z0))) <= alpha
+    return max(against_floor, proportions.greater_than_other(arm_count, tokens, baseline_count, len(z0))) <= alpha
 
 
-def _lost(count: int, tokens: int, wider: float) -> int:
+def _chance_loss(count: int, tokens: int, wider: float) -> int:
     """Return what chance takes from a count with probability 0.01, its variance ``wider`` times the binomial one."""
     return int(DETECTED * sqrt(count * (1.0 - count / tokens) * wider)) + 1

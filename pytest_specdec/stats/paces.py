@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.transcript import Answer, Transcript
 
-__all__ = ["ArmTimings", "ComparedFigure", "compared", "paces"]
+__all__ = ["ArmTimings", "ComparedFigure", "compare_figure", "paces"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,28 +65,28 @@ def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bo
     answers = [answer for arm in (*baselines, speculative) for answer in arm.answers]
     bursts = sum(map(in_one_burst, answers))
     whole = whole or bursts > 0
-    response = compared(tokens_per_s if whole else response_tokens_per_s, baselines, speculative)
+    response = compare_figure(tokens_per_s if whole else response_tokens_per_s, baselines, speculative)
     if response is None:
         return None
     return ArmTimings(
         response=response,
-        ttft=None if whole else compared(ttft_s, baselines, speculative),
-        content=None if whole else compared(content_ttft_s, baselines, speculative),
-        prompt=None if whole else compared(prompt_tokens_per_s, baselines, speculative),
-        requests=min(map(len, _shared(tokens_per_s if whole else response_tokens_per_s, baselines, speculative).values())),
+        ttft=None if whole else compare_figure(ttft_s, baselines, speculative),
+        content=None if whole else compare_figure(content_ttft_s, baselines, speculative),
+        prompt=None if whole else compare_figure(prompt_tokens_per_s, baselines, speculative),
+        requests=min(map(len, _shared_logs(tokens_per_s if whole else response_tokens_per_s, baselines, speculative).values())),
         whole=whole,
         bursts=bursts,
         answers=len(answers),
     )
 
 
-def compared(of: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript) -> ComparedFigure | None:
+def compare_figure(of: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript) -> ComparedFigure | None:
     """Return one quantity compared request by request: the median over a pass's requests, one value per pass; None where none is shared.
 
     An arm's own value is the geometric mean over passes of the pass's median, so that with one prompt the two arms' values have the very
     ratio that the mean log-ratio gives.
     """
-    shared = _shared(of, baselines, speculative)
+    shared = _shared_logs(of, baselines, speculative)
     if not shared:
         return None
     return ComparedFigure(
@@ -96,24 +96,24 @@ def compared(of: Callable[[Answer], float | None], baselines: Sequence[Transcrip
     )
 
 
-def _shared(
+def _shared_logs(
     of: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript
 ) -> Mapping[int, Sequence[tuple[float, float]]]:
     """Return (log over the baseline's boots, log of the speculative arm) per pass and request that all of them have."""
-    mine = _logs(of, speculative)
-    theirs = [_logs(of, baseline) for baseline in baselines]
+    speculative_logs = _logs(of, speculative)
+    baseline_logs = [_logs(of, baseline) for baseline in baselines]
     by_pass: dict[int, list[tuple[float, float]]] = {}
-    for key in mine:
-        if all(key in each for each in theirs):
-            by_pass.setdefault(key[1], []).append((_mean(each[key] for each in theirs), mine[key]))
+    for key in speculative_logs:
+        if all(key in logs for logs in baseline_logs):
+            by_pass.setdefault(key[1], []).append((_mean(logs[key] for logs in baseline_logs), speculative_logs[key]))
     return by_pass
 
 
 def _logs(of: Callable[[Answer], float | None], transcript: Transcript) -> dict[tuple[str, int], float]:
-    known = ((answer.key, of(answer)) for answer in transcript.answers)
-    return {key: math.log(value) for key, value in known if value is not None}
+    values = ((answer.key, of(answer)) for answer in transcript.answers)
+    return {key: math.log(value) for key, value in values if value is not None}
 
 
 def _mean(values: Iterable[float]) -> float:
-    listed = list(values)
-    return math.fsum(listed) / len(listed)
+    numbers = list(values)
+    return math.fsum(numbers) / len(numbers)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.penalty_window import PenaltyWindow
     from pytest_specdec.stats.token_distribution import Bools, Floats, Ints
 
-__all__ = ["Adjustment", "Penalties", "adjustment", "joined"]
+__all__ = ["Adjustment", "Penalties", "join_adjustments", "logit_adjustment"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Adjustment:
         return replace(self, top_tokens=factor * self.top_tokens, chosen=factor * self.chosen)
 
 
-def adjustment(penalties: Penalties, window: PenaltyWindow, prompt: Sequence[int], emitted: Sequence[int], ids: Ints) -> Adjustment:
+def logit_adjustment(penalties: Penalties, window: PenaltyWindow, prompt: Sequence[int], emitted: Sequence[int], ids: Ints) -> Adjustment:
     """Return what ``penalties`` add at every token of one answer, ``ids`` [T, K] being the top tokens there, -1 for none.
 
     Presence and frequency take ``presence [c > 0] + frequency c`` off a token that stands ``c`` times in ``window``
@@ -87,14 +87,14 @@ def adjustment(penalties: Penalties, window: PenaltyWindow, prompt: Sequence[int
     """
     touched = sorted({*prompt, *emitted, *penalties.bias})
     column = {token: index for index, token in enumerate(touched)}
-    text, given = [column[token] for token in (*prompt, *emitted)], len(prompt)
+    text, prompt_tokens = [column[token] for token in (*prompt, *emitted)], len(prompt)
     bias = np.array([penalties.bias.get(token, 0.0) for token in touched])
-    counts = _counts(text, given, len(touched), window.last_tokens, prompt=window.prompt)
+    counts = _counts(text, prompt_tokens, len(touched), window.last_tokens, prompt=window.prompt)
     scaled = np.zeros(counts.shape, dtype=np.bool_)
     if penalties.repetition != 1.0:
-        scaled = _counts(text, given, len(touched), window.last_tokens, prompt=window.repetition_prompt) > 0
+        scaled = _counts(text, prompt_tokens, len(touched), window.last_tokens, prompt=window.repetition_prompt) > 0
     added = bias - penalties.presence * (counts > 0) - penalties.frequency * counts
-    return _over(ids, np.array(emitted), np.array(touched), added, scaled)
+    return _adjust_top_tokens(ids, np.array(emitted), np.array(touched), added, scaled)
 
 
 def _counts(text: Sequence[int], given: int, tokens: int, last: int | None, *, prompt: bool) -> Floats:
@@ -110,25 +110,25 @@ def _counts(text: Sequence[int], given: int, tokens: int, last: int | None, *, p
     return counts
 
 
-def _over(ids: Ints, emitted: Ints, touched: Ints, added: Floats, scaled: Bools) -> Adjustment:
+def _adjust_top_tokens(ids: Ints, emitted: Ints, touched: Ints, added: Floats, scaled: Bools) -> Adjustment:
     """Spread what is added to the ``touched`` tokens, ``added`` and ``scaled`` [T, M], over the top tokens."""
     column = np.minimum(np.searchsorted(touched, ids), len(touched) - 1)
-    known = touched[column] == ids
+    touches = touched[column] == ids
     rows = np.arange(len(ids))[:, None]
-    own = np.searchsorted(touched, emitted)
-    listed = np.zeros(added.shape, dtype=np.bool_)
-    listed[np.broadcast_to(rows, ids.shape)[known], column[known]] = True
-    outside = ~listed & ((added != 0.0) | scaled)
+    emitted_column = np.searchsorted(touched, emitted)
+    in_top = np.zeros(added.shape, dtype=np.bool_)
+    in_top[np.broadcast_to(rows, ids.shape)[touches], column[touches]] = True
+    outside = ~in_top & ((added != 0.0) | scaled)
     return Adjustment(
-        top_tokens=np.where(known, added[rows, column], 0.0),
-        unsure=known & scaled[rows, column],
-        chosen=added[rows[:, 0], own],
-        chosen_unsure=scaled[rows[:, 0], own],
+        top_tokens=np.where(touches, added[rows, column], 0.0),
+        unsure=touches & scaled[rows, column],
+        chosen=added[rows[:, 0], emitted_column],
+        chosen_unsure=scaled[rows[:, 0], emitted_column],
         elsewhere=outside.any(axis=1),
         upwards=(outside & ((added > 0.0) | scaled)).any(axis=1),
     )
 
 
-def joined(parts: Sequence[Adjustment]) -> Adjustment:
+def join_adjustments(parts: Sequence[Adjustment]) -> Adjustment:
     """Return the adjustments of all answers, one behind the other."""
     return Adjustment(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in Adjustment.__slots__})

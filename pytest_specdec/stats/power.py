@@ -53,7 +53,7 @@ class EvidenceGrowth:
     overshoot: float = 0.0
     """How far it lies above a level in the mean when it first reaches it, nats."""
 
-    def shown(self, log_barrier: float, *, length: float = 1.0) -> float:
+    def chance_to_reach(self, log_barrier: float, *, length: float = 1.0) -> float:
         """Return the chance that it reaches ``log_barrier`` within ``length`` runs like this one."""
         if self.steps == 0:
             return 0.0
@@ -72,13 +72,13 @@ class EvidenceGrowth:
     def length_for(self, log_barrier: float, probability: float) -> float:
         """Return how many runs like this one reach ``log_barrier`` with ``probability``; inf if no number does."""
         low, high = 0.0, 1.0
-        while self.shown(log_barrier, length=high) < probability:
+        while self.chance_to_reach(log_barrier, length=high) < probability:
             low, high = high, 2.0 * high
             if high > MOST:
                 return inf
         for _ in range(50):
             middle = (low + high) / 2.0
-            low, high = (low, middle) if self.shown(log_barrier, length=middle) >= probability else (middle, high)
+            low, high = (low, middle) if self.chance_to_reach(log_barrier, length=middle) >= probability else (middle, high)
         return high
 
 
@@ -105,15 +105,15 @@ def overshoot(log_ratios: Floats, truth: Floats) -> float:
     ``E x^3 / (6 s^2) - 1/pi int_0^inf Re log{2 (1 - f(l)) / (s l)^2} dl / l^2``, f being the characteristic function of a step (Siegmund
     1985, chapter X; 0.583 s for normal steps). Beyond the last frequency the logarithm of ``1 - f`` is taken for its mean, 0.
     """
-    steps, chance = _pooled(log_ratios, truth)
+    steps, chance = _pool_steps(log_ratios, truth)
     variance = float(chance @ steps**2)
     if variance <= TINY:
         return 0.0
     at = FREQUENCIES / sqrt(variance)
     coarse = np.float32
     away = np.concatenate([_distance(at[:FINE], steps, chance), _distance(at[FINE:], steps.astype(coarse), chance.astype(coarse))])
-    each = np.log(2.0 * away / (at**2 * variance)) / at**2
-    integral = each[0] * at[0] + np.trapezoid(each * at, np.log(at)) + (log(2.0 / variance) - 2.0 * log(at[-1]) - 2.0) / at[-1]
+    terms = np.log(2.0 * away / (at**2 * variance)) / at**2
+    integral = terms[0] * at[0] + np.trapezoid(terms * at, np.log(at)) + (log(2.0 / variance) - 2.0 * log(at[-1]) - 2.0) / at[-1]
     return float(chance @ steps**3) / (6.0 * variance) - float(integral) / pi
 
 
@@ -123,7 +123,7 @@ def _distance(at: Floats, steps: npt.NDArray[np.floating], chance: npt.NDArray[n
     return np.asarray(np.hypot(2.0 * np.sin(phase / 2.0) ** 2 @ chance, np.sin(phase) @ chance))
 
 
-def _pooled(log_ratios: Floats, truth: Floats) -> tuple[Floats, Floats]:
+def _pool_steps(log_ratios: Floats, truth: Floats) -> tuple[Floats, Floats]:
     """Return the steps less their mean, log ratios that hardly differ taken together, and their chances."""
     low, high = log_ratios.min(initial=0.0), log_ratios.max(initial=0.0)
     bins = ((log_ratios.ravel() - low) * ((BINS - 1) / max(high - low, TINY))).astype(np.int64)
@@ -147,10 +147,10 @@ def first_passage(drift: float, variance: float, barrier: float, third: float = 
         lead = STEADIEST / drift
     left = 1.0 - lead * drift
     time = 1.0 + barrier * lead / left
-    return _reached(time * left * drift, time * left**3 * variance, barrier) if time > 0.0 else 0.0
+    return _brownian_passage(time * left * drift, time * left**3 * variance, barrier) if time > 0.0 else 0.0
 
 
-def _reached(drift: float, variance: float, barrier: float) -> float:
+def _brownian_passage(drift: float, variance: float, barrier: float) -> float:
     """Return the chance that a Brownian motion reaches ``barrier``: ``P(end >= b) + exp(2 mu b / s^2) Phi((-mu - b)/s)``."""
     s = sqrt(variance)
     mirrored = 2.0 * drift * barrier / variance + float(log_ndtr((-drift - barrier) / s))

@@ -69,8 +69,8 @@ def greater_than_times(hits: int, trials: int, other_hits: int, other_trials: in
     extreme = order <= order[hits, other_hits] * (1.0 + 1e-9)
     spared = (np.arange(_RATES) + 0.5) / _RATES
     # Of many times nothing is spared that a double could hold beside 1.
-    mine, theirs = _binomial(trials, np.minimum(1.0 - spared**times, 1.0 - 1e-15)), _binomial(other_trials, 1.0 - spared)
-    return min(1.0, float(np.einsum("rx,xy,ry->r", mine, extreme.astype(np.float64), theirs).max()))
+    chances, other_chances = _binomial(trials, np.minimum(1.0 - spared**times, 1.0 - 1e-15)), _binomial(other_trials, 1.0 - spared)
+    return min(1.0, float(np.einsum("rx,xy,ry->r", chances, extreme.astype(np.float64), other_chances).max()))
 
 
 def _fisher(trials: int, other_trials: int) -> npt.NDArray[np.float64]:

@@ -79,12 +79,12 @@ def sampling_params(body: Mapping[str, JSON]) -> SamplingParams:
 def penalties(body: Mapping[str, JSON]) -> Penalties:
     """Return the penalties and biases of ``body``, at any temperature."""
     bias = body.get("logit_bias")
-    given = bias if isinstance(bias, Mapping) else {}
+    biases = bias if isinstance(bias, Mapping) else {}
     return Penalties(
         presence=_number(body.get("presence_penalty"), 0.0),
         frequency=_number(body.get("frequency_penalty"), 0.0),
         repetition=_number(body.get("repetition_penalty"), 1.0),
-        bias={int(token): min(max(_number(value, 0.0), -MOST_BIAS), MOST_BIAS) for token, value in given.items()},
+        bias={int(token): min(max(_number(value, 0.0), -MOST_BIAS), MOST_BIAS) for token, value in biases.items()},
     )
 
 

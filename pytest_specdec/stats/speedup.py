@@ -29,7 +29,7 @@ __all__ = [
     "across_blocks",
     "across_boots",
     "centre",
-    "steady",
+    "is_steady",
     "typical",
     "within_one_boot",
 ]
@@ -93,18 +93,18 @@ class Estimate:
 
     def at_least(self, error: float) -> float:
         """Return the factor that the true one is below with probability ``error``."""
-        return math.exp(self.log_ratio - self._half(error))
+        return math.exp(self.log_ratio - self._half_width(error))
 
     def at_most(self, error: float) -> float:
         """Return the factor that the true one is above with probability ``error``."""
-        return math.exp(self.log_ratio + self._half(error))
+        return math.exp(self.log_ratio + self._half_width(error))
 
     def interval(self, confidence: float) -> Interval:
         """Return the limits that leave out half of the rest on either side."""
         error = (1.0 - confidence) / 2.0
         return Interval(low=self.at_least(error), high=self.at_most(error), confidence=confidence)
 
-    def beside_median(self, runs: int) -> Estimate:
+    def against_median(self, runs: int) -> Estimate:
         """Return the estimate with what the median of so many earlier runs is off by added to its variance.
 
         Of normal runs of variance s^2 the median has pi s^2 / (2 n). Where all runs are like this one its variance is 1 + pi / (2 n) times
@@ -127,7 +127,7 @@ class Estimate:
         freedoms = self.within_freedom * np.square(variances / self.within) if self.within else np.full_like(variances, np.inf)
         return weights, np.sqrt(variances), freedoms
 
-    def _half(self, error: float) -> float:
+    def _half_width(self, error: float) -> float:
         """Return the distance that :meth:`beyond` gives ``error`` for."""
         if not self.shares:
             return -float(stdtrit(self.within_freedom, error)) * math.sqrt(self.within)
@@ -147,7 +147,7 @@ def within_one_boot(log_ratios: Sequence[float]) -> Estimate:
     return replace(across_boots(log_ratios, BootSpread(), baseline_boots=1), shares=0.0)
 
 
-def steady(log_ratios: Sequence[float], stated_sd: float = BOOT_SD) -> bool:
+def is_steady(log_ratios: Sequence[float], stated_sd: float = BOOT_SD) -> bool:
     """Return whether passes add little to an interval beside what boots are stated to add.
 
     t(n-1) sd / sqrt(n) <= 1.7 stated_sd, t at 97.5 %: the half-width of the interval over the n passes alone is at most about half of what

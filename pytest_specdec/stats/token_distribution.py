@@ -84,7 +84,7 @@ class Processing:
         """[N], whether min-p, top-k or top-p cuts anything off."""
         return (self.top_k > 0) | (self.top_p < 1.0) | (self.shares > 0.0)
 
-    def biased(self, scoring_bias: float) -> Processing:
+    def adapt_to_bias(self, scoring_bias: float) -> Processing:
         """Return the processing that does to ``p^(1 + scoring_bias)`` what this does to p: temperature and biases scaled."""
         power = 1.0 + scoring_bias
         adjustment = None if self.adjustment is None else self.adjustment.times(1.0 / power)
@@ -166,8 +166,8 @@ def raw_probabilities(raw: RawDistribution) -> Floats:
     """Return the raw distribution over top tokens and remainder, [N, K+1]."""
     mass = np.exp(raw.logprobs)
     remainder = np.where(_lists_vocabulary(raw), 0.0, np.maximum(1.0 - mass.sum(axis=1), SLACK))
-    whole = np.concatenate([mass, remainder[:, None]], axis=1)
-    return np.asarray(whole / whole.sum(axis=1, keepdims=True))
+    masses = np.concatenate([mass, remainder[:, None]], axis=1)
+    return np.asarray(masses / masses.sum(axis=1, keepdims=True))
 
 
 def requested(raw: RawDistribution, processing: Processing, noise: float = NOISE, jump_rate: float = 0.0) -> TokenDistribution:
@@ -180,8 +180,8 @@ def requested(raw: RawDistribution, processing: Processing, noise: float = NOISE
     outside the own nucleus for impossible alarms in 83 of 100 correct runs. Truncation of moved top tokens is known over the whole
     vocabulary only; elsewhere the core is one token.
     """
-    moved = _adjusted(raw, processing.adjustment)
-    weights = _tempered(raw, moved, processing.temperature)
+    moved = _adjust(raw, processing.adjustment)
+    weights = _apply_temperature(raw, moved, processing.temperature)
     factor = margin(processing.temperature, noise)
     rank_cut, share_cut = by_rank(weights, processing.top_k, factor), by_share(weights, processing.shares, factor)
     nucleus = nucleus_margin(processing.top_p, processing.temperature, noise)
@@ -201,21 +201,21 @@ def requested(raw: RawDistribution, processing: Processing, noise: float = NOISE
 def _distribution(raw: RawDistribution, moved: _Adjusted, weights: Weights, cut: Truncation, processing: Processing) -> TokenDistribution:
     """Return the distribution by falling mass of the moved top tokens."""
     truncates, outcome = processing.truncates, _outcomes(raw)
-    whole, unsure = _lists_vocabulary(raw), moved.unsure.any(axis=1)
+    complete, unsure = _lists_vocabulary(raw), moved.unsure.any(axis=1)
     # Which of its tokens a boundary cuts off depends on tokens that are not known.
-    unresolved = truncates & moved.any & (~whole | unsure)
+    unresolved = truncates & moved.any & (~complete | unsure)
     p = _probabilities(weights, cut.included, processing.top_p)
     core = cut.core.copy()
     core[:, :-1] &= (weights.top_tokens > 0) & ~moved.unsure
-    core[:, -1] = (processing.temperature == 1.0) & ~truncates & ~moved.elsewhere & ~whole
+    core[:, -1] = (processing.temperature == 1.0) & ~truncates & ~moved.elsewhere & ~complete
     core[unresolved] = False
     core[~core.any(axis=1), 0] = True
     violation = cut.excluded & (truncates & ~unresolved)[:, None]
-    cooled = ~truncates & (processing.temperature < 1.0) & np.isfinite(weights.remainder_bound) & ~unsure & ~whole
+    cooled = ~truncates & (processing.temperature < 1.0) & np.isfinite(weights.remainder_bound) & ~unsure & ~complete
     violation[:, -1] |= cooled
     relative = np.exp((moved.chosen - moved.logprobs[:, 0]) / processing.temperature)
     sure = np.where(moved.unsure, 0.0, weights.top_tokens).sum(axis=1)
-    known = np.where(np.take_along_axis(p, _moved_outcome(moved, outcome), axis=1)[:, 0] > 0, np.minimum(relative * p[:, 0], 1.0), 0.0)
+    estimate = np.where(np.take_along_axis(p, _moved_outcome(moved, outcome), axis=1)[:, 0] > 0, np.minimum(relative * p[:, 0], 1.0), 0.0)
     exact = (processing.temperature == 1.0) & ~moved.any
     bound = np.where(exact, np.exp(moved.chosen), np.minimum(relative / np.where(sure > 0, sure, 1.0), 1.0))
     bounded_below = ~(truncates | moved.chosen_is_bound | unsure) & np.isfinite(weights.remainder_bound)
@@ -227,7 +227,7 @@ def _distribution(raw: RawDistribution, moved: _Adjusted, weights: Weights, cut:
         violation=violation,
         violation_bound=np.where(cooled, _cooled_remainder(weights), VIOLATION),
         outcome=outcome,
-        chosen=np.where(moved.chosen_is_bound, known / 2.0, known),
+        chosen=np.where(moved.chosen_is_bound, estimate / 2.0, estimate),
         chosen_bound=np.where(truncates, np.inf, np.where(sure > 0, bound, 1.0)),
         chosen_floor=np.where(bounded_below, floor, 0.0),
         raw=raw_probabilities(raw),
@@ -289,7 +289,7 @@ class _Adjusted:
     """[N], whether one may have gained."""
 
 
-def _adjusted(raw: RawDistribution, adjustment: Adjustment | None) -> _Adjusted:
+def _adjust(raw: RawDistribution, adjustment: Adjustment | None) -> _Adjusted:
     n, unlisted = len(raw.ids), np.isnan(raw.chosen_logprobs)
     none = np.zeros(n, dtype=np.bool_)
     last = np.where(np.isfinite(raw.logprobs), raw.logprobs, 0.0).min(axis=1)
@@ -310,7 +310,7 @@ def _adjusted(raw: RawDistribution, adjustment: Adjustment | None) -> _Adjusted:
         )
     logprobs = raw.logprobs + adjustment.top_tokens
     order = np.argsort(-logprobs, axis=1, kind="stable")
-    whole = _lists_vocabulary(raw)
+    complete = _lists_vocabulary(raw)
     return _Adjusted(
         order=order,
         logprobs=np.take_along_axis(logprobs, order, axis=1),
@@ -318,12 +318,12 @@ def _adjusted(raw: RawDistribution, adjustment: Adjustment | None) -> _Adjusted:
         chosen_is_bound=unlisted | adjustment.chosen_unsure,
         unsure=np.take_along_axis(adjustment.unsure, order, axis=1),
         any=adjustment.moves,
-        elsewhere=adjustment.elsewhere & ~whole,
-        upwards=adjustment.upwards & ~whole,
+        elsewhere=adjustment.elsewhere & ~complete,
+        upwards=adjustment.upwards & ~complete,
     )
 
 
-def _tempered(raw: RawDistribution, moved: _Adjusted, temperature: Floats) -> Weights:
+def _apply_temperature(raw: RawDistribution, moved: _Adjusted, temperature: Floats) -> Weights:
     """Bound the remainder by ``remainder * p_K^(1/T-1)``: none of its tokens is more probable than the last top token."""
     mass = np.exp(raw.logprobs)
     seen = raw.ids == raw.chosen[:, None]

@@ -124,21 +124,21 @@ def by_mass(weights: Weights, before: Truncation, top_k: Ints, nucleus: Nucleus)
     least, most = _smallest_sum(weights, before, top_k), _largest_sum(weights, top_k)
     until = np.concatenate([weights.top_tokens.cumsum(axis=1) / least[:, None], np.ones((len(least), 1))], axis=1)
     since = _surely_above(weights, nucleus.factor) / most[:, None]
-    limit, whole = nucleus.top_p[:, None], (nucleus.top_p >= 1.0)[:, None]
-    core = whole | (until <= nucleus.least[:, None])
+    limit, untruncated = nucleus.top_p[:, None], (nucleus.top_p >= 1.0)[:, None]
+    core = untruncated | (until <= nucleus.least[:, None])
     core[:, 0] = True
     return Truncation(
-        included=before.included & (whole | (above < limit * mass.sum(axis=1, keepdims=True))),
+        included=before.included & (untruncated | (above < limit * mass.sum(axis=1, keepdims=True))),
         core=before.core & core,
-        excluded=before.excluded | (~whole & (since >= nucleus.most[:, None])),
+        excluded=before.excluded | (~untruncated & (since >= nucleus.most[:, None])),
     )
 
 
 def _surely_above(weights: Weights, factor: Floats) -> Floats:
     """Return the mass [N, K+1] of the top tokens that stand before each outcome at any noise: near-equal tokens change places."""
-    each = np.concatenate([weights.top_tokens, weights.last[:, None]], axis=1)
-    counts = (weights.top_tokens[:, :, None] > each[:, None, :] * factor[:, None, None]).sum(axis=1)
-    sums = np.concatenate([np.zeros((len(each), 1)), weights.top_tokens.cumsum(axis=1)], axis=1)
+    masses = np.concatenate([weights.top_tokens, weights.last[:, None]], axis=1)
+    counts = (weights.top_tokens[:, :, None] > masses[:, None, :] * factor[:, None, None]).sum(axis=1)
+    sums = np.concatenate([np.zeros((len(masses), 1)), weights.top_tokens.cumsum(axis=1)], axis=1)
     return np.asarray(np.take_along_axis(sums, counts, axis=1))
 
 

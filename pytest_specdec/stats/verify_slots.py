@@ -29,10 +29,10 @@ __all__ = [
     "Observed",
     "SlotChances",
     "VerifySlots",
-    "certain",
+    "certain_chances",
     "chances",
-    "filtered",
-    "joined",
+    "filter_chances",
+    "join_slots",
     "slots_from_windows",
     "unknown_slots",
 ]
@@ -226,7 +226,7 @@ def unknown_slots(tokens: int) -> VerifySlots:
     )
 
 
-def joined(parts: Sequence[VerifySlots]) -> VerifySlots:
+def join_slots(parts: Sequence[VerifySlots]) -> VerifySlots:
     """Return the slots of all answers, one behind the other."""
     return VerifySlots(
         slot=np.concatenate([part.slot for part in parts]),
@@ -241,23 +241,23 @@ def joined(parts: Sequence[VerifySlots]) -> VerifySlots:
 
 def chances(slots: VerifySlots, accepted_if_emitted: Floats | None, drafted: Bools, k: int) -> SlotChances:
     """Return the chances of each slot: certain where ``slots`` are known, filtered elsewhere if q is known."""
-    known = certain(slots)
+    sure = certain_chances(slots)
     if accepted_if_emitted is None or bool(slots.known.all()):
-        return known
-    hidden = filtered(accepted_if_emitted, drafted, slots.last, k)
-    return SlotChances(at=np.where(slots.known[:, None, None], known.at, hidden.at))
+        return sure
+    hidden = filter_chances(accepted_if_emitted, drafted, slots.last, k)
+    return SlotChances(at=np.where(slots.known[:, None, None], sure.at, hidden.at))
 
 
-def certain(slots: VerifySlots) -> SlotChances:
+def certain_chances(slots: VerifySlots) -> SlotChances:
     """Return the chances of known windows, 0 or 1; all 0 where the window is not known."""
     at = np.zeros((len(slots.slot), 3, 3))
     state = np.where(slots.after_rejection, AFTER_REJECTION, np.where(slots.rejected_before, REJECTED_BEFORE, NEVER_REJECTED))
-    for slot, here in ((DRAFT, slots.draft_slot), (BONUS, slots.bonus_slot), (NO_DRAFT, slots.known & (slots.drafted == 0))):
-        at[here, slot, state[here]] = 1.0
+    for slot, tokens in ((DRAFT, slots.draft_slot), (BONUS, slots.bonus_slot), (NO_DRAFT, slots.known & (slots.drafted == 0))):
+        at[tokens, slot, state[tokens]] = 1.0
     return SlotChances(at=at)
 
 
-def filtered(accepted_if_emitted: Floats, drafted: Bools, last: Bools, k: int) -> SlotChances:
+def filter_chances(accepted_if_emitted: Floats, drafted: Bools, last: Bools, k: int) -> SlotChances:
     """Return the chances of hidden windows, answer by answer; the first token of each is the prefill's, every window drafts ``k`` tokens.
 
     ``accepted_if_emitted`` [N] is as in :class:`Observed`; ``drafted`` [N] marks where it is known: elsewhere nothing counts as drafted,
@@ -272,26 +272,26 @@ def filtered(accepted_if_emitted: Floats, drafted: Bools, last: Bools, k: int) -
     for step in range(1, int(lengths.max(initial=0))):
         going = lengths > step
         rows, state = starts[going] + step, current[going]
-        known = drafted[rows][:, None]
+        drafts = drafted[rows][:, None]
         slots = np.stack([state[:, :k].sum(axis=1), state[:, k]], axis=1)
-        at[rows, DRAFT:NO_DRAFT] = np.where(known[:, None], slots, 0.0)
-        at[rows, NO_DRAFT] = np.where(known, 0.0, state.sum(axis=1))
-        current[going] = np.where(known[:, None], _next_slot(state, accepted_if_emitted[rows]), _next_window(state))
+        at[rows, DRAFT:NO_DRAFT] = np.where(drafts[:, None], slots, 0.0)
+        at[rows, NO_DRAFT] = np.where(drafts, 0.0, state.sum(axis=1))
+        current[going] = np.where(drafts[:, None], _next_slot(state, accepted_if_emitted[rows]), _next_window(state))
     return SlotChances(at=at)
 
 
 def _next_slot(state: Floats, accepted: Floats) -> Floats:
     """Return the chances [A, k+1, 3] of the next token's slot from those of this one, which was accepted with chance ``accepted`` [A]."""
-    after = np.zeros_like(state)
-    after[:, 1:] = state[:, :-1] * accepted[:, None, None]
-    after[:, 0, AFTER_REJECTION] = (state[:, :-1] * (1.0 - accepted)[:, None, None]).sum(axis=(1, 2))
-    after[:, 0, NEVER_REJECTED] += state[:, -1, NEVER_REJECTED]
-    after[:, 0, REJECTED_BEFORE] += state[:, -1, REJECTED_BEFORE] + state[:, -1, AFTER_REJECTION]
-    return after
+    following = np.zeros_like(state)
+    following[:, 1:] = state[:, :-1] * accepted[:, None, None]
+    following[:, 0, AFTER_REJECTION] = (state[:, :-1] * (1.0 - accepted)[:, None, None]).sum(axis=(1, 2))
+    following[:, 0, NEVER_REJECTED] += state[:, -1, NEVER_REJECTED]
+    following[:, 0, REJECTED_BEFORE] += state[:, -1, REJECTED_BEFORE] + state[:, -1, AFTER_REJECTION]
+    return following
 
 
 def _next_window(state: Floats) -> Floats:
     """Return the chances behind a token for which nothing was drafted: a window begins."""
-    after = np.zeros_like(state)
-    after[:, 0] = state.sum(axis=1)
-    return after
+    following = np.zeros_like(state)
+    following[:, 0] = state.sum(axis=1)
+    return following

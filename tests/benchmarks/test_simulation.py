@@ -10,8 +10,8 @@ from benchmarks.detection.faults import RULES
 from benchmarks.simulation import RIGHT, Rules, blurred, draw, id_order, simulate
 from pytest_specdec.stats.betting import wealth_process
 from pytest_specdec.stats.bettors import bettors
-from pytest_specdec.stats.draft_distribution import SplitRemainder, merged
-from pytest_specdec.stats.fault_models import CATALOGUE, ReusedNumber, ratio, residual, verified
+from pytest_specdec.stats.draft_distribution import SplitRemainder, merge_remainder
+from pytest_specdec.stats.fault_models import CATALOGUE, ReusedNumber, ratio, residual, verified_distribution
 
 ONE = zipf(np.random.default_rng(2), positions=1, vocabulary=64, top_tokens=5)
 
@@ -56,7 +56,7 @@ def test_a_ratio_taken_before_the_temperature_accepts_by_raw_distributions_what_
     bank = asking(ONE, Asked(temperature=0.5))
     observed = simulate(bank, Rules(forgets="ratio"), np.random.default_rng(1), runs=1, answers=800, tokens=32, k=3)
     split, raw = SplitRemainder.of(bank.p, bank.q), SplitRemainder.of(bank.unasked, bank.unasked_q)
-    distribution = merged(verified(split.q, ratio(raw.p, raw.q), residual(split.p, split.q)))[0]
+    distribution = merge_remainder(verified_distribution(split.q, ratio(raw.p, raw.q), residual(split.p, split.q)))[0]
     seen, error = frequencies(observed, observed.slots.draft_slot)
     assert seen == pytest.approx(distribution, abs=error)
     assert np.abs(bank.p[0] - distribution).max() > 2 * error

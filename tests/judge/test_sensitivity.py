@@ -12,7 +12,7 @@ from pytest_specdec.judge.sensitivity import Sensitivity, _slots, promise
 from pytest_specdec.stats.betting import mixture, wealth_process
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.draft_distribution import overlap
-from pytest_specdec.stats.fault_models import leak, tilted
+from pytest_specdec.stats.fault_models import leak, temperature_tilt
 
 BARRIER = -np.log(6.25e-5)
 RUNS = 120
@@ -94,7 +94,7 @@ def test_a_fault_of_the_catalogue_shows_as_often_as_promised(certain, tail, faul
 def test_a_wrong_temperature_shows_as_often_as_promised():
     observed = healthy(answers=5)
     made = promise(replace(observed, q=None), wealth_process(bettors(replace(observed, q=None))), BARRIER, "no")
-    truth = tilted(1.25)(observed.distribution.p, observed.distribution.p)
+    truth = temperature_tilt(1.25)(observed.distribution.p, observed.distribution.p)
     seen = shown(replace(observed, q=None), truth)
     assert 0.2 < made.tilts[1.25] < 0.995
     assert made.tilts[1.25] - 0.08 <= seen <= made.tilts[1.25] + 0.2

@@ -9,7 +9,15 @@ from benchmarks.bank import zipf
 from benchmarks.detection.faults import RULES
 from benchmarks.simulation import RIGHT, simulate
 from pytest_specdec.stats import adaptive_bettors
-from pytest_specdec.stats.adaptive_bettors import ADAPTIVE_BETTORS, BLOCK, GUESSES, PRIOR_RATE, inside, log_payoffs, tilted_by_counts
+from pytest_specdec.stats.adaptive_bettors import (
+    ADAPTIVE_BETTORS,
+    BLOCK,
+    GUESSES,
+    PRIOR_RATE,
+    core_distribution,
+    log_payoffs,
+    tilt_by_counts,
+)
 from pytest_specdec.stats.betting import mixture, wealth_process
 from pytest_specdec.stats.bettors import bettors
 
@@ -28,7 +36,7 @@ def drawn(rules=RIGHT, *, seed=0, runs=1, answers=24, tokens=16, windows=True):
 
 
 def rates(seen):
-    return adaptive_bettors.rates(seen, seen.contexts, seen.previous)
+    return adaptive_bettors.adaptive_inputs(seen, seen.contexts, seen.previous)
 
 
 def with_outcome(seen, at, outcome):
@@ -55,8 +63,8 @@ def test_whatever_was_learned_the_mean_payoff_is_one(view, noise):
     outcomes = range(seen.distribution.p.shape[1])
     paid = np.exp([log_payoffs(with_outcome(seen, at, one), allowance=0.0)[view].log_payoffs[at] for one in outcomes])
     assert paid.std() > 1e-3
-    assert inside(seen.distribution)[at] @ paid == (pytest.approx(1.0) if not noise else pytest.approx(1.0, abs=2e-3))
-    assert inside(seen.distribution)[at] @ paid <= 1.0 + 1e-12
+    assert core_distribution(seen.distribution)[at] @ paid == (pytest.approx(1.0) if not noise else pytest.approx(1.0, abs=2e-3))
+    assert core_distribution(seen.distribution)[at] @ paid <= 1.0 + 1e-12
 
 
 def test_a_token_has_no_say_in_its_own_bet_nor_a_later_one_in_an_earlier():
@@ -106,7 +114,7 @@ def test_without_windows_nothing_is_known_of_recovered_tokens_and_every_token_co
 
 def test_features_are_centred_and_of_unit_size():
     seen = drawn(answers=200)
-    found, p = rates(seen).features, inside(seen.distribution)
+    found, p = rates(seen).features, core_distribution(seen.distribution)
     assert (p[:, :, None] * found).sum(axis=1) == pytest.approx(0.0, abs=1e-9)
     size = np.sqrt((p[:, :, None] * found**2).sum(axis=1).mean(axis=0))
     assert (size > 0.05).all()
@@ -129,7 +137,7 @@ def test_a_distribution_within_the_allowance_pays_no_more_than_one(fault, views)
     seen = drawn(RULES[fault], answers=60)
     seen = replace(seen, distribution=replace(seen.distribution, noise=0.0))
     at = int(np.flatnonzero(seen.slots.draft_slot)[-1])
-    p, allowance = inside(seen.distribution)[at], 0.05
+    p, allowance = core_distribution(seen.distribution)[at], 0.05
     for view in views:
         paid = np.exp(
             [
@@ -182,17 +190,17 @@ def test_counts_are_of_the_same_context():
 def test_a_memory_worked_out_by_hand():
     view, seen = np.array([[0.5, 0.3, 0.2]]), np.array([[6.0, 3.0, 1.0]])
     weight = view * np.exp(0.04 * np.array([1.0, 0.0, -1.0]) / (1 + 0.04 * np.array([5.0, 3.0, 2.0])))
-    assert tilted_by_counts(view, seen, 0.2) == pytest.approx(weight / weight.sum())
-    assert tilted_by_counts(view, seen, 0.0) == pytest.approx(view)
+    assert tilt_by_counts(view, seen, 0.2) == pytest.approx(weight / weight.sum())
+    assert tilt_by_counts(view, seen, 0.0) == pytest.approx(view)
 
 
 def test_an_adaptive_bettor_learns_the_slope_of_a_server_that_tilts():
     seen = drawn(answers=400)
-    random, p, features = np.random.default_rng(2), inside(seen.distribution), rates(seen).features
+    random, p, features = np.random.default_rng(2), core_distribution(seen.distribution), rates(seen).features
     weight = p * np.exp(0.5 * features[:, :, 0])
     mass = (weight / weight.sum(axis=1, keepdims=True)).cumsum(axis=1)
     distribution = replace(seen.distribution, outcome=(mass > random.random(len(p))[:, None]).argmax(axis=1))
-    view = ADAPTIVE_BETTORS[0].tilted(distribution, features[:, :, :1])
+    view = ADAPTIVE_BETTORS[0].tilt(distribution, features[:, :, :1])
     want = weight[-1] / weight[-1].sum()
     assert np.abs(view[-1] - want).sum() < 0.5 * np.abs(p[-1] - want).sum()
 

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.bank import zipf
 from benchmarks.detection.faults import RULES
 from benchmarks.simulation import RIGHT, simulate
-from pytest_specdec.stats.betting import unweighted, wealth_process
+from pytest_specdec.stats.betting import unit_bettor, wealth_process
 from pytest_specdec.stats.bettors import (
     AT_THE_BONUS,
     DRAWN,
@@ -148,7 +148,7 @@ def held(payoffs, last, chance):
 
 def test_wealth_is_a_product_over_answers_of_a_stake_kept_and_one_bet():
     payoffs, last = np.array([2.0, 3.0, 0.5, 0.25, 4.0, 5.0]), np.array([False, True, False, False, True, False])
-    found = list(sparse_bettors([unweighted("some", Fault.RULE, np.log(payoffs))], last))
+    found = list(sparse_bettors([unit_bettor("some", Fault.RULE, np.log(payoffs))], last))
     assert [one.chance for one in found] == list(FAULTY_SHARES)
     for one in found:
         assert np.exp(one.log_payoffs.cumsum()) == pytest.approx(held(payoffs, last, one.chance))
@@ -162,7 +162,7 @@ def test_every_token_pays_one_in_the_mean_given_those_before():
         p = random.dirichlet(np.ones(4))
         payoffs = random.dirichlet(np.ones(4)) / p
         after = [
-            next(iter(sparse_bettors([unweighted("some", Fault.RULE, np.log([*before, paid]))], last))).log_payoffs[-1] for paid in payoffs
+            next(iter(sparse_bettors([unit_bettor("some", Fault.RULE, np.log([*before, paid]))], last))).log_payoffs[-1] for paid in payoffs
         ]
         assert p @ np.exp(after) == pytest.approx(1.0)
 
@@ -173,6 +173,6 @@ def test_a_fault_in_one_answer_of_eight_shows_to_who_begins_anew():
     faulty = np.repeat(np.arange(32) % 8 == 0, 64)
     # A bet that gains .15 nats a token under its fault and loses .15 where there is none.
     steps = np.where(faulty, 0.15, -0.15) + 0.5 * random.normal(size=len(last))
-    bettor = unweighted("accept-all", Fault.LENIENT, steps)
+    bettor = unit_bettor("accept-all", Fault.LENIENT, steps)
     assert bettor.log_wealth < -100.0
     assert max(one.log_wealth for one in sparse_bettors([bettor], last)) > 5.0

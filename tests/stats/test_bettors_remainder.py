@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_specdec.stats import betting
-from pytest_specdec.stats.bettors import bettors, excess, leak, refined
-from pytest_specdec.stats.draft_distribution import SplitRemainder, index_of, listed, mapped, one_hot
+from pytest_specdec.stats.bettors import bettors, excess, leak, refine_remainder
+from pytest_specdec.stats.draft_distribution import SplitRemainder, index_of, listed_outcomes, map_draft, one_hot
 from pytest_specdec.stats.fault_models import ReusedNumber, accepts_once
 from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
-from pytest_specdec.stats.verify_slots import Observed, VerifySlots, joined, slots_from_windows
+from pytest_specdec.stats.verify_slots import Observed, VerifySlots, join_slots, slots_from_windows
 
 VOCABULARY, TOP_TOKENS = 40, 6
 
@@ -44,19 +44,19 @@ def every_token(p, q, *, temperature=1.0, certain=False, slot=0):
     raw, draft = told(p, every), told(q, every)
     distribution, own = requested(raw, processing), requested(draft, processing)
     best = np.full(VOCABULARY, q.argmax())
-    view = one_hot(index_of(best, raw.ids), TOP_TOKENS + 1) if certain else mapped(own.p, draft.ids, raw.ids, distribution.p)
+    view = one_hot(index_of(best, raw.ids), TOP_TOKENS + 1) if certain else map_draft(own.p, draft.ids, raw.ids, distribution.p)
     top_tokens = np.column_stack([np.ones(raw.ids.shape, dtype=bool), np.zeros(VOCABULARY, dtype=bool)])
     return Observed(
         distribution=distribution,
         ids=raw.ids,
         q=view,
         drafted=np.ones(VOCABULARY, dtype=bool),
-        slots=joined([place(slot)] * VOCABULARY),
+        slots=join_slots([place(slot)] * VOCABULARY),
         k=3,
         accepted_if_emitted=np.zeros(VOCABULARY),
         q_chosen=(best == every).astype(float) if certain else own.chosen_floor,
         accepted_if_drafted=np.ones(VOCABULARY),
-        listed=top_tokens if certain else listed(draft.ids, raw.ids),
+        listed=top_tokens if certain else listed_outcomes(draft.ids, raw.ids),
         vocabulary=VOCABULARY,
     )
 
@@ -98,7 +98,7 @@ def test_under_truncation_the_top_tokens_alone_tell():
     seen.distribution.chosen_bound[:] = np.inf
     table = np.full(seen.distribution.p.shape, 0.7)
     assert leak(seen, 0.2, table) == pytest.approx(0.7)
-    assert not refined(seen, np.full(VOCABULARY, 0.5)).any()
+    assert not refine_remainder(seen, np.full(VOCABULARY, 0.5)).any()
 
 
 def test_what_is_staked_on_the_remainder_follows_what_is_accepted_too_much():

@@ -8,7 +8,7 @@ import pytest
 from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.stats import betting, verify_slots
 from pytest_specdec.stats.bettors import bettors
-from pytest_specdec.stats.penalties import Penalties, adjustment, joined
+from pytest_specdec.stats.penalties import Penalties, join_adjustments, logit_adjustment
 from pytest_specdec.stats.token_distribution import Processing, RawDistribution, Weights, by_share, requested
 from pytest_specdec.stats.verify_slots import Observed, slots_from_windows
 
@@ -54,11 +54,11 @@ def judged(top_tokens=20, *, listed_only=False, vocabulary=VOCABULARY, penalties
     moved = None
     if penalties is not None:
         parts = [
-            adjustment(penalties, PenaltyWindow(), PROMPT, (*SAID, token), np.broadcast_to(ids[0], (len(SAID) + 1, top_tokens)))
+            logit_adjustment(penalties, PenaltyWindow(), PROMPT, (*SAID, token), np.broadcast_to(ids[0], (len(SAID) + 1, top_tokens)))
             for token in range(VOCABULARY)
         ]
         last = np.tile(np.arange(len(SAID) + 1) == len(SAID), VOCABULARY)
-        moved = joined(parts).at(last)
+        moved = join_adjustments(parts).at(last)
     wish = {"temperature": 1.0, "min_p": 0.0, "top_k": 0, "top_p": 1.0, **asked}
     processing = Processing(
         temperature=np.full(VOCABULARY, wish["temperature"]),
@@ -119,7 +119,7 @@ def mean_payoffs(form, asked, slot):
         drafted=np.ones(VOCABULARY, dtype=np.bool_),
         q_raw=np.roll(distribution.raw, 2, axis=1),
         accepted_if_emitted=np.ones(VOCABULARY),
-        slots=verify_slots.joined([at_slot(slot)] * VOCABULARY),
+        slots=verify_slots.join_slots([at_slot(slot)] * VOCABULARY),
         k=3,
         vocabulary=VOCABULARY,
         ends=np.column_stack([ids % 7 == 0, np.zeros(VOCABULARY, dtype=np.bool_)]),
@@ -173,7 +173,7 @@ def test_min_p_is_bet_on_either_side_of_a_margin():
 
 def test_penalties_count_the_answer_and_repetition_the_prompt_too():
     ids = np.array([[7, 5, 2]] * 3)
-    found = adjustment(
+    found = logit_adjustment(
         Penalties(presence=1.0, frequency=0.5, repetition=1.1, bias={2: 3.0, 50: 1.0}), PenaltyWindow(), (7,), (5, 5, 2), ids
     )
     assert found.top_tokens.tolist() == [[0.0, 0.0, 3.0], [0.0, -1.5, 3.0], [0.0, -2.0, 3.0]]
@@ -198,7 +198,7 @@ def test_penalties_count_the_answer_and_repetition_the_prompt_too():
 def test_a_window_says_what_penalties_count(window, presence, repetition):
     """Of token 7, behind the prompt 7 7 5, in the answer 5 7 5 5 5."""
     ids = np.full((5, 1), 7)
-    found = adjustment(Penalties(frequency=1.0, repetition=1.1), window, (7, 7, 5), (5, 7, 5, 5, 5), ids)
+    found = logit_adjustment(Penalties(frequency=1.0, repetition=1.1), window, (7, 7, 5), (5, 7, 5, 5, 5), ids)
     assert (-found.top_tokens[:, 0]).tolist() == presence
     assert found.unsure[:, 0].tolist() == [count > 0 for count in repetition]
 

@@ -11,9 +11,9 @@ from pytest_specdec.stats.draft_distribution import (
     favourite,
     hidden_bonus,
     index_of,
-    listed,
-    mapped,
-    merged,
+    listed_outcomes,
+    map_draft,
+    merge_remainder,
     overlap,
 )
 
@@ -53,9 +53,9 @@ def test_it_is_the_definition_at_every_length(tokens, k, shortest, more):
 
 
 def test_a_draft_distribution_is_carried_over_to_the_baselines_top_tokens():
-    q = mapped(np.array([[0.5, 0.2, 0.3]]), np.array([[7, 99]]), np.array([[5, 7, -1]]), np.array([[0.4, 0.3, 0.0, 0.2]]))
+    q = map_draft(np.array([[0.5, 0.2, 0.3]]), np.array([[7, 99]]), np.array([[5, 7, -1]]), np.array([[0.4, 0.3, 0.0, 0.2]]))
     assert q[0] == pytest.approx([0.3 * 0.4 / 0.6, 0.5, 0.0, 0.2 + 0.3 * 0.2 / 0.6])
-    assert listed(np.array([[7, 99]]), np.array([[5, 7, -1]])).tolist() == [[False, True, False, False]]
+    assert listed_outcomes(np.array([[7, 99]]), np.array([[5, 7, -1]])).tolist() == [[False, True, False, False]]
 
 
 def test_a_draft_token_outside_the_top_tokens_is_the_remainder():
@@ -71,7 +71,7 @@ def test_a_draft_certain_of_the_remainder_means_one_of_its_tokens():
     split = SplitRemainder.of(p, q)
     assert split.p == pytest.approx(np.array([[0.5, 0.1, 0.05, 0.35], [0.5, 0.1, 0.0, 0.4]]))
     assert split.q == pytest.approx(np.array([[0.0, 0.0, 1.0, 0.0], [0.2, 0.2, 0.0, 0.6]]))
-    assert merged(split.p) == pytest.approx(p)
+    assert merge_remainder(split.p) == pytest.approx(p)
     assert overlap(p, q) == pytest.approx([0.05, 0.7])
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from pytest_specdec.stats import betting
 from pytest_specdec.stats.bettors import bettors
-from pytest_specdec.stats.duplicates import again, hazard, repeats
+from pytest_specdec.stats.duplicates import copy_distribution, hazard, repeats
 from pytest_specdec.stats.fault_models import Fault
 from pytest_specdec.stats.token_distribution import Processing, RawDistribution, requested
-from pytest_specdec.stats.verify_slots import Observed, joined, unknown_slots
+from pytest_specdec.stats.verify_slots import Observed, join_slots, unknown_slots
 
 VOCABULARY, LENGTH, END = 12, 24, 0
 CHAIN = np.random.default_rng(3).normal(scale=1.5, size=(VOCABULARY, VOCABULARY))
@@ -47,7 +47,7 @@ def distribution_of(said, start=1):
 
 def wealth(said, prompts):
     ids, distribution = distribution_of(said)
-    m = again(distribution, ids, said, prompts)
+    m = copy_distribution(distribution, ids, said, prompts)
     assert m.sum(axis=1) == pytest.approx(1.0)
     return betting.at_outcome(betting.table(distribution, m), distribution)
 
@@ -93,11 +93,11 @@ def test_pairs_are_counted_with_what_was_to_be_expected():
 def panel(said, prompts, ends=True):
     ids, distribution = distribution_of(said)
     marked = np.column_stack([ids == END, np.zeros(len(ids), dtype=np.bool_)])
-    slots = joined([unknown_slots(len(tokens)) for tokens in said])
+    slots = join_slots([unknown_slots(len(tokens)) for tokens in said])
     plain = Observed(
         distribution=distribution, ids=ids, q=None, drafted=np.zeros(len(ids), dtype=np.bool_), slots=slots, k=3, vocabulary=VOCABULARY
     )
-    return bettors(replace(plain, ends=marked if ends else None, copies=again(distribution, ids, said, prompts)))
+    return bettors(replace(plain, ends=marked if ends else None, copies=copy_distribution(distribution, ids, said, prompts)))
 
 
 def test_the_panel_seats_the_bets_on_whole_answers():

@@ -29,7 +29,7 @@ from pytest_specdec.stats.fault_models import (
     ratio,
     recovered_by_the_rejection,
     residual,
-    ruled,
+    rule_distribution,
 )
 
 EVERY = (*CATALOGUE, *BONUS, *GENERIC)
@@ -63,13 +63,13 @@ def test_a_draft_that_is_the_target_hides_every_fault_of_the_ratio(one):
 
 def test_the_correct_rule_gives_the_target_back():
     p, q = distributions(7)
-    assert ruled(leaky(0.0), residual)(p, q) == pytest.approx(p)
+    assert rule_distribution(leaky(0.0), residual)(p, q) == pytest.approx(p)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.2, 1.0])
 def test_a_leak_is_exactly_a_mixture_of_target_and_draft(share):
     p, q = distributions(11)
-    assert ruled(leaky(share), residual)(p, q) == pytest.approx(leak(share)(p, q))
+    assert rule_distribution(leaky(share), residual)(p, q) == pytest.approx(leak(share)(p, q))
 
 
 @pytest.mark.parametrize("name, expected", [

@@ -19,7 +19,7 @@ def payoffs(gaps, sigma):
     null = noise.chances(table)
     of = GreedyTokens(gaps=table, chosen=np.zeros(1, dtype=np.int64))
     for flips in near_ties._alternatives(of, null, noise):
-        bold = near_ties._bold(null, flips)
+        bold = near_ties._raise_to_null(null, flips)
         yield null[0], np.array([near_ties._log_payoffs(null, bold, np.array([j]))[0] for j in range(-1, len(gaps))])
 
 

@@ -108,7 +108,7 @@ def test_what_a_boot_keeps_lies_within_its_limits_and_is_not_seen_where_there_is
     call, kept = 0.02, 0.05
     another = [boot_noise(scales(random, math.hypot(call, kept, kept), 0.3), scales(random, call, 0.3)) for _ in range(300)]
     assert all(each is not None for each in another)
-    assert np.median([each.kept for each in another]) == pytest.approx(kept, rel=0.05)
+    assert np.median([each.boot for each in another]) == pytest.approx(kept, rel=0.05)
     assert np.median([each.call for each in another]) == pytest.approx(call, rel=0.05)
     assert np.mean([each.low <= kept <= each.high for each in another]) >= 0.97
     alike = [boot_noise(scales(random, call, 0.3), scales(random, call, 0.3)) for _ in range(300)]

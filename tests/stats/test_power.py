@@ -35,7 +35,7 @@ def test_growth_is_three_moments_token_by_token_capped():
 def test_evidence_that_grows_by_certain_amounts_is_as_sure_as_its_sum(gain, shown):
     """Accept-all of a draft that is certain of its token: the emitted token, and with it the gain, is known beforehand."""
     truth = np.tile([1.0, 0.0], (100, 1))
-    assert growth(np.tile([gain, -1.0], (100, 1)), truth, cap=9.0).shown(9.0) == shown
+    assert growth(np.tile([gain, -1.0], (100, 1)), truth, cap=9.0).chance_to_reach(9.0) == shown
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_so_many_times_the_tokens_are_so_many_times_the_moments():
 def test_the_length_asked_for_is_the_length_that_suffices():
     one = EvidenceGrowth(drift=2.0, variance=4.0, steps=100)
     length = one.length_for(10.0, 0.99)
-    assert one.shown(10.0, length=length) == pytest.approx(0.99, abs=1e-6)
+    assert one.chance_to_reach(10.0, length=length) == pytest.approx(0.99, abs=1e-6)
     assert EvidenceGrowth(drift=2000.0, variance=4.0, steps=100).length_for(10.0, 0.99) < 0.01
 
 
 def test_a_bettor_that_does_not_grow_never_settles_anything():
     assert EvidenceGrowth(drift=-1.0, variance=1.0, steps=10).length_for(10.0, 0.99) == inf
-    assert EvidenceGrowth(drift=0.0, variance=0.0, steps=0).shown(1.0) == 0.0
+    assert EvidenceGrowth(drift=0.0, variance=0.0, steps=0).chance_to_reach(1.0) == 0.0
 
 
 def test_a_motion_is_never_taken_for_steadier_than_the_formula_can_say():
@@ -111,7 +111,7 @@ def test_the_formula_is_the_walk_it_stands_for(p, m, tokens, margin):
     """A sum of payoffs, looked at after every step: even ones, and ones of which a few in a thousand pay everything or cost everything."""
     random = np.random.default_rng(3)
     paid = np.log([[m / p, (1 - m) / (1 - p)]])
-    promised = growth(np.repeat(paid, tokens, axis=0), np.tile([[m, 1 - m]], (tokens, 1)), cap=8.0).shown(8.0)
+    promised = growth(np.repeat(paid, tokens, axis=0), np.tile([[m, 1 - m]], (tokens, 1)), cap=8.0).chance_to_reach(8.0)
     passed = [
         (np.where(random.random((1000, tokens)) < m, paid[0, 0], paid[0, 1]).cumsum(axis=1).max(axis=1) >= 8.0).mean() for _ in range(20)
     ]

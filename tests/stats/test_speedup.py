@@ -75,10 +75,10 @@ def test_passes_that_vary_are_not_taken_for_boots():
 
 def test_the_median_of_earlier_runs_is_uncertain_too():
     found = across_boots(PASSES, boot_spread((0.04,) * 5), baseline_boots=2)
-    widths = [found.at_most(0.001), *(found.beside_median(runs).at_most(0.001) for runs in (1000, 10, 1))]
+    widths = [found.at_most(0.001), *(found.against_median(runs).at_most(0.001) for runs in (1000, 10, 1))]
     assert widths == sorted(widths)
     assert widths[0] == pytest.approx(widths[1], rel=1e-3)
-    assert found.beside_median(2).standard_error == pytest.approx(found.standard_error * math.sqrt(1 + math.pi / 4))
+    assert found.against_median(2).standard_error == pytest.approx(found.standard_error * math.sqrt(1 + math.pi / 4))
 
 
 @given(LOGS, st.sampled_from([1e-4, 0.02, 0.3]), st.lists(st.floats(-1, 1), max_size=6))

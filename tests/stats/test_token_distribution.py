@@ -223,6 +223,6 @@ def test_a_distribution_that_leans_is_one_at_another_temperature(scoring_bias):
     raw = RawDistribution(ids=np.arange(5)[None], logprobs=logits, chosen=np.array([1]), chosen_logprobs=logits[:, 1], vocabulary=5)
     asked = Processing(temperature=np.array([0.7]), top_k=np.array([0]), top_p=np.array([1.0]), adjustment=moved)
     weights = np.exp(((1.0 + scoring_bias) * logits + biases) / 0.7)[0]
-    found = requested(raw, asked.biased(scoring_bias))
+    found = requested(raw, asked.adapt_to_bias(scoring_bias))
     assert found.p[0, :5] == pytest.approx(weights / weights.sum(), abs=1e-5)
     assert found.chosen[0] == pytest.approx(weights[1] / weights.sum(), abs=1e-5)

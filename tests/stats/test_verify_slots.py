@@ -16,10 +16,10 @@ from pytest_specdec.stats.verify_slots import (
     NO_DRAFT,
     REJECTED_BEFORE,
     UNKNOWN,
-    certain,
+    certain_chances,
     chances,
-    filtered,
-    joined,
+    filter_chances,
+    join_slots,
     slots_from_windows,
     unknown_slots,
 )
@@ -59,7 +59,7 @@ def test_windows_beyond_the_tokens_are_ignored_and_tokens_beyond_the_windows_unk
 
 
 def test_answers_are_joined_in_order():
-    both = joined([unknown_slots(2), slots_from_windows((1, 2), 3, lambda _start: 1)])
+    both = join_slots([unknown_slots(2), slots_from_windows((1, 2), 3, lambda _start: 1)])
     assert both.known.tolist() == [False, False, True, True, True]
     assert both.last.tolist() == [False, True, False, False, True]
 
@@ -74,7 +74,7 @@ def spoken(*, sure):
 
 
 def test_known_windows_leave_no_doubt():
-    at = certain(slots_from_windows((1, 4, 2, 1), 8, lambda start: 3 if start < 7 else 0)).at
+    at = certain_chances(slots_from_windows((1, 4, 2, 1), 8, lambda start: 3 if start < 7 else 0)).at
     cells = [
         (NO_DRAFT, NEVER_REJECTED),
         *[(DRAFT, NEVER_REJECTED)] * 3,
@@ -84,7 +84,7 @@ def test_known_windows_leave_no_doubt():
     ]
     assert [(int(np.argwhere(each)[0, 0]), int(np.argwhere(each)[0, 1])) for each in at] == cells
     assert at.sum() == len(cells)
-    assert certain(unknown_slots(3)).at.sum() == 0.0
+    assert certain_chances(unknown_slots(3)).at.sum() == 0.0
 
 
 def test_a_draft_that_is_certain_tells_the_windows():
@@ -108,22 +108,22 @@ def test_chances_come_true():
 def test_a_tokens_own_fate_does_not_move_its_chances():
     kept, last = np.full(8, 0.5), np.arange(8) == 7
     drafted = np.ones(8, dtype=np.bool_)
-    plain = filtered(kept, drafted, last, 3).at
+    plain = filter_chances(kept, drafted, last, 3).at
     for token in range(8):
         changed = kept.copy()
         changed[token] = 0.0
-        assert filtered(changed, drafted, last, 3).at[: token + 1] == pytest.approx(plain[: token + 1])
+        assert filter_chances(changed, drafted, last, 3).at[: token + 1] == pytest.approx(plain[: token + 1])
 
 
 def test_a_new_answer_begins_anew_even_behind_one_that_is_cut_off():
     kept, drafted = np.full(5, 0.5), np.ones(5, dtype=np.bool_)
-    at = filtered(kept, drafted, np.array([False, False, True, False, False]), 2).at
+    at = filter_chances(kept, drafted, np.array([False, False, True, False, False]), 2).at
     assert at[3] == pytest.approx(at[0])
     assert at[4] == pytest.approx(at[1])
 
 
 def test_where_nothing_was_drafted_a_window_begins():
-    at = filtered(np.ones(4), np.array([True, True, False, True]), np.arange(4) == 3, 3).at
+    at = filter_chances(np.ones(4), np.array([True, True, False, True]), np.arange(4) == 3, 3).at
     assert (at[2, NO_DRAFT, NEVER_REJECTED], at[3, DRAFT, NEVER_REJECTED]) == (1.0, 1.0)
 
 
@@ -143,7 +143,7 @@ def test_everybody_bets_alike_on_windows_that_are_told_and_that_follow():
 
 
 def test_rejections_are_remembered_to_the_end_of_the_answer():
-    at = filtered(np.array([0.0, 0.0, 1.0, 1.0, 1.0, 0.0]), np.ones(6, dtype=np.bool_), np.arange(6) == 5, 2).at
+    at = filter_chances(np.array([0.0, 0.0, 1.0, 1.0, 1.0, 0.0]), np.ones(6, dtype=np.bool_), np.arange(6) == 5, 2).at
     assert [int(state) for state in at.sum(axis=1).argmax(axis=1)] == [
         NEVER_REJECTED,
         NEVER_REJECTED,
