@@ -60,12 +60,15 @@ class AdaptiveBettor:
     """Whether it learns and bets at bonus slots instead of draft slots."""
 
     def name(self, spread: float) -> str:
-        """Return the name of its bettor."""
+        """Return the name of the bettor with this ``spread``."""
         first = "boldly" if self.start < ADAPTIVE_BETTORS[0].start else "carefully"
         return f"learned {first}" + (f", and by context ({spread:g})" if spread else "") + (" at the bonus" if self.bonus else "")
 
     def tilt(self, distribution: TokenDistribution, features: Floats) -> Floats:
-        """Return the view [M, K+1] on tokens of ``distribution`` with ``features`` [M, K+1, F], each from the blocks before its own."""
+        """Return the view [M, K+1] on the tokens of ``distribution``.
+
+        ``features`` are [M, K+1, F]; each view rests on the blocks before its own.
+        """
         p, views = core_distribution(distribution), np.empty(distribution.p.shape)
         slopes, gram = np.zeros(features.shape[2]), self.prior_tokens * np.eye(features.shape[2])
         slopes[-1] = self.start
@@ -96,11 +99,11 @@ OF_GUESS = " of drafts as accepted before"
 
 
 def log_payoffs(observed: Observed, *, allowance: float = ALLOWANCE) -> tuple[Bettor, ...]:
-    """Return the bettors of ADAPTIVE_BETTORS and GUESSES, equal weights; none without contexts and previous tokens.
+    """Return the bettors of ADAPTIVE_BETTORS and GUESSES, of equal weights.
 
-    Tokens come in the order in which they are judged, answer by answer. Where windows are unknown nothing is learned of recovered tokens,
-    and every token counts for a draft slot. Valid for every distribution p' within ``allowance`` of p inside the core: by Cauchy and
-    Schwarz ``E_p' e <= E_p e + allowance sd_p(e)``, by which each payoff is divided.
+    () without contexts and previous tokens. Tokens come in the order in which they are judged, answer by answer. Where windows are unknown
+    nothing is learned of recovered tokens, and every token counts for a draft slot. Valid for every distribution p' within ``allowance`` of
+    p inside the core: by Cauchy and Schwarz ``E_p' e <= E_p e + allowance sd_p(e)``, by which each payoff is divided.
     """
     if observed.contexts is None or observed.previous is None:
         return ()
@@ -116,10 +119,10 @@ def log_payoffs(observed: Observed, *, allowance: float = ALLOWANCE) -> tuple[Be
 
 
 def guess(distribution: TokenDistribution, learned: AdaptiveInputs) -> Floats:
-    """Return the draft's distribution as learned, ``q ~ p (1 - rate)`` [N, K+1], p itself where no windows are known.
+    """Return the learned draft distribution ``q ~ p (1 - rate)``, [N, K+1].
 
-    A correct server recovers x with chance ``max(0, 1 - q(x)/p(x))``: so q falls short of p by the rate. By how much it is above p
-    elsewhere does not show; that mass is spread in proportion.
+    It is p itself where no windows are known. A correct server recovers x with chance ``max(0, 1 - q(x)/p(x))``: so q falls short of p by
+    the rate. By how much it is above p elsewhere does not show; that mass is spread in proportion.
     """
     return _normalise(core_distribution(distribution) * np.maximum(1.0 - learned.rate, LEAST_ACCEPTED))
 
@@ -140,7 +143,7 @@ def _guess_bettors(observed: Observed, learned: AdaptiveInputs, allowance: float
 def _learned_bettors(
     adaptive: AdaptiveBettor, distribution: TokenDistribution, learned: AdaptiveInputs, here: Bools, allowance: float
 ) -> Iterator[Bettor]:
-    """Yield the bettors of ``adaptive``, which bet at the tokens ``here`` [N]."""
+    """Yield the bettors of ``adaptive``, betting at the tokens ``here`` [N]."""
     part, seen = _select_tokens(distribution, here), learned.seen[here]
     view = adaptive.tilt(part, learned.features[here])
     for spread in adaptive.spreads:
@@ -152,9 +155,10 @@ def _learned_bettors(
 
 
 def tilt_by_counts(view: Floats, seen: Floats, spread: float) -> Floats:
-    """Return ``m = v exp((n - N v) / (N v + 1 / spread^2))``, normalised, [M, K+1]: n of N earlier tokens at the context were this one.
+    """Return ``m = v exp((n - N v) / (N v + 1 / spread^2))``, normalised, [M, K+1].
 
-    To first order the exponent is the mean of ``ln m/v`` given n, from a normal distribution around 0 of standard deviation ``spread``.
+    n of N earlier tokens at the context were this one. To first order the exponent is the mean of ``ln m/v`` given n, from a normal
+    distribution around 0 of standard deviation ``spread``.
     """
     expected = seen.sum(axis=1, keepdims=True) * view
     return _normalise(view * np.exp(spread**2 * (seen - expected) / (1.0 + spread**2 * expected)))
@@ -184,7 +188,7 @@ PRIOR_RATE = 0.25
 """Rate of recovered tokens before any token is seen, worth RIDGE tokens."""
 RIDGE = 3.0
 PRIOR_AT_PREVIOUS = 4.0
-"""Weight of the mean distribution of all tokens, in tokens behind one previous token."""
+"""Weight of the mean distribution of all tokens, in tokens after one previous token."""
 FEATURES = 6
 LEAST_PROBABILITY = 1e-7
 """Least probability whose logarithm is used."""
@@ -207,18 +211,18 @@ class AdaptiveInputs:
 
 
 def core_distribution(distribution: TokenDistribution) -> Floats:
-    """Return p given the core, [N, K+1]."""
+    """Return p conditioned on the core, [N, K+1]."""
     p = np.where(distribution.core, distribution.p, 0.0)
     return np.asarray(p / p.sum(axis=1, keepdims=True))
 
 
 def adaptive_inputs(observed: Observed, contexts: Ints, previous: Ints) -> AdaptiveInputs:
-    """Return what was learned before each token; ``contexts`` and ``previous`` [N] are those of ``observed``.
+    """Return the features learned before each token of ``observed``.
 
-    The rate over all contexts is a ridge regression of "its window ended with it" on p, on the mean distribution so far, and on the mean
-    distribution so far behind the same previous token: a drafter is a worse model and prefers frequent tokens. Each feature stands
-    twice, less its mean under p and as that mean, so that a difference between positions is not taken for one between tokens (Mundlak
-    1978).
+    ``contexts`` and ``previous`` [N] are of the same tokens. The rate over all contexts is a ridge regression of "its window ended with it"
+    on p, on the mean distribution so far, and on the mean distribution so far after the same previous token: a drafter is a worse model
+    and prefers frequent tokens. Each feature stands twice, less its mean under p and as that mean, so that a difference between positions
+    is not taken for one between tokens (Mundlak 1978).
     """
     slots, distribution = observed.slots, observed.distribution
     counted = (slots.draft_slot | ~slots.known) & np.take_along_axis(distribution.core, distribution.outcome[:, None], axis=1)[:, 0]
@@ -252,7 +256,7 @@ def _token_numbers(observed: Observed) -> Ints:
 
 
 def _number_pairs(groups: Ints, tokens: Ints) -> tuple[Ints, int]:
-    """Return a number for every pair of a group [N] and an outcome's token [N, K+1], and how many there are."""
+    """Return numbers of all pairs of group and token, and their count. Groups are [N], tokens and numbers [N, K+1]."""
     kinds = np.unique(groups, return_inverse=True)[1].reshape(-1, 1)
     pairs, cells = np.unique(kinds * (tokens.max() + 1) + tokens, return_inverse=True)
     return np.asarray(cells, dtype=np.int64).reshape(tokens.shape), len(pairs)
@@ -278,7 +282,7 @@ class _Mean:
         return cls(cells=cells, groups=group.reshape(-1), mass=np.zeros(count), tokens=np.zeros(len(kinds)))
 
     def at(self, here: slice, prior_tokens: float, prior: Floats) -> Floats:
-        """Return the mean distribution, with ``prior`` [M, K+1] for as much as ``prior_tokens`` tokens."""
+        """Return the mean distribution, with ``prior`` [M, K+1] as ``prior_tokens`` tokens."""
         return np.asarray((self.mass[self.cells[here]] + prior_tokens * prior) / (self.tokens[self.groups[here]][:, None] + prior_tokens))
 
     def learn(self, here: slice, p: Floats) -> None:
@@ -309,7 +313,7 @@ class _Features:
         )
 
     def at(self, here: slice) -> Floats:
-        """Return the features, less their means under p, these means, and 1, [M, K+1, twice as many + 1]."""
+        """Return the centred features, their means under p, and 1. [M, K+1, twice as many + 1]."""
         usual = self.usual.at(here, 1.0, np.asarray(1.0 / len(self.usual.mass)))
         distributions = np.log(np.stack([usual, self.following.at(here, PRIOR_AT_PREVIOUS, usual)], axis=2)) / 3.0
         values = np.concatenate([self.fixed[here], distributions], axis=2)

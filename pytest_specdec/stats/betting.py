@@ -58,7 +58,7 @@ MOST_PAYOFF = 10.0
 """Largest payoff counted, so that one token makes no tendency."""
 
 LEAST_SCORE, LEAST_SCORE_IN_DOUBT = 2.5, 4.0
-"""Standard errors by which a winning bet must pay better than on the control. An alarm stands at five or so on its own."""
+"""Standard errors by which a winning bet must pay better than on the control. An alarm alone stands at five or so."""
 DOUBT = log(10.0)
 """Evidence of the control against its own scores, log wealth, that a healthy one shows in a tenth of runs at most (Ville)."""
 
@@ -79,7 +79,7 @@ class Bettor:
 
     @property
     def log_wealth(self) -> float:
-        """Natural log of its wealth at the end, from a start of 1."""
+        """Natural log of its final wealth, from a start of 1."""
         return float(self.log_payoffs.sum())
 
     def __repr__(self) -> str:
@@ -100,7 +100,7 @@ class WealthProcess:
         return max(0.0, float(self.log_wealth.max(initial=0.0)))
 
     def tokens_to(self, log_barrier: float) -> int | None:
-        """Return after how many tokens the mixture first reached ``log_barrier``; None if it never did."""
+        """Return how many tokens the mixture took to reach ``log_barrier``. None if it never did."""
         reached = np.flatnonzero(self.log_wealth >= log_barrier)
         return int(reached[0]) + 1 if len(reached) else None
 
@@ -111,22 +111,22 @@ class WealthProcess:
 
     @property
     def winner(self) -> Bettor:
-        """The bettor that holds most of the mixture at the end."""
+        """The bettor with most of the mixture at the end."""
         return max(self.bettors, key=lambda bettor: np.log(bettor.weight) + bettor.log_wealth)
 
 
 def unit_bettor(name: str, fault: Fault, log_payoffs: Floats, *, guessed: bool = False) -> Bettor:
-    """Return a bettor of weight 1, to be scaled within its group."""
+    """Return a bettor of weight 1, scaled later within its group."""
     return Bettor(name=name, fault=fault, weight=1.0, log_payoffs=log_payoffs, guessed=guessed)
 
 
 def bet(distribution: TokenDistribution, m: Floats) -> Floats:
-    """Return the log payoffs [N] at the emitted tokens of a bettor with view ``m`` [N, K+1]: ``table`` without the other outcomes."""
+    """Return log payoffs [N] of view ``m`` [N, K+1] at emitted tokens. As :func:`table`, without the other outcomes."""
     return _payoffs(distribution, m, distribution.noise, distribution.outcome[:, None])[:, 0]
 
 
 def table(distribution: TokenDistribution, m: Floats, noise: float | None = None) -> Floats:
-    """Return the log payoffs [N, K+1] of a bettor with view ``m`` [N, K+1] for every outcome.
+    """Return the log payoffs of every outcome for view ``m``, both [N, K+1].
 
     Inside the core both distributions are conditioned on the core, ``e = (m/m(core)) / (p/p(core))``; outside nothing is bet, so the mean
     is one whatever the true mass of the core is. Where violations have a share mu of ``m`` beyond their bound B, they pay ``mu/B`` and
@@ -142,7 +142,7 @@ def table(distribution: TokenDistribution, m: Floats, noise: float | None = None
 
 
 def _payoffs(distribution: TokenDistribution, m: Floats, noise: Floats | float, outcomes: Ints | None) -> Floats:
-    """Return the log payoffs [N, M] for ``outcomes`` [N, M], or [N, K+1] for all."""
+    """Return the log payoffs for ``outcomes``, both [N, M]. Without outcomes they are of all, [N, K+1]."""
     core = _core(distribution)
     view = _condition(m, distribution.core)
     view = np.where(view.sum(axis=1, keepdims=True) > 0, RESERVE * core.p + (1.0 - RESERVE) * view, core.p)
@@ -165,7 +165,7 @@ def _take(outcomes: Ints | None, values: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Core:
-    """What every view of one distribution is held against."""
+    """The values common to all views of one distribution."""
 
     p: Floats
     """[N, K+1], conditioned on the core."""
@@ -202,13 +202,13 @@ def _violation_bound(distribution: TokenDistribution) -> Floats:
 
 
 def _flattening(p: Floats) -> Floats:
-    """Return ``sum p^2 - p_i`` [N, K+1], by which noise of unit variance raises an outcome; the remainder is many small tokens."""
+    """Return ``sum p^2 - p_i`` [N, K+1], an outcome's rise under unit noise. The remainder counts as many small tokens."""
     concentration = (p[:, :-1] ** 2).sum(axis=1, keepdims=True)
     return np.concatenate([concentration - p[:, :-1], concentration], axis=1)
 
 
 def _violation_payoffs(distribution: TokenDistribution, bound: Floats, m: Floats) -> tuple[Floats, Floats]:
-    """Return the log payoffs [N, 1] of violations and of everything else for a view ``m``; 0 for a share within the ``bound`` [N]."""
+    """Return the log payoffs [N, 1] of violations and everything else. 0 for a share of view ``m`` within the ``bound`` [N]."""
     share = np.where(distribution.violation, m, 0.0).sum(axis=1) / np.maximum(m.sum(axis=1), TINY)
     share = RESERVE * bound + (1.0 - RESERVE) * share
     bets = (share > bound) & (bound < 1.0)
@@ -224,21 +224,22 @@ def _condition(distribution: Floats, core: Bools) -> Floats:
 
 
 def stake_share(log_payoffs: Floats, chance: Floats) -> Floats:
-    """Return the log payoffs ``ln(1 - c + c e)`` of a bettor that stakes the share ``chance`` [N] of its wealth, fixed before the token."""
+    """Return the log payoffs ``ln(1 - c + c e)`` of a partial stake. c is ``chance`` [N] of the wealth, fixed before the token."""
     partly = np.log1p(np.where(chance < 1.0, chance, 0.0) * np.expm1(log_payoffs))
     return np.where(chance >= 1.0, log_payoffs, partly)
 
 
 def at_outcome(log_payoffs: Floats, distribution: TokenDistribution) -> Floats:
-    """Return what the emitted tokens paid, [N], from the payoffs [N, K+1] of all outcomes."""
+    """Return the log payoffs [N] of the emitted tokens. ``log_payoffs`` [N, K+1] are of all outcomes."""
     return np.asarray(np.take_along_axis(log_payoffs, distribution.outcome[:, None], axis=1)[:, 0])
 
 
 def pointwise(distribution: TokenDistribution, share: float, vocabulary: int, noise: float | None = None) -> Floats:
-    """Return the log payoffs [N] of ``e = 1 - l + l / (V p(x))``, which needs the emitted token's own probability only.
+    """Return the log payoffs [N] of ``e = 1 - l + l / (V p(x))``.
 
-    Valid at any K: its mean is at most ``1 - l + l |vocabulary| / V``. An upper bound of p(x) serves where p(x) is bounded only; where
-    truncation leaves no bound nothing is bet. Jumps are allowed for as if the top tokens were drawn evenly too.
+    It needs the emitted token's own probability only. Valid at any K: its mean is at most ``1 - l + l |vocabulary| / V``. An upper bound of
+    p(x) serves where p(x) is bounded only; where truncation leaves no bound nothing is bet. Jumps are allowed for as if the top tokens were
+    drawn evenly too.
     """
     spread = distribution.noise if noise is None else noise
     bounded = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
@@ -251,10 +252,10 @@ def pointwise(distribution: TokenDistribution, share: float, vocabulary: int, no
 
 
 def at_jumps(distribution: TokenDistribution, log_payoffs: Floats, alternative: Floats, share: float) -> Floats:
-    """Return the ``log_payoffs`` [N] of ``1 - l + l a(x)/p(x)`` for a server that jumps, l being ``share`` and a the ``alternative``.
+    """Return ``log_payoffs`` [N] of ``1 - l + l a(x)/p(x)`` under jumps.
 
-    They are of the emitted token itself; of the remainder's tokens each pays by the remainder's factor, [N, K+1] being the alternative's
-    distribution on the outcomes.
+    l is ``share`` and a the ``alternative``. The payoffs are of the emitted token itself; of the remainder's tokens each pays by the
+    remainder's factor, [N, K+1] being the alternative's distribution on the outcomes.
     """
     if distribution.jump_rate <= 0.0:
         return log_payoffs
@@ -264,10 +265,10 @@ def at_jumps(distribution: TokenDistribution, log_payoffs: Floats, alternative: 
 
 
 def raw_payoffs(distribution: TokenDistribution) -> Floats:
-    """Return the log payoffs [N] of a bettor on the raw distribution, before any sampling parameter.
+    """Return the log payoffs [N] of a bettor on raw distributions.
 
-    Where nothing is cut off, the emitted token's own probabilities decide, ``raw(x) / p(x)``, also in the remainder: an upper bound of p(x)
-    serves, and an unknown raw probability counts as 0. Under truncation as :func:`table`.
+    Raw is before any sampling parameter. Where nothing is cut off, the emitted token's own probabilities decide, ``raw(x) / p(x)``, also in
+    the remainder: an upper bound of p(x) serves, and an unknown raw probability counts as 0. Under truncation as :func:`table`.
     """
     top_payoffs = bet(distribution, distribution.raw)
     bounded = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
@@ -279,19 +280,19 @@ def raw_payoffs(distribution: TokenDistribution) -> Floats:
 
 
 def violations(distribution: TokenDistribution, share: float) -> Floats:
-    """Return the log payoffs [N] of ``e = 1 - l + l 1[violation] / bound``: nothing is bet where no outcome is a violation."""
+    """Return the log payoffs [N] of ``e = 1 - l + l 1[violation] / bound``. Nothing is bet if no outcome is a violation."""
     hit = np.take_along_axis(distribution.violation, distribution.outcome[:, None], axis=1)[:, 0]
     payoff = 1.0 - share + share * hit / _violation_bound(distribution)
     return np.where(distribution.violation.any(axis=1), np.log(payoff), 0.0)
 
 
 def wealth_process(bettors: Sequence[Bettor]) -> WealthProcess:
-    """Return the wealth process of ``bettors``, their weights scaled to add up to one."""
+    """Return the wealth process of ``bettors``, weights scaled to add to one."""
     return WealthProcess(bettors=tuple(bettors), log_wealth=mixture(bettors)[0])
 
 
 def mixture(bettors: Sequence[Bettor], runs: int = 1) -> Floats:
-    """Return the log wealth of the mixture after every token, [runs, N / runs], for tokens of so many runs one behind the other."""
+    """Return the mixture's log wealth after every token, [runs, N / runs]. Tokens are of so many runs one after the other."""
     total = sum(bettor.weight for bettor in bettors)
     paths = [bettor.log_payoffs.reshape(runs, -1).cumsum(axis=1) + np.log(bettor.weight / total) for bettor in bettors]
     return np.asarray(logsumexp(np.array(paths), axis=0))
@@ -299,7 +300,7 @@ def mixture(bettors: Sequence[Bettor], runs: int = 1) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Earnings:
-    """What one bettor was paid on one arm."""
+    """The payoffs of one bettor on one arm."""
 
     log_payoffs: Floats
     """[N]; 0 where it did not bet."""
@@ -308,12 +309,12 @@ class Earnings:
 
     @property
     def by_answer(self) -> Floats:
-        """[answers], the sum of ``e - 1``: without an error of the scores its mean is 0 at every token, whichever tokens are bet on."""
+        """[answers], the sum of ``e - 1``. Without an error of the scores its mean is 0 at every token, whichever tokens are bet on."""
         return self._sums(np.minimum(np.exp(self.log_payoffs), MOST_PAYOFF) - 1.0)
 
     @property
     def bets(self) -> Floats:
-        """[answers], how many."""
+        """[answers], the number of bets."""
         return self._sums((self.log_payoffs != 0.0).astype(np.float64))
 
     def _sums(self, values: Floats) -> Floats:
@@ -344,9 +345,10 @@ class ControlDifference:
 
 
 def difference(arm: Earnings, control: Earnings) -> ControlDifference:
-    """Return the difference of earnings per bet, its error from the spread between answers.
+    """Return the difference of earnings per bet between two arms.
 
-    Tokens of one answer depend on each other, answers do not (a ratio estimator, Cochran 1977, *Sampling Techniques*, section 6.3).
+    Its error comes from the spread between answers. Tokens of one answer depend on each other, answers do not (a ratio estimator, Cochran
+    1977, *Sampling Techniques*, section 6.3).
     """
     rates = [float(earnings.by_answer.sum() / max(earnings.bets.sum(), 1.0)) for earnings in (arm, control)]
     errors = [_squared_error(earnings, rate) for earnings, rate in zip((arm, control), rates, strict=True)]
@@ -354,7 +356,7 @@ def difference(arm: Earnings, control: Earnings) -> ControlDifference:
 
 
 def _squared_error(earned: Earnings, rate: float) -> float:
-    """Return the squared standard error of an arm's rate; infinite of a single answer."""
+    """Return the squared standard error of an arm's rate. Infinite of a single answer."""
     count = len(earned.bets)
     if count < 2:  # noqa: PLR2004 - a spread needs two
         return float("inf")
@@ -363,11 +365,11 @@ def _squared_error(earned: Earnings, rate: float) -> float:
 
 
 def counterpart(bettor: Bettor, others: tuple[Bettor, ...]) -> Bettor | None:
-    """Return of ``others`` the bettor that ``bettor`` is, or is a copy of at some slots: its name begins the name of ``bettor``."""
+    """Return the counterpart of ``bettor`` among ``others``, by name. It begins the name of a copy; None without one."""
     same = [other for other in others if bettor.name.startswith(other.name)]
     return max(same, key=lambda other: len(other.name)) if same else None
 
 
 def least_score(control_peak: float) -> float:
-    """Return the standard errors that an alarm needs against a control whose highest log wealth is ``control_peak``."""
+    """Return the standard errors needed to alarm against a control. ``control_peak`` is its highest log wealth."""
     return LEAST_SCORE_IN_DOUBT if control_peak >= DOUBT else LEAST_SCORE

@@ -49,14 +49,14 @@ FAULTY_SHARES = (0.02, 0.1, 0.3)
 
 
 def sparse_bettors(panel: Iterable[Bettor], last: Bools) -> Iterator[Bettor]:
-    """Yield, for each of ``panel`` and each pi of FAULTY_SHARES, the bettor with wealth ``W = prod_r (1 - pi + pi E_r)``.
+    """Yield bettors on some answers only, for each of ``panel``.
 
-    E_r is the wealth of the bettor begun anew at answer r, as far as r has come; ``last`` [N] marks the ends of answers. Within r only the
-    last factor moves. It is the mixture of a stake that rests and one that is bet, so its mean given all that came before a token, r's
-    own tokens and those of earlier answers, is at most what it was before it. W is a product of such factors, each from 1: a
-    non-negative supermartingale, so that it may be looked at after every token, and mixed with others. Answers that were drawn at the same
-    time do no harm: every bet is on the distribution of one token given its prefix, and the order of the answers is fixed before any is
-    drawn.
+    For each pi of FAULTY_SHARES one has wealth ``W = prod_r (1 - pi + pi E_r)``. E_r is the wealth of the bettor begun anew at answer r, as
+    far as r has come; ``last`` [N] marks the ends of answers. Within r only the last factor moves. It is the mixture of a stake that rests
+    and one that is bet, so its mean given all that came before a token, r's own tokens and those of earlier answers, is at most what it was
+    before it. W is a product of such factors, each from 1: a non-negative supermartingale, so that it may be looked at after every token,
+    and mixed with others. Answers that were drawn at the same time do no harm: every bet is on the distribution of one token given its
+    prefix, and the order of the answers is fixed before any is drawn.
     """
     for bettor in panel:
         for chance in FAULTY_SHARES:
@@ -64,7 +64,7 @@ def sparse_bettors(panel: Iterable[Bettor], last: Bools) -> Iterator[Bettor]:
 
 
 def in_some_answers(bettor: Bettor, chance: float, last: Bools) -> Bettor:
-    """Return ``bettor`` begun anew at every answer, betting that the share ``chance`` of the answers is faulty."""
+    """Return ``bettor`` begun anew at every answer. It bets on a share ``chance`` of faulty answers."""
     wealth = np.logaddexp(np.log1p(-chance), np.log(chance) + wealth_within_answers(bettor, last))
     paid = np.diff(wealth, prepend=0.0)
     starts = np.concatenate([[True], last[:-1]])
@@ -73,7 +73,7 @@ def in_some_answers(bettor: Bettor, chance: float, last: Bools) -> Bettor:
 
 
 def parent_name(bettor: Bettor) -> str:
-    """Return the name of the bettor on all answers that ``bettor`` begins anew."""
+    """Return the name of the same bettor on all answers."""
     return bettor.name.removesuffix(_share_in_words(bettor.chance))
 
 
@@ -82,7 +82,7 @@ def _share_in_words(chance: float) -> str:
 
 
 def wealth_within_answers(bettor: Bettor, last: Bools) -> Floats:
-    """Return the log wealth [N] of ``bettor``, begun anew at every answer."""
+    """Return the log wealth [N] of ``bettor``, begun anew every answer."""
     wealth = bettor.log_payoffs.cumsum()
     ends = np.concatenate([[0.0], wealth[last]])
     return np.asarray(wealth - ends[np.concatenate([[0], last[:-1].cumsum()])])
@@ -95,10 +95,11 @@ MOST = 0.95
 
 
 def leak(observed: Observed, share: float, table: Floats) -> Floats:
-    """Return the log payoffs [N] of ``e = 1 - l + l q(x)/p(x)`` for the leak l = ``share``; those of ``table`` [N, K+1] under truncation.
+    """Return the log payoffs [N] of ``e = 1 - l + l q(x)/p(x)``.
 
-    Its mean under p is ``1 - l + l sum_x p(x) q(x)/p'(x) <= 1 - l + l sum_x q(x) <= 1``, p' >= p being the bound and q the lower bounds. A
-    token with p = 0 pays ``1 - l``, the least there is. Divided by what noise in p makes of it, as in ``betting.table``.
+    The leak l is ``share``; under truncation they are those of ``table`` [N, K+1]. The mean of e under p is ``1 - l + l sum_x p(x)
+    q(x)/p'(x) <= 1 - l + l sum_x q(x) <= 1``, p' >= p being the bound and q the lower bounds. A token with p = 0 pays ``1 - l``, the least
+    there is. Divided by what noise in p makes of it, as in ``betting.table``.
     """
     distribution = observed.distribution
     table_payoffs = np.take_along_axis(table, distribution.outcome[:, None], axis=1)[:, 0]
@@ -111,12 +112,13 @@ def leak(observed: Observed, share: float, table: Floats) -> Floats:
 
 
 def refine_remainder(observed: Observed, stake: Floats) -> Floats:
-    """Return by what log factor [N] a bet on q at the remainder is multiplied: ``1 - l + l (q(x)/q') / (p(x)/p_remainder)``; 0 elsewhere.
+    """Return a log factor [N] for bets on q in the remainder.
 
-    l is the ``stake`` [N], fixed before the token; q' bounds q's mass in the remainder from above: one less what q has on top tokens
-    where it is exact. Given the remainder outcome, the mean of the factor under p is ``1 - l + l sum_x (p(x)/p_remainder) (q(x)/q')
-    (p_remainder/p(x))``, which is ``1 - l + l sum_x q(x)/q' <= 1``, the sums over the remainder's tokens; so the product with any bet of
-    mean one at most has a mean of one at most. Only where the remainder is a single outcome of known mass.
+    The factor is ``1 - l + l (q(x)/q') / (p(x)/p_remainder)``; its log is 0 elsewhere. l is the ``stake`` [N], fixed before the token; q'
+    bounds q's mass in the remainder from above: one less what q has on top tokens where it is exact. Given the remainder outcome, the mean
+    of the factor under p is ``1 - l + l sum_x (p(x)/p_remainder) (q(x)/q') (p_remainder/p(x))``, which is ``1 - l + l sum_x q(x)/q' <= 1``,
+    the sums over the remainder's tokens; so the product with any bet of mean one at most has a mean of one at most. Only where the
+    remainder is a single outcome of known mass.
     """
     distribution, nothing = observed.distribution, np.zeros(observed.tokens)
     if observed.q is None or observed.q_chosen is None or observed.listed is None:
@@ -130,10 +132,10 @@ def refine_remainder(observed: Observed, stake: Floats) -> Floats:
 
 
 def excess(split: SplitRemainder, accept: Floats) -> Floats:
-    """Return half the share [N] of the draft tokens that a correct server rejects and ``accept`` [N, K+2] accepts, 0..MOST / 2.
+    """Return half the wrongly accepted share [N] of rejections, 0..MOST / 2.
 
-    About so much of what a fault emits beyond the top tokens follows q, for most faults accept no more than some multiple of p; 0
-    where no draft is accepted there.
+    Of draft tokens that a correct server rejects it is the share that ``accept`` [N, K+2] accepts. About so much of what a fault emits
+    beyond the top tokens follows q, for most faults accept no more than some multiple of p; 0 where no draft is accepted there.
     """
     overlap = np.minimum(split.p, split.q).sum(axis=1)
     more = (split.q * accept).sum(axis=1) - overlap
@@ -142,12 +144,12 @@ def excess(split: SplitRemainder, accept: Floats) -> Floats:
 
 
 def _has_bound(distribution: TokenDistribution) -> Bools:
-    """Return where p of any token has a bound, [N]: a matter of what the request asks for."""
+    """Return a mask [N] of tokens with a bounded p. It depends on the request alone."""
     return np.asarray(np.isfinite(distribution.chosen_bound))
 
 
 def _ratio(distribution: TokenDistribution, q: Floats) -> Floats:
-    """Return ``q(x)/p(x)`` [N]; 0 where p is 0 or has no bound."""
+    """Return ``q(x)/p(x)`` [N], 0 if p is 0 or unbounded."""
     bounded = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
     return np.where(bounded, q / np.where(bounded, distribution.chosen_bound, 1.0), 0.0)
 
@@ -157,7 +159,7 @@ DRAWN = " of a token as the baseline draws it"
 
 
 def surrogate(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
-    """Bet as if the drafter always proposed the baseline's best token, and as if it proposed one that the baseline would draw.
+    """Bet as if drafts were the baseline's best tokens, or its draws.
 
     Guesses at a greedy drafter of unknown distribution: the first where it mostly agrees with the baseline, the second where it is often
     wrong.
@@ -172,14 +174,14 @@ def surrogate(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]
 
 
 def _guessed_catalogue(observed: Observed, words: str, distribution: Callable[[Alternative], Floats], share: Floats) -> Iterator[Bettor]:
-    """Bet on every fault of the catalogue by its ``distribution`` [N, K+1], with a ``share`` [N] of the wealth."""
+    """Bet on every fault of the catalogue by its ``distribution`` [N, K+1]. ``share`` [N] of the wealth is staked."""
     for alternative in CATALOGUE:
         paid = betting.stake_share(betting.bet(observed.distribution, distribution(alternative)), share)
         yield unit_bettor(alternative.name + words, alternative.fault, paid, guessed=True)
 
 
 def _at_any_draft(alternative: Alternative, p: Floats) -> Floats:
-    """Return the distribution [N, K+1] behind a draft that is certain of a token drawn from ``p``, of the remainder an unknown one."""
+    """Return the distribution [N, K+1] after a certain draft drawn from ``p``. Of the remainder the token is unknown."""
     split = SplitRemainder.of(p, one_hot(np.zeros(len(p), dtype=np.int64), p.shape[1])).p  # the same, whichever top token is certain
     mixed = np.zeros_like(split)
     for top_token, certain in enumerate(np.eye(p.shape[1] - 1, split.shape[1])):
@@ -188,7 +190,7 @@ def _at_any_draft(alternative: Alternative, p: Floats) -> Floats:
 
 
 def _draft_slot_chances(observed: Observed, slot_chances: SlotChances, beta: Floats) -> Floats:
-    """Return the chances [N] of a draft slot, from a guess at the overlap ``beta`` [N] where the windows are unknown."""
+    """Return the chances [N] of a draft slot. For unknown windows they are guessed from the overlap ``beta`` [N]."""
     guess = 1.0 - hidden_bonus(beta, observed.k, np.ones(observed.tokens, dtype=np.bool_))
     return np.where(observed.slots.known | (observed.accepted_if_emitted is not None), slot_chances.draft, guess)
 
@@ -254,12 +256,12 @@ def bettors(observed: Observed) -> tuple[Bettor, ...]:
 
 
 def _with_draft_distribution(observed: Observed) -> dict[str, tuple[Bettor, ...]]:
-    """Return the groups that need the draft's distribution."""
+    """Return the groups in need of the draft's distribution."""
     return {"catalogue": tuple(_catalogue(observed)), "window": tuple(window(observed))}
 
 
 def _without_draft_distribution(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> dict[str, tuple[Bettor, ...]]:
-    """Return the groups in their place where it is unknown."""
+    """Return the groups in their place without the draft's distribution."""
     return {
         "surrogate": tuple(surrogate(observed, slot_chances)),
         "bonus at large": tuple(_bonus_at_large(observed, generic, slot_chances)),
@@ -268,7 +270,7 @@ def _without_draft_distribution(observed: Observed, generic: Iterable[Bettor], s
 
 
 def catalogue_tables(observed: Observed, faults: Iterable[Alternative] = CATALOGUE) -> Iterator[tuple[Alternative, Floats, Floats]]:
-    """Yield each of ``faults`` with its distribution and log payoffs, both [N, K+1]; none without a draft distribution."""
+    """Yield each of ``faults`` with distribution and log payoffs, both [N, K+1]. Nothing without a draft distribution."""
     if observed.q is None:
         return
     p, share = observed.distribution.p, (observed.slot_chances.draft * observed.drafted)[:, None]
@@ -278,7 +280,7 @@ def catalogue_tables(observed: Observed, faults: Iterable[Alternative] = CATALOG
 
 
 def expected_payoffs(observed: Observed, bettor: Bettor) -> Floats | None:
-    """Return the mean log payoff [N] of ``bettor`` if its own distribution is right; None where that is no table."""
+    """Return ``bettor``'s mean log payoffs [N] under its own distribution. None for a bettor without a table."""
     for _, distribution, table in catalogue_tables(observed, (alternative for alternative in CATALOGUE if alternative.name == bettor.name)):
         return np.asarray((distribution * table).sum(axis=1))
     for alternative in GENERIC:
@@ -289,7 +291,7 @@ def expected_payoffs(observed: Observed, bettor: Bettor) -> Floats | None:
 
 
 def chance_of(bettor: Bettor, observed: Observed) -> Floats:
-    """Return the share of its wealth that a bettor on the state stakes, [N]; KeyError of any other bettor."""
+    """Return the staked share [N] of a bettor on the state. KeyError for any other bettor."""
     for words, chance in STATEWISE:
         if bettor.name.endswith(words):
             return chance(observed.slot_chances)
@@ -297,7 +299,7 @@ def chance_of(bettor: Bettor, observed: Observed) -> Floats:
 
 
 def accepts_raw_ratio(observed: Observed) -> Floats:
-    """Return the acceptance probabilities [N, K+2], on split outcomes, of a rule that takes the ratio of the raw distributions."""
+    """Return the acceptance probabilities [N, K+2] by raw ratios. Outcomes are split; raw is before sampling parameters."""
     assert observed.q_raw is not None
     split = SplitRemainder.of(observed.distribution.raw, observed.q_raw)
     return fault_models.ratio(split.p, split.q)
@@ -324,7 +326,7 @@ def _catalogue(observed: Observed) -> Iterator[Bettor]:
 
 
 def window(observed: Observed) -> Iterator[Bettor]:
-    """Yield the bettor on one number for all drafts of a window, with a remainder in parts that the draft prefers more or less."""
+    """Yield the bettor on one number for all drafts of a window. The remainder is in parts, by the draft's preference."""
     if observed.q is None:
         return
     split = SplitRemainder.of(observed.distribution.p, observed.q).spread()
@@ -335,13 +337,13 @@ def window(observed: Observed) -> Iterator[Bettor]:
 
 
 def _refined_payoffs(observed: Observed, m: Floats, stake: Floats) -> Floats:
-    """Return the log payoffs [N] of a bettor with view ``m`` [N, K+1], ``refined`` within the remainder."""
+    """Return the log payoffs [N] of view ``m`` [N, K+1], the remainder refined."""
     most = jumps.log_largest(observed.distribution.jump_rate)
     return np.minimum(betting.bet(observed.distribution, m) + refine_remainder(observed, stake), most)
 
 
 def _emitted_distribution(split: SplitRemainder, accept: Floats, parts: int = 2) -> Floats:
-    """Return what a server emits [N, K+1] that accepts with chances ``accept`` and recovers correctly, the remainder in ``parts``."""
+    """Return the emitted distribution [N, K+1] under chances ``accept``. Recovery is correct; the remainder is in ``parts``."""
     return merge_remainder(fault_models.verified_distribution(split.q, accept, fault_models.residual(split.p, split.q)), parts)
 
 
@@ -377,7 +379,7 @@ def _order(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
 
 
 def _bonus(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
-    """Bet at bonus slots only; where windows are hidden and q is known, everywhere, by the chance of a bonus."""
+    """Bet at bonus slots only. With hidden windows and a known q, bet everywhere by the chance of a bonus."""
     if not observed.slots_known:
         return
     p = observed.distribution.p
@@ -398,7 +400,7 @@ def _bonus(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
 
 
 def _bonus_at_large(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> Iterator[Bettor]:
-    """Bet on any generic fault at bonus slots only, where the draft's distribution is unknown: with it the bonus has other bettors."""
+    """Bet on any generic fault at bonus slots only. For an unknown draft distribution: with it the bonus has other bettors."""
     if not observed.slots_known:
         return
     for bettor in generic:
@@ -406,7 +408,7 @@ def _bonus_at_large(observed: Observed, generic: Iterable[Bettor], slot_chances:
 
 
 def _state(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> Iterator[Bettor]:
-    """Bet behind rejections only: a stale cache entry may be overwritten by the next step, or stay for the rest of the answer."""
+    """Bet on generic faults after rejections only. A stale cache entry is overwritten by the next step, or stays for the answer."""
     if not observed.slots_known:
         return
     for bettor in generic:
@@ -415,7 +417,7 @@ def _state(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChan
 
 
 def _answers(observed: Observed) -> Iterator[Bettor]:
-    """Bet on faults that depend on the answer so far: its end, an earlier answer given again, penalties."""
+    """Bet on faults by the answer so far. These are its end, an earlier answer given again, penalties."""
     # A bettor without inputs rests: a panel that grew when a run is continued would be another bet.
     nothing = np.zeros(observed.tokens)
     for factor in HAZARDS:

@@ -67,7 +67,7 @@ class Fault(StrEnum):
 
 
 def ratio(numerator: Floats, denominator: Floats) -> Floats:
-    """Return ``min(1, numerator / denominator)``, of p and q the correct acceptance probability; 1 where the denominator is 0."""
+    """Return ``min(1, numerator / denominator)``, correct acceptance for p and q. 1 for a denominator of 0."""
     return np.where(denominator > numerator, numerator / np.where(denominator > 0, denominator, 1.0), 1.0)
 
 
@@ -89,13 +89,13 @@ class Alternative:
 
 
 def verified_distribution(q: Floats, accept: Floats, replacement: Floats) -> Floats:
-    """Return m for acceptance probabilities ``accept`` and the distribution ``replacement``, all [N, K+1]."""
+    """Return m for acceptance ``accept`` and distribution ``replacement``, all [N, K+1]."""
     accepted = q * accept
     return np.asarray(accepted + (1.0 - accepted.sum(axis=1, keepdims=True)) * replacement)
 
 
 def residual(p: Floats, q: Floats) -> Floats:
-    """Return ``max(p - q, 0)`` normalised; p where p equals q."""
+    """Return ``max(p - q, 0)`` normalised, p if p equals q."""
     excess = np.maximum(p - q, 0.0)
     total = excess.sum(axis=1, keepdims=True)
     return np.where(total > 0, excess / np.where(total > 0, total, 1.0), p)
@@ -107,7 +107,7 @@ def accept_all(_: Floats, q: Floats) -> Floats:
 
 
 def leak(share: float) -> Shape:
-    """Emit a rejected draft token with probability ``share``: exactly ``(1 - share) p + share q``."""
+    """Emit a rejected draft token with probability ``share``. Exactly ``(1 - share) p + share q``."""
 
     def distribution(p: Floats, q: Floats) -> Floats:
         return (1.0 - share) * p + share * q
@@ -125,7 +125,7 @@ def leaky(share: float) -> Shape:
 
 
 def lenient_ratio(factor: float) -> Shape:
-    """Accept with probability ``min(1, p / (factor q))`` (1.5 p/q is factor .67)."""
+    """Accept with probability ``min(1, p / (factor q))``. 1.5 p/q is factor .67."""
 
     def accept(p: Floats, q: Floats) -> Floats:
         return ratio(p, factor * q)
@@ -139,9 +139,10 @@ def inverted_ratio(p: Floats, q: Floats) -> Floats:
 
 
 def typical(p: Floats, _: Floats) -> Floats:
-    """Accept where ``p(x) > min(.09, .3 exp(-H(p)))`` (Medusa, arXiv 2401.10774; the defaults are vLLM's).
+    """Accept if ``p(x) > min(.09, .3 exp(-H(p)))``.
 
-    The remainder counts as many tokens, each half as probable as the last top token: no best token is less probable than ``exp(-H)``.
+    From Medusa (arXiv 2401.10774); the defaults are vLLM's. The remainder counts as many tokens, each half as probable as the last top
+    token: no best token is less probable than ``exp(-H)``.
     """
     mass = np.concatenate([p[:, :-1], np.minimum(_least_probable(p[:, :-1]) / 2.0, p[:, -1])[:, None]], axis=1)
     entropy = -(p * np.log(np.where(mass > 0, mass, 1.0))).sum(axis=1, keepdims=True)
@@ -163,17 +164,17 @@ def rule_distribution(accept: Shape, replacement: Shape) -> Shape:
 
 
 def the_target(p: Floats, _: Floats) -> Floats:
-    """Return p."""
+    """Return p, the target's distribution."""
     return p
 
 
 def residual_best(p: Floats, q: Floats) -> Floats:
-    """Return the distribution that is certain of ``argmax(p - q)``."""
+    """Return the distribution certain of ``argmax(p - q)``."""
     return one_hot((p - q).argmax(axis=1).astype(np.int64), p.shape[1])
 
 
 def unnormalised_residual(p: Floats, q: Floats) -> Floats:
-    """Let the residual's missing mass fall off an inverse CDF, into the remainder: ``min + (1-beta) (max(p-q, 0) + beta 1[remainder])``."""
+    """Let the residual's missing mass fall into the remainder. By inverse CDF: ``min + (1-beta) (max(p-q, 0) + beta 1[remainder])``."""
     smaller = np.minimum(p, q)
     beta = smaller.sum(axis=1, keepdims=True)
     distribution: Floats = smaller + (1.0 - beta) * np.maximum(p - q, 0.0)
@@ -182,7 +183,7 @@ def unnormalised_residual(p: Floats, q: Floats) -> Floats:
 
 
 def greedy(share: float) -> Shape:
-    """Take the most probable token instead of a draw, with probability ``share``."""
+    """Take the best token instead of a draw, with probability ``share``."""
 
     def distribution(p: Floats, _q: Floats) -> Floats:
         return (1.0 - share) * p + share * favourite(p)
@@ -203,7 +204,7 @@ def without_best(share: float) -> Shape:
 
 
 def temperature_tilt(power: float) -> Shape:
-    """Draw at a wrong temperature: ``p^power`` normalised; the remainder as many tokens, each half as probable as the last top token."""
+    """Draw from ``p^power``, a wrong temperature. The remainder is many tokens, each half as probable as the last top token."""
 
     def distribution(p: Floats, _q: Floats) -> Floats:
         top_tokens = p[:, :-1]
@@ -217,17 +218,17 @@ def temperature_tilt(power: float) -> Shape:
 
 
 def _least_probable(top_tokens: Floats) -> Floats:
-    """Return the least probable of ``top_tokens`` [N, K] that has any probability, [N]."""
+    """Return the least positive probability [N] of ``top_tokens`` [N, K]."""
     return np.asarray(np.where(top_tokens > 0, top_tokens, 1.0).min(axis=1))
 
 
 def tilt_name(power: float) -> str:
-    """Return the name of the alternative ``tilted(power)``."""
+    """Return the name of the alternative ``temperature_tilt(power)``."""
     return f"temperature {1 / power:.3g} times the requested one"
 
 
 def beyond_nucleus(factor: float) -> Shape:
-    """Multiply the mass outside the 0.9 nucleus by ``factor``: truncated, or not truncated where it should be."""
+    """Multiply the mass outside the 0.9 nucleus by ``factor``. It is truncated, or not truncated as it should be."""
 
     def distribution(p: Floats, _q: Floats) -> Floats:
         weight = np.where(p.cumsum(axis=1) - p >= 0.9, factor * p, p)  # noqa: PLR2004 - the nucleus in the name of the alternative
@@ -248,10 +249,10 @@ def remainder(share: float) -> Shape:
 
 
 def id_order(p: Floats, ids: Ints, theta: float) -> Floats:
-    """Return ``p (1 + theta (2 U - 1))`` with U the middle of the outcome's interval of the CDF in token-id order, given a top token.
+    """Return ``p (1 + theta (2 U - 1))``, tilted by token ids.
 
-    The randomised probability integral transform averaged over its uniform, so nothing is drawn; the remainder has no place in the order
-    and is left as it is.
+    U is the middle of the outcome's interval of the CDF in token-id order, given a top token. The randomised probability integral transform
+    averaged over its uniform, so nothing is drawn; the remainder has no place in the order and is left as it is.
     """
     top_tokens = p[:, :-1]
     order = np.argsort(ids, axis=1, kind="stable")
@@ -323,10 +324,10 @@ class ReusedNumber(StrEnum):
 
 
 def decided_by_the_draft(p: Floats, q: Floats, ids: Ints, vocabulary: int) -> Floats:
-    """Return m [N, K+1] where the number that drew the draft token decides on its acceptance too.
+    """Return m [N, K+1], the draft's number deciding on its acceptance.
 
-    Given the draft token x it is uniform on ``[F(x-), F(x)]`` of q, not on [0, 1]: low ids are accepted too often, high ones too seldom.
-    ``ids`` [N, K] are the top tokens'.
+    This is the number that drew the draft token. Given the draft token x it is uniform on ``[F(x-), F(x)]`` of q, not on [0, 1]: low ids
+    are accepted too often, high ones too seldom. ``ids`` [N, K] are the top tokens'.
     """
     below = _cdf_below(q, ids, vocabulary)
     width = np.where(q[:, :-1] > 0, q[:, :-1], 1.0)
@@ -336,9 +337,10 @@ def decided_by_the_draft(p: Floats, q: Floats, ids: Ints, vocabulary: int) -> Fl
 
 
 def recovered_by_the_rejection(p: Floats, q: Floats, ids: Ints, vocabulary: int) -> Floats:
-    """Return m [N, K+1] where the number that rejected the draft token x draws the recovered one: it is uniform on ``[a(x), 1]``.
+    """Return m [N, K+1], the rejection's number drawing the recovered token.
 
-    A recovered token y has ``sum_x q(x) |[R(y-), R(y)] and [a(x), 1]|``, R the CDF of the residual.
+    The number that rejected the draft token x is uniform on ``[a(x), 1]``. A recovered token y has ``sum_x q(x) |[R(y-), R(y)] and [a(x),
+    1]|``, R the CDF of the residual.
     """
     accept, instead = ratio(p, q), residual(p, q)
     low = _cdf_below(instead, ids, vocabulary)
@@ -353,17 +355,17 @@ def recovered_by_the_rejection(p: Floats, q: Floats, ids: Ints, vocabulary: int)
 
 
 def accepts_once(split: SplitRemainder, observed: Observed) -> Floats:
-    """Return the chances of acceptance [N, K+2] on ``split`` outcomes where one number decides on all drafts of a window.
+    """Return acceptance chances [N, K+2] with one number per window.
 
-    Behind accepted drafts with ratios ``r_1, ..., r_{j-1}`` it is uniform below the least of them and of 1, so that the next is accepted
-    with chance ``a_j = min(1, r_j / min(1, r_1, ..., r_{j-1}))`` instead of ``min(1, r_j)``. These ratios are of tokens that were emitted
-    before; where windows are not certain, they count as unknown.
+    Outcomes are those of ``split``; the number decides on all drafts. After accepted drafts with ratios ``r_1, ..., r_{j-1}`` it is
+    uniform below the least of them and of 1, so that the next is accepted with chance ``a_j = min(1, r_j / min(1, r_1, ..., r_{j-1}))``
+    instead of ``min(1, r_j)``. These ratios are of tokens that were emitted before; where windows are not certain, they count as unknown.
     """
     return np.minimum(1.0, ratio(split.p, split.q) / _least_ratio(observed)[:, None])
 
 
 def _least_ratio(observed: Observed) -> Floats:
-    """Return the least ratio of the drafts accepted before in the same window, [N]; 1 at its first token."""
+    """Return the least ratio [N] of drafts accepted earlier in the window. 1 at its first token."""
     if observed.accepted_if_drafted is None or observed.accepted_if_emitted is None:
         return np.ones(observed.tokens)
     ratios, going_on = np.maximum(observed.accepted_if_drafted, TINY), _follows_accepted(observed, observed.accepted_if_emitted)
@@ -376,7 +378,7 @@ def _least_ratio(observed: Observed) -> Floats:
 
 
 def _follows_accepted(observed: Observed, accepted_if_emitted: Floats) -> Bools:
-    """Return which tokens stand, for certain, behind an accepted draft of their own window, [N]."""
+    """Return a mask [N] of tokens after accepted drafts. These are for certain of the same window."""
     slots, in_answer = observed.slots, np.concatenate([[False], ~observed.slots.last[:-1]])
     accepted = np.concatenate([[False], ((observed.slot_chances.draft == 1.0) & (accepted_if_emitted == 1.0))[:-1]])
     return np.asarray(in_answer & np.where(slots.known, slots.slot > 0, accepted))

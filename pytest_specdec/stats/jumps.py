@@ -30,19 +30,20 @@ TINY = 1e-300
 
 
 def log_largest(rate: float) -> float:
-    """Return the log of the largest payoff of one token; inf without jumps.
+    """Return the log of the largest payoff of one token.
 
-    A jump within the remainder may have a direction after all: its mean payoff at every token is then SHARE_AT_MOST, or LEAST times the
-    rate.
+    It is inf without jumps. A jump within the remainder may have a direction after all: its mean payoff at every token is then
+    SHARE_AT_MOST, or LEAST times the rate.
     """
     return log(max(SHARE_AT_MOST / rate, LEAST)) if rate > 0.0 else inf
 
 
 def largest_payoff(m: Floats, p: Floats, rate: Floats) -> Floats:
-    """Return c [N] with ``sum max((1 - r) p, m / c) = 1`` for views ``m`` and distributions ``p`` [N, K+1] and jumps at the ``rate`` [N].
+    """Return c [N] with ``sum max((1 - r) p, m / c) = 1``.
 
-    It is the largest ``m(A) / (r + (1 - r) p(A))`` over sets A of outcomes, found by Dinkelbach's iteration (1967): from a set to the
-    outcomes that pay more than its value, until no value grows.
+    Views ``m`` and distributions ``p`` are [N, K+1], jumps come at the ``rate`` [N]. c is the largest ``m(A) / (r + (1 - r) p(A))`` over
+    sets A of outcomes, found by Dinkelbach's iteration (1967): from a set to the outcomes that pay more than its value, until no value
+    grows.
     """
     usual = (1.0 - rate)[:, None] * p
     most = _row_sums(m) / np.maximum(rate + _row_sums(usual), TINY)
@@ -59,12 +60,12 @@ def largest_payoff(m: Floats, p: Floats, rate: Floats) -> Floats:
 
 
 def _row_sums(values: Floats) -> Floats:
-    """Return the sums of the rows: numpy's own reduction of short rows takes several times as long."""
+    """Return row sums, for short rows far faster than numpy's own."""
     return np.asarray(np.einsum("ij->i", values))
 
 
 def least_favourable(m: Floats, p: Floats, rate: Floats) -> Floats:
-    """Return the log factors [N, K+1] that turn payoffs ``m / p`` into ``m / p*`` for jumps at the ``rate`` [N] > 0."""
+    """Return the log factors [N, K+1] from ``m / p`` to ``m / p*``. Jumps come at the ``rate`` [N] > 0."""
     most = largest_payoff(m, p, rate)[:, None] * p
     capped = np.log(np.maximum(most, TINY)) - np.log(np.maximum(m, TINY))
     return np.where(m > 0.0, np.minimum(-np.log1p(-rate)[:, None], capped), 0.0)
