@@ -50,7 +50,7 @@ def map_draft(draft: Floats, draft_ids: Ints, ids: Ints, p: Floats) -> Floats:
 
 
 def listed_outcomes(draft_ids: Ints, ids: Ints) -> Bools:
-    """Return which of the baseline's outcomes the draft lists too, [N, K+1]; never the remainder."""
+    """Return a mask [N, K+1] of outcomes the draft lists too. Never the remainder."""
     return np.concatenate([_match_ids(ids, draft_ids).any(axis=2), np.zeros((len(ids), 1), dtype=np.bool_)], axis=1)
 
 
@@ -59,18 +59,18 @@ def _match_ids(ids: Ints, draft_ids: Ints) -> Bools:
 
 
 def index_of(token_ids: Ints, ids: Ints) -> Ints:
-    """Return the outcome indices [N] of ``token_ids`` [N] among the top tokens ``ids`` [N, K]; K, the remainder, for all others."""
+    """Return the outcome indices [N] of ``token_ids`` [N]. They are of the top tokens ``ids`` [N, K], or else K, the remainder."""
     hits = (ids == token_ids[:, None]) & (ids >= 0)
     return np.asarray(np.where(hits.any(axis=1), hits.argmax(axis=1), ids.shape[1]), dtype=np.int64)
 
 
 def one_hot(index: Ints, outcomes: int) -> Floats:
-    """Return distributions [N, outcomes] that are certain of ``index`` [N]."""
+    """Return distributions [N, outcomes] certain of ``index`` [N]."""
     return np.asarray(np.arange(outcomes)[None, :] == index[:, None], dtype=np.float64)
 
 
 def favourite(p: Floats) -> Floats:
-    """Return the surrogate distribution [N, K+1]: one-hot at the most probable top token, never at the remainder."""
+    """Return one-hot distributions [N, K+1] at the most probable top token. Never at the remainder."""
     return one_hot(p[:, :-1].argmax(axis=1).astype(np.int64), p.shape[1])
 
 
@@ -83,9 +83,10 @@ class SplitRemainder:
 
     @classmethod
     def of(cls, p: Floats, q: Floats) -> SplitRemainder:
-        """Split the remainder where ``q`` is certain of it: one of its tokens is meant, none as probable as the last top token.
+        """Split the remainder of positions with ``q`` certain of it.
 
-        Its probability is not known; half the last top token's is taken. Elsewhere the first part is empty.
+        One of its tokens is meant, none as probable as the last top token. Its probability is not known; half the last top token's is
+        taken. Elsewhere the first part is empty.
         """
         certain = q[:, -1] == 1.0
         last = np.where(p[:, :-1] > 0, p[:, :-1], 1.0).min(axis=1)
@@ -96,9 +97,10 @@ class SplitRemainder:
         )
 
     def spread(self) -> SplitRemainder:
-        """Return the same on [N, K+4]: the rest as tokens that the draft prefers, prefers less than the target, and rarely proposes.
+        """Return the same on [N, K+4], the rest in three parts.
 
-        About as a draft whose log-probabilities are off by one nat would have them.
+        The draft prefers their tokens, prefers them less than the target, or rarely proposes them. About as a draft whose log-probabilities
+        are off by one nat would have them.
         """
         p, q = (distribution[:, -1:] * np.array([weights]) for distribution, weights in zip((self.p, self.q), SPREAD, strict=True))
         return SplitRemainder(p=np.column_stack([self.p[:, :-1], p]), q=np.column_stack([self.q[:, :-1], q]))
@@ -109,26 +111,27 @@ SPREAD = ((0.25, 0.4, 0.35), (0.6, 0.28, 0.12))
 
 
 def merge_remainder(distribution: Floats, parts: int = 2) -> Floats:
-    """Return a distribution on split outcomes, [N, K+2] or as many ``parts`` of the remainder, with one remainder again, [N, K+1]."""
+    """Return a split distribution with one remainder again, [N, K+1]. It is on [N, K+2], or as many ``parts`` of the remainder."""
     return np.column_stack([distribution[:, :-parts], distribution[:, -parts:].sum(axis=1)])
 
 
 def at_drafts(one: Alternative, p: Floats, q: Floats) -> Floats:
-    """Return the distribution [N, K+1] of a server at fault at draft slots, drafts drawn from ``q`` [N, K+1]."""
+    """Return the distribution [N, K+1] of a fault at draft slots. Drafts are drawn from ``q`` [N, K+1]."""
     split = SplitRemainder.of(p, q)
     return merge_remainder(one.distribution(split.p, split.q))
 
 
 def overlap(p: Floats, q: Floats) -> Floats:
-    """Return beta = sum min(p, q), [N]: the chance that a correct server accepts the draft token."""
+    """Return beta = sum min(p, q) [N], the correct acceptance chance."""
     split = SplitRemainder.of(p, q)
     return np.asarray(np.minimum(split.p, split.q).sum(axis=1))
 
 
 def hidden_bonus(beta: Floats, k: int, drafts: Bools) -> Floats:
-    """Return the chance [N] that a token of an unseen window is no draft slot: ``beta^k / sum_{j=0..k} beta^j``, or 1 without a draft.
+    """Return the chance [N] of no draft slot in unseen windows.
 
-    From the overlap at the token itself, not from a mean over the run, which would look ahead.
+    It is ``beta^k / sum_{j=0..k} beta^j``, or 1 without a draft. The overlap is of the token itself, not a mean over the run, which
+    would look ahead.
     """
     powers = beta[:, None] ** np.arange(k + 1)[None, :]
     return np.where(drafts, powers[:, -1] / powers.sum(axis=1), 1.0)

@@ -1,4 +1,4 @@
-"""Duplicates: answers that are not drawn on their own, and answers that end too soon or too late.
+"""Duplicates: answers that are not drawn independently, and answers that end too soon or too late.
 
 Each answer alone may look right while requests depend on each other: one seed for all, a slot's state that leaks, the answer to one request
 served to another. An independent answer begins with the tokens of an earlier one to the same prompt with the probability that teacher
@@ -31,17 +31,18 @@ FIRST = 16
 
 
 def hazard(p: Floats, ends: Bools, factor: float) -> Floats:
-    """Return ``p`` [N, K+1] with the odds of the outcomes that end an answer, ``ends``, multiplied by ``factor``."""
+    """Return ``p`` [N, K+1] with the odds of ``ends`` times ``factor``. ``ends`` marks outcomes at the end of an answer."""
     weight = np.where(ends, factor * p, p)
     return np.asarray(weight / weight.sum(axis=1, keepdims=True))
 
 
 def copy_distribution(distribution: TokenDistribution, ids: Ints, answers: Sequence[tuple[int, ...]], prompts: Sequence[object]) -> Floats:
-    """Return the distribution [N, K+1] of a server that gives an earlier answer to an equal prompt again with probability PRIOR.
+    """Return the distribution [N, K+1] of a server repeating answers.
 
-    ``answers`` are the emitted tokens, in the order of ``distribution`` and of the requests; answers to ``prompts`` that compare equal
-    belong together, and must not share a seed. Bayes' rule takes the chance up or down from token to token;
-    earlier answers count alike. Where none agrees with the tokens so far the distribution is p.
+    With probability PRIOR it gives an earlier answer to an equal prompt again. ``answers`` are the emitted tokens, in the order of
+    ``distribution`` and of the requests; answers to ``prompts`` that compare equal belong together, and must not share a seed. Bayes' rule
+    takes the chance up or down from token to token; earlier answers count alike. Where none agrees with the tokens so far the distribution
+    is p.
     """
     m, start = distribution.p.copy(), 0
     earlier: dict[object, list[tuple[int, ...]]] = {}
@@ -57,7 +58,7 @@ def copy_distribution(distribution: TokenDistribution, ids: Ints, answers: Seque
 def _follow(
     m: Floats, distribution: TokenDistribution, ids: Ints, answer: tuple[tuple[int, ...], int], before: Sequence[tuple[int, ...]]
 ) -> None:
-    """Write the distribution at one answer's tokens into ``m``, from the row on where they start."""
+    """Write the distribution at one answer's tokens into ``m``. They begin at the row ``start``."""
     tokens, start = answer
     copied, independent, agreeing = PRIOR / len(before), 1.0 - PRIOR, list(before)
     for step, token in enumerate(tokens):
@@ -89,7 +90,7 @@ class Repeats:
 
 
 def repeats(distribution: TokenDistribution, answers: Sequence[tuple[int, ...]], prompts: Sequence[object]) -> Repeats:
-    """Return how often the first FIRST tokens of two answers to equal ``prompts`` agree; shorter answers agree when they are equal."""
+    """Return how often two answers to equal ``prompts`` begin alike. FIRST tokens are compared; shorter answers agree when equal."""
     pairs, equal, expected, start = 0, 0, 0.0, 0
     earlier: dict[object, list[tuple[tuple[int, ...], float]]] = {}
     with np.errstate(divide="ignore"):

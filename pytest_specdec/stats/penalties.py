@@ -50,7 +50,7 @@ class Penalties:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Adjustment:
-    """What is added to the raw log-probabilities at N tokens over K top tokens."""
+    """Amounts added to the raw log-probabilities at N tokens over K top tokens."""
 
     top_tokens: Floats
     """[N, K], nats."""
@@ -67,11 +67,11 @@ class Adjustment:
 
     @property
     def moves(self) -> Bools:
-        """[N], whether anything is moved at all."""
+        """[N], positions with any token moved."""
         return np.asarray((self.top_tokens != 0.0).any(axis=1) | self.unsure.any(axis=1) | self.elsewhere)
 
     def at(self, tokens: Bools) -> Adjustment:
-        """Return what is added at the marked ``tokens`` [N] only."""
+        """Return the adjustment at the marked ``tokens`` [N] only."""
         return Adjustment(**{name: getattr(self, name)[tokens] for name in Adjustment.__slots__})
 
     def times(self, factor: float) -> Adjustment:
@@ -80,10 +80,10 @@ class Adjustment:
 
 
 def logit_adjustment(penalties: Penalties, window: PenaltyWindow, prompt: Sequence[int], emitted: Sequence[int], ids: Ints) -> Adjustment:
-    """Return what ``penalties`` add at every token of one answer, ``ids`` [T, K] being the top tokens there, -1 for none.
+    """Return the adjustment by ``penalties`` at every token of one answer.
 
-    Presence and frequency take ``presence [c > 0] + frequency c`` off a token that stands ``c`` times in ``window``
-    (https://platform.openai.com/docs/api-reference/parameter-details; repetition: arXiv 1909.05858).
+    ``ids`` [T, K] are the top tokens there, -1 for none. Presence and frequency take ``presence [c > 0] + frequency c`` off a token that
+    stands ``c`` times in ``window`` (https://platform.openai.com/docs/api-reference/parameter-details; repetition: arXiv 1909.05858).
     """
     touched = sorted({*prompt, *emitted, *penalties.bias})
     column = {token: index for index, token in enumerate(touched)}
@@ -98,7 +98,7 @@ def logit_adjustment(penalties: Penalties, window: PenaltyWindow, prompt: Sequen
 
 
 def _counts(text: Sequence[int], given: int, tokens: int, last: int | None, *, prompt: bool) -> Floats:
-    """Return how often each of ``tokens`` stands before every emitted one, [T, M]; the first ``given`` of ``text`` are the prompt's."""
+    """Return how often ``tokens`` stand before each emitted one, [T, M]. The first ``given`` of ``text`` are the prompt's."""
     begin = 0 if prompt else given
     counts, now = np.zeros((len(text) - given, tokens)), np.zeros(tokens)
     for at in range(begin, len(text)):
@@ -111,7 +111,7 @@ def _counts(text: Sequence[int], given: int, tokens: int, last: int | None, *, p
 
 
 def _adjust_top_tokens(ids: Ints, emitted: Ints, touched: Ints, added: Floats, scaled: Bools) -> Adjustment:
-    """Spread what is added to the ``touched`` tokens, ``added`` and ``scaled`` [T, M], over the top tokens."""
+    """Spread the adjustment of ``touched`` tokens over the top tokens. ``added`` and ``scaled`` are [T, M]."""
     column = np.minimum(np.searchsorted(touched, ids), len(touched) - 1)
     touches = touched[column] == ids
     rows = np.arange(len(ids))[:, None]
@@ -130,5 +130,5 @@ def _adjust_top_tokens(ids: Ints, emitted: Ints, touched: Ints, added: Floats, s
 
 
 def join_adjustments(parts: Sequence[Adjustment]) -> Adjustment:
-    """Return the adjustments of all answers, one behind the other."""
+    """Return the adjustments of all answers, one after the other."""
     return Adjustment(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in Adjustment.__slots__})

@@ -49,7 +49,7 @@ class SamplingParams:
     """Why its distribution cannot be computed; empty when it can."""
 
     def processing(self, tokens: int) -> Processing:
-        """Return the parameters as arrays over so many tokens, without biases and penalties."""
+        """Return the parameters as arrays over so many tokens. Biases and penalties are left out."""
         return Processing(
             temperature=np.full(tokens, self.temperature),
             top_k=np.full(tokens, self.top_k, dtype=np.int64),
@@ -59,7 +59,7 @@ class SamplingParams:
 
 
 def sampling_params(body: Mapping[str, JSON]) -> SamplingParams:
-    """Return the sampling parameters of ``body``, OpenAI's defaults where they are missing."""
+    """Return the sampling parameters of ``body``, OpenAI's defaults if missing."""
     for field, neutral in NEUTRAL.items():
         value = body.get(field)
         if value is not None and value not in neutral:

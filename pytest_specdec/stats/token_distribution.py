@@ -81,17 +81,17 @@ class Processing:
 
     @property
     def truncates(self) -> Bools:
-        """[N], whether min-p, top-k or top-p cuts anything off."""
+        """[N], positions cut by min-p, top-k or top-p."""
         return (self.top_k > 0) | (self.top_p < 1.0) | (self.shares > 0.0)
 
     def adapt_to_bias(self, scoring_bias: float) -> Processing:
-        """Return the processing that does to ``p^(1 + scoring_bias)`` what this does to p: temperature and biases scaled."""
+        """Return the same processing for scores of ``p^(1 + scoring_bias)``. Temperature and biases are scaled."""
         power = 1.0 + scoring_bias
         adjustment = None if self.adjustment is None else self.adjustment.times(1.0 / power)
         return replace(self, temperature=self.temperature / power, adjustment=adjustment)
 
     def at(self, tokens: Bools) -> Processing:
-        """Return the parameters at the marked ``tokens`` [N], without the adjustment, which belongs to other top tokens."""
+        """Return the parameters at the marked ``tokens`` [N]. The adjustment is left out: it belongs to other top tokens."""
         return Processing(
             temperature=self.temperature[tokens], top_k=self.top_k[tokens], top_p=self.top_p[tokens], min_p=self.shares[tokens]
         )
@@ -129,7 +129,7 @@ class TokenDistribution:
 
     @property
     def information(self) -> float:
-        """Return the sum over tokens of Var_p(log p) in nats squared, which a peaked distribution does not have: the informative tokens."""
+        """Sum of Var_p(log p) over tokens, in nats squared. A peaked distribution has none: it measures the informative tokens."""
         p = np.where(self.core, self.p, 0.0)
         p = p / p.sum(axis=1, keepdims=True)
         surprise = np.log(np.where(p > 0, p, 1.0))
@@ -141,10 +141,10 @@ class TokenDistribution:
 
 
 def raw_distribution(positions: Sequence[Position], top_tokens: int, vocabulary: int = 0) -> RawDistribution:
-    """Return the arrays of ``positions``, at most ``top_tokens`` top tokens each, by falling probability.
+    """Return the arrays of ``positions``, by falling probability.
 
-    Servers add the chosen token to the list when it lies outside the most probable ones; beyond ``top_tokens`` it is cut off again, for the
-    outcome may not decide what counts as a top token.
+    Each has ``top_tokens`` top tokens at most. Servers add the chosen token to the list when it lies outside the most probable ones; beyond
+    ``top_tokens`` it is cut off again, for the outcome may not decide what counts as a top token.
     """
     width = max(1, *(len(position.top_ids) for position in positions))
     ids = np.full((len(positions), width), -1, dtype=np.int64)
@@ -171,13 +171,13 @@ def raw_probabilities(raw: RawDistribution) -> Floats:
 
 
 def requested(raw: RawDistribution, processing: Processing, noise: float = NOISE, jump_rate: float = 0.0) -> TokenDistribution:
-    """Return the distribution that ``processing`` makes of ``raw``, applied exactly once.
+    """Return the distribution of ``raw`` under ``processing``, applied exactly once.
 
     Temperature 1 is exact, and so is any where the top tokens are the whole vocabulary. Other temperatures bound the remainder's mass only:
     the core is the top tokens, and below 1 the remainder is a violation. Biases and penalties move top tokens by known amounts: the core
     keeps them, and the remainder where none of its tokens is moved; a top token that a repetition penalty scales leaves it. Under
-    truncation the core ends a margin before the boundary and violations begin a margin behind it: with 0.01 logit noise, taking tokens
-    outside the own nucleus for impossible alarms in 83 of 100 correct runs. Truncation of moved top tokens is known over the whole
+    truncation the core ends a margin before the boundary and violations begin a margin after it: with 0.01 logit noise, taking tokens
+    outside the computed nucleus for impossible alarms in 83 of 100 correct runs. Truncation of moved top tokens is known over the whole
     vocabulary only; elsewhere the core is one token.
     """
     moved = _adjust(raw, processing.adjustment)
@@ -236,7 +236,7 @@ def _distribution(raw: RawDistribution, moved: _Adjusted, weights: Weights, cut:
 
 
 def _probabilities(weights: Weights, included: Bools, top_p: Floats) -> Floats:
-    """Return the distribution [N, K+1] over what is ``included``; of a remainder that the nucleus ends in, the part inside."""
+    """Return the distribution [N, K+1] over the ``included`` outcomes. Of a remainder cut by the nucleus, the part inside counts."""
     mass = np.where(included, np.concatenate([weights.top_tokens, weights.remainder[:, None]], axis=1), 0.0)
     total = weights.top_tokens.sum(axis=1) + weights.remainder
     room = np.where(top_p < 1.0, np.maximum(top_p * total - mass[:, :-1].sum(axis=1), 0.0), np.inf)
@@ -245,13 +245,13 @@ def _probabilities(weights: Weights, included: Bools, top_p: Floats) -> Floats:
 
 
 def _cooled_remainder(weights: Weights) -> Floats:
-    """Return the upper bound [N] on the remainder's probability, a tenth wider for the noise of the last top token."""
+    """Return the upper bound [N] on the remainder's probability. It is a tenth wider, for the noise of the last top token."""
     bound = np.where(np.isfinite(weights.remainder_bound), weights.remainder_bound, 0.0)
     return np.asarray(np.minimum(1.1 * bound / (weights.top_tokens.sum(axis=1) + bound) + VIOLATION, 1.0))
 
 
 def _moved_outcome(moved: _Adjusted, outcome: Ints) -> Ints:
-    """Return where the outcomes [N] of the raw order stand among the moved top tokens, [N, 1]."""
+    """Return the place [N, 1] of raw outcomes [N] among moved tokens."""
     width = moved.order.shape[1]
     hits = moved.order == outcome[:, None]
     return np.asarray(np.where(outcome == width, width, hits.argmax(axis=1))[:, None], dtype=np.int64)
@@ -263,7 +263,7 @@ def _outcomes(raw: RawDistribution) -> Ints:
 
 
 def _lists_vocabulary(raw: RawDistribution) -> Bools:
-    """Return where the top tokens are the whole vocabulary, [N]."""
+    """Return a mask [N] of lists with the whole vocabulary."""
     return np.asarray((raw.ids >= 0).sum(axis=1) >= (raw.vocabulary or np.iinfo(np.int64).max))
 
 
@@ -324,7 +324,7 @@ def _adjust(raw: RawDistribution, adjustment: Adjustment | None) -> _Adjusted:
 
 
 def _apply_temperature(raw: RawDistribution, moved: _Adjusted, temperature: Floats) -> Weights:
-    """Bound the remainder by ``remainder * p_K^(1/T-1)``: none of its tokens is more probable than the last top token."""
+    """Bound the remainder by ``remainder * p_K^(1/T-1)``. None of its tokens is more probable than the last top token."""
     mass = np.exp(raw.logprobs)
     seen = raw.ids == raw.chosen[:, None]
     unseen = np.where(seen.any(axis=1) | np.isnan(raw.chosen_logprobs), 0.0, np.exp(raw.chosen_logprobs))

@@ -40,7 +40,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Truncation:
-    """What min-p, top-k and top-p leave, masks [N, K+1]; outcomes near a boundary are neither in ``core`` nor in ``excluded``."""
+    """The outcomes left by min-p, top-k and top-p, masks [N, K+1]; outcomes near a boundary are neither in ``core`` nor in ``excluded``."""
 
     included: Bools
     """By the scores as they are."""
@@ -51,12 +51,12 @@ class Truncation:
 
 
 def margin(temperature: Floats, noise: float) -> Floats:
-    """Return the factor of mass [N] on either side of a boundary that no test uses, for logits with ``noise``."""
+    """Return the untested factor of mass [N] around a boundary. No test uses tokens within it on either side, for logits with ``noise``."""
     return np.asarray(np.exp(max(LOGIT_MARGIN, DEVIATIONS * sqrt(2.0) * noise) / temperature))
 
 
 def by_share(weights: Weights, min_p: Floats, factor: Floats) -> Truncation:
-    """Cut what is less than ``min_p`` [N] times as probable as the most probable token; 0 cuts nothing."""
+    """Cut tokens below ``min_p`` [N] times the most probable token. 0 cuts nothing."""
     limit = min_p[:, None]
     share = np.concatenate([weights.top_tokens, weights.last[:, None]], axis=1)
     surely = share >= limit * factor[:, None]
@@ -68,7 +68,7 @@ def by_share(weights: Weights, min_p: Floats, factor: Floats) -> Truncation:
 
 
 def by_rank(weights: Weights, top_k: Ints, factor: Floats) -> Truncation:
-    """Cut by top-k; the remainder begins at rank K, and what lies there is no more probable than the last top token."""
+    """Cut by top-k, with the remainder from rank K on. No token there is more probable than the last top token."""
     width = weights.top_tokens.shape[1]
     rank = np.arange(width + 1)[None, :]
     k = np.where(top_k > 0, top_k, np.iinfo(np.int64).max - RANK_MARGIN)[:, None]
@@ -81,7 +81,7 @@ def by_rank(weights: Weights, top_k: Ints, factor: Floats) -> Truncation:
 
 
 def intersection(first: Truncation, second: Truncation) -> Truncation:
-    """Return what two cuts leave one after the other."""
+    """Return the outcomes left by two cuts one after the other."""
     return Truncation(included=first.included & second.included, core=first.core & second.core, excluded=first.excluded | second.excluded)
 
 
@@ -93,7 +93,7 @@ class Nucleus:
     least: Floats
     """[N], mass up to which a token is inside at any noise."""
     most: Floats
-    """[N], mass behind which a token is outside at any noise."""
+    """[N], mass beyond which a token is outside at any noise."""
     factor: Floats
     """[N], of mass: a token that is so many times as probable as another one stands before it at any noise."""
 
@@ -115,9 +115,10 @@ def nucleus_margin(top_p: Floats, temperature: Floats, noise: float) -> Nucleus:
 
 
 def by_mass(weights: Weights, before: Truncation, top_k: Ints, nucleus: Nucleus) -> Truncation:
-    """Cut what top-k and min-p left by top-p, each way with the less favourable normaliser.
+    """Cut the outcomes left by top-k and min-p, by top-p.
 
-    Engines differ in whether min-p comes before top-p: the smallest normaliser takes it to, the largest not to.
+    Each way takes the less favourable normaliser. Engines differ in whether min-p comes before top-p: the smallest normaliser takes it to,
+    the largest not to.
     """
     mass = np.where(before.included, np.concatenate([weights.top_tokens, weights.remainder[:, None]], axis=1), 0.0)
     above = mass.cumsum(axis=1) - mass
@@ -135,7 +136,7 @@ def by_mass(weights: Weights, before: Truncation, top_k: Ints, nucleus: Nucleus)
 
 
 def _surely_above(weights: Weights, factor: Floats) -> Floats:
-    """Return the mass [N, K+1] of the top tokens that stand before each outcome at any noise: near-equal tokens change places."""
+    """Return the mass [N, K+1] of top tokens surely before each outcome. Noise lets near-equal tokens change places."""
     masses = np.concatenate([weights.top_tokens, weights.last[:, None]], axis=1)
     counts = (weights.top_tokens[:, :, None] > masses[:, None, :] * factor[:, None, None]).sum(axis=1)
     sums = np.concatenate([np.zeros((len(masses), 1)), weights.top_tokens.cumsum(axis=1)], axis=1)
@@ -143,7 +144,7 @@ def _surely_above(weights: Weights, factor: Floats) -> Floats:
 
 
 def _smallest_sum(weights: Weights, before: Truncation, top_k: Ints) -> Floats:
-    """Return the smallest sum of masses [N] that top-p may have seen after the cuts ``before`` it."""
+    """Return the smallest possible sum of masses [N] under top-p. It is after the cuts ``before`` top-p."""
     exact_remainder = (top_k == 0) & (weights.remainder == weights.remainder_bound) & before.core[:, -1]
     return np.asarray(
         np.where(before.core[:, :-1], weights.top_tokens, 0.0).sum(axis=1) + np.where(exact_remainder, weights.remainder, 0.0)
@@ -151,7 +152,7 @@ def _smallest_sum(weights: Weights, before: Truncation, top_k: Ints) -> Floats:
 
 
 def _largest_sum(weights: Weights, top_k: Ints) -> Floats:
-    """Return the largest sum of masses [N] that top-p may have seen after top-k."""
+    """Return the largest possible sum of masses [N] under top-p. It is after top-k."""
     k, width = top_k[:, None], weights.top_tokens.shape[1]
     perhaps = (k == 0) | (np.arange(width)[None, :] < k + RANK_MARGIN)
     open_remainder = (top_k == 0) | (top_k + RANK_MARGIN > width)

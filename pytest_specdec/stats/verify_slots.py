@@ -1,6 +1,6 @@
 """Verify slots: the place of each emitted token in its verify step, known from windows or as chances, and all that is known before it.
 
-A window goes on behind a draft slot if the draft token was accepted. A correct server that emitted x there had accepted it with chance
+A window goes on after a draft slot if the draft token was accepted. A correct server that emitted x there had accepted it with chance
 ``min(1, q(x)/p(x))``, which depends on x and both distributions only. So the slot of the next token has a distribution given the tokens
 before it, by the forward recursion of a hidden Markov chain (Rabiner 1989, section III.A). Nothing of that token enters, so a test may
 weigh it so. A one-hot draft leaves no doubt: the windows follow from the tokens.
@@ -56,7 +56,7 @@ class VerifySlots:
     """Slots of N tokens in their windows.
 
     A test may condition on ``slot``, ``drafted``, ``after_rejection`` and ``rejected_before``: let F_t hold the tokens up to t and whether
-    the window of each of them went on behind it. A correct server draws token t+1 from p given F_t, at a draft slot (draft, accept, else
+    the window of each of them went on after it. A correct server draws token t+1 from p given F_t, at a draft slot (draft, accept, else
     recover: marginally p whatever q) as at a bonus slot. The slot of t+1 is that of t plus one where t's window went on and 0 where it
     ended, so it is in F_t; the windows before it, and whether they came short of their draft, are in F_t as well. ``ended`` is not: it is
     known after t and depends on it, so no token may be chosen by its own ``ended`` (accepted tokens do not follow p); it serves the naming.
@@ -79,23 +79,23 @@ class VerifySlots:
 
     @property
     def known(self) -> Bools:
-        """[N], whether the window is known."""
+        """[N], tokens with a known window."""
         return np.asarray(self.slot != UNKNOWN)
 
     @property
     def draft_slot(self) -> Bools:
-        """[N], where a draft token was verified."""
+        """[N], slots of verified draft tokens."""
         return self.known & (self.slot < self.drafted)
 
     @property
     def bonus_slot(self) -> Bools:
-        """[N], where every draft token had been accepted and the target's own token followed."""
+        """[N], slots of the target's token after a fully accepted draft."""
         return np.asarray(self.known & (self.slot == self.drafted) & (self.drafted > 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SlotChances:
-    """The chances of N tokens to stand at a draft slot, a bonus slot or where nothing was drafted, behind rejections or not."""
+    """The chances of N tokens to stand at a draft slot, a bonus slot or where nothing was drafted, after rejections or not."""
 
     at: Floats
     """[N, 3, 3]: DRAFT, BONUS and NO_DRAFT by NEVER_REJECTED, REJECTED_BEFORE and AFTER_REJECTION; their sum is 1, or 0 where unknown."""
@@ -112,7 +112,7 @@ class SlotChances:
 
     @property
     def after_rejection(self) -> Floats:
-        """[N], of the verify step behind a rejection."""
+        """[N], of the verify step after a rejection."""
         return np.asarray(self.at[:, :, AFTER_REJECTION].sum(axis=1))
 
     @property
@@ -161,12 +161,12 @@ class Observed:
 
     @property
     def tokens(self) -> int:
-        """How many."""
+        """The number of tokens."""
         return len(self.distribution.outcome)
 
     @property
     def before(self) -> Ints:
-        """[N], ``previous``, or else the top token before it in the answer: REMAINDER where it was none, NO_TOKEN for an answer's first."""
+        """[N], ``previous``, or else the emitted top token before. REMAINDER if it was none, NO_TOKEN for an answer's first."""
         if self.previous is not None:
             return self.previous
         ids = np.column_stack([self.ids, np.full(self.tokens, REMAINDER)])
@@ -185,15 +185,15 @@ class Observed:
 
     @property
     def size(self) -> int:
-        """The vocabulary's size, WIDEST_VOCABULARY where unknown."""
+        """The vocabulary's size, WIDEST_VOCABULARY if unknown."""
         return max(self.vocabulary or WIDEST_VOCABULARY, int(self.ids.shape[1]) + 1)
 
 
 def slots_from_windows(windows: Sequence[int], tokens: int, drafts: Callable[[int], int]) -> VerifySlots:
-    """Return the slots of an answer's tokens, from its window lengths, the prefill's first.
+    """Return the slots of an answer's tokens from window lengths.
 
-    ``drafts`` returns how many tokens were drafted for the window that begins after so many emitted tokens. Tokens that the windows do not
-    cover are UNKNOWN.
+    The first window is the prefill's. ``drafts`` returns how many tokens were drafted for the window that begins after so many emitted
+    tokens. Tokens that the windows do not cover are UNKNOWN.
     """
     slots = unknown_slots(tokens)
     start, short, ever = 0, False, False
@@ -214,7 +214,7 @@ def slots_from_windows(windows: Sequence[int], tokens: int, drafts: Callable[[in
 
 
 def unknown_slots(tokens: int) -> VerifySlots:
-    """Return the slots of an answer whose windows are unknown."""
+    """Return the slots of an answer with unknown windows."""
     none = np.zeros(tokens, dtype=np.bool_)
     return VerifySlots(
         slot=np.full(tokens, UNKNOWN, dtype=np.int64),
@@ -227,7 +227,7 @@ def unknown_slots(tokens: int) -> VerifySlots:
 
 
 def join_slots(parts: Sequence[VerifySlots]) -> VerifySlots:
-    """Return the slots of all answers, one behind the other."""
+    """Return the slots of all answers, one after the other."""
     return VerifySlots(
         slot=np.concatenate([part.slot for part in parts]),
         drafted=np.concatenate([part.drafted for part in parts]),
@@ -240,7 +240,7 @@ def join_slots(parts: Sequence[VerifySlots]) -> VerifySlots:
 
 
 def chances(slots: VerifySlots, accepted_if_emitted: Floats | None, drafted: Bools, k: int) -> SlotChances:
-    """Return the chances of each slot: certain where ``slots`` are known, filtered elsewhere if q is known."""
+    """Return the chances of each slot. They are certain for known ``slots``, filtered elsewhere if q is known."""
     sure = certain_chances(slots)
     if accepted_if_emitted is None or bool(slots.known.all()):
         return sure
@@ -249,7 +249,7 @@ def chances(slots: VerifySlots, accepted_if_emitted: Floats | None, drafted: Boo
 
 
 def certain_chances(slots: VerifySlots) -> SlotChances:
-    """Return the chances of known windows, 0 or 1; all 0 where the window is not known."""
+    """Return the chances of known windows, 0 or 1. All are 0 for an unknown window."""
     at = np.zeros((len(slots.slot), 3, 3))
     state = np.where(slots.after_rejection, AFTER_REJECTION, np.where(slots.rejected_before, REJECTED_BEFORE, NEVER_REJECTED))
     for slot, tokens in ((DRAFT, slots.draft_slot), (BONUS, slots.bonus_slot), (NO_DRAFT, slots.known & (slots.drafted == 0))):
@@ -258,10 +258,11 @@ def certain_chances(slots: VerifySlots) -> SlotChances:
 
 
 def filter_chances(accepted_if_emitted: Floats, drafted: Bools, last: Bools, k: int) -> SlotChances:
-    """Return the chances of hidden windows, answer by answer; the first token of each is the prefill's, every window drafts ``k`` tokens.
+    """Return the chances of hidden windows, answer by answer.
 
-    ``accepted_if_emitted`` [N] is as in :class:`Observed`; ``drafted`` [N] marks where it is known: elsewhere nothing counts as drafted,
-    and the next token begins a window. ``last`` [N] marks the ends of answers.
+    The first token of each is the prefill's, every window drafts ``k`` tokens. ``accepted_if_emitted`` [N] is as in :class:`Observed`;
+    ``drafted`` [N] marks where it is known: elsewhere nothing counts as drafted, and the next token begins a window. ``last`` [N] marks the
+    ends of answers.
     """
     starts = np.flatnonzero(np.concatenate([[True], last[:-1]]))
     lengths = np.diff([*starts.tolist(), len(last)])
@@ -281,7 +282,7 @@ def filter_chances(accepted_if_emitted: Floats, drafted: Bools, last: Bools, k: 
 
 
 def _next_slot(state: Floats, accepted: Floats) -> Floats:
-    """Return the chances [A, k+1, 3] of the next token's slot from those of this one, which was accepted with chance ``accepted`` [A]."""
+    """Return the chances [A, k+1, 3] of the next token's slot after ``state``, accepted with chance ``accepted`` [A]."""
     following = np.zeros_like(state)
     following[:, 1:] = state[:, :-1] * accepted[:, None, None]
     following[:, 0, AFTER_REJECTION] = (state[:, :-1] * (1.0 - accepted)[:, None, None]).sum(axis=(1, 2))
@@ -291,7 +292,7 @@ def _next_slot(state: Floats, accepted: Floats) -> Floats:
 
 
 def _next_window(state: Floats) -> Floats:
-    """Return the chances behind a token for which nothing was drafted: a window begins."""
+    """Return the chances after a token without a draft. A window begins."""
     following = np.zeros_like(state)
     following[:, 0] = state.sum(axis=1)
     return following
