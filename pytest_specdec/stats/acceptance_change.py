@@ -16,7 +16,7 @@ __all__ = ["MARGIN", "POWER", "AcceptanceChange", "compare"]
 MARGIN = 0.03
 """Part of the stored typical value by which a length may differ: less is no reason to act."""
 POWER = 0.99
-"""Chance with which a loss is said to be found."""
+"""Probability with which a detectable loss is detected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,37 +32,38 @@ class AcceptanceChange:
 
     @property
     def part(self) -> float:
-        """The difference as a part of the typical value: -0.08 is a loss of 8 %."""
+        """The difference as a part of the typical value. -0.08 is a loss of 8 %."""
         return self.now / self.stored - 1.0
 
     def at_least(self, error: float) -> float:
-        """Return what the true part is below with probability ``error``."""
+        """Return the lower limit of the true part. The true part lies below it with probability ``error``."""
         return self.part - self._half_width(error)
 
     def at_most(self, error: float) -> float:
-        """Return what the true part is above with probability ``error``."""
+        """Return the upper limit of the true part. The true part lies above it with probability ``error``."""
         return self.part + self._half_width(error)
 
     def lower(self, alpha: float) -> bool:
-        """Whether the length is lower by more than the margin; wrongly with probability ``alpha`` / 2 at most."""
+        """Whether the length is lower by more than the margin. Wrongly so with probability ``alpha`` / 2 at most."""
         return self.at_most(alpha / 2.0) < -MARGIN
 
     def higher(self, alpha: float) -> bool:
-        """Whether it is higher by more than the margin; wrongly with probability ``alpha`` / 2 at most."""
+        """Whether the length is higher by more than the margin. Wrongly so with probability ``alpha`` / 2 at most."""
         return self.at_least(alpha / 2.0) > MARGIN
 
     @property
     def p_lower(self) -> float:
-        """Chance of so low a length, or a lower one, where the true one is lower by the margin."""
+        """Chance of so low a length, given a loss of the margin."""
         distance = self.now - self.stored * (1.0 - MARGIN)
         if not self.standard_error:
             return float(distance >= 0.0)
         return float(stdtr(self.prompts - 1, distance / self.standard_error))
 
     def detectable(self, alpha: float) -> float:
-        """Return the smallest loss, a part, that :meth:`lower` finds with probability :data:`POWER` where the spread is as it is here.
+        """Return the smallest loss, a part, detected with probability :data:`POWER`.
 
-        margin + (t_(1 - alpha/2) + t_(0.99)) SE: the shifted t in place of the noncentral one.
+        The test is :meth:`lower`, the spread as it is here. The loss is margin + (t_(1 - alpha/2) + t_(0.99)) SE: the shifted t in place of
+        the noncentral one.
         """
         return MARGIN + self._half_width(alpha / 2.0) + self._half_width(1.0 - POWER)
 
@@ -71,12 +72,13 @@ class AcceptanceChange:
 
 
 def compare(stored: Sequence[float], now: Sequence[float]) -> AcceptanceChange:
-    """Return the change from ``stored`` to ``now``, the mean accepted lengths of the same prompts in the same order.
+    """Return the change of mean accepted lengths from ``stored`` to ``now``.
 
-    d_i = now_i - stored_i, SE = sd(d) / sqrt(n), and (mean d - true) / SE follows Student's t with n - 1 degrees of freedom: the paired t
-    (Student 1908), whose units are the prompts. Prompts differ and steps of one depend on each other: as independent units, steps give 12
-    to 18 % false alarms at nominal 1 %. Assumes prompts that are independent of each other. What a stored length owes to chance is in d as
-    well, less of it where several runs were pooled, so that it needs no term of its own. Raises ValueError for fewer than two prompts.
+    Both are of the same prompts in the same order. d_i = now_i - stored_i, SE = sd(d) / sqrt(n), and (mean d - true) / SE follows Student's
+    t with n - 1 degrees of freedom: the paired t (Student 1908), whose units are the prompts. Prompts differ and steps of one depend on
+    each other: as independent units, steps give 12 to 18 % false alarms at nominal 1 %. Assumes prompts that are independent of each other.
+    What a stored length owes to chance is in d as well, less of it where several runs were pooled, so that it needs no term of its own.
+    Raises ValueError for fewer than two prompts.
     """
     count = len(now)
     if count < 2:  # noqa: PLR2004 - one value has no spread

@@ -30,28 +30,29 @@ __all__ = [
 
 
 def ttft_s(answer: Answer) -> float | None:
-    """Return t_first - t_sent, in seconds; None where not streamed or not answered."""
+    """Return t_first - t_sent, in seconds. None if not streamed or not answered."""
     timing = _stream_timing(answer)
     return None if timing is None else _positive(timing.ttft_s)
 
 
 def content_ttft_s(answer: Answer) -> float | None:
-    """Return the seconds from sending to the first text or tool call, behind the reasoning; None where that is unknown."""
+    """Return the seconds from sending to the first text or tool call. Reasoning comes before it. None if unknown."""
     timing = _stream_timing(answer)
     return None if timing is None else _positive(timing.content_ttft_s)
 
 
 def latency_s(answer: Answer) -> float | None:
-    """Return t_last - t_sent, the seconds that a request takes; None where not streamed or not answered."""
+    """Return t_last - t_sent, the seconds of the request. None if not streamed or not answered."""
     timing = _stream_timing(answer)
     return None if timing is None else _positive(_last_s(timing) - timing.sent_s)
 
 
 def seconds_per_token(answer: Answer) -> float | None:
-    """Return (t_last - t_first) / (n - n1), the time per output token (TPOT): what an answer takes behind its first tokens.
+    """Return (t_last - t_first) / (n - n1), the time per output token.
 
-    n1 is one token as a rule, more where a busy machine kept the client from reading. The last of them came at most one step before
-    t_first, so that the figure is off by one step in n - n1 tokens. None where that cannot be known.
+    This TPOT is of the answer after its first tokens. n1 is one token as a rule, more where a busy machine kept the client from reading.
+    The last of them came at most one step before t_first, so that the figure is off by one step in n - n1 tokens. None where that cannot be
+    known.
     """
     timing, tokens = _stream_timing(answer), tokens_after_first(answer)
     if timing is None or timing.first_s is None or tokens <= 0:
@@ -60,19 +61,19 @@ def seconds_per_token(answer: Answer) -> float | None:
 
 
 def response_tokens_per_s(answer: Answer) -> float | None:
-    """Return (n - n1) / (t_last - t_first), the decode speed; None where it cannot be known."""
+    """Return (n - n1) / (t_last - t_first), the decode speed. None if unknown."""
     seconds = seconds_per_token(answer)
     return None if seconds is None else 1.0 / seconds
 
 
 def tokens_per_s(answer: Answer) -> float | None:
-    """Return n / (t_last - t_sent), which takes no stamp in between; None where not streamed or not answered."""
+    """Return n / (t_last - t_sent), free of stamps in between. None if not streamed or not answered."""
     seconds, tokens = latency_s(answer), tokens_in(answer)
     return tokens / seconds if seconds is not None and tokens else None
 
 
 def prompt_tokens_per_s(answer: Answer) -> float | None:
-    """Return prompt tokens over time to first token, queueing and the first token's own step included."""
+    """Return prompt tokens over time to first token. Queueing and the first token's own step are included."""
     waited = ttft_s(answer)
     tokens = answer.usage.prompt_tokens if answer.usage else len(answer.prompt_token_ids)
     return tokens / waited if waited is not None and tokens > 0 else None
@@ -83,11 +84,11 @@ _PAUSE = 10.0
 
 
 def step_gap_s(answer: Answer) -> float | None:
-    """Return the mean seconds from one chunk to the next, pauses of more than ten medians left out; None where unknown.
+    """Return the mean seconds from one chunk to the next.
 
-    A step, where a server sends a chunk per step; under speculation it is no inter-token latency. Without the pauses it does not follow
-    from t_first and t_last: a client that reads in bursts has a step gap of next to nothing. A median instead would leave out the dearer of
-    two kinds of steps, as prompt lookup has them with a draft and without.
+    Pauses of more than ten medians are left out; None where unknown. A step, where a server sends a chunk per step; under speculation it is
+    no inter-token latency. Without the pauses it does not follow from t_first and t_last: a client that reads in bursts has a step gap of
+    next to nothing. A median instead would leave out the dearer of two kinds of steps, as prompt lookup has them with a draft and without.
     """
     timing = _stream_timing(answer)
     if timing is None or not timing.gaps_us:
@@ -97,10 +98,10 @@ def step_gap_s(answer: Answer) -> float | None:
 
 
 def tokens_per_chunk(answer: Answer) -> float | None:
-    """Return (n - n1) / (chunks - those at t_first), the tokens per step as the stream shows them; None where unknown.
+    """Return (n - n1) / (chunks - those at t_first), tokens per chunk.
 
-    It is that of the server where it sends one chunk per step. Intervals between chunks, parsers of reasoning and the handling of stop
-    strings put several steps into one.
+    None where unknown. It is the server's tokens per step at one chunk per step. Intervals between chunks, parsers of reasoning and the
+    handling of stop strings put several steps into one.
     """
     timing, tokens = _stream_timing(answer), tokens_after_first(answer)
     chunks = 0 if timing is None else timing.chunks_behind_first
@@ -108,13 +109,13 @@ def tokens_per_chunk(answer: Answer) -> float | None:
 
 
 def in_one_burst(answer: Answer) -> bool:
-    """Whether most tokens were there when the client read the first: their time is unknown, and t_first is late by as much."""
+    """Whether most tokens were there when the client read the first. Their time is unknown, and t_first is late by as much."""
     first_tokens = answer.timing.first_tokens if answer.ok and answer.timing else None
     return first_tokens is not None and first_tokens > _prefill_tokens(answer) and 2 * first_tokens > tokens_in(answer)
 
 
 def tokens_after_first(answer: Answer) -> int:
-    """Return n - n1."""
+    """Return n - n1, the tokens after those at t_first."""
     first_tokens = answer.timing.first_tokens if answer.timing else None
     return tokens_in(answer) - (_prefill_tokens(answer) if first_tokens is None else first_tokens)
 
@@ -125,7 +126,7 @@ def _stream_timing(answer: Answer) -> Timing | None:
 
 
 def _last_s(timing: Timing) -> float:
-    """Return t_last; in runs that did not keep it the last byte, which comes behind it."""
+    """Return t_last, in runs without it the later last byte."""
     return timing.done_s if timing.last_s is None else timing.last_s
 
 
@@ -138,5 +139,5 @@ def _prefill_tokens(answer: Answer) -> int:
 
 
 def tokens_in(answer: Answer) -> int:
-    """Return n, the completion tokens by the server's own count; by their ids where it does not count them."""
+    """Return n, by the server's own count, else by token ids."""
     return answer.usage.completion_tokens if answer.usage else len(answer.choice.token_ids)

@@ -33,7 +33,7 @@ _MAD_EFFICIENCY = 0.37
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootSpread:
-    """What is known of the deviation between boots: a prior, and sums of squares that were measured."""
+    """The deviation between boots: a prior, and sums of squares that were measured."""
 
     squares: float = 0.0
     """Nats squared, about the means; one degree of freedom of them estimates the variance of one boot."""
@@ -44,8 +44,8 @@ class BootSpread:
     def weights(self, pass_variance: float = 0.0) -> tuple[float, ...]:
         """Return the posterior weight of each of :func:`deviations`.
 
-        w_k ~ prior(sd_k) v_k^(-freedom / 2) exp(-squares / (2 v_k)), v_k = sd_k^2 + ``pass_variance``, which a boot's mean over its passes
-        varies by beside the boot itself: with it, passes are not taken for boots.
+        w_k ~ prior(sd_k) v_k^(-freedom / 2) exp(-squares / (2 v_k)), v_k = sd_k^2 + ``pass_variance``, by which a boot's mean over its
+        passes varies in addition to the boot: with it, passes are not taken for boots.
         """
         variances = [sd**2 + pass_variance for sd in deviations(self.stated_sd)]
         logs = [-self.freedom / 2.0 * math.log(v) - self.squares / (2.0 * v) for v in variances]
@@ -56,7 +56,7 @@ class BootSpread:
 
     @property
     def sd(self) -> float:
-        """The median of the deviations."""
+        """The median of the deviations, by their posterior weight."""
         below = 0.0
         for sd, weight in zip(deviations(self.stated_sd), self.weights(), strict=True):
             below += weight
@@ -65,7 +65,10 @@ class BootSpread:
         return deviations(self.stated_sd)[-1]
 
     def half_width(self, error: float, shares: float) -> float:
-        """Return what the mean of boots is off by with probability ``error``, one-sided; its variance is ``shares`` times a boot's."""
+        """Return the one-sided half-width of a mean of boots.
+
+        The mean is off by more with probability ``error``, its variance ``shares`` times a boot's.
+        """
         weights = self.weights()
         scales = [math.sqrt(2.0 * shares) * sd for sd in deviations(self.stated_sd)]
         low, high = 0.0, 10.0 * scales[-1]
@@ -78,16 +81,17 @@ class BootSpread:
 
 @functools.cache
 def deviations(stated_sd: float) -> tuple[float, ...]:
-    """Return the deviations that are weighed, four an octave, up to 80 times the stated one."""
+    """Return the weighed deviations, four an octave. They reach up to 80 times the stated one."""
     steps = range(-_OCTAVES_DOWN * _PER_OCTAVE, _OCTAVES_UP * _PER_OCTAVE + 1)
     return tuple(LIKELY * stated_sd * 2.0 ** (step / _PER_OCTAVE) for step in steps)
 
 
 @functools.cache
 def _prior() -> tuple[float, ...]:
-    """Return the mass at each deviation: uniform up to LIKELY times the stated one, which on octaves is in proportion to it.
+    """Return the prior mass at each of :func:`deviations`.
 
-    The lowest stands for all that lie below it, and half of the one at the edge lies beyond it.
+    It is uniform up to LIKELY times the stated one, which on octaves is in proportion to it. The lowest stands for all that lie below it,
+    and half of the one at the edge lies beyond it.
     """
     lowest = -_OCTAVES_DOWN * _PER_OCTAVE
     below = [2.0 ** (step / _PER_OCTAVE) for step in range(lowest, 0)]
@@ -96,13 +100,14 @@ def _prior() -> tuple[float, ...]:
 
 
 def boot_spread(apart: Sequence[float], stated_sd: float = BOOT_SD, runs: Sequence[float] = ()) -> BootSpread:
-    """Return what is known of boots from the log-ratios of two boots of one server each, and from those of whole ``runs``.
+    """Return the boot spread shown by pairs of boots and ``runs``.
 
-    ``apart``: two boots differ by d with variance 2 sigma^2, so that d^2 / 2 estimates sigma^2 with one degree of freedom. ``runs``: about
-    their median they vary by 1.5 sigma^2, which their median absolute deviation estimates as well as .37 (n - 1) degrees of freedom would
-    (Rousseeuw and Croux 1993): one lucky run moves it little. The prior is uniform in sigma (Gelman 2006), up to five times what is stated:
-    with one pair of boots the data alone leave Student's t with one degree of freedom, whose limits say nothing.
-    Assumes logs that are normal and independent from boot to boot, and variants whose boots vary as the baseline's do.
+    All are log-ratios: ``apart`` of two boots of one server each, ``runs`` of whole runs. ``apart``: two boots differ by d with variance 2
+    sigma^2, so that d^2 / 2 estimates sigma^2 with one degree of freedom. ``runs``: about their median they vary by 1.5 sigma^2, which
+    their median absolute deviation estimates as well as .37 (n - 1) degrees of freedom would (Rousseeuw and Croux 1993): one lucky run
+    moves it little. The prior is uniform in sigma (Gelman 2006), up to five times what is stated: with one pair of boots the data alone
+    leave Student's t with one degree of freedom, whose limits say nothing. Assumes logs that are normal and independent from boot to boot,
+    and variants whose boots vary as the baseline's do.
     """
     squares, freedom = math.fsum(d**2 / 2.0 for d in apart), float(len(apart))
     if len(runs) > 1:

@@ -57,17 +57,17 @@ class Bursts:
 
     @property
     def known(self) -> bool:
-        """Whether the baseline's stream comes token by token, so that the variant's may show its steps."""
+        """Whether the baseline's stream comes token by token. Then the variant's may show its steps."""
         return self.baseline_median <= _WHOLE
 
     @property
     def drafting(self) -> bool:
-        """Whether both tests reject."""
+        """Whether the stream is known and both tests reject."""
         return self.known and max(self.coarser_p, self.repeated_p) < LEVEL
 
 
 def bursts(variant: Sequence[Stream], baseline: Sequence[Stream]) -> Bursts | None:
-    """Compare the streams of two arms; None where one of them answered no prompt twice alike."""
+    """Compare the streams of two arms. None if one of them answered no prompt twice alike."""
     if not variant or not baseline:
         return None
     short_s = max(_READ_S, _SHORT * float(np.median([_token_s(stream) for stream in baseline])))
@@ -100,13 +100,13 @@ class _RepeatedAnswer:
 
     @property
     def coincidences(self) -> float:
-        """Ends at the same place in both, above those expected of ends that fall anywhere between two tokens."""
+        """Common ends, above the number expected of random ends. Random ends fall anywhere between two tokens."""
         places = max(self.tokens - 1, len(self.first | self.second))
         return len(self.first & self.second) - len(self.first) * len(self.second) / places if places else 0.0
 
 
 def _above_zero_p(values: Sequence[float]) -> float:
-    """Return the p-value of Student's t of a mean of 0, one-sided; 1 where it is not above 0."""
+    """Return the one-sided p-value of a mean of 0 (Student's t). 1 for one value, and for a mean not above 0."""
     mean = float(np.mean(values))
     if len(values) < 2 or mean <= 0.0:  # noqa: PLR2004 - a variance needs two
         return 1.0
@@ -115,7 +115,7 @@ def _above_zero_p(values: Sequence[float]) -> float:
 
 
 def _repeated_answers(streams: Sequence[Stream], short_s: float) -> list[_RepeatedAnswer]:
-    """Return of each prompt's most frequent answer the two that arrived in the most groups: the others were disturbed more."""
+    """Return two streams of each prompt's most frequent answer. These have the most groups: the others were disturbed more."""
     by_prompt: dict[int, list[Stream]] = {}
     for stream in streams:
         by_prompt.setdefault(stream.prompt, []).append(stream)
@@ -130,7 +130,7 @@ def _repeated_answers(streams: Sequence[Stream], short_s: float) -> list[_Repeat
 
 
 def _token_s(stream: Stream) -> float:
-    """Return the seconds per token behind the first chunk."""
+    """Return the seconds per token after the first chunk."""
     return (stream.at_s[-1] - stream.at_s[0]) / max(1, stream.tokens - 1)
 
 
@@ -140,5 +140,5 @@ def _ends(stream: Stream, short_s: float) -> frozenset[int]:
 
 
 def _tokens_per_step(pairs: Sequence[_RepeatedAnswer]) -> float:
-    """Return tokens over groups: chunks are of one group where they came together both times."""
+    """Return tokens per group, chunks grouped if together both times."""
     return sum(pair.tokens for pair in pairs) / sum(len(pair.first | pair.second) + 1 for pair in pairs)

@@ -37,7 +37,7 @@ class ComparedFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmTimings:
-    """Speed of one arm beside the baseline's boots."""
+    """Speed of one arm against the baseline's boots."""
 
     response: ComparedFigure
     """Decode tokens per second; with ``whole`` those of the whole request, time to first token included."""
@@ -58,9 +58,10 @@ class ArmTimings:
 
 
 def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bool = False) -> ArmTimings | None:
-    """Return the figures over requests that every arm answered, pass by pass; None where no pass has one with usable timing.
+    """Return the figures over requests answered by every arm, per pass.
 
-    One answer in one burst, in whichever arm, has whole requests compared in all of them, as ``whole`` asks for in any case.
+    None where no pass has one with usable timing. One answer in one burst, in whichever arm, has whole requests compared in all of them, as
+    ``whole`` asks for in any case.
     """
     answers = [answer for arm in (*baselines, speculative) for answer in arm.answers]
     bursts = sum(map(in_one_burst, answers))
@@ -81,10 +82,10 @@ def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bo
 
 
 def compare_figure(of: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript) -> ComparedFigure | None:
-    """Return one quantity compared request by request: the median over a pass's requests, one value per pass; None where none is shared.
+    """Return one quantity compared request by request, a value per pass.
 
-    An arm's own value is the geometric mean over passes of the pass's median, so that with one prompt the two arms' values have the very
-    ratio that the mean log-ratio gives.
+    It is the median over a pass's requests; None where none is shared. An arm's own value is the geometric mean over passes of the pass's
+    median, so that with one prompt the two arms' values have the very ratio that the mean log-ratio gives.
     """
     shared = _shared_logs(of, baselines, speculative)
     if not shared:
@@ -99,7 +100,7 @@ def compare_figure(of: Callable[[Answer], float | None], baselines: Sequence[Tra
 def _shared_logs(
     of: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript
 ) -> Mapping[int, Sequence[tuple[float, float]]]:
-    """Return (log over the baseline's boots, log of the speculative arm) per pass and request that all of them have."""
+    """Return logs of both arms, by pass and shared request. The baseline's is the mean over its boots."""
     speculative_logs = _logs(of, speculative)
     baseline_logs = [_logs(of, baseline) for baseline in baselines]
     by_pass: dict[int, list[tuple[float, float]]] = {}

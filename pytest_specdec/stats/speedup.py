@@ -62,13 +62,13 @@ class BootLevels:
 
     @property
     def freedom(self) -> int:
-        """Degrees of freedom of that sum."""
+        """Degrees of freedom of the squares."""
         return len(self.speculative) + len(self.baseline) - 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A log-ratio, and what it may be off by: a mixture of Student's t over the deviations that boots may have."""
+    """A log-ratio and its error: a mixture of Student's t over the deviations that boots may have."""
 
     log_ratio: float
     shares: float
@@ -88,35 +88,36 @@ class Estimate:
 
     @property
     def standard_error(self) -> float:
-        """Nats, boots included with the median of what they may vary by."""
+        """Nats, boots included with the median of their deviation."""
         return math.sqrt(self.shares * self.boots.sd**2 + self.within)
 
     def at_least(self, error: float) -> float:
-        """Return the factor that the true one is below with probability ``error``."""
+        """Return the lower limit of the true factor. The true factor lies below it with probability ``error``."""
         return math.exp(self.log_ratio - self._half_width(error))
 
     def at_most(self, error: float) -> float:
-        """Return the factor that the true one is above with probability ``error``."""
+        """Return the upper limit of the true factor. The true factor lies above it with probability ``error``."""
         return math.exp(self.log_ratio + self._half_width(error))
 
     def interval(self, confidence: float) -> Interval:
-        """Return the limits that leave out half of the rest on either side."""
+        """Return the limits at ``confidence``, half the rest on either side."""
         error = (1.0 - confidence) / 2.0
         return Interval(low=self.at_least(error), high=self.at_most(error), confidence=confidence)
 
     def against_median(self, runs: int) -> Estimate:
-        """Return the estimate with what the median of so many earlier runs is off by added to its variance.
+        """Return the estimate against the median of so many earlier runs.
 
-        Of normal runs of variance s^2 the median has pi s^2 / (2 n). Where all runs are like this one its variance is 1 + pi / (2 n) times
-        as large: the prediction interval of one more run.
+        The error of their median is added to its variance. Of normal runs of variance s^2 the median has pi s^2 / (2 n). Where all runs are
+        like this one the estimate's variance is 1 + pi / (2 n) times as large: the prediction interval of one more run.
         """
         more = 1.0 + math.pi / (2.0 * runs) * (RUN_BOOTS / self.shares)
         return replace(self, shares=self.shares * more, within=self.within * more)
 
     def beyond(self, *distances: float) -> tuple[float, ...]:
-        """Return the chances that the true log-ratio is further off than each distance, on one side: sum_k w_k P(t_k > distance).
+        """Return the one-sided chances of the log-ratio beyond each distance.
 
-        t_k has the scale sqrt(shares sd_k^2 + within), and the freedom of the passes, more where boots vary more (Welch, Satterthwaite).
+        They are sum_k w_k P(t_k > distance). t_k has the scale sqrt(shares sd_k^2 + within), and the freedom of the passes, more where
+        boots vary more (Welch, Satterthwaite).
         """
         weights, scales, freedoms = self._components()
         return tuple(float(weights @ stdtr(freedoms, -distance / scales)) for distance in distances)
@@ -128,7 +129,7 @@ class Estimate:
         return weights, np.sqrt(variances), freedoms
 
     def _half_width(self, error: float) -> float:
-        """Return the distance that :meth:`beyond` gives ``error`` for."""
+        """Return the distance of chance ``error`` by :meth:`beyond`."""
         if not self.shares:
             return -float(stdtrit(self.within_freedom, error)) * math.sqrt(self.within)
         weights, scales, freedoms = self._components()
@@ -140,15 +141,15 @@ class Estimate:
 
 
 def within_one_boot(log_ratios: Sequence[float]) -> Estimate:
-    """Return the ratio of the very boots that were met, from one log-ratio per pass: Student's t over the passes, and nothing of boots.
+    """Return the ratio of the very boots of the passes.
 
-    Raises ValueError for fewer than two passes.
+    One log-ratio per pass gives Student's t over the passes, and nothing of boots. Raises ValueError for fewer than two passes.
     """
     return replace(across_boots(log_ratios, BootSpread(), baseline_boots=1), shares=0.0)
 
 
 def is_steady(log_ratios: Sequence[float], stated_sd: float = BOOT_SD) -> bool:
-    """Return whether passes add little to an interval beside what boots are stated to add.
+    """Whether passes widen an interval little, compared with stated boots.
 
     t(n-1) sd / sqrt(n) <= 1.7 stated_sd, t at 97.5 %: the half-width of the interval over the n passes alone is at most about half of what
     three boots that vary as stated would make it. For normal passes the spread is independent of the mean, so that passes that are taken
@@ -160,10 +161,10 @@ def is_steady(log_ratios: Sequence[float], stated_sd: float = BOOT_SD) -> bool:
 
 
 def across_boots(log_ratios: Sequence[float], spread: BootSpread, *, baseline_boots: int) -> Estimate:
-    """Return the ratio that other boots would show, from one log-ratio per pass of one variant boot against ``baseline_boots``.
+    """Return the ratio expected of other boots, from one boot's passes.
 
-    variance = (1 + 1 / baseline_boots) sigma^2 + that of the passes' centre: 1.5 sigma^2 with a control. The unknown sigma is integrated
-    out. Raises ValueError for fewer than two passes.
+    Each pass has a log-ratio of one variant boot against ``baseline_boots``. variance = (1 + 1 / baseline_boots) sigma^2 + that of the
+    passes' centre: 1.5 sigma^2 with a control. The unknown sigma is integrated out. Raises ValueError for fewer than two passes.
     """
     if len(log_ratios) < 2:  # noqa: PLR2004 - one value has no spread
         msg = f"an interval needs two passes, not {len(log_ratios)}"
@@ -181,9 +182,9 @@ def across_boots(log_ratios: Sequence[float], spread: BootSpread, *, baseline_bo
 
 
 def across_blocks(blocks: Sequence[Sequence[float]], groups: Sequence[BootLevels], earlier: BootSpread) -> Estimate:
-    """Return the ratio that other boots would show, from blocks of one variant boot and the baseline boots beside it.
+    """Return the ratio expected of other boots, from blocks of passes.
 
-    ``blocks`` are log-ratios, one per pass, of each variant boot against the baseline boots beside it. ``groups`` are the boots that
+    ``blocks`` are log-ratios, one per pass, of each variant boot against the baseline boots next to it. ``groups`` are the boots that
     blocks connect: in turn all of them, since neighbours share a baseline boot; side by side those of one wave. ``earlier`` is what other
     runs have shown of boots.
 
@@ -224,7 +225,7 @@ def across_blocks(blocks: Sequence[Sequence[float]], groups: Sequence[BootLevels
 
 
 def typical(groups: Sequence[BootLevels]) -> tuple[float, float]:
-    """Return the level of the variant and of the baseline over all groups, which differ by the log-ratio of :func:`across_blocks`."""
+    """Return the levels of variant and baseline over all groups. They differ by the log-ratio of :func:`across_blocks`."""
     weights = _precisions(groups)
     sides = (
         math.fsum(w * _mean(levels) for w, levels in zip(weights, side, strict=True))
