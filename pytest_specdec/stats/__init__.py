@@ -1,1 +1,1 @@
-"""The arithmetic behind the judges: arrays in, arrays out, nothing read, nothing drawn."""
+"""The arithmetic of the judges: arrays in, arrays out, nothing read, nothing drawn."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["EventCount", "alarm_at", "log_evidence"]
 
 _BETS = (0.5, 0.8, 0.95, 0.999)
-"""What the bettors say of the distance from w to 1: the least is for a rate of few times the peers', the last for peers without events."""
+"""The bettors' shares of the distance from w to 1: the least is for a rate of few times the peers', the last for peers without events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class EventCount:
 
 
 def log_evidence(rounds: Sequence[EventCount]) -> float:
-    """Return the natural log of the mixture's wealth; 0 without tokens on either side, and without events."""
+    """Return the natural log of the mixture's wealth. 0 without tokens on either side, and without events."""
     paths = np.zeros(len(_BETS))
     for count in rounds:
         if count.tokens and count.peer_tokens:
@@ -46,7 +46,7 @@ def log_evidence(rounds: Sequence[EventCount]) -> float:
 
 
 def alarm_at(tokens: int, peer_events: int, peer_tokens: int, alpha: float) -> int | None:
-    """Return the events of an arm with ``tokens`` that raise an alarm at ``alpha``; None where not even all tokens would."""
+    """Return the events to raise an alarm at ``alpha``. The arm has ``tokens``; None if not even all of them would."""
     for events in range(1, tokens + 1 if peer_tokens else 0):
         count = EventCount(events=events, tokens=tokens, peer_events=peer_events, peer_tokens=peer_tokens)
         if log_evidence([count]) >= -log(alpha):

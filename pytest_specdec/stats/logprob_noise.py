@@ -63,14 +63,14 @@ class Calibration:
 
     @property
     def is_biased(self) -> bool:
-        """Whether the scores are of another distribution than the tokens were drawn from, beyond what noise makes of it."""
+        """Whether the scores and the tokens differ in distribution. The difference is beyond the effect of noise."""
         return abs(self.scoring_bias) > (self.noise or 0.0) ** 2 * _SCORING_BIAS_OF_NOISE + max(
             _LEAST_SCORING_BIAS, _STANDARD_ERRORS * self.scoring_bias_error
         )
 
     @property
     def valid(self) -> bool:
-        """Whether a token-level gate may rest on it: the scale less three standard errors is within the limit, whatever the tail is."""
+        """Whether a token-level gate may rest on it. The scale less three standard errors is within the limit, whatever the tail is."""
         if self.noise is None:
             return True
         scale = self.noise if self.scale is None else self.scale
@@ -78,11 +78,11 @@ class Calibration:
 
 
 def calibrate(pairs: Iterable[tuple[float, Position]], *, unprocessed: bool = True) -> Calibration:
-    """Return the noise behind pairs of (log-probability as reported when the token was emitted, its teacher-forced position).
+    """Return the noise in pairs of log-probability and teacher-forced position.
 
-    With independent logit noise of sd s, delta = log p'(x) - log p(x) has variance s^2 (1 - 2 p_x + sum p^2) to first order, so
-    s_hat = sqrt(mean(delta^2 / (1 - 2 p_x + sum p^2))) over tokens whose weight exceeds 0.05. Of sum p^2
-    only the top tokens are known: s_hat errs to the large side. Both log-probabilities must be raw.
+    The log-probability is as reported when the token was emitted. With independent logit noise of sd s, delta = log p'(x) - log p(x) has
+    variance s^2 (1 - 2 p_x + sum p^2) to first order, so s_hat = sqrt(mean(delta^2 / (1 - 2 p_x + sum p^2))) over tokens whose weight
+    exceeds 0.05. Of sum p^2 only the top tokens are known: s_hat errs to the large side. Both log-probabilities must be raw.
 
     A scorer that takes the distribution to the wrong power (a cache of another precision, a template, a temperature twice) makes delta
     proportional to ``log p(x) - E_p log p``: the scoring bias is that slope. It is measured on ``unprocessed`` draws, from the raw
@@ -105,12 +105,12 @@ def calibrate(pairs: Iterable[tuple[float, Position]], *, unprocessed: bool = Tr
 
 
 def robust_scale(squared: Floats) -> float | None:
-    """Return ``sqrt(median / 0.455)``, 0.455 being the median of a squared standard normal variable; None without a value (Hampel 1974)."""
+    """Return ``sqrt(median / 0.455)`` of ``squared`` (Hampel 1974). 0.455 is a squared standard normal's median; None without a value."""
     return math.sqrt(float(np.median(squared)) / MEDIAN_SQUARE) if len(squared) else None
 
 
 def _root_error(squared: Floats) -> float:
-    """Return the standard error of the root of the mean of ``squared``: half the mean's own error over the root."""
+    """Return the standard error of the root mean of ``squared``. It is half the mean's own error over the root."""
     if len(squared) < 2:  # noqa: PLR2004 - a spread needs two
         return math.inf if len(squared) else 0.0
     root = math.sqrt(float(squared.mean()))
@@ -120,7 +120,7 @@ def _root_error(squared: Floats) -> float:
 
 
 def squares(deltas: Iterable[tuple[float, Position]]) -> list[float]:
-    """Return ``delta^2 / (1 - 2 p_x + sum p^2)`` of the tokens whose weight exceeds 0.05, each an estimate of the noise's square."""
+    """Return ``delta^2 / (1 - 2 p_x + sum p^2)`` of tokens of weight above 0.05. Each estimates the noise's square."""
     pairs = list(deltas)
     return list(map(float, _squares(np.array([delta for delta, _ in pairs]), _TopTokens.of([position for _, position in pairs]))))
 
@@ -133,7 +133,7 @@ def _squares(deltas: Floats, listed: _TopTokens) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _TopTokens:
-    """The top tokens of N positions, one behind the other."""
+    """The top tokens of N positions, one after the other."""
 
     chosen: Floats
     """[N], the log-probability of each position's own token."""
@@ -161,12 +161,12 @@ class _TopTokens:
 
     @property
     def remainder(self) -> Floats:
-        """[N], what the top tokens leave."""
+        """[N], mass outside the top tokens."""
         return np.maximum(0.0, 1.0 - self._sums(np.exp(self.logprobs)))
 
     @property
     def surprise(self) -> Floats:
-        """[N], ``log p(x) - E_p log p``, the remainder taken to be as improbable a token as the last top token."""
+        """[N], ``log p(x) - E_p log p``. The remainder counts as a token as improbable as the last top token."""
         logprobs = np.where(np.isfinite(self.logprobs), self.logprobs, 0.0)
         last = np.zeros(len(self.chosen))
         np.minimum.at(last, self.position, logprobs)
@@ -184,10 +184,10 @@ class _Line:
 
 
 def _line(deltas: Floats, listed: _TopTokens) -> _Line:
-    """Fit delta to surprise: weighted least squares with an intercept, the slope's error by White's (1980) estimator.
+    """Fit delta to surprise by weighted least squares with an intercept.
 
-    Tokens are taken whose distribution is listed but for a quarter: of the mean of log p only the top tokens are known, and a long tail
-    flattens the slope. Noise of sd s alone makes a slope of some -s^2/4.
+    The slope's error is White's (1980) estimator. Tokens are taken whose distribution is listed but for a quarter: of the mean of log p
+    only the top tokens are known, and a long tail flattens the slope. Noise of sd s alone makes a slope of some -s^2/4.
     """
     usable = np.isfinite(deltas) & (listed.weight > _LEAST_WEIGHT) & (listed.remainder < _MOST_REMAINDER)
     if usable.sum() < _LEAST_TOKENS:

@@ -64,7 +64,7 @@ class FlipNoise:
     """[M], nats, the measured differences of one logit between two computations, in rising order."""
 
     def chances(self, gaps: Floats) -> Floats:
-        """Return the chance [N, K] of each candidate below the best one, 0 for the best and where ``gaps`` are infinite."""
+        """Return the chance [N, K] of each candidate below the best. 0 for the best, and for infinite ``gaps``."""
         finite = np.isfinite(gaps)
         below = np.where(finite, gaps, 0.0)
         heavier = len(self.tail) - np.searchsorted(self.tail, below / sqrt(2.0), side="right")
@@ -92,12 +92,12 @@ class NearTieWealth:
 
 
 def sigma_of(noise: float, floor: float) -> float:
-    """Return the granted standard deviation of the difference of two logits, ``noise`` being that of one logit between two computations."""
+    """Return the granted standard deviation of two logits' difference. ``noise`` is one logit's between two computations."""
     return max(_MARGIN * sqrt(2.0) * noise, floor)
 
 
 def wealth(choices: GreedyTokens, noise: FlipNoise) -> NearTieWealth:
-    """Return the wealth of the mixture of all bettors, in the order of the tokens."""
+    """Return the wealth of all bettors' mixture, token by token."""
     null = noise.chances(choices.gaps)
     playing = null.sum(axis=1) < _MOST_NULL
     distributions = [_raise_to_null(null, flips) for flips in _alternatives(choices, null, noise)]
@@ -115,7 +115,7 @@ def _alternatives(choices: GreedyTokens, null: Floats, noise: FlipNoise) -> list
 
 
 def _raise_to_null(null: Floats, flips: Floats) -> Floats:
-    """Return ``flips`` raised to ``null`` at least, and shrunk towards it where they leave the best token next to nothing."""
+    """Return ``flips`` raised to ``null`` at least. They shrink towards it if the best token is left next to nothing."""
     more = np.maximum(flips - null, 0.0)
     excess = more.sum(axis=1, keepdims=True)
     room = np.maximum(_MOST - null.sum(axis=1, keepdims=True), 0.0)

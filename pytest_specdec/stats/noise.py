@@ -63,7 +63,7 @@ class JumpCount:
 
     @property
     def most(self) -> float:
-        """The upper limit of the rate, one-sided at 99 % (Clopper and Pearson 1934); 1 without tokens."""
+        """The one-sided 99 % upper limit of the rate. Clopper and Pearson (1934); 1 without tokens."""
         return proportions.limits(self.jumps, self.tokens, 0.98).high
 
 
@@ -94,11 +94,11 @@ class KernelNoise:
 
 
 def kernel_noise(pairs: Iterable[tuple[float, Position]]) -> KernelNoise:
-    """Return the noise behind pairs of a reported log-probability and the token's scored position.
+    """Return the noise in pairs of reported log-probability and scored position.
 
     The scale is ``sqrt(median(z) / 0.455)`` of ``z = delta^2 / (1 - 2 p_x + sum p^2)``, as in logprob_noise, over tokens of weight above
-    0.05: half of the tokens may be wrong by any amount before it says more than a constant times their noise. An infinite difference
-    counts as a jump, one that is not a number as no token.
+    0.05: half of the tokens may be wrong by any amount before it says more than a constant times their noise. An infinite difference counts
+    as a jump, one that is not a number as no token.
     """
     deltas = [(reported - position.logprob, position) for reported, position in pairs]
     numbers = [(delta, position) for delta, position in deltas if delta == delta]  # noqa: PLR0124 - not a number
@@ -127,20 +127,21 @@ class NoiseRatio:
 
     ratio: float
     low: float
-    """What the true ratio is below with at most the chance that was allowed."""
+    """The true ratio is below it with at most the chance that was allowed."""
     high: float
-    """What it is above with at most the same chance."""
+    """The true ratio is above it with at most the same chance."""
     answers: int
     """Answers of the first kernel that the noise was measured in."""
 
 
 def noise_ratio(kernel: Floats, other: Floats, error: float) -> NoiseRatio | None:
-    """Return how many times ``other`` the answers' scales of ``kernel`` are, and the limits.
+    """Return the ratio of ``kernel`` to ``other``, with its limits.
 
-    The centre and the limits of the logarithms are those of Wilcoxon's signed ranks (Hodges and Lehmann 1963; Hollander, Wolfe and Chicken
-    2014, section 3.3), combined by squaring and adding their distances (Zou and Donner 2008). The tokens of an answer may depend on one
-    another in any way. Assumed is that answers do not, and that the logarithms of their scales lie evenly about the centre. Scales below
-    rounding count as rounding. None for answers so few that they all lie on one side with more than the chance ``error``.
+    Both are scales of the answers' noise. The centre and the limits of the logarithms are those of Wilcoxon's signed ranks (Hodges and
+    Lehmann 1963; Hollander, Wolfe and Chicken 2014, section 3.3), combined by squaring and adding their distances (Zou and Donner 2008).
+    The tokens of an answer may depend on one another in any way. Assumed is that answers do not, and that the logarithms of their scales
+    lie evenly about the centre. Scales below rounding count as rounding. None for answers so few that they all lie on one side with more
+    than the chance ``error``.
     """
     if min(len(kernel), len(other)) == 0 or 0.5 ** min(len(kernel), len(other)) > error:
         return None
@@ -152,7 +153,7 @@ def noise_ratio(kernel: Floats, other: Floats, error: float) -> NoiseRatio | Non
 
 
 def is_noisier(scales: Floats, limit: float) -> bool:
-    """Whether the centre of the answers' ``scales`` lies surely above ``limit`` nats, by signed ranks at 1 %; False for few answers."""
+    """Whether the answers' ``scales`` are surely above ``limit`` nats. Their centre is, by signed ranks at 1 %; False for few answers."""
     if len(scales) == 0 or 0.5 ** len(scales) > _ERROR:
         return False
     return _centre(scales, _ERROR).low > math.log(limit)
@@ -160,13 +161,13 @@ def is_noisier(scales: Floats, limit: float) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootNoise:
-    """What one boot adds to a logit at every call alike, nats: a standard deviation, with limits at 99 % on either side."""
+    """Noise that one boot adds to a logit at every call alike, nats: a standard deviation, with limits at 99 % on either side."""
 
     boot: float
     low: float
     high: float
     call: float
-    """What differs from call to call, between two calls of one boot, nats."""
+    """Noise from call to call, between two calls of one boot, nats."""
 
     def __str__(self) -> str:
         limits = f"{self.low:.3g} to {self.high:.3g} at 99%, from two boots of the baseline"
@@ -174,10 +175,11 @@ class BootNoise:
 
 
 def boot_noise(another: Floats, same: Floats) -> BootNoise | None:
-    """Return what a boot keeps, from the scales of answers that ``another`` boot scored and of answers that the ``same`` boot scored.
+    """Return the noise of one boot, common to all its calls.
 
-    Two calls of one boot share what it keeps, two calls of two boots do not: ``another^2 = same^2 + 2 kept^2``. The limits are those of
-    :func:`noise_ratio`. None for few answers, and where the lower limit is 0.
+    ``another`` boot scored the answers of the first scales, the ``same`` boot those of the second. Two calls of one boot share its noise,
+    two calls of two boots do not: ``another^2 = same^2 + 2 boot^2``. The limits are those of :func:`noise_ratio`. None for few
+    answers, and where the lower limit is 0.
     """
     ratio = noise_ratio(another, same, _ERROR)
     if ratio is None or ratio.low <= 1.0:
@@ -206,7 +208,7 @@ def _centre(scales: Floats, error: float) -> _Centre:
 
 @functools.cache
 def _signed_rank(values: int, error: float) -> int:
-    """Return the largest statistic, of at most which the chance is ``error``: each rank from 1 to ``values`` counts or not, evenly."""
+    """Return the largest statistic, its lower tail at most ``error``. Each rank from 1 to ``values`` counts or not, evenly."""
     chances = np.ones(1)
     for rank in range(1, values + 1):
         chances = np.concatenate((chances, np.zeros(rank))) / 2.0 + np.concatenate((np.zeros(rank), chances)) / 2.0

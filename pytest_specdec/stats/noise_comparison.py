@@ -1,7 +1,7 @@
-"""Noise comparison: whether an arm's log-probabilities lie further from their scores than lawful numerics take them.
+"""Noise comparison: whether an arm's log-probabilities lie further from their scores than tolerated numerics take them.
 
-Kernels of one token and of k + 1 tokens are different kernels: a verify kernel that is noisier than decode by a bounded factor is lawful.
-Compared are quantiles and counts, never sums of squares: where an expert flips now and then, a few tokens make up the whole sum.
+Kernels of one token and of k + 1 tokens are different kernels: a verify kernel that is noisier than decode by a bounded factor is
+tolerated. Compared are quantiles and counts, never sums of squares: where an expert flips now and then, a few tokens make up the whole sum.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ __all__ = [
 ]
 
 BOUNDED, TOLERATED, MOST = 4.0, 1.3, 0.25
-"""Times the baseline's noise, reported against scored, that is lawful: a verify kernel 5.6 times as noisy as decode; 3 times is seen.
+"""Times the baseline's noise, reported against scored, that is tolerated: a verify kernel 5.6 times as noisy as decode; 3 times is seen.
 
 It holds up to a noise of ``MOST`` nats, where probabilities are off by a quarter. A baseline as noisy as that is granted ``TOLERATED``.
 """
 SINGLE_PRECISION, HALF_PRECISION = 0.01, 0.05
-"""Logit noise, nats, that is lawful whatever the baseline shows; log-probabilities are reported with four digits by some."""
+"""Logit noise, nats, that is tolerated whatever the baseline shows; log-probabilities are reported with four digits by some."""
 _BETWEEN_BOOTS = 0.15
-"""The same in half precision where one boot of the baseline answered and scored: that two boots differ shows nowhere, and boots that keep
+"""The same in half precision where one boot of the baseline answered and scored: that two boots differ shows nowhere, and boots that add
 .1 nats each, which is much, differ by .14."""
 EXACT = 0.05
 """Nats: single precision in which no token of the baseline is further off has shown that its servers do not jump."""
@@ -52,7 +52,7 @@ _BULK = 0.2
 _QUANTILE = float(ndtri(1.0 - _BULK / 2.0)) ** 2
 """Of a squared standard normal variable."""
 _STATED, _PER_NOISE, _PER_FLOOR = 0.5, 4.0, 8.0
-"""From which on a token jumps: half a nat, four times what is lawful beside the baseline, eight times what is lawful anywhere."""
+"""From which on a token jumps: half a nat, four times what is tolerated against the baseline, eight times what is tolerated anywhere."""
 _VISIBLE = 0.002
 """Noise, nats, below which the baseline's is rounding and no factor means anything."""
 DETECTED = 2.326
@@ -71,16 +71,16 @@ class LogprobSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseComparison:
-    """What an arm's log-probabilities show beside the baseline's."""
+    """The noise of an arm's log-probabilities against the baseline's."""
 
     noise: float
     """Of the arm, nats: a scale by a quantile."""
     granted: float
     """The baseline's own."""
     floor: float
-    """Lawful whatever the baseline shows, nats."""
+    """Tolerated whatever the baseline shows, nats."""
     factor: float
-    """Times the baseline's noise that is lawful."""
+    """Times the baseline's noise that is tolerated."""
     p_noise: float
     """Of a noise of ``factor`` times the baseline's, or of the floor, at most."""
     jumps: int
@@ -94,9 +94,10 @@ class NoiseComparison:
 
     @property
     def kernel(self) -> float | None:
-        """How many times as noisy as decode the verify kernel is, taking prefill to be as noisy as decode; None where decode is exact.
+        """Ratio of the verify kernel's noise to that of decode.
 
-        Reported against scored are two kernels: ``granted^2 = 2 decode^2`` and ``noise^2 = verify^2 + decode^2``.
+        Prefill is taken to be as noisy as decode; None where decode is exact. Reported against scored are two kernels: ``granted^2 = 2
+        decode^2`` and ``noise^2 = verify^2 + decode^2``.
         """
         if self.granted < _VISIBLE:
             return None
@@ -104,24 +105,24 @@ class NoiseComparison:
 
 
 def scale(squares: Sequence[float] | Floats) -> float:
-    """Return the logit noise behind ``squares``, nats, by the quantile that a fifth of them exceeds; 0 of none."""
+    """Return the logit noise of ``squares``, nats, by a quantile. A fifth of them exceeds it; 0 of none."""
     return sqrt(float(np.quantile(np.asarray(squares, dtype=np.float64), 1.0 - _BULK)) / _QUANTILE) if len(squares) else 0.0
 
 
 def tolerated_floor(*, single_precision: bool, one_boot: bool) -> float:
-    """Return the logit noise, nats, that is lawful whatever the baseline shows; ``one_boot`` of it answered and scored, or several."""
+    """Return the logit noise, nats, tolerated whatever the baseline shows. ``one_boot`` of it answered and scored, or several."""
     if single_precision:
         return SINGLE_PRECISION
     return _BETWEEN_BOOTS if one_boot else HALF_PRECISION
 
 
 def tolerated_factor(granted: float) -> float:
-    """Return how many times the baseline's noise, ``granted`` nats, is lawful: ``BOUNDED``, less where the baseline is noisy itself."""
+    """Return the tolerated factor on the baseline's noise, ``granted`` nats. ``BOUNDED``, less for a noisy baseline."""
     return min(BOUNDED, max(TOLERATED, MOST / granted)) if granted > 0.0 else BOUNDED
 
 
 def jump_limit(granted: float, floor: float) -> float:
-    """Return the distance in nats from which on a token jumps."""
+    """Return the least distance of a jump, in nats."""
     return max(_STATED, _PER_NOISE * tolerated_factor(granted) * granted, _PER_FLOOR * floor)
 
 
@@ -161,16 +162,16 @@ def _noise_p_value(z: Floats, z0: Floats, floor: float, factor: float) -> float:
 
 
 def _count_largest(z: Floats, z0: Floats) -> tuple[int, int]:
-    """Count the part of either that is among the largest fifth of both."""
+    """Count the part of either among the largest fifth of both."""
     cut = np.quantile(np.concatenate([z, z0]), 1.0 - _BULK)
     return int((z > cut).sum()), int((z0 > cut).sum())
 
 
 def detectable(tokens: int, baseline: Sequence[float], floor: float, alpha: float) -> float:
-    """Return the noise, nats, that ``tokens`` squares of the baseline's shape would have shown with probability 0.99.
+    """Return the noise, nats, shown by ``tokens`` squares with probability 0.99.
 
-    ``alpha`` is the level of the test. Counts are those that its quantiles give, less what chance takes from them; of a baseline that is
-    exact the shape is a normal one.
+    They have the shape of the baseline's. ``alpha`` is the level of the test. Counts are those that its quantiles give, less what chance
+    takes from them; of a baseline that is exact the shape is a normal one.
     """
     z0 = np.asarray(baseline, dtype=np.float64)
     granted, places = scale(z0), (np.arange(tokens) + 0.5) / tokens
@@ -198,5 +199,5 @@ def _would_show(z: Floats, z0: Floats, floor: float, alpha: float) -> bool:
 
 
 def _chance_loss(count: int, tokens: int, wider: float) -> int:
-    """Return what chance takes from a count with probability 0.01, its variance ``wider`` times the binomial one."""
+    """Return the loss of a count by chance, at probability 0.01. Its variance is ``wider`` times the binomial one."""
     return int(DETECTED * sqrt(count * (1.0 - count / tokens) * wider)) + 1

@@ -54,13 +54,13 @@ class EvidenceGrowth:
     """How far it lies above a level in the mean when it first reaches it, nats."""
 
     def chance_to_reach(self, log_barrier: float, *, length: float = 1.0) -> float:
-        """Return the chance that it reaches ``log_barrier`` within ``length`` runs like this one."""
+        """Return the chance to reach ``log_barrier`` within ``length`` such runs."""
         if self.steps == 0:
             return 0.0
         return first_passage(length * self.drift, length * self.variance, log_barrier + self.overshoot, length * self.third)
 
     def times(self, factor: float) -> EvidenceGrowth:
-        """Return the growth over ``factor`` times as many tokens of the same kind."""
+        """Return the growth over ``factor`` times as many such tokens."""
         return replace(
             self,
             drift=factor * self.drift,
@@ -70,7 +70,7 @@ class EvidenceGrowth:
         )
 
     def length_for(self, log_barrier: float, probability: float) -> float:
-        """Return how many runs like this one reach ``log_barrier`` with ``probability``; inf if no number does."""
+        """Return the runs needed to reach ``log_barrier`` with ``probability``. inf if no number does."""
         low, high = 0.0, 1.0
         while self.chance_to_reach(log_barrier, length=high) < probability:
             low, high = high, 2.0 * high
@@ -83,7 +83,7 @@ class EvidenceGrowth:
 
 
 def growth(log_ratios: Floats, truth: Floats, cap: float) -> EvidenceGrowth:
-    """Return the growth of a test with ``log_ratios`` [N, K+1] when tokens follow ``truth`` [N, K+1]."""
+    """Return the evidence growth of ``log_ratios`` under ``truth``, both [N, K+1]."""
     capped = np.minimum(log_ratios, cap)
     mean = np.einsum("ij,ij->i", truth, capped)
     variance = np.maximum(np.einsum("ij,ij,ij->i", truth, capped, capped) - mean**2, 0.0)
@@ -100,10 +100,11 @@ def growth(log_ratios: Floats, truth: Floats, cap: float) -> EvidenceGrowth:
 
 
 def overshoot(log_ratios: Floats, truth: Floats) -> float:
-    """Return the mean overshoot of a walk without drift with steps ``log_ratios`` [N, K+1] and chances ``truth``, every row as likely.
+    """Return the mean overshoot of a walk without drift.
 
-    ``E x^3 / (6 s^2) - 1/pi int_0^inf Re log{2 (1 - f(l)) / (s l)^2} dl / l^2``, f being the characteristic function of a step (Siegmund
-    1985, chapter X; 0.583 s for normal steps). Beyond the last frequency the logarithm of ``1 - f`` is taken for its mean, 0.
+    Its steps are ``log_ratios`` [N, K+1], with chances ``truth``, every row as likely. The mean is ``E x^3 / (6 s^2) - 1/pi int_0^inf Re
+    log{2 (1 - f(l)) / (s l)^2} dl / l^2``, f being the characteristic function of a step (Siegmund 1985, chapter X; 0.583 s for normal
+    steps). Beyond the last frequency the logarithm of ``1 - f`` is taken for its mean, 0.
     """
     steps, chance = _pool_steps(log_ratios, truth)
     variance = float(chance @ steps**2)
@@ -118,13 +119,13 @@ def overshoot(log_ratios: Floats, truth: Floats) -> float:
 
 
 def _distance(at: Floats, steps: npt.NDArray[np.floating], chance: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """Return the distances [F] of the characteristic function from 1 at frequencies ``at`` [F], in the precision of ``steps`` [B]."""
+    """Return the distances [F] of the characteristic function from 1. At frequencies ``at`` [F], in the precision of ``steps`` [B]."""
     phase = at.astype(steps.dtype)[:, None] * steps[None, :]
     return np.asarray(np.hypot(2.0 * np.sin(phase / 2.0) ** 2 @ chance, np.sin(phase) @ chance))
 
 
 def _pool_steps(log_ratios: Floats, truth: Floats) -> tuple[Floats, Floats]:
-    """Return the steps less their mean, log ratios that hardly differ taken together, and their chances."""
+    """Return the steps less their mean, and their chances. Log ratios that hardly differ are taken together."""
     low, high = log_ratios.min(initial=0.0), log_ratios.max(initial=0.0)
     bins = ((log_ratios.ravel() - low) * ((BINS - 1) / max(high - low, TINY))).astype(np.int64)
     mass = np.bincount(bins, truth.ravel())
@@ -135,10 +136,11 @@ def _pool_steps(log_ratios: Floats, truth: Floats) -> tuple[Floats, Floats]:
 
 
 def first_passage(drift: float, variance: float, barrier: float, third: float = 0.0) -> float:
-    """Return the chance that a motion with total ``drift``, ``variance`` and ``third`` central moment reaches ``barrier`` > 0 by its end.
+    """Return the chance of a motion to reach ``barrier`` > 0.
 
-    Its time of passage has the cumulants ``b / mu, b s^2 / mu^3, b (3 s^4 - mu k) / mu^5`` (Wald's identity). With e = mu k / (3 s^4) that
-    of a Brownian motion with drift (1 - e) mu and variance (1 - e)^3 s^2 has them too, begun ``b k / (3 s^4 (1 - e))`` earlier.
+    It has total ``drift``, ``variance`` and ``third`` central moment by its end. Its time of passage has the cumulants ``b / mu, b s^2 /
+    mu^3, b (3 s^4 - mu k) / mu^5`` (Wald's identity). With e = mu k / (3 s^4) that of a Brownian motion with drift (1 - e) mu and variance
+    (1 - e)^3 s^2 has them too, begun ``b k / (3 s^4 (1 - e))`` earlier.
     """
     if not isfinite(barrier) or variance <= 0.0:
         return float(drift >= barrier)
@@ -151,7 +153,7 @@ def first_passage(drift: float, variance: float, barrier: float, third: float = 
 
 
 def _brownian_passage(drift: float, variance: float, barrier: float) -> float:
-    """Return the chance that a Brownian motion reaches ``barrier``: ``P(end >= b) + exp(2 mu b / s^2) Phi((-mu - b)/s)``."""
+    """Return the chance of a Brownian motion to reach ``barrier``. ``P(end >= b) + exp(2 mu b / s^2) Phi((-mu - b)/s)``."""
     s = sqrt(variance)
     mirrored = 2.0 * drift * barrier / variance + float(log_ndtr((-drift - barrier) / s))
     return min(1.0, float(ndtr((drift - barrier) / s)) + exp(min(mirrored, 0.0)))

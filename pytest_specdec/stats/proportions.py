@@ -56,10 +56,11 @@ def greater_than_rate(hits: int, trials: int, rate: float) -> float:
 
 
 def greater_than_times(hits: int, trials: int, other_hits: int, other_trials: int, times: float) -> float:
-    """Return the p-value of "one trial of the first hits no more readily than ``times`` trials of the other together".
+    """Return the p-value of one trial against ``times`` other trials.
 
-    Barnard's exact test (1945) of ``p <= 1 - (1 - p_other)^times``: outcomes as extreme as these, by the p-value of Fisher's test, at the
-    least favourable rate of 500. Trials are taken as independent. 1.0 without trials on either side, ValueError for more hits than trials.
+    Hypothesis: it hits no more readily than they do together. Barnard's exact test (1945) of ``p <= 1 - (1 - p_other)^times``: outcomes as
+    extreme as these, by the p-value of Fisher's test, at the least favourable rate of 500. Trials are taken as independent. 1.0 without
+    trials on either side, ValueError for more hits than trials.
     """
     _check(hits, trials)
     _check(other_hits, other_trials)
@@ -68,13 +69,13 @@ def greater_than_times(hits: int, trials: int, other_hits: int, other_trials: in
     order = _fisher(trials, other_trials)
     extreme = order <= order[hits, other_hits] * (1.0 + 1e-9)
     spared = (np.arange(_RATES) + 0.5) / _RATES
-    # Of many times nothing is spared that a double could hold beside 1.
+    # Of many times nothing is spared that a double could hold next to 1.
     chances, other_chances = _binomial(trials, np.minimum(1.0 - spared**times, 1.0 - 1e-15)), _binomial(other_trials, 1.0 - spared)
     return min(1.0, float(np.einsum("rx,xy,ry->r", chances, extreme.astype(np.float64), other_chances).max()))
 
 
 def _fisher(trials: int, other_trials: int) -> npt.NDArray[np.float64]:
-    """Return the one-sided p-value of Fisher's exact test at every outcome, [trials + 1, other_trials + 1]."""
+    """Return Fisher's exact one-sided p-values, [trials + 1, other_trials + 1]."""
     x, y = np.arange(trials + 1)[:, None], np.arange(other_trials + 1)[None, :]
     chances = np.exp(_log_comb(trials, x) + _log_comb(other_trials, y) - _log_comb(trials + other_trials, x + y))
     for row in range(trials - 1, -1, -1):
@@ -83,7 +84,7 @@ def _fisher(trials: int, other_trials: int) -> npt.NDArray[np.float64]:
 
 
 def _binomial(trials: int, rates: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the probabilities of 0 to ``trials`` hits at each rate, which lies between 0 and 1; [R, trials + 1]."""
+    """Return the probabilities of 0 to ``trials`` hits, [R, trials + 1]. Each rate lies between 0 and 1."""
     x = np.arange(trials + 1)[None, :]
     return np.asarray(np.exp(_log_comb(trials, x) + x * np.log(rates)[:, None] + (trials - x) * np.log1p(-rates)[:, None]))
 
@@ -93,7 +94,7 @@ def _log_comb(n: int, k: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
 
 
 def limits(hits: int, trials: int, confidence: float = 0.95) -> Interval:
-    """Return the exact limits of a binomial rate (Clopper and Pearson 1934); 0..1 without trials."""
+    """Return the exact limits of a binomial rate (Clopper and Pearson 1934). 0..1 without trials."""
     _check(hits, trials)
     tail = (1.0 - confidence) / 2.0
     low = float(betaincinv(hits, trials - hits + 1, tail)) if hits else 0.0
@@ -102,9 +103,10 @@ def limits(hits: int, trials: int, confidence: float = 0.95) -> Interval:
 
 
 def ruled_out(trials: int, confidence: float = 0.99) -> float:
-    """Return the rate above which ``trials`` without a hit would have been less likely than ``1 - confidence``.
+    """Return the rate excluded by ``trials`` without a hit.
 
-    The exact form of the rule of three: 1 - (1 - confidence)^(1 / trials). 1.0 without trials.
+    Above it they would have been less likely than ``1 - confidence``. The exact form of the rule of three: 1 - (1 - confidence)^(1 /
+    trials). 1.0 without trials.
     """
     return 1.0 - (1.0 - confidence) ** (1.0 / trials) if trials else 1.0
 
