@@ -29,7 +29,7 @@ class TimedArm:
 class Alternation:
     """One timed workload, sent to several servers in turn.
 
-    More passes are taken while those of a variant vary by more than :func:`steady` allows. It sees how far passes lie apart, never how
+    More passes are taken while those of a variant vary by more than :func:`is_steady` allows. It sees how far passes lie apart, never how
     fast a server is, so that no gate is decided by the moment at which a measurement ends.
     """
 

@@ -130,7 +130,7 @@ def test_how_busy_the_machine_was_is_kept_of_what_is_timed(run, plan, config, di
 
 
 def test_side_by_side_the_servers_of_a_further_wave_take_turns(run, plan, config, directory, monkeypatch):
-    monkeypatch.setattr(alternation, "steady", lambda *_: True)
+    monkeypatch.setattr(alternation, "is_steady", lambda *_: True)
     here = beside(config, 2)
     assert run(here, plan(2, config=here, only=["draft-k3"])).state is State.COMPLETE
     arms = ("baseline.boot2", "draft-k3.boot2")

@@ -89,7 +89,7 @@ def test_timed_requests_go_there_and_back_again_and_nothing_runs_beside_them(run
 def test_unsteady_passes_are_repeated_in_every_arm_unless_time_is_short(
     run, beside, workload, directory, monkeypatch, depth, deadline_s, passes
 ):
-    monkeypatch.setattr(alternation, "steady", lambda *_: False)
+    monkeypatch.setattr(alternation, "is_steady", lambda *_: False)
     speed = workload("speed", requests=2, timed=True, passes=2, concurrency=1, scored=False)
     assert run(beside(), speed, depth=depth, deadline_s=deadline_s, only=["draft-k3"]).state is State.COMPLETE
     for arm in ("baseline", "control", "draft-k3"):
