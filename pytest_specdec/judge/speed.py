@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge import acceptance, boot_blocks, breakdown, drafting
+from pytest_specdec.judge import acceptance, boot_blocks, breakdown
 from pytest_specdec.judge.acceptance import LEAST_PROMPTS
+from pytest_specdec.judge.drafting.judge import judge_drafting
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, speculating
@@ -45,7 +46,7 @@ def judge(captured: Captured | CapturedRun) -> Verdict:
     boots add, as far as this run's control and a baseline file of this machine show it. In between nothing is decided.
     """
     if isinstance(captured, CapturedRun):
-        return drafting.judged(captured)
+        return judge_drafting(captured)
     judged = _timed if captured.workload.timed else acceptance.judged
     return server_failure(captured) or _further_failure(captured) or refusal(captured) or ended(captured) or judged(captured)
 

@@ -23,6 +23,11 @@ class DraftKind(StrEnum):
     """Heads or layers on the target (EAGLE, Medusa, MTP): not servable alone."""
     UNKNOWN = "unknown"
 
+    @property
+    def every_step(self) -> bool:
+        """Whether it drafts at every step, whatever the text."""
+        return self in {DraftKind.MODEL, DraftKind.HEAD}
+
 
 class DraftSampling(StrEnum):
     """How a drafter picks its token, which decides the draft distribution q."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.judge.draft_positions import by_answers, by_counters
-from pytest_specdec.judge.traffic import answers
+from pytest_specdec.judge.drafting.findings import compare_by_counters, compare_by_steps
+from pytest_specdec.judge.drafting.traffic import drafted_answers
 from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.workload import Workload
 from tests.judge.captured_runs import a_part, a_run
@@ -25,19 +25,19 @@ def positions(windows, count=20, drafted=3, body=None, counters=SPECULATING):
         answer(request.id, range(24), finish="length", windows=each, drafted=None if drafted is None else (drafted,) * (len(each) - 1))
         for request, each in zip(workload.requests, by_request, strict=True)
     ]
-    return by_answers(answers(a_run(a_part(workload, said, said, family="speed", counters=counters))))
+    return compare_by_steps(drafted_answers(a_run(a_part(workload, said, said, family="speed", counters=counters))))
 
 
 def test_positions_that_are_accepted_are_no_finding():
-    assert [(each.position, each.prompts, each.accepted, each.is_striking) for each in positions(ALL)] == [
-        (2, 20, 20, False),
-        (3, 20, 20, False),
+    assert [(each.subject, each.units, each.bad, each.is_striking) for each in positions(ALL)] == [
+        ("position 2 of the draft", 20, 0, False),
+        ("position 3 of the draft", 20, 0, False),
     ]
 
 
 def test_the_first_position_without_acceptance_is_the_one_with_chances():
     second, third = positions(ONE)
-    assert (second.prompts, second.accepted, second.is_striking, third.prompts) == (20, 0, True, 0)
+    assert (second.units, second.bad, second.is_striking, third.units) == (20, 20, True, 0)
     assert second.p_value == pytest.approx(0.5**20) == second.least_p
     assert second.name == "draft tokens behind the first are never accepted"
     assert second.headline == (
@@ -55,12 +55,12 @@ def test_a_prompt_counts_once_however_often_it_was_answered():
     workload = Workload(name="twice", version=1, requests=requests(3), passes=4)
     said = [answer(r.id, range(24), windows=ONE, drafted=(3,) * 10, pass_index=i) for i in range(4) for r in workload.requests]
     run = a_run(a_part(workload, said, said, family="speed"))
-    assert by_answers(answers(run))[0].prompts == 3
+    assert compare_by_steps(drafted_answers(run))[0].units == 3
 
 
 @pytest.mark.parametrize("why", [{"drafted": 1}, {"drafted": None}, {"body": {"response_format": {"type": "json_object"}}}])
 def test_a_position_without_known_chances_is_not_asked(why):
-    assert all(each.prompts == 0 for each in positions(ONE, **why))
+    assert all(each.units == 0 for each in positions(ONE, **why))
 
 
 def test_the_counters_of_each_workload_stand_in_for_windows():
@@ -68,12 +68,12 @@ def test_the_counters_of_each_workload_stand_in_for_windows():
     dead = SpecCounters(drafts=100, draft_tokens=300, accepted_tokens=60, accepted_per_position=(60, 0, 0))
     said = [answer("chat-00", range(24))]
     parts = [a_part(Workload(name=name, version=1, requests=requests(1)), said, said, family="speed", counters=dead) for name in names]
-    second, third = by_counters(parts)
-    assert (second.prompts, second.accepted, third.prompts, second.first) == (8, 0, 0, "a")
+    second, third = compare_by_counters(parts)
+    assert (second.units, second.bad, third.units, second.first) == (8, 8, 0, "a")
     few = replace(dead, draft_tokens=150)
     shorter = [replace(part, speculative=replace(part.speculative, counters=few)) for part in parts]
-    assert by_counters(shorter) == ()
-    assert by_counters([replace(part, speculative=replace(part.speculative, counters=None)) for part in parts]) == ()
+    assert compare_by_counters(shorter) == ()
+    assert compare_by_counters([replace(part, speculative=replace(part.speculative, counters=None)) for part in parts]) == ()
 
 
 @pytest.mark.statistics(quick=True)

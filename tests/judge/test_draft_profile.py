@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.judge.draft_profile import figures, lines, profile
+from pytest_specdec.judge.drafting.profile import figures, lines, profile
 from pytest_specdec.model.transcript import SpecCounters, Usage
 from pytest_specdec.model.workload import Workload
 from tests.judge.captured_runs import a_part, a_run

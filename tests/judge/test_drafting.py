@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.judge import drafting, speed
+from pytest_specdec.judge import speed
+from pytest_specdec.judge.drafting.judge import judge_drafting
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.transcript import SpecCounters, Usage
 from pytest_specdec.model.verdict import Outcome
@@ -104,7 +105,7 @@ def test_counters_by_position_name_it_where_answers_show_no_windows():
         workload = Workload(name=name, version=1, requests=requests(4))
         bare = [answer(request.id, range(12), finish="length") for request in workload.requests]
         parts.append(a_part(workload, bare, bare, family="speed", counters=counters))
-    assert drafting.judged(a_run(*parts, alpha=5e-4)).names == "draft tokens behind the first are never accepted"
+    assert judge_drafting(a_run(*parts, alpha=5e-4)).names == "draft tokens behind the first are never accepted"
 
 
 def test_drafts_that_end_where_answers_grow_past_a_length_are_named():
@@ -159,7 +160,7 @@ def test_counters_tell_where_answers_do_not():
     bare = [answer(request.id, range(12), finish="length") for request in requests(40)]
     off, on = (Workload(name=name, version=1, requests=requests(40, **body)) for name, body in (("a", {"logprobs": True}), ("b", {})))
     parts = [a_part(w, bare, bare, family="speed", counters=counters) for w, counters in ((off, SpecCounters()), (on, SPECULATING))]
-    assert drafting.judged(a_run(*parts, alpha=5e-4)).names == "drafting is off for requests with log-probabilities"
+    assert judge_drafting(a_run(*parts, alpha=5e-4)).names == "drafting is off for requests with log-probabilities"
 
 
 def test_drafting_that_depends_on_load_is_judged_one_at_a_time_only():
@@ -177,7 +178,7 @@ def test_too_few_answers_decide_nothing():
 
 def test_the_baseline_drafts_nothing():
     part = a_part(KINDS, answered(KINDS), answered(KINDS), answered(KINDS), family="speed")
-    assert drafting.judged(a_run(part).as_control()).outcome is Outcome.PASS
+    assert judge_drafting(a_run(part).as_control()).outcome is Outcome.PASS
 
 
 @pytest.mark.statistics(quick=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.judge.traffic import answers
+from pytest_specdec.judge.drafting.traffic import drafted_answers
 from pytest_specdec.model.transcript import Timing
 from pytest_specdec.model.workload import Workload
 from tests.judge.captured_runs import a_part, a_run
@@ -18,7 +18,9 @@ def crowds(spans, concurrency=8):
         answer(request.id, range(12), timing=span and Timing(sent_s=span[0], first_s=None, done_s=span[1]))
         for request, span in zip(workload.requests, spans, strict=True)
     ]
-    named = [sorted(kind for kind in each.kinds if kind.endswith("in flight")) for each in answers(a_run(a_part(workload, said, said)))]
+    named = [
+        sorted(kind for kind in each.kinds if kind.endswith("in flight")) for each in drafted_answers(a_run(a_part(workload, said, said)))
+    ]
     return [[int(kind.split()[-3]) for kind in kinds] for kinds in named]
 
 

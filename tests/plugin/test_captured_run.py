@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.judge import drafting, invariants
+from pytest_specdec.judge import invariants
+from pytest_specdec.judge.drafting import judge
 
-LOADED = (drafting, invariants)
+LOADED = (judge, invariants)
 """Once for all sessions in this process: numpy cannot be imported a second time."""
 
 TESTS = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_specdec.judge.traffic import kinds
+from pytest_specdec.judge.drafting.traffic import request_kinds
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts import traffic
 from tests.judge.captured_runs import a_part
@@ -28,8 +28,8 @@ def test_a_prompt_is_the_same_in_every_kind_but_the_long_one():
 
 def test_each_kind_is_known_by_its_request():
     part = a_part(WORKLOAD, [], [answer()])
-    plain = kinds(part, WORKLOAD.requests[0], answer(), 8)
-    more = [kinds(part, request, answer(), 8) - plain for request in WORKLOAD.requests[1:6]]
+    plain = request_kinds(part, WORKLOAD.requests[0], answer(), 8)
+    more = [request_kinds(part, request, answer(), 8) - plain for request in WORKLOAD.requests[1:6]]
     assert more == [
         {"requests with log-probabilities"},
         {"requests with a grammar"},

@@ -1,4 +1,4 @@
-"""Traffic: every answer of a run with its kind of request and what was drafted for it."""
+"""Traffic: every answer of a run with its kinds of request and its drafts."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Timing
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["DraftedAnswer", "answers", "kinds"]
-
-_LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-_IN_FLIGHT = (1, 2, 4, 8, 16)
+CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+"""Lengths in tokens, of which a prompt or a context has more."""
+IN_FLIGHT = (1, 2, 4, 8, 16)
+"""Requests in flight, of which a group has more."""
 _MOMENTS = 9
 """At which the requests in flight are counted, evenly over the time of one."""
-
-
 _FORESEEABLE = {
     *("prompt", "messages", "chat_template_kwargs", "reasoning_effort", "max_tokens", "max_completion_tokens", "ignore_eos", "n"),
     *("temperature", "top_p", "top_k", "seed", "logprobs", "top_logprobs", "prompt_logprobs", "response_format", "stop"),
@@ -34,21 +32,21 @@ _FORESEEABLE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftedAnswer:
-    """One answer with a single choice, and what was drafted for it."""
+    """One answer with a single choice, and the drafts for it."""
 
     name: str
     """Workload and request."""
     kinds: frozenset[str]
-    """What its request is: ``requests with a grammar``."""
+    """Kinds of its request, in words: ``requests with a grammar``."""
     prompts: frozenset[str]
-    """By these names its prompt is known: answers that share one have the same task."""
+    """Names of its prompt; answers that share one have the same task."""
     prompt: str
     """The first of them."""
-    own: bool
-    """Whether it is to the workload that the test sends."""
+    in_test_workload: bool
+    """Whether it answers the workload that the test names."""
     grammar: bool
     foreseeable: bool
-    """Whether nothing in its request bends the distribution away from what a drafter can foresee."""
+    """Whether nothing in its request bends the distribution away from a drafter's view."""
     tokens: int
     drafted: bool | None
     """Whether any token was drafted for it; None where unknown."""
@@ -62,34 +60,39 @@ class DraftedAnswer:
     """All its verify steps together, as the server reports them; None where it does not: chunks of a stream run together under load."""
     request: str
     """Digest of the request: answers that share one were asked for in the same words."""
-    company: int
-    """Requests in flight with it, itself included."""
+    in_flight: int
+    """Requests in flight during most of its time, itself included."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether neither a grammar nor anything else in its request bends the distribution."""
+        return self.foreseeable and not self.grammar
 
 
-def answers(run: CapturedRun) -> tuple[DraftedAnswer, ...]:
-    """Return the variant's answers over all workloads, those left out in which its settings say that nothing is drafted."""
+def drafted_answers(run: CapturedRun) -> tuple[DraftedAnswer, ...]:
+    """Return the variant's answers to all workloads of a load at which its settings draft."""
     draft = run.whole.pair.variant.draft
     most = 1 if draft.depends_on_load else draft.most_requests
     parts = [part for part in run.parts if not most or part.workload.concurrency <= most]
-    return tuple(answer for part in parts for answer in _of_part(part, own=part.workload.name == run.whole.workload.name))
+    return tuple(answer for part in parts for answer in _part_answers(part, named=part.workload.name == run.whole.workload.name))
 
 
-def _of_part(part: Captured, *, own: bool) -> Iterator[DraftedAnswer]:
+def _part_answers(part: Captured, *, named: bool) -> Iterator[DraftedAnswer]:
     requests = {request.id: request for request in part.workload.requests}
     timings = [answer.timing for answer in part.speculative.answers if answer.timing is not None]
     for answer in part.speculative.answers:
         if answer.ok and len(answer.choices) == 1 and answer.request_id in requests:
-            company = part.workload.concurrency if answer.timing is None else _in_flight(answer.timing, timings)
-            yield _drafted(part, requests[answer.request_id], answer, company, own=own)
+            in_flight = part.workload.concurrency if answer.timing is None else _count_in_flight(answer.timing, timings)
+            yield _drafted_answer(part, requests[answer.request_id], answer, in_flight, named=named)
 
 
-def _in_flight(timing: Timing, timings: Sequence[Timing]) -> int:
-    """Return how many were in flight for three quarters of its time, itself included: a workload has fewer at its end than it says."""
+def _count_in_flight(timing: Timing, timings: Sequence[Timing]) -> int:
+    """Count the requests in flight for three quarters of its time: a workload has fewer at its end than it says."""
     moments = [timing.sent_s + (timing.done_s - timing.sent_s) * (index + 0.5) / _MOMENTS for index in range(_MOMENTS)]
     return sorted(sum(other.sent_s <= moment <= other.done_s for other in timings) for moment in moments)[_MOMENTS // 4]
 
 
-def _drafted(part: Captured, request: Request, answer: Answer, company: int, *, own: bool) -> DraftedAnswer:
+def _drafted_answer(part: Captured, request: Request, answer: Answer, in_flight: int, *, named: bool) -> DraftedAnswer:
     choice, counters = answer.choice, part.speculative.counters
     accepted = None if choice.windows is None else sum(choice.windows[1:]) - len(choice.windows[1:])
     drafted = None if counters is None else counters.drafts > 0
@@ -101,10 +104,10 @@ def _drafted(part: Captured, request: Request, answer: Answer, company: int, *, 
         drafted = True
     return DraftedAnswer(
         name=f"{part.workload.name}/{request.id}",
-        kinds=kinds(part, request, answer, company),
+        kinds=request_kinds(part, request, answer, in_flight),
         prompt=request.prompt_key,
         prompts=frozenset({request.prompt_key, f"{part.workload.name}/{request.id.partition('#')[0]}"}),
-        own=own,
+        in_test_workload=named,
         grammar=request.grammar,
         foreseeable=request.body.keys() <= _FORESEEABLE and _number(request.body.get("temperature", 1.0)) <= 1.0,
         tokens=len(choice.token_ids) or (answer.usage.completion_tokens if answer.usage else 0),
@@ -114,12 +117,12 @@ def _drafted(part: Captured, request: Request, answer: Answer, company: int, *, 
         steps=steps(answer),
         total=None if choice.drafted is None and answer.counters is None else total(answer),
         request=request.digest,
-        company=company,
+        in_flight=in_flight,
     )
 
 
-def kinds(part: Captured, request: Request, answer: Answer, company: int) -> frozenset[str]:
-    """Return every kind that a request is of, from a closed set of plural nouns; ``company`` requests were in flight, itself included."""
+def request_kinds(part: Captured, request: Request, answer: Answer, in_flight: int) -> frozenset[str]:
+    """Return every kind of a request, from a closed set of plural nouns."""
     body, prompt = request.body, answer.usage.prompt_tokens if answer.usage else len(answer.prompt_token_ids)
     temperature = body.get("temperature", 1.0)
     named = {
@@ -141,8 +144,8 @@ def kinds(part: Captured, request: Request, answer: Answer, company: int) -> fro
         "streamed answers": part.workload.stream,
         "answers in one piece": not part.workload.stream,
     }
-    longer = {f"prompts of more than {tokens} tokens": prompt > tokens for tokens in _LENGTHS}
-    busier = {f"requests with more than {most} in flight": company > most for most in _IN_FLIGHT}
+    longer = {f"prompts of more than {tokens} tokens": prompt > tokens for tokens in CONTEXTS}
+    busier = {f"requests with more than {most} in flight": in_flight > most for most in IN_FLIGHT}
     return frozenset(name for name, is_one in {**named, **longer, **busier}.items() if is_one)
 
 

@@ -1,4 +1,4 @@
-"""Draft profile: drafted and accepted tokens per step, by position, and by the traffic, context and temperature that they belong to."""
+"""Draft profile: drafted and accepted tokens per step, by position, traffic, context and temperature."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.draft_steps import DraftStep, steps
+from pytest_specdec.judge.drafting.traffic import CONTEXTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,10 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import SpecCounters
     from pytest_specdec.model.workload import Request
 
-__all__ = ["DraftTally", "figures", "lines", "profile"]
-
 ALL = "all traffic"
-_CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
 
 @dataclass(slots=True)
@@ -32,16 +30,16 @@ class DraftTally:
     by_position: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     """Steps in which the position, from 1, was accepted."""
 
-    def add(self, step: DraftStep, drafted: int) -> None:
-        """Count one step."""
+    def add(self, step: DraftStep) -> None:
+        """Count one step of a known length."""
         self.steps += 1
-        self.drafted += drafted
+        self.drafted += step.drafted or 0
         self.accepted += step.accepted
         for position in range(1, step.accepted + 1):
             self.by_position[position] += 1
 
     def add_counted(self, counters: SpecCounters) -> None:
-        """Count what a server counted."""
+        """Add a server's counters."""
         self.steps += counters.drafts
         self.drafted += counters.draft_tokens
         self.accepted += counters.accepted_tokens
@@ -60,7 +58,7 @@ class DraftTally:
 
 
 def profile(run: CapturedRun) -> Mapping[str, DraftTally]:
-    """Return the tallies of all traffic and of each group in it, by name; from the answers' windows, else from counters by workload."""
+    """Tally all traffic and each group in it by name, from windows or else counters."""
     tallies: dict[str, DraftTally] = defaultdict(DraftTally)
     for part in run.parts:
         if not _add_steps(part, tallies):
@@ -69,19 +67,19 @@ def profile(run: CapturedRun) -> Mapping[str, DraftTally]:
 
 
 def _add_steps(part: Captured, tallies: dict[str, DraftTally]) -> bool:
-    """Count the steps that the answers show; False where they show none of known length."""
+    """Count the answers' steps of known length; False for none."""
     requests = {request.id: request for request in part.workload.requests}
-    found = False
+    has_steps = False
     for answer in part.speculative.answers:
         if not answer.ok or len(answer.choices) != 1 or answer.request_id not in requests:
             continue
-        groups = (ALL, _company(part), _temperature(requests[answer.request_id]))
+        groups = (ALL, _load(part), _temperature(requests[answer.request_id]))
         for step in steps(answer):
             if step.drafted:
-                found = True
+                has_steps = True
                 for group in (*groups, _context(step.context)):
-                    tallies[group].add(step, step.drafted)
-    return found
+                    tallies[group].add(step)
+    return has_steps
 
 
 def _add_counters(part: Captured, tallies: dict[str, DraftTally]) -> None:
@@ -89,17 +87,17 @@ def _add_counters(part: Captured, tallies: dict[str, DraftTally]) -> None:
     if counters is None:
         return
     temperatures = {_temperature(request) for request in part.workload.requests}
-    for group in (ALL, _company(part), *(temperatures if len(temperatures) == 1 else ())):
+    for group in (ALL, _load(part), *(temperatures if len(temperatures) == 1 else ())):
         tallies[group].add_counted(counters)
 
 
-def _company(part: Captured) -> str:
+def _load(part: Captured) -> str:
     return f"{part.workload.concurrency} in flight"
 
 
 def _context(tokens: int) -> str:
-    limit = next((each for each in _CONTEXTS if tokens <= each), 0)
-    return f"context up to {limit}" if limit else f"context above {_CONTEXTS[-1]}"
+    limit = next((most for most in CONTEXTS if tokens <= most), 0)
+    return f"context up to {limit}" if limit else f"context above {CONTEXTS[-1]}"
 
 
 def _temperature(request: Request) -> str:
@@ -121,11 +119,11 @@ def lines(tallies: Mapping[str, DraftTally]) -> tuple[str, ...]:
 
 
 def figures(tallies: Mapping[str, DraftTally]) -> dict[str, float]:
-    """Return drafted and accepted tokens per step of each group, and of all traffic the share of steps that accept each position."""
-    found: dict[str, float] = {}
+    """Return the rates per step of each group, and all traffic's shares by position."""
+    rates: dict[str, float] = {}
     for name, tally in tallies.items():
         key = name.replace(" ", "_")
-        found[f"drafted_per_step_{key}"] = tally.drafted / tally.steps
-        found[f"accepted_per_step_{key}"] = tally.accepted / tally.steps
+        rates[f"drafted_per_step_{key}"] = tally.drafted / tally.steps
+        rates[f"accepted_per_step_{key}"] = tally.accepted / tally.steps
     shares: Sequence[float] = tallies[ALL].shares if ALL in tallies else ()
-    return {**found, **{f"accepted_at_position_{position}": share for position, share in enumerate(shares, 1)}}
+    return {**rates, **{f"accepted_at_position_{position}": share for position, share in enumerate(shares, 1)}}

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import speed
-from pytest_specdec.judge.in_company import comparisons
-from pytest_specdec.judge.traffic import answers
+from pytest_specdec.judge.drafting.findings import compare_loads
+from pytest_specdec.judge.drafting.traffic import drafted_answers
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.verdict import Outcome
@@ -72,13 +72,13 @@ def test_other_words_are_not_compared():
 def test_steps_that_only_the_chunks_of_a_stream_show_are_not_compared():
     """Under load several of them come in one, which makes a step look longer than it was."""
     run = a_run(part("alone", [SHORT] * 12, 1, reported=False), part("crowd", [LONG] * 12, 8, reported=False))
-    assert comparisons(answers(run)) == []
+    assert compare_loads(drafted_answers(run)) == []
 
 
 def test_few_prompts_are_not_compared():
     few = requests(7)
     run = a_run(part("alone", [LONG] * 7, 1, asked=few), part("crowd", [SHORT] * 7, 8, asked=few))
-    assert comparisons(answers(run)) == []
+    assert compare_loads(drafted_answers(run)) == []
 
 
 def test_what_prompt_lookup_finds_depends_on_what_others_asked():

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from pytest_specdec.judge.growing_context import comparisons
-from pytest_specdec.judge.traffic import answers
+from pytest_specdec.judge.drafting.findings import compare_contexts
+from pytest_specdec.judge.drafting.traffic import drafted_answers
 from pytest_specdec.model.transcript import Usage
 from pytest_specdec.model.workload import Workload
 from tests.judge.captured_runs import a_part, a_run
@@ -26,12 +26,12 @@ def found(after, drafted_after=3, count=20, body=None, before=BEFORE):
         usage = Usage(prompt_tokens=48, completion_tokens=sum(windows))
         said.append(answer(request.id, range(sum(windows)), finish="length", windows=windows, drafted=drafted, usage=usage))
     run = a_run(a_part(workload, said, said, family="speed"))
-    return {each.name: each for each in comparisons(answers(run))}
+    return {each.name: each for each in compare_contexts(drafted_answers(run))}
 
 
 def test_drafting_that_ends_with_a_length_is_named_by_it():
     off = found((1,) * 6, drafted_after=0)["drafting ends beyond 64 tokens of context"]
-    assert (off.answers, off.bad, off.bad_before, off.is_striking) == (20, 20, 0, True)
+    assert (off.units, off.bad, off.is_striking) == (20, 20, True)
     assert off.p_value == off.least_p == pytest.approx(0.5**20)
     assert off.headline == "drafting ends beyond 64 tokens of context: in 20 of 20 answers that grow past them, in 0 up to there"
     assert off.cell == "drafting ends beyond 64"

@@ -1,0 +1,1 @@
+"""The judge of drafting by kind of traffic, and the findings that it weighs."""

@@ -1,0 +1,255 @@
+"""Findings on drafts: possible faults of a variant's drafts by position, context and load, each with its own test."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.drafting.traffic import IN_FLIGHT
+from pytest_specdec.stats.acceptance_change import MARGIN, compare
+from pytest_specdec.stats.proportions import greater_than_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pytest_specdec.judge.draft_steps import DraftStep
+    from pytest_specdec.judge.drafting.traffic import DraftedAnswer
+    from pytest_specdec.model.captured import Captured
+
+_NEARLY_ALL, _FEW = 0.9, 0.25
+_CHANCES = 8
+"""Steps with an accepted token at the position before, which a prompt needs to be counted."""
+_SOME = 0.5
+"""Share of such prompts, at least, in which a position that works is accepted: 8.3 % in each of eight steps are enough for it."""
+_HARDLY = 0.05
+"""Share of them up to which it is called never."""
+_LENGTHS = (64, 96, *(factor * 2**power for power in range(6, 14) for factor in (2, 3)))
+"""Of contexts, in tokens, up to 24,576."""
+_LEAST_STEPS = 4
+"""Steps on either side of a length that an answer needs."""
+_LEAST_PROMPTS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftFinding:
+    """One possible fault of drafting with its figures and its test."""
+
+    name: str
+    """The fault in words."""
+    subject: str
+    """The traffic, draft position, context or load in question."""
+    summary: str
+    """Figures for the headline."""
+    counts: str
+    """Figures for the evidence."""
+    cell: str
+    first: str
+    """A request with the fault; empty for none."""
+    bad: int
+    """Answers or prompts with the fault."""
+    units: int
+    """Answers or prompts in all."""
+    is_striking: bool
+    """Whether the fault is large enough to be named, chance aside."""
+    test: str
+    least_p: float
+    """The smallest p-value that the margins allow."""
+    tail: Callable[[], float]
+    """The p-value, computed on demand: Fisher's test may sum over thousands of tables."""
+    surest_p: float = 1.0
+    """The p-value if all of the kind were bad and no others; 1 where too many others are."""
+    is_symptom: bool = False
+    """Whether it follows from other faults, which are then named first."""
+
+    @property
+    def p_value(self) -> float:
+        """The chance of so large a fault, or a larger one, in a correct server."""
+        return self.tail()
+
+    @property
+    def headline(self) -> str:
+        """The fault with its figures."""
+        return f"{self.name}: {self.summary}"
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.counts}; p = {self.p_value:.2g}"
+
+
+def is_contrast(bad: int, units: int, other_bad: int, other_units: int) -> bool:
+    """Whether nearly all of a group are bad and few others."""
+    return bad >= _NEARLY_ALL * units and other_bad <= _FEW * other_units
+
+
+def _group_by(key: Callable[[DraftedAnswer], str], answers: Iterable[DraftedAnswer]) -> Mapping[str, Sequence[DraftedAnswer]]:
+    groups: defaultdict[str, list[DraftedAnswer]] = defaultdict(list)
+    for answer in answers:
+        groups[key(answer)].append(answer)
+    return groups
+
+
+def compare_by_steps(answers: Sequence[DraftedAnswer]) -> tuple[DraftFinding, ...]:
+    """Test every position after the first by the verify steps of plain requests.
+
+    How often a position is accepted is the drafter's affair, and falls with the position. One that is never accepted where the one before
+    it is, is a fault: tokens after the first are drafted, or verified, in another state than they should be.
+    """
+    plain = [answer for answer in answers if answer.is_plain]
+    prompts = _group_by(lambda answer: answer.prompt, plain).values()
+    longest = max((step.drafted or 0 for answer in plain for step in answer.steps), default=0)
+    return tuple(_test_position(position, _count_accepted(prompts, position)) for position in range(2, longest + 1))
+
+
+def _count_accepted(prompts: Iterable[Sequence[DraftedAnswer]], position: int) -> Mapping[str, int]:
+    """Count accepted tokens at a position, by the first request of each prompt with enough chances."""
+    accepted: dict[str, int] = {}
+    for answers in prompts:
+        steps = [step for answer in answers for step in answer.steps if (step.drafted or 0) >= position and step.accepted >= position - 1]
+        if len(steps) >= _CHANCES:
+            accepted[answers[0].name] = sum(step.accepted >= position for step in steps)
+    return accepted
+
+
+def compare_by_counters(parts: Sequence[Captured]) -> tuple[DraftFinding, ...]:
+    """Test the same by counters of workloads, each for a prompt, where nearly every draft was of full length."""
+    counters = {part.workload.name: part.speculative.counters for part in parts}
+    by_name = {
+        name: count.accepted_per_position
+        for name, count in counters.items()
+        if count is not None and count.draft_tokens >= (len(count.accepted_per_position) - 0.5) * count.drafts
+    }
+    longest = max(map(len, by_name.values()), default=0)
+    return tuple(
+        _test_position(at + 1, {name: counts[at] for name, counts in by_name.items() if len(counts) > at and counts[at - 1] >= _CHANCES})
+        for at in range(1, longest)
+    )
+
+
+def _test_position(position: int, accepted: Mapping[str, int]) -> DraftFinding:
+    """Test one position, from 1, by its accepted tokens in each prompt with chances.
+
+    Exact binomial test of so few prompts with an accepted token, if at least half of the prompts have one.
+    """
+    prompts, good = len(accepted), sum(count > 0 for count in accepted.values())
+    before = "first" if position == 2 else f"first {position - 1}"  # noqa: PLR2004 - the second position
+    return DraftFinding(
+        name=f"draft tokens behind the {before} are never accepted",
+        subject=f"position {position} of the draft",
+        summary=f"position {position} in {good} of {prompts} prompts that accepted the one before it {_CHANCES} times or more",
+        counts=f"accepted in {good} of {prompts} prompts",
+        cell=f"position {position} never accepted",
+        first=next((request for request, count in accepted.items() if not count), ""),
+        bad=prompts - good,
+        units=prompts,
+        is_striking=good <= _HARDLY * prompts,
+        test="binomial test over prompts",
+        least_p=(1.0 - _SOME) ** prompts,
+        tail=partial(greater_than_rate, prompts - good, prompts, 1.0 - _SOME),
+    )
+
+
+def compare_contexts(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
+    """Compare the steps of an answer before and after every context length that it grows past."""
+    plain = [answer for answer in answers if answer.is_plain]
+    endings = {"drafting ends beyond": _lack_drafts, "no draft is accepted beyond": _lack_accepted_drafts}
+    compared = (_compare_length(f"{ending} {tokens}", tokens, lack, plain) for ending, lack in endings.items() for tokens in _LENGTHS)
+    return [finding for finding in compared if finding is not None]
+
+
+def _compare_length(
+    ending: str, tokens: int, is_bad: Callable[[Sequence[DraftStep]], bool], answers: Sequence[DraftedAnswer]
+) -> DraftFinding | None:
+    """Compare answers before and after one length; None where no answer grows past it.
+
+    McNemar's exact test, one-sided: of the answers that change, one for the better is as likely as one for the worse.
+    """
+    counted: list[tuple[str, bool, bool]] = []
+    for answer in answers:
+        before = [step for step in answer.steps if step.context <= tokens]
+        after = [step for step in answer.steps if step.context > tokens]
+        if min(len(before), len(after)) >= _LEAST_STEPS:
+            counted.append((answer.name, is_bad(before), is_bad(after)))
+    if not counted:
+        return None
+    bad_before, bad = sum(before for _, before, _ in counted), sum(after for _, _, after in counted)
+    worse = sum(after and not before for _, before, after in counted)
+    changes = sum(after is not before for _, before, after in counted)
+    return DraftFinding(
+        name=f"{ending} tokens of context",
+        subject=f"{ending} tokens of context",
+        summary=f"in {bad} of {len(counted)} answers that grow past them, in {bad_before} up to there",
+        counts=f"{bad} of {len(counted)} answers that grow past them, {bad_before} of them up to there",
+        cell=ending,
+        first=next((name for name, _, after in counted if after), ""),
+        bad=bad,
+        units=len(counted),
+        is_striking=is_contrast(bad, len(counted), bad_before, len(counted)),
+        test="McNemar's exact test over answers",
+        least_p=0.5**changes,
+        tail=partial(greater_than_rate, worse, changes, 0.5),
+    )
+
+
+def _lack_drafts(steps: Sequence[DraftStep]) -> bool:
+    return all(step.drafted == 0 for step in steps)
+
+
+def _lack_accepted_drafts(steps: Sequence[DraftStep]) -> bool:
+    """Whether something is drafted and nothing accepted; drafts of unknown length are drafts."""
+    return any(step.drafted != 0 for step in steps) and not any(step.accepted for step in steps)
+
+
+def compare_loads(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
+    """Compare accepted lengths with several requests in flight and alone, equal groups once, and the reverse.
+
+    Requests of equal words are compared: the text, and with it the drafter's task, is nearly the same.
+    """
+    plain = [answer for answer in answers if answer.total is not None and answer.is_plain]
+    alone = _group_by(lambda answer: answer.request, [answer for answer in plain if answer.in_flight == 1])
+    crowds: dict[tuple[str, ...], tuple[int, Mapping[str, Sequence[DraftedAnswer]]]] = {}
+    for most in reversed(IN_FLIGHT):
+        busy = [answer for answer in plain if answer.in_flight > most and answer.request in alone]
+        crowds.setdefault(tuple(answer.name for answer in busy), (most, _group_by(lambda answer: answer.request, busy)))
+    loads = [(f"more than {most} request{'s' * (most > 1)}", busy) for most, busy in crowds.values()]
+    findings = [_compare_load(load, busy, "alone", alone) for load, busy in loads]
+    findings.append(_compare_load("no other request", alone, "in company", loads[-1][1]))
+    return [finding for finding in findings if finding is not None]
+
+
+def _compare_load(
+    load: str, answers: Mapping[str, Sequence[DraftedAnswer]], other_load: str, others: Mapping[str, Sequence[DraftedAnswer]]
+) -> DraftFinding | None:
+    """Compare accepted lengths under one load with those under another; None for too few prompts.
+
+    Student's paired t, one-sided, of so great a loss if the true one is the margin. Units are prompts: steps of one depend on each other.
+    """
+    prompts: defaultdict[str, list[str]] = defaultdict(list)
+    for request in sorted(answers.keys() & others.keys()):
+        prompts[answers[request][0].prompt].append(request)
+    if len(prompts) < _LEAST_PROMPTS:
+        return None
+    before, now = ([_mean_length(side, requests) for requests in prompts.values()] for side in (others, answers))
+    worst = min(range(len(now)), key=lambda index: now[index] - before[index])
+    change = compare(before, now)
+    lengths = f"{change.now:.2f} tokens per step, {change.stored:.2f} {other_load}"
+    return DraftFinding(
+        name=f"the drafter falls behind with {load} in flight",
+        subject=f"{load} in flight",
+        summary=f"{lengths} ({change.part:+.0%} over {change.prompts} prompts)",
+        counts=f"{lengths}, {change.part:+.1%} over {change.prompts} prompts",
+        cell=f"{change.part:+.0%} with {load}",
+        first=answers[list(prompts.values())[worst][0]][0].name,
+        bad=sum(b < a for a, b in zip(before, now, strict=True)),
+        units=change.prompts,
+        is_striking=change.part < -MARGIN,
+        test=f"Student's paired t over prompts, beyond {MARGIN:.0%}",
+        least_p=0.0,
+        tail=lambda: change.p_lower,
+        is_symptom=True,
+    )
+
+
+def _mean_length(answers: Mapping[str, Sequence[DraftedAnswer]], requests: Sequence[str]) -> float:
+    totals = [answer.total for request in requests for answer in answers[request]]
+    return sum(total.length for total in totals if total is not None) / len(totals)

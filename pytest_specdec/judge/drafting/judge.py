@@ -1,0 +1,212 @@
+"""Drafting by kind of traffic: a variant drafts for every kind of request, as long drafts, and some are accepted at each position.
+
+Each kind is held against all other traffic of the variant: nearly all of its answers and few others have a flaw, which Fisher's exact test
+does not put down to chance. Positions, contexts and loads have findings of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.acceptance import acceptance_length
+from pytest_specdec.judge.drafting import findings, profile
+from pytest_specdec.judge.drafting.findings import DraftFinding, is_contrast
+from pytest_specdec.judge.drafting.traffic import drafted_answers
+from pytest_specdec.judge.prerequisites import refusal, speculating
+from pytest_specdec.judge.verdicts import say
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats.proportions import greater_than_other
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_specdec.judge.drafting.traffic import DraftedAnswer
+    from pytest_specdec.model.captured_run import CapturedRun
+    from pytest_specdec.model.pair import DraftKind
+    from pytest_specdec.model.verdict import Verdict
+
+_LEAST_TOKENS = 12
+"""Of an answer that is counted: fewer may hold nothing worth a draft."""
+_CHANCES = 4
+"""Steps with a first draft token accepted and a second one drafted, that an answer needs to show whether the second is accepted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Flaw:
+    """One flaw that the drafts of a kind of traffic may have."""
+
+    name: str
+    """In words; the kind follows."""
+    others: str
+    """The same of answers: ``without a draft``."""
+    is_bad: Callable[[DraftedAnswer], bool | None]
+    """Whether an answer has it; None where its record does not show it."""
+    by_prompt: bool = False
+    """Whether it depends on the prompt, so that only prompts with answers of both sides count."""
+
+
+def judge_drafting(run: CapturedRun) -> Verdict:
+    """Judge whether every kind of traffic is drafted for."""
+    if run.whole.is_control:
+        return say(run.whole, Outcome.PASS, "the baseline drafts nothing")
+    return refusal(run.whole) or speculating(run.whole, rejecting=False) or _weigh_findings(run)
+
+
+def _weigh_findings(run: CapturedRun) -> Verdict:
+    """Fail for the striking findings, by kind and position, and by context and load where the text has no say in drafting."""
+    drafter = run.whole.pair.variant.draft.kind
+    counted = [answer for answer in drafted_answers(run) if answer.tokens >= _LEAST_TOKENS]
+    comparisons = _compare_kinds(drafter, counted)
+    results = [*comparisons, *(findings.compare_by_steps(counted) or findings.compare_by_counters(run.parts))]
+    if drafter.every_step:
+        results += [*findings.compare_contexts(counted), *findings.compare_loads(counted)]
+    level = _level(results, run.whole.alpha)
+    striking = [finding for finding in results if finding.is_striking and finding.p_value <= level]
+    striking.sort(key=lambda finding: (finding.is_symptom, finding.p_value))
+    return _fail(run, striking, level) if striking else _pass(run, comparisons, results, counted)
+
+
+def _level(results: Sequence[DraftFinding], alpha: float) -> float:
+    """Return the level of each finding at which all together raise an alarm with probability ``alpha`` at most.
+
+    Tarone (1990), Biometrics 46, 515: Bonferroni over those findings whose margins allow a p-value as small as the level.
+    """
+    least = [finding.least_p for finding in results]
+    counts = range(1, len(least) + 1)
+    return alpha / next((count for count in counts if sum(p <= alpha / count for p in least) <= count), 1)
+
+
+def _compare_kinds(drafter: DraftKind, answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
+    """Compare every kind with all other traffic, flaw by flaw.
+
+    Where the text decides what is drafted, only the answers to the workload that varies nothing else are compared.
+    """
+    eligible = answers if drafter.every_step else [answer for answer in answers if answer.in_test_workload]
+    return [finding for flaw in _flaws(drafter, answers) for finding in _compare(flaw, eligible)]
+
+
+def _flaws(drafter: DraftKind, answers: Sequence[DraftedAnswer]) -> list[_Flaw]:
+    longest = max((most for answer in answers for most in answer.per_step), default=0)
+
+    def is_shorter(answer: DraftedAnswer) -> bool | None:
+        return None if answer.grammar or not answer.per_step else median(answer.per_step) < longest
+
+    is_off = _is_mostly_off if drafter.every_step else _is_off
+    only_first, no_second = "only the first draft token is accepted for", "with no second draft token accepted"
+    flaws = [
+        _Flaw(name="drafting is off for", others="without a draft", is_bad=is_off),
+        _Flaw(name="no draft is accepted for", others="without an accepted draft", is_bad=_is_dead, by_prompt=True),
+        _Flaw(name=only_first, others=no_second, is_bad=_ends_at_first, by_prompt=True),
+    ]
+    fewer = _Flaw(name="fewer tokens are drafted for", others="with shorter drafts", is_bad=is_shorter)
+    return [*flaws, fewer] if drafter.every_step else flaws
+
+
+def _is_off(answer: DraftedAnswer) -> bool | None:
+    return None if answer.drafted is None else not answer.drafted
+
+
+def _is_mostly_off(answer: DraftedAnswer) -> bool | None:
+    """Whether most steps went without a draft: the last answers of a workload have fewer in flight than it says."""
+    counts = [step.drafted for step in answer.steps if step.drafted is not None]
+    return _is_off(answer) if answer.grammar or not counts else 2 * counts.count(0) > len(counts)
+
+
+def _is_dead(answer: DraftedAnswer) -> bool | None:
+    has_record = answer.accepted is not None and answer.drafted is not False and (answer.in_test_workload or answer.foreseeable)
+    return not answer.accepted if has_record else None
+
+
+def _ends_at_first(answer: DraftedAnswer) -> bool | None:
+    """Whether no second draft token was accepted in steps that accepted the first; None for too few of them."""
+    chances = [step.accepted for step in answer.steps if step.accepted and (step.drafted or 0) > 1]
+    return max(chances) == 1 if answer.is_plain and len(chances) >= _CHANCES else None
+
+
+def _compare(flaw: _Flaw, answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
+    """Compare every kind by one flaw; kinds that select the same answers count once."""
+    records = [(answer, is_bad) for answer in answers if (is_bad := flaw.is_bad(answer)) is not None]
+    members: dict[tuple[str, ...], str] = {}
+    for kind in sorted({kind for answer, _ in records for kind in answer.kinds}, key=_limit_key):
+        members.setdefault(tuple(answer.name for answer, _ in records if kind in answer.kinds), kind)
+    return [finding for kind in members.values() if (finding := _compare_kind(flaw, kind, records)) is not None]
+
+
+def _limit_key(kind: str) -> tuple[str, int]:
+    """Return a sort key that puts larger limits first: of two limits for the same answers, the tighter one is named."""
+    number = next((int(word) for word in kind.split() if word.isdigit()), 0)
+    return kind.replace(str(number), "#"), -number
+
+
+def _compare_kind(flaw: _Flaw, kind: str, records: Sequence[tuple[DraftedAnswer, bool]]) -> DraftFinding | None:
+    """Compare one kind with the others; None where either side has no answers."""
+    sides = [[pair for pair in records if (kind in pair[0].kinds) is inside] for inside in (True, False)]
+    if flaw.by_prompt:
+        prompts = [{name for answer, _ in side for name in answer.prompts} for side in sides]
+        sides = [[pair for pair in side if pair[0].prompts & prompts[0] & prompts[1]] for side in sides]
+    answers, others = map(len, sides)
+    if not answers or not others:
+        return None
+    bad, other_bad = (sum(is_bad for _, is_bad in side) for side in sides)
+    most = min(bad + other_bad, answers)
+    counts = f"{bad} of {answers} answers {flaw.others}, {other_bad} of {others} others"
+    return DraftFinding(
+        name=f"{flaw.name} {kind}",
+        subject=kind,
+        summary=counts,
+        counts=counts,
+        cell=flaw.name.removesuffix(" for"),
+        first=next((answer.name for answer, is_bad in sides[0] if is_bad), ""),
+        bad=bad,
+        units=answers,
+        is_striking=is_contrast(bad, answers, other_bad, others),
+        test="Fisher's exact test over answers",
+        least_p=greater_than_other(most, answers, bad + other_bad - most, others),
+        tail=partial(greater_than_other, bad, answers, other_bad, others),
+        surest_p=greater_than_other(answers, answers, 0, others) if is_contrast(answers, answers, other_bad, others) else 1.0,
+    )
+
+
+def _fail(run: CapturedRun, striking: Sequence[DraftFinding], level: float) -> Verdict:
+    first, tallies = striking[0], profile.profile(run)
+    return say(
+        run.whole,
+        Outcome.FAIL,
+        first.headline,
+        short=(f"first        {first.first}", f"p-value      {first.p_value:.2g} (alarm at {level:.2g}), {first.test}"),
+        evidence=(*map(str, striking), *profile.lines(tallies)),
+        cell=first.cell,
+        names=first.name,
+        figures={**_figures(run), "p_value": first.p_value, "bad_answers": float(first.bad), **profile.figures(tallies)},
+    )
+
+
+def _pass(
+    run: CapturedRun, comparisons: Sequence[DraftFinding], results: Sequence[DraftFinding], counted: Sequence[DraftedAnswer]
+) -> Verdict:
+    """Name the kinds that were compared: those with an alarm in reach if all of their answers and no others were bad."""
+    tallies = profile.profile(run)
+    level = run.whole.alpha / max(1, len(comparisons))
+    binding = {finding.subject for finding in comparisons if finding.surest_p <= level}
+    others = sorted({finding.subject for finding in comparisons} - binding)
+    figures = {**_figures(run), **profile.figures(tallies)}
+    if not binding:
+        headline = f"no kind of traffic has enough answers of which it is known what was drafted ({len(counted)} answers)"
+        return say(run.whole, Outcome.NOT_DECIDED, headline, settle="a deeper depth, or more suites in one run", figures=figures)
+    return say(
+        run.whole,
+        Outcome.PASS,
+        f"drafts are made and accepted in {len(binding)} kinds of traffic alike, over {len(counted)} answers of {len(run.parts)} workloads",
+        evidence=(*profile.lines(tallies), *map(str, results), *((f"too few answers: {', '.join(others)}",) if others else ())),
+        rules_out=f"{len(counted)} answers; drafting that is off for one of {len(binding)} kinds would have been caught",
+        cell=f"{len(binding)} kinds compared",
+        figures={**figures, "kinds": float(len(binding)), "answers": float(len(counted))},
+    )
+
+
+def _figures(run: CapturedRun) -> dict[str, float]:
+    length = acceptance_length(run.whole.speculative)
+    return {"kinds": 0.0} if length is None else {"kinds": 0.0, "acceptance_length": length.tokens}
