@@ -118,7 +118,7 @@ def _wants_prompts(captured: Captured) -> bool:
 def _torn(captured: Captured) -> list[str]:
     """Return answers that do not begin with the echoed prompt, although those of every boot of the baseline do."""
     asked = {request.id: str(request.body["prompt"]) for request in captured.workload.requests if request.body.get("echo")}
-    peers = [_by_key(arm) for arm in (captured.baseline, *([] if captured.control is None or captured.is_control else [captured.control]))]
+    peers = [_by_key(arm) for arm in captured.baseline_boots]
     echoed = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in asked]
     return [
         f"{answer.request_id}: {quoted(answer.choice.text)}"
@@ -185,8 +185,7 @@ class _Peers:
 
 
 def _peers(captured: Captured) -> _Peers:
-    control = () if captured.control is None or captured.is_control else _pairs(captured.control, captured)
-    distances = [abs(pair.delta) for pair in control if pair.is_compared]
+    distances = [abs(pair.delta) for boot in captured.baseline_boots[1:] for pair in _pairs(boot, captured) if pair.is_compared]
     scored = ((abs(value - position.logprob), exp(position.logprob)) for value, position in captured.calibration)
     distances += [distance for distance, chance in scored if _COMPARED[0] < chance < _COMPARED[1]]
     known = captured.capabilities.get(BASELINE)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.greedy_gap import distinct_gaps, forced
 from pytest_specdec.judge.penalised_scores import penalised_scores
-from pytest_specdec.judge.tolerance import peer_boots, tolerance
+from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.prompts.company import marker
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def company(captured: Captured) -> Company:
     Raises ValueError where scores are of other tokens, or a prompt whose tokens a penalty counts is unknown.
     """
     mine = {each.answer.request_id: each for each in _scored(captured, captured.speculative)}
-    peers = [each for arm in peer_boots(captured) for each in _scored(captured, arm)]
+    peers = [each for arm in captured.baseline_boots for each in _scored(captured, arm)]
     allowed = tolerance(captured, peers)
     turns, waves = captured.workload.turns, []
     left_before = [False, *(any(r.abort_after is not None for r in turn) for turn in turns)]
@@ -169,8 +169,7 @@ def swapped(captured: Captured) -> tuple[SwappedAnswer, ...]:
 
     Of the latter both are of temperature 0, and fewer than two are none.
     """
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    own = [{a.request_id: a.choice.written for a in arm.answers if a.ok} for arm in (captured.baseline, *control)]
+    own = [{a.request_id: a.choice.written for a in arm.answers if a.ok} for arm in captured.baseline_boots]
     mine = {a.request_id: a.choice.written for a in captured.speculative.answers if a.ok}
     words = _words(captured.workload.requests)
     beside = [(request, other) for turn in captured.workload.turns for request in turn for other in turn if request is not other]

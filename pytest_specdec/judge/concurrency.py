@@ -61,13 +61,8 @@ def judge(captured: Captured) -> Verdict:
     )
 
 
-def _others(captured: Captured) -> tuple[Transcript, ...]:
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    return (captured.baseline, *control)
-
-
 def _unanswered(captured: Captured) -> Verdict | None:
-    for arm in (captured.speculative, *_others(captured)):
+    for arm in (captured.speculative, *captured.baseline_boots):
         silent = [answer for answer in arm.answers if not (answer.ok or answer.aborted or refused(answer))]
         if silent:
             headline = f"{len(silent)} of {len(arm.answers)} requests have no answer from {arm.arm}, with no server failure"
@@ -104,7 +99,7 @@ def _documents(captured: Captured) -> Verdict | None:
         return [f"{d.request_id}: {d.fault}" for a in answers for d in documents(a, wanted[a.request_id]) if d.fault]
 
     wrong = faulty(captured.speculative)
-    if not wrong or any(map(faulty, _others(captured))):
+    if not wrong or any(map(faulty, captured.baseline_boots)):
         return None
     headline = f"{NO_GRAMMAR}: {len(wrong)} of {len(wanted)} documents are invalid, none of the baseline's; first: {wrong[0]}"
     return say(captured, Outcome.FAIL, headline, evidence=wrong, cell=f"{len(wrong)} invalid", names=NO_GRAMMAR)
@@ -112,7 +107,7 @@ def _documents(captured: Captured) -> Verdict | None:
 
 def _foreign(captured: Captured) -> Verdict | None:
     mine = foreign(captured, captured.speculative)
-    theirs = [foreign(captured, arm) for arm in _others(captured)]
+    theirs = [foreign(captured, arm) for arm in captured.baseline_boots]
     others = sum(len(each.found) for each in theirs)
     p_value = proportions.greater_than_other(len(mine.found), mine.answers, others, sum(each.answers for each in theirs))
     if p_value > captured.alpha:

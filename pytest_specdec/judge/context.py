@@ -14,7 +14,7 @@ from pytest_specdec.judge.prerequisites import messages, refusal, refused, specu
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.judge.verdicts import quoted, say
 from pytest_specdec.model.captured import Capabilities
-from pytest_specdec.model.pair import BASELINE, CONTROL
+from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.prompts.context import LIMITED, fitted, is_open
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.transcript import Answer, Transcript
+    from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.verdict import Verdict
 
 __all__ = ["judge"]
@@ -88,14 +88,9 @@ def _limit_unknown(captured: Captured) -> Verdict | None:
     return say(captured, Outcome.REFUSED, headline, settle="state it among the engine's args, as max-model-len", cell="limit unknown")
 
 
-def _peers(captured: Captured) -> tuple[Transcript, ...]:
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    return (captured.baseline, *control)
-
-
 def _unlike(captured: Captured) -> Iterator[ContextBreach]:
     """Yield requests that one arm refuses and every boot of the baseline does not, and the other way round."""
-    peers = [{answer.key: answer for answer in peer.answers} for peer in _peers(captured)]
+    peers = [{answer.key: answer for answer in peer.answers} for peer in captured.baseline_boots]
     for answer in captured.speculative.answers:
         others = [peer[answer.key] for peer in peers if answer.key in peer]
         if refused(answer) and others and all(other.ok for other in others):
@@ -111,7 +106,7 @@ def _miscounted(captured: Captured) -> Iterator[ContextBreach]:
     limits = {request.id: limits_of(request) for request in captured.workload.requests}
     exact = [
         {answer.key for answer in peer.answers if answer.ok and _tokens(answer) == limits[answer.request_id].most}
-        for peer in _peers(captured)
+        for peer in captured.baseline_boots
     ]
     for answer in captured.speculative.answers:
         tokens, most = _tokens(answer), limits[answer.request_id].most
@@ -147,8 +142,7 @@ def _wrong(captured: Captured) -> Iterator[ContextBreach]:
     if not captured.workload.scored:
         return
     own = forced(captured.speculative, captured.scores.get(captured.arm, ()))
-    arms = [(captured.baseline, BASELINE)] + ([] if captured.control is None or captured.is_control else [(captured.control, CONTROL)])
-    peers = [each for transcript, arm in arms for each in forced(transcript, captured.scores.get(arm, ()))]
+    peers = [each for boot in captured.baseline_boots for each in forced(boot, captured.scores.get(boot.arm, ()))]
     limits, longest = tolerance(captured, peers), _longest(captured)
     gaps, limit = distinct_gaps(captured.workload, own), limits.gap
     if not limits.is_wrong(sum(gap > limit for gap in gaps), len(gaps), captured.alpha):

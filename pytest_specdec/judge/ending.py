@@ -178,8 +178,7 @@ def ended(captured: Captured) -> Verdict | None:
     The rules hold of any correct server: a limit that is reported was reached, a stop has a reason, nothing follows an end, finish_reason
     and usage agree with the tokens, and the same tokens end in the same way.
     """
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    peers = _ends(captured, (captured.baseline, *control))
+    peers = _ends(captured, captured.baseline_boots)
     drafted = captured.pair.variant.draft.tokens or _MOST_DRAFTED
     baseline = _endings(peers, leeway=0 if captured.is_control else drafted + 1)
     rules = [(flaw, rule) for flaw, rule in _RULES if not any(rule(peer, baseline) for peer in peers)]
@@ -189,8 +188,7 @@ def ended(captured: Captured) -> Verdict | None:
 
 def end_ids(captured: Captured) -> frozenset[int]:
     """Return the ids that end a sequence, as far as the baseline's boots show them."""
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    return _endings(_ends(captured, (captured.baseline, *control)), leeway=0).eos_ids
+    return _endings(_ends(captured, captured.baseline_boots), leeway=0).eos_ids
 
 
 def _ends(captured: Captured, transcripts: Sequence[Transcript]) -> list[AnswerEnd]:

@@ -106,7 +106,7 @@ def _judged(captured: Captured) -> Verdict:
     tolerance = allowed(captured, ())
     try:
         mine = _effects(captured, captured.speculative, tolerance)
-        peers = tuple(_effects(captured, peer, tolerance) for peer in _peers(captured))
+        peers = tuple(_effects(captured, peer, tolerance) for peer in captured.baseline_boots)
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
     matrix = _matrix(captured, mine, peers)
@@ -119,11 +119,6 @@ def _judged(captured: Captured) -> Verdict:
         or _unbound(captured, peers[0], matrix)
         or _passed(captured, mine, peers[0], matrix, tolerance)
     )
-
-
-def _peers(captured: Captured) -> tuple[Transcript, ...]:
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    return (captured.baseline, *control)
 
 
 def _effects(captured: Captured, arm: Transcript, tolerance: Tolerance) -> ArmEffects:

@@ -51,8 +51,7 @@ def refusal(captured: Captured) -> Verdict | None:
 def _access_lost(captured: Captured) -> Verdict | None:
     """Return INVALID where a request of some arm got a 4xx that refuses no request, or its route answers other arms alone."""
     routes = {request.id: request.route for request in captured.workload.requests}
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    arms = (captured.speculative, captured.baseline, *control)
+    arms = (captured.speculative, *captured.baseline_boots)
     for arm in arms:
         served = {routes.get(answer.request_id) for answer in arm.answers if answer.ok}
         out = arm.lost_routes((*arms, *captured.beside))
@@ -271,5 +270,5 @@ def _same(mine: Choice, theirs: Choice) -> bool:
 
 
 def _of_control(captured: Captured) -> tuple[str, ...]:
-    control = () if captured.control is None or captured.is_control else equal_answers(captured, captured.control)
-    return (f"{sum(control)} of {len(control)} of the control's answers equal the baseline's",) if control else ()
+    equal = [same for control in captured.baseline_boots[1:] for same in equal_answers(captured, control)]
+    return (f"{sum(equal)} of {len(equal)} of the control's answers equal the baseline's",) if equal else ()

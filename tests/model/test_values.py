@@ -64,6 +64,16 @@ def test_judging_the_control_puts_it_in_the_variants_place():
     assert (captured.arm, judged.arm, judged.is_control) == ("v", "control", True)
 
 
+def test_the_baselines_boots_are_those_that_are_not_under_judgement():
+    baseline, control, speculative = (
+        Transcript(arm=arm, boot=0, workload="w", digest="d", answers=()) for arm in ("baseline", "control", "v")
+    )
+    workload = Workload(name="w", version=1, requests=())
+    captured = Captured(pair=PAIR, workload=workload, family=Family.GREEDY, baseline=baseline, control=control, speculative=speculative)
+    assert captured.baseline_boots == (baseline, control)
+    assert captured.as_control().baseline_boots == replace(captured, control=None).baseline_boots == (baseline,)
+
+
 def test_a_workload_without_a_control_cannot_be_judged_as_one():
     only = Transcript(arm="v", boot=0, workload="w", digest="d", answers=())
     workload = Workload(name="w", version=1, requests=())
