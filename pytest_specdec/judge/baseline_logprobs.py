@@ -146,7 +146,7 @@ def _by_key(transcript: Transcript) -> dict[tuple[str, int], Answer]:
 def _pairs(transcript: Transcript, captured: Captured) -> Iterator[_Pair]:
     """Give the values of ``transcript`` beside the baseline's, wherever the same tokens stand before them."""
     theirs = _by_key(captured.baseline)
-    greedy = {request.id for request in captured.workload.requests if request.body.get("temperature") == 0}
+    greedy = {request.id for request in captured.workload.requests if request.greedy}
     for answer in transcript.answers:
         own = theirs.get(answer.key)
         if own is None or not answer.ok:

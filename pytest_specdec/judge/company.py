@@ -115,14 +115,14 @@ def _wrong(scored: ScoredAnswer, allowed: float) -> list[WrongToken]:
 
 
 def _scored(captured: Captured, arm: Transcript) -> tuple[ScoredAnswer, ...]:
-    greedy = {r.id for r in captured.workload.requests if r.body.get("temperature") == 0 and not r.grammar}
+    greedy = {r.id for r in captured.workload.requests if r.greedy and not r.grammar}
     return forced(arm, penalised_scores(captured, arm, greedy))
 
 
 def _traits(request: Request) -> set[str]:
     body = request.body
     asked = {
-        "sampling": body.get("temperature") != 0,
+        "sampling": not request.greedy,
         "seeds": request.seed is not None,
         "penalties": bool(body.get("presence_penalty") or body.get("frequency_penalty")),
         "grammar": request.grammar,
@@ -179,7 +179,7 @@ def swapped(captured: Captured) -> tuple[SwappedAnswer, ...]:
         both = SwappedAnswer(request_id=request.id, other_id=other.id, text=text, other_text=other_text)
         if (word := words.get(other.id)) and word in text and not any(word in each.get(request.id, "") for each in own):
             leaked.append(both)
-        elif _is_greedy(request) and _is_greedy(other) and _fits_other(text, request.id, other.id, own):
+        elif request.greedy and other.greedy and _fits_other(text, request.id, other.id, own):
             fitting.append(both)
     return (*leaked, *(fitting if leaked or len({pair.request_id for pair in fitting}) >= _FEWEST else ()))
 
@@ -187,10 +187,6 @@ def swapped(captured: Captured) -> tuple[SwappedAnswer, ...]:
 def _words(requests: Sequence[Request]) -> dict[str, str]:
     """Return each request's marker word by request id; requests without one, as of other packages, are left out."""
     return {request.id: word for number, request in enumerate(requests) if (word := marker(number)) and word in request.prompt_key}
-
-
-def _is_greedy(request: Request) -> bool:
-    return request.body.get("temperature") == 0
 
 
 def _fits_other(text: str, request_id: str, other_id: str, own: Sequence[Mapping[str, str]]) -> bool:

@@ -137,7 +137,7 @@ def _dead_drafts(captured: Captured) -> Verdict | None:
 
 def _early_steps(captured: Captured) -> list[tuple[int, int]]:
     """Return the requests in flight and the accepted draft tokens of each early verify step."""
-    greedy = {r.id: len(turn) for turn in captured.workload.turns for r in turn if r.body.get("temperature") == 0 and not r.grammar}
+    greedy = {r.id: len(turn) for turn in captured.workload.turns for r in turn if r.greedy and not r.grammar}
     answers = [answer for answer in captured.speculative.answers if answer.request_id in greedy]
     return [
         (greedy[answer.request_id], window - 1)

@@ -55,7 +55,7 @@ def shared(captured: Captured, arm: Transcript) -> SharedPrefix:
     Raises ValueError when a score is of another token than was answered.
     """
     own = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
-    greedy = {request.id for request in captured.workload.requests if request.body.get("temperature") == 0}
+    greedy = {request.id for request in captured.workload.requests if request.greedy}
     pairs = [(mine, own[mine.key]) for mine in arm.answers if mine.ok and mine.key in own and mine.request_id in greedy]
     alike = [_alike(mine, theirs) for mine, theirs in pairs]
     parted = [(pair, index) for pair, index in zip(pairs, alike, strict=True) if index < _shorter(*pair)]

@@ -105,7 +105,7 @@ def _context(tokens: int) -> str:
 def _temperature(request: Request) -> str:
     value = request.body.get("temperature", 1.0)
     number = float(value) if isinstance(value, int | float) else 1.0
-    return "temperature 0" if number == 0 else "temperature up to 1" if number <= 1 else "temperature above 1"
+    return "temperature 0" if request.greedy else "temperature up to 1" if number <= 1 else "temperature above 1"
 
 
 def _order(item: tuple[str, DraftTally]) -> tuple[bool, str, int]:

@@ -215,7 +215,7 @@ def _agreeing(captured: Captured, peers: Sequence[Sequence[MaskedAnswer]]) -> fr
 def _followed(captured: Captured, arm: str) -> tuple[MaskedAnswer, ...]:
     known = captured.grammar_masks.get(arm)
     scores = {score.key: score.positions for score in captured.scores.get(arm, ())}
-    greedy = {one.id for one in captured.workload.requests if one.body.get("temperature") == 0 and penalties(one.body).neutral}
+    greedy = {one.id for one in captured.workload.requests if one.greedy and penalties(one.body).neutral}
     read = [mask for mask in known.answers if not mask.unread] if known is not None else []
     return tuple(MaskedAnswer(mask=mask, gaps=_gaps(mask, scores) if mask.request_id in greedy else ()) for mask in read)
 

@@ -97,7 +97,7 @@ def judge(captured: Captured) -> Verdict:
     A broken law fails where the baseline and its control break none of that parameter beyond chance, and fewer. Refused
     parameters that the baseline honours are REFUSED, by name. INCONCLUSIVE where too few parameters bind on the baseline.
     """
-    if all(set(given(request.body)) <= _PENALTIES and request.body.get("temperature") == 0 for request in captured.workload.requests):
+    if all(set(given(request.body)) <= _PENALTIES and request.greedy for request in captured.workload.requests):
         return greedy.judge(captured)
     return _harmful(captured) or server_failure(captured) or refusal(captured) or ended(captured) or _judged(captured)
 

@@ -259,7 +259,7 @@ def _scoring_server(captured: Captured) -> str:
 
 def equal_answers(captured: Captured, arm: Transcript) -> tuple[bool, ...]:
     """Return of every request at temperature 0 that both answered whether ``arm`` answered as the baseline, in ids, reasoning and text."""
-    greedy = {request.id for request in captured.workload.requests if request.body.get("temperature") == 0}
+    greedy = {request.id for request in captured.workload.requests if request.greedy}
     own = {answer.key: answer.choice for answer in captured.baseline.answers if answer.ok and answer.request_id in greedy}
     both = ((answer.choice, own[answer.key]) for answer in arm.answers if answer.ok and answer.key in own)
     return tuple(_same(mine, theirs) for mine, theirs in both)

@@ -121,7 +121,6 @@ def _drafted(part: Captured, request: Request, answer: Answer, company: int, *, 
 def kinds(part: Captured, request: Request, answer: Answer, company: int) -> frozenset[str]:
     """Return every kind that a request is of, from a closed set of plural nouns; ``company`` requests were in flight, itself included."""
     body, prompt = request.body, answer.usage.prompt_tokens if answer.usage else len(answer.prompt_token_ids)
-    temperature = body.get("temperature", 1.0)
     named = {
         "requests with log-probabilities": body.get("logprobs") not in {None, False},
         "requests with log-probabilities of the prompt": body.get("prompt_logprobs") is not None,
@@ -132,8 +131,8 @@ def kinds(part: Captured, request: Request, answer: Answer, company: int) -> fro
         "requests with top-p": _number(body.get("top_p", 1.0)) < 1.0,
         "requests with top-k": _number(body.get("top_k", 0)) > 0,
         "requests with min-p": _number(body.get("min_p", 0.0)) > 0.0,
-        "requests above temperature 0": temperature != 0,
-        "requests at temperature 0": temperature == 0,
+        "requests above temperature 0": not request.greedy,
+        "requests at temperature 0": request.greedy,
         "requests with a seed": request.seed is not None,
         "requests that draw without a seed": request.draws_unseeded,
         "chat requests": request.route is Route.CHAT,

@@ -145,12 +145,17 @@ class Request:
         return self.body.get("seed")
 
     @property
-    def draws_unseeded(self) -> bool:
-        """True if it draws tokens without a seed.
+    def greedy(self) -> bool:
+        """True if it asks for temperature 0.
 
-        Temperature 0 draws nothing, and a temperature left out is 1.
+        It draws nothing then. A temperature left out is the server's own, and 1 by the protocol.
         """
-        return self.seed is None and self.body.get("temperature") != 0
+        return self.body.get("temperature") == 0
+
+    @property
+    def draws_unseeded(self) -> bool:
+        """True if it draws tokens without a seed."""
+        return self.seed is None and not self.greedy
 
     @property
     def asks(self) -> str:
@@ -203,7 +208,7 @@ def _with_room(request: Request, factor: int) -> Request:
 
 
 def _draws_seeded(request: Request) -> bool:
-    return request.seed is not None and request.body.get("temperature") != 0
+    return request.seed is not None and not request.greedy
 
 
 def _binds_answer(value: JSON) -> bool:

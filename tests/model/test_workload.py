@@ -104,3 +104,9 @@ def test_a_wave_falls_apart_only_where_it_has_seeded_and_unseeded_draws():
 def test_a_line_before_the_prompt_changes_nothing_else(body, prefixed):
     request = Request(id="r", route=Route.COMPLETIONS, body=body)
     assert request.with_prefix("Part 1.") == dataclasses.replace(request, body=prefixed)
+
+
+def test_a_request_is_greedy_at_temperature_0_alone():
+    requests = [drawing("r"), *(drawing("r", temperature=value) for value in (None, 0, 0.0, 1e-9, 1))]
+    assert [request.greedy for request in requests] == [False, False, True, True, False, False]
+    assert [request.draws_unseeded for request in requests] == [True, True, False, False, True, True]
