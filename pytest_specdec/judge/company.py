@@ -125,7 +125,7 @@ def _traits(request: Request) -> set[str]:
         "sampling": not request.greedy,
         "seeds": request.seed is not None,
         "penalties": bool(body.get("presence_penalty") or body.get("frequency_penalty")),
-        "grammar": request.grammar,
+        "grammar": request.grammar is not None,
         "log-probabilities": bool(body.get("logprobs")),
         "leaving": request.abort_after is not None,
     }

@@ -87,7 +87,7 @@ def limits_of(request: Request) -> RequestLimits:
         stop_strings=tuple(stop for stop in _items(body.get("stop")) if isinstance(stop, str) and stop),
         stop_ids=frozenset(token for token in _items(body.get("stop_token_ids")) if isinstance(token, int)),
         keeps_stop=body.get("include_stop_str_in_output") is True,
-        grammar=request.grammar,
+        grammar=request.grammar is not None,
     )
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from pytest_specdec.model.workload import Depth, Request, Route, Workload
+from pytest_specdec.model.workload import Depth, Grammar, GrammarKind, Request, Route, Workload
 
 
 def a_workload(**changes: object) -> Workload:
@@ -110,3 +110,19 @@ def test_a_request_is_greedy_at_temperature_0_alone():
     requests = [drawing("r"), *(drawing("r", temperature=value) for value in (None, 0, 0.0, 1e-9, 1))]
     assert [request.greedy for request in requests] == [False, False, True, True, False, False]
     assert [request.draws_unseeded for request in requests] == [True, True, False, False, True, True]
+
+
+@pytest.mark.parametrize("body, grammar", [
+    ({}, None),
+    ({"response_format": {"type": "text"}}, None),
+    ({"structured_outputs": {}, "guided_regex": "", "tools": []}, None),
+    ({"response_format": {"type": "json_object"}}, Grammar(kind=GrammarKind.JSON_OBJECT, text=True, name="")),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"a": 1}}}},
+     Grammar(kind=GrammarKind.JSON, text={"a": 1}, name="n")),
+    ({"response_format": {"type": "text"}, "structured_outputs": {"regex": "a+"}}, Grammar(kind=GrammarKind.REGEX, text="a+")),
+    ({"guided_choice": ["a", "b"], "tools": [{}]}, Grammar(kind=GrammarKind.CHOICE, text=["a", "b"])),
+    ({"tools": [{}]}, Grammar()),
+    ({"response_format": {"type": "structural_tag"}}, Grammar()),
+])  # fmt: skip
+def test_a_grammar_is_read_from_each_field_that_asks_for_one(body, grammar):
+    assert drawing("r", **body).grammar == grammar
