@@ -180,7 +180,7 @@ class MaskComputer:
         if grammar.kind in {GrammarKind.JSON, GrammarKind.JSON_OBJECT}:
             compiled = LLMatcher.grammar_from_json_schema(text, defaults=dict(self._backend.json_options))  # type: ignore[arg-type]
         else:
-            compiled = grammar_from(str(grammar.kind), text)
+            compiled = grammar_from(str(grammar.kind), text)  # type: ignore[arg-type]
         is_invalid, messages = LLMatcher.validate_grammar_with_warnings(compiled, self._tokenizer)
         if is_invalid:
             raise ValueError("; ".join(messages))

@@ -124,7 +124,7 @@ def _tokens(answer: Answer) -> int | None:
 
 def _prompt(captured: Captured, answer: Answer) -> int:
     """Return the tokens of the prompt that was sent."""
-    prompt = next(request.body["prompt"] for request in captured.workload.requests if request.id == answer.request_id)
+    prompt = captured.workload.by_id[answer.request_id].body["prompt"]
     return len(prompt) if isinstance(prompt, list | tuple) else len(answer.prompt_token_ids)
 
 

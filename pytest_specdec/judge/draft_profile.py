@@ -70,7 +70,7 @@ def profile(run: CapturedRun) -> Mapping[str, DraftTally]:
 
 def _add_steps(part: Captured, tallies: dict[str, DraftTally]) -> bool:
     """Count the steps that the answers show; False where they show none of known length."""
-    requests = {request.id: request for request in part.workload.requests}
+    requests = part.workload.by_id
     found = False
     for answer in part.speculative.answers:
         if not answer.ok or len(answer.choices) != 1 or answer.request_id not in requests:

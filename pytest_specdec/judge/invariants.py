@@ -83,7 +83,7 @@ def _by_name(rule: AnswerRule, compared: Sequence[ComparedAnswer]) -> _Broken:
 
 
 def _compared(whole: Captured, transcript: Transcript, others: Sequence[Transcript]) -> Iterator[ComparedAnswer]:
-    draft, requests = whole.pair.variant.draft, {request.id: request for request in whole.workload.requests}
+    draft, requests = whole.pair.variant.draft, whole.workload.by_id
     by_key: dict[tuple[str, int], list[Answer]] = {}
     for other in others:
         for answer in filter(_is_ok, other.answers):

@@ -102,7 +102,7 @@ def reported_logprobs(captured: Captured, arm: str, *, after: int = 0) -> Report
     scores = {score.key: score.positions for score in captured.scores.get(arm, ())}
     answers = [] if transcript is None else [answer for answer in transcript.answers if answer.ok and answer.choice.token_ids]
     baseline = captured.capabilities.get(BASELINE)
-    requests = {request.id: request for request in captured.workload.requests}
+    requests = captured.workload.by_id
     tokens: list[ReportedToken] = []
     pairs: list[tuple[float, Position]] = []
     for answer in answers:

@@ -73,7 +73,7 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _judged(captured: Captured) -> Verdict:
-    requests = {request.id: request for request in captured.workload.requests}
+    requests = captured.workload.by_id
     peers = tuple(_arm(requests, transcript) for transcript in captured.baseline_boots)
     mine = _arm(requests, captured.speculative)
     theirs = [_found(peer, peers) for peer in peers]

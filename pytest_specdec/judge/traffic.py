@@ -75,7 +75,7 @@ def answers(run: CapturedRun) -> tuple[DraftedAnswer, ...]:
 
 
 def _of_part(part: Captured, *, own: bool) -> Iterator[DraftedAnswer]:
-    requests = {request.id: request for request in part.workload.requests}
+    requests = part.workload.by_id
     timings = [answer.timing for answer in part.speculative.answers if answer.timing is not None]
     for answer in part.speculative.answers:
         if answer.ok and len(answer.choices) == 1 and answer.request_id in requests:

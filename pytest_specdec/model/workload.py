@@ -329,6 +329,11 @@ class Workload:
         return self.passes * sum(request.token_limit or 0 for request in self.requests)
 
     @property
+    def by_id(self) -> dict[str, Request]:
+        """Its requests by id, in their order."""
+        return {request.id: request for request in self.requests}
+
+    @property
     def calibrates(self) -> bool:
         """True if it measures the run's noise and is not judged."""
         return self.name.endswith(CALIBRATION)

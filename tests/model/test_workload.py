@@ -16,6 +16,12 @@ def test_a_depth_takes_the_first_requests():
     assert [r.id for r in a_workload().at(Depth.SMOKE).requests] == ["r0", "r1"]
 
 
+def test_requests_are_met_by_their_id():
+    workload = a_workload()
+    assert tuple(workload.by_id.values()) == workload.requests
+    assert workload.by_id["r3"] is workload.requests[3]
+
+
 def test_a_depth_without_a_number_takes_them_all():
     assert len(a_workload().at(Depth.DEEP).requests) == 5
 
