@@ -97,7 +97,7 @@ def _unlike(captured: Captured) -> Iterator[ContextBreach]:
             what = f"{answer.status} {quoted(answer.error or '', 100)}"
             yield ContextBreach(flaw=ContextFlaw.REFUSED, request_id=answer.request_id, what=what)
         if answer.ok and others and all(map(refused, others)):
-            what = f"answered with {_tokens(answer)} tokens; the baseline says {quoted(others[0].error or '', 100)}"
+            what = f"answered with {answer.tokens} tokens; the baseline says {quoted(others[0].error or '', 100)}"
             yield ContextBreach(flaw=ContextFlaw.ADMITTED, request_id=answer.request_id, what=what)
 
 
@@ -105,21 +105,17 @@ def _miscounted(captured: Captured) -> Iterator[ContextBreach]:
     """Yield answers with fewer tokens, or more, than they were to have, where every boot of the baseline has as many."""
     limits = {request.id: limits_of(request) for request in captured.workload.requests}
     exact = [
-        {answer.key for answer in peer.answers if answer.ok and _tokens(answer) == limits[answer.request_id].most}
+        {answer.key for answer in peer.answers if answer.ok and answer.tokens == limits[answer.request_id].most}
         for peer in captured.baseline_boots
     ]
     for answer in captured.speculative.answers:
-        tokens, most = _tokens(answer), limits[answer.request_id].most
+        tokens, most = answer.tokens, limits[answer.request_id].most
         if answer.ok and tokens is not None and most is not None and tokens != most and all(answer.key in keys for keys in exact):
             flaw = ContextFlaw.SHORT if tokens < most else ContextFlaw.OVERRUN
             what = (
                 f"{tokens} tokens of {most}, finish_reason {answer.choice.finish_reason!r}, behind a prompt of {_prompt(captured, answer)}"
             )
             yield ContextBreach(flaw=flaw, request_id=answer.request_id, what=what)
-
-
-def _tokens(answer: Answer) -> int | None:
-    return len(answer.choice.token_ids) or (answer.usage.completion_tokens if answer.usage else None)
 
 
 def _prompt(captured: Captured, answer: Answer) -> int:
@@ -130,7 +126,7 @@ def _prompt(captured: Captured, answer: Answer) -> int:
 
 def _longest(captured: Captured) -> int:
     """Return the longest sequence that was asked for and answered, in tokens."""
-    return max((_prompt(captured, answer) + (_tokens(answer) or 0) for answer in captured.baseline.answers if answer.ok), default=0)
+    return max((_prompt(captured, answer) + (answer.tokens or 0) for answer in captured.baseline.answers if answer.ok), default=0)
 
 
 def _unscored(captured: Captured) -> Verdict | None:

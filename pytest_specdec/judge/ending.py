@@ -119,9 +119,7 @@ class AnswerEnd:
     @property
     def tokens(self) -> int | None:
         """Emitted tokens; None where neither ids nor usage tell."""
-        if self.ids or len(self.answer.choices) > 1:
-            return len(self.ids) or None
-        return self.answer.usage.completion_tokens if self.answer.usage else None
+        return (len(self.ids) or None) if len(self.answer.choices) > 1 else self.answer.tokens
 
     @property
     def context(self) -> int:

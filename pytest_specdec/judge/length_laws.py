@@ -76,9 +76,7 @@ class LengthCase:
     @property
     def tokens(self) -> int | None:
         """Tokens of the answer; None where neither ids nor usage tell."""
-        if self.choice.token_ids:
-            return len(self.choice.token_ids)
-        return self.answer.usage.completion_tokens if self.answer.usage else None
+        return self.answer.tokens
 
     @property
     def stopped(self) -> bool:

@@ -96,9 +96,8 @@ def _repeats(captured: Captured, transcript: Transcript) -> Iterator[Repeat]:
 
 
 def _length(answer: Answer) -> int:
-    """Return the answer's tokens, by the server's count where it gives no ids."""
-    counted = answer.usage.completion_tokens if answer.usage else len(answer.choice.written.split())
-    return len(answer.choice.token_ids) or counted
+    """Return the answer's tokens, words of its text where nothing counts them."""
+    return len(answer.choice.written.split()) if answer.tokens is None else answer.tokens
 
 
 def _emptied(captured: Captured) -> Verdict | None:

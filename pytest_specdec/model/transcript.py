@@ -221,6 +221,23 @@ class Answer:
         return self.choices[0] if self.choices else Choice()
 
     @property
+    def tokens(self) -> int | None:
+        """Emitted tokens of its only choice, by their ids.
+
+        By the server's count where no ids came, and None where it counts none either. The two may differ: ids
+        are what a client has, and :attr:`reported_tokens` is what it is told, and billed.
+        """
+        return len(self.choice.token_ids) or (self.usage.completion_tokens if self.usage else None)
+
+    @property
+    def reported_tokens(self) -> int:
+        """Emitted tokens by the server's own count.
+
+        By the ids of its only choice where it counts none; :attr:`tokens` asks the other way round.
+        """
+        return self.usage.completion_tokens if self.usage else len(self.choice.token_ids)
+
+    @property
     def key(self) -> tuple[str, int]:
         """Its request id and pass."""
         return (self.request_id, self.pass_index)

@@ -22,7 +22,6 @@ __all__ = [
     "seconds_per_token",
     "step_gap_s",
     "tokens_behind_first",
-    "tokens_in",
     "tokens_per_chunk",
     "tokens_per_s",
     "ttft_s",
@@ -67,7 +66,7 @@ def response_tokens_per_s(answer: Answer) -> float | None:
 
 def tokens_per_s(answer: Answer) -> float | None:
     """Return n / (t_last - t_sent), which takes no stamp in between; None where not streamed or not answered."""
-    seconds, tokens = latency_s(answer), tokens_in(answer)
+    seconds, tokens = latency_s(answer), answer.reported_tokens
     return tokens / seconds if seconds is not None and tokens else None
 
 
@@ -110,13 +109,13 @@ def tokens_per_chunk(answer: Answer) -> float | None:
 def in_one_burst(answer: Answer) -> bool:
     """Whether most tokens were there when the client read the first: their time is unknown, and t_first is late by as much."""
     there = answer.timing.first_tokens if answer.ok and answer.timing else None
-    return there is not None and there > _prefilled(answer) and 2 * there > tokens_in(answer)
+    return there is not None and there > _prefilled(answer) and 2 * there > answer.reported_tokens
 
 
 def tokens_behind_first(answer: Answer) -> int:
     """Return n - n1."""
     there = answer.timing.first_tokens if answer.timing else None
-    return tokens_in(answer) - (_prefilled(answer) if there is None else there)
+    return answer.reported_tokens - (_prefilled(answer) if there is None else there)
 
 
 def _streamed(answer: Answer) -> Timing | None:
@@ -135,8 +134,3 @@ def _positive(seconds: float | None) -> float | None:
 
 def _prefilled(answer: Answer) -> int:
     return answer.choice.windows[0] if answer.choice.windows else 1
-
-
-def tokens_in(answer: Answer) -> int:
-    """Return n, the completion tokens by the server's own count; by their ids where it does not count them."""
-    return answer.usage.completion_tokens if answer.usage else len(answer.choice.token_ids)

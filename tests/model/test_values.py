@@ -8,7 +8,7 @@ from pytest_specdec.model.baseline import Environment, Gate
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
 from pytest_specdec.model.plan import Plan
-from pytest_specdec.model.transcript import Answer, Choice, SpecCounters, Timing, Transcript
+from pytest_specdec.model.transcript import Answer, Choice, SpecCounters, Timing, Transcript, Usage
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
 
@@ -46,6 +46,14 @@ def test_timing_is_told_in_seconds_from_sending():
 def test_an_answer_without_a_choice_has_an_empty_one():
     answer = Answer(request_id="r", status=500, error="boom")
     assert (answer.ok, answer.choice, answer.key) == (False, Choice(), ("r", 0))
+
+
+def test_ids_and_the_servers_count_stand_in_for_each_other():
+    usage, with_ids, bare = Usage(prompt_tokens=1, completion_tokens=3), (Choice(token_ids=(7, 8)),), (Choice(),)
+    cases = [(with_ids, usage), (with_ids, None), (bare, usage), (bare, None)]
+    answers = [Answer(request_id="r", status=200, choices=choices, usage=count) for choices, count in cases]
+    assert [answer.tokens for answer in answers] == [2, 2, 3, None]
+    assert [answer.reported_tokens for answer in answers] == [3, 2, 3, 0]
 
 
 def test_a_transcript_counts_the_tokens_of_all_choices():
