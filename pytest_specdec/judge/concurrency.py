@@ -37,7 +37,7 @@ _ENOUGH_STEPS = 30
 """Verify steps on either side of a size of waves."""
 _USUAL, _RATIO = 0.3, 0.1
 """Accepted tokens per step of smaller waves at least, and of larger ones at most as a part of that: prompts differ by less."""
-_EARLY = slice(3, 8)
+_EARLY = slice(2, 7)
 """Verify steps in which all requests of a wave are there: the first ones come while some are still taken in."""
 
 
@@ -139,12 +139,7 @@ def _early_steps(captured: Captured) -> list[tuple[int, int]]:
     """Return the requests in flight and the accepted draft tokens of each early verify step."""
     greedy = {r.id: len(turn) for turn in captured.workload.turns for r in turn if r.greedy and not r.grammar}
     answers = [answer for answer in captured.speculative.answers if answer.request_id in greedy]
-    return [
-        (greedy[answer.request_id], window - 1)
-        for answer in answers
-        for choice in answer.choices
-        for window in (choice.windows or ())[_EARLY][: max(0, len(choice.windows or ()) - 1 - _EARLY.start)]
-    ]
+    return [(greedy[answer.request_id], window - 1) for answer in answers for choice in answer.choices for window in choice.steps[_EARLY]]
 
 
 def _dead(captured: Captured, size: int, small: Sequence[int], large: Sequence[int]) -> Verdict:

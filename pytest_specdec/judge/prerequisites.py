@@ -194,10 +194,7 @@ def _by_counters(counters: SpecCounters) -> tuple[str, str] | None:
 
 
 def _by_windows(captured: Captured) -> tuple[str, str] | None:
-    """Read acceptance and rejection off the windows; prompt lookup may draft nothing, so its windows of one token show no rejection.
-
-    The first entry is the prefill's, the last may have been cut by a limit.
-    """
+    """Read acceptance and rejection off the windows; prompt lookup may draft nothing, so its windows of one token show no rejection."""
     choices = [choice for answer in captured.speculative.answers for choice in answer.choices]
     if all(choice.windows is None for choice in choices):
         return _UNKNOWN
@@ -211,9 +208,7 @@ def _by_windows(captured: Captured) -> tuple[str, str] | None:
 
 
 def _windows(captured: Captured) -> list[int]:
-    """Return the tokens of every step between the first of an answer, which is the prefill's, and its last."""
-    choices = (choice for answer in captured.speculative.answers for choice in answer.choices)
-    return [window for choice in choices for window in (choice.windows or ())[1:-1]]
+    return [window for answer in captured.speculative.answers for choice in answer.choices for window in choice.steps]
 
 
 ROUTES = "serve prompt log-probabilities, or log-probabilities of one-token continuations of token ids"

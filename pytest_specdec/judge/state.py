@@ -157,8 +157,8 @@ class Acceptance:
 
 
 def _acceptance(captured: Captured, answers: Sequence[Answer]) -> Acceptance:
-    """Add up what was accepted of a full draft a step; the prefill's window and the last, which a limit may cut, are left out."""
-    windows = [window for answer in answers for window in (answer.choice.windows or ())[1:-1]]
+    """Add up what was accepted of a full draft over the whole steps."""
+    windows = [window for answer in answers for window in answer.choice.steps]
     draft = captured.pair.variant.draft.tokens or max(windows, default=1) - 1
     accepted = [min(window - 1, draft) for window in windows]
     return Acceptance(accepted=sum(accepted), offered=draft * len(windows))

@@ -159,6 +159,14 @@ class Choice:
     """Draft tokens per verify step, one entry for each window behind the prefill's; None where unknown."""
 
     @property
+    def steps(self) -> tuple[int, ...]:
+        """Tokens emitted per whole verify step; () where unknown.
+
+        The prefill's window is left out, and the last one, which a limit may have cut.
+        """
+        return (self.windows or ())[1:-1]
+
+    @property
     def written(self) -> str:
         """The reasoning and then the text."""
         return self.reasoning + self.text

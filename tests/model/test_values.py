@@ -56,6 +56,11 @@ def test_ids_and_the_servers_count_stand_in_for_each_other():
     assert [answer.reported_tokens for answer in answers] == [3, 2, 3, 0]
 
 
+def test_the_steps_of_a_choice_are_its_windows_without_the_prefills_and_the_last():
+    windows = (None, (), (1,), (1, 4), (1, 4, 2), (1, 4, 3, 2))
+    assert [Choice(windows=each).steps for each in windows] == [(), (), (), (), (4,), (4, 3)]
+
+
 def test_a_transcript_counts_the_tokens_of_all_choices():
     answers = (Answer(request_id="r", status=200, choices=(Choice(token_ids=(1, 2)), Choice(index=1, token_ids=(3,)))),)
     transcript = Transcript(arm="v", boot=1, workload="w", digest="d", answers=answers)
