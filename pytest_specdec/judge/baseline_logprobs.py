@@ -15,6 +15,7 @@ from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
 from pytest_specdec.stats.noise_comparison import EXACT, TOLERATED, jump_limit, lawful_factor, lawful_floor, scale
+from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -153,7 +154,7 @@ def _pairs(transcript: Transcript, captured: Captured) -> Iterator[_Pair]:
             continue
         yield from _zipped(answer, own.prompt_logprobs or (), answer.prompt_logprobs or (), prompt=True)
         if answer.request_id in greedy:
-            same = _shared(answer.choice.token_ids, own.choice.token_ids)
+            same = first_difference(answer.choice.token_ids, own.choice.token_ids)
             yield from _zipped(answer, (own.choice.logprobs or ())[:same], (answer.choice.logprobs or ())[:same], prompt=False)
 
 
@@ -162,10 +163,6 @@ def _zipped(answer: Answer, theirs: Sequence[float], mine: Sequence[float], *, p
         neighbours = (*theirs[max(0, index - 1) : index], *theirs[index + 1 : index + 2])
         length = len(theirs) + 1 if prompt else 0
         yield _Pair(request_id=answer.request_id, index=index, length=length, mine=value, theirs=other, neighbours=tuple(neighbours))
-
-
-def _shared(mine: Sequence[int], theirs: Sequence[int]) -> int:
-    return next((at for at, (one, other) in enumerate(zip(mine, theirs, strict=False)) if one != other), min(len(mine), len(theirs)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

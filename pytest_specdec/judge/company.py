@@ -11,6 +11,7 @@ from pytest_specdec.judge.greedy_gap import distinct_gaps, forced
 from pytest_specdec.judge.penalised_scores import penalised_scores
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.prompts.company import marker
+from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -193,13 +194,9 @@ def _fits_other(text: str, request_id: str, other_id: str, own: Sequence[Mapping
     if other_id not in own[0] or request_id not in own[0]:
         return False
     other = own[0][other_id]
-    usual = max(_shared(each.get(request_id, ""), other) for each in own)
-    mine = max(_shared(text, each.get(request_id, "")) for each in own)
-    return _shared(text, other) >= max(usual, mine) + _BEYOND
-
-
-def _shared(text: str, other: str) -> int:
-    return next((i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other)))
+    usual = max(first_difference(each.get(request_id, ""), other) for each in own)
+    mine = max(first_difference(text, each.get(request_id, "")) for each in own)
+    return first_difference(text, other) >= max(usual, mine) + _BEYOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

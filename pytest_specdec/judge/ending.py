@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_specdec.judge.verdicts import quoted, say
 from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
@@ -364,7 +365,7 @@ def _other_text(what: str, mine: str, theirs: str) -> str:
     mine, theirs = mine.rstrip("\ufffd"), theirs.rstrip("\ufffd")
     if mine == theirs:
         return ""
-    at = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), min(len(mine), len(theirs)))
+    at = first_difference(mine, theirs)
     return f"{what} goes on with {quoted(mine[at:], 20)}, the baseline's with {quoted(theirs[at:], 20)}, from the same tokens"
 
 
