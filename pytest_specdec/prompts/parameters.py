@@ -82,7 +82,7 @@ def doses(*, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficF
     for parameter, count, prompts, fields in DOSES:
         for prompt in prompts.items[:count]:
             requests.append(_request(f"{parameter}#{len(requests) + 1}.{prompt.id}", prompt, {"max_tokens": 24, **fields}))
-    return make_workload("parameter-doses", requests, take, {"version": 2, **traffic})
+    return make_workload("parameter-doses", requests, take, {"version": 2, "passes": 1, **traffic})
 
 
 def pairs(count: int, *, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficFields]) -> Workload:
@@ -97,7 +97,7 @@ def pairs(count: int, *, take: Mapping[Depth, int] | None = None, **traffic: Unp
         row, prompt = rows[index % len(rows)], next(prompts)
         fields = {factor: FACTORS[factor][level] for factor, level in row.items() if FACTORS[factor][level] is not None}
         requests.append(_request(f"pairs#{index + 1}.{prompt.id}", prompt, fields))
-    return make_workload("parameter-pairs", requests, take, {"version": 2, **traffic})
+    return make_workload("parameter-pairs", requests, take, {"version": 2, "passes": 1, **traffic})
 
 
 def _is_lawful(row: Mapping[str, int]) -> bool:

@@ -148,8 +148,8 @@ def constrained(
     grammars = [(f"grammar-{key}", text, {"grammar": grammar}) for key, (text, grammar) in GRAMMARS.items()]
     kinds: Sequence[cycle[tuple[str, str, Mapping[str, JSON]]]] = (cycle(regexes), cycle(choices), cycle(grammars))
     in_turn = islice((next(kind) for kind in cycle(kinds)), requests)
-    requests = [_constrained_request(index, *case, max_tokens=max_tokens) for index, case in enumerate(in_turn)]
-    return make_workload(name, requests, take, {"scored": False, **traffic})
+    sent = [_constrained_request(index, *case, max_tokens=max_tokens) for index, case in enumerate(in_turn)]
+    return make_workload(name, sent, take, {"scored": False, **traffic})
 
 
 def _constrained_request(index: int, name: str, text: str, constraint: Mapping[str, JSON], *, max_tokens: int) -> Request:
