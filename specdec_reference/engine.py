@@ -26,10 +26,10 @@ from specdec_reference.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.model.workload import JSON, GrammarKind
     from specdec_reference.cli import ServerSettings, Speculation
     from specdec_reference.drafters import Drafter
-    from specdec_reference.grammar import Grammar, GrammarKind
+    from specdec_reference.grammar import Grammar
     from specdec_reference.openai_request import EngineRequest
     from specdec_reference.rules import EngineRules
 

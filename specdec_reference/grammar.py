@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+
+from pytest_specdec.model.workload import GrammarKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,20 +22,6 @@ if TYPE_CHECKING:
 _ANY_OBJECT: Mapping[str, JSON] = {"type": "object"}
 LAYOUT: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """As ``json.dumps`` writes: a small model that may put white space anywhere puts nothing else for long stretches."""
-
-
-class GrammarKind(StrEnum):
-    """A kind of structured output, by vLLM's name."""
-
-    JSON = "json"
-    """A JSON Schema."""
-    JSON_OBJECT = "json_object"
-    REGEX = "regex"
-    """In the syntax of Rust's regex crate; it holds for the whole answer."""
-    CHOICE = "choice"
-    """A list of texts."""
-    GRAMMAR = "grammar"
-    """In Lark's syntax or GBNF."""
 
 
 class Grammar(Protocol):

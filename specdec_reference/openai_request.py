@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pytest_specdec.model.workload import Route
+from pytest_specdec.model.workload import GrammarKind, Route
 from specdec_reference import rules, structured_fields, tool_fields
-from specdec_reference.grammar import GrammarKind
 from specdec_reference.request_fields import Fields, Refusal
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from specdec_reference.grammar import GrammarKind
+from pytest_specdec.model.workload import GrammarKind
 from specdec_reference.request_fields import Fields, Refusal
 
 if TYPE_CHECKING:
@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 
 _WHOLE: Final = "structured_outputs"
 """An object with one of the kinds, vLLM 0.11 and later."""
-_FORMERLY: Final = {
-    "guided_json": GrammarKind.JSON,
-    "guided_json_object": GrammarKind.JSON_OBJECT,
-    "guided_regex": GrammarKind.REGEX,
-    "guided_choice": GrammarKind.CHOICE,
-    "guided_grammar": GrammarKind.GRAMMAR,
-}
+_FORMERLY: Final = {f"guided_{kind}": kind for kind in GrammarKind}
 """Fields of their own, vLLM before 0.12."""
 NAMES: Final = frozenset({_WHOLE, *_FORMERLY})
 

@@ -124,7 +124,7 @@ class Batch:
             most=np.array([one.most for one in asked], dtype=np.int64),
             ignores_end=np.array([one.request.body.get("ignore_eos") is True for one in asked]),
             added=None if all(each is None for each in added) else np.stack([_zeros() if each is None else each for each in added]),
-            bound=np.array([one.request.grammar for one in asked]),
+            bound=np.array([one.request.grammar is not None for one in asked]),
             presence=column("presence_penalty", 0.0),
             frequency=column("frequency_penalty", 0.0),
             top_p=column("top_p", 1.0),

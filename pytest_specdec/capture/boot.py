@@ -274,7 +274,7 @@ class BootSession:
         The route is the one found by then by the capability probe of the scorer, or of the baseline without
         one. A draft model is scored by the baseline's route.
         """
-        requests = {request.id: request for request in self._fill_prompts(workload).requests}
+        requests = self._fill_prompts(workload).by_id
         return TranscriptScorer(
             arm=self.arm,
             under=self.boot.under,

@@ -54,9 +54,8 @@ def _is_plain(request: Request) -> bool:
     They do so as well as many for a greedy request, and for plain draws at temperature 1.
     """
     body = request.body
-    temperature = body.get("temperature", 1.0)
     truncated = body.get("top_k") not in {None, 0, -1} or body.get("top_p") not in {None, 1} or body.get("min_p") not in {None, 0}
-    return penalties(body).neutral and (temperature == 0 or (temperature in {None, 1} and not truncated))
+    return penalties(body).neutral and (request.greedy or (body.get("temperature") in {None, 1} and not truncated))
 
 
 def fewest_boots(pairs: Sequence[Pair], workloads: Sequence[Workload], placement: Placement, *, has_scorer: bool) -> tuple[Boot, ...]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from importlib.metadata import version
@@ -20,9 +19,10 @@ from pytest_specdec.errors import EngineError, RunError
 from pytest_specdec.files import grammar_masks, transcripts
 from pytest_specdec.model.grammar_mask import AnswerMask, GrammarMasks
 from pytest_specdec.model.pair import BASELINE, CONTROL
+from pytest_specdec.model.workload import GrammarKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from llguidance import LLMatcher, LLTokenizer
 
@@ -31,12 +31,11 @@ if TYPE_CHECKING:
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.transcript import Answer, Position, Score, Transcript
-    from pytest_specdec.model.workload import JSON, Request, Workload
+    from pytest_specdec.model.workload import JSON, Grammar, Workload
 
 _PACKAGE = "llguidance"
 _NOT_INSTALLED = "llguidance is not installed: pip install 'pytest-specdec[llguidance]'"
 _END_OF_REASONING = "</think>"
-_KINDS = ("json", "json_object", "regex", "choice", "grammar")
 _ANY_OBJECT: Mapping[str, JSON] = {"type": "object"}
 
 
@@ -51,7 +50,7 @@ def compute(config: Config, plan: Plan, directory: RunDirectory) -> None:
     computer = MaskComputer(backend)
     arms = (BASELINE, CONTROL, *(pair.name for pair in plan.pairs))
     for workload in plan.workloads:
-        for arm in arms if any(constraint(request) for request in workload.requests) else ():
+        for arm in arms if _read_grammars(workload) else ():
             with suppress(RunError):  # a file that cannot be read: its own judgement reports the error
                 transcript = transcripts.read(directory, arm, workload.name)
                 scores = transcripts.read_scores(directory, BASELINE, arm, workload.name)
@@ -74,21 +73,10 @@ def _backend(config: Config) -> GrammarBackend | None:
         return None
 
 
-def constraint(request: Request) -> tuple[str, JSON] | None:
-    """Return the kind and content of a request's grammar.
-
-    The kind is vLLM's name for it. None without a grammar.
-    """
-    response_format = request.body.get("response_format")
-    if isinstance(response_format, Mapping) and response_format.get("type") == "json_object":
-        return ("json_object", True)
-    if isinstance(response_format, Mapping) and response_format.get("type") == "json_schema":
-        schema_field = response_format.get("json_schema")
-        return ("json", schema_field.get("schema", True)) if isinstance(schema_field, Mapping) else None
-    structured = request.body.get("structured_outputs")
-    options = structured if isinstance(structured, Mapping) else {}
-    values = ((kind, options.get(kind) or request.body.get(f"guided_{kind}")) for kind in _KINDS)
-    return next(((kind, value) for kind, value in values if value), None)
+def _read_grammars(workload: Workload) -> Mapping[str, Grammar]:
+    """Return the grammar of each request, if it is read here."""
+    grammars = {request.id: request.grammar for request in workload.requests}
+    return {name: grammar for name, grammar in grammars.items() if grammar is not None and grammar.kind is not None}
 
 
 class MaskComputer:
@@ -106,14 +94,14 @@ class MaskComputer:
         release = version(_PACKAGE) if find_spec(_PACKAGE) is not None else ""
         if missing:
             return GrammarMasks(release=release, server_release=self._backend.release, missing=missing)
-        bound = {request.id: grammar for request in workload.requests if (grammar := constraint(request)) is not None}
+        bound = _read_grammars(workload)
         positions = {score.key: score.positions for score in scores}
         hidden = not self._reasoning_end_ids and any(answer.choice.reasoning for answer in transcript.answers)
         return GrammarMasks(
             release=release,
             server_release=self._backend.release,
             answers=tuple(
-                self._compute_mask(answer, *bound[answer.request_id], positions.get(answer.key, ()), hidden=hidden)
+                self._compute_mask(answer, bound[answer.request_id], positions.get(answer.key, ()), hidden=hidden)
                 for answer in transcript.answers
                 if answer.request_id in bound and answer.ok and answer.choice.token_ids
             ),
@@ -148,19 +136,19 @@ class MaskComputer:
         added = json.loads(self._tokenizer_json).get("added_tokens", ())
         return frozenset(token["id"] for token in added if token.get("content") == _END_OF_REASONING)
 
-    def _compute_mask(self, answer: Answer, kind: str, specification: JSON, positions: Sequence[Position], *, hidden: bool) -> AnswerMask:
+    def _compute_mask(self, answer: Answer, grammar: Grammar, positions: Sequence[Position], *, hidden: bool) -> AnswerMask:
         """Return the mask along one answer.
 
         Marked as unread if its grammar or the end of its reasoning is unknown.
         """
-        text = json.dumps([kind, specification], sort_keys=True)
+        text = json.dumps([grammar.kind, grammar.text], sort_keys=True)
         key = {"request_id": answer.request_id, "pass_index": answer.pass_index}
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         start = None if hidden else self._grammar_start(answer)
         if start is None:
             return AnswerMask(**key, grammar=digest, unread="its reasoning ends at no token that is known")  # type: ignore[arg-type]
         try:
-            matcher = self._make_matcher(kind, specification)
+            matcher = self._make_matcher(grammar)
         except ValueError as error:
             return AnswerMask(**key, grammar=digest, unread=f"llguidance cannot compile its grammar: {str(error).splitlines()[0]}")  # type: ignore[arg-type]
         scored_positions = positions if len(positions) == len(answer.choice.token_ids) else ()
@@ -180,23 +168,23 @@ class MaskComputer:
             return ends[-1] + 1
         return None if answer.choice.reasoning else 0
 
-    def _make_matcher(self, kind: str, specification: JSON) -> LLMatcher:
+    def _make_matcher(self, grammar: Grammar) -> LLMatcher:
         """Return a matcher at the beginning of a grammar.
 
         Raises ValueError if llguidance cannot compile it.
         """
         from llguidance import LLMatcher, grammar_from  # noqa: PLC0415 - an extra, and slow to load
 
-        if kind in {"json", "json_object"}:
-            schema = _ANY_OBJECT if kind == "json_object" else specification
-            schema_text = schema if isinstance(schema, str) else json.dumps(schema)
-            grammar = LLMatcher.grammar_from_json_schema(schema_text, defaults=dict(self._backend.json_options))  # type: ignore[arg-type]
+        content = _ANY_OBJECT if grammar.kind is GrammarKind.JSON_OBJECT else grammar.text
+        text = content if isinstance(content, str) else json.dumps(content)
+        if grammar.kind in {GrammarKind.JSON, GrammarKind.JSON_OBJECT}:
+            compiled = LLMatcher.grammar_from_json_schema(text, defaults=dict(self._backend.json_options))  # type: ignore[arg-type]
         else:
-            grammar = grammar_from(kind, specification if isinstance(specification, str) else json.dumps(specification))  # type: ignore[arg-type]
-        is_invalid, messages = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer)
+            compiled = grammar_from(str(grammar.kind), text)  # type: ignore[arg-type]
+        is_invalid, messages = LLMatcher.validate_grammar_with_warnings(compiled, self._tokenizer)
         if is_invalid:
             raise ValueError("; ".join(messages))
-        return LLMatcher(self._tokenizer, grammar, log_level=0)
+        return LLMatcher(self._tokenizer, compiled, log_level=0)
 
 
 def _follow_grammar(

@@ -203,6 +203,12 @@ def make(
     return replace(full_plan, again_s=extension.again_s(full_plan) if deadline_s is None else 0.0)
 
 
+def plan_servers(config: Config, rates: Rates, depth: Depth = Depth.STANDARD, *, draft_scored: bool = False) -> Plan:
+    """Return a plan of the servers of ``config``, whatever they are asked."""
+    workload = Workload(name="any", version=1, requests=(), draft_scored=draft_scored)
+    return make(config, (SelectedWorkload(workload=workload, family=Family.GREEDY),), depth, rates=rates)
+
+
 def _plan_without_boots(config: Config, machine_placement: MachinePlacement, rates: Rates) -> Plan:
     """Return a plan with the config's settings and no boots.
 

@@ -286,5 +286,4 @@ def _describe_gaps(answers: Sequence[Answer], distributions: Sequence[ScoredSequ
 
 def _is_unscored(answer: Answer, distribution: ScoredSequence) -> bool:
     """Return True if the answer has tokens but no distribution."""
-    emitted_tokens = answer.usage.completion_tokens if answer.usage else len(answer.choice.token_ids)
-    return not distribution.positions and emitted_tokens > 0
+    return not distribution.positions and answer.reported_tokens > 0

@@ -6,7 +6,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import planner, rates
-from pytest_specdec.capture.planner import SelectedWorkload
 from pytest_specdec.config import prompt_file, shipped
 from pytest_specdec.config.lint import lint
 from pytest_specdec.config.variables import unset
@@ -15,7 +14,6 @@ from pytest_specdec.doctor.check import Level, fail, failed, ok, warn
 from pytest_specdec.errors import SpecdecError
 from pytest_specdec.files.run_directory import RUNS
 from pytest_specdec.model.plan import Role
-from pytest_specdec.model.workload import Family, Workload
 from pytest_specdec.plugin import baselines
 from pytest_specdec.report.progress import clock
 
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 _PLAN = "specdec: "
 _LINT = "warning:"
 """Warnings of the pair lint have a check of their own."""
-_PLACEHOLDER = SelectedWorkload(workload=Workload(name="any", version=1, requests=(), draft_scored=True), family=Family.GREEDY)
 
 
 def pair(config: Config, engine: Engine) -> tuple[Check, ...]:
@@ -156,7 +153,7 @@ def collection(result: ProgramResult, folder: Path) -> Check:
 def _check_boots(config: Config, depth: Depth, here: Path) -> Check:
     """Return the boots at ``depth``, whatever the workloads are."""
     try:
-        boot_plan = planner.make(config, (_PLACEHOLDER,), depth, rates=rates.expected_rates(config, here / RUNS))
+        boot_plan = planner.plan_servers(config, rates.expected_rates(config, here / RUNS), depth, draft_scored=True)
     except SpecdecError as error:
         return failed("plan", error)
     arms, started = ", ".join(map(_describe_arm, boot_plan.boots)), sum(not boot.attached for boot in boot_plan.boots)

@@ -111,7 +111,7 @@ class TransformersDialect(PlainDialect):
         The number of tokens in a chunk is not known.
         """
         tokenizer = self._tokenizer
-        if tokenizer is None or request.body.get("temperature") != 0 or any(_only_choice(reply) is None for reply in replies):
+        if tokenizer is None or not request.greedy or any(_only_choice(reply) is None for reply in replies):
             return replies
         ids = tokenizer.encode_answer("".join(map(_reply_text, replies)))
         missing_tokens = (_expected_tokens(request, replies, steps=bool(self._drafting)) or 0) - len(ids)

@@ -15,6 +15,7 @@ from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
 from pytest_specdec.stats.noise_comparison import EXACT, TOLERATED, jump_limit, scale, tolerated_factor, tolerated_floor
+from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -118,7 +119,7 @@ def _wants_prompts(captured: Captured) -> bool:
 def _torn(captured: Captured) -> list[str]:
     """Return answers that do not begin with the echoed prompt, although those of every boot of the baseline do."""
     asked = {request.id: str(request.body["prompt"]) for request in captured.workload.requests if request.body.get("echo")}
-    peers = [_by_key(arm) for arm in (captured.baseline, *([] if captured.control is None or captured.is_control else [captured.control]))]
+    peers = [_by_key(arm) for arm in captured.baseline_boots]
     echoed = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in asked]
     return [
         f"{answer.request_id}: {quoted(answer.choice.text)}"
@@ -146,14 +147,14 @@ def _by_key(transcript: Transcript) -> dict[tuple[str, int], Answer]:
 def _pairs(transcript: Transcript, captured: Captured) -> Iterator[_Pair]:
     """Give the values of ``transcript`` beside the baseline's, wherever the same tokens stand before them."""
     theirs = _by_key(captured.baseline)
-    greedy = {request.id for request in captured.workload.requests if request.body.get("temperature") == 0}
+    greedy = {request.id for request in captured.workload.requests if request.greedy}
     for answer in transcript.answers:
         own = theirs.get(answer.key)
         if own is None or not answer.ok:
             continue
         yield from _zipped(answer, own.prompt_logprobs or (), answer.prompt_logprobs or (), prompt=True)
         if answer.request_id in greedy:
-            same = _shared(answer.choice.token_ids, own.choice.token_ids)
+            same = first_difference(answer.choice.token_ids, own.choice.token_ids)
             yield from _zipped(answer, (own.choice.logprobs or ())[:same], (answer.choice.logprobs or ())[:same], prompt=False)
 
 
@@ -162,10 +163,6 @@ def _zipped(answer: Answer, theirs: Sequence[float], mine: Sequence[float], *, p
         neighbours = (*theirs[max(0, index - 1) : index], *theirs[index + 1 : index + 2])
         length = len(theirs) + 1 if prompt else 0
         yield _Pair(request_id=answer.request_id, index=index, length=length, mine=value, theirs=other, neighbours=tuple(neighbours))
-
-
-def _shared(mine: Sequence[int], theirs: Sequence[int]) -> int:
-    return next((at for at, (one, other) in enumerate(zip(mine, theirs, strict=False)) if one != other), min(len(mine), len(theirs)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,8 +182,7 @@ class _Peers:
 
 
 def _peers(captured: Captured) -> _Peers:
-    control = () if captured.control is None or captured.is_control else _pairs(captured.control, captured)
-    distances = [abs(pair.delta) for pair in control if pair.is_compared]
+    distances = [abs(pair.delta) for boot in captured.baseline_boots[1:] for pair in _pairs(boot, captured) if pair.is_compared]
     scored = ((abs(value - position.logprob), exp(position.logprob)) for value, position in captured.calibration)
     distances += [distance for distance, chance in scored if _COMPARED[0] < chance < _COMPARED[1]]
     known = captured.capabilities.get(BASELINE)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.timing import MeasuredSpeed, measured
 from pytest_specdec.model.workload import GATED_CLIENTS, OWN
-from pytest_specdec.stats.answer_timing import tokens_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -146,7 +145,7 @@ def _rate(transcript: Transcript, ids: Sequence[frozenset[str]]) -> float:
     tokens = seconds = 0.0
     for group in _groups(transcript, ids):
         timings = [answer.timing for answer in group if answer.timing is not None]
-        tokens += sum(map(tokens_in, group))
+        tokens += sum(answer.reported_tokens for answer in group)
         seconds += max(timing.done_s for timing in timings) - min(timing.sent_s for timing in timings)
     return tokens / seconds
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.greedy_gap import distinct_gaps, forced
 from pytest_specdec.judge.penalised_scores import penalised_scores
-from pytest_specdec.judge.tolerance import peer_boots, tolerance
+from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.prompts.company import marker
+from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,7 +93,7 @@ def company(captured: Captured) -> Company:
     Raises ValueError where scores are of other tokens, or a prompt whose tokens a penalty counts is unknown.
     """
     mine = {each.answer.request_id: each for each in _scored(captured, captured.speculative)}
-    peers = [each for arm in peer_boots(captured) for each in _scored(captured, arm)]
+    peers = [each for arm in captured.baseline_boots for each in _scored(captured, arm)]
     allowed = tolerance(captured, peers)
     turns, waves = captured.workload.turns, []
     left_before = [False, *(any(r.abort_after is not None for r in turn) for turn in turns)]
@@ -115,17 +116,17 @@ def _wrong(scored: ScoredAnswer, allowed: float) -> list[WrongToken]:
 
 
 def _scored(captured: Captured, arm: Transcript) -> tuple[ScoredAnswer, ...]:
-    greedy = {r.id for r in captured.workload.requests if r.body.get("temperature") == 0 and not r.grammar}
+    greedy = {r.id for r in captured.workload.requests if r.greedy and not r.grammar}
     return forced(arm, penalised_scores(captured, arm, greedy))
 
 
 def _traits(request: Request) -> set[str]:
     body = request.body
     asked = {
-        "sampling": body.get("temperature") != 0,
+        "sampling": not request.greedy,
         "seeds": request.seed is not None,
         "penalties": bool(body.get("presence_penalty") or body.get("frequency_penalty")),
-        "grammar": request.grammar,
+        "grammar": request.grammar is not None,
         "log-probabilities": bool(body.get("logprobs")),
         "leaving": request.abort_after is not None,
     }
@@ -169,8 +170,7 @@ def swapped(captured: Captured) -> tuple[SwappedAnswer, ...]:
 
     Of the latter both are of temperature 0, and fewer than two are none.
     """
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    own = [{a.request_id: a.choice.written for a in arm.answers if a.ok} for arm in (captured.baseline, *control)]
+    own = [{a.request_id: a.choice.written for a in arm.answers if a.ok} for arm in captured.baseline_boots]
     mine = {a.request_id: a.choice.written for a in captured.speculative.answers if a.ok}
     words = _words(captured.workload.requests)
     beside = [(request, other) for turn in captured.workload.turns for request in turn for other in turn if request is not other]
@@ -180,7 +180,7 @@ def swapped(captured: Captured) -> tuple[SwappedAnswer, ...]:
         both = SwappedAnswer(request_id=request.id, other_id=other.id, text=text, other_text=other_text)
         if (word := words.get(other.id)) and word in text and not any(word in each.get(request.id, "") for each in own):
             leaked.append(both)
-        elif _is_greedy(request) and _is_greedy(other) and _fits_other(text, request.id, other.id, own):
+        elif request.greedy and other.greedy and _fits_other(text, request.id, other.id, own):
             fitting.append(both)
     return (*leaked, *(fitting if leaked or len({pair.request_id for pair in fitting}) >= _FEWEST else ()))
 
@@ -190,21 +190,13 @@ def _words(requests: Sequence[Request]) -> dict[str, str]:
     return {request.id: word for number, request in enumerate(requests) if (word := marker(number)) and word in request.prompt_key}
 
 
-def _is_greedy(request: Request) -> bool:
-    return request.body.get("temperature") == 0
-
-
 def _fits_other(text: str, request_id: str, other_id: str, own: Sequence[Mapping[str, str]]) -> bool:
     if other_id not in own[0] or request_id not in own[0]:
         return False
     other = own[0][other_id]
-    usual = max(_shared(each.get(request_id, ""), other) for each in own)
-    mine = max(_shared(text, each.get(request_id, "")) for each in own)
-    return _shared(text, other) >= max(usual, mine) + _BEYOND
-
-
-def _shared(text: str, other: str) -> int:
-    return next((i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), min(len(text), len(other)))
+    usual = max(first_difference(each.get(request_id, ""), other) for each in own)
+    mine = max(first_difference(text, each.get(request_id, "")) for each in own)
+    return first_difference(text, other) >= max(usual, mine) + _BEYOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

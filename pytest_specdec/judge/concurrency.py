@@ -37,7 +37,7 @@ _ENOUGH_STEPS = 30
 """Verify steps on either side of a size of waves."""
 _USUAL, _RATIO = 0.3, 0.1
 """Accepted tokens per step of smaller waves at least, and of larger ones at most as a part of that: prompts differ by less."""
-_EARLY = slice(3, 8)
+_EARLY = slice(2, 7)
 """Verify steps in which all requests of a wave are there: the first ones come while some are still taken in."""
 
 
@@ -61,13 +61,8 @@ def judge(captured: Captured) -> Verdict:
     )
 
 
-def _others(captured: Captured) -> tuple[Transcript, ...]:
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    return (captured.baseline, *control)
-
-
 def _unanswered(captured: Captured) -> Verdict | None:
-    for arm in (captured.speculative, *_others(captured)):
+    for arm in (captured.speculative, *captured.baseline_boots):
         silent = [answer for answer in arm.answers if not (answer.ok or answer.aborted or refused(answer))]
         if silent:
             headline = f"{len(silent)} of {len(arm.answers)} requests have no answer from {arm.arm}, with no server failure"
@@ -104,7 +99,7 @@ def _documents(captured: Captured) -> Verdict | None:
         return [f"{d.request_id}: {d.fault}" for a in answers for d in documents(a, wanted[a.request_id]) if d.fault]
 
     wrong = faulty(captured.speculative)
-    if not wrong or any(map(faulty, _others(captured))):
+    if not wrong or any(map(faulty, captured.baseline_boots)):
         return None
     headline = f"{NO_GRAMMAR}: {len(wrong)} of {len(wanted)} documents are invalid, none of the baseline's; first: {wrong[0]}"
     return say(captured, Outcome.FAIL, headline, evidence=wrong, cell=f"{len(wrong)} invalid", names=NO_GRAMMAR)
@@ -112,7 +107,7 @@ def _documents(captured: Captured) -> Verdict | None:
 
 def _foreign(captured: Captured) -> Verdict | None:
     mine = foreign(captured, captured.speculative)
-    theirs = [foreign(captured, arm) for arm in _others(captured)]
+    theirs = [foreign(captured, arm) for arm in captured.baseline_boots]
     others = sum(len(each.found) for each in theirs)
     p_value = proportions.greater_than_other(len(mine.found), mine.answers, others, sum(each.answers for each in theirs))
     if p_value > captured.alpha:
@@ -142,14 +137,9 @@ def _dead_drafts(captured: Captured) -> Verdict | None:
 
 def _early_steps(captured: Captured) -> list[tuple[int, int]]:
     """Return the requests in flight and the accepted draft tokens of each early verify step."""
-    greedy = {r.id: len(turn) for turn in captured.workload.turns for r in turn if r.body.get("temperature") == 0 and not r.grammar}
+    greedy = {r.id: len(turn) for turn in captured.workload.turns for r in turn if r.greedy and not r.grammar}
     answers = [answer for answer in captured.speculative.answers if answer.request_id in greedy]
-    return [
-        (greedy[answer.request_id], window - 1)
-        for answer in answers
-        for choice in answer.choices
-        for window in (choice.windows or ())[_EARLY][: max(0, len(choice.windows or ()) - 1 - _EARLY.start)]
-    ]
+    return [(greedy[answer.request_id], window - 1) for answer in answers for choice in answer.choices for window in choice.steps[_EARLY]]
 
 
 def _dead(captured: Captured, size: int, small: Sequence[int], large: Sequence[int]) -> Verdict:

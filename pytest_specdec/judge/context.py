@@ -14,7 +14,7 @@ from pytest_specdec.judge.prerequisites import messages, refusal, refused, specu
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.judge.verdicts import quoted, say
 from pytest_specdec.model.captured import Capabilities
-from pytest_specdec.model.pair import BASELINE, CONTROL
+from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.prompts.context import LIMITED, fitted, is_open
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.transcript import Answer, Transcript
+    from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.verdict import Verdict
 
 __all__ = ["judge"]
@@ -88,21 +88,16 @@ def _limit_unknown(captured: Captured) -> Verdict | None:
     return say(captured, Outcome.REFUSED, headline, settle="state it among the engine's args, as max-model-len", cell="limit unknown")
 
 
-def _peers(captured: Captured) -> tuple[Transcript, ...]:
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    return (captured.baseline, *control)
-
-
 def _unlike(captured: Captured) -> Iterator[ContextBreach]:
     """Yield requests that one arm refuses and every boot of the baseline does not, and the other way round."""
-    peers = [{answer.key: answer for answer in peer.answers} for peer in _peers(captured)]
+    peers = [{answer.key: answer for answer in peer.answers} for peer in captured.baseline_boots]
     for answer in captured.speculative.answers:
         others = [peer[answer.key] for peer in peers if answer.key in peer]
         if refused(answer) and others and all(other.ok for other in others):
             what = f"{answer.status} {quoted(answer.error or '', 100)}"
             yield ContextBreach(flaw=ContextFlaw.REFUSED, request_id=answer.request_id, what=what)
         if answer.ok and others and all(map(refused, others)):
-            what = f"answered with {_tokens(answer)} tokens; the baseline says {quoted(others[0].error or '', 100)}"
+            what = f"answered with {answer.tokens} tokens; the baseline says {quoted(others[0].error or '', 100)}"
             yield ContextBreach(flaw=ContextFlaw.ADMITTED, request_id=answer.request_id, what=what)
 
 
@@ -110,11 +105,11 @@ def _miscounted(captured: Captured) -> Iterator[ContextBreach]:
     """Yield answers with fewer tokens, or more, than they were to have, where every boot of the baseline has as many."""
     limits = {request.id: limits_of(request) for request in captured.workload.requests}
     exact = [
-        {answer.key for answer in peer.answers if answer.ok and _tokens(answer) == limits[answer.request_id].most}
-        for peer in _peers(captured)
+        {answer.key for answer in peer.answers if answer.ok and answer.tokens == limits[answer.request_id].most}
+        for peer in captured.baseline_boots
     ]
     for answer in captured.speculative.answers:
-        tokens, most = _tokens(answer), limits[answer.request_id].most
+        tokens, most = answer.tokens, limits[answer.request_id].most
         if answer.ok and tokens is not None and most is not None and tokens != most and all(answer.key in keys for keys in exact):
             flaw = ContextFlaw.SHORT if tokens < most else ContextFlaw.OVERRUN
             what = (
@@ -123,19 +118,15 @@ def _miscounted(captured: Captured) -> Iterator[ContextBreach]:
             yield ContextBreach(flaw=flaw, request_id=answer.request_id, what=what)
 
 
-def _tokens(answer: Answer) -> int | None:
-    return len(answer.choice.token_ids) or (answer.usage.completion_tokens if answer.usage else None)
-
-
 def _prompt(captured: Captured, answer: Answer) -> int:
     """Return the tokens of the prompt that was sent."""
-    prompt = next(request.body["prompt"] for request in captured.workload.requests if request.id == answer.request_id)
+    prompt = captured.workload.by_id[answer.request_id].body["prompt"]
     return len(prompt) if isinstance(prompt, list | tuple) else len(answer.prompt_token_ids)
 
 
 def _longest(captured: Captured) -> int:
     """Return the longest sequence that was asked for and answered, in tokens."""
-    return max((_prompt(captured, answer) + (_tokens(answer) or 0) for answer in captured.baseline.answers if answer.ok), default=0)
+    return max((_prompt(captured, answer) + (answer.tokens or 0) for answer in captured.baseline.answers if answer.ok), default=0)
 
 
 def _unscored(captured: Captured) -> Verdict | None:
@@ -147,8 +138,7 @@ def _wrong(captured: Captured) -> Iterator[ContextBreach]:
     if not captured.workload.scored:
         return
     own = forced(captured.speculative, captured.scores.get(captured.arm, ()))
-    arms = [(captured.baseline, BASELINE)] + ([] if captured.control is None or captured.is_control else [(captured.control, CONTROL)])
-    peers = [each for transcript, arm in arms for each in forced(transcript, captured.scores.get(arm, ()))]
+    peers = [each for boot in captured.baseline_boots for each in forced(boot, captured.scores.get(boot.arm, ()))]
     limits, longest = tolerance(captured, peers), _longest(captured)
     gaps, limit = distinct_gaps(captured.workload, own), limits.gap
     if not limits.is_wrong(sum(gap > limit for gap in gaps), len(gaps), captured.alpha):

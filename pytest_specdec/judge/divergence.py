@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,9 +56,9 @@ def shared(captured: Captured, arm: Transcript) -> SharedPrefix:
     Raises ValueError when a score is of another token than was answered.
     """
     own = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
-    greedy = {request.id for request in captured.workload.requests if request.body.get("temperature") == 0}
+    greedy = {request.id for request in captured.workload.requests if request.greedy}
     pairs = [(mine, own[mine.key]) for mine in arm.answers if mine.ok and mine.key in own and mine.request_id in greedy]
-    alike = [_alike(mine, theirs) for mine, theirs in pairs]
+    alike = [first_difference(mine.choice.token_ids, theirs.choice.token_ids) for mine, theirs in pairs]
     parted = [(pair, index) for pair, index in zip(pairs, alike, strict=True) if index < _shorter(*pair)]
     found = tuple(_divergences(captured, arm.arm, parted))
     return SharedPrefix(tokens=sum(alike) + len(found), divergences=found, unscored=len(parted) - len(found))
@@ -65,11 +66,6 @@ def shared(captured: Captured, arm: Transcript) -> SharedPrefix:
 
 def _shorter(mine: Answer, theirs: Answer) -> int:
     return min(len(mine.choice.token_ids), len(theirs.choice.token_ids))
-
-
-def _alike(mine: Answer, theirs: Answer) -> int:
-    ours, others = mine.choice.token_ids, theirs.choice.token_ids
-    return next((i for i, (a, b) in enumerate(zip(ours, others, strict=False)) if a != b), _shorter(mine, theirs))
 
 
 def _divergences(captured: Captured, arm: str, parted: list[tuple[tuple[Answer, Answer], int]]) -> Iterator[Divergence]:

@@ -44,7 +44,7 @@ def total(answer: Answer) -> StepSum | None:
 
     From the windows; without them what the server reports of the answer, its last step included, those without a draft left out.
     """
-    windows = [window for choice in answer.choices for window in (choice.windows or ())[1:-1]]
+    windows = [window for choice in answer.choices for window in choice.steps]
     if windows:
         return StepSum(tokens=sum(windows), steps=len(windows))
     counters = answer.counters
@@ -59,7 +59,7 @@ def steps(answer: Answer) -> tuple[DraftStep, ...]:
     context = (answer.usage.prompt_tokens if answer.usage else len(answer.prompt_token_ids)) + sum(windows[:1])
     counts = drafted if drafted is not None and len(drafted) == len(windows) - 1 else (None,) * len(windows)
     found: list[DraftStep] = []
-    for window, count in zip(windows[1:-1], counts, strict=False):
+    for window, count in zip(answer.choice.steps, counts, strict=False):
         found.append(DraftStep(context=context, drafted=count, accepted=window - 1))
         context += window
     return tuple(found)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_specdec.judge.verdicts import quoted, say
 from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
@@ -87,7 +88,7 @@ def limits_of(request: Request) -> RequestLimits:
         stop_strings=tuple(stop for stop in _items(body.get("stop")) if isinstance(stop, str) and stop),
         stop_ids=frozenset(token for token in _items(body.get("stop_token_ids")) if isinstance(token, int)),
         keeps_stop=body.get("include_stop_str_in_output") is True,
-        grammar=request.grammar,
+        grammar=request.grammar is not None,
     )
 
 
@@ -119,9 +120,7 @@ class AnswerEnd:
     @property
     def tokens(self) -> int | None:
         """Emitted tokens; None where neither ids nor usage tell."""
-        if self.ids or len(self.answer.choices) > 1:
-            return len(self.ids) or None
-        return self.answer.usage.completion_tokens if self.answer.usage else None
+        return (len(self.ids) or None) if len(self.answer.choices) > 1 else self.answer.tokens
 
     @property
     def context(self) -> int:
@@ -178,8 +177,7 @@ def ended(captured: Captured) -> Verdict | None:
     The rules hold of any correct server: a limit that is reported was reached, a stop has a reason, nothing follows an end, finish_reason
     and usage agree with the tokens, and the same tokens end in the same way.
     """
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    peers = _ends(captured, (captured.baseline, *control))
+    peers = _ends(captured, captured.baseline_boots)
     drafted = captured.pair.variant.draft.tokens or _MOST_DRAFTED
     baseline = _endings(peers, leeway=0 if captured.is_control else drafted + 1)
     rules = [(flaw, rule) for flaw, rule in _RULES if not any(rule(peer, baseline) for peer in peers)]
@@ -189,8 +187,7 @@ def ended(captured: Captured) -> Verdict | None:
 
 def end_ids(captured: Captured) -> frozenset[int]:
     """Return the ids that end a sequence, as far as the baseline's boots show them."""
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    return _endings(_ends(captured, (captured.baseline, *control)), leeway=0).eos_ids
+    return _endings(_ends(captured, captured.baseline_boots), leeway=0).eos_ids
 
 
 def _ends(captured: Captured, transcripts: Sequence[Transcript]) -> list[AnswerEnd]:
@@ -368,7 +365,7 @@ def _other_text(what: str, mine: str, theirs: str) -> str:
     mine, theirs = mine.rstrip("\ufffd"), theirs.rstrip("\ufffd")
     if mine == theirs:
         return ""
-    at = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), min(len(mine), len(theirs)))
+    at = first_difference(mine, theirs)
     return f"{what} goes on with {quoted(mine[at:], 20)}, the baseline's with {quoted(theirs[at:], 20)}, from the same tokens"
 
 

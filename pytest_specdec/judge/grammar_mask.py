@@ -15,7 +15,6 @@ from pytest_specdec.judge.grammar_faults import STUCK
 from pytest_specdec.judge.greedy_gap import RESOLUTION
 from pytest_specdec.judge.tolerance import allowed
 from pytest_specdec.judge.verdicts import say
-from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
 from pytest_specdec.stats.request_params import penalties
@@ -129,8 +128,7 @@ def masked(captured: Captured) -> MaskedAnswers | None:
     mine = captured.grammar_masks.get(captured.arm)
     if mine is None:
         return None
-    arms = (BASELINE,) if captured.is_control or captured.control is None else (BASELINE, CONTROL)
-    peers = tuple(_followed(captured, arm) for arm in arms)
+    peers = tuple(_followed(captured, boot.arm) for boot in captured.baseline_boots)
     agreeing = _agreeing(captured, peers)
     shown = [gap for peer in peers for one in peer if one.mask.key in agreeing for gap in one.gaps if gap is not None]
     return MaskedAnswers(
@@ -217,7 +215,7 @@ def _agreeing(captured: Captured, peers: Sequence[Sequence[MaskedAnswer]]) -> fr
 def _followed(captured: Captured, arm: str) -> tuple[MaskedAnswer, ...]:
     known = captured.grammar_masks.get(arm)
     scores = {score.key: score.positions for score in captured.scores.get(arm, ())}
-    greedy = {one.id for one in captured.workload.requests if one.body.get("temperature") == 0 and penalties(one.body).neutral}
+    greedy = {one.id for one in captured.workload.requests if one.greedy and penalties(one.body).neutral}
     read = [mask for mask in known.answers if not mask.unread] if known is not None else []
     return tuple(MaskedAnswer(mask=mask, gaps=_gaps(mask, scores) if mask.request_id in greedy else ()) for mask in read)
 

@@ -20,7 +20,7 @@ from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, distinct
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.penalised_scores import penalised_scores
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
-from pytest_specdec.judge.tolerance import ASK_AGAIN, STATED, describe_jumps, describe_noise, peer_boots, tolerance
+from pytest_specdec.judge.tolerance import ASK_AGAIN, STATED, describe_jumps, describe_noise, tolerance
 from pytest_specdec.judge.verdicts import LN_10, against, guess, quoted, say
 from pytest_specdec.judge.verify_noise import gated_noise
 from pytest_specdec.model.pair import SCORER
@@ -155,7 +155,7 @@ def _scored(captured: Captured) -> Verdict:
 def _tally(captured: Captured) -> GreedyTally:
     """Return the judged arm's tokens beside the peers'. Raises ValueError where scores do not fit."""
     answers = forced(captured.speculative, penalised_scores(captured, captured.speculative))
-    peers = tuple(answer for peer in peer_boots(captured) for answer in forced(peer, penalised_scores(captured, peer)))
+    peers = tuple(answer for peer in captured.baseline_boots for answer in forced(peer, penalised_scores(captured, peer)))
     allowed = tolerance(captured, peers)
     differences, gaps = tuple(_differences(captured, answers, allowed)), distinct_gaps(captured.workload, answers)
     return GreedyTally(answers=answers, peers=peers, allowed=allowed, differences=differences, gaps=gaps)
@@ -191,7 +191,7 @@ def _contradicted(captured: Captured, tally: GreedyTally) -> str:
         return ""
     cause = "its greedy tokens are not its scores' best ones" + _other_weights(captured)
     if any(penalties(request.body).adds for request in captured.workload.requests):
-        raw = [each for peer in peer_boots(captured) for each in forced(peer, captured.scores.get(peer.arm, ()))]
+        raw = [each for peer in captured.baseline_boots for each in forced(peer, captured.scores.get(peer.arm, ()))]
         cause = f"its penalties are not those that its engine is known for, over {captured.penalty_window}" + _other_weights(captured)
         cause = greedy_diagnosis.ignored_penalties(captured, tally.peers, raw, STATED) or cause
     off = f"{_near_ties(tally.peers):,} of {_tokens(tally.peers):,} of its own tokens are not the best, by up to {max(worst.gaps):.3g} nats"

@@ -10,6 +10,7 @@ import numpy as np
 from pytest_specdec.judge.draft_distribution import PromptLookup, drafting
 from pytest_specdec.judge.verdicts import quoted
 from pytest_specdec.stats import proportions
+from pytest_specdec.stats.sequences import first_difference
 from pytest_specdec.stats.verify_slots import join_slots, slots_from_windows, unknown_slots
 
 if TYPE_CHECKING:
@@ -79,17 +80,12 @@ def _texts(mine: Answer, theirs: Answer | None, index: int) -> tuple[str, str, s
     if theirs is None or theirs.choice.token_ids[:index] != mine.choice.token_ids[:index]:
         return "", "", ""
     ours, others = mine.choice.written, theirs.choice.written
-    common = _common(ours, others)
+    common = ours[: first_difference(ours, others)]
     start = common.rfind(" ") if " " in common and len(common) < min(len(ours), len(others)) else len(common)
     if ours[start:] == others[start:]:
         return "", "", ""
     shown = f"… {quoted(common[max(0, start - _CONTEXT_CHARACTERS) : start], _CONTEXT_CHARACTERS)}"
     return shown, f"{quoted(others[start:], 16)} ", f"{quoted(ours[start:], 16)} "
-
-
-def _common(one: str, other: str) -> str:
-    alike = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    return one[:alike]
 
 
 ACCEPTED_UNVERIFIED = "draft tokens accepted without verification"

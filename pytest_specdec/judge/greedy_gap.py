@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from pytest_specdec.stats.sequences import first_difference
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -93,7 +95,7 @@ def difference(mine: ScoredAnswer, theirs: Answer, tolerance: float, distributio
     if ours == others:
         return None
     shorter = min(len(ours), len(others))
-    index = next((i for i in range(shorter) if ours[i] != others[i]), shorter)
+    index = first_difference(ours, others)
     if index < shorter:
         kind = _kind(mine.gaps[index], tolerance)
     elif index < len(ours):

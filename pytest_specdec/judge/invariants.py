@@ -69,8 +69,8 @@ def judge(run: CapturedRun) -> Verdict:
 
 
 def _result(whole: Captured, rule: AnswerRule) -> RuleResult:
-    control = () if whole.control is None or whole.is_control else (whole.control,)
-    mine = list(_compared(whole, whole.speculative, (whole.baseline, *control)))
+    control = whole.baseline_boots[1:]
+    mine = list(_compared(whole, whole.speculative, whole.baseline_boots))
     theirs = [each for arm in control for each in _compared(whole, arm, (whole.baseline,))]
     theirs += _compared(whole, whole.baseline, control)
     return RuleResult(rule=rule, broken=_by_name(rule, mine), peers=_by_name(rule, theirs), answers=len(mine), peer_answers=len(theirs))
@@ -83,7 +83,7 @@ def _by_name(rule: AnswerRule, compared: Sequence[ComparedAnswer]) -> _Broken:
 
 
 def _compared(whole: Captured, transcript: Transcript, others: Sequence[Transcript]) -> Iterator[ComparedAnswer]:
-    draft, requests = whole.pair.variant.draft, {request.id: request for request in whole.workload.requests}
+    draft, requests = whole.pair.variant.draft, whole.workload.by_id
     by_key: dict[tuple[str, int], list[Answer]] = {}
     for other in others:
         for answer in filter(_is_ok, other.answers):

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.stats.answer_timing import content_ttft_s, latency_s, seconds_per_token, tokens_in, ttft_s
+from pytest_specdec.stats.answer_timing import content_ttft_s, latency_s, seconds_per_token, ttft_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -102,7 +102,7 @@ def latency(transcript: Transcript, slo: Slo | None = None) -> ArmLatency | None
         token=percentiles(map(seconds_per_token, streamed)),
         gap=percentiles(gap_us / 1e6 for answer in streamed if answer.timing for gap_us in answer.timing.gaps_us),
         request=took,
-        tokens_per_s=sum(map(tokens_in, streamed)) / wall_s if wall_s else 0.0,
+        tokens_per_s=sum(answer.reported_tokens for answer in streamed) / wall_s if wall_s else 0.0,
         prompt_tokens=sum(usage.prompt_tokens for usage in counted),
         cached_tokens=sum(usage.cached_tokens or 0 for usage in counted) if counted else None,
         goodput=None if slo is None else _goodput(transcript.answers, slo, wall_s),

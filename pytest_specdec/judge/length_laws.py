@@ -76,9 +76,7 @@ class LengthCase:
     @property
     def tokens(self) -> int | None:
         """Tokens of the answer; None where neither ids nor usage tell."""
-        if self.choice.token_ids:
-            return len(self.choice.token_ids)
-        return self.answer.usage.completion_tokens if self.answer.usage else None
+        return self.answer.tokens
 
     @property
     def stopped(self) -> bool:
@@ -159,7 +157,7 @@ def cases(
     workload: Workload, arm: Transcript, baseline: Transcript, end_ids: frozenset[int], known: Mapping[tuple[int, ...], str]
 ) -> Iterator[LengthCase]:
     """Yield the cases of one arm: its answers with one choice."""
-    requests = {request.id: request for request in workload.requests}
+    requests = workload.by_id
     twins = {answer.key: answer.choice for answer in baseline.answers if answer.ok}
     plain = _plain_answers(requests, arm)
     for answer in arm.answers:

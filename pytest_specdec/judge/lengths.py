@@ -48,18 +48,13 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _cases(captured: Captured, arm: Transcript) -> list[LengthCase]:
-    known = texts((captured.speculative, *_peers(captured)), captured.workload)
+    known = texts((captured.speculative, *captured.baseline_boots), captured.workload)
     return list(cases(captured.workload, arm, captured.baseline, end_ids(captured), known))
-
-
-def _peers(captured: Captured) -> tuple[Transcript, ...]:
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    return (captured.baseline, *control)
 
 
 def _lawless(captured: Captured) -> frozenset[LengthFlaw]:
     """Return what the baseline's own boots do."""
-    return frozenset(found.flaw for arm in _peers(captured) for case in _cases(captured, arm) if (found := breach(case)))
+    return frozenset(found.flaw for arm in captured.baseline_boots for case in _cases(captured, arm) if (found := breach(case)))
 
 
 def _without_stop_strings(captured: Captured) -> Captured:

@@ -54,7 +54,7 @@ def server_failure(captured: Captured) -> Verdict | None:
         return anew
     failures = captured.speculative.server_failures
     recurring = sorted((failure for failure in failures if failure.recurred), key=lambda failure: len(failure.group))
-    deadly = [failure for failure in recurring if all(_survived(t, failure) for t in _baselines(captured))]
+    deadly = [failure for failure in recurring if all(_survived(t, failure) for t in captured.baseline_boots)]
     if deadly:
         return (_failed_together if deadly[0].group else _killed)(captured, deadly)
     if recurring:
@@ -69,7 +69,7 @@ def server_failure(captured: Captured) -> Verdict | None:
 
 def _replaced(captured: Captured) -> Verdict | None:
     """Look for an attached server that somebody else started anew while it answered: its answers are not those of one server."""
-    for transcript in (captured.speculative, *_baselines(captured)):
+    for transcript in (captured.speculative, *captured.baseline_boots):
         if transcript.replaced:
             headline = f"somebody else started the server of {transcript.arm} anew while it answered: {transcript.replaced}"
             return say(captured, Outcome.INVALID, headline, settle=RESUME)
@@ -77,7 +77,7 @@ def _replaced(captured: Captured) -> Verdict | None:
 
 
 def _of_baseline(captured: Captured) -> Verdict | None:
-    failures = [(t.arm, failure) for t in _baselines(captured) for failure in t.server_failures]
+    failures = [(t.arm, failure) for t in captured.baseline_boots for failure in t.server_failures]
     if failures:
         arm, first = failures[0]
         settle = "" if any(failure.recurred for _, failure in failures) else RESUME
@@ -88,17 +88,12 @@ def _of_baseline(captured: Captured) -> Verdict | None:
 
 def _slowed(captured: Captured) -> Verdict | None:
     """Look for arms of a timed workload that had fewer requests in flight than the others: their times do not compare."""
-    slowed = [t for t in (captured.speculative, *_baselines(captured)) if t.concurrency is not None]
+    slowed = [t for t in (captured.speculative, *captured.baseline_boots) if t.concurrency is not None]
     if not slowed or not captured.workload.timed:
         return None
     first = slowed[0]
     headline = f"{first.arm} was asked {first.concurrency} at a time instead of {captured.workload.concurrency}: times are not comparable"
     return say(captured, Outcome.INVALID, headline)
-
-
-def _baselines(captured: Captured) -> tuple[Transcript, ...]:
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    return (captured.baseline, *control)
 
 
 def _survived(transcript: Transcript, server_failure: ServerFailure) -> bool:
@@ -258,7 +253,7 @@ def _cut(text: str, most: int = 80) -> str:
 
 def _unanswered(captured: Captured) -> Verdict | None:
     """Look for answers that are missing although no server failure explains them: quarantined, lost, or never sent."""
-    for transcript in (captured.speculative, *_baselines(captured)):
+    for transcript in (captured.speculative, *captured.baseline_boots):
         silent = [a for a in transcript.answers if not a.ok and not a.aborted and not refused(a)]
         expected = len(captured.workload.requests) * captured.workload.passes
         missing = len(silent) + max(0, expected - len(transcript.answers))

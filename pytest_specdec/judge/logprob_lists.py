@@ -72,9 +72,8 @@ def asked_top(request: Request) -> int | None:
 
 def wrong_lists(captured: Captured) -> Verdict | None:
     """Return a failure where the judged arm breaks a rule that the baseline and the control keep; None otherwise."""
-    peers = [captured.baseline, *([] if captured.control is None or captured.is_control else [captured.control])]
-    requests = {request.id: request for request in captured.workload.requests}
-    excused = {wrong.flaw for peer in peers for wrong in _wrong(peer, requests, _EXCUSED)}
+    requests = captured.workload.by_id
+    excused = {wrong.flaw for peer in captured.baseline_boots for wrong in _wrong(peer, requests, _EXCUSED)}
     wrong = [one for one in _wrong(captured.speculative, requests, _MOST) if one.flaw not in excused]
     return _failed(captured, wrong) if wrong else None
 

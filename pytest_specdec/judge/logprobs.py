@@ -19,7 +19,7 @@ from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.logprob_lists import wrong_lists
 from pytest_specdec.judge.prerequisites import refusal, speculating, unscorable
 from pytest_specdec.judge.verdicts import say
-from pytest_specdec.model.pair import BASELINE, CONTROL
+from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.transcript import Position
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.logprob_noise import squares
@@ -102,7 +102,7 @@ def reported_logprobs(captured: Captured, arm: str, *, after: int = 0) -> Report
     scores = {score.key: score.positions for score in captured.scores.get(arm, ())}
     answers = [] if transcript is None else [answer for answer in transcript.answers if answer.ok and answer.choice.token_ids]
     baseline = captured.capabilities.get(BASELINE)
-    requests = {request.id: request for request in captured.workload.requests}
+    requests = captured.workload.by_id
     tokens: list[ReportedToken] = []
     pairs: list[tuple[float, Position]] = []
     for answer in answers:
@@ -249,8 +249,8 @@ def _compared(captured: Captured) -> Verdict:
 
 def _peer(captured: Captured) -> ReportedLogprobs:
     """Return what the baseline's boot reported that was scored by another boot, as the variant was; else what its other boot did."""
-    boots = [BASELINE, *([] if captured.is_control or captured.control is None else [CONTROL])]
-    first, *others = (reported_logprobs(captured, arm) for arm in sorted(boots, key=lambda arm: arm in captured.scored_by))
+    arms = [boot.arm for boot in captured.baseline_boots]
+    first, *others = (reported_logprobs(captured, arm) for arm in sorted(arms, key=lambda arm: arm in captured.scored_by))
     return next((each for each in (first, *others) if each.tokens), first)
 
 

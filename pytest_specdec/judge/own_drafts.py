@@ -83,7 +83,7 @@ def own_drafts(captured: Captured) -> OwnDrafts | None:
     known = drafting(captured)
     if known.unknown or not _told(captured):
         return None
-    plain = {r.id for r in captured.workload.requests if r.body.get("temperature") == 0 and not r.grammar and penalties(r.body).neutral}
+    plain = {r.id for r in captured.workload.requests if r.greedy and not r.grammar and penalties(r.body).neutral}
     answers = [answer for answer in captured.speculative.answers if answer.ok and len(answer.choices) == 1 and answer.request_id in plain]
     least = max(_SURE, _SURE_PER_NOISE * (logit_noise(captured).noise or 0.0))
     found = [each for answer in answers for each in _rejections(captured, known, answer, least)]

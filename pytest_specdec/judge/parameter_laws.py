@@ -270,7 +270,7 @@ def parted(captured: Captured, arm: Transcript, tolerance: float, jumps: float =
     After the same tokens both servers choose among the same ones. A likelier token than the baseline's was banned there, and a less likely
     one is the wrong choice. Under a repetition penalty a likelier token that was there before is what a server without one would choose.
     """
-    requests = {request.id: request for request in captured.workload.requests}
+    requests = captured.workload.by_id
     answers, prompts = {answer.request_id: answer for answer in arm.answers}, _prompts(captured)
     found = []
     for each in shared(captured, arm).divergences:
@@ -294,7 +294,7 @@ def _prompts(captured: Captured) -> dict[str, tuple[int, ...]]:
 
 def suppressed(captured: Captured, tolerance: float) -> tuple[LawToken, ...]:
     """Return the baseline's own tokens under banned words and repetition penalties: they bind where a likelier token was passed over."""
-    requests = {request.id: request for request in captured.workload.requests}
+    requests = captured.workload.by_id
     scores = {score.key: score.positions for score in captured.scores.get(captured.baseline.arm, ())}
     found = []
     for answer in captured.baseline.answers:

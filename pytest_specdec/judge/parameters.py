@@ -97,7 +97,7 @@ def judge(captured: Captured) -> Verdict:
     A broken law fails where the baseline and its control break none of that parameter beyond chance, and fewer. Refused
     parameters that the baseline honours are REFUSED, by name. INCONCLUSIVE where too few parameters bind on the baseline.
     """
-    if all(set(given(request.body)) <= _PENALTIES and request.body.get("temperature") == 0 for request in captured.workload.requests):
+    if all(set(given(request.body)) <= _PENALTIES and request.greedy for request in captured.workload.requests):
         return greedy.judge(captured)
     return _harmful(captured) or server_failure(captured) or refusal(captured) or ended(captured) or _judged(captured)
 
@@ -106,7 +106,7 @@ def _judged(captured: Captured) -> Verdict:
     tolerance = allowed(captured, ())
     try:
         mine = _effects(captured, captured.speculative, tolerance)
-        peers = tuple(_effects(captured, peer, tolerance) for peer in _peers(captured))
+        peers = tuple(_effects(captured, peer, tolerance) for peer in captured.baseline_boots)
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
     matrix = _matrix(captured, mine, peers)
@@ -119,11 +119,6 @@ def _judged(captured: Captured) -> Verdict:
         or _unbound(captured, peers[0], matrix)
         or _passed(captured, mine, peers[0], matrix, tolerance)
     )
-
-
-def _peers(captured: Captured) -> tuple[Transcript, ...]:
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    return (captured.baseline, *control)
 
 
 def _effects(captured: Captured, arm: Transcript, tolerance: Tolerance) -> ArmEffects:

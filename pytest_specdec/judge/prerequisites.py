@@ -51,8 +51,7 @@ def refusal(captured: Captured) -> Verdict | None:
 def _access_lost(captured: Captured) -> Verdict | None:
     """Return INVALID where a request of some arm got a 4xx that refuses no request, or its route answers other arms alone."""
     routes = {request.id: request.route for request in captured.workload.requests}
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    arms = (captured.speculative, captured.baseline, *control)
+    arms = (captured.speculative, *captured.baseline_boots)
     for arm in arms:
         served = {routes.get(answer.request_id) for answer in arm.answers if answer.ok}
         out = arm.lost_routes((*arms, *captured.beside))
@@ -195,10 +194,7 @@ def _by_counters(counters: SpecCounters) -> tuple[str, str] | None:
 
 
 def _by_windows(captured: Captured) -> tuple[str, str] | None:
-    """Read acceptance and rejection off the windows; prompt lookup may draft nothing, so its windows of one token show no rejection.
-
-    The first entry is the prefill's, the last may have been cut by a limit.
-    """
+    """Read acceptance and rejection off the windows; prompt lookup may draft nothing, so its windows of one token show no rejection."""
     choices = [choice for answer in captured.speculative.answers for choice in answer.choices]
     if all(choice.windows is None for choice in choices):
         return _UNKNOWN
@@ -212,9 +208,7 @@ def _by_windows(captured: Captured) -> tuple[str, str] | None:
 
 
 def _windows(captured: Captured) -> list[int]:
-    """Return the tokens of every step between the first of an answer, which is the prefill's, and its last."""
-    choices = (choice for answer in captured.speculative.answers for choice in answer.choices)
-    return [window for choice in choices for window in (choice.windows or ())[1:-1]]
+    return [window for answer in captured.speculative.answers for choice in answer.choices for window in choice.steps]
 
 
 ROUTES = "serve prompt log-probabilities, or log-probabilities of one-token continuations of token ids"
@@ -260,7 +254,7 @@ def _scoring_server(captured: Captured) -> str:
 
 def equal_answers(captured: Captured, arm: Transcript) -> tuple[bool, ...]:
     """Return of every request at temperature 0 that both answered whether ``arm`` answered as the baseline, in ids, reasoning and text."""
-    greedy = {request.id for request in captured.workload.requests if request.body.get("temperature") == 0}
+    greedy = {request.id for request in captured.workload.requests if request.greedy}
     own = {answer.key: answer.choice for answer in captured.baseline.answers if answer.ok and answer.request_id in greedy}
     both = ((answer.choice, own[answer.key]) for answer in arm.answers if answer.ok and answer.key in own)
     return tuple(_same(mine, theirs) for mine, theirs in both)
@@ -271,5 +265,5 @@ def _same(mine: Choice, theirs: Choice) -> bool:
 
 
 def _of_control(captured: Captured) -> tuple[str, ...]:
-    control = () if captured.control is None or captured.is_control else equal_answers(captured, captured.control)
-    return (f"{sum(control)} of {len(control)} of the control's answers equal the baseline's",) if control else ()
+    equal = [same for control in captured.baseline_boots[1:] for same in equal_answers(captured, control)]
+    return (f"{sum(equal)} of {len(equal)} of the control's answers equal the baseline's",) if equal else ()

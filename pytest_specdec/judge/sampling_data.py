@@ -94,7 +94,7 @@ def _prompts(captured: Captured, answers: Sequence[Answer]) -> list[object]:
 
     A seed asked for twice is to give the same answer twice.
     """
-    requests = {request.id: request for request in captured.workload.requests}
+    requests = captured.workload.by_id
     seen: set[tuple[object, object]] = set()
     prompts: list[object] = []
     for answer in answers:

@@ -105,8 +105,7 @@ def judge(captured: Captured) -> Verdict:
 
 def _drawn(captured: Captured) -> Verdict:
     mine = _draws(captured, captured.speculative)
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    others = tuple(_draws(captured, arm) for arm in (captured.baseline, *control))
+    others = tuple(_draws(captured, arm) for arm in captured.baseline_boots)
     if not mine or not others[0]:
         return say(captured, Outcome.INVALID, f"no answer from {captured.arm if not mine else 'the baseline'}")
     return (

@@ -97,8 +97,8 @@ def doubts(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
 
 def further(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
     """Return what else a person wants to see beside the ratio: the baseline against itself, acceptance, and whether the two agree."""
-    again = None if captured.control is None or captured.is_control else _again(captured.baseline, captured.control, measured)
-    lines = [] if again is None else [f"control against baseline: {_ratio(again.response, 1):.3f}x"]
+    again = [_again(captured.baseline, control, measured) for control in captured.baseline_boots[1:]]
+    lines = [f"control against baseline: {_ratio(each.response, 1):.3f}x" for each in again if each is not None]
     lines += [str(measured.blocks)] if measured.blocks else []
     lines += [f"client of {arm.arm}: {arm.client}" for arm in (captured.baseline, captured.speculative) if arm.client is not None]
     if captured.is_control:

@@ -96,14 +96,13 @@ def _repeats(captured: Captured, transcript: Transcript) -> Iterator[Repeat]:
 
 
 def _length(answer: Answer) -> int:
-    """Return the answer's tokens, by the server's count where it gives no ids."""
-    counted = answer.usage.completion_tokens if answer.usage else len(answer.choice.written.split())
-    return len(answer.choice.token_ids) or counted
+    """Return the answer's tokens, words of its text where nothing counts them."""
+    return len(answer.choice.written.split()) if answer.tokens is None else answer.tokens
 
 
 def _emptied(captured: Captured) -> Verdict | None:
     """Look for answers to a prompt asked again that are next to nothing, where the first one was not and no baseline's is."""
-    short = {answer.key for arm in _baselines(captured) for answer in arm.answers if answer.ok and _length(answer) < _LONG}
+    short = {answer.key for arm in captured.baseline_boots for answer in arm.answers if answer.ok and _length(answer) < _LONG}
     repeats = [repeat for repeat in _repeats(captured, captured.speculative) if repeat.later.key not in short]
     bad = [repeat.later for repeat in repeats if _length(repeat.later) <= _SHORT and _length(repeat.first) >= _LONG]
     if not bad:
@@ -121,15 +120,10 @@ def _emptied(captured: Captured) -> Verdict | None:
     )
 
 
-def _baselines(captured: Captured) -> tuple[Transcript, ...]:
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    return (captured.baseline, *control)
-
-
 def _by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     """Return another name, headline and lines for a failure that only prompts have whose beginning came before; else what it says."""
     answers, wrong = Counter[str](), Counter[str]()
-    allowed = tolerance(captured, [each for arm in _baselines(captured) for each in forced(arm, captured.scores.get(arm.arm, ()))])
+    allowed = tolerance(captured, [each for arm in captured.baseline_boots for each in forced(arm, captured.scores.get(arm.arm, ()))])
     scored = forced(captured.speculative, captured.scores.get(captured.arm, ()))
     for each in scored:
         answers[phase(each.answer.request_id)] += 1
@@ -163,8 +157,8 @@ class Acceptance:
 
 
 def _acceptance(captured: Captured, answers: Sequence[Answer]) -> Acceptance:
-    """Add up what was accepted of a full draft a step; the prefill's window and the last, which a limit may cut, are left out."""
-    windows = [window for answer in answers for window in (answer.choice.windows or ())[1:-1]]
+    """Add up what was accepted of a full draft over the whole steps."""
+    windows = [window for answer in answers for window in answer.choice.steps]
     draft = captured.pair.variant.draft.tokens or max(windows, default=1) - 1
     accepted = [min(window - 1, draft) for window in windows]
     return Acceptance(accepted=sum(accepted), offered=draft * len(windows))
@@ -217,14 +211,14 @@ def _cached(answer: Answer) -> int:
 
 def _miscounted(captured: Captured) -> Verdict | None:
     """Look for cached tokens that no prompt has, and for a cache that only the baseline makes use of."""
-    if any(_beyond(answer) for arm in _baselines(captured) for answer in arm.answers):
+    if any(_beyond(answer) for arm in captured.baseline_boots for answer in arm.answers):
         return None
     beyond = [answer for answer in captured.speculative.answers if _beyond(answer)]
     if beyond:
         first, usage = beyond[0], beyond[0].usage
         told = f"{usage.cached_tokens} of {usage.prompt_tokens}" if usage else ""
         return _counts(captured, OVERCOUNT, f"{len(beyond)} answers; first: request {first.request_id}, {told}")
-    well = set.intersection(*({a.key for a in arm.answers if _cached(a) >= _WELL_CACHED} for arm in _baselines(captured)))
+    well = set.intersection(*({a.key for a in arm.answers if _cached(a) >= _WELL_CACHED} for arm in captured.baseline_boots))
     repeated = {repeat.later.key for repeat in _repeats(captured, captured.speculative)}
     mine = [answer for answer in captured.speculative.answers if answer.key in well & repeated]
     if len(mine) < _REPEATS or any(map(_cached, mine)):
@@ -239,7 +233,7 @@ def _beyond(answer: Answer) -> bool:
 
 
 def _counts(captured: Captured, name: str, told: str) -> Verdict:
-    arms = (captured.speculative, *_baselines(captured))
+    arms = (captured.speculative, *captured.baseline_boots)
     lines = [f"{arm.arm}: {_reported(arm)}" for arm in arms]
     return say(captured, Outcome.FAIL, f"{name}: {told}", short=lines, evidence=lines, cell="cached tokens", names=name)
 

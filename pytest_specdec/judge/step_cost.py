@@ -98,8 +98,7 @@ def step_cost(captured: Captured, measured: MeasuredSpeed) -> StepCost | None:
 
 def _identity(captured: Captured, tokens_per_step: float) -> Identity | None:
     """Hold the speedup of every pass against L and the step gaps, which leave pauses out and so are no part of it."""
-    arms = (captured.baseline, *([captured.control] if captured.control is not None and not captured.is_control else []))
-    gaps, paces = (compare_figure(of, arms, captured.speculative) for of in (step_gap_s, response_tokens_per_s))
+    gaps, paces = (compare_figure(of, captured.baseline_boots, captured.speculative) for of in (step_gap_s, response_tokens_per_s))
     if gaps is None or paces is None or len(gaps.log_ratios) != len(paces.log_ratios) or not _shows_steps(captured):
         return None
     deviations = [math.log(tokens_per_step) - gap - pace for gap, pace in zip(gaps.log_ratios, paces.log_ratios, strict=True)]

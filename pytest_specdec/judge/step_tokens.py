@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.pair import DraftKind
-from pytest_specdec.stats.answer_timing import tokens_after_first, tokens_in
+from pytest_specdec.stats.answer_timing import tokens_after_first
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,8 +77,8 @@ def step_tokens(transcript: Transcript) -> StepTokens:
     answers cut accepted tokens off: T / max(D, T - A). Where that leaves T too small by more than such ends, the usage that T is from
     contradicts the counters, and these alone count: (D + A) / D. Chunks are taken for steps as they are.
     """
-    answers = [answer for answer in transcript.answers if answer.ok and len(answer.choices) == 1 and tokens_in(answer) > 0]
-    emitted = sum(tokens_in(answer) - _prefilled(answer) for answer in answers)
+    answers = [answer for answer in transcript.answers if answer.ok and len(answer.choices) == 1 and answer.reported_tokens > 0]
+    emitted = sum(answer.reported_tokens - _prefilled(answer) for answer in answers)
     timed = [(tokens_after_first(a), a.timing.chunks_behind_first) for a in answers if a.timing is not None and a.timing.gaps_us]
     return StepTokens(
         counters=_by_counters(transcript.counters, emitted, len(answers)),

@@ -119,11 +119,10 @@ def _schema_error(request: Request) -> SchemaError | RecursionError | None:
 
 
 def _judged(captured: Captured, requested: Mapping[str, OutputFormat]) -> Verdict:
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    unbound = _unbound([read_documents(transcript, requested) for transcript in (captured.baseline, *control)])
+    unbound = _unbound([read_documents(transcript, requested) for transcript in captured.baseline_boots])
     wanted = {id_: asked for id_, asked in requested.items() if asked.feature not in unbound}
     mine = read_documents(captured.speculative, wanted)
-    others = tuple(read_documents(transcript, wanted) for transcript in (captured.baseline, *control))
+    others = tuple(read_documents(transcript, wanted) for transcript in captured.baseline_boots)
     if not mine.answered or not others[0].answered:
         return _not_bound(captured, unbound) if unbound and not wanted else _nothing(captured, mine, others[0])
     try:
@@ -161,9 +160,8 @@ def _not_bound(captured: Captured, unbound: Sequence[str]) -> Verdict:
 
 
 def _choices(captured: Captured) -> GreedyChoices:
-    control = None if captured.is_control else captured.control
     peers: list[float] = []
-    if control is not None:
+    for control in captured.baseline_boots[1:]:
         again = shared(captured, control)
         parted = [abs(one.gap) for one in again.divergences]
         peers = [*parted, *[0.0] * (again.tokens - len(parted))]

@@ -104,7 +104,7 @@ def measured(captured: Captured) -> MeasuredSpeed | None:
     if captured.further:
         return _over_blocks(captured)
     control = _other_boot(captured)
-    found = paces((captured.baseline, *([captured.control] if captured.control and not captured.is_control else [])), captured.speculative)
+    found = paces(captured.baseline_boots, captured.speculative)
     if found is None:
         return None
     apart = None if control is None else _apart(captured.baseline, control, whole=found.whole)
@@ -142,8 +142,8 @@ def _over_blocks(captured: Captured) -> MeasuredSpeed | None:
 
 def _other_boot(captured: Captured) -> Transcript | None:
     """Return the control where it is another boot than the baseline: at smoke depth, and attached, one answers as both."""
-    control = None if captured.within_one_boot else captured.control
-    return None if control is None or captured.is_control or control.boot == captured.baseline.boot else control
+    others = (boot for boot in captured.baseline_boots if boot.boot != captured.baseline.boot)
+    return None if captured.within_one_boot else next(others, None)
 
 
 def _apart(baseline: Transcript, control: Transcript, *, whole: bool) -> float | None:

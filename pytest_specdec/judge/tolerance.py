@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.judge.greedy_gap import ScoredAnswer
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.transcript import Position, Transcript
+    from pytest_specdec.model.transcript import Position
 
 __all__ = [
     "ASK_AGAIN",
@@ -38,7 +38,6 @@ __all__ = [
     "describe_noise",
     "jump_rate",
     "logit_noise",
-    "peer_boots",
     "tolerance",
 ]
 
@@ -251,12 +250,6 @@ def jump_rate(captured: Captured) -> float:
     if _is_exact(captured, calibration, decode):
         return 0.0
     return max(JUMP_RATE, decode.beyond(max(STATED, _GAP_PER_NOISE * (calibration.noise or 0.0))).rate)
-
-
-def peer_boots(captured: Captured) -> tuple[Transcript, ...]:
-    """Return the other boots of the baseline: their tokens show the gaps of a correct server."""
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    return (captured.baseline, *control)
 
 
 def logit_noise(captured: Captured) -> Calibration:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from jsonschema import Draft202012Validator
 
 from pytest_specdec.judge.verdicts import quoted
+from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Choice, ToolCall
@@ -224,7 +225,7 @@ def _text_apart(mine: str, theirs: str) -> tuple[Broken, str] | None:
     mine, theirs = mine.rstrip("\ufffd"), theirs.rstrip("\ufffd")
     if mine == theirs:
         return None
-    at = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), min(len(mine), len(theirs)))
+    at = first_difference(mine, theirs)
     return _kind(mine, theirs), f"goes on with {quoted(mine[at:], 30)}, elsewhere with {quoted(theirs[at:], 30)}"
 
 

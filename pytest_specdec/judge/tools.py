@@ -73,9 +73,8 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _judged(captured: Captured) -> Verdict:
-    requests = {request.id: request for request in captured.workload.requests}
-    control = () if captured.control is None or captured.is_control else (captured.control,)
-    peers = tuple(_arm(requests, transcript) for transcript in (captured.baseline, *control))
+    requests = captured.workload.by_id
+    peers = tuple(_arm(requests, transcript) for transcript in captured.baseline_boots)
     mine = _arm(requests, captured.speculative)
     theirs = [_found(peer, peers) for peer in peers]
     spoilt = frozenset(breach.broken for found in theirs for breach in (*found.differing, *found.alone))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from math import log
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge import bursts
-from pytest_specdec.model.pair import SCORER, DraftKind
-from pytest_specdec.model.transcript import ScoringRoute
+from pytest_specdec.judge.caveats import read_caveats
+from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -49,8 +48,7 @@ def say(
     parameters: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Verdict:
     """Return the verdict on ``captured``'s pair and workload in ``captured``'s family."""
-    drafting = _drafting(captured)
-    limits = (*([bursts.SEEN] if drafting else []), *(["within one boot"] if captured.within_one_boot else []))
+    caveats = read_caveats(captured)
     verdict = Verdict(
         outcome=outcome,
         family=captured.family,
@@ -58,8 +56,8 @@ def say(
         workload=captured.workload.name,
         headline=headline,
         short=tuple(short),
-        evidence=(*evidence, *drafting, *_route(captured), *_concurrency(captured), *_others(captured)),
-        rules_out="; ".join((rules_out, *limits)) if rules_out else "",
+        evidence=(*evidence, *caveats.evidence),
+        rules_out="; ".join((rules_out, *caveats.limits)) if rules_out else "",
         settle=settle,
         reason=reason,
         cell=cell,
@@ -92,45 +90,3 @@ def against(log_evidence: float, alpha: float) -> str:
 def likely(chance: float) -> str:
     """Return a probability 0..1 as a percentage that never rounds to a certainty."""
     return "over 99%" if chance >= 0.995 else f"{chance:.0%}"  # noqa: PLR2004 - would round to a certainty
-
-
-def _drafting(captured: Captured) -> tuple[str, ...]:
-    """Return what shows that the server drafts, where nothing counts it."""
-    streams = bursts.uncounted(captured)
-    return (bursts.SEEN, bursts.described(streams)) if streams is not None and streams.drafting else ()
-
-
-def _others(captured: Captured) -> tuple[str, ...]:
-    """Return the caveats of servers that belong to somebody else."""
-    arms = [arm for arm in (captured.baseline, captured.control, captured.speculative) if arm is not None]
-    shared = (f"{arm.arm}: others used its server meanwhile: {arm.foreign} more than were asked for here" for arm in arms if arm.foreign)
-    lacking = (f"{arm.arm}: {arm.uncounted}: another server answered, or they are late" for arm in arms if arm.uncounted)
-    limited = (f"{arm.arm}: {arm.limited} times refused with 429, too many requests, and sent again" for arm in arms if arm.limited)
-    within = ("within one boot: the control is the same attached server, asked again",) if captured.within_one_boot else ()
-    return (*within, *shared, *lacking, *limited)
-
-
-def _concurrency(captured: Captured) -> tuple[str, ...]:
-    """Return the arms that had fewer requests in flight than the workload says, as after a failure of several requests together."""
-    arms = (
-        (captured.baseline, captured.speculative)
-        if captured.control is None
-        else (captured.baseline, captured.control, captured.speculative)
-    )
-    lower = {arm.arm: arm.concurrency for arm in arms if arm.concurrency is not None}
-    wanted = captured.workload.concurrency
-    return tuple(
-        f"{name} was asked {most} at a time instead of {wanted}: its server fails with more in flight" for name, most in lower.items()
-    )
-
-
-def _route(captured: Captured) -> tuple[str, ...]:
-    """Return which server scored, where it is not the baseline, and a caveat where the scores are upper bounds."""
-    known = captured.scoring
-    if known is None or not captured.scores:
-        return ()
-    scorer = captured.capabilities.get(SCORER)
-    server = () if scorer is None else (f"scored by a further server of the same weights: {scorer.server}",)
-    if known.route is not ScoringRoute.CONTINUATIONS:
-        return server
-    return (*server, f"scored by {known.route.value}: a token outside the listed ones has only an upper bound")

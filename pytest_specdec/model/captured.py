@@ -242,6 +242,14 @@ class Captured:
         )
 
     @property
+    def baseline_boots(self) -> tuple[Transcript, ...]:
+        """The baseline's answers, boot by boot, the control's last.
+
+        Without a control, and for the control under judgement, the baseline stands alone.
+        """
+        return (self.baseline,) if self.control is None or self.is_control else (self.baseline, self.control)
+
+    @property
     def one_boot(self) -> bool:
         """True if one baseline boot answered as both arms and scored.
 

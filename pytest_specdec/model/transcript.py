@@ -159,6 +159,14 @@ class Choice:
     """Draft tokens per verify step, one entry for each window behind the prefill's; None where unknown."""
 
     @property
+    def steps(self) -> tuple[int, ...]:
+        """Tokens emitted per whole verify step; () where unknown.
+
+        The prefill's window is left out, and the last one, which a limit may have cut.
+        """
+        return (self.windows or ())[1:-1]
+
+    @property
     def written(self) -> str:
         """The reasoning and then the text."""
         return self.reasoning + self.text
@@ -219,6 +227,23 @@ class Answer:
     def choice(self) -> Choice:
         """The only choice, or an empty one when there is none."""
         return self.choices[0] if self.choices else Choice()
+
+    @property
+    def tokens(self) -> int | None:
+        """Emitted tokens of its only choice, by their ids.
+
+        By the server's count where no ids came, and None where it counts none either. The two may differ: ids
+        are what a client has, and :attr:`reported_tokens` is what it is told, and billed.
+        """
+        return len(self.choice.token_ids) or (self.usage.completion_tokens if self.usage else None)
+
+    @property
+    def reported_tokens(self) -> int:
+        """Emitted tokens by the server's own count.
+
+        By the ids of its only choice where it counts none; :attr:`tokens` asks the other way round.
+        """
+        return self.usage.completion_tokens if self.usage else len(self.choice.token_ids)
 
     @property
     def key(self) -> tuple[str, int]:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import accumulate, pairwise
 from typing import TypeAlias, cast
 
-__all__ = ["GATED_CLIENTS", "JSON", "OUTSIDE_FAMILY", "OWN", "Depth", "Family", "Request", "Route", "Workload"]
+__all__ = ["GATED_CLIENTS", "JSON", "OUTSIDE_FAMILY", "OWN", "Depth", "Family", "Grammar", "GrammarKind", "Request", "Route", "Workload"]
 
 JSON: TypeAlias = "str | int | float | bool | Sequence[JSON] | Mapping[str, JSON] | None"
 
@@ -78,7 +78,6 @@ _NEUTRAL = {
     *("temperature", "top_p", "seed", "logprobs", "top_logprobs"),
 }
 """Fields that leave the distribution alone, those of the prompt and values apart."""
-_GRAMMARS = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "tools")
 CALIBRATION = ".calibration"
 """How the name ends of the workload that the noise of a run is measured by."""
 _LIMITS = ("max_completion_tokens", "max_tokens")
@@ -86,6 +85,35 @@ OWN = "own:"
 """How the ids begin of requests that come from the prompts of a config."""
 GATED_CLIENTS = 8
 """The one number of clients at which a timed workload of several is gated; the others are reported."""
+
+
+class GrammarKind(StrEnum):
+    """A kind of structured output, by vLLM's name."""
+
+    JSON = "json"
+    """A JSON Schema."""
+    JSON_OBJECT = "json_object"
+    REGEX = "regex"
+    """In the syntax of Rust's regex crate; it holds for the whole answer."""
+    CHOICE = "choice"
+    """A list of texts."""
+    GRAMMAR = "grammar"
+    """In Lark's syntax or GBNF."""
+
+
+_BINDING = ("response_format", "structured_outputs", *(f"guided_{kind}" for kind in GrammarKind), "tools")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """The grammar that a request asks for."""
+
+    kind: GrammarKind | None = None
+    """None for tools, and for a form that is not read here."""
+    text: JSON = None
+    """The schema, expression, texts or grammar, as the request has it."""
+    name: str | None = None
+    """Of a schema in ``response_format``, empty where it has none; None elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,9 +157,13 @@ class Request:
         return self.body.keys() <= _NEUTRAL and self.body.get("temperature") == 1.0 and self.body.get("top_p", 1.0) == 1.0
 
     @property
-    def grammar(self) -> bool:
-        """True if a grammar binds its answer."""
-        return any(_binds_answer(self.body.get(name)) for name in _GRAMMARS)
+    def grammar(self) -> Grammar | None:
+        """The grammar that binds its answer; None without one.
+
+        It stands in ``response_format``, in ``structured_outputs`` or, for vLLM before 0.12, in a ``guided_`` field.
+        """
+        other = Grammar() if any(_binds_answer(self.body.get(name)) for name in _BINDING) else None
+        return _read_response_format(self.body.get("response_format")) or _read_structured_fields(self.body) or other
 
     @property
     def token_limit(self) -> int | None:
@@ -145,12 +177,17 @@ class Request:
         return self.body.get("seed")
 
     @property
-    def draws_unseeded(self) -> bool:
-        """True if it draws tokens without a seed.
+    def greedy(self) -> bool:
+        """True if it asks for temperature 0.
 
-        Temperature 0 draws nothing, and a temperature left out is 1.
+        It draws nothing then. A temperature left out is the server's own, and 1 by the protocol.
         """
-        return self.seed is None and self.body.get("temperature") != 0
+        return self.body.get("temperature") == 0
+
+    @property
+    def draws_unseeded(self) -> bool:
+        """True if it draws tokens without a seed."""
+        return self.seed is None and not self.greedy
 
     @property
     def asks(self) -> str:
@@ -203,7 +240,25 @@ def _with_room(request: Request, factor: int) -> Request:
 
 
 def _draws_seeded(request: Request) -> bool:
-    return request.seed is not None and request.body.get("temperature") != 0
+    return request.seed is not None and not request.greedy
+
+
+def _read_response_format(value: JSON) -> Grammar | None:
+    response_format = value if isinstance(value, Mapping) else {}
+    if response_format.get("type") == "json_object":
+        return Grammar(kind=GrammarKind.JSON_OBJECT, text=True, name="")
+    if response_format.get("type") != "json_schema":
+        return None
+    wrapped = response_format.get("json_schema")
+    schema = wrapped if isinstance(wrapped, Mapping) else {}
+    return Grammar(kind=GrammarKind.JSON, text=schema.get("schema", True), name=str(schema.get("name", "")))
+
+
+def _read_structured_fields(body: Mapping[str, JSON]) -> Grammar | None:
+    value = body.get("structured_outputs")
+    structured = value if isinstance(value, Mapping) else {}
+    texts = ((kind, structured.get(kind) or body.get(f"guided_{kind}")) for kind in GrammarKind)
+    return next((Grammar(kind=kind, text=text) for kind, text in texts if text), None)
 
 
 def _binds_answer(value: JSON) -> bool:
@@ -272,6 +327,11 @@ class Workload:
         Only answers with a limit count.
         """
         return self.passes * sum(request.token_limit or 0 for request in self.requests)
+
+    @property
+    def by_id(self) -> dict[str, Request]:
+        """Its requests by id, in their order."""
+        return {request.id: request for request in self.requests}
 
     @property
     def calibrates(self) -> bool:

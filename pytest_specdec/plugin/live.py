@@ -15,7 +15,6 @@ from pytest_specdec.errors import PlanError, SpecdecError
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.plan import Placement, Role
-from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
 from pytest_specdec.plugin import marker
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Boot, Plan
     from pytest_specdec.plugin.run_state import RunState
 
-_REQUEST = Request(id="live-0", route=Route.COMPLETIONS, body={"prompt": "1", "max_tokens": 1, "temperature": 0})
-_PLACEHOLDER = planner.SelectedWorkload(workload=Workload(name="live", version=1, requests=(_REQUEST,)), family=Family.LIVENESS)
 """Sent to no server: a plan wants a workload, and only its boots are used."""
 _NO_KEY = "none"
 """The openai package wants a key, also where the server asks for none."""
@@ -116,7 +113,7 @@ class LiveServers:
             from pytest_specdec.capture import rates  # noqa: PLC0415 - a replay never needs it
 
             expected = rates.expected_rates(run.config, run.root.parent)
-            self._plan = planner.make(run.config, (_PLACEHOLDER,), Depth.STANDARD, rates=expected)
+            self._plan = planner.plan_servers(run.config, expected)
             run.live_pairs = self._plan.pairs
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

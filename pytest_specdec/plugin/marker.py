@@ -142,12 +142,13 @@ def _check_draws(item: pytest.Item, mark: SpecdecMark) -> None:
 
     Raises pytest.UsageError if drawn tokens would be judged as the baseline's only choice, or the other way round.
     """
-    temperatures = [(request.id, request.body.get("temperature")) for request in mark.workload.requests]
-    drawing_request = next(((name, value) for name, value in temperatures if value != 0), None)
+    drawing_request = next((request for request in mark.workload.requests if not request.greedy), None)
     if mark.family is Family.GREEDY and drawing_request is not None:
-        name, value = drawing_request
+        value = drawing_request.body.get("temperature")
         temperature = "the server's own temperature" if value is None else f"temperature {value}"
-        raise _usage_error(item, f"found {name} at {temperature}, judged as greedy", "temperature 0 in every request, or family='sampling'")
+        raise _usage_error(
+            item, f"found {drawing_request.id} at {temperature}, judged as greedy", "temperature 0 in every request, or family='sampling'"
+        )
     if mark.family is Family.SAMPLING and drawing_request is None:
         expected = "a temperature above 0, or family='greedy'"
         raise _usage_error(item, f"found no request in {mark.workload.name} that draws tokens, judged as sampling", expected)

@@ -130,7 +130,7 @@ def timings(directory: RunDirectory, plan: Plan) -> Iterator[TimedAnswers]:
 
 def _timed_answers(arm: str, workload: str, transcript: Transcript) -> TimedAnswers:
     """Return tokens and latencies of the answers with both."""
-    answers = [(a.usage.completion_tokens if a.usage else len(a.choice.token_ids), a.timing) for a in transcript.answers if a.ok]
+    answers = [(a.reported_tokens, a.timing) for a in transcript.answers if a.ok]
     timed = [(tokens, timing.latency_s) for tokens, timing in answers if tokens and timing is not None]
     return TimedAnswers(arm=arm, workload=workload, tokens=tuple(n for n, _ in timed), latencies_s=tuple(s for _, s in timed))
 

@@ -7,6 +7,8 @@ from enum import StrEnum
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING
 
+from pytest_specdec.prompts.schemas import enum_schema
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -61,10 +63,6 @@ def _integer(low: int, high: int) -> dict[str, JSON]:
     return {"type": "integer", "minimum": low, "maximum": high}
 
 
-def _enum(*members: str) -> dict[str, JSON]:
-    return {"type": "string", "enum": list(members)}
-
-
 def _pattern(pattern: str) -> dict[str, JSON]:
     return {"type": "string", "pattern": pattern}
 
@@ -80,7 +78,7 @@ def _object(properties: Mapping[str, JSON], *optional: str, **more: JSON) -> dic
 
 _TREE = _object({"v": _DIGIT, "kids": _list({"$ref": "#/$defs/tree"}, 0, 2)}, "kids")
 _CHAIN = _object({"n": _DIGIT, "next": {"anyOf": [_NULL, {"$ref": "#/$defs/chain"}]}})
-_TERM: dict[str, JSON] = {"anyOf": [_DIGIT, _object({"op": _enum("+", "-"), "a": {"$ref": "#/$defs/term"}, "b": _DIGIT})]}
+_TERM: dict[str, JSON] = {"anyOf": [_DIGIT, _object({"op": enum_schema("+", "-"), "a": {"$ref": "#/$defs/term"}, "b": _DIGIT})]}
 _POINT = _object({"x": _DIGIT, "y": _DIGIT})
 _LONG = {f"p{number:02}": _BOOLEAN for number in range(1, 13)}
 
@@ -98,34 +96,34 @@ _TRIVIAL: Mapping[str, tuple[str, dict[str, JSON]]] = {
     "bare-list": ("two digits", _list(_DIGIT, 1, 3)),
     "no-items": ("an empty basket", _object({"items": _list(_WORD, 0, 0)})),
     "bare-null": ("the value of a missing field", _NULL),
-    "one-choice": ("the only answer", _object({"answer": _enum("42")})),
+    "one-choice": ("the only answer", _object({"answer": enum_schema("42")})),
 }
 _EASY: Mapping[str, tuple[str, dict[str, JSON]]] = {
-    "lamp": ("a lamp", _object({"on": _BOOLEAN, "colour": _enum("warm", "cold")})),
+    "lamp": ("a lamp", _object({"on": _BOOLEAN, "colour": enum_schema("warm", "cold")})),
     "shirt": ("a shirt", _object({"size": _SIZE, "colour": _COLOUR})),
     "vote": ("a vote", _object({"for": _DIGIT, "against": _DIGIT, "carried": _BOOLEAN})),
-    "task": ("a task", _object({"title": _SOME, "done": _BOOLEAN, "priority": _enum("low", "high")})),
+    "task": ("a task", _object({"title": _SOME, "done": _BOOLEAN, "priority": enum_schema("low", "high")})),
     "colours": ("two colours", _object({"colours": _list(_COLOUR, 1, 3)})),
     "switches": ("three switches", _object({"a": _BOOLEAN, "b": _BOOLEAN, "c": _BOOLEAN})),
     "dice": ("two dice", _object({"dice": _list(_integer(1, 6), 2, 2)})),
-    "weekday": ("a day of the week", _object({"day": _enum("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"), "off": _BOOLEAN})),
+    "weekday": ("a day of the week", _object({"day": enum_schema("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"), "off": _BOOLEAN})),
     "mixed-enum": ("a level", _object({"level": {"enum": ["none", 1, 2, None, True]}})),
     "maybe-name": ("a person who may have a nickname", _object({"nick": {"type": ["string", "null"], "maxLength": 8}, "age": _DIGIT})),
     "list-of-flags": ("three answers to yes-or-no questions", _object({"answers": _list(_BOOLEAN, 3, 3)})),
     "constants": ("a message's envelope", _object({"version": {"const": 1}, "kind": {"const": "ping"}, "urgent": _BOOLEAN})),
     "open-object": ("a box", {"type": "object", "properties": {"full": _BOOLEAN}, "required": ["full"], "maxProperties": 1}),
-    "score": ("a match", _object({"home": _DIGIT, "away": _DIGIT, "winner": _enum("home", "away", "none")})),
-    "seat": ("a seat in a train", _object({"car": _integer(1, 9), "side": _enum("aisle", "window")})),
-    "traffic-light": ("a traffic light", _object({"light": _enum("red", "amber", "green"), "blinks": _BOOLEAN})),
+    "score": ("a match", _object({"home": _DIGIT, "away": _DIGIT, "winner": enum_schema("home", "away", "none")})),
+    "seat": ("a seat in a train", _object({"car": _integer(1, 9), "side": enum_schema("aisle", "window")})),
+    "traffic-light": ("a traffic light", _object({"light": enum_schema("red", "amber", "green"), "blinks": _BOOLEAN})),
 }
 _MEDIUM: Mapping[str, tuple[str, dict[str, JSON]]] = {
     "room": ("a room with a lamp", _object({"lamp": _object({"on": _BOOLEAN}), "floor": _integer(0, 3)})),
     "optional-note": ("an order that may have a note", _object({"id": _DIGIT, "note": _WORD}, "note")),
     "all-optional": (
         "whatever is known of a cat",
-        _object({"age": _DIGIT, "black": _BOOLEAN, "tail": _enum("long", "short")}, "age", "black", "tail"),
+        _object({"age": _DIGIT, "black": _BOOLEAN, "tail": enum_schema("long", "short")}, "age", "black", "tail"),
     ),
-    "basket": ("a basket of fruit", _object({"fruit": _list(_object({"kind": _enum("apple", "pear"), "n": _DIGIT}), 1, 2)})),
+    "basket": ("a basket of fruit", _object({"fruit": _list(_object({"kind": enum_schema("apple", "pear"), "n": _DIGIT}), 1, 2)})),
     "any-of-two": ("either a digit or a colour", _object({"value": {"anyOf": [_DIGIT, _COLOUR]}})),
     "one-of-two": ("a flag or a short word", _object({"value": {"oneOf": [_BOOLEAN, _WORD]}})),
     "shapes": (
@@ -138,7 +136,7 @@ _MEDIUM: Mapping[str, tuple[str, dict[str, JSON]]] = {
         "a line between two points",
         {**_object({"from": {"$ref": "#/$defs/point"}, "to": {"$ref": "#/$defs/point"}}), "$defs": {"point": _POINT}},
     ),
-    "bounded": ("a temperature", _object({"degrees": _integer(-40, 50), "scale": _enum("C", "F")})),
+    "bounded": ("a temperature", _object({"degrees": _integer(-40, 50), "scale": enum_schema("C", "F")})),
     "percent": ("a share", _object({"share": {"type": "number", "minimum": 0, "maximum": 1}})),
     "positive": ("a length in metres", _object({"metres": {"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 100}})),
     "short-text": ("a name of three to six letters", _object({"name": {"type": "string", "minLength": 3, "maxLength": 6}})),
@@ -153,7 +151,7 @@ _MEDIUM: Mapping[str, tuple[str, dict[str, JSON]]] = {
         "how often a letter occurs",
         {"type": "object", "additionalProperties": _DIGIT, "minProperties": 1, "maxProperties": 2},
     ),
-    "ranked": ("a podium", _object({"podium": _list(_enum("Ann", "Ben", "Cem"), 3, 3)})),
+    "ranked": ("a podium", _object({"podium": _list(enum_schema("Ann", "Ben", "Cem"), 3, 3)})),
     "nullable-object": ("a house that may have a garden", _object({"garden": {"anyOf": [_NULL, _object({"trees": _DIGIT})]}})),
     "number-or-null": ("a reading that may be missing", _object({"reading": {"type": ["integer", "null"], "minimum": 0, "maximum": 99}})),
 }
@@ -182,7 +180,7 @@ _HARD: Mapping[str, tuple[str, dict[str, JSON]]] = {
     "unicode-keys": ("die Größe und die Farbe", _object({"größe": _SIZE, "färbung": _COLOUR})),
     "emoji-key": ("a mood", _object({"🙂": _BOOLEAN, "日": _DIGIT})),
     "quoted-key": ("names with quotation marks", _object({'a "b"': _BOOLEAN, "c\\d": _DIGIT, "": _NULL})),
-    "unicode-enum": ("a city", _object({"city": _enum("Zürich", "Kraków", "東京")})),
+    "unicode-enum": ("a city", _object({"city": enum_schema("Zürich", "Kraków", "東京")})),
     "half-steps": ("a shoe size", _object({"size": {"type": "number", "enum": [36, 36.5, 37, 37.5]}})),
     "tagged-union": (
         "a payment",

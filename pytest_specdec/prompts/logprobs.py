@@ -6,10 +6,10 @@ from itertools import cycle, islice
 from typing import TYPE_CHECKING, Unpack
 
 from pytest_specdec.model.workload import Depth, Request, Route, Workload
-from pytest_specdec.prompts.prompts import reporting_fields
+from pytest_specdec.prompts.prompts import make_workload, reporting_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.prompts.prompts import PassesFields, Prompts
@@ -48,7 +48,7 @@ def top_lists(
         top = _LISTS[index % len(_LISTS)]
         body = {**prompt.content, "max_tokens": max_tokens, "top_p": 1.0, **sampling, **reporting_fields(prompt.route, top)}
         sent.append(Request(id=f"{prompt.id}#top{top}-{index + 1}", route=prompt.route, body=body))
-    return _workload(name, sent, take, traffic)
+    return make_workload(name, sent, take, {"scored": False, **traffic})
 
 
 def prompt_lengths(
@@ -71,9 +71,4 @@ def prompt_lengths(
         logprob_fields: dict[str, JSON] = {"echo": True, "logprobs": 1} if is_echoed else {"prompt_logprobs": 0}
         body: dict[str, JSON] = {"prompt": text, "max_tokens": token_limit, "temperature": 0.0, "top_p": 1.0, **logprob_fields}
         requests.append(Request(id=f"words-{words:03}{'#echo' if is_echoed else ''}", route=Route.COMPLETIONS, body=body))
-    return _workload(name, requests, take, {"version": 2, **traffic})
-
-
-def _workload(name: str, requests: Sequence[Request], take: Mapping[Depth, int] | None, traffic: PassesFields) -> Workload:
-    settings: PassesFields = {"version": 1, "scored": False, **traffic}
-    return Workload(name=name, requests=tuple(requests), take=take or {}, **settings)
+    return make_workload(name, requests, take, {"version": 2, "scored": False, **traffic})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_specdec.model.workload import Request, Route, Workload
 from pytest_specdec.prompts import CODE, COPY, REPEAT, STORY
 from pytest_specdec.prompts.covering import pairwise
-from pytest_specdec.prompts.prompts import Prompts, reporting_fields
+from pytest_specdec.prompts.prompts import Prompts, make_workload, reporting_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,7 +82,7 @@ def doses(*, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficF
     for parameter, count, prompts, fields in DOSES:
         for prompt in prompts.items[:count]:
             requests.append(_request(f"{parameter}#{len(requests) + 1}.{prompt.id}", prompt, {"max_tokens": 24, **fields}))
-    return _workload("parameter-doses", requests, take, traffic)
+    return make_workload("parameter-doses", requests, take, {"version": 2, "passes": 1, **traffic})
 
 
 def pairs(count: int, *, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficFields]) -> Workload:
@@ -97,7 +97,7 @@ def pairs(count: int, *, take: Mapping[Depth, int] | None = None, **traffic: Unp
         row, prompt = rows[index % len(rows)], next(prompts)
         fields = {factor: FACTORS[factor][level] for factor, level in row.items() if FACTORS[factor][level] is not None}
         requests.append(_request(f"pairs#{index + 1}.{prompt.id}", prompt, fields))
-    return _workload("parameter-pairs", requests, take, traffic)
+    return make_workload("parameter-pairs", requests, take, {"version": 2, "passes": 1, **traffic})
 
 
 def _is_lawful(row: Mapping[str, int]) -> bool:
@@ -113,8 +113,3 @@ def _request(name: str, prompt: Prompt, fields: Mapping[str, JSON]) -> Request:
     logprobs = body.pop("logprobs", None)
     logprob_fields = reporting_fields(prompt.route, logprobs) if isinstance(logprobs, int) else {}
     return Request(id=name, route=Route(prompt.route), body={**prompt.content, **body, **logprob_fields})
-
-
-def _workload(name: str, requests: list[Request], take: Mapping[Depth, int] | None, traffic: TrafficFields) -> Workload:
-    settings: TrafficFields = {"version": 2, **traffic}
-    return Workload(name=name, requests=tuple(requests), take=take or {}, **settings)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["PassesFields", "Prompt", "Prompts", "TrafficFields", "load_bundled", "reporting_fields"]
+__all__ = ["PassesFields", "Prompt", "Prompts", "TrafficFields", "load_bundled", "make_workload", "reporting_fields"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class Prompts:
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, **penalties}
         requests = [_request(prompt, body) for prompt in self.items]
         settings: PassesFields = {"takes_prompts": True, **traffic}
-        return _workload(name or f"{self.name}-{'penalised' if penalties else 'greedy'}", requests, take, settings)
+        return make_workload(name or f"{self.name}-{'penalised' if penalties else 'greedy'}", requests, take, settings)
 
     def sampled(
         self,
@@ -152,7 +152,7 @@ class Prompts:
         count = len(items) if requests is None else requests
         draws = [_draw(items, index, body, logprobs, seeded=seeded) for index in range(count)]
         settings: PassesFields = {"draft_scored": True, "takes_prompts": True, **traffic}
-        return _workload(name or self._sampled_name(temperature, {"p": top_p, "k": top_k, "m": min_p}), draws, take, settings)
+        return make_workload(name or self._sampled_name(temperature, {"p": top_p, "k": top_k, "m": min_p}), draws, take, settings)
 
     def structured(
         self,
@@ -177,7 +177,7 @@ class Prompts:
             bound_schema = schema or prompt.schema or schemas.in_turn(index)
             requests.append(_request(prompt, {**body, "response_format": schemas.bound(bound_schema)}))
             requests.append(_request(prompt, {**body, "response_format": schemas.ANY_OBJECT}, suffix="#object"))
-        return _workload(name or f"{self.name}-structured", requests, take, {"takes_prompts": True, **traffic})
+        return make_workload(name or f"{self.name}-structured", requests, take, {"takes_prompts": True, **traffic})
 
     def structured_draws(
         self,
@@ -203,7 +203,7 @@ class Prompts:
             seed = {"seed": index + 1} if index % 2 == 0 else {}
             draws.append(_request(prompt, {**body, **seed, "response_format": bound}, suffix=f"#{kind}-{index + 1}"))
         settings: PassesFields = {"scored": False, "takes_prompts": True, **traffic}
-        return _workload(name or f"{self.name}-structured-t{temperature:g}", draws, take, settings)
+        return make_workload(name or f"{self.name}-structured-t{temperature:g}", draws, take, settings)
 
     def liveness(self, *, name: str = "", take: Mapping[Depth, int] | None = None, **traffic: Unpack[PassesFields]) -> Workload:
         """Return one request per crash case.
@@ -212,7 +212,7 @@ class Prompts:
         """
         requests = [case.request(prompt) for case, prompt in zip(crash_cases.CRASH_CASES, cycle(self.items), strict=False)]
         settings: PassesFields = {"scored": False, "may_kill": True, **traffic}
-        return _workload(name or f"{self.name}-liveness", requests, take, settings)
+        return make_workload(name or f"{self.name}-liveness", requests, take, settings)
 
     def speed(
         self,
@@ -229,7 +229,7 @@ class Prompts:
         """
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
         settings: PassesFields = {"passes": passes, "timed": True, "stream": True, "concurrency": 1, "scored": False, **traffic}
-        return _workload(name or f"{self.name}-timed", [_request(prompt, body) for prompt in self.items], take, settings)
+        return make_workload(name or f"{self.name}-timed", [_request(prompt, body) for prompt in self.items], take, settings)
 
     def _conversations(self) -> list[Prompt]:
         """Return the prompts of the chat route; ValueError without any."""
@@ -268,6 +268,7 @@ def _request(prompt: Prompt, body: Mapping[str, JSON], *, suffix: str = "") -> R
     return Request(id=f"{prompt.id}{suffix}", route=prompt.route, body={**prompt.content, **body})
 
 
-def _workload(name: str, requests: Sequence[Request], take: Mapping[Depth, int] | None, traffic: PassesFields) -> Workload:
-    traffic.setdefault("version", 1)
-    return Workload(name=name, requests=tuple(requests), take=take or {}, **traffic)
+def make_workload(name: str, requests: Sequence[Request], take: Mapping[Depth, int] | None, traffic: PassesFields) -> Workload:
+    """Return a workload of version 1, unless ``traffic`` has another one."""
+    settings: PassesFields = {"version": 1, **traffic}
+    return Workload(name=name, requests=tuple(requests), take=take or {}, **settings)

@@ -9,16 +9,18 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["ANY_OBJECT", "DRAWN", "SCHEMAS", "bound", "in_turn"]
+__all__ = ["ANY_OBJECT", "DRAWN", "SCHEMAS", "bound", "enum_schema", "in_turn", "object_schema"]
 
 ANY_OBJECT: Mapping[str, JSON] = {"type": "json_object"}
 
 
-def _object(**properties: JSON) -> dict[str, JSON]:
+def object_schema(**properties: JSON) -> dict[str, JSON]:
+    """Return the schema of an object with these properties alone, all of them required."""
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-def _enum(*members: str) -> dict[str, JSON]:
+def enum_schema(*members: str) -> dict[str, JSON]:
+    """Return the schema of one of a few texts."""
     return {"type": "string", "enum": list(members)}
 
 
@@ -26,43 +28,45 @@ _TEXT: dict[str, JSON] = {"type": "string", "maxLength": 40}
 _COUNT: dict[str, JSON] = {"type": "integer", "minimum": 0, "maximum": 999}
 
 SCHEMAS: Mapping[str, Mapping[str, JSON]] = {
-    "weather": _object(
+    "weather": object_schema(
         city=_TEXT,
-        sky=_enum("clear", "cloudy", "rain", "snow"),
+        sky=enum_schema("clear", "cloudy", "rain", "snow"),
         degrees={"type": "number", "minimum": -60, "maximum": 60},
         windy={"type": "boolean"},
     ),
-    "ticket": _object(
-        priority=_enum("low", "normal", "high", "urgent"),
-        team=_enum("billing", "network", "hardware", "accounts"),
+    "ticket": object_schema(
+        priority=enum_schema("low", "normal", "high", "urgent"),
+        team=enum_schema("billing", "network", "hardware", "accounts"),
         answered={"type": "boolean"},
     ),
-    "person": _object(
+    "person": object_schema(
         name=_TEXT,
         age={"type": "integer", "minimum": 0, "maximum": 120},
-        address=_object(street=_TEXT, town=_TEXT, country=_enum("DE", "FR", "IT", "PL", "SE")),
+        address=object_schema(street=_TEXT, town=_TEXT, country=enum_schema("DE", "FR", "IT", "PL", "SE")),
         email={"type": ["string", "null"], "maxLength": 40},
     ),
-    "order": _object(
+    "order": object_schema(
         id=_COUNT,
         items={
             "type": "array",
             "minItems": 1,
             "maxItems": 3,
-            "items": _object(product=_enum("apples", "bread", "coffee", "milk"), amount={"type": "integer", "minimum": 1, "maximum": 12}),
+            "items": object_schema(
+                product=enum_schema("apples", "bread", "coffee", "milk"), amount={"type": "integer", "minimum": 1, "maximum": 12}
+            ),
         },
         paid={"type": "boolean"},
     ),
-    "palette": _object(
-        colours={"type": "array", "minItems": 2, "maxItems": 5, "items": _enum("red", "green", "blue", "yellow", "black", "white")}
+    "palette": object_schema(
+        colours={"type": "array", "minItems": 2, "maxItems": 5, "items": enum_schema("red", "green", "blue", "yellow", "black", "white")}
     ),
-    "reading": _object(
-        sensor=_enum("a1", "a2", "b1", "b2"), values={"type": "array", "minItems": 3, "maxItems": 3, "items": {"type": "number"}}
+    "reading": object_schema(
+        sensor=enum_schema("a1", "a2", "b1", "b2"), values={"type": "array", "minItems": 3, "maxItems": 3, "items": {"type": "number"}}
     ),
 }
 """By name; an answer to each fits into some 100 tokens."""
 
-_LAMP = _object(on={"type": "boolean"}, colour=_enum("warm", "cold"))
+_LAMP = object_schema(on={"type": "boolean"}, colour=enum_schema("warm", "cold"))
 
 
 def bound(schema: str | Mapping[str, JSON]) -> Mapping[str, JSON]:
@@ -78,7 +82,7 @@ DRAWN: Mapping[str, Mapping[str, JSON]] = {
     "ticket": bound("ticket"),
     "object": ANY_OBJECT,
     "palette": bound("palette"),
-    "lamps": bound(_object(kitchen=_LAMP, hall=_LAMP)),
+    "lamps": bound(object_schema(kitchen=_LAMP, hall=_LAMP)),
 }
 """What drawn answers are bound to, by name: short, and of rules that every engine's grammar knows, so that chance breaks none."""
 

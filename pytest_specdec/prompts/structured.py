@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 from pytest_specdec.model.workload import Depth, Request, Route, Workload
 from pytest_specdec.prompts import schemas
 from pytest_specdec.prompts.graded_schemas import GRADED, Grade
+from pytest_specdec.prompts.prompts import make_workload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,7 +86,8 @@ def graded_draws(
     count = 2 * len(cases) if requests is None else requests
     draws = [_draw(index, *cases[index % len(cases)], turn=index // len(cases)) for index in range(count)]
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0}
-    return _workload(name, [_with_fields(request, body) for request in draws], take, {"takes_prompts": True, **traffic})
+    settings: PassesFields = {"scored": False, "takes_prompts": True, **traffic}
+    return make_workload(name, [_with_fields(request, body) for request in draws], take, settings)
 
 
 def _cases() -> list[tuple[str, str, Mapping[str, JSON]]]:
@@ -125,7 +127,7 @@ def graded(
         _chat_request(schema.name, _describe_subject(schema.about, index), {"response_format": schema.bound})
         for index, schema in enumerate(hardest)
     ]
-    return _workload(name, [_with_fields(request, body) for request in requests], take, traffic)
+    return make_workload(name, [_with_fields(request, body) for request in requests], take, {"scored": False, **traffic})
 
 
 def constrained(
@@ -146,7 +148,8 @@ def constrained(
     grammars = [(f"grammar-{key}", text, {"grammar": grammar}) for key, (text, grammar) in GRAMMARS.items()]
     kinds: Sequence[cycle[tuple[str, str, Mapping[str, JSON]]]] = (cycle(regexes), cycle(choices), cycle(grammars))
     in_turn = islice((next(kind) for kind in cycle(kinds)), requests)
-    return _workload(name, [_constrained_request(index, *case, max_tokens=max_tokens) for index, case in enumerate(in_turn)], take, traffic)
+    sent = [_constrained_request(index, *case, max_tokens=max_tokens) for index, case in enumerate(in_turn)]
+    return make_workload(name, sent, take, {"scored": False, **traffic})
 
 
 def _constrained_request(index: int, name: str, text: str, constraint: Mapping[str, JSON], *, max_tokens: int) -> Request:
@@ -172,8 +175,8 @@ def uncompilable(*, max_tokens: int = 32, name: str = "structured-uncompilable",
     sound = [schema for schema in GRADED if schema.name in (*_REPEATING, "lamp")]
     requests = [_chat_request(schema.name, _describe_subject(schema.about, 0), {"response_format": schema.bound}) for schema in sound]
     requests.insert(1, _chat_request("broken-regex", "Say hello.", _BROKEN))
-    settings: PassesFields = {"version": 2, "concurrency": 1, "may_kill": True, **traffic}
-    return _workload(name, [_with_fields(request, body) for request in requests], None, settings)
+    settings: PassesFields = {"version": 2, "concurrency": 1, "scored": False, "may_kill": True, **traffic}
+    return make_workload(name, [_with_fields(request, body) for request in requests], None, settings)
 
 
 def _describe_subject(subject: str, index: int) -> str:
@@ -186,8 +189,3 @@ def _chat_request(id_: str, text: str, body: Mapping[str, JSON]) -> Request:
 
 def _with_fields(request: Request, body: Mapping[str, JSON]) -> Request:
     return Request(id=request.id, route=request.route, body={**request.body, **body})
-
-
-def _workload(name: str, requests: Sequence[Request], take: Mapping[Depth, int] | None, traffic: PassesFields) -> Workload:
-    settings: PassesFields = {"version": 1, "scored": False, **traffic}
-    return Workload(name=name, requests=tuple(requests), take=take or {}, **settings)

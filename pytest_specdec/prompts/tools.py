@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.workload import Depth, Request, Route, Workload
+from pytest_specdec.prompts.schemas import enum_schema, object_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,41 +15,36 @@ if TYPE_CHECKING:
 __all__ = ["TOOLS", "twins"]
 
 
-def _object(**properties: JSON) -> dict[str, JSON]:
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-
-
-def _enum(*members: str) -> dict[str, JSON]:
-    return {"type": "string", "enum": list(members)}
-
-
 def _text(most: int) -> dict[str, JSON]:
     return {"type": "string", "maxLength": most}
 
 
 def _tool(name: str, description: str, **parameters: JSON) -> dict[str, JSON]:
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": _object(**parameters)}}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": object_schema(**parameters)}}
 
 
-_LINE = _object(sku=_enum("a-1", "b-2"), amount={"type": "integer", "minimum": 1, "maximum": 12})
+_LINE = object_schema(sku=enum_schema("a-1", "b-2"), amount={"type": "integer", "minimum": 1, "maximum": 12})
 
 TOOLS: Mapping[str, JSON] = {
-    "weather": _tool("get_weather", "Weather of a city", city=_enum("Köln", "Tromsø", "東京", "Łódź"), unit=_enum("C", "F")),
+    "weather": _tool("get_weather", "Weather of a city", city=enum_schema("Köln", "Tromsø", "東京", "Łódź"), unit=enum_schema("C", "F")),
     "note": _tool(
-        "save_note", "Keep a note", text=_text(60), tags={"type": "array", "items": _enum("home", "work"), "minItems": 1, "maxItems": 2}
+        "save_note",
+        "Keep a note",
+        text=_text(60),
+        tags={"type": "array", "items": enum_schema("home", "work"), "minItems": 1, "maxItems": 2},
     ),
     "order": _tool(
         "place_order",
         "Order goods",
-        customer=_object(name=_text(12), address=_object(street=_text(16), town=_enum("Łódź", "Malmö"))),
+        customer=object_schema(name=_text(12), address=object_schema(street=_text(16), town=enum_schema("Łódź", "Malmö"))),
         lines={"type": "array", "items": _LINE, "minItems": 1, "maxItems": 2},
     ),
     "find": _tool(
         "find_text",
         "Find texts",
-        quoted=_enum('a "quoted" word', "'a' {word}"),
-        lines=_enum("one\ntwo\tback\\slash"),
-        face=_enum("smile 😀"),
+        quoted=enum_schema('a "quoted" word', "'a' {word}"),
+        lines=enum_schema("one\ntwo\tback\\slash"),
+        face=enum_schema("smile 😀"),
     ),
     "light": _tool(
         "set_light",

@@ -22,7 +22,6 @@ __all__ = [
     "seconds_per_token",
     "step_gap_s",
     "tokens_after_first",
-    "tokens_in",
     "tokens_per_chunk",
     "tokens_per_s",
     "ttft_s",
@@ -68,7 +67,7 @@ def response_tokens_per_s(answer: Answer) -> float | None:
 
 def tokens_per_s(answer: Answer) -> float | None:
     """Return n / (t_last - t_sent), free of stamps in between. None if not streamed or not answered."""
-    seconds, tokens = latency_s(answer), tokens_in(answer)
+    seconds, tokens = latency_s(answer), answer.reported_tokens
     return tokens / seconds if seconds is not None and tokens else None
 
 
@@ -111,13 +110,13 @@ def tokens_per_chunk(answer: Answer) -> float | None:
 def in_one_burst(answer: Answer) -> bool:
     """Whether most tokens were there when the client read the first. Their time is unknown, and t_first is late by as much."""
     first_tokens = answer.timing.first_tokens if answer.ok and answer.timing else None
-    return first_tokens is not None and first_tokens > _prefill_tokens(answer) and 2 * first_tokens > tokens_in(answer)
+    return first_tokens is not None and first_tokens > _prefill_tokens(answer) and 2 * first_tokens > answer.reported_tokens
 
 
 def tokens_after_first(answer: Answer) -> int:
     """Return n - n1, the tokens after those at t_first."""
     first_tokens = answer.timing.first_tokens if answer.timing else None
-    return tokens_in(answer) - (_prefill_tokens(answer) if first_tokens is None else first_tokens)
+    return answer.reported_tokens - (_prefill_tokens(answer) if first_tokens is None else first_tokens)
 
 
 def _stream_timing(answer: Answer) -> Timing | None:
@@ -136,8 +135,3 @@ def _positive(seconds: float | None) -> float | None:
 
 def _prefill_tokens(answer: Answer) -> int:
     return answer.choice.windows[0] if answer.choice.windows else 1
-
-
-def tokens_in(answer: Answer) -> int:
-    """Return n, by the server's own count, else by token ids."""
-    return answer.usage.completion_tokens if answer.usage else len(answer.choice.token_ids)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from pytest_specdec.model.workload import Family
+from pytest_specdec.model.workload import Family, GrammarKind
 from specdec_reference import rules
 from specdec_reference.faults.planted import Place, fault, in_
-from specdec_reference.grammar import GrammarKind
 from specdec_reference.reasoning import GrammarBehindReasoning
 
 if TYPE_CHECKING:

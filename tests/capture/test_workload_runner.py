@@ -35,7 +35,7 @@ def test_seeded_and_unseeded_draws_are_never_in_flight_together(placement, confi
     for arm in ("baseline", "control", *(pair.name for pair in plan.pairs)):
         flights = []
         for one in (mixed, unseeded, plain):
-            asked = {request.id: request for request in one.requests}
+            asked = one.by_id
             answers = transcripts.read(directory, arm, one.name).answers
             assert [answer.request_id for answer in answers] == list(asked), "written in the order of the workload"
             flights += [(asked[answer.request_id], answer.timing) for answer in answers]

@@ -34,7 +34,7 @@ from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.plan import Role
 from pytest_specdec.model.transcript import ScoringRoute, SpecCounters
-from pytest_specdec.model.workload import Depth, Route
+from pytest_specdec.model.workload import Route
 
 CONFIG = """\
 engine: {kind: reference, model: target, args: {max-model-len: 512}}
@@ -103,7 +103,7 @@ def recipes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pair")
     (folder / "mine.yaml").write_text(CONFIG)
     config = load(folder / "mine.yaml")
-    plan = planner.make(config, (contract._PLACEHOLDER,), Depth.STANDARD, rates=contract.rates.expected_rates(config, folder))
+    plan = planner.plan_servers(config, contract.rates.expected_rates(config, folder))
     return ServerRecipes(config=config, plan=plan, directory=RunDirectory(folder))
 
 

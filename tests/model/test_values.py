@@ -8,7 +8,7 @@ from pytest_specdec.model.baseline import Environment, Gate
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
 from pytest_specdec.model.plan import Plan
-from pytest_specdec.model.transcript import Answer, Choice, SpecCounters, Timing, Transcript
+from pytest_specdec.model.transcript import Answer, Choice, SpecCounters, Timing, Transcript, Usage
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
 
@@ -48,6 +48,19 @@ def test_an_answer_without_a_choice_has_an_empty_one():
     assert (answer.ok, answer.choice, answer.key) == (False, Choice(), ("r", 0))
 
 
+def test_ids_and_the_servers_count_stand_in_for_each_other():
+    usage, with_ids, bare = Usage(prompt_tokens=1, completion_tokens=3), (Choice(token_ids=(7, 8)),), (Choice(),)
+    cases = [(with_ids, usage), (with_ids, None), (bare, usage), (bare, None)]
+    answers = [Answer(request_id="r", status=200, choices=choices, usage=count) for choices, count in cases]
+    assert [answer.tokens for answer in answers] == [2, 2, 3, None]
+    assert [answer.reported_tokens for answer in answers] == [3, 2, 3, 0]
+
+
+def test_the_steps_of_a_choice_are_its_windows_without_the_prefills_and_the_last():
+    windows = (None, (), (1,), (1, 4), (1, 4, 2), (1, 4, 3, 2))
+    assert [Choice(windows=each).steps for each in windows] == [(), (), (), (), (4,), (4, 3)]
+
+
 def test_a_transcript_counts_the_tokens_of_all_choices():
     answers = (Answer(request_id="r", status=200, choices=(Choice(token_ids=(1, 2)), Choice(index=1, token_ids=(3,)))),)
     transcript = Transcript(arm="v", boot=1, workload="w", digest="d", answers=answers)
@@ -62,6 +75,16 @@ def test_judging_the_control_puts_it_in_the_variants_place():
     )
     judged = captured.as_control()
     assert (captured.arm, judged.arm, judged.is_control) == ("v", "control", True)
+
+
+def test_the_baselines_boots_are_those_that_are_not_under_judgement():
+    baseline, control, speculative = (
+        Transcript(arm=arm, boot=0, workload="w", digest="d", answers=()) for arm in ("baseline", "control", "v")
+    )
+    workload = Workload(name="w", version=1, requests=())
+    captured = Captured(pair=PAIR, workload=workload, family=Family.GREEDY, baseline=baseline, control=control, speculative=speculative)
+    assert captured.baseline_boots == (baseline, control)
+    assert captured.as_control().baseline_boots == replace(captured, control=None).baseline_boots == (baseline,)
 
 
 def test_a_workload_without_a_control_cannot_be_judged_as_one():

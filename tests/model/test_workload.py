@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from pytest_specdec.model.workload import Depth, Request, Route, Workload
+from pytest_specdec.model.workload import Depth, Grammar, GrammarKind, Request, Route, Workload
 
 
 def a_workload(**changes: object) -> Workload:
@@ -14,6 +14,12 @@ def a_workload(**changes: object) -> Workload:
 
 def test_a_depth_takes_the_first_requests():
     assert [r.id for r in a_workload().at(Depth.SMOKE).requests] == ["r0", "r1"]
+
+
+def test_requests_are_met_by_their_id():
+    workload = a_workload()
+    assert tuple(workload.by_id.values()) == workload.requests
+    assert workload.by_id["r3"] is workload.requests[3]
 
 
 def test_a_depth_without_a_number_takes_them_all():
@@ -104,3 +110,25 @@ def test_a_wave_falls_apart_only_where_it_has_seeded_and_unseeded_draws():
 def test_a_line_before_the_prompt_changes_nothing_else(body, prefixed):
     request = Request(id="r", route=Route.COMPLETIONS, body=body)
     assert request.with_prefix("Part 1.") == dataclasses.replace(request, body=prefixed)
+
+
+def test_a_request_is_greedy_at_temperature_0_alone():
+    requests = [drawing("r"), *(drawing("r", temperature=value) for value in (None, 0, 0.0, 1e-9, 1))]
+    assert [request.greedy for request in requests] == [False, False, True, True, False, False]
+    assert [request.draws_unseeded for request in requests] == [True, True, False, False, True, True]
+
+
+@pytest.mark.parametrize("body, grammar", [
+    ({}, None),
+    ({"response_format": {"type": "text"}}, None),
+    ({"structured_outputs": {}, "guided_regex": "", "tools": []}, None),
+    ({"response_format": {"type": "json_object"}}, Grammar(kind=GrammarKind.JSON_OBJECT, text=True, name="")),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"a": 1}}}},
+     Grammar(kind=GrammarKind.JSON, text={"a": 1}, name="n")),
+    ({"response_format": {"type": "text"}, "structured_outputs": {"regex": "a+"}}, Grammar(kind=GrammarKind.REGEX, text="a+")),
+    ({"guided_choice": ["a", "b"], "tools": [{}]}, Grammar(kind=GrammarKind.CHOICE, text=["a", "b"])),
+    ({"tools": [{}]}, Grammar()),
+    ({"response_format": {"type": "structural_tag"}}, Grammar()),
+])  # fmt: skip
+def test_a_grammar_is_read_from_each_field_that_asks_for_one(body, grammar):
+    assert drawing("r", **body).grammar == grammar

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
+from pytest_specdec.model.workload import GrammarKind
 from pytest_specdec.prompts.graded_schemas import GRADED, Grade
-from specdec_reference.grammar import GrammarKind, Grammars
+from specdec_reference.grammar import Grammars
 
 TOKENIZER = Path(__file__).parents[2] / "specdec_reference/checkpoints/target/tokenizer.json"
 KEYWORDS = (

@@ -188,7 +188,7 @@ def _check_limit(visit: Visit) -> Finding:
     """Check lengths ending inside a window: they are kept to."""
     for limit in (1, 2, 3, 5):
         answer = visit.asked({**GREEDY, "max_tokens": limit}).answer
-        count = len(answer.choice.token_ids) or (answer.usage.completion_tokens if answer.usage else 0)
+        count = answer.tokens or 0
         if count > limit or (count < limit and answer.choice.finish_reason == "length"):
             return broken(f"max_tokens {limit}: {count} tokens, end {answer.choice.finish_reason}")
     return kept("max_tokens 1, 2, 3 and 5 give as many tokens")

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, locks, planner, rates
-from pytest_specdec.capture.planner import SelectedWorkload
 from pytest_specdec.capture.server_recipes import ServerRecipes
 from pytest_specdec.doctor.contract import answers, counts, lifecycle, scores
 from pytest_specdec.doctor.contract.clause import Outcome, broken, unchecked
@@ -20,7 +19,6 @@ from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import SpecdecError
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.plan import Role
-from pytest_specdec.model.workload import Depth, Family, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +43,6 @@ WITHOUT = {
     "counters_late": "says when the counters are read; which ones they are has its clause",
 }
 """Members of the protocol without a clause, and why."""
-_PLACEHOLDER = SelectedWorkload(workload=Workload(name="contract", version=1, requests=()), family=Family.GREEDY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +92,7 @@ def hold(
     or reached.
     """
     name = variant or config.variants[0].name
-    plan = planner.make(config, (_PLACEHOLDER,), Depth.STANDARD, rates=rates.expected_rates(config, folder))
+    plan = planner.plan_servers(config, rates.expected_rates(config, folder))
     recipes = ServerRecipes(config=config, plan=plan, directory=RunDirectory(folder))
     boots = [boot for boot in plan.boots if boot.role is Role.BASELINE or (boot.role is Role.VARIANT and boot.arm == name)]
     recipes.check()

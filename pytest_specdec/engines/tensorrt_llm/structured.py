@@ -6,13 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pytest_specdec.model.workload import GrammarKind
+
 if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
 
 _WHOLE = "structured_outputs"
 _FORMERLY = "guided_"
-_KINDS = ("json", "json_object", "regex", "choice", "grammar")
-FIELDS = frozenset({_WHOLE, *(f"{_FORMERLY}{kind}" for kind in _KINDS)})
+FIELDS = frozenset({_WHOLE, *(f"{_FORMERLY}{kind}" for kind in GrammarKind)})
 _SPECIAL = re.compile(r"([\\.^$|?*+()\[\]{}])")
 
 

@@ -68,7 +68,7 @@ def profile(run: CapturedRun) -> Mapping[str, DraftTally]:
 
 def _add_steps(part: Captured, tallies: dict[str, DraftTally]) -> bool:
     """Count the answers' steps of known length; False for none."""
-    requests = {request.id: request for request in part.workload.requests}
+    requests = part.workload.by_id
     has_steps = False
     for answer in part.speculative.answers:
         if not answer.ok or len(answer.choices) != 1 or answer.request_id not in requests:
@@ -103,7 +103,7 @@ def _context(tokens: int) -> str:
 def _temperature(request: Request) -> str:
     value = request.body.get("temperature", 1.0)
     number = float(value) if isinstance(value, int | float) else 1.0
-    return "temperature 0" if number == 0 else "temperature up to 1" if number <= 1 else "temperature above 1"
+    return "temperature 0" if request.greedy else "temperature up to 1" if number <= 1 else "temperature above 1"
 
 
 def _order(item: tuple[str, DraftTally]) -> tuple[bool, str, int]:

@@ -78,7 +78,7 @@ def drafted_answers(run: CapturedRun) -> tuple[DraftedAnswer, ...]:
 
 
 def _part_answers(part: Captured, *, named: bool) -> Iterator[DraftedAnswer]:
-    requests = {request.id: request for request in part.workload.requests}
+    requests = part.workload.by_id
     timings = [answer.timing for answer in part.speculative.answers if answer.timing is not None]
     for answer in part.speculative.answers:
         if answer.ok and len(answer.choices) == 1 and answer.request_id in requests:
@@ -108,9 +108,9 @@ def _drafted_answer(part: Captured, request: Request, answer: Answer, in_flight:
         prompt=request.prompt_key,
         prompts=frozenset({request.prompt_key, f"{part.workload.name}/{request.id.partition('#')[0]}"}),
         in_test_workload=named,
-        grammar=request.grammar,
+        grammar=request.grammar is not None,
         foreseeable=request.body.keys() <= _FORESEEABLE and _number(request.body.get("temperature", 1.0)) <= 1.0,
-        tokens=len(choice.token_ids) or (answer.usage.completion_tokens if answer.usage else 0),
+        tokens=answer.tokens or 0,
         drafted=drafted,
         accepted=accepted,
         per_step=tuple(filter(None, choice.drafted or ())),
@@ -124,19 +124,18 @@ def _drafted_answer(part: Captured, request: Request, answer: Answer, in_flight:
 def request_kinds(part: Captured, request: Request, answer: Answer, in_flight: int) -> frozenset[str]:
     """Return every kind of a request, from a closed set of plural nouns."""
     body, prompt = request.body, answer.usage.prompt_tokens if answer.usage else len(answer.prompt_token_ids)
-    temperature = body.get("temperature", 1.0)
     named = {
         "requests with log-probabilities": body.get("logprobs") not in {None, False},
         "requests with log-probabilities of the prompt": body.get("prompt_logprobs") is not None,
-        "requests with a grammar": request.grammar,
+        "requests with a grammar": request.grammar is not None,
         "requests with penalties": not penalties(body).neutral,
         "requests with a logit bias": bool(body.get("logit_bias")),
         "requests with stop strings": bool(body.get("stop")),
         "requests with top-p": _number(body.get("top_p", 1.0)) < 1.0,
         "requests with top-k": _number(body.get("top_k", 0)) > 0,
         "requests with min-p": _number(body.get("min_p", 0.0)) > 0.0,
-        "requests above temperature 0": temperature != 0,
-        "requests at temperature 0": temperature == 0,
+        "requests above temperature 0": not request.greedy,
+        "requests at temperature 0": request.greedy,
         "requests with a seed": request.seed is not None,
         "requests that draw without a seed": request.draws_unseeded,
         "chat requests": request.route is Route.CHAT,

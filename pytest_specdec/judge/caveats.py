@@ -1,0 +1,64 @@
+"""Caveats of every verdict on the same captured answers, whatever it finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge import bursts
+from pytest_specdec.model.pair import SCORER
+from pytest_specdec.model.transcript import ScoringRoute
+
+if TYPE_CHECKING:
+    from pytest_specdec.model.captured import Captured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caveats:
+    """The conditions under which answers were captured and scored."""
+
+    limits: tuple[str, ...]
+    """What a pass leaves open, in a few words each."""
+    evidence: tuple[str, ...]
+    """A line each."""
+
+
+def read_caveats(captured: Captured) -> Caveats:
+    """Return the caveats of all verdicts on ``captured``."""
+    streams = bursts.uncounted(captured)
+    drafting = (bursts.SEEN, bursts.described(streams)) if streams is not None and streams.drafting else ()
+    return Caveats(
+        limits=(*drafting[:1], *(["within one boot"] if captured.within_one_boot else [])),
+        evidence=(*drafting, *_describe_scorer(captured), *_describe_concurrency(captured), *_describe_sharing(captured)),
+    )
+
+
+def _describe_scorer(captured: Captured) -> tuple[str, ...]:
+    """Return the scoring server, if it is not the baseline, and the route if its scores are upper bounds."""
+    scoring = captured.scoring
+    if scoring is None or not captured.scores:
+        return ()
+    scorer = captured.capabilities.get(SCORER)
+    server = () if scorer is None else (f"scored by a further server of the same weights: {scorer.server}",)
+    if scoring.route is not ScoringRoute.CONTINUATIONS:
+        return server
+    return (*server, f"scored by {scoring.route.value}: a token outside the listed ones has only an upper bound")
+
+
+def _describe_concurrency(captured: Captured) -> tuple[str, ...]:
+    """Return the arms with fewer requests in flight than the workload asks for, as after a failure of several together."""
+    most = {arm.arm: arm.concurrency for arm in (*captured.baseline_boots, captured.speculative) if arm.concurrency is not None}
+    return tuple(
+        f"{arm} was asked {count} at a time instead of {captured.workload.concurrency}: its server fails with more in flight"
+        for arm, count in most.items()
+    )
+
+
+def _describe_sharing(captured: Captured) -> tuple[str, ...]:
+    """Return the arms with servers that belong to somebody else."""
+    arms = [arm for arm in (captured.baseline, captured.control, captured.speculative) if arm is not None]
+    shared = (f"{arm.arm}: others used its server meanwhile: {arm.foreign} more than were asked for here" for arm in arms if arm.foreign)
+    lacking = (f"{arm.arm}: {arm.uncounted}: another server answered, or they are late" for arm in arms if arm.uncounted)
+    limited = (f"{arm.arm}: {arm.limited} times refused with 429, too many requests, and sent again" for arm in arms if arm.limited)
+    within = ("within one boot: the control is the same attached server, asked again",) if captured.within_one_boot else ()
+    return (*within, *shared, *lacking, *limited)
