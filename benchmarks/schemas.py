@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from pytest_specdec.files import baselines, run_documents, transcripts
 from pytest_specdec.model.baseline import FIGURES, Environment, Gate
@@ -91,8 +91,10 @@ class Definitions:
 
     def _generic(self, origin: object, args: tuple[Any, ...]) -> Schema:
         if origin in {Union, types.UnionType}:
-            (member,) = (arg for arg in args if arg is not types.NoneType)
-            return {"anyOf": [self.schema_of(member), {"type": "null"}]}
+            members = [self.schema_of(arg) for arg in args if arg is not types.NoneType]
+            return {"anyOf": [*members, {"type": "null"}]}
+        if origin is Literal:
+            return {"const": args[0]}
         if origin is tuple and args[1:] == (...,):
             return {"type": "array", "items": self.schema_of(args[0])}
         if origin is tuple:

@@ -20,6 +20,7 @@ from pytest_specdec.judge.prerequisites import refusal, speculating
 from pytest_specdec.judge.traffic import DraftedAnswer, answers
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.pair import DraftKind
+from pytest_specdec.model.promise import DraftedTraffic
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
 
@@ -243,6 +244,7 @@ def _failed(run: CapturedRun, found: Sequence[Finding], level: float) -> Verdict
         evidence=(*map(str, found), *draft_profile.lines(tallies)),
         cell=first.cell,
         names=first.name,
+        promise=DraftedTraffic(),
         figures={**_figures(run), "p_value": first.p_value, "bad_answers": float(first.bad), **draft_profile.figures(tallies)},
     )
 
@@ -255,7 +257,8 @@ def _passed(run: CapturedRun, comparisons: Sequence[Comparison], findings: Seque
     figures = {**_figures(run), **draft_profile.figures(tallies)}
     if not binding:
         headline = f"no kind of traffic has enough answers of which it is known what was drafted ({len(counted)} answers)"
-        return say(run.whole, Outcome.NOT_DECIDED, headline, settle="a deeper depth, or more suites in one run", figures=figures)
+        settle = "a deeper depth, or more suites in one run"
+        return say(run.whole, Outcome.NOT_DECIDED, headline, settle=settle, promise=DraftedTraffic(), figures=figures)
     return say(
         run.whole,
         Outcome.PASS,
@@ -263,6 +266,7 @@ def _passed(run: CapturedRun, comparisons: Sequence[Comparison], findings: Seque
         evidence=(*draft_profile.lines(tallies), *map(str, findings), *((f"too few answers: {', '.join(others)}",) if others else ())),
         rules_out=f"{len(counted)} answers; drafting that is off for one of {len(binding)} kinds would have been caught",
         cell=f"{len(binding)} kinds compared",
+        promise=DraftedTraffic(kinds=len(binding)),
         figures={**figures, "kinds": float(len(binding)), "answers": float(len(counted))},
     )
 

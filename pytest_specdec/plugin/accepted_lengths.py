@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import transcripts
-from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, LEAST_SHARED, SPEEDUP, Gate, PromptLength
-from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.model.workload import Family
+from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, LEAST_SHARED, Gate, PromptLength
+from pytest_specdec.model.promise import AcceptedLength
+from pytest_specdec.model.verdict import Finding, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.baseline import Environment
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.verdict import Verdict
-
-PROMPTS = "prompts"
-"""The figure that every verdict on the acceptance of one load has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +79,7 @@ def _on_acceptance(verdict: Verdict) -> bool:
 
     Verdicts on speed, and those on a whole run, also report acceptance; they do not count.
     """
-    return verdict.family is Family.SPEED and {ACCEPTANCE_LENGTH, PROMPTS} <= verdict.figures.keys() and SPEEDUP not in verdict.figures
+    return isinstance(verdict.promise, AcceptedLength)
 
 
 def pool_lengths(results: Results, known: Iterable[Gate], environment: Environment) -> tuple[PooledLengths, ...]:
@@ -108,10 +105,7 @@ def _may_join_file(verdict: Verdict, accepted: str) -> bool:
 
 def _may_loosen_gate(verdict: Verdict) -> bool:
     """Return True if pooling a verdict's lengths might loosen the gate."""
-    from pytest_specdec.judge.stored_acceptance import Finding  # noqa: PLC0415 - as in read
-
-    unsure = any(finding in verdict.headline for finding in (Finding.MAYBE_WORSE, Finding.MAYBE_MORE))
-    return verdict.outcome is Outcome.FAIL or unsure
+    return verdict.outcome is Outcome.FAIL or verdict.finding in {Finding.MAYBE_WORSE, Finding.MAYBE_MORE}
 
 
 def _find_stored_gate(gates: Iterable[Gate], verdict: Verdict) -> Gate | None:

@@ -11,6 +11,7 @@ from pytest_specdec.errors import RunError
 from pytest_specdec.files import baselines as stored
 from pytest_specdec.files.run_directory import atomic_write
 from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, LAST_RUNS, LEAST_SHARED, SPEEDUP, Gate
+from pytest_specdec.model.promise import AcceptedLength, DraftedTraffic, Speedup
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.plugin import accepted_lengths
@@ -22,21 +23,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_specdec.model.baseline import Environment
-    from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.model.promise import AcceptedLength, DraftedTraffic, Speedup
+from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.plugin.accepted_lengths import Results
     from pytest_specdec.report.run import JudgementResult
 
-BOOT_LOG_RATIO = "boot_log_ratio"
-"""The figure of a speed verdict for the distance between the baseline's two boots."""
-TOKENS_PER_STEP = "tokens_per_step"
-WHOLE = "answers_in_one_burst"
-"""The figure of a speed verdict that compares whole requests."""
-DISTURBED = "disturbed"
-"""The figure that marks a speed verdict as unfit: the client could not keep up, others used the server, or it asked to slow down."""
-BUSY = "busy_machine"
-"""The figure that marks a speed verdict whose client's machine had more to do than its cores can."""
-WIDEST = (("passes", 1.5), ("speedup", 3.0))
-"""Upper over lower 95 % limit of a run that a floor may be made of: over its passes alone, and with what boots may add."""
+WIDEST, WIDEST_OVER_PASSES = 3.0, 1.5
+"""Upper over lower 95 % limit of a run that a floor may be made of: with what boots may add, and over its passes alone."""
 PROOF = 0.0075
 """Error of the limit that proves a floor, as in judge/speed_gates.py, which needs numpy."""
 HEALTHY = 1.645
@@ -48,6 +41,7 @@ FARTHEST = 0.55
 NOTABLE = 0.02
 """Change of the typical ratio from which on it is given as the cause of a floor's move, and not what runs vary by."""
 _BROKEN = frozenset({PytestOutcome.FAILED, PytestOutcome.WAIVED})
+_ON_SPEED = (Speedup, AcceptedLength, DraftedTraffic)
 TAKEN = frozenset({Outcome.PASS, Outcome.NOT_DECIDED})
 ACCEPT = '--specdec-update-baselines --specdec-accept-regression "why"'
 
@@ -147,49 +141,45 @@ def measured_gates(verdicts: Iterable[Verdict], known: tuple[Gate, ...], accepte
     that :func:`_why_unfit` has a reason against are left out.
     """
     taken = TAKEN | ({Outcome.FAIL} if accepted else set())
-    timed = (v for v in _select_speed(verdicts) if v.outcome in taken)
-    return tuple(_join_gate(verdict, known, accepted) for verdict in timed if not _why_unfit(verdict))
+    timed = (pair for pair in _select_speed(verdicts) if pair[0].outcome in taken)
+    return tuple(_join_gate(verdict, speedup, known, accepted) for verdict, speedup in timed if not _why_unfit(speedup))
 
 
-def _select_speed(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
-    """Return the verdicts on speed with a speedup."""
-    return (v for v in verdicts if v.family is Family.SPEED and SPEEDUP in v.figures)
+def _select_speed(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, Speedup]]:
+    """Yield the verdicts with a speedup, and the speedup."""
+    return ((verdict, verdict.promise) for verdict in verdicts if isinstance(verdict.promise, Speedup))
 
 
-def _why_unfit(verdict: Verdict) -> str:
-    """Return the reason a speed verdict is unfit for a floor.
+def _why_unfit(speedup: Speedup) -> str:
+    """Return the reason a speedup is unfit for a floor.
 
     Empty if it is fit.
     """
-    figures = verdict.figures
-    if DISTURBED in figures:
-        return verdict.reason
-    if BUSY in figures:
-        return "the machine was busy while servers were timed"
-    if WHOLE in figures:
-        return "answers came in one burst, so that whole requests were timed, which is another quantity than decoding"
-    for name, widest in WIDEST:
-        low, high = (figures.get(f"{name}_{end}", figures[SPEEDUP]) for end in ("low", "high"))
-        if high > widest * low:
-            over = " over the passes alone" if name != SPEEDUP else ""
-            return f"{figures[SPEEDUP]:.2f}x [{low:.2f}, {high:.2f}]{over} is too wide for a floor"
+    if speedup.unfit:
+        return speedup.unfit
+    for limits, widest, over in (
+        (speedup.over_passes, WIDEST_OVER_PASSES, " over the passes alone"),
+        (speedup.limits, WIDEST, ""),
+    ):
+        if limits is not None and limits.high > widest * limits.low:
+            return f"{speedup.ratio:.2f}x [{limits.low:.2f}, {limits.high:.2f}]{over} is too wide for a floor"
     return ""
 
 
-def _join_gate(verdict: Verdict, known: tuple[Gate, ...], accepted: str) -> Gate:
+def _join_gate(verdict: Verdict, speedup: Speedup, known: tuple[Gate, ...], accepted: str) -> Gate:
     """Return the gate with the verdict's run added."""
     stored_gate = _find_gate(known, Gate(figure=SPEEDUP, pair=verdict.pair, workload=verdict.workload))
     continued_gate = stored_gate if stored_gate and verdict.outcome is not Outcome.FAIL else None
-    boot_log_ratio, tokens = verdict.figures.get(BOOT_LOG_RATIO), verdict.figures.get(TOKENS_PER_STEP)
+    tokens = speedup.tokens_per_step
     gate = Gate(
         figure=SPEEDUP,
         pair=verdict.pair,
         workload=verdict.workload,
-        log_ratios=_append_run(continued_gate.log_ratios if continued_gate else (), math.log(verdict.figures[SPEEDUP])),
+        log_ratios=_append_run(continued_gate.log_ratios if continued_gate else (), math.log(speedup.ratio)),
         log_tokens_per_step=_append_run(
             continued_gate.log_tokens_per_step if continued_gate else (), None if tokens is None else math.log(tokens)
         ),
-        boot_log_ratios=_append_run(stored_gate.boot_log_ratios if stored_gate else (), boot_log_ratio),
+        boot_log_ratios=_append_run(stored_gate.boot_log_ratios if stored_gate else (), speedup.boot_log_ratio),
     )
     gate = replace(gate, at_least=_floor_of_gate(gate))
     is_lower = stored_gate is not None and stored_gate.at_least is not None and (gate.at_least or 0.0) < stored_gate.at_least
@@ -328,7 +318,7 @@ def not_clean(results: Results) -> tuple[str, ...]:
 
     Nothing of it is taken, for want of right answers.
     """
-    timed = dict.fromkeys(v.pair for v in results.verdicts if v.family is Family.SPEED and {SPEEDUP, ACCEPTANCE_LENGTH} & set(v.figures))
+    timed = dict.fromkeys(verdict.pair for verdict in results.verdicts if isinstance(verdict.promise, _ON_SPEED))
     return tuple(f"no baseline of {pair}: {results.unclean[pair]}" for pair in timed if pair in results.unclean)
 
 
@@ -337,9 +327,8 @@ def refusal_lines(verdicts: Iterable[Verdict], accepted: str = "") -> tuple[str,
 
     A failed verdict is rejected unless a regression is ``accepted``.
     """
-    on_speed = [v for v in verdicts if v.family is Family.SPEED]
-    failed = [v for v in on_speed if v.outcome is Outcome.FAIL and not accepted and {SPEEDUP, ACCEPTANCE_LENGTH} & set(v.figures)]
-    unfit = [(v, why) for v in _select_speed(on_speed) if v.outcome in TAKEN and (why := _why_unfit(v))]
+    failed = [v for v in verdicts if v.outcome is Outcome.FAIL and not accepted and isinstance(v.promise, _ON_SPEED)]
+    unfit = [(v, why) for v, speedup in _select_speed(verdicts) if v.outcome in TAKEN and (why := _why_unfit(speedup))]
     return (
         *(f"{v.pair} {v.workload} failed and is not taken; if it is meant: {ACCEPT}" for v in failed),
         *(f"{v.pair} {v.workload} is not taken: {why}" for v, why in unfit),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec import __version__
 from pytest_specdec.files import codec
-from pytest_specdec.model.verdict import TOO_NOISY, Outcome, Verdict
+from pytest_specdec.model.verdict import Finding, Outcome, Verdict
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import parameter_table
 from pytest_specdec.report.formats import ReportFormat, When
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.status import Status
     from pytest_specdec.model.workload import JSON, Workload
 
-SCHEMA = "pytest-specdec/run/2"
+SCHEMA = "pytest-specdec/run/3"
 NOT_COUNTED = "not counted: tokens are wrong"
 """Stands for speed and acceptance of a variant with wrong answers: the speed of wrong tokens is no speed."""
 _BESIDE_TOKENS = frozenset({Family.SPEED, Family.LOGPROBS, Family.LIVENESS, Family.SEEDS})
@@ -74,7 +74,7 @@ class JudgementResult:
 
         The kernel is noisier than the config allows; no answer is called wrong.
         """
-        return self.verdict is not None and self.verdict.names == TOO_NOISY
+        return self.verdict is not None and self.verdict.finding is Finding.TOO_NOISY
 
     @property
     def calls_tokens_wrong(self) -> bool:

@@ -202,7 +202,7 @@ def test_behind_reasoning_the_first_text_has_a_row_of_its_own():
     ]
     assert (verdict.figures["speculative_content_ttft_s"], verdict.figures["content_ttft_speedup"]) == pytest.approx((2.0, 2.0))
     assert "speculative_content_ttft_s" not in speed.judge(seen(180.0)).figures
-    assert speed_table.rows(verdict.figures)[2] == ("Time To First Text (s)", "4.000", "2.000", "2.00x")
+    assert speed_table.rows(verdict.promise)[2] == ("Time To First Text (s)", "4.000", "2.000", "2.00x")
 
 
 def test_latencies_and_what_keeps_the_objective_stand_in_the_evidence_and_gate_nothing():
