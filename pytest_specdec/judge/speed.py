@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_specdec.gates.rulings import SPEED_ERROR, GateRuling, ruled, ruled_speeds, stated
 from pytest_specdec.judge import acceptance, boot_blocks, breakdown, drafting
 from pytest_specdec.judge.acceptance import LEAST_PROMPTS
 from pytest_specdec.judge.ending import ended
@@ -12,7 +13,6 @@ from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, speculating
 from pytest_specdec.judge.speed_caveats import busy, cell, is_wide, wide
 from pytest_specdec.judge.speed_evidence import doubts, figures, further, latencies, method, speedup, spread, table
-from pytest_specdec.judge.speed_gates import SPEED_ERROR, GateRuling, ruled, ruled_speeds, stated
 from pytest_specdec.judge.step_cost import SlowCause, Suspect, step_cost, suspect
 from pytest_specdec.judge.timing import measured
 from pytest_specdec.judge.verdicts import say
@@ -23,7 +23,7 @@ from pytest_specdec.model.verdict import Outcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.judge.speed_gates import RuledGate
+    from pytest_specdec.gates.rulings import RuledGate
     from pytest_specdec.judge.timing import MeasuredSpeed
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript

@@ -312,6 +312,8 @@ def test_an_answer_that_came_in_one_burst_has_every_arms_whole_requests_compared
     assert verdict.figures["speedup"] == pytest.approx(0.31 / (0.0101 + 79 / 520), rel=0.05)
     assert verdict.figures["answers_in_one_burst"] == 4
     assert "baseline_ttft_s" not in verdict.figures
+    assert verdict.promise.ttft is None
+    assert verdict.promise.unfit.startswith("answers came in one burst")
     assert any("4 of 12 answers" in line for line in verdict.short)
     assert any("4 of 12 answers" in line for line in verdict.evidence)
     assert "control against baseline: 1.0" in " ".join(verdict.evidence)

@@ -1,13 +1,11 @@
-"""Accepted lengths on their way into a baseline file: read from a run's transcripts, pooled with those that the file has."""
+"""Accepted lengths in a baseline file: those of a run, pooled with those that the file has."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.errors import RunError
-from pytest_specdec.files import transcripts
+from pytest_specdec.gates.floors import GateChange
 from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, LEAST_SHARED, Gate, PromptLength
 from pytest_specdec.model.promise import AcceptedLength
 from pytest_specdec.model.verdict import Finding, Outcome
@@ -15,9 +13,6 @@ from pytest_specdec.model.verdict import Finding, Outcome
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pytest_specdec.files.run_directory import RunDirectory
-    from pytest_specdec.model.baseline import Environment
-    from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.verdict import Verdict
 
 
@@ -30,72 +25,24 @@ class CellLengths:
     lengths: Mapping[str, PromptLength]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Results:
-    """What a run has for a baseline file."""
-
-    verdicts: tuple[Verdict, ...]
-    lengths: Mapping[tuple[str, str], CellLengths] = field(default_factory=dict)
-    """By variant and workload."""
-    accepted: str = ""
-    """Why a regression is accepted; empty where none is."""
-    unclean: Mapping[str, str] = field(default_factory=dict)
-    """By variant: why nothing of it may become a baseline. No accepted regression overrides that."""
-
-    @property
-    def clean(self) -> Results:
-        """The results without the variants in ``unclean``."""
-        return replace(self, verdicts=tuple(verdict for verdict in self.verdicts if verdict.pair not in self.unclean))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PooledLengths:
-    """Lengths as the file will have them, and how they moved."""
-
-    gate: Gate
-    move: str
-
-
-def read(directory: RunDirectory, plan: Plan, verdicts: Iterable[Verdict]) -> Mapping[tuple[str, str], CellLengths]:
-    """Return accepted lengths by variant and workload, from the transcripts.
-
-    There is one entry per verdict on the acceptance of one load. Verdicts without a usable transcript have none.
-    """
-    from pytest_specdec.judge.stored_acceptance import lengths  # noqa: PLC0415 - a process that only waits loads no numpy
-
-    by_cell: dict[tuple[str, str], CellLengths] = {}
-    for verdict in filter(_on_acceptance, verdicts):
-        with suppress(RunError):
-            transcript = transcripts.read(directory, verdict.pair, verdict.workload)
-            workload = plan.workload(verdict.workload)
-            if transcript is not None:
-                cell = CellLengths(digest=workload.traffic_digest, lengths=lengths(transcript, workload))
-                by_cell[verdict.pair, verdict.workload] = cell
-    return by_cell
-
-
-def _on_acceptance(verdict: Verdict) -> bool:
-    """Return True if a verdict is on one load's acceptance.
-
-    Verdicts on speed, and those on a whole run, also report acceptance; they do not count.
-    """
-    return isinstance(verdict.promise, AcceptedLength)
-
-
-def pool_lengths(results: Results, known: Iterable[Gate], environment: Environment) -> tuple[PooledLengths, ...]:
-    """Return the run's lengths, pooled with those in ``known``.
+def pool_lengths(
+    verdicts: Iterable[Verdict], lengths: Mapping[tuple[str, str], CellLengths], known: tuple[Gate, ...], accepted: str
+) -> tuple[GateChange, ...]:
+    """Return the ``lengths`` by variant and workload, pooled with those in ``known``.
 
     Only lengths of the same requests, traffic, model, draft and dtype are pooled.
 
-    Not taken are cells with too few prompts and, unless a regression is accepted, those that failed or may be lower
-    or higher than stored: pooled, they would loosen the gate. An accepted one begins anew.
+    Not taken are cells with too few prompts and, unless a regression is ``accepted``, those that failed or may be
+    lower or higher than stored: pooled, they would loosen the gate. An accepted one begins anew.
     """
-    stored_gates, pooled = tuple(known), []
-    for verdict in filter(_on_acceptance, results.verdicts):
-        cell = results.lengths.get((verdict.pair, verdict.workload))
-        if cell is not None and len(cell.lengths) >= LEAST_SHARED and _may_join_file(verdict, results.accepted):
-            pooled.append(_pool(verdict, cell, _find_stored_gate(stored_gates, verdict), environment, results.accepted))
-    return tuple(pooled)
+    cells = (
+        (verdict, lengths.get((verdict.pair, verdict.workload))) for verdict in verdicts if isinstance(verdict.promise, AcceptedLength)
+    )
+    return tuple(
+        _pool(verdict, cell, _find_stored_gate(known, verdict), accepted)
+        for verdict, cell in cells
+        if cell is not None and len(cell.lengths) >= LEAST_SHARED and _may_join_file(verdict, accepted)
+    )
 
 
 def _may_join_file(verdict: Verdict, accepted: str) -> bool:
@@ -114,7 +61,7 @@ def _find_stored_gate(gates: Iterable[Gate], verdict: Verdict) -> Gate | None:
     return next((gate for gate in gates if gate.lengths and (gate.figure, gate.pair, gate.workload) == cell), None)
 
 
-def _pool(verdict: Verdict, cell: CellLengths, stored_gate: Gate | None, environment: Environment, accepted: str) -> PooledLengths:
+def _pool(verdict: Verdict, cell: CellLengths, stored_gate: Gate | None, accepted: str) -> GateChange:
     """Return the lengths of one cell, pooled with the stored ones."""
     begins = stored_gate is None or not stored_gate.comparable or stored_gate.digest != cell.digest or verdict.outcome is Outcome.FAIL
     stored_lengths = {} if stored_gate is None or begins else stored_gate.lengths
@@ -122,7 +69,6 @@ def _pool(verdict: Verdict, cell: CellLengths, stored_gate: Gate | None, environ
         figure=ACCEPTANCE_LENGTH,
         pair=verdict.pair,
         workload=verdict.workload,
-        key=environment.key(verdict.pair),
         digest=cell.digest,
         runs=1 if stored_gate is None or begins else stored_gate.runs + 1,
         lengths={
@@ -130,7 +76,7 @@ def _pool(verdict: Verdict, cell: CellLengths, stored_gate: Gate | None, environ
         },
         accepted_regression=accepted if _may_loosen_gate(verdict) else (stored_gate.accepted_regression if stored_gate else ""),
     )
-    return PooledLengths(gate=replace(gate, reason=_describe_gate(gate)), move=_describe_move(stored_gate, gate, begins=begins))
+    return GateChange(gate=replace(gate, reason=_describe_gate(gate)), move=_describe_move(stored_gate, gate, begins=begins))
 
 
 def _join_lengths(stored: PromptLength | None, measured: PromptLength | None) -> PromptLength:
