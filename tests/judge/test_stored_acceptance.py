@@ -164,3 +164,13 @@ def test_a_gate_of_the_config_shares_the_false_alarms():
     assert any("each tail at 0.000125" in line for line in verdict.evidence)
     missed = speed.judge(seen(answers(), replace(floor, at_least=3.9), BEFORE))
     assert (missed.outcome, "gate missed" in missed.headline) == (Outcome.FAIL, True)
+
+
+def test_a_change_that_may_be_a_loss_is_a_finding_beside_an_open_gate():
+    """The headline then speaks of the gate alone."""
+    now = seen(answers(1.12), BEFORE)
+    length = speed.judge(now).promise.tokens_per_step
+    gate = Gate(figure="acceptance_length", at_least=length, source="tiny.yaml:9 gates.acceptance_length")
+    verdict = speed.judge(replace(now, gates=(gate, BEFORE)))
+    assert verdict.outcome is Outcome.NOT_DECIDED
+    assert verdict.finding is Finding.MAYBE_WORSE
