@@ -101,7 +101,9 @@ def test_pytest_lives_on_the_top_floor_only():
 
 
 def test_pure_rooms_import_nothing_that_does_io():
-    assert not offenders([path for path in SOURCES if room_of(path) in PURE], IMPURE_MODULES)
+    files = {"baseline_file", "update"}
+    gates = [path for path in SOURCES if room_of(path) == "gates" and path.stem not in files]
+    assert not offenders([*gates, *(path for path in SOURCES if room_of(path) in PURE)], IMPURE_MODULES)
 
 
 def test_the_ground_floor_stands_on_the_standard_library():
