@@ -45,7 +45,7 @@ WORLDS: Mapping[str, str] = {
 """``--numerics`` by world, under the names of ``benchmarks.worlds``."""
 VARIANTS = {"draft-k3": DRAFT, "ngram-k3": NGRAM}
 GREEN = frozenset({"pass", "passed", "refused", "skipped", "speed not decided"})
-_JUDGED = ("pytest_specdec/judge", "pytest_specdec/stats", "pytest_specdec/report", "pytest_specdec/plugin")
+_JUDGED = tuple(f"pytest_specdec/{room}" for room in ("judge", "gates", "stats", "report", "plugin"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

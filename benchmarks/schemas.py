@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
-from pytest_specdec.files import baselines, run_documents, transcripts
+from pytest_specdec.files import run_documents, transcripts
+from pytest_specdec.gates import baseline_file
 from pytest_specdec.model.baseline import FIGURES, Environment, Gate
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.families import FAMILIES
@@ -91,8 +92,10 @@ class Definitions:
 
     def _generic(self, origin: object, args: tuple[Any, ...]) -> Schema:
         if origin in {Union, types.UnionType}:
-            (member,) = (arg for arg in args if arg is not types.NoneType)
-            return {"anyOf": [self.schema_of(member), {"type": "null"}]}
+            members = [self.schema_of(arg) for arg in args if arg is not types.NoneType]
+            return {"anyOf": [*members, {"type": "null"}]}
+        if origin is Literal:
+            return {"const": args[0]}
         if origin is tuple and args[1:] == (...,):
             return {"type": "array", "items": self.schema_of(args[0])}
         if origin is tuple:
@@ -191,14 +194,14 @@ def _plan() -> Schema:
 def _baseline() -> Schema:
     """Return that of baseline files, where a gate's fields without a value are left out."""
     made = Definitions()
-    written = made.fields(Gate, {field.name for field in fields(Gate)} - set(baselines.FIELDS))
+    written = made.fields(Gate, {field.name for field in fields(Gate)} - set(baseline_file.FIELDS))
     written["figure"]["enum"] = list(FIGURES)
     gate = made.define(Gate, written, optional=written.keys() - {"figure"})
     machine = {"description": "The name of the machine and of the file: its figures are compared with no other's.", "type": "string"}
     parts = {"machine": machine, "environment": made.schema_of(Environment), "gates": {"type": "array", "items": gate}}
-    rest = _object({"schema": {"const": baselines.SCHEMA}, **parts})
+    rest = _object({"schema": {"const": baseline_file.SCHEMA}, **parts})
     text = "baselines/<config>/<machine>.yaml: gates with the machine and the samples that they come from."
-    return made.document(baselines.SCHEMA, "A baseline file", text, rest)
+    return made.document(baseline_file.SCHEMA, "A baseline file", text, rest)
 
 
 def _run() -> Schema:

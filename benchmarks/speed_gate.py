@@ -22,14 +22,15 @@ import numpy as np
 
 from benchmarks import results
 from pytest_specdec.capture.alternation import more_passes
+from pytest_specdec.gates.floors import measure_floors
+from pytest_specdec.gates.rulings import PROVEN_ERROR, SPEED_ERROR, GateRuling, ruled_speeds
 from pytest_specdec.judge.acceptance import acceptance_length
-from pytest_specdec.judge.speed_gates import PROVEN_ERROR, SPEED_ERROR, GateRuling, ruled_speeds
 from pytest_specdec.model.baseline import LAST_RUNS
 from pytest_specdec.model.plan import MOST_PASSES
+from pytest_specdec.model.promise import SpeedFigure, Speedup
 from pytest_specdec.model.transcript import Answer, Choice, Transcript
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Family
-from pytest_specdec.plugin import baselines
 from pytest_specdec.stats.boot_spread import boot_spread
 from pytest_specdec.stats.speedup import BootLevels, across_blocks, across_boots, centre, is_steady
 
@@ -264,7 +265,7 @@ class Series:
             if number == LAST_RUNS:
                 found = frozenset(loss for loss in LOST if run.ruling(gates[0], loss) is GateRuling.MISSED)
             elif not rulings or rulings[-1] is not GateRuling.MISSED:
-                gates = baselines.measured_gates([_verdict(run)], gates)
+                gates = tuple(change.gate for change in measure_floors([_verdict(run)], gates))
             floors.append(gates[0].at_least or 0.0)
         return cls(floors=tuple(floors), rulings=tuple(rulings), found=found)
 
@@ -316,8 +317,9 @@ def _answers(rng: np.random.Generator, prompts: int, steps: int, concentration: 
 
 
 def _verdict(run: Run) -> Verdict:
-    figures = {"speedup": math.exp(float(run.log_ratios.mean())), "boot_log_ratio": run.apart}
-    return Verdict(outcome=Outcome.PASS, family=Family.SPEED, pair="v", workload="w", headline="", figures=figures)
+    ratio = math.exp(float(run.log_ratios.mean()))
+    speedup = Speedup(response=SpeedFigure(baseline=1.0, speculative=ratio, speedup=ratio), boot_log_ratio=run.apart)
+    return Verdict(outcome=Outcome.PASS, family=Family.SPEED, pair="v", workload="w", headline="", promise=speedup)
 
 
 def cell(

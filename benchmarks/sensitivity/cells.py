@@ -31,7 +31,7 @@ _CAPTURED_BY = (
     "specdec_reference",
 )
 """Folders whose code decides which answers are captured."""
-_JUDGED_BY = ("pytest_specdec/judge", "pytest_specdec/stats")
+_JUDGED_BY = ("pytest_specdec/judge", "pytest_specdec/gates", "pytest_specdec/stats")
 """Folders whose code decides the verdicts on them."""
 _FAULTS = {"faults"}
 _NO_JUDGEMENT = {"error", "invalid", "failed"}

@@ -13,8 +13,8 @@ from pytest_specdec.doctor import probe
 from pytest_specdec.doctor.check import Level, fail, failed, ok, warn
 from pytest_specdec.errors import SpecdecError
 from pytest_specdec.files.run_directory import RUNS
+from pytest_specdec.gates import baseline_file
 from pytest_specdec.model.plan import Role
-from pytest_specdec.plugin import baselines
 from pytest_specdec.report.progress import clock
 
 if TYPE_CHECKING:
@@ -101,14 +101,14 @@ def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check
     Shown are the baseline file that applies here, and the gates that hold without one.
     """
     try:
-        baselines.check(folder, config.name)
-        measured = baselines.gates(folder, config.name, environment)
-        notes = baselines.notes(folder, config.name, environment)
+        baseline_file.check(folder, config.name)
+        measured = baseline_file.gates(folder, config.name, environment)
+        notes = baseline_file.notes(folder, config.name, environment)
     except SpecdecError as error:
         return (failed("baselines", error),)
     stated = ", ".join(f"{gate.figure} {gate.threshold}" for gate in config.gates if gate.threshold)
     if measured:
-        path = baselines.path(folder, config.name, environment)
+        path = baseline_file.path(folder, config.name, environment)
         return (ok("baselines", f"{len(measured)} of this machine in {path}, beside {stated}"),)
     if notes:
         return tuple(warn("baselines", note, remedy="measure here with --specdec-update-baselines") for note in notes)

@@ -1,1 +1,1 @@
-"""Everything that is read from or written to disk: run directories, transcripts, scores, baseline files, strict YAML."""
+"""Everything that is read from or written to disk: run directories, transcripts, scores, strict YAML."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pytest_specdec.errors import RunError
 
@@ -106,9 +106,11 @@ def _decoder_of(hint: Any) -> _Decoder:  # noqa: ANN401 - any annotation
 
 
 def _generic_decoder(origin: object, args: tuple[Any, ...]) -> _Decoder:
-    """Return the decoder of a union, tuple or mapping."""
+    """Return the decoder of a union, literal, tuple or mapping."""
     if origin in {Union, types.UnionType}:
-        return _optional_decoder(args)
+        return _union_decoder([arg for arg in args if arg is not types.NoneType])
+    if origin is Literal:
+        return _literal_decoder(args)
     if origin is tuple:
         return _list_decoder(args[0]) if args[1:] == (...,) else _fixed_tuple_decoder(args)
     if origin in {Mapping, dict}:
@@ -147,10 +149,31 @@ def _enum_decoder(cls: type[Enum]) -> _Decoder:
     return decode_member
 
 
-def _optional_decoder(args: tuple[Any, ...]) -> _Decoder:
-    """Return the decoder of one type or None."""
-    (member,) = (_decoder_of(arg) for arg in args if arg is not types.NoneType)
-    return lambda data: None if data is None else member(data)
+def _literal_decoder(values: tuple[Any, ...]) -> _Decoder:
+    def decode_literal(data: object) -> object:
+        if data not in values:
+            raise _Mismatch(repr(data)[:_SHOWN], f"one of {', '.join(map(str, values))}")
+        return data
+
+    return decode_literal
+
+
+def _union_decoder(members: list[Any]) -> _Decoder:
+    """Return the decoder of one type, or of dataclasses told apart by ``kind``, or None."""
+    decoder = _decoder_of(members[0]) if len(members) == 1 else _kind_decoder(members)
+    return lambda data: None if data is None else decoder(data)
+
+
+def _kind_decoder(classes: list[Any]) -> _Decoder:
+    """Return the decoder of dataclasses with a literal ``kind`` each."""
+    decoders = {get_args(get_type_hints(cls)["kind"])[0]: _decoder_of(cls) for cls in classes}
+    decode_kind = _literal_decoder(tuple(decoders))
+
+    def decode_object(data: object) -> object:
+        kind = decode_kind(_check_type(dict, data, "an object with a kind").get("kind"))
+        return decoders[kind](data)
+
+    return decode_object
 
 
 def _list_decoder(hint: Any) -> _Decoder:  # noqa: ANN401 - any annotation

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 
 from scipy.special import stdtrit
 
+from pytest_specdec.gates.rulings import PROVEN_ERROR, GateRuling, ruled, stated
 from pytest_specdec.judge import own_drafts, stored_acceptance
 from pytest_specdec.judge.bursts import uncounted
 from pytest_specdec.judge.prerequisites import speculating
-from pytest_specdec.judge.speed_gates import PROVEN_ERROR, GateRuling, ruled, stated
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH
+from pytest_specdec.model.promise import AcceptedLength
 from pytest_specdec.model.verdict import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.judge.speed_gates import RuledGate
+    from pytest_specdec.gates.rulings import RuledGate
     from pytest_specdec.judge.stored_acceptance import Comparison
     from pytest_specdec.model.baseline import Gate
     from pytest_specdec.model.captured import Captured
@@ -210,6 +211,8 @@ def _said(
         reason=why if outcome is Outcome.NOT_DECIDED else "",
         cell=measured,
         names=comparison.finding.value if comparison and is_red else "",
+        promise=AcceptedLength(tokens_per_step=length.tokens, prompts=length.prompts) if length else None,
+        finding=comparison.finding if comparison else None,
         figures={**_figures(length), **(comparison.figures if comparison else {})},
     )
 

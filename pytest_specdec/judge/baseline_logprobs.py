@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge.prerequisites import speculating
 from pytest_specdec.judge.verdicts import quoted, say
 from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.promise import CheckedTokens
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
 from pytest_specdec.stats.noise_comparison import EXACT, TOLERATED, jump_limit, scale, tolerated_factor, tolerated_floor
@@ -247,6 +248,7 @@ def _passed(captured: Captured, pairs: Sequence[_Pair], peers: _Peers) -> Verdic
         rules_out=f"{len(pairs):,} tokens compared; values off by {peers.limit:.2g} nats in {_detectable(captured, len(pairs), peers):.1%} "
         "of them would have been caught (99%)",
         cell=f"within {worst:.2g} nats",
+        promise=CheckedTokens(tokens=len(pairs)),
         figures={"tokens": float(len(pairs)), "worst_nats": worst, "noise_nats": peers.noise},
     )
 

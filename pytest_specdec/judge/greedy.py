@@ -24,7 +24,8 @@ from pytest_specdec.judge.tolerance import ASK_AGAIN, STATED, describe_jumps, de
 from pytest_specdec.judge.verdicts import LN_10, against, guess, quoted, say
 from pytest_specdec.judge.verify_noise import gated_noise
 from pytest_specdec.model.pair import SCORER
-from pytest_specdec.model.verdict import TOO_NOISY, Outcome
+from pytest_specdec.model.promise import CheckedTokens
+from pytest_specdec.model.verdict import Finding, Outcome
 from pytest_specdec.stats.near_ties import GreedyTokens, wealth
 from pytest_specdec.stats.request_params import penalties
 
@@ -330,7 +331,8 @@ def _too_noisy(captured: Captured, tally: GreedyTally) -> Verdict | None:
         short=("lawful      noise alone makes no token wrong; the config gates it", f"to change   {tally.gate.gate.source}"),
         evidence=_evidence(captured, tally),
         cell="verify kernel too noisy",
-        names=TOO_NOISY,
+        names=Finding.TOO_NOISY,
+        finding=Finding.TOO_NOISY,
         figures=_figures(tally),
     )
 
@@ -357,6 +359,7 @@ def _passed(captured: Captured, tally: GreedyTally) -> Verdict:
         rules_out=f"{tokens:,} tokens checked; a wrong-token rate above {rate:.2%} would have been caught (99%). "
         f"Wrong: more than {gap:.3g} nats below the baseline's best token; {describe_noise(tally.allowed)}",
         cell=f"0 of {tokens:,} tokens wrong",
+        promise=CheckedTokens(tokens=tokens),
         figures=figures | {"wrong_rate_ruled_out": rate},
     )
 

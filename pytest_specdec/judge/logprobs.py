@@ -20,6 +20,7 @@ from pytest_specdec.judge.logprob_lists import wrong_lists
 from pytest_specdec.judge.prerequisites import refusal, speculating, unscorable
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.promise import CheckedTokens
 from pytest_specdec.model.transcript import Position
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.logprob_noise import squares
@@ -322,6 +323,7 @@ def _passed(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
         evidence=_evidence(analysis),
         rules_out=f"{tokens:,} tokens checked; logit noise of {shown:.2g} nats would have been caught (99%)",
         cell=f"off by {_rms(analysis.arm.tokens):.2g} nats",
+        promise=CheckedTokens(tokens=len(analysis.arm.tokens)),
         figures=_figures(analysis),
     )
 

@@ -21,6 +21,7 @@ from pytest_specdec.judge.sampling_data import SEED_AGAIN, gather
 from pytest_specdec.judge.sensitivity import promise
 from pytest_specdec.judge.verdicts import LN_10, against, guess, power, say
 from pytest_specdec.model.families import SHORT_BY
+from pytest_specdec.model.promise import SampledTokens
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.betting import DOUBT, Earnings, counterpart, difference, least_score, wealth_process
 from pytest_specdec.stats.bettors import bettors
@@ -230,6 +231,7 @@ def _invalid(captured: Captured, analysis: _Analysis, headline: str) -> Verdict:
         short=("likely: decoding and scoring differ (cache precision, template, order of temperature and truncation)",),
         evidence=_evidence(analysis),
         cell=_cell(analysis.book),
+        promise=_sampled_tokens(analysis),
         figures=_figures(analysis),
     )
 
@@ -262,6 +264,7 @@ def _suspected(captured: Captured, analysis: _Analysis) -> Verdict | None:
         evidence=_evidence(analysis),
         settle="as many answers again: --specdec-continue RUN",
         cell=_cell(book),
+        promise=_sampled_tokens(analysis),
         figures={**_figures(analysis), "log10_alarm": barrier / LN_10},
     )
 
@@ -285,6 +288,7 @@ def _failed(captured: Captured, analysis: _Analysis) -> Verdict:
         evidence=_evidence(analysis),
         cell=_cell(book),
         names=named,
+        promise=_sampled_tokens(analysis),
         figures=_figures(analysis),
     )
 
@@ -304,6 +308,7 @@ def _cleared(captured: Captured, analysis: _Analysis) -> Verdict:
             evidence=evidence,
             rules_out=str(made),
             cell=_cell(analysis.book) + ("" if made.leaks else ", lenient acceptance untested"),
+            promise=_sampled_tokens(analysis),
             figures=figures,
         )
     needed = made.tokens_needed
@@ -316,6 +321,7 @@ def _cleared(captured: Captured, analysis: _Analysis) -> Verdict:
         evidence=evidence,
         settle=_settling(needed, analysis.gathered),
         cell=_cell(analysis.book),
+        promise=_sampled_tokens(analysis),
         figures=figures,
     )
 
@@ -349,6 +355,10 @@ def _windows(observed: Observed) -> str:
     if observed.slots.known.any():
         return "windows follow from the drafts" if observed.slots.implied else "windows known"
     return "windows unknown" if observed.q is None else "windows unknown, their chances follow from both distributions"
+
+
+def _sampled_tokens(analysis: _Analysis) -> SampledTokens:
+    return SampledTokens(tokens=analysis.observed.tokens, log10_wealth=float(analysis.book.peak / LN_10))
 
 
 def _figures(analysis: _Analysis) -> Mapping[str, float]:

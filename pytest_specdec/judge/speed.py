@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_specdec.gates.rulings import SPEED_ERROR, GateRuling, ruled, ruled_speeds, stated
 from pytest_specdec.judge import acceptance, boot_blocks, breakdown
 from pytest_specdec.judge.acceptance import LEAST_PROMPTS
 from pytest_specdec.judge.drafting.judge import judge_drafting
@@ -12,8 +13,7 @@ from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, speculating
 from pytest_specdec.judge.speed_caveats import busy, cell, is_wide, wide
-from pytest_specdec.judge.speed_evidence import doubts, figures, further, latencies, method, spread, table
-from pytest_specdec.judge.speed_gates import SPEED_ERROR, GateRuling, ruled, ruled_speeds, stated
+from pytest_specdec.judge.speed_evidence import doubts, figures, further, latencies, method, speedup, spread, table
 from pytest_specdec.judge.step_cost import SlowCause, Suspect, step_cost, suspect
 from pytest_specdec.judge.timing import measured
 from pytest_specdec.judge.verdicts import say
@@ -24,7 +24,7 @@ from pytest_specdec.model.verdict import Outcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.judge.speed_gates import RuledGate
+    from pytest_specdec.gates.rulings import RuledGate
     from pytest_specdec.judge.timing import MeasuredSpeed
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
@@ -106,16 +106,17 @@ def _undrafted(captured: Captured, found: MeasuredSpeed, idle: Verdict) -> Verdi
     """Return a verdict on a server that does not speculate with what that costs: of its speed the drafter is the cause."""
     if not idle.red:
         return idle
-    headline = f"{idle.headline}; {_opening(found)}: {SlowCause.DRAFTER}"
+    headline, speed = f"{idle.headline}; {_opening(found)}: {SlowCause.DRAFTER}", speedup(captured, found)
     return say(
         captured,
         idle.outcome,
         headline,
         short=(*idle.short, method(found)),
-        evidence=(*idle.evidence, *table(found), method(found), *further(captured, found), *latencies(captured)),
+        evidence=(*idle.evidence, *table(speed), method(found), *further(captured, found), *latencies(captured)),
         cell=idle.cell,
         names=SlowCause.DRAFTER,
-        figures={**idle.figures, **figures(captured, found)},
+        promise=speed,
+        figures={**idle.figures, **figures(captured, found, speed)},
     )
 
 
@@ -178,7 +179,17 @@ def _disturbed(captured: Captured) -> str:
     return f"{limited} was told to slow down (429, too many requests); lower `limits.concurrency` or raise its limit" if limited else ""
 
 
-def _unfit(captured: Captured) -> dict[str, float]:
+def _why_unfit(captured: Captured, found: MeasuredSpeed) -> str:
+    """Return why the times do not show the servers' speed of decoding; empty where they do."""
+    if disturbed := _disturbed(captured):
+        return disturbed
+    if busy(captured):
+        return "the machine was busy while servers were timed"
+    burst = "answers came in one burst, so that whole requests were timed, which is another quantity than decoding"
+    return burst if found.paces.whole else ""
+
+
+def _marks(captured: Captured) -> dict[str, float]:
     """Return the figures that mark times which do not show a server's speed."""
     marks = {"disturbed": bool(_disturbed(captured)), "busy_machine": bool(busy(captured))}
     return {name: 1.0 for name, unfit in marks.items() if unfit}
@@ -247,6 +258,7 @@ def _said(
     causes = [str(cause)] if cause else []
     lines = [*map(str, rulings), *causes, *doubts(captured, found), method(found), spread(found)]
     lines += [f"busy machine: {why}" for why in busy(captured)]
+    speed = speedup(captured, found, gates=len(rulings), unfit=_why_unfit(captured, found))
     proven = [one.low for one in rulings if one.gate.figure == SPEEDUP and one.ruling is GateRuling.PROVEN]
     surer = ["to confirm the fail: run the same command again, which boots the variant once more"] if outcome is Outcome.FAIL else []
     return say(
@@ -254,13 +266,14 @@ def _said(
         outcome,
         headline,
         short=lines,
-        evidence=(*table(found), *lines, *further(captured, found), *surer, *latencies(captured)),
+        evidence=(*table(speed), *lines, *further(captured, found), *surer, *latencies(captured)),
         rules_out=f"a speedup below {min(proven):.2f}x would have been caught ({1.0 - SPEED_ERROR:.2%}); {spread(found)}" if proven else "",
         settle=_settle(captured, found, rulings) if outcome is Outcome.NOT_DECIDED else "",
         reason=reason,
         cell=cell(found),
         names=cause.cause if cause else "",
-        figures={**figures(captured, found), "gates": float(len(rulings)), **_unfit(captured)},
+        promise=speed,
+        figures={**figures(captured, found, speed), "gates": float(len(rulings)), **_marks(captured)},
     )
 
 

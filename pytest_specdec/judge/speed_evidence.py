@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge import latency, step_tokens
 from pytest_specdec.judge.acceptance import shown
 from pytest_specdec.judge.step_cost import step_cost
+from pytest_specdec.model.promise import SpeedFigure, SpeedLimits, Speedup
 from pytest_specdec.stats.boot_spread import LIKELY
 from pytest_specdec.stats.paces import paces
 
@@ -16,26 +17,55 @@ if TYPE_CHECKING:
 
     from pytest_specdec.judge.boot_blocks import BootBlocks
     from pytest_specdec.judge.latency import ArmLatency
+    from pytest_specdec.judge.step_cost import StepCost
     from pytest_specdec.judge.timing import MeasuredSpeed
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.stats.paces import ArmTimings, ComparedFigure
+    from pytest_specdec.stats.proportions import Interval
 
-__all__ = ["doubts", "figures", "further", "latencies", "method", "spread", "table"]
+__all__ = ["doubts", "figures", "further", "latencies", "method", "speedup", "spread", "table"]
 
 _HEADER = ("Metric", "Normal", "Speculative", "Speedup")
 
 
-def table(measured: MeasuredSpeed) -> tuple[str, ...]:
+def speedup(captured: Captured, measured: MeasuredSpeed, *, gates: int = 0, unfit: str = "") -> Speedup:
+    """Return the measured speed for reports and baseline files."""
+    found, cost = measured.paces, _step_cost(captured, measured)
+    return Speedup(
+        response=SpeedFigure(baseline=found.response.baseline, speculative=found.response.speculative, speedup=measured.ratio),
+        ttft=_speed_figure(found.ttft, -1),
+        content=_speed_figure(found.content, -1) if _reasons(found) else None,
+        prompt=_speed_figure(found.prompt, 1),
+        limits=_speed_limits(measured.interval),
+        over_passes=_speed_limits(measured.over_passes),
+        tokens_per_step=cost.tokens_per_step if cost else None,
+        boot_log_ratio=measured.control,
+        gates=gates,
+        unfit=unfit,
+    )
+
+
+def _speed_figure(figure: ComparedFigure | None, sign: int) -> SpeedFigure | None:
+    """Return a figure with its ratio, ``sign`` -1 where less is better."""
+    if figure is None:
+        return None
+    return SpeedFigure(baseline=figure.baseline, speculative=figure.speculative, speedup=_ratio(figure, sign))
+
+
+def _speed_limits(interval: Interval | None) -> SpeedLimits | None:
+    return None if interval is None else SpeedLimits(low=interval.low, high=interval.high)
+
+
+def table(speed: Speedup) -> tuple[str, ...]:
     """Return response tok/s, time to first token, prompt tok/s and, behind reasoning, time to first text: Normal, Speculative, Speedup."""
-    found = measured.paces
-    rows = [
-        _HEADER,
-        _row("Response tok/s", found.response, measured.ratio, ".2f"),
-        *([_row("Time to first token (s)", found.ttft, _ratio(found.ttft, -1), ".3f")] if found.ttft else []),
-        *([_row("Time to first text (s)", found.content, _ratio(found.content, -1), ".3f")] if found.content and _reasons(found) else []),
-        *([_row("Prompt tok/s", found.prompt, _ratio(found.prompt, 1), ".2f")] if found.prompt else []),
-    ]
+    figures_by_title = (
+        ("Response tok/s", speed.response, ".2f"),
+        ("Time to first token (s)", speed.ttft, ".3f"),
+        ("Time to first text (s)", speed.content, ".3f"),
+        ("Prompt tok/s", speed.prompt, ".2f"),
+    )
+    rows = [_HEADER, *(_row(title, figure, form) for title, figure, form in figures_by_title if figure)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
     rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
     header, *body = ([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))] for row in rows)
@@ -91,7 +121,7 @@ def doubts(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
     found = measured.paces
     if found.whole:
         return (f"whole requests timed, first token included: {found.bursts} of {found.answers} answers came in one burst",)
-    cost = None if captured.is_control else step_cost(captured, measured)
+    cost = _step_cost(captured, measured)
     return (str(cost.identity),) if cost and cost.identity and cost.identity.broken else ()
 
 
@@ -113,24 +143,22 @@ def _again(baseline: Transcript, control: Transcript, measured: MeasuredSpeed) -
     return paces((baseline,), control, whole=measured.paces.whole)
 
 
-def figures(captured: Captured, measured: MeasuredSpeed) -> dict[str, float]:
+def figures(captured: Captured, measured: MeasuredSpeed, speed: Speedup) -> dict[str, float]:
     """Return the numbers, units in their names; speedups are above one when the speculative side is better."""
     found = measured.paces
     sides = {
-        "response_tokens_per_s": found.response,
-        "ttft_s": found.ttft,
-        "content_ttft_s": found.content if _reasons(found) else None,
-        "prompt_tokens_per_s": found.prompt,
+        "response_tokens_per_s": speed.response,
+        "ttft_s": speed.ttft,
+        "content_ttft_s": speed.content,
+        "prompt_tokens_per_s": speed.prompt,
     }
-    known = {name: figure for name, figure in sides.items() if figure is not None}
+    ratios = {"ttft_speedup": speed.ttft, "content_ttft_speedup": speed.content, "prompt_speedup": speed.prompt}
     return {
-        "speedup": measured.ratio,
+        "speedup": speed.ratio,
         **_limits(measured),
-        **{f"baseline_{name}": figure.baseline for name, figure in known.items()},
-        **{f"speculative_{name}": figure.speculative for name, figure in known.items()},
-        **({"ttft_speedup": _ratio(found.ttft, -1)} if found.ttft else {}),
-        **({"content_ttft_speedup": _ratio(found.content, -1)} if found.content and _reasons(found) else {}),
-        **({"prompt_speedup": _ratio(found.prompt, 1)} if found.prompt else {}),
+        **{f"baseline_{name}": figure.baseline for name, figure in sides.items() if figure},
+        **{f"speculative_{name}": figure.speculative for name, figure in sides.items() if figure},
+        **{name: figure.speedup for name, figure in ratios.items() if figure},
         **({"acceptance_length": measured.length.tokens} if measured.length else {}),
         **_of_steps(captured, measured),
         **({"answers_in_one_burst": float(found.bursts)} if found.whole else {}),
@@ -143,8 +171,12 @@ def figures(captured: Captured, measured: MeasuredSpeed) -> dict[str, float]:
     }
 
 
+def _step_cost(captured: Captured, measured: MeasuredSpeed) -> StepCost | None:
+    return None if captured.is_control else step_cost(captured, measured)
+
+
 def _of_steps(captured: Captured, measured: MeasuredSpeed) -> dict[str, float]:
-    cost = None if captured.is_control else step_cost(captured, measured)
+    cost = _step_cost(captured, measured)
     if cost is None:
         return {}
     by_steps = {"speedup_by_steps": cost.identity.predicted} if cost.identity else {}
@@ -164,8 +196,8 @@ def _limits(measured: MeasuredSpeed) -> Mapping[str, float]:
     return {"speedup_low": limits.low, "speedup_high": limits.high, "confidence": limits.confidence, **passes}
 
 
-def _row(title: str, figure: ComparedFigure, ratio: float, form: str) -> Sequence[str]:
-    return (title, format(figure.baseline, form), format(figure.speculative, form), f"{ratio:.2f}x")
+def _row(title: str, figure: SpeedFigure, form: str) -> Sequence[str]:
+    return (title, format(figure.baseline, form), format(figure.speculative, form), f"{figure.speedup:.2f}x")
 
 
 def _ratio(figure: ComparedFigure, sign: int) -> float:

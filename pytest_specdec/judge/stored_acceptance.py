@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.draft_steps import total
 from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, LEAST_SHARED, NOT_COMPARABLE, PromptLength
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Finding, Outcome
 from pytest_specdec.stats.acceptance_change import MARGIN, POWER, compare
 
 if TYPE_CHECKING:
@@ -23,23 +22,9 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import Workload
     from pytest_specdec.stats.acceptance_change import AcceptanceChange
 
-__all__ = ["LEAST_SHARED", "Comparison", "Finding", "compared", "lengths", "totals"]
+__all__ = ["LEAST_SHARED", "Comparison", "compared", "lengths", "totals"]
 
 _SHOWN = 3
-
-
-class Finding(StrEnum):
-    """Every result that a comparison can have."""
-
-    WORSE = "the drafter got worse"
-    MORE = "more draft tokens are accepted than in the stored run"
-    SAME = "as much is accepted as in the stored run"
-    MAYBE_WORSE = "less is accepted than in the stored run, but not surely by more than the margin"
-    MAYBE_MORE = "more is accepted than in the stored run, but not surely by more than the margin"
-    BY_LOAD = "not gated on the stored run: drafting depends on load"
-    OTHER_REQUESTS = "not compared with the stored run: it answered other requests, or under another load"
-    OTHER_SETTING = "not compared with the stored run: it had another"
-    FEW = "not compared with the stored run: too few prompts"
 
 
 _OUTCOMES = {

@@ -27,6 +27,7 @@ from pytest_specdec.judge.tolerance import allowed
 from pytest_specdec.judge.verdicts import quoted, say
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.promise import CheckedDocuments
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
 
@@ -290,6 +291,7 @@ def _passed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocument
         + _unread(mine)
         + ("" if masks is None else masks.rules_out),
         cell=f"{mine.checked - faulty} of {mine.checked}",
+        promise=CheckedDocuments(documents=len(mine.documents), invalid=faulty),
         figures=document_counts.figures(mine, others) | _tokens(choices) | ({} if masks is None else masks.figures),
     )
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.verdict import Outcome
+    from pytest_specdec.model.promise import Promise
+    from pytest_specdec.model.verdict import Finding, Outcome
 
 __all__ = ["LN_10", "against", "guess", "likely", "power", "quoted", "say"]
 
@@ -45,6 +46,8 @@ def say(
     cell: str = "",
     names: str = "",
     figures: Mapping[str, float] | None = None,
+    promise: Promise | None = None,
+    finding: Finding | None = None,
     parameters: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Verdict:
     """Return the verdict on ``captured``'s pair and workload in ``captured``'s family."""
@@ -63,6 +66,8 @@ def say(
         cell=cell,
         names=names,
         figures=figures or {},
+        promise=promise,
+        finding=finding,
         parameters=parameters or {},
     )
     if captured.on_verdict is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.baseline import VERIFY_NOISE
-from pytest_specdec.model.verdict import TOO_NOISY
+from pytest_specdec.model.verdict import Finding
 from pytest_specdec.model.workload import Family
 from pytest_specdec.stats.noise import answer_scales, noise_ratio
 
@@ -42,7 +42,7 @@ class GatedNoise:
     @property
     def headline(self) -> str:
         """What is found, what is allowed, and where that is changed."""
-        return f"{TOO_NOISY}: {self._ratio}; gate missed: {self.gate}"
+        return f"{Finding.TOO_NOISY}: {self._ratio}; gate missed: {self.gate}"
 
     @property
     def evidence(self) -> str:

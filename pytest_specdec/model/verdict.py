@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pytest_specdec.model.promise import Promise
 from pytest_specdec.model.workload import Family
 
-__all__ = ["TOO_NOISY", "Outcome", "Verdict"]
-
-TOO_NOISY = "the verify kernel is noisier than the config allows"
-"""Names a failure that makes no token wrong, in a family of tokens: numerics may differ, and the config gates them."""
+__all__ = ["Finding", "Outcome", "Verdict"]
 
 
 class Outcome(StrEnum):
@@ -26,6 +24,22 @@ class Outcome(StrEnum):
     NOT_DECIDED = "speed not decided"
     REFUSED = "refused"
     INVALID = "invalid"
+
+
+class Finding(StrEnum):
+    """Everything that a comparison with a stored run or a gate on noise finds."""
+
+    WORSE = "the drafter got worse"
+    MORE = "more draft tokens are accepted than in the stored run"
+    SAME = "as much is accepted as in the stored run"
+    MAYBE_WORSE = "less is accepted than in the stored run, but not surely by more than the margin"
+    MAYBE_MORE = "more is accepted than in the stored run, but not surely by more than the margin"
+    BY_LOAD = "not gated on the stored run: drafting depends on load"
+    OTHER_REQUESTS = "not compared with the stored run: it answered other requests, or under another load"
+    OTHER_SETTING = "not compared with the stored run: it had another"
+    FEW = "not compared with the stored run: too few prompts"
+    TOO_NOISY = "the verify kernel is noisier than the config allows"
+    """Makes no token wrong, in a family of tokens: numerics may differ, and the config gates them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +68,10 @@ class Verdict:
     """The bug it names, empty when it names none."""
     figures: Mapping[str, float] = field(default_factory=dict)
     """Numbers for machines, by name; units in the names."""
+    promise: Promise | None = None
+    """What was measured, and a pass so rules out; null where no report asks for it."""
+    finding: Finding | None = None
+    """What a comparison with a stored run, or a gate on noise, found; null without one."""
     parameters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """What each arm does with each sampling parameter, by arm and parameter: ``honoured``, ``refused``; empty where that is not judged."""
 

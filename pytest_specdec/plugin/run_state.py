@@ -17,10 +17,10 @@ from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import ConfigError, RunError, SpecdecError
 from pytest_specdec.files import captured, run_documents
 from pytest_specdec.files.run_directory import RUNS, RunDirectory
+from pytest_specdec.gates import baseline_file
 from pytest_specdec.judge import registry
 from pytest_specdec.model.families import with_outside
 from pytest_specdec.model.workload import Depth
-from pytest_specdec.plugin import baselines
 from pytest_specdec.plugin.options import SETTINGS
 
 if TYPE_CHECKING:
@@ -157,9 +157,9 @@ class RunState:
         if self._gates is None:
             environment = run_documents.read_environment(self.directory)
             if self.settings.replay is None:
-                baselines.keep(self.settings.baselines, self.plan.config, environment, self.directory.baselines)
+                baseline_file.keep(self.settings.baselines, self.plan.config, environment, self.directory.baselines)
             folder = _baselines_folder(self.settings)
-            self._gates = (*self.config.gates, *baselines.gates(folder, self.plan.config, environment))
+            self._gates = (*self.config.gates, *baseline_file.gates(folder, self.plan.config, environment))
         return self._gates
 
     def calibrations(self, pair: str) -> Calibrations:
@@ -212,10 +212,10 @@ def _make_state(config: pytest.Config) -> RunState:
     settings = config.stash[SETTINGS]
     if settings.replay:
         plan = run_documents.read_plan(RunDirectory.open(settings.replay))
-        baselines.check(_baselines_folder(settings), plan.config)
+        baseline_file.check(_baselines_folder(settings), plan.config)
         return RunState(settings, _replayed_config(config, plan), root=settings.replay, plan=plan, warnings=_depth_warnings(settings, plan))
     loaded_config = load.load(_config_path(config))
-    baselines.check(settings.baselines, loaded_config.name)
+    baseline_file.check(settings.baselines, loaded_config.name)
     filled_config = variables.fill(loaded_config, os.environ)
     state = RunState(settings, filled_config, root=root(config), plan=None, warnings=_lint_warnings(filled_config))
     state.prompts = prompt_file.read(state.config)

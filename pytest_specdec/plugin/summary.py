@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
@@ -10,12 +11,15 @@ import pytest
 
 from pytest_specdec.config import variables
 from pytest_specdec.errors import RunError
-from pytest_specdec.files import run_documents
+from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.files.secrets import Secrets
+from pytest_specdec.gates import baseline_file, update
+from pytest_specdec.gates.accepted_lengths import CellLengths
 from pytest_specdec.model.baseline import VERIFY_NOISE
+from pytest_specdec.model.promise import AcceptedLength
 from pytest_specdec.model.workload import Family
-from pytest_specdec.plugin import accepted_lengths, baselines, commands, judgements, report_files, run_state, waivers
+from pytest_specdec.plugin import commands, judgements, report_files, run_state, waivers
 from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.report import table, terminal
 from pytest_specdec.report.plan import own_prompts
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.status import Status
+    from pytest_specdec.model.verdict import Verdict
 
 T = TypeVar("T")
 
@@ -100,7 +105,7 @@ class SummaryPlugin:
         """Return the run with everything for the reports."""
         directory, settings = RunDirectory.open(self._root), self._config.stash[SETTINGS]
         plan, environment = run_documents.read_plan(directory), _read_or_none(run_documents.read_environment, directory)
-        baseline_notes = baselines.notes(settings.baselines, plan.config, environment)
+        baseline_notes = baseline_file.notes(settings.baselines, plan.config, environment)
         status = _read_or_none(run_documents.read_status, directory)
         status_notes = (*_capture_error(status), *status.warnings) if status else ()
         capabilities = _read_or_none(run_documents.read_capabilities, directory) or {}
@@ -198,17 +203,17 @@ class SummaryPlugin:
             refusal = "baseline not updated: which machine attached servers run on is not known; state gates.speedup in the config"
             return (refusal,) if settings.update_baselines else ()
         results = self._baseline_results(run)
-        unclean_lines = baselines.not_clean(results)
+        unclean_lines = update.not_clean(results)
         if settings.update_baselines:
-            updated = baselines.update(settings.baselines, run.plan.config, environment, results)
+            updated = update.update(settings.baselines, run.plan.config, environment, results)
             update_lines = (
                 (f"baseline updated: {self._as_typed(updated.path)}", *(f"  {move}" for move in updated.moves)) if updated else ()
             )
-            return (*update_lines, *unclean_lines, *baselines.refusal_lines(results.clean.verdicts, settings.accept_regression))
-        baseline_path = baselines.path(settings.baselines, run.plan.config, environment)
+            return (*update_lines, *unclean_lines, *update.refusal_lines(results))
+        baseline_path = baseline_file.path(settings.baselines, run.plan.config, environment)
         if baseline_path.is_file():
             return ()
-        path = baselines.candidate(folder, environment, results)
+        path = update.candidate(folder, environment, results)
         if path is None:
             return unclean_lines
         return (
@@ -216,19 +221,37 @@ class SummaryPlugin:
             f"baseline candidate: {self._as_typed(path)}; to gate on it: {commands.move_command(path, baseline_path, self._config)}",
         )
 
-    def _baseline_results(self, run: Run) -> accepted_lengths.Results:
+    def _baseline_results(self, run: Run) -> update.Results:
         """Return the verdicts and accepted lengths for a baseline file."""
         verdicts = tuple(judgement.verdict for judgement in run.judgements if judgement.verdict)
-        lengths = accepted_lengths.read(RunDirectory.open(self._root), run.plan, verdicts)
-        return accepted_lengths.Results(
+        return update.Results(
             verdicts=verdicts,
-            lengths=lengths,
+            lengths=_read_lengths(RunDirectory.open(self._root), run.plan, verdicts),
             accepted=self._config.stash[SETTINGS].accept_regression,
-            unclean=baselines.unclean(run.judgements),
+            unclean=run.unclean,
         )
 
     def _as_typed(self, path: Path) -> str:
         return commands.as_typed(path, self._config)
+
+
+def _read_lengths(directory: RunDirectory, plan: Plan, verdicts: Sequence[Verdict]) -> dict[tuple[str, str], CellLengths]:
+    """Return accepted lengths by variant and workload, from the transcripts.
+
+    Verdicts without a usable transcript have none.
+    """
+    from pytest_specdec.judge.stored_acceptance import lengths  # noqa: PLC0415 - a process that only waits loads no numpy
+
+    by_cell: dict[tuple[str, str], CellLengths] = {}
+    for verdict in verdicts:
+        if isinstance(verdict.promise, AcceptedLength):
+            with suppress(RunError):
+                transcript = transcripts.read(directory, verdict.pair, verdict.workload)
+                workload = plan.workload(verdict.workload)
+                if transcript is not None:
+                    cell = CellLengths(digest=workload.traffic_digest, lengths=lengths(transcript, workload))
+                    by_cell[verdict.pair, verdict.workload] = cell
+    return by_cell
 
 
 def _sort_results(plan: Plan, results: Sequence[JudgementResult]) -> tuple[JudgementResult, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_specdec.model.verdict import Outcome, Verdict
+from pytest_specdec.model.promise import CheckedTokens, DraftedTraffic, SampledTokens, Speedup
+from pytest_specdec.model.verdict import Finding, Outcome, Verdict
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import table
 from pytest_specdec.report.escape import printable
@@ -107,9 +108,9 @@ def _answer_on_speed(results: list[JudgementResult]) -> CellText:
     undecided = [j for j in results if not (_is_decided(j) or _compares_traffic(j))]
     if undecided:
         return CellText(text=f"SPEED: NOT GATED ({_pair_names(undecided)}){_describe_undecided(undecided[0])}", tone=Tone.UNSURE)
-    figures_with_speedup = [j.verdict.figures for j in results if j.verdict and "speedup" in j.verdict.figures]
-    if not any(figures.get("gates", 1.0) for figures in figures_with_speedup):
-        return CellText(text=f"SPEED: {'reported, without a gate' if figures_with_speedup else 'not tested'}", tone=Tone.UNSURE)
+    speedups = [j.verdict.promise for j in results if j.verdict and isinstance(j.verdict.promise, Speedup)]
+    if not any(speedup.gates for speedup in speedups):
+        return CellText(text=f"SPEED: {'reported, without a gate' if speedups else 'not tested'}", tone=Tone.UNSURE)
     return CellText(text="SPEED: above its gate", tone=Tone.GOOD)
 
 
@@ -187,15 +188,12 @@ def _broken_promise(result: JudgementResult) -> str:
 
 def _compares_traffic(result: JudgementResult) -> bool:
     """Return True if a judgement compares drafting by kind of traffic."""
-    return result.verdict is not None and "kinds" in result.verdict.figures
+    return result.verdict is not None and isinstance(result.verdict.promise, DraftedTraffic)
 
 
 def _compares_stored_acceptance(result: JudgementResult) -> bool:
-    """Return True if the fault is a change from stored acceptance.
-
-    Such a failure has a name, and one of a gate has none.
-    """
-    return result.verdict is not None and "acceptance_change" in result.verdict.figures and bool(result.verdict.names)
+    """Return True if the fault is a change from stored acceptance."""
+    return result.verdict is not None and result.verdict.finding in {Finding.WORSE, Finding.MORE}
 
 
 def _fault_name(result: JudgementResult) -> str:
@@ -236,7 +234,7 @@ def detectable_in_short(run: Run) -> tuple[tuple[str, str], ...]:
     These are the largest of greedy and of sampling. Pairs with the same text share a row.
     """
     largest: dict[tuple[str, Family], Verdict] = {}
-    for verdict in sorted(_sensitive_verdicts(run), key=lambda v: v.figures.get("tokens", 0.0)):
+    for verdict in sorted(_sensitive_verdicts(run), key=_count_tokens):
         largest[verdict.pair, verdict.family] = verdict
     families = [f for f in table.families(run) if f in {Family.GREEDY, Family.SAMPLING}] or table.families(run)
     by_text: dict[str, list[str]] = {}
@@ -244,6 +242,10 @@ def detectable_in_short(run: Run) -> tuple[tuple[str, str], ...]:
         if where in largest:
             by_text.setdefault(largest[where].rules_out, []).append(where[0])
     return tuple((", ".join(pairs), text) for text, pairs in by_text.items())
+
+
+def _count_tokens(verdict: Verdict) -> int:
+    return verdict.promise.tokens if isinstance(verdict.promise, (CheckedTokens, SampledTokens)) else 0
 
 
 def _sensitive_verdicts(run: Run) -> list[Verdict]:

@@ -81,9 +81,9 @@ def _table_lines(rows: Sequence[Sequence[str]], align: str = ":--") -> Iterator[
 
 
 def _speed_lines(run: Run) -> Iterator[str]:
-    for verdict in speed_table.verdicts(run):
+    for verdict, speedup in speed_table.speeds(run):
         yield f"\n**Speed of {escaped(f'{verdict.pair}, {verdict.workload}')}**: {escaped(speed_table.sentence(run, verdict))}\n"
-        yield from _table_lines([speed_table.HEADER, *speed_table.rows(verdict.figures)], align="--:")
+        yield from _table_lines([speed_table.HEADER, *speed_table.rows(speedup)], align="--:")
 
 
 def _failed_judgements(run: Run) -> tuple[JudgementResult, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec import __version__
 from pytest_specdec.files import codec
-from pytest_specdec.model.verdict import TOO_NOISY, Outcome, Verdict
+from pytest_specdec.model.verdict import Finding, Outcome, Verdict
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import parameter_table
 from pytest_specdec.report.formats import ReportFormat, When
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.status import Status
     from pytest_specdec.model.workload import JSON, Workload
 
-SCHEMA = "pytest-specdec/run/2"
+SCHEMA = "pytest-specdec/run/3"
 NOT_COUNTED = "not counted: tokens are wrong"
 """Stands for speed and acceptance of a variant with wrong answers: the speed of wrong tokens is no speed."""
 _BESIDE_TOKENS = frozenset({Family.SPEED, Family.LOGPROBS, Family.LIVENESS, Family.SEEDS})
@@ -44,6 +44,9 @@ class PytestOutcome(StrEnum):
     ERROR = "error"
     WAIVED = "xfailed"
     """Failed as a waiver of the config expects."""
+
+
+_BROKEN = frozenset({PytestOutcome.FAILED, PytestOutcome.WAIVED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +77,7 @@ class JudgementResult:
 
         The kernel is noisier than the config allows; no answer is called wrong.
         """
-        return self.verdict is not None and self.verdict.names == TOO_NOISY
+        return self.verdict is not None and self.verdict.finding is Finding.TOO_NOISY
 
     @property
     def calls_tokens_wrong(self) -> bool:
@@ -180,9 +183,33 @@ class Run:
         wrong = {j.pair for j in self.judgements if j.calls_tokens_wrong}
         return tuple(pair for pair in self.pairs if pair in wrong)
 
+    @property
+    def unclean(self) -> dict[str, str]:
+        """The reasons against a baseline, by variant.
+
+        A variant has one if it has a correctness failure, or if neither greedy nor sampling was judged. A lossy mode
+        is clean in spite of failures that its config has only reported.
+        """
+        reasons = {pair: _reason_against_baseline([j for j in self.judgements if j.pair == pair]) for pair in self.pairs}
+        return {pair: why for pair, why in reasons.items() if why}
+
     def of(self, pair: str, family: Family) -> tuple[JudgementResult, ...]:
         """Return the judgements of one pair in one family."""
         return tuple(j for j in self.judgements if j.pair == pair and j.family is family)
+
+
+def _reason_against_baseline(judgements: Iterable[JudgementResult]) -> str:
+    """Return the reason against a baseline of one variant.
+
+    Empty if it is clean.
+    """
+    results = [j for j in judgements if j.family is not Family.SPEED]
+    broken = [j for j in results if j.result in _BROKEN and (j.verdict is None or j.verdict.red or j.verdict.outcome is Outcome.SUSPICIOUS)]
+    if broken:
+        return f"it is not clean: {', '.join(dict.fromkeys(j.family.value for j in broken))} failed"
+    if not any(j.judged and j.family in {Family.GREEDY, Family.SAMPLING} for j in results):
+        return "whether its tokens are right was not judged: run suites/greedy or suites/sampling with it"
+    return ""
 
 
 def _is_refused(judgement: JudgementResult) -> bool:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.captured import CHAT_ROUTE, FeatureSupport
+from pytest_specdec.model.promise import AcceptedLength, CheckedDocuments, DraftedTraffic, SampledTokens
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report.escape import printable
@@ -104,10 +105,10 @@ def _speed_row_title(judgement: JudgementResult, speed: str) -> str:
 
     It is that of speedup, of tokens per step, or of drafting by kind of traffic.
     """
-    figures = judgement.verdict.figures if judgement.verdict else {}
-    if "kinds" in figures:
+    promise = judgement.verdict.promise if judgement.verdict else None
+    if isinstance(promise, DraftedTraffic):
         return TRAFFIC
-    return DRAFTING if "acceptance_length" in figures and "speedup" not in figures else speed
+    return DRAFTING if isinstance(promise, AcceptedLength) else speed
 
 
 def _evidence_cell(run: Run, judgements: tuple[JudgementResult, ...]) -> CellText:
@@ -116,7 +117,7 @@ def _evidence_cell(run: Run, judgements: tuple[JudgementResult, ...]) -> CellTex
     The alarm is that of the judgement with this evidence.
     """
     alarms = {(p.pair, p.workload): 1.0 / p.alpha for p in run.plan.judgements if p.family is Family.SAMPLING and p.alpha}
-    by_wealth = [(j.verdict.figures["log10_wealth"], j) for j in judgements if j.verdict and "log10_wealth" in j.verdict.figures]
+    by_wealth = [(j.verdict.promise.log10_wealth, j) for j in judgements if j.verdict and isinstance(j.verdict.promise, SampledTokens)]
     if not by_wealth:
         return CellText(text="-")
     highest, judgement = max(by_wealth, key=lambda pair: pair[0])
@@ -149,13 +150,16 @@ def _describe_all_passed(judgements: tuple[JudgementResult, ...]) -> str:
 
     They read as of one judgement over all that the judgements counted.
     """
-    first, verdicts = judgements[0], [j.verdict for j in judgements if j.verdict]
-    totals = {name: sum(v.figures.get(name, 0.0) for v in verdicts) for name in ("tokens", "documents", "invalid_documents")}
-    if len(judgements) > 1 and first.family is Family.SAMPLING and totals["tokens"]:
-        return f"ok   {totals['tokens']:,.0f} tokens ({len(judgements)} of {len(judgements)})"
-    if len(judgements) > 1 and first.family is Family.STRUCTURED and totals["documents"]:
-        return f"ok   {totals['documents'] - totals['invalid_documents']:,.0f} of {totals['documents']:,.0f}"
-    return words(first) + (f" ({len(judgements)} of {len(judgements)})" if len(judgements) > 1 else "")
+    if len(judgements) == 1:
+        return words(judgements[0])
+    promises = [j.verdict.promise for j in judgements if j.verdict]
+    tokens = sum(promise.tokens for promise in promises if isinstance(promise, SampledTokens))
+    documents = [promise for promise in promises if isinstance(promise, CheckedDocuments)]
+    if tokens:
+        return f"ok   {tokens:,} tokens ({len(judgements)} of {len(judgements)})"
+    if total := sum(checked.documents for checked in documents):
+        return f"ok   {total - sum(checked.invalid for checked in documents):,} of {total:,}"
+    return f"{words(judgements[0])} ({len(judgements)} of {len(judgements)})"
 
 
 def _is_open(judgement: JudgementResult) -> bool:

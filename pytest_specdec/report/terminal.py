@@ -142,10 +142,10 @@ def _detectable_lines(run: Run) -> Iterator[Line]:
 
 def _speed_lines(run: Run) -> Iterator[Line]:
     """Yield a table and a sentence per verdict on speed."""
-    for verdict in speed_table.verdicts(run):
+    for verdict, speedup in speed_table.speeds(run):
         rows = [
             (f"speed of {verdict.pair}, {verdict.workload}", *speed_table.HEADER[1:]),
-            *((f"  {row[0]}", *row[1:]) for row in speed_table.rows(verdict.figures)),
+            *((f"  {row[0]}", *row[1:]) for row in speed_table.rows(speedup)),
         ]
         yield from _right_aligned_lines(rows)
         yield _plain_line(f"  {speed_table.sentence(run, verdict)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -19,6 +20,18 @@ class Colour(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Circle:
+    kind: Literal["circle"] = "circle"
+    radius: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Square:
+    kind: Literal["square"] = "square"
+    side: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Spot:
     """A place.
 
@@ -29,6 +42,7 @@ class Spot:
     """As ``column`` and :class:`Row`; None where unknown."""
     colour: Colour | None = None
     notes: Mapping[Colour, str] = field(default_factory=dict)
+    shape: Circle | Square | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +63,7 @@ def schema():
     [
         Board(spots=()),
         Board(spots=(Spot(at=(1, 2.0)), Spot(at=(1, float("inf")), colour=Colour.RED, notes={Colour.BLUE: "deep"}))),
+        Board(spots=(Spot(at=(1, 2.0), shape=Circle(radius=1.0)), Spot(at=(1, 2.0), shape=Square(side=1.0)))),
     ],
 )
 def test_what_the_codec_writes_is_valid(schema, board):
@@ -65,6 +80,7 @@ def test_what_the_codec_writes_is_valid(schema, board):
         {"notes": {"green": "x"}},
         {"notes": {"red": 1}},
         {"size": 1},
+        {"shape": {"kind": "circle", "side": 1.0}},
     ],
     ids=str,
 )

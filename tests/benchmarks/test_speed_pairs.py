@@ -10,7 +10,7 @@ import pytest
 from benchmarks import results
 from benchmarks.speed_pairs import NEW_MACHINE, PAIRS, PATCHES, STORED, Judged, _write, page, planted, surprises
 from benchmarks.vllm_faults import ROOT
-from pytest_specdec.plugin import baselines
+from pytest_specdec.gates import baseline_file
 from specdec_reference.faults.catalogue import FAULTS
 from specdec_reference.faults.planted import Place
 
@@ -67,4 +67,4 @@ def test_the_faults_can_be_planted_there(config, place):
 
 def test_the_repositorys_baseline_files_can_be_used():
     for folder in sorted((ROOT / "baselines").iterdir()):
-        baselines.check(ROOT / "baselines", folder.name)
+        baseline_file.check(ROOT / "baselines", folder.name)

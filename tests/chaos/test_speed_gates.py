@@ -13,13 +13,13 @@ import yaml
 
 from pytest_specdec.capture import environment
 from pytest_specdec.config import load
-from pytest_specdec.files import baselines as gates
+from pytest_specdec.gates import baseline_file, update
+from pytest_specdec.gates.update import Results
 from pytest_specdec.judge import speed
 from pytest_specdec.model.baseline import Gate
+from pytest_specdec.model.promise import SpeedFigure, Speedup
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Family
-from pytest_specdec.plugin import baselines
-from pytest_specdec.plugin.accepted_lengths import Results
 from tests.judge.captured_values import a_workload, captured, requests, timed
 from tests.judge.test_acceptance import drawn
 from tests.judge.test_acceptance import seen as accepted
@@ -103,10 +103,11 @@ def test_six_updates_follow_the_typical_run(tmp_path, seen):
     moves = []
     for ratio in (1.67, 1.27, 1.25, 1.29, 1.26, 1.28):
         about = {"family": Family.SPEED, "pair": "draft-k3", "workload": "vacation-timed", "headline": ""}
-        verdict = Verdict(outcome=Outcome.PASS, figures={"speedup": ratio, "boot_log_ratio": 0.01}, **about)
-        found = baselines.update(tmp_path, "mine", here, Results(verdicts=(verdict,)))
+        promise = Speedup(response=SpeedFigure(baseline=1.0, speculative=ratio, speedup=ratio), boot_log_ratio=0.01)
+        verdict = Verdict(outcome=Outcome.PASS, promise=promise, **about)
+        found = update.update(tmp_path, "mine", here, Results(verdicts=(verdict,)))
         moves.append(found.moves[0])
-    (gate,) = gates.read(baselines.path(tmp_path, "mine", here))
+    (gate,) = baseline_file.read(baseline_file.path(tmp_path, "mine", here))
     near = "3 to 15 % under it" if 0.85 < gate.at_least / 1.27 < 0.97 else f"{gate.at_least} of a typical 1.27"
     why = [part for move in moves for part in move.split("; ") if part.startswith(("up from", "down from"))]
     follows = "the floor follows the typical run, and says why" if why and gate.reason in moves[-1] else moves[-1]
@@ -118,7 +119,7 @@ def test_a_bad_baseline_file_is_found_before_anything_boots(tmp_path, seen):
     folder = tmp_path / "baselines/mine"
     folder.mkdir(parents=True)
     (folder / "some-machine.yaml").write_text(
-        f"schema: {gates.SCHEMA}\nmachine: some-machine\ngates:\n- {{figure: speedup, at_least: .nan}}\n"
+        f"schema: {baseline_file.SCHEMA}\nmachine: some-machine\ngates:\n- {{figure: speedup, at_least: .nan}}\n"
     )
     code, text = run(tmp_path, config(tmp_path), "--specdec-depth=smoke")
     assert f"{folder / 'some-machine.yaml'}:4  at_least" in text

@@ -14,7 +14,7 @@ from pytest_specdec.config import shipped
 from pytest_specdec.doctor import config_checks
 from pytest_specdec.doctor.probe import ProgramResult
 from pytest_specdec.engines.registry import engine_of
-from pytest_specdec.files import baselines as stored
+from pytest_specdec.gates import baseline_file
 from pytest_specdec.model.baseline import Environment, Gate
 from tests.doctor.conftest import VLLM
 
@@ -277,7 +277,7 @@ def test_the_baseline_file_of_this_machine_is_named_and_those_of_others_are_not_
     loaded, mine, other = config(), environment("mine"), environment("other")
     folder = here / "baselines"
     assert config_checks.gates(loaded, folder, mine)[0].line == f"none of this machine ({mine.machine}), so speedup at least 1 gates"
-    stored.write(folder / "mine" / f"{other.machine}.yaml", other, [Gate(figure="speedup", pair="a", workload="w", at_least=1.5)])
+    baseline_file.write(folder / "mine" / f"{other.machine}.yaml", other, [Gate(figure="speedup", pair="a", workload="w", at_least=1.5)])
     (check,) = config_checks.gates(loaded, folder, mine)
     assert (check.level, "not comparable" in check.line) == ("warn", True)
     (check,) = config_checks.gates(loaded, folder, other)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from typing import get_args, get_origin, get_type_hints
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -51,6 +51,8 @@ def values_of_generic(origin, args):
         return st.tuples(*map(values_of, args))
     if origin is Mapping:
         return st.dictionaries(values_of(args[0]), values_of(args[1]), max_size=3)
+    if origin is Literal:
+        return st.sampled_from(args)
     return st.none() | st.one_of(*(values_of(arg) for arg in args if arg is not type(None)))
 
 
@@ -63,6 +65,23 @@ def test_every_value_survives_the_way_to_json_and_back(cls):
         assert codec.decode(cls, json.loads(text)) == value
 
     check()
+
+
+@pytest.mark.parametrize(
+    "promise, expected",
+    [
+        ({"tokens": 3}, "one of speedup, accepted length, "),
+        ({"kind": ["checked tokens"]}, "one of speedup, "),
+        ({"kind": "checked tokens", "tokens": 3, "prompts": 2}, "one of kind, tokens"),
+        (["checked tokens"], "an object with a kind"),
+    ],
+)
+def test_one_of_several_values_is_told_by_its_kind(promise, expected):
+    verdict = {"outcome": "pass", "family": "speed", "pair": "p", "workload": "w", "headline": "", "promise": promise}
+    with pytest.raises(RunError) as error:
+        codec.decode(Verdict, verdict)
+    assert error.value.where == "promise"
+    assert error.value.expected.startswith(expected)
 
 
 def test_a_whole_number_is_a_number():

@@ -8,7 +8,8 @@ from importlib import resources
 import pytest
 from jsonschema import Draft202012Validator
 
-from pytest_specdec.files import baselines, run_documents, transcripts, yaml
+from pytest_specdec.files import run_documents, transcripts, yaml
+from pytest_specdec.gates import baseline_file
 from pytest_specdec.model.baseline import Gate, PromptLength
 
 NUMBERS = {"transcript": 2, "score": 2, "plan": 2, "baseline": 2}
@@ -53,7 +54,7 @@ def test_a_baseline_file_is_valid(tmp_path, environment):
     speed = Gate(figure="speedup", at_least=1.5, log_ratios=(0.4, 0.5), reason="median", accepted_regression="a new driver")
     lengths = {"chat-00": PromptLength(tokens_per_step=2.5, steps=40, request="0" * 8)}
     length = Gate(figure="acceptance_length", digest="0" * 16, runs=1, lengths=lengths, key={"model": "m", "flags": "0" * 12})
-    baselines.write(path, environment, [speed, length])
+    baseline_file.write(path, environment, [speed, length])
     Draft202012Validator(schema("baseline")).validate(yaml.load(path.read_text(), str(path)).data)
 
 

@@ -202,7 +202,7 @@ def test_behind_reasoning_the_first_text_has_a_row_of_its_own():
     ]
     assert (verdict.figures["speculative_content_ttft_s"], verdict.figures["content_ttft_speedup"]) == pytest.approx((2.0, 2.0))
     assert "speculative_content_ttft_s" not in speed.judge(seen(180.0)).figures
-    assert speed_table.rows(verdict.figures)[2] == ("Time To First Text (s)", "4.000", "2.000", "2.00x")
+    assert speed_table.rows(verdict.promise)[2] == ("Time To First Text (s)", "4.000", "2.000", "2.00x")
 
 
 def test_latencies_and_what_keeps_the_objective_stand_in_the_evidence_and_gate_nothing():
@@ -312,6 +312,8 @@ def test_an_answer_that_came_in_one_burst_has_every_arms_whole_requests_compared
     assert verdict.figures["speedup"] == pytest.approx(0.31 / (0.0101 + 79 / 520), rel=0.05)
     assert verdict.figures["answers_in_one_burst"] == 4
     assert "baseline_ttft_s" not in verdict.figures
+    assert verdict.promise.ttft is None
+    assert verdict.promise.unfit.startswith("answers came in one burst")
     assert any("4 of 12 answers" in line for line in verdict.short)
     assert any("4 of 12 answers" in line for line in verdict.evidence)
     assert "control against baseline: 1.0" in " ".join(verdict.evidence)

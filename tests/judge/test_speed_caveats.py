@@ -112,3 +112,4 @@ def test_a_machine_with_a_core_to_spare_is_not_mentioned(load):
 def test_a_busy_machine_is_marked_so_that_its_speed_becomes_no_floor(load, figures):
     verdict = speed.judge(crowded(seen(), "speculative", load))
     assert figures == {"busy_machine", "disturbed"} & set(verdict.figures)
+    assert bool(verdict.promise.unfit) == bool(figures)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge import speed
-from pytest_specdec.judge.stored_acceptance import Finding, lengths
+from pytest_specdec.judge.stored_acceptance import lengths
 from pytest_specdec.model.baseline import Gate
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Finding, Outcome
 from tests.judge.captured_values import a_pair, a_workload, answer, captured, requests
 
 CHANCES = np.random.default_rng(2).beta(8.4, 3.6, 100)
@@ -52,6 +52,7 @@ def test_both_tails_are_red_by_name(power, outcome, finding, change):
     verdict = speed.judge(seen(answers(power), BEFORE))
     assert verdict.outcome is outcome
     assert finding in verdict.headline
+    assert verdict.finding is finding
     assert "over 100 prompts at temperature 0, 24 at once" in verdict.headline
     assert verdict.names == (finding if outcome is Outcome.FAIL else "")
     assert verdict.figures["acceptance_change"] == pytest.approx(change, abs=0.025)
@@ -159,6 +160,17 @@ def test_a_gate_of_the_config_shares_the_false_alarms():
     assert verdict.outcome is Outcome.PASS
     assert "gate met: acceptance length at least 1.5" in verdict.headline
     assert Finding.SAME in verdict.headline
+    assert verdict.finding is Finding.SAME
     assert any("each tail at 0.000125" in line for line in verdict.evidence)
     missed = speed.judge(seen(answers(), replace(floor, at_least=3.9), BEFORE))
     assert (missed.outcome, "gate missed" in missed.headline) == (Outcome.FAIL, True)
+
+
+def test_a_change_that_may_be_a_loss_is_a_finding_beside_an_open_gate():
+    """The headline then speaks of the gate alone."""
+    now = seen(answers(1.12), BEFORE)
+    length = speed.judge(now).promise.tokens_per_step
+    gate = Gate(figure="acceptance_length", at_least=length, source="tiny.yaml:9 gates.acceptance_length")
+    verdict = speed.judge(replace(now, gates=(gate, BEFORE)))
+    assert verdict.outcome is Outcome.NOT_DECIDED
+    assert verdict.finding is Finding.MAYBE_WORSE

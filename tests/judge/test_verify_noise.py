@@ -11,7 +11,7 @@ import pytest
 from pytest_specdec.judge import greedy
 from pytest_specdec.model.baseline import VERIFY_NOISE, Gate
 from pytest_specdec.model.captured import ReportedDraws
-from pytest_specdec.model.verdict import TOO_NOISY, Outcome
+from pytest_specdec.model.verdict import Finding, Outcome
 from pytest_specdec.model.workload import Family
 from tests.judge.captured_values import VARIANT, answer, calibration, captured, score
 
@@ -62,7 +62,7 @@ def test_a_kernel_surely_noisier_than_the_gate_fails_and_no_other(verify, gates,
 
 def test_a_red_gate_says_what_was_found_what_is_allowed_and_where():
     verdict = greedy.judge(run(4.5, GATE))
-    assert verdict.names == TOO_NOISY
+    assert verdict.names == verdict.finding == Finding.TOO_NOISY
     assert verdict.figures["gated_verify_noise"] == pytest.approx(4.5, rel=0.06)
     assert 3.0 < verdict.figures["gated_verify_noise_low"] < 4.5
     assert f"{verdict.figures['gated_verify_noise']:.2f} times decode's noise" in verdict.headline

@@ -120,6 +120,7 @@ def transcript(arm, boot, workload):
 """
 
 SAMPLE = """
+from pytest_specdec.model.promise import SpeedFigure, Speedup
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Depth, Request, Route, Workload
 
@@ -132,6 +133,10 @@ def workload(name, requests=3, body={}, **fields):
 
 
 CHAT, CODE = workload("chat", take={Depth.SMOKE: 1}), workload("code")
+
+
+def speedup(ratio):
+    return Speedup(response=SpeedFigure(baseline=1.0, speculative=ratio, speedup=ratio))
 
 
 def say(captured, outcome=Outcome.PASS, **fields):

@@ -20,7 +20,7 @@ CRASH = workload("crash", may_kill=True)
 @pytest.mark.specdec(CHAT, family="speed")
 def test_chat(specdec_captured, specdec_check):
     assert specdec_captured.within_one_boot
-    specdec_check(say(specdec_captured, Outcome.NOT_DECIDED, figures={"speedup": 2.0}))
+    specdec_check(say(specdec_captured, Outcome.NOT_DECIDED, promise=speedup(2.0)))
 
 
 @pytest.mark.specdec(CRASH, family="liveness")

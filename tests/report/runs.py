@@ -8,6 +8,7 @@ from pytest_specdec.model.baseline import Environment
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
 from pytest_specdec.model.plan import Boot, Judgement, Plan, Role
+from pytest_specdec.model.promise import AcceptedLength, CheckedTokens, SampledTokens, SpeedFigure, SpeedLimits, Speedup
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
@@ -23,6 +24,7 @@ GREEDY = Verdict(
     headline="0 of 3,072 tokens wrong",
     rules_out="3,072 tokens checked; a wrong-token rate above 0.15% would have been caught (99%)",
     cell="0 of 3,072 tokens wrong",
+    promise=CheckedTokens(tokens=3072),
     figures={"tokens": 3072.0},
 )
 SPEED = Verdict(
@@ -34,6 +36,12 @@ SPEED = Verdict(
     reason="the interval contains the gate: speedup at least 1",
     settle="more passes",
     cell="1.82x [0.91, 2.90]",
+    promise=Speedup(
+        response=SpeedFigure(baseline=22.96, speculative=41.88, speedup=1.824),
+        ttft=SpeedFigure(baseline=0.0256, speculative=0.016, speedup=1.6),
+        limits=SpeedLimits(low=0.91, high=2.9),
+        gates=1,
+    ),
     figures={
         "baseline_response_tokens_per_s": 22.96,
         "speculative_response_tokens_per_s": 41.88,
@@ -122,12 +130,14 @@ HOSTILE = "\x1b[2J\r\n::error::<script>`|`\u202e"
 def sampled(pair, tokens, log10_wealth, **fields):
     figures = {"tokens": tokens, "log10_wealth": log10_wealth}
     text = f"{tokens:,.0f} sampled tokens checked; emitting 25% of the draft tokens that should be rejected would have been caught (99%)"
-    about = {"headline": text, "rules_out": text, "cell": f"10^{log10_wealth:.1f}", "names": ""}
+    promise = SampledTokens(tokens=int(tokens), log10_wealth=log10_wealth)
+    about = {"headline": text, "rules_out": text, "cell": f"10^{log10_wealth:.1f}", "names": "", "promise": promise}
     return replace(GREEDY, **{"pair": pair, "family": Family.SAMPLING, "workload": "drawn", "figures": figures, **about, **fields})
 
 
 def acceptance(pair):
-    about = {"headline": "2.69 tokens per step", "cell": "2.69 tokens per step", "figures": {"acceptance_length": 2.69}}
+    promise, figures = AcceptedLength(tokens_per_step=2.69, prompts=20), {"acceptance_length": 2.69}
+    about = {"headline": "2.69 tokens per step", "cell": "2.69 tokens per step", "promise": promise, "figures": figures}
     return replace(SPEED, pair=pair, outcome=Outcome.PASS, settle="", workload="chat", **about)
 
 
@@ -232,6 +242,7 @@ MIXED = run_of(
             outcome=Outcome.FAIL,
             headline="0.82x [0.74, 0.90], slower; gate missed: speedup at least 1",
             cell="0.82x [0.74, 0.90]",
+            promise=replace(SPEED.promise, response=SpeedFigure(baseline=22.96, speculative=18.83, speedup=0.82)),
             figures={**SPEED.figures, "speculative_response_tokens_per_s": 18.83, "speedup": 0.82},
         ),
         PytestOutcome.FAILED,

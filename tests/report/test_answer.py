@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.model.verdict import TOO_NOISY, Outcome
+from pytest_specdec.model.promise import AcceptedLength, CheckedTokens, DraftedTraffic
+from pytest_specdec.model.verdict import Finding, Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import answer, markdown, table, terminal
 from pytest_specdec.report.run import PytestOutcome, document
@@ -46,13 +47,13 @@ def test_beside_a_missed_gate_every_open_one_has_a_line(make_run, verdicts, judg
 
 
 def test_an_acceptance_length_says_nothing_of_the_speed(make_run, verdicts, judged):
-    length = replace(verdicts["speed"], outcome=Outcome.PASS, figures={"acceptance_length": 2.69})
+    length = replace(verdicts["speed"], outcome=Outcome.PASS, promise=AcceptedLength(tokens_per_step=2.69, prompts=20))
     assert answer.speed(make_run(judged(length))).text == "SPEED: not tested"
 
 
 def test_drafting_by_kind_of_traffic_is_no_matter_of_the_gate(make_run, verdicts, judged):
     above = judged(replace(verdicts["speed"], outcome=Outcome.PASS))
-    kinds = replace(verdicts["speed"], figures={"kinds": 0.0}, workload="kinds", names="drafting is off for chat requests")
+    kinds = replace(verdicts["speed"], promise=DraftedTraffic(), workload="kinds", names="drafting is off for chat requests")
     assert answer.speed(make_run(above, judged(kinds))).text == "SPEED: above its gate"
     off = make_run(above, judged(replace(kinds, outcome=Outcome.FAIL), PytestOutcome.FAILED))
     assert answer.speed(off).text == "SPEED: SOME REQUESTS ARE NOT DRAFTED FOR (draft-k3)"
@@ -61,22 +62,22 @@ def test_drafting_by_kind_of_traffic_is_no_matter_of_the_gate(make_run, verdicts
 
 
 def test_a_change_of_acceptance_is_no_matter_of_the_speed_gate(make_run, verdicts, judged):
-    figures = {"acceptance_length": 2.1, "acceptance_change": -0.2}
-    worse = replace(verdicts["speed"], outcome=Outcome.FAIL, figures=figures, names="the drafter got worse")
+    length = AcceptedLength(tokens_per_step=2.1, prompts=20)
+    worse = replace(verdicts["speed"], outcome=Outcome.FAIL, promise=length, finding=Finding.WORSE, names=Finding.WORSE)
     run = make_run(judged(worse, PytestOutcome.FAILED))
     assert answer.speed(run).text == "SPEED: ACCEPTANCE HAS CHANGED (draft-k3)"
     assert [line.text for line in answer.faults(run)] == [
         "WRONG: draft-k3: acceptance is not what it was in the stored run (the drafter got worse)"
     ]
-    missed = judged(replace(worse, names=""), PytestOutcome.FAILED)
+    missed = judged(replace(worse, finding=Finding.SAME, names=""), PytestOutcome.FAILED)
     assert answer.speed(make_run(missed)).text == "SPEED: BELOW ITS GATE (draft-k3)"
 
 
 def test_a_missed_gate_on_noise_calls_no_answer_wrong(make_run, verdicts, judged):
-    noisy = judged(replace(verdicts["failed"], names=TOO_NOISY), PytestOutcome.FAILED)
+    noisy = judged(replace(verdicts["failed"], finding=Finding.TOO_NOISY, names=Finding.TOO_NOISY), PytestOutcome.FAILED)
     assert answer.correctness(make_run(noisy)).text == "CORRECTNESS: NOISE ABOVE ITS GATE (ngram-k3)"
     (sentence,) = answer.faults(make_run(noisy))
-    assert sentence.text == f"FAILED: ngram-k3: a gate of the config is missed ({TOO_NOISY})"
+    assert sentence.text == f"FAILED: ngram-k3: a gate of the config is missed ({Finding.TOO_NOISY})"
     assert answer.correctness(make_run(noisy, judged(verdicts["failed"], PytestOutcome.FAILED))).text == "CORRECTNESS: FAILED (ngram-k3)"
 
 
@@ -109,7 +110,7 @@ def test_a_required_decision_that_is_missing_is_no_fault(make_run, verdicts, jud
 
 
 def test_detectable_faults_in_short_are_those_of_the_largest_judgements(make_run, verdicts, judged):
-    small, large = (replace(verdicts["greedy"], figures={"tokens": n}, rules_out=f"{n} tokens") for n in (10, 900))
+    small, large = (replace(verdicts["greedy"], promise=CheckedTokens(tokens=n), rules_out=f"{n} tokens") for n in (10, 900))
     other = replace(large, pair="ngram-k3")
     alive = replace(large, family=Family.LIVENESS, rules_out="deaths")
     run = make_run(*map(judged, (large, small, other, alive)))
@@ -127,7 +128,11 @@ def wrong_and_fast(make_run, verdicts, judged, result=PytestOutcome.FAILED, **fi
         "cell": "2.16x",
         "rules_out": "a speedup below 2",
     }
-    length = {"headline": "4.00 tokens per step", "cell": "4.00 tokens per step", "figures": {"acceptance_length": 4.0}}
+    length = {
+        "headline": "4.00 tokens per step",
+        "cell": "4.00 tokens per step",
+        "promise": AcceptedLength(tokens_per_step=4.0, prompts=20),
+    }
     return make_run(
         judged(replace(verdicts["failed"], **fields), result),
         judged(replace(verdicts["speed"], **above)),
@@ -173,8 +178,8 @@ def test_where_every_variant_is_wrong_no_speed_is_counted(make_run, verdicts, ju
         ({"family": Family.LIVENESS}, PytestOutcome.FAILED),
         ({"outcome": Outcome.INCONCLUSIVE}, PytestOutcome.FAILED),
         ({}, PytestOutcome.SKIPPED),  # of a lossy mode, reported alone
-        ({"names": TOO_NOISY}, PytestOutcome.FAILED),
-        ({"names": TOO_NOISY}, PytestOutcome.WAIVED),
+        ({"finding": Finding.TOO_NOISY}, PytestOutcome.FAILED),
+        ({"finding": Finding.TOO_NOISY}, PytestOutcome.WAIVED),
     ],
 )
 def test_right_tokens_have_a_speed_whatever_else_is_wrong(make_run, verdicts, judged, fields, result):

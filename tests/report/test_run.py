@@ -8,9 +8,10 @@ import jsonschema
 import pytest
 
 import pytest_specdec
+from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import junit
-from pytest_specdec.report.run import PytestOutcome, document
+from pytest_specdec.report.run import JudgementResult, PytestOutcome, document
 
 SCHEMA = json.loads((Path(pytest_specdec.__file__).parent / "files/schemas/run.schema.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
@@ -57,3 +58,26 @@ def test_junit_properties_are_scalars_in_one_line(verdicts):
     assert found["specdec.outcome"] == "fail"
     assert set(found) == {f"specdec.{name}" for name in ("outcome", "family", "pair", "workload", "headline")}
     assert all(value.isprintable() for value in found.values())
+
+
+def judge(outcome, result, family=Family.GREEDY):
+    verdict = Verdict(outcome=outcome, family=family, pair="draft-k3", workload="chat", headline="")
+    return JudgementResult(nodeid="", pair="draft-k3", workload="chat", family=family, result=result, verdict=verdict)
+
+
+@pytest.mark.parametrize(
+    "results, clean",
+    [
+        ([judge(Outcome.PASS, PytestOutcome.PASSED)], True),
+        ([judge(Outcome.PASS, PytestOutcome.PASSED, Family.SAMPLING)], True),
+        ([judge(Outcome.PASS, PytestOutcome.PASSED), judge(Outcome.FAIL, PytestOutcome.FAILED, Family.LIVENESS)], False),
+        ([judge(Outcome.PASS, PytestOutcome.PASSED), judge(Outcome.FAIL, PytestOutcome.WAIVED, Family.TOOLS)], False),
+        ([judge(Outcome.PASS, PytestOutcome.PASSED), judge(Outcome.FAIL, PytestOutcome.FAILED, Family.SPEED)], True),
+        ([judge(Outcome.FAIL, PytestOutcome.SKIPPED)], True),  # lossy: reported and not gated
+        ([judge(Outcome.INCONCLUSIVE, PytestOutcome.SKIPPED)], False),
+        ([judge(Outcome.PASS, PytestOutcome.PASSED, Family.STATE)], False),
+        ([judge(Outcome.PASS, PytestOutcome.PASSED), judge(Outcome.SUSPICIOUS, PytestOutcome.FAILED, Family.SAMPLING)], False),
+    ],
+)
+def test_a_variant_is_clean_where_its_tokens_were_judged_and_nothing_failed(make_run, results, clean):
+    assert (make_run(*results).unclean == {}) is clean

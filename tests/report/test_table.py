@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.model.captured import CHAT_ROUTE, Capabilities, FeatureSupport
+from pytest_specdec.model.promise import AcceptedLength, CheckedDocuments, DraftedTraffic, SampledTokens
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import markdown, table
@@ -66,8 +67,10 @@ def test_a_finding_is_shown_rather_than_what_was_not_captured(verdicts, judged):
 
 
 def test_acceptance_length_and_kinds_of_traffic_have_rows_of_their_own(make_run, verdicts, judged):
-    length = replace(verdicts["speed"], outcome=Outcome.PASS, cell="2.69 tokens a step", figures={"acceptance_length": 2.69})
-    kinds = replace(length, cell="23 kinds compared", figures={"acceptance_length": 2.66, "kinds": 23.0})
+    length = replace(
+        verdicts["speed"], outcome=Outcome.PASS, cell="2.69 tokens a step", promise=AcceptedLength(tokens_per_step=2.69, prompts=20)
+    )
+    kinds = replace(length, cell="23 kinds compared", promise=DraftedTraffic(kinds=23))
     rows = table.table(make_run(judged(length), judged(verdicts["speed"]), judged(kinds)))
     assert [[shown.text for shown in row] for row in rows] == [
         ["", "draft-k3"],
@@ -78,12 +81,12 @@ def test_acceptance_length_and_kinds_of_traffic_have_rows_of_their_own(make_run,
 
 
 def sampled(verdict, tokens, log10_wealth):
-    return replace(verdict, family=Family.SAMPLING, figures={"tokens": tokens, "log10_wealth": log10_wealth}, cell="1:10^0")
+    return replace(verdict, family=Family.SAMPLING, promise=SampledTokens(tokens=tokens, log10_wealth=log10_wealth), cell="1:10^0")
 
 
 @pytest.mark.parametrize("log10_wealth, shown", [(0.3, "2.0"), (5.0, "100,000.0"), (254.2, "10^254")])
 def test_evidence_stands_beside_the_alarm_of_its_own_judgement(make_run, verdicts, judged, plan, log10_wealth, shown):
-    known = make_run(judged(sampled(verdicts["greedy"], 800.0, 0.1)), judged(sampled(verdicts["greedy"], 300.0, log10_wealth)))
+    known = make_run(judged(sampled(verdicts["greedy"], 800, 0.1)), judged(sampled(verdicts["greedy"], 300, log10_wealth)))
     judgements = tuple(replace(one, family=Family.SAMPLING) for one in plan.judgements)
     _, total, evidence = table.table(replace(known, plan=replace(plan, judgements=judgements)))
     assert total[1].text == "ok   1,100 tokens (2 of 2)"
@@ -91,7 +94,7 @@ def test_evidence_stands_beside_the_alarm_of_its_own_judgement(make_run, verdict
 
 
 def test_documents_of_several_workloads_are_counted_together(verdicts, judged):
-    documents = replace(verdicts["greedy"], family=Family.STRUCTURED, figures={"documents": 90.0, "invalid_documents": 1.0})
+    documents = replace(verdicts["greedy"], family=Family.STRUCTURED, promise=CheckedDocuments(documents=90, invalid=1))
     assert table.cell((judged(documents), judged(documents))).text == "ok   178 of 180"
 
 

@@ -17,6 +17,7 @@ from pytest_specdec.judge.drafting.findings import DraftFinding, is_contrast
 from pytest_specdec.judge.drafting.traffic import drafted_answers
 from pytest_specdec.judge.prerequisites import refusal, speculating
 from pytest_specdec.judge.verdicts import say
+from pytest_specdec.model.promise import DraftedTraffic
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.proportions import greater_than_other
 
@@ -180,6 +181,7 @@ def _fail(run: CapturedRun, striking: Sequence[DraftFinding], level: float) -> V
         evidence=(*map(str, striking), *profile.lines(tallies)),
         cell=first.cell,
         names=first.name,
+        promise=DraftedTraffic(),
         figures={**_figures(run), "p_value": first.p_value, "bad_answers": float(first.bad), **profile.figures(tallies)},
     )
 
@@ -195,7 +197,8 @@ def _pass(
     figures = {**_figures(run), **profile.figures(tallies)}
     if not binding:
         headline = f"no kind of traffic has enough answers of which it is known what was drafted ({len(counted)} answers)"
-        return say(run.whole, Outcome.NOT_DECIDED, headline, settle="a deeper depth, or more suites in one run", figures=figures)
+        settle = "a deeper depth, or more suites in one run"
+        return say(run.whole, Outcome.NOT_DECIDED, headline, settle=settle, promise=DraftedTraffic(), figures=figures)
     return say(
         run.whole,
         Outcome.PASS,
@@ -203,6 +206,7 @@ def _pass(
         evidence=(*profile.lines(tallies), *map(str, results), *((f"too few answers: {', '.join(others)}",) if others else ())),
         rules_out=f"{len(counted)} answers; drafting that is off for one of {len(binding)} kinds would have been caught",
         cell=f"{len(binding)} kinds compared",
+        promise=DraftedTraffic(kinds=len(binding)),
         figures={**figures, "kinds": float(len(binding)), "answers": float(len(counted))},
     )
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.errors import ConfigError, RunError
-from pytest_specdec.files import baselines
+from pytest_specdec.gates import baseline_file
 from pytest_specdec.model.baseline import Gate, PromptLength
 
 GATES = (
@@ -20,8 +20,8 @@ def path(tmp_path, environment):
 
 
 def test_gates_are_read_as_they_were_written_with_machine_and_line(path, environment):
-    baselines.write(path, environment, GATES)
-    found = baselines.read(path)
+    baseline_file.write(path, environment, GATES)
+    found = baseline_file.read(path)
     assert [replace(gate, source="", machine=None) for gate in found] == list(GATES)
     assert {gate.machine for gate in found} == {environment.machine}
     lines = [int(gate.source.removeprefix(f"reference/{path.name}:")) for gate in found]
@@ -30,37 +30,37 @@ def test_gates_are_read_as_they_were_written_with_machine_and_line(path, environ
 
 
 def test_an_absent_file_has_no_gates(path):
-    assert baselines.read(path) == ()
+    assert baseline_file.read(path) == ()
 
 
 def test_gates_of_other_machines_are_kept_apart(path, environment):
-    baselines.write(path, environment, GATES[:1])
+    baseline_file.write(path, environment, GATES[:1])
     other = replace(environment, cores=64)
-    baselines.write(path.with_name(f"{other.machine}.yaml"), other, GATES[1:])
-    (found,) = baselines.other_machines(path.parent, environment.machine)
+    baseline_file.write(path.with_name(f"{other.machine}.yaml"), other, GATES[1:])
+    (found,) = baseline_file.other_machines(path.parent, environment.machine)
     assert (found.figure, found.machine) == ("acceptance_length", other.machine)
 
 
 def test_a_baseline_keeps_what_was_not_measured(path, environment):
-    baselines.write(path, environment, GATES)
-    baselines.write(path, environment, [replace(GATES[0], at_least=1.8)])
-    assert [gate.at_least for gate in baselines.read(path)] == [1.8, 2.0]
+    baseline_file.write(path, environment, GATES)
+    baseline_file.write(path, environment, [replace(GATES[0], at_least=1.8)])
+    assert [gate.at_least for gate in baseline_file.read(path)] == [1.8, 2.0]
 
 
 def test_a_floor_follows_what_was_computed(path, environment):
-    baselines.write(path, environment, GATES)
-    baselines.write(path, environment, [replace(GATES[0], at_least=1.5)])
-    assert [gate.at_least for gate in baselines.read(path)] == [1.5, 2.0]
+    baseline_file.write(path, environment, GATES)
+    baseline_file.write(path, environment, [replace(GATES[0], at_least=1.5)])
+    assert [gate.at_least for gate in baseline_file.read(path)] == [1.5, 2.0]
 
 
 def test_a_file_under_another_machines_name_is_refused(path, environment):
-    baselines.write(path, environment, GATES)
+    baseline_file.write(path, environment, GATES)
     moved = path.rename(path.with_name("elsewhere.yaml"))
     with pytest.raises(RunError, match="has another machine") as caught:
-        baselines.read(moved)
+        baseline_file.read(moved)
     assert caught.value.where == f"{moved}:7"
     with pytest.raises(RunError, match="has another machine"):
-        baselines.write(moved, environment, GATES)
+        baseline_file.write(moved, environment, GATES)
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_a_file_under_another_machines_name_is_refused(path, environment):
 )
 def test_a_gate_that_is_none_is_told_with_its_line(path, line, where, found):
     path.parent.mkdir()
-    path.write_text(f"schema: {baselines.SCHEMA}\nmachine: {path.stem}\ngates:\n{line}\n")
+    path.write_text(f"schema: {baseline_file.SCHEMA}\nmachine: {path.stem}\ngates:\n{line}\n")
     with pytest.raises(RunError, match="invalid gate") as caught:
-        baselines.read(path)
+        baseline_file.read(path)
     assert (caught.value.where, caught.value.found) == (f"{path}{where}", found)
 
 
@@ -98,18 +98,18 @@ def test_a_file_of_another_kind_is_refused(path, text, error):
     path.parent.mkdir()
     path.write_text(text)
     with pytest.raises(error):
-        baselines.read(path)
+        baseline_file.read(path)
 
 
 def test_a_file_that_cannot_be_read_is_an_error_of_ours(path):
     path.mkdir(parents=True)
     with pytest.raises(RunError, match="cannot be read") as caught:
-        baselines.read(path)
+        baseline_file.read(path)
     assert caught.value.where == str(path)
     path.rmdir()
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(RunError, match="cannot be read"):
-        baselines.read(path)
+        baseline_file.read(path)
 
 
 def lengths(count, tokens_per_step=2.5, first=0):
@@ -130,23 +130,23 @@ LENGTHS = Gate(
 
 
 def test_lengths_are_a_line_a_prompt(path, environment):
-    baselines.write(path, environment, [LENGTHS])
-    (found,) = baselines.read(path)
+    baseline_file.write(path, environment, [LENGTHS])
+    (found,) = baseline_file.read(path)
     assert replace(found, source="", machine=None) == LENGTHS
     assert "    chat-07: {tokens_per_step: 2.5, steps: 40, request: 0a1b2c3d}\n" in path.read_text()
 
 
 def test_lengths_stand_beside_a_floor_and_replace_older_ones(path, environment):
     floor = Gate(figure="acceptance_length", at_least=2.0, pair="v", workload="greedy")
-    baselines.write(path, environment, [floor, LENGTHS])
-    baselines.write(path, environment, [replace(LENGTHS, runs=3)])
-    assert [(gate.at_least, gate.runs) for gate in baselines.read(path)] == [(2.0, 0), (None, 3)]
+    baseline_file.write(path, environment, [floor, LENGTHS])
+    baseline_file.write(path, environment, [replace(LENGTHS, runs=3)])
+    assert [(gate.at_least, gate.runs) for gate in baseline_file.read(path)] == [(2.0, 0), (None, 3)]
 
 
 def test_a_file_of_the_first_schema_is_read(path, environment):
-    baselines.write(path, environment, GATES)
+    baseline_file.write(path, environment, GATES)
     path.write_text(path.read_text().replace("baseline:2", "baseline:1").replace("  variants:", "  processors:"))
-    assert [gate.at_least for gate in baselines.read(path)] == [1.7, 2.0]
-    baselines.write(path, environment, [LENGTHS])
-    assert [gate.figure for gate in baselines.read(path)] == ["speedup", "acceptance_length", "acceptance_length"]
+    assert [gate.at_least for gate in baseline_file.read(path)] == [1.7, 2.0]
+    baseline_file.write(path, environment, [LENGTHS])
+    assert [gate.figure for gate in baseline_file.read(path)] == ["speedup", "acceptance_length", "acceptance_length"]
     assert "schema: urn:pytest-specdec:baseline:2" in path.read_text()

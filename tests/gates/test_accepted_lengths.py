@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.files import baselines as stored
-from pytest_specdec.judge.stored_acceptance import Finding
+from pytest_specdec.gates import baseline_file, update
+from pytest_specdec.gates.accepted_lengths import CellLengths
+from pytest_specdec.gates.update import Results
 from pytest_specdec.model.baseline import Environment, PromptLength
-from pytest_specdec.model.verdict import Outcome, Verdict
+from pytest_specdec.model.promise import AcceptedLength, DraftedTraffic, SpeedFigure, Speedup
+from pytest_specdec.model.verdict import Finding, Outcome, Verdict
 from pytest_specdec.model.workload import Family
-from pytest_specdec.plugin import baselines
-from pytest_specdec.plugin.accepted_lengths import CellLengths, Results
 
 HERE = Environment(
     engine="e",
@@ -26,8 +26,8 @@ HERE = Environment(
 
 
 def verdict(outcome=Outcome.PASS, finding=Finding.SAME):
-    about = {"family": Family.SPEED, "pair": "draft-k3", "workload": "greedy", "figures": {"acceptance_length": 2.5, "prompts": 20.0}}
-    return Verdict(outcome=outcome, headline=f"2.50 tokens per step; {finding}", **about)
+    about = {"family": Family.SPEED, "pair": "draft-k3", "workload": "greedy", "headline": "2.50 tokens per step"}
+    return Verdict(outcome=outcome, finding=finding, promise=AcceptedLength(tokens_per_step=2.5, prompts=20), **about)
 
 
 def length(tokens_per_step, steps=40, request="r1"):
@@ -42,8 +42,8 @@ def results(tokens_per_step=2.5, *, one=None, accepted="", count=20, steps=40, d
 
 def after(folder, *runs, here=HERE):
     for run in runs:
-        found = baselines.update(folder, "tiny", here, run)
-    return found, stored.read(baselines.path(folder, "tiny", here))
+        found = update.update(folder, "tiny", here, run)
+    return found, baseline_file.read(baseline_file.path(folder, "tiny", here))
 
 
 def test_lengths_are_stored_with_digest_and_key(tmp_path):
@@ -62,12 +62,18 @@ def test_runs_are_pooled_by_their_steps(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "outcome, finding", [(Outcome.FAIL, Finding.WORSE), (Outcome.FAIL, Finding.MORE), (Outcome.NOT_DECIDED, Finding.MAYBE_WORSE)]
+    "outcome, finding",
+    [
+        (Outcome.FAIL, Finding.WORSE),
+        (Outcome.FAIL, Finding.MORE),
+        (Outcome.NOT_DECIDED, Finding.MAYBE_WORSE),
+        (Outcome.NOT_DECIDED, Finding.MAYBE_MORE),
+    ],
 )
 def test_what_may_be_worse_is_not_pooled_without_a_reason(tmp_path, outcome, finding):
     after(tmp_path, results())
     other = results(2.3, one=verdict(outcome, finding))
-    assert baselines.update(tmp_path, "tiny", HERE, other) is None
+    assert update.update(tmp_path, "tiny", HERE, other) is None
     found, (gate,) = after(tmp_path, replace(other, accepted="another template"))
     begun = outcome is Outcome.FAIL
     assert gate.runs == (1 if begun else 2)
@@ -103,15 +109,18 @@ def test_reworded_requests_and_another_load_begin_anew(tmp_path):
 
 
 def test_few_prompts_are_not_stored(tmp_path):
-    assert baselines.update(tmp_path, "tiny", HERE, results(count=9)) is None
+    assert update.update(tmp_path, "tiny", HERE, results(count=9)) is None
 
 
-@pytest.mark.parametrize("figures", [{"acceptance_length": 2.5, "kinds": 3.0}, {"acceptance_length": 2.5, "prompts": 20.0, "speedup": 1.5}])
-def test_verdicts_on_something_else_bring_no_lengths(tmp_path, figures):
-    found = baselines.update(tmp_path, "tiny", HERE, results(one=replace(verdict(), figures=figures)))
-    assert found is None or all(not gate.lengths for gate in stored.read(found.path))
+SPEEDUP = Speedup(response=SpeedFigure(baseline=1.0, speculative=1.5, speedup=1.5))
+
+
+@pytest.mark.parametrize("promise", [DraftedTraffic(kinds=3), SPEEDUP, None])
+def test_verdicts_on_something_else_bring_no_lengths(tmp_path, promise):
+    found = update.update(tmp_path, "tiny", HERE, results(one=replace(verdict(), promise=promise)))
+    assert found is None or all(not gate.lengths for gate in baseline_file.read(found.path))
 
 
 def test_a_candidate_has_them_too(tmp_path):
-    path = baselines.candidate(tmp_path, HERE, results())
+    path = update.candidate(tmp_path, HERE, results())
     assert "tokens_per_step: 2.5" in path.read_text()

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.baseline import Gate
     from pytest_specdec.stats.speedup import Estimate
 
-__all__ = ["PROVEN_ERROR", "SPEED_ERROR", "ConfidenceLimits", "GateRuling", "RuledGate", "ruled", "ruled_speeds", "stated"]
-
 PROVEN_ERROR = 0.025
 """Chance, one-sided, of a threshold that is called proven and not reached."""
 SPEED_ERROR = 0.0075

@@ -1,14 +1,16 @@
-"""Baseline files, ``baselines/<config>/<machine>.yaml``: gates with the machine they were measured on and the samples they rest on."""
+"""Baseline files, ``baselines/<config>/<machine>.yaml``: gates with their machine and the samples that they rest on."""
 
 from __future__ import annotations
 
 import math
+import statistics
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import codec, yaml
 from pytest_specdec.files.run_directory import atomic_write, read_text
-from pytest_specdec.model.baseline import FIGURES, Gate
+from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, FIGURES, LEAST_SHARED, SPEEDUP, Gate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -34,6 +36,82 @@ FIELDS = (
 _AGAIN = "correct the file, or move it away and measure again with --specdec-update-baselines"
 _OTHER = "move the file away and measure again with --specdec-update-baselines, or use the release that wrote it"
 _ELSEWHERE = "use the file of this machine: a baseline holds on the machine that it was measured on and is named after"
+
+
+def path(folder: Path, config: str, environment: Environment) -> Path:
+    """Return the baseline file of this config and machine."""
+    return folder / config / f"{environment.machine}.yaml"
+
+
+def gates(folder: Path, config: str, environment: Environment) -> tuple[Gate, ...]:
+    """Return the gates of this machine's baseline file.
+
+    Each has the changes since it was measured. () without a file. Speeds of another model, draft or dtype are left
+    out; :func:`notes` reports them. Lengths are kept, and their judge reports the changes.
+    """
+    return tuple(gate for gate in _compared_gates(folder, config, environment) if gate.comparable or gate.lengths)
+
+
+def notes(folder: Path, config: str, environment: Environment | None) -> tuple[str, ...]:
+    """Return a sentence for each floor no longer valid.
+
+    One sentence if this config has baseline files, but none of this machine. () without an environment.
+    """
+    if environment is None:
+        return ()
+    if path(folder, config, environment).is_file():
+        void = (gate for gate in _compared_gates(folder, config, environment) if gate.figure == SPEEDUP and not gate.comparable)
+        return tuple(f"floor not used: {gate} was measured with another {'; '.join(gate.changes)}" for gate in void)
+    machines = sorted({str(gate.machine) for gate in other_machines(folder / config, environment.machine)})
+    if not machines:
+        return ()
+    return (f"no baseline of this machine ({environment.machine}): those of {config} are of {', '.join(machines)} and not comparable",)
+
+
+def _compared_gates(folder: Path, config: str, environment: Environment) -> Iterator[Gate]:
+    """Yield the gates of this machine's file, with the changes since they were measured."""
+    for gate in read(path(folder, config, environment)):
+        yield replace(gate, changes=gate.changed(environment.key(gate.pair)))
+
+
+def check(folder: Path, config: str) -> None:
+    """Read every baseline file of ``config``.
+
+    Raises ConfigError or RunError, with file and line, for one that cannot be used, and for a gate that could never fail.
+    """
+    for gate in other_machines(folder / config, ""):
+        for key, found, expected in _find_vacuous_limits(gate):
+            remedy = "correct the file, or measure again with --specdec-update-baselines"
+            what = "the baseline file has a gate that cannot fail"
+            raise RunError(what, where=f"{gate.source}  {key}", found=found, expected=expected, remedy=remedy)
+
+
+def _find_vacuous_limits(gate: Gate) -> Iterator[tuple[str, str, str]]:
+    """Yield key, found value and expected value of a vacuous gate.
+
+    Vacuous is a gate that no run like those that made it could miss, however bad it got.
+    """
+    if gate.lengths and len(gate.lengths) < LEAST_SHARED:
+        yield "lengths", f"{len(gate.lengths)} requests", f"{LEAST_SHARED} or more: fewer are never compared"
+    if gate.figure == ACCEPTANCE_LENGTH and gate.at_least is not None and gate.at_least <= 1.0:
+        yield "at_least", f"{gate.at_least:g}", "more than 1: a step brings one token whether or not a draft is accepted"
+    if gate.figure == SPEEDUP and gate.at_least is not None and gate.log_ratios:
+        typical = math.exp(statistics.median(gate.log_ratios))
+        if gate.at_least < typical / 2.0:
+            yield "at_least", f"{gate.at_least:g} under a median of {typical:.2f}x", f"{typical / 2.0:.3g} or more"
+
+
+def keep(folder: Path, config: str, environment: Environment, kept: Path) -> None:
+    """Copy this machine's baseline file into ``kept``.
+
+    A replay is judged by the file as it was at the run, whatever it holds later. Without a file, an old copy is
+    removed.
+    """
+    source, copy = path(folder, config, environment), path(kept, config, environment)
+    if source.is_file():
+        atomic_write(copy, source.read_text(encoding="utf-8"))
+    else:
+        copy.unlink(missing_ok=True)
 
 
 def read(path: Path) -> tuple[Gate, ...]:

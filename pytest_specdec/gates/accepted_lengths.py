@@ -1,0 +1,116 @@
+"""Accepted lengths in a baseline file: those of a run, pooled with those that the file has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.gates.floors import GateChange
+from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, LEAST_SHARED, Gate, PromptLength
+from pytest_specdec.model.promise import AcceptedLength
+from pytest_specdec.model.verdict import Finding, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pytest_specdec.model.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellLengths:
+    """The accepted lengths of one variant and workload in one run."""
+
+    digest: str
+    """Of the traffic."""
+    lengths: Mapping[str, PromptLength]
+
+
+def pool_lengths(
+    verdicts: Iterable[Verdict], lengths: Mapping[tuple[str, str], CellLengths], known: tuple[Gate, ...], accepted: str
+) -> tuple[GateChange, ...]:
+    """Return the ``lengths`` by variant and workload, pooled with those in ``known``.
+
+    Only lengths of the same requests, traffic, model, draft and dtype are pooled.
+
+    Not taken are cells with too few prompts and, unless a regression is ``accepted``, those that failed or may be
+    lower or higher than stored: pooled, they would loosen the gate. An accepted one begins anew.
+    """
+    cells = (
+        (verdict, lengths.get((verdict.pair, verdict.workload))) for verdict in verdicts if isinstance(verdict.promise, AcceptedLength)
+    )
+    return tuple(
+        _pool(verdict, cell, _find_stored_gate(known, verdict), accepted)
+        for verdict, cell in cells
+        if cell is not None and len(cell.lengths) >= LEAST_SHARED and _may_join_file(verdict, accepted)
+    )
+
+
+def _may_join_file(verdict: Verdict, accepted: str) -> bool:
+    """Return True if a verdict's lengths go into the file."""
+    return verdict.outcome in {Outcome.PASS, Outcome.NOT_DECIDED, Outcome.FAIL} and (bool(accepted) or not _may_loosen_gate(verdict))
+
+
+def _may_loosen_gate(verdict: Verdict) -> bool:
+    """Return True if pooling a verdict's lengths might loosen the gate."""
+    return verdict.outcome is Outcome.FAIL or verdict.finding in {Finding.MAYBE_WORSE, Finding.MAYBE_MORE}
+
+
+def _find_stored_gate(gates: Iterable[Gate], verdict: Verdict) -> Gate | None:
+    """Return the stored gate of a verdict's variant and workload."""
+    cell = (ACCEPTANCE_LENGTH, verdict.pair, verdict.workload)
+    return next((gate for gate in gates if gate.lengths and (gate.figure, gate.pair, gate.workload) == cell), None)
+
+
+def _pool(verdict: Verdict, cell: CellLengths, stored_gate: Gate | None, accepted: str) -> GateChange:
+    """Return the lengths of one cell, pooled with the stored ones."""
+    begins = stored_gate is None or not stored_gate.comparable or stored_gate.digest != cell.digest or verdict.outcome is Outcome.FAIL
+    stored_lengths = {} if stored_gate is None or begins else stored_gate.lengths
+    gate = Gate(
+        figure=ACCEPTANCE_LENGTH,
+        pair=verdict.pair,
+        workload=verdict.workload,
+        digest=cell.digest,
+        runs=1 if stored_gate is None or begins else stored_gate.runs + 1,
+        lengths={
+            prompt: _join_lengths(stored_lengths.get(prompt), cell.lengths.get(prompt)) for prompt in {**stored_lengths, **cell.lengths}
+        },
+        accepted_regression=accepted if _may_loosen_gate(verdict) else (stored_gate.accepted_regression if stored_gate else ""),
+    )
+    return GateChange(gate=replace(gate, reason=_describe_gate(gate)), move=_describe_move(stored_gate, gate, begins=begins))
+
+
+def _join_lengths(stored: PromptLength | None, measured: PromptLength | None) -> PromptLength:
+    """Return the mean over the steps of both runs.
+
+    The steps of one request in two runs count as one longer run of it. A reworded request begins anew.
+    """
+    in_order = [length for length in (stored, measured) if length is not None]
+    newest = in_order[-1]
+    same_request = [length for length in in_order if length.request == newest.request]
+    steps = sum(length.steps for length in same_request)
+    tokens = sum(length.tokens_per_step * length.steps for length in same_request)
+    return PromptLength(tokens_per_step=round(tokens / steps, 4), steps=steps, request=newest.request)
+
+
+def _mean_tokens_per_step(gate: Gate) -> float:
+    return sum(length.tokens_per_step for length in gate.lengths.values()) / len(gate.lengths)
+
+
+def _describe_gate(gate: Gate) -> str:
+    """Return a text on the origin of a gate."""
+    runs = f"{gate.runs} run{'s' * (gate.runs > 1)}"
+    return f"mean {_mean_tokens_per_step(gate):.3f} tokens per step of {len(gate.lengths)} requests over {runs}; a run may differ by 3 %"
+
+
+def _describe_move(stored_gate: Gate | None, new_gate: Gate, *, begins: bool) -> str:
+    """Return a text on how a mean moved, and why."""
+    means = [f"{_mean_tokens_per_step(gate):.3f}" for gate in (stored_gate, new_gate) if gate is not None]
+    origin = "begun anew" if begins and stored_gate is not None else f"{new_gate.runs} run{'s' * (new_gate.runs > 1)}"
+    regression = f"; accepted: {new_gate.accepted_regression}" if new_gate.accepted_regression else ""
+    changes = f"; {'; '.join(stored_gate.changes)}" if stored_gate is not None and not stored_gate.comparable else ""
+    steps = sum(length.steps for length in new_gate.lengths.values())
+    subject = f"{new_gate.figure} {new_gate.pair} {new_gate.workload}"
+    return (
+        f"{subject}: {' -> '.join(means)} tokens per step "
+        f"({len(new_gate.lengths)} requests, {steps:,} steps, {origin}{changes}){regression}"
+    )

@@ -1,0 +1,160 @@
+"""Floors on the speedup: what 95 of 100 runs like those measured on a machine prove."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.gates.rulings import SPEED_ERROR
+from pytest_specdec.model.baseline import LAST_RUNS, SPEEDUP, Gate
+from pytest_specdec.model.promise import Speedup
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.stats.boot_spread import RUN_BOOTS, boot_spread
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pytest_specdec.model.verdict import Verdict
+
+WIDEST, WIDEST_OVER_PASSES = 3.0, 1.5
+"""Upper over lower 95 % limit of a run that a floor may be made of: with what boots may add, and over its passes alone."""
+HEALTHY = 1.645
+"""Standard deviations of a run under the typical one that 95 of 100 runs are above."""
+NEAREST = 0.1
+"""Nats under the typical run that every floor stands: no fewer, since passes vary too. What a floor proves is no more than that."""
+FARTHEST = 0.55
+"""Of the typical ratio: no floor is lower, however much runs vary. From half of it on a floor in a file could as well be none."""
+NOTABLE = 0.02
+"""Change of the typical ratio from which on it is given as the cause of a floor's move, and not what runs vary by."""
+TAKEN = frozenset({Outcome.PASS, Outcome.NOT_DECIDED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateChange:
+    """A gate as the baseline file will have it."""
+
+    gate: Gate
+    move: str
+    """How it moved, and why."""
+
+
+def measure_floors(verdicts: Iterable[Verdict], known: tuple[Gate, ...], accepted: str = "") -> tuple[GateChange, ...]:
+    """Return the gate of each speed verdict fit for a floor.
+
+    The verdict's log-ratio joins those in ``known``, and the floor follows the last ten, up or down.
+
+    A failed verdict is taken only if a regression is ``accepted``, for the reason given, and begins anew.
+    """
+    taken = TAKEN | ({Outcome.FAIL} if accepted else set())
+    timed = ((verdict, speedup) for verdict, speedup in _select_speedups(verdicts) if verdict.outcome in taken)
+    return tuple(_join_floor(verdict, speedup, known, accepted) for verdict, speedup in timed if not _why_unfit(speedup))
+
+
+def unfit_verdicts(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, str]]:
+    """Yield each speed verdict unfit for a floor, with the reason."""
+    for verdict, speedup in _select_speedups(verdicts):
+        if verdict.outcome in TAKEN and (why := _why_unfit(speedup)):
+            yield verdict, why
+
+
+def _select_speedups(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, Speedup]]:
+    return ((verdict, verdict.promise) for verdict in verdicts if isinstance(verdict.promise, Speedup))
+
+
+def _why_unfit(speedup: Speedup) -> str:
+    """Return the reason a speedup is unfit for a floor.
+
+    Empty if it is fit.
+    """
+    if speedup.unfit:
+        return speedup.unfit
+    for limits, widest, over in ((speedup.over_passes, WIDEST_OVER_PASSES, " over the passes alone"), (speedup.limits, WIDEST, "")):
+        if limits is not None and limits.high > widest * limits.low:
+            return f"{speedup.ratio:.2f}x [{limits.low:.2f}, {limits.high:.2f}]{over} is too wide for a floor"
+    return ""
+
+
+def _join_floor(verdict: Verdict, speedup: Speedup, known: tuple[Gate, ...], accepted: str) -> GateChange:
+    """Return the floor with the verdict's run added."""
+    cell = (SPEEDUP, verdict.pair, verdict.workload)
+    stored = next((gate for gate in known if (gate.figure, gate.pair, gate.workload) == cell), None)
+    before = stored or Gate(figure=SPEEDUP)
+    continued = before if verdict.outcome is not Outcome.FAIL else Gate(figure=SPEEDUP)
+    tokens = speedup.tokens_per_step
+    gate = Gate(
+        figure=SPEEDUP,
+        pair=verdict.pair,
+        workload=verdict.workload,
+        log_ratios=_append_run(continued.log_ratios, math.log(speedup.ratio)),
+        log_tokens_per_step=_append_run(continued.log_tokens_per_step, None if tokens is None else math.log(tokens)),
+        boot_log_ratios=_append_run(before.boot_log_ratios, speedup.boot_log_ratio),
+    )
+    floor = _floor(gate)
+    is_lower = before.at_least is not None and floor < before.at_least
+    gate = replace(gate, at_least=floor, accepted_regression=accepted if accepted and is_lower else before.accepted_regression)
+    gate = replace(gate, reason=_describe_floor(gate, floor, before))
+    return GateChange(gate=gate, move=_describe_change(before, gate))
+
+
+def _append_run(values: tuple[float, ...], value: float | None) -> tuple[float, ...]:
+    """Return the last ``LAST_RUNS`` values, with ``value`` as the newest.
+
+    None adds no value. A machine changes, so older runs say little of it.
+    """
+    return (*values, *([] if value is None else [round(value, 6)]))[-LAST_RUNS:]
+
+
+def _floor(gate: Gate) -> float:
+    """Return the floor proved by the gate's runs."""
+    typical = math.exp(statistics.median(gate.log_ratios))
+    return round(max(typical * math.exp(-_margin_below_typical(gate)), typical * FARTHEST), 3)
+
+
+def _margin_below_typical(gate: Gate) -> float:
+    """Return the floor's distance below the typical run, in nats.
+
+    95 of 100 runs like those measured prove the floor, as far as is known.
+
+    Such a run lies up to 1.645 s sqrt(1 + pi / (2 n)) under the median of n runs, s^2 = 1.5 sigma^2 over its three
+    boots. It proves what lies another half-width of its own lower limit below. sigma is what both boots of the
+    baseline and the runs themselves show. The half-width is over all values of it that they leave open: a first run
+    may be a lucky one, and so leaves a low floor.
+    """
+    runs, spread = len(gate.log_ratios), boot_spread(gate.boot_log_ratios, runs=gate.log_ratios)
+    unlucky = HEALTHY * math.sqrt(RUN_BOOTS * (1.0 + math.pi / (2.0 * runs))) * spread.sd
+    return max(NEAREST, unlucky + spread.half_width(SPEED_ERROR, RUN_BOOTS))
+
+
+def _describe_floor(gate: Gate, floor: float, before: Gate) -> str:
+    """Return the floor's origin, and the reason if it moved."""
+    runs, typical = len(gate.log_ratios), math.exp(statistics.median(gate.log_ratios))
+    count = f"{runs} run{'s' * (runs > 1)}{': add more' * (runs == 1)}"
+    spread = boot_spread(gate.boot_log_ratios, runs=gate.log_ratios).sd
+    move = "" if before.at_least is None else _describe_move(before, before.at_least, gate, floor)
+    margin = 1.0 - floor / typical
+    return f"median {typical:.2f}x over {count}, less {margin:.1%}, which healthy runs prove where boots vary by {spread:.1%}{move}"
+
+
+def _describe_move(stored: Gate, stored_floor: float, gate: Gate, floor: float) -> str:
+    """Return the direction and cause of a floor's move.
+
+    Empty if it did not move.
+    """
+    if stored_floor == floor or not stored.log_ratios:
+        return ""
+    direction = "down" if floor < stored_floor else "up"
+    stored_median, new_median = statistics.median(stored.log_ratios), statistics.median(gate.log_ratios)
+    if abs(new_median - stored_median) >= NOTABLE and (new_median > stored_median) == (direction == "up"):
+        cause = f"the typical run went from {math.exp(stored_median):.2f}x to {math.exp(new_median):.2f}x"
+    else:
+        cause = f"{len(gate.log_ratios)} runs show {'more' if direction == 'down' else 'less'} spread than was reckoned with"
+    return f"; {direction} from {stored_floor:g}, as {cause}"
+
+
+def _describe_change(before: Gate, gate: Gate) -> str:
+    """Return a line on a gate's old and new floor."""
+    floors = [f"{one.at_least:g}" for one in (before, gate) if one.at_least is not None]
+    accepted = f"; accepted: {gate.accepted_regression}" if gate.accepted_regression and floors[0] != floors[-1] else ""
+    return f"{gate.figure} {gate.pair} {gate.workload}: at_least {' -> '.join(floors)} ({gate.reason}){accepted}"

@@ -1,0 +1,107 @@
+"""A run's speed and accepted lengths on their way into a baseline file, and what keeps them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.gates import baseline_file
+from pytest_specdec.gates.accepted_lengths import pool_lengths
+from pytest_specdec.gates.floors import measure_floors, unfit_verdicts
+from pytest_specdec.model.promise import AcceptedLength, DraftedTraffic, Speedup
+from pytest_specdec.model.verdict import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pytest_specdec.gates.accepted_lengths import CellLengths
+    from pytest_specdec.model.baseline import Environment, Gate
+    from pytest_specdec.model.verdict import Verdict
+
+_ON_SPEED = (Speedup, AcceptedLength, DraftedTraffic)
+ACCEPT = '--specdec-update-baselines --specdec-accept-regression "why"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """What a run has for a baseline file."""
+
+    verdicts: tuple[Verdict, ...]
+    lengths: Mapping[tuple[str, str], CellLengths] = field(default_factory=dict)
+    """By variant and workload."""
+    accepted: str = ""
+    """Why a regression is accepted; empty where none is."""
+    unclean: Mapping[str, str] = field(default_factory=dict)
+    """By variant: why nothing of it may become a baseline. No accepted regression overrides that."""
+
+    @property
+    def clean_verdicts(self) -> tuple[Verdict, ...]:
+        """The verdicts without the variants in ``unclean``."""
+        return tuple(verdict for verdict in self.verdicts if verdict.pair not in self.unclean)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """A baseline file that was written, and how its gates moved."""
+
+    path: Path
+    moves: tuple[str, ...]
+    """One line per gate, from the old floor to the new one."""
+
+
+def update(folder: Path, config: str, environment: Environment, results: Results) -> Update | None:
+    """Write this run's speed and accepted lengths into the baseline file.
+
+    None when nothing may be taken.
+    """
+    stored_gates = baseline_file.gates(folder, config, environment)
+    return _write(baseline_file.path(folder, config, environment), environment, results, stored_gates)
+
+
+def candidate(folder: Path, environment: Environment, results: Results) -> Path | None:
+    """Write a candidate baseline file, ``baseline-candidate.yaml``, into ``folder``.
+
+    It is what the baseline file would be. None when nothing may be taken.
+    """
+    written = _write(folder / f"{environment.machine}.yaml", environment, results, ())
+    return None if written is None else written.path.replace(folder / "baseline-candidate.yaml")
+
+
+def _write(path: Path, environment: Environment, results: Results, stored_gates: tuple[Gate, ...]) -> Update | None:
+    """Write the gates of a run into ``path``.
+
+    None when nothing may be taken.
+    """
+    verdicts, accepted = results.clean_verdicts, results.accepted
+    changes = (
+        *measure_floors(verdicts, stored_gates, accepted),
+        *pool_lengths(verdicts, results.lengths, stored_gates, accepted),
+    )
+    if not changes:
+        return None
+    gates = (change.gate for change in changes)
+    baseline_file.write(path, environment, [replace(gate, key=environment.key(gate.pair)) for gate in gates])
+    return Update(path=path, moves=tuple(change.move for change in changes))
+
+
+def not_clean(results: Results) -> tuple[str, ...]:
+    """Return a line per unclean variant with speed or acceptance.
+
+    Nothing of it is taken, for want of right answers.
+    """
+    timed = dict.fromkeys(verdict.pair for verdict in results.verdicts if isinstance(verdict.promise, _ON_SPEED))
+    return tuple(f"no baseline of {pair}: {results.unclean[pair]}" for pair in timed if pair in results.unclean)
+
+
+def refusal_lines(results: Results) -> tuple[str, ...]:
+    """Return a line per rejected verdict on speed or acceptance.
+
+    A failed verdict is rejected unless a regression is accepted. Unclean variants are left out.
+    """
+    verdicts = results.clean_verdicts
+    failed = [v for v in verdicts if v.outcome is Outcome.FAIL and not results.accepted and isinstance(v.promise, _ON_SPEED)]
+    return (
+        *(f"{v.pair} {v.workload} failed and is not taken; if it is meant: {ACCEPT}" for v in failed),
+        *(f"{v.pair} {v.workload} is not taken: {why}" for v, why in unfit_verdicts(verdicts)),
+    )
