@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
-import threading
 import traceback
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -24,13 +22,13 @@ from pytest_specdec.plugin.progress import Ticker, last_word
 from pytest_specdec.report import plan
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Generator, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from pytest_specdec.model.status import Progress
     from pytest_specdec.plugin.run_state import RunState
-
-TERMINATED = 128 + signal.SIGTERM
 
 
 def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool) -> Status | None:
@@ -131,7 +129,7 @@ def _record_run(run: RunState, directory: RunDirectory, tell: Callable[[Progress
     from pytest_specdec.doctor import boot_checks  # noqa: PLC0415 - only the process that captures pays for it
 
     try:
-        with sigterm_ends_cleanly():
+        with exit_on_sigterm():
             try:
                 boot_checks.require(run.config)
             except SpecdecError:
@@ -171,24 +169,10 @@ def _write_failure(run: RunState, directory: RunDirectory, error: str) -> Status
     return status
 
 
-@contextmanager
-def sigterm_ends_cleanly() -> Iterator[None]:
-    """Turn SIGTERM into an exception, to stop servers on exit.
-
-    Signals reach the main thread only; in other threads this does nothing.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous_handler = signal.signal(signal.SIGTERM, _exit_on_sigterm)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous_handler)
-
-
-def _exit_on_sigterm(_signal: int, _frame: object) -> None:
-    pytest.exit("ended by SIGTERM; complete results of the capture are kept", returncode=TERMINATED)
+def exit_on_sigterm() -> AbstractContextManager[None]:
+    """End the session on SIGTERM, for as long as the block runs."""
+    end = pytest.exit.Exception("ended by SIGTERM; complete results of the capture are kept", runner.TERMINATED)
+    return runner.raise_on_sigterm(end)
 
 
 def is_of(root: Path, session: str) -> bool:

@@ -426,6 +426,16 @@ def test_servers_do_not_outlive_a_capture_that_is_ended(number, tmp_path):
     assert ("KeyboardInterrupt" if number == signal.SIGINT else "SystemExit") in status
 
 
+def test_sigterm_raises_what_the_outermost_block_says():
+    """A session ends by pytest.exit also while the runner, which would raise SystemExit, is at work."""
+    standing = signal.getsignal(signal.SIGTERM)
+    with runner.raise_on_sigterm(KeyError("session")), runner.raise_on_sigterm(), pytest.raises(KeyError, match="session"):
+        signal.raise_signal(signal.SIGTERM)
+    with runner.raise_on_sigterm(), pytest.raises(SystemExit, match="143"):
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is standing
+
+
 def gone(marker):
     for _ in range(200):
         if not watchdog.members(-1, -1, marker):
