@@ -152,34 +152,33 @@ class BootSession:
     ) -> None:
         """Answer ``workloads`` as their arms and write the answers.
 
-        ``taker`` gives the callback for an arm's answers to a workload, or None. The baseline is probed first
-        and a variant last: a probe that kills a variant then costs no answers.
+        ``taker`` gives the callback for an arm's answers to a workload, or None. A baseline that decides the token
+        limits may be asked again with larger ones, so the callback gets none of its answers; the other arms wait for
+        it. The baseline is probed first and a variant last: a probe that kills a variant then costs no answers.
         """
         if self.boot.role is not Role.VARIANT:
             self.probe()
         for arm, workload in workloads:
-            self.keep(self._answer_workload(arm, workload, taker(arm, workload.name)))
+            deciding = deciding_boot(self.recipes.plan, workload.name)
+            if deciding is not None and arm == BASELINE:
+                result = self._answer_last_whole_round(workload)
+            else:
+                if deciding is not None:
+                    self._wait_for_baseline(deciding, workload)
+                result = self._answer_round(self.runner(arm, workload, taker(arm, workload.name)))
+            self.keep(result)
         if self.boot.role is Role.VARIANT:
             self.probe()
 
-    def _answer_workload(self, arm: str, workload: Workload, on_answer: Callable[[Answer], None] | None) -> WorkloadResult:
-        """Have ``arm`` answer ``workload`` and return the result.
-
-        A baseline that decides the token limits may be asked again with larger ones, so ``on_answer`` gets
-        none of its answers. The other arms wait for it.
-        """
-        deciding = deciding_boot(self.recipes.plan, workload.name)
-        if deciding is not None and arm == BASELINE:
-            return last_whole_round(
-                lambda room: self._answer_round(self.runner(arm, workload, None, room)),
-                lambda answers: sufficient(self._fill_prompts(workload), answers, self._context_tokens(), self.recipes.plan.depth),
-                lambda: self.reporter.left_s,
-                say=self.reporter.say,
-                warn=self.completeness.warn,
-            )
-        if deciding is not None:
-            self._wait_for_baseline(deciding, workload)
-        return self._answer_round(self.runner(arm, workload, on_answer))
+    def _answer_last_whole_round(self, workload: Workload) -> WorkloadResult:
+        """Have the baseline answer until its token limits suffice."""
+        return last_whole_round(
+            lambda room: self._answer_round(self.runner(BASELINE, workload, None, room)),
+            lambda answers: sufficient(self._fill_prompts(workload), answers, self._context_tokens(), self.recipes.plan.depth),
+            lambda: self.reporter.left_s,
+            say=self.reporter.say,
+            warn=self.completeness.warn,
+        )
 
     def _answer_round(self, runner: WorkloadRunner) -> WorkloadResult:
         """Send all passes of a runner and return the result."""

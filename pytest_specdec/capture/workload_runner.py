@@ -352,15 +352,11 @@ class WorkloadRunner:
         sent = self.send(job)
         return replace(sent, limited=sent.limited + 1)
 
-    def send(self, job: Job) -> TimedAnswer:
-        """Send one request, and again to examine a refusal."""
-        return self._examine(job, self._send_once(job))
+    def send(self, job: Job, *, examined: bool = True) -> TimedAnswer:
+        """Send one request and note its outcome.
 
-    def _examine(self, job: Job, sent: TimedAnswer) -> TimedAnswer:
-        return refusals.examine(self._arm, job.request, sent, lambda: self._send_once(job))
-
-    def _send_once(self, job: Job) -> TimedAnswer:
-        """Send one request and note its outcome."""
+        A refusal is ``examined``, by sending the request again.
+        """
         workload, deadline = self._workload, self._deadline(job)
         sent = self._arm.client.send(
             job.request,
@@ -368,7 +364,11 @@ class WorkloadRunner:
             deadline_s=deadline.seconds,
             pass_index=job.pass_index,
         )
-        return self._note_outcome(job, sent, deadline)
+        sent = self._note_outcome(job, sent, deadline)
+        return self._examine(job, sent) if examined else sent
+
+    def _examine(self, job: Job, sent: TimedAnswer) -> TimedAnswer:
+        return refusals.examine(self._arm, job.request, sent, lambda: self.send(job, examined=False))
 
     def _deadline(self, job: Job) -> Deadline:
         """Return the request's deadline, at most the capture's time left."""
