@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,53 +12,18 @@ from typing import TYPE_CHECKING, Any
 import openai
 
 from pytest_specdec.capture import responses, sse
-from pytest_specdec.capture.transport import HTTPX, MAX_BYTES, ExchangeLimits, Recorder, Transport
+from pytest_specdec.capture.transport import HTTPX, MAX_BYTES, BusyTime, ExchangeLimits, Recorder, Transport
 from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS
 from pytest_specdec.model.transcript import REFUSALS, Answer, FailureKind, Timing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from pytest_specdec.capture.sse import Arrival, Event, ReceivedResponse
     from pytest_specdec.engines.protocol import ApiRequest, Dialect, ServerSetup
     from pytest_specdec.model.transcript import Choice, SpecCounters
     from pytest_specdec.model.workload import JSON, Request
-
-
-class BusyTime:
-    """Adds up the union of the intervals of requests that may overlap, from its making on."""
-
-    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._now_s = now_s
-        self.began_s = now_s()
-        self.until_s = self.began_s
-        """When the last answer ended."""
-        self.seconds = 0.0
-        self._lock = threading.Lock()
-        self._in_flight = 0
-        self._since_s = 0.0
-
-    @property
-    def wall_s(self) -> float:
-        """Seconds from the beginning to the last answer."""
-        return self.until_s - self.began_s
-
-    @contextmanager
-    def in_flight(self) -> Iterator[None]:
-        """Count one request for as long as the block runs."""
-        with self._lock:
-            if not self._in_flight:
-                self._since_s = self._now_s()
-            self._in_flight += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._in_flight -= 1
-                self.until_s = self._now_s()
-                if not self._in_flight:
-                    self.seconds += self.until_s - self._since_s
 
 
 _OK = 200
