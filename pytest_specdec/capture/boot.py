@@ -15,6 +15,7 @@ from pytest_specdec.capture.scoring import TranscriptScorer, scorer
 from pytest_specdec.capture.server import context_limit
 from pytest_specdec.capture.server.attached import AttachedArm
 from pytest_specdec.capture.workload_runner import WorkloadRunner
+from pytest_specdec.capture.workloads import fill_prompts
 from pytest_specdec.config.config import Limits
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError, RunError
@@ -22,7 +23,6 @@ from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import BASELINE, SCORER
 from pytest_specdec.model.plan import Role
-from pytest_specdec.prompts import context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -225,15 +225,7 @@ class BootSession:
         )
 
     def _fill_prompts(self, workload: Workload) -> Workload:
-        """Return ``workload`` with its prompts filled up to the limit.
-
-        Prompts are still open if the config states no context limit. The baseline's limit is used, or else
-        this server's.
-        """
-        if not context.is_open(workload):
-            return workload
-        baseline_limit = run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities()).context_tokens
-        return context.fitted(workload, (baseline_limit or self._context_tokens()) or None)
+        return fill_prompts(workload, self.recipes.directory, self.recipes.plan, self._context_tokens)
 
     def keep(self, result: WorkloadResult) -> None:
         """Check the server, then write its answers.

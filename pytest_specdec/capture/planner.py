@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import boot_layout, enlargement, environment, estimate, extension
 from pytest_specdec.capture.rates import from_size
-from pytest_specdec.capture.requests import admission_limit
+from pytest_specdec.capture.workloads import drop_unread_scores, enlarge, limit_concurrency
 from pytest_specdec.config import gates
 from pytest_specdec.engines import arguments
 from pytest_specdec.engines.protocol import SmallCache
@@ -21,7 +21,6 @@ from pytest_specdec.model.families import FamilyRow, with_outside
 from pytest_specdec.model.pair import BASELINE, SCORER, Pair, Variant
 from pytest_specdec.model.plan import Boot, Judgement, Placement, Plan, Rates, Role
 from pytest_specdec.model.workload import Depth, Family, Workload
-from pytest_specdec.prompts import load
 from pytest_specdec.prompts.calibration import plain_draws
 
 if TYPE_CHECKING:
@@ -168,7 +167,9 @@ def make(
     sent_workloads = sorted(
         (entry for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.name not in withheld), key=_name_sort_key
     )
-    sent_workloads = [replace(entry, workload=_limit_concurrency(entry.workload, config, attached)) for entry in sent_workloads]
+    sent_workloads = [
+        replace(entry, workload=limit_concurrency(entry.workload, config, attached=bool(attached))) for entry in sent_workloads
+    ]
     workloads_by_name = {workload.name: workload for workload in _unique_workloads(sent_workloads)}
     judged_workloads = sorted((workload.at(depth) for workload in workloads_by_name.values()), key=_plan_sort_key)
     calibration = calibrations(judged_workloads, depth)
@@ -197,7 +198,7 @@ def make(
     usual_plan = lay_out(judged_workloads)
     request_counts = enlargement.counts(usual_plan, workloads_by_name, deadline_s) if enlarged is None else enlarged
     enlarged_workloads = [
-        workload for workload in enlargement.enlarge(usual_plan, workloads_by_name, request_counts) if workload.name in workloads_by_name
+        workload for workload in enlarge(usual_plan.workloads, workloads_by_name, request_counts) if workload.name in workloads_by_name
     ]
     full_plan = replace(lay_out(enlarged_workloads), enlarged={name: len(usual_plan.workload(name).requests) for name in request_counts})
     return replace(full_plan, again_s=extension.again_s(full_plan) if deadline_s is None else 0.0)
@@ -305,16 +306,8 @@ def _unique_workloads(selected: Sequence[SelectedWorkload]) -> tuple[Workload, .
         what = "nothing to capture"
         raise PlanError(what, found="no workload at this depth", remedy="select a test with a workload, or a deeper depth")
     return tuple(
-        _drop_unread_scores(workload, {entry.family for entry in selected if entry.workload == workload}) for workload in workloads.values()
+        drop_unread_scores(workload, {entry.family for entry in selected if entry.workload == workload}) for workload in workloads.values()
     )
-
-
-def _drop_unread_scores(workload: Workload, families: set[Family]) -> Workload:
-    """Return ``workload`` unscored if only its speed is judged.
-
-    Then no judge reads a distribution, and no draft model is booted for one.
-    """
-    return replace(workload, scored=False, draft_scored=False) if families == {Family.SPEED} else workload
 
 
 def _withheld_workloads(config: Config, engine: Engine, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
@@ -351,19 +344,6 @@ def _workloads_lacking_small_cache(config: Config, engine: Engine, wanted: Seque
 
 def _may_kill(entry: SelectedWorkload) -> bool:
     return entry.workload.may_kill or entry.family is Family.PRESSURE
-
-
-def _limit_concurrency(workload: Workload, config: Config, attached: frozenset[str]) -> Workload:
-    """Return the workload within the concurrency allowed for every arm.
-
-    All arms get the same number of requests in flight. Timed groups get no larger than the servers admit: a request
-    that waits for room shows nothing about speculation.
-    """
-    limit = config.concurrency(attached=bool(attached))
-    if workload.timed and workload.waves:
-        limits = [bound for bound in (limit, admission_limit(config)) if bound is not None]
-        return load.cut(workload, min(limits)) if limits else workload
-    return workload if limit is None else replace(workload, concurrency=min(workload.concurrency, limit))
 
 
 def _is_sent(workload: Workload, depth: Depth) -> bool:
