@@ -24,7 +24,7 @@ from pytest_specdec.model.workload import Depth, Family, Workload
 from pytest_specdec.prompts.calibration import plain_draws
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Engine
@@ -164,20 +164,14 @@ def make(
     pairs = _select_pairs(_pairs(config, engine), only)
     gates.check(config, pairs)
     attached, withheld = _attached_arms(config), _withheld_workloads(config, engine, wanted, depth)
-    sent_workloads = sorted(
-        (entry for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.name not in withheld), key=_name_sort_key
-    )
-    sent_workloads = [
-        replace(entry, workload=limit_concurrency(entry.workload, config, attached=bool(attached))) for entry in sent_workloads
-    ]
+    sent_workloads = _select_sent_workloads(wanted, config, depth, withheld=withheld, attached=bool(attached))
     workloads_by_name = {workload.name: workload for workload in _unique_workloads(sent_workloads)}
     judged_workloads = sorted((workload.at(depth) for workload in workloads_by_name.values()), key=_plan_sort_key)
     calibration = calibrations(judged_workloads, depth)
-    machine_placement = placement(config, engine)
     rows, counts = with_outside(outside), _workloads_per_family([*collected, *wanted], depth)
     shares = {family: rows[family].alpha(len(config.variants), depth, count) for family, count in counts.items()}
     plan = replace(
-        _plan_without_boots(config, machine_placement, rates or from_size(config)),
+        _plan_without_boots(config, placement(config, engine), rates or from_size(config)),
         depth=depth,
         pairs=pairs,
         judgements=_judgements(pairs, sent_workloads, shares),
@@ -344,6 +338,18 @@ def _workloads_lacking_small_cache(config: Config, engine: Engine, wanted: Seque
 
 def _may_kill(entry: SelectedWorkload) -> bool:
     return entry.workload.may_kill or entry.family is Family.PRESSURE
+
+
+def _select_sent_workloads(
+    wanted: Sequence[SelectedWorkload], config: Config, depth: Depth, *, withheld: Collection[str], attached: bool
+) -> list[SelectedWorkload]:
+    """Return the workloads sent to every arm, by name.
+
+    Each is within the concurrency allowed for every arm.
+    """
+    sent = (entry for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.name not in withheld)
+    limit = partial(limit_concurrency, config=config, attached=attached)
+    return [replace(entry, workload=limit(entry.workload)) for entry in sorted(sent, key=_name_sort_key)]
 
 
 def _is_sent(workload: Workload, depth: Depth) -> bool:

@@ -78,12 +78,12 @@ class Sender:
         """Return the jobs of all passes, in the order of the workload."""
         return [Job(request=request, pass_index=p) for p in range(passes) for request in self.workload.requests]
 
-    def pending(self, jobs: Sequence[Job]) -> list[Job]:
+    def pending_jobs(self, jobs: Sequence[Job]) -> list[Job]:
         """Return the jobs with neither an answer nor a reason for none."""
         return [job for job in jobs if job.key not in self.sent and job.key not in self.unanswered]
 
     @property
-    def answered(self) -> list[TimedAnswer]:
+    def ok_answers(self) -> list[TimedAnswer]:
         """The answers of status 200."""
         return [sent for sent in self.sent.values() if sent.answer.ok]
 

@@ -121,7 +121,7 @@ class WorkloadRunner:
         with self._until_unavailable():
             for turn in self._workload.turns if part is None else (self.parts[part],):
                 jobs = [Job(request=request, pass_index=pass_index) for request in turn]
-                while pending := self._sender.pending(jobs):
+                while pending := self._sender.pending_jobs(jobs):
                     self._sender.ensure_running()
                     failed = {}
                     for job, sent in self._sender.send_all(pending):
@@ -196,7 +196,7 @@ class WorkloadRunner:
         """
         is_restarted = self._sender.restarts > 0
         if is_restarted or not self._arm.recipe.dialect.counters_exact:
-            counters = [sent.counters for sent in self._sender.answered]
+            counters = [sent.counters for sent in self._sender.ok_answers]
             reported_counters = [reported for reported in counters if reported is not None]
             is_complete = bool(reported_counters) and len(reported_counters) == len(counters)
             if is_complete or is_restarted:
@@ -215,7 +215,7 @@ class WorkloadRunner:
 
     def _has_windows(self) -> bool:
         """Return True if answers report their verify steps."""
-        return any(choice.windows for sent in self._sender.answered for choice in sent.answer.choices)
+        return any(choice.windows for sent in self._sender.ok_answers for choice in sent.answer.choices)
 
     def _discrepancy(self) -> Discrepancy:
         """Return the discrepancy in an attached server's counters.
@@ -227,7 +227,7 @@ class WorkloadRunner:
             return Discrepancy()
         # What it made of an answer that nobody read is not known.
         has_unread_answers = self._sender.unanswered or any(request.abort_after is not None for request in self._workload.requests)
-        return self._account.end(None if has_unread_answers else [sent.answer for sent in self._sender.answered])
+        return self._account.end(None if has_unread_answers else [sent.answer for sent in self._sender.ok_answers])
 
     def _transcript(self) -> Transcript:
         """Return the transcript of all passes."""
