@@ -15,7 +15,7 @@ from benchmarks.worlds.asking import simulable
 from benchmarks.worlds.language import VOCABULARY
 from benchmarks.worlds.numerics import WORLDS, BaselineBoots, Boot
 from benchmarks.worlds.server import CORRECT, K
-from pytest_specdec.capture.extension import repeated
+from pytest_specdec.capture.workloads import repeat
 from pytest_specdec.model.captured import Capabilities, Captured, ReportedDraws
 from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.pair import BASELINE, CONTROL, Draft, DraftKind, DraftSampling, Pair, Variant
@@ -111,7 +111,7 @@ class Run:
 
     def _asked(self, name: str, number: int) -> Captured:
         cell = CELLS[name]
-        workload = repeated(cell.workload, number) if number else cell.workload
+        workload = repeat(cell.workload, number) if number else cell.workload
         arms = self._arms(workload)
         by_arm = {each.transcript.arm: each for each in arms}
         return Captured(

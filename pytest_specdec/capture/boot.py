@@ -15,6 +15,7 @@ from pytest_specdec.capture.scoring import TranscriptScorer, scorer
 from pytest_specdec.capture.server import context_limit
 from pytest_specdec.capture.server.attached import AttachedArm
 from pytest_specdec.capture.workload_runner import WorkloadRunner
+from pytest_specdec.capture.workloads import fill_prompts
 from pytest_specdec.config.config import Limits
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError, RunError
@@ -22,7 +23,6 @@ from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import BASELINE, SCORER
 from pytest_specdec.model.plan import Role
-from pytest_specdec.prompts import context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -152,34 +152,33 @@ class BootSession:
     ) -> None:
         """Answer ``workloads`` as their arms and write the answers.
 
-        ``taker`` gives the callback for an arm's answers to a workload, or None. The baseline is probed first
-        and a variant last: a probe that kills a variant then costs no answers.
+        ``taker`` gives the callback for an arm's answers to a workload, or None. A baseline that decides the token
+        limits may be asked again with larger ones, so the callback gets none of its answers; the other arms wait for
+        it. The baseline is probed first and a variant last: a probe that kills a variant then costs no answers.
         """
         if self.boot.role is not Role.VARIANT:
             self.probe()
         for arm, workload in workloads:
-            self.keep(self._answer_workload(arm, workload, taker(arm, workload.name)))
+            deciding = deciding_boot(self.recipes.plan, workload.name)
+            if deciding is not None and arm == BASELINE:
+                result = self._answer_last_whole_round(workload)
+            else:
+                if deciding is not None:
+                    self._wait_for_baseline(deciding, workload)
+                result = self._answer_round(self.runner(arm, workload, taker(arm, workload.name)))
+            self.keep(result)
         if self.boot.role is Role.VARIANT:
             self.probe()
 
-    def _answer_workload(self, arm: str, workload: Workload, on_answer: Callable[[Answer], None] | None) -> WorkloadResult:
-        """Have ``arm`` answer ``workload`` and return the result.
-
-        A baseline that decides the token limits may be asked again with larger ones, so ``on_answer`` gets
-        none of its answers. The other arms wait for it.
-        """
-        deciding = deciding_boot(self.recipes.plan, workload.name)
-        if deciding is not None and arm == BASELINE:
-            return last_whole_round(
-                lambda room: self._answer_round(self.runner(arm, workload, None, room)),
-                lambda answers: sufficient(self._fill_prompts(workload), answers, self._context_tokens(), self.recipes.plan.depth),
-                lambda: self.reporter.left_s,
-                say=self.reporter.say,
-                warn=self.completeness.warn,
-            )
-        if deciding is not None:
-            self._wait_for_baseline(deciding, workload)
-        return self._answer_round(self.runner(arm, workload, on_answer))
+    def _answer_last_whole_round(self, workload: Workload) -> WorkloadResult:
+        """Have the baseline answer until its token limits suffice."""
+        return last_whole_round(
+            lambda room: self._answer_round(self.runner(BASELINE, workload, None, room)),
+            lambda answers: sufficient(self._fill_prompts(workload), answers, self._context_tokens(), self.recipes.plan.depth),
+            lambda: self.reporter.left_s,
+            say=self.reporter.say,
+            warn=self.completeness.warn,
+        )
 
     def _answer_round(self, runner: WorkloadRunner) -> WorkloadResult:
         """Send all passes of a runner and return the result."""
@@ -226,15 +225,7 @@ class BootSession:
         )
 
     def _fill_prompts(self, workload: Workload) -> Workload:
-        """Return ``workload`` with its prompts filled up to the limit.
-
-        Prompts are still open if the config states no context limit. The baseline's limit is used, or else
-        this server's.
-        """
-        if not context.is_open(workload):
-            return workload
-        baseline_limit = run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities()).context_tokens
-        return context.fitted(workload, (baseline_limit or self._context_tokens()) or None)
+        return fill_prompts(workload, self.recipes.directory, self.recipes.plan, self._context_tokens)
 
     def keep(self, result: WorkloadResult) -> None:
         """Check the server, then write its answers.

@@ -6,9 +6,9 @@ import math
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import refusals
-from pytest_specdec.capture.requests import with_reasoning
 from pytest_specdec.capture.scoring import ScoredSequence, ScoringRequest, scorer
 from pytest_specdec.capture.thread_pool import ThreadPool
+from pytest_specdec.capture.workloads import with_reasoning
 from pytest_specdec.config.config import Reasoning
 from pytest_specdec.engines.protocol import CHAT_COMPLETIONS
 from pytest_specdec.model.captured import CHAT_ROUTE, Capabilities, FeatureSupport

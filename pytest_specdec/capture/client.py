@@ -2,63 +2,28 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import openai
 
 from pytest_specdec.capture import responses, sse
-from pytest_specdec.capture.transport import HTTPX, MAX_BYTES, ExchangeLimits, Recorder, Transport
+from pytest_specdec.capture.transport import HTTPX, MAX_BYTES, BusyTime, ExchangeLimits, Recorder, Transport
 from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS
 from pytest_specdec.model.transcript import REFUSALS, Answer, FailureKind, Timing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
     from pytest_specdec.capture.sse import Arrival, Event, ReceivedResponse
     from pytest_specdec.engines.protocol import ApiRequest, Dialect, ServerSetup
     from pytest_specdec.model.transcript import Choice, SpecCounters
     from pytest_specdec.model.workload import JSON, Request
-
-
-class BusyTime:
-    """Adds up the union of the intervals of requests that may overlap, from its making on."""
-
-    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._now_s = now_s
-        self.began_s = now_s()
-        self.until_s = self.began_s
-        """When the last answer ended."""
-        self.seconds = 0.0
-        self._lock = threading.Lock()
-        self._in_flight = 0
-        self._since_s = 0.0
-
-    @property
-    def wall_s(self) -> float:
-        """Seconds from the beginning to the last answer."""
-        return self.until_s - self.began_s
-
-    @contextmanager
-    def in_flight(self) -> Iterator[None]:
-        """Count one request for as long as the block runs."""
-        with self._lock:
-            if not self._in_flight:
-                self._since_s = self._now_s()
-            self._in_flight += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._in_flight -= 1
-                self.until_s = self._now_s()
-                if not self._in_flight:
-                    self.seconds += self.until_s - self._since_s
 
 
 _OK = 200
@@ -78,6 +43,7 @@ _TIMED_OUT: tuple[type[Exception], ...] = (openai.APITimeoutError, HTTPX.Timeout
 """A read that began with the exchange may end a moment before its timer does."""
 _MALFORMED = (ValueError, RecursionError)
 """What bytes may raise that are no answer."""
+_FAILURES: tuple[type[Exception], ...] = (openai.APIStatusError, *_LOST, *_MALFORMED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +144,7 @@ class Client:
         recorder = Recorder()
         with openai.DefaultHttpxClient(transport=recorder) as http_client:
             recording = self._openai.with_options(http_client=http_client)
-            with self._open(path, body, streamed=True, deadline_s=deadline_s, client=recording):
+            with self._create_opener(path, body, recording)(stream=True, timeout=deadline_s):
                 return recorder.content
 
     def read(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
@@ -212,63 +178,66 @@ class Client:
         A 429 means that there are too many requests now (RFC 6585): the body is sent again while there is
         time, not before the reply's ``retry-after``.
         """
-        until_s, pause_s = time.monotonic() + deadline_s, _AGAIN_S
-        exchange = self._exchange_once(path, body, streamed=streamed, deadline_s=deadline_s, max_bytes=max_bytes, leave_after=leave_after)
-        while exchange.status == _TOO_MANY:
+        opener = self._create_opener(path, body)
+        until_s, left_s, pause_s, limited = time.monotonic() + deadline_s, deadline_s, _AGAIN_S, 0
+        while True:
+            with self.busy.in_flight(), ExchangeLimits(seconds=left_s, max_bytes=max_bytes or MAX_BYTES) as limits:
+                sent_s = time.monotonic()
+                try:
+                    with opener(stream=streamed, timeout=left_s) as response:
+                        received = sse.read(response.iter_bytes(), events=leave_after)
+                    exchange = Exchange(
+                        sent_s=sent_s, done_s=time.monotonic(), status=response.status_code, received=received, limited=limited
+                    )
+                except _FAILURES as error:
+                    failed = Exchange(sent_s=sent_s, done_s=time.monotonic(), status=None, ending=FailureKind.ERROR, limited=limited)
+                    late = overdue(left_s, limits.parts, body if streamed else {})
+                    exchange = self._describe_failure(failed, error, late, is_late=limits.overdue)
             wait_s = max(pause_s, exchange.retry_after_s)
             left_s = round(until_s - time.monotonic() - wait_s, 1)
-            if left_s <= 0:
-                break
+            if exchange.status != _TOO_MANY or left_s <= 0:
+                return exchange
             time.sleep(wait_s)  # as the server asks for
-            pause_s, limited = 2 * pause_s, exchange.limited + 1
-            retry = self._exchange_once(path, body, streamed=streamed, deadline_s=left_s, max_bytes=max_bytes, leave_after=leave_after)
-            exchange = replace(retry, limited=limited)
-        return exchange
+            pause_s, limited = 2 * pause_s, limited + 1
 
-    def _exchange_once(
-        self, path: str, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float, max_bytes: int | None, leave_after: int | None
-    ) -> Exchange:
-        """Send a body once and read its response or failure."""
-        with self.busy.in_flight(), ExchangeLimits(seconds=deadline_s, max_bytes=max_bytes or MAX_BYTES) as limits:
-            sent_s = time.monotonic()
+    def _describe_failure(self, failed: Exchange, error: Exception, late: str, *, is_late: bool) -> Exchange:
+        """Return the exchange with the error that ended it.
 
-            def failed_exchange(error: str, ending: FailureKind | None, status: int | None = None, wait_s: float = 0.0) -> Exchange:
-                done_s = time.monotonic()
-                return Exchange(sent_s=sent_s, done_s=done_s, status=status, error=error, ending=ending, retry_after_s=wait_s)
+        ``late`` is the error of one whose time was used up. A refusal is not the server's failure.
+        """
+        if isinstance(error, openai.APIStatusError):
+            return replace(
+                failed,
+                status=error.status_code,
+                error=self._error_message(error),
+                ending=None if turns_away(error.status_code) else FailureKind.ERROR,
+                retry_after_s=retry_after_s(error.response.headers),
+            )
+        if not isinstance(error, _LOST):
+            return replace(failed, error=self.error_text(_describe_malformed(error)))
+        if is_late or isinstance(error, _TIMED_OUT):
+            return replace(failed, error=late, ending=FailureKind.HUNG)
+        return replace(failed, error=self.error_text(f"connection lost: {error.__cause__ or error!r}"), ending=FailureKind.DIED)
 
-            try:
-                with self._open(path, body, streamed=streamed, deadline_s=deadline_s) as response:
-                    received = sse.read(response.iter_bytes(), events=leave_after)
-                return Exchange(sent_s=sent_s, done_s=time.monotonic(), status=response.status_code, received=received)
-            except openai.APIStatusError as error:
-                ending = None if turns_away(error.status_code) else FailureKind.ERROR
-                return failed_exchange(self._error_message(error), ending, error.status_code, retry_after_s(error.response.headers))
-            except _LOST as error:
-                if limits.overdue or isinstance(error, _TIMED_OUT):
-                    return failed_exchange(overdue(deadline_s, limits.parts, body if streamed else {}), FailureKind.HUNG)
-                return failed_exchange(self.error_text(f"connection lost: {error.__cause__ or error!r}"), FailureKind.DIED)
-            except _MALFORMED as error:
-                return failed_exchange(self.error_text(_describe_malformed(error)), FailureKind.ERROR)
+    def _create_opener(
+        self, path: str, body: Mapping[str, JSON], client: openai.OpenAI | None = None
+    ) -> Callable[..., AbstractContextManager[Any]]:
+        """Return the call that opens the response to a body.
 
-    def _open(
-        self, path: str, body: Mapping[str, JSON], *, streamed: bool, deadline_s: float, client: openai.OpenAI | None = None
-    ) -> AbstractContextManager[Any]:
-        """Open the response to a body.
-
-        Fields go through ``extra_body``, so that the server gets the contents of the body and nothing else.
+        It takes ``stream`` and ``timeout``. Fields go through ``extra_body``, so that the server gets the contents of the
+        body and nothing else.
         """
         api = client or self._openai
         streaming_api: Any = api.with_streaming_response
         if path == CHAT_COMPLETIONS:
-            create, required = streaming_api.chat.completions.create, ("messages", body.get("messages", []))
+            create, required = streaming_api.chat.completions.create, {"messages": body.get("messages", [])}
         elif path == COMPLETIONS:
-            create, required = streaming_api.completions.create, ("prompt", body.get("prompt", ""))
+            create, required = streaming_api.completions.create, {"prompt": body.get("prompt", "")}
         else:
-            options: Any = {"timeout": deadline_s}
-            return closing(api.post(f"{self._setup.url}{path}", cast_to=HTTPX.Response, body=dict(body), options=options))
-        other_fields: dict[str, Any] = {name: value for name, value in body.items() if name != required[0]}
-        response = create(model=self._model, stream=streamed, extra_body=other_fields, timeout=deadline_s, **dict((required,)))
-        return cast("AbstractContextManager[Any]", response)
+            post: Any = partial(api.post, f"{self._setup.url}{path}", cast_to=HTTPX.Response, body=dict(body))
+            return lambda *, stream, timeout: closing(post(options={"timeout": timeout}))  # noqa: ARG005 - these replies are whole
+        other_fields = {name: value for name, value in body.items() if name not in required}
+        return partial(create, model=self._model, extra_body=other_fields, **required)
 
     def _send_api_request(self, request: ApiRequest) -> Mapping[str, JSON] | None:
         """Return the reply to a request of the dialect's own.

@@ -7,6 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import estimate
+from pytest_specdec.capture.workloads import enlarge
 from pytest_specdec.model.workload import Depth, Family
 
 if TYPE_CHECKING:
@@ -44,20 +45,9 @@ def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None
         afford_s = min(afford_s, deadline_s - plan.estimate_s)
     for factor in range(_STEPS * MOST, _STEPS, -1):
         larger = _larger_counts(plan, sampled, factor / _STEPS)
-        if _estimate_s(plan, enlarge(plan, deepest, larger)) - plan.estimate_s <= afford_s:
+        if _estimate_s(plan, enlarge(plan.workloads, deepest, larger)) - plan.estimate_s <= afford_s:
             return larger
     return {}
-
-
-def enlarge(plan: Plan, deepest: Mapping[str, Workload], requests: Mapping[str, int]) -> tuple[Workload, ...]:
-    """Return the plan's workloads with the given numbers of requests.
-
-    They are taken from the ``deepest`` workloads. A workload not named in ``requests`` is unchanged.
-    """
-    return tuple(
-        replace(workload, requests=deepest[workload.name].requests[: requests[workload.name]]) if workload.name in requests else workload
-        for workload in plan.workloads
-    )
 
 
 def _larger_counts(plan: Plan, deepest: Mapping[str, Workload], factor: float) -> dict[str, int]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import boot_layout, estimate
+from pytest_specdec.capture.workloads import extend_requests, repeat
 from pytest_specdec.model.families import COUNTED
 from pytest_specdec.model.plan import ROUNDS, Role
 from pytest_specdec.model.workload import Depth
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pytest_specdec.model.plan import Plan
-    from pytest_specdec.model.workload import Request, Workload
+    from pytest_specdec.model.workload import Workload
 
 
 def again_s(plan: Plan) -> float:
@@ -57,7 +57,9 @@ def extend(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], ro
     if rounds(plan) >= round_:
         return plan
     added = [
-        repeated(plan.workload(name), round_) if name in again else _extend_workload(plan, name, whole, round_)
+        repeat(plan.workload(name), round_)
+        if name in again
+        else extend_requests([plan.workload(sent_name) for sent_name in (name, *plan.extensions.get(name, ()))], whole, round_)
         for name, whole in deepest.items()
     ]
     selected = tuple(pair for pair in plan.pairs if pair.name in pairs)
@@ -78,40 +80,3 @@ def extend(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], ro
         extensions=extensions,
         estimate_s=estimate.total(estimate.steps(boots, added, plan.rates, route=plan.route), plan.servers),
     )
-
-
-def repeated(workload: Workload, round_: int) -> Workload:
-    """Return ``workload`` as sent again in a further round."""
-    requests = tuple(request.with_prefix(f"Part {round_}.") for request in workload.requests)
-    return replace(workload, name=f"{workload.name}.more{round_}", requests=requests)
-
-
-def _extend_workload(plan: Plan, name: str, deepest: Workload, round_: int) -> Workload:
-    """Return a workload with as many requests as sent already.
-
-    They come from ``deepest``, the whole list of the workload.
-    """
-    workload = plan.workload(name)
-    sent_requests = [request for sent_name in (name, *plan.extensions.get(name, ())) for request in plan.workload(sent_name).requests]
-    source = _unsent_requests(deepest, {request.id for request in sent_requests}, round_)
-    requests = tuple(request for request, _ in zip(source, sent_requests, strict=False))
-    return replace(workload, name=f"{name}.more{round_}", requests=requests)
-
-
-def _unsent_requests(whole: Workload, sent_ids: set[str], round_: int) -> Iterator[Request]:
-    """Yield the rest of the list, then all of it repeatedly.
-
-    A repeated request with a seed gets another one, which follows from the request and the round.
-    """
-    yield from (request for request in whole.requests if request.id not in sent_ids)
-    lap = 0
-    while True:
-        lap += 1
-        for request in whole.requests:
-            new_id = f"{request.id}@{round_}.{lap}"
-            seed = {"seed": _derive_seed(new_id)} if request.seed is not None else {}
-            yield replace(request, id=new_id, body={**request.body, **seed})
-
-
-def _derive_seed(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import boot_layout, enlargement, environment, estimate, extension
 from pytest_specdec.capture.rates import from_size
-from pytest_specdec.capture.requests import admission_limit
+from pytest_specdec.capture.workloads import drop_unread_scores, enlarge, limit_concurrency
 from pytest_specdec.config import gates
 from pytest_specdec.engines import arguments
 from pytest_specdec.engines.protocol import SmallCache
@@ -21,11 +21,10 @@ from pytest_specdec.model.families import FamilyRow, with_outside
 from pytest_specdec.model.pair import BASELINE, SCORER, Pair, Variant
 from pytest_specdec.model.plan import Boot, Judgement, Placement, Plan, Rates, Role
 from pytest_specdec.model.workload import Depth, Family, Workload
-from pytest_specdec.prompts import load
 from pytest_specdec.prompts.calibration import plain_draws
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Engine
@@ -165,18 +164,14 @@ def make(
     pairs = _select_pairs(_pairs(config, engine), only)
     gates.check(config, pairs)
     attached, withheld = _attached_arms(config), _withheld_workloads(config, engine, wanted, depth)
-    sent_workloads = sorted(
-        (entry for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.name not in withheld), key=_name_sort_key
-    )
-    sent_workloads = [replace(entry, workload=_limit_concurrency(entry.workload, config, attached)) for entry in sent_workloads]
+    sent_workloads = _select_sent_workloads(wanted, config, depth, withheld=withheld, attached=bool(attached))
     workloads_by_name = {workload.name: workload for workload in _unique_workloads(sent_workloads)}
     judged_workloads = sorted((workload.at(depth) for workload in workloads_by_name.values()), key=_plan_sort_key)
     calibration = calibrations(judged_workloads, depth)
-    machine_placement = placement(config, engine)
     rows, counts = with_outside(outside), _workloads_per_family([*collected, *wanted], depth)
     shares = {family: rows[family].alpha(len(config.variants), depth, count) for family, count in counts.items()}
     plan = replace(
-        _plan_without_boots(config, machine_placement, rates or from_size(config)),
+        _plan_without_boots(config, placement(config, engine), rates or from_size(config)),
         depth=depth,
         pairs=pairs,
         judgements=_judgements(pairs, sent_workloads, shares),
@@ -197,7 +192,7 @@ def make(
     usual_plan = lay_out(judged_workloads)
     request_counts = enlargement.counts(usual_plan, workloads_by_name, deadline_s) if enlarged is None else enlarged
     enlarged_workloads = [
-        workload for workload in enlargement.enlarge(usual_plan, workloads_by_name, request_counts) if workload.name in workloads_by_name
+        workload for workload in enlarge(usual_plan.workloads, workloads_by_name, request_counts) if workload.name in workloads_by_name
     ]
     full_plan = replace(lay_out(enlarged_workloads), enlarged={name: len(usual_plan.workload(name).requests) for name in request_counts})
     return replace(full_plan, again_s=extension.again_s(full_plan) if deadline_s is None else 0.0)
@@ -311,16 +306,8 @@ def _unique_workloads(selected: Sequence[SelectedWorkload]) -> tuple[Workload, .
         what = "nothing to capture"
         raise PlanError(what, found="no workload at this depth", remedy="select a test with a workload, or a deeper depth")
     return tuple(
-        _drop_unread_scores(workload, {entry.family for entry in selected if entry.workload == workload}) for workload in workloads.values()
+        drop_unread_scores(workload, {entry.family for entry in selected if entry.workload == workload}) for workload in workloads.values()
     )
-
-
-def _drop_unread_scores(workload: Workload, families: set[Family]) -> Workload:
-    """Return ``workload`` unscored if only its speed is judged.
-
-    Then no judge reads a distribution, and no draft model is booted for one.
-    """
-    return replace(workload, scored=False, draft_scored=False) if families == {Family.SPEED} else workload
 
 
 def _withheld_workloads(config: Config, engine: Engine, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
@@ -359,17 +346,16 @@ def _may_kill(entry: SelectedWorkload) -> bool:
     return entry.workload.may_kill or entry.family is Family.PRESSURE
 
 
-def _limit_concurrency(workload: Workload, config: Config, attached: frozenset[str]) -> Workload:
-    """Return the workload within the concurrency allowed for every arm.
+def _select_sent_workloads(
+    wanted: Sequence[SelectedWorkload], config: Config, depth: Depth, *, withheld: Collection[str], attached: bool
+) -> list[SelectedWorkload]:
+    """Return the workloads sent to every arm, by name.
 
-    All arms get the same number of requests in flight. Timed groups get no larger than the servers admit: a request
-    that waits for room shows nothing about speculation.
+    Each is within the concurrency allowed for every arm.
     """
-    limit = config.concurrency(attached=bool(attached))
-    if workload.timed and workload.waves:
-        limits = [bound for bound in (limit, admission_limit(config)) if bound is not None]
-        return load.cut(workload, min(limits)) if limits else workload
-    return workload if limit is None else replace(workload, concurrency=min(workload.concurrency, limit))
+    sent = (entry for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.name not in withheld)
+    limit = partial(limit_concurrency, config=config, attached=attached)
+    return [replace(entry, workload=limit(entry.workload)) for entry in sorted(sent, key=_name_sort_key)]
 
 
 def _is_sent(workload: Workload, depth: Depth) -> bool:

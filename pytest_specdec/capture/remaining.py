@@ -105,6 +105,8 @@ def discard(directory: RunDirectory, plan: Plan, reusable: ReusableResults) -> N
 
     Scores of answers that are gone would be scores of other tokens.
     """
+    for name in {name for boot in plan.boots for name in boot.answers} - {name for _, name in reusable.answers}:
+        directory.workload(name).unlink(missing_ok=True)
     for boot in plan.boots:
         for arm, name in ((arm, name) for arm in boot.arms for name in boot.answers if (arm, name) not in reusable.answers):
             server_failures.set_aside(directory, arm, name)

@@ -9,9 +9,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import echoes
+from pytest_specdec.capture.fields import MAX_INT, raise_mismatch, read_count, read_ids, read_list, read_objects, read_string
 from pytest_specdec.model.soundness import LOWEST
 from pytest_specdec.model.transcript import Choice, ListedTokens, ToolCall, Usage
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import VerifySteps
     from pytest_specdec.model.workload import JSON
 
-_MAX_INT = 2**31
-"""Ids and counts lie below: engines hold them in 32 bits."""
 _HALF = re.compile("[\ud800-\udfff]")
 _REASONING = ("reasoning_content", "reasoning")
 """Names of the reasoning in a message: the older one, which most engines have, and that of vLLM from 0.11 on."""
@@ -98,7 +97,7 @@ def is_finished(chunks: Sequence[Mapping[str, JSON]]) -> bool:
     Each of its choices then has its ``finish_reason``. Raises ValueError when fields are not of the protocol.
     """
     last = next((choices for chunk in reversed(chunks) if (choices := _choices_by_index(chunk))), {})
-    return bool(last) and all(_read_string(choice, "finish_reason") for choice in last.values())
+    return bool(last) and all(read_string(choice, "finish_reason") for choice in last.values())
 
 
 def size(chunk: Mapping[str, JSON]) -> ChunkSize:
@@ -110,7 +109,7 @@ def size(chunk: Mapping[str, JSON]) -> ChunkSize:
     choices = _choices_by_index(chunk).values()
     content = sum(len(_read_text(choice)) + _count_call_characters(choice) for choice in choices)
     return ChunkSize(
-        token_ids=sum(len(_read_ids(choice, "token_ids")) for choice in choices),
+        token_ids=sum(len(read_ids(choice, "token_ids")) for choice in choices),
         characters=content + sum(len(_read_reasoning(choice)) for choice in choices),
         content=content,
     )
@@ -121,16 +120,16 @@ def _choices_by_index(data: Mapping[str, JSON]) -> dict[int, Mapping[str, JSON]]
 
     The index is 0 where none is given. Raises ValueError when an index is given twice.
     """
-    choices = _read_objects(data, "choices")
+    choices = read_objects(data, "choices")
     by_index = {_read_index(choice): choice for choice in choices}
     if len(by_index) < len(choices):
-        _raise_mismatch("choices", [choice.get("index") for choice in choices], "every index once")
+        raise_mismatch("choices", [choice.get("index") for choice in choices], "every index once")
     return by_index
 
 
 def _check_indexes(choices: Mapping[int, object]) -> None:
     if sorted(choices) != list(range(max(1, len(choices)))):
-        _raise_mismatch("choices", sorted(choices), "a choice, and the indexes from 0 on")
+        raise_mismatch("choices", sorted(choices), "a choice, and the indexes from 0 on")
 
 
 def _read_choice(index: int, choice: Mapping[str, JSON]) -> Choice:
@@ -140,8 +139,8 @@ def _read_choice(index: int, choice: Mapping[str, JSON]) -> Choice:
         text=_join_surrogates(_read_text(choice)),
         reasoning=_join_surrogates(_read_reasoning(choice)),
         tool_calls=_read_tool_calls([choice]),
-        token_ids=_read_ids(choice, "token_ids"),
-        finish_reason=_read_string(choice, "finish_reason"),
+        token_ids=read_ids(choice, "token_ids"),
+        finish_reason=read_string(choice, "finish_reason"),
         stop_string=stop if isinstance(stop := choice.get("stop_reason"), str) else None,
         stop_token_id=_read_stop_id(choice),
         logprobs=_read_logprobs(choice.get("logprobs")),
@@ -177,7 +176,7 @@ def _read_stop_id(choice: Mapping[str, JSON]) -> int | None:
     None for any other value, so that another engine's ``stop_reason`` never makes an answer unreadable.
     """
     reason = choice.get("stop_reason")
-    return reason if isinstance(reason, int) and not isinstance(reason, bool) and 0 <= reason < _MAX_INT else None
+    return reason if isinstance(reason, int) and not isinstance(reason, bool) and 0 <= reason < MAX_INT else None
 
 
 def _add_windows(choices: tuple[Choice, ...], steps: VerifySteps | None) -> tuple[Choice, ...]:
@@ -198,7 +197,7 @@ def _add_windows(choices: tuple[Choice, ...], steps: VerifySteps | None) -> tupl
 
 def _read_text(choice: Mapping[str, JSON]) -> str:
     message = _read_message(choice)
-    return (_read_string(choice, "text") if message is None else _read_string(message, "content")) or ""
+    return (read_string(choice, "text") if message is None else read_string(message, "content")) or ""
 
 
 def _read_reasoning(choice: Mapping[str, JSON]) -> str:
@@ -207,7 +206,7 @@ def _read_reasoning(choice: Mapping[str, JSON]) -> str:
     The first of its names with a text counts: some servers send the same text under both.
     """
     message = _read_message(choice) or {}
-    return next((text for name in _REASONING if (text := _read_string(message, name))), "")
+    return next((text for name in _REASONING if (text := read_string(message, name))), "")
 
 
 def _read_tool_calls(choices: Sequence[Mapping[str, JSON]]) -> tuple[ToolCall, ...]:
@@ -220,20 +219,20 @@ def _read_tool_calls(choices: Sequence[Mapping[str, JSON]]) -> tuple[ToolCall, .
         for position, piece in enumerate(_read_call_pieces(choice)):
             function = piece.get("function")
             fields = function if isinstance(function, Mapping) else {}
-            number = _read_count("tool_calls.index", piece.get("index"))
+            number = read_count("tool_calls.index", piece.get("index"))
             index = position if number is None else number
             partial_call = calls.get(index, ToolCall(index=index))
             calls[index] = replace(
                 partial_call,
-                id=partial_call.id or _read_string(piece, "id") or "",
-                name=partial_call.name + (_read_string(fields, "name") or ""),
+                id=partial_call.id or read_string(piece, "id") or "",
+                name=partial_call.name + (read_string(fields, "name") or ""),
                 arguments=partial_call.arguments + _read_arguments(fields),
             )
     return tuple(replace(call, arguments=_join_surrogates(call.arguments)) for call in calls.values())
 
 
 def _read_call_pieces(choice: Mapping[str, JSON]) -> list[Mapping[str, JSON]]:
-    return _read_objects(_read_message(choice) or {}, "tool_calls")
+    return read_objects(_read_message(choice) or {}, "tool_calls")
 
 
 def _count_call_characters(choice: Mapping[str, JSON]) -> int:
@@ -247,7 +246,7 @@ def _read_arguments(function: Mapping[str, JSON]) -> str:
     Some servers send the object itself.
     """
     arguments = function.get("arguments")
-    return json.dumps(arguments) if isinstance(arguments, Mapping) else _read_string(function, "arguments") or ""
+    return json.dumps(arguments) if isinstance(arguments, Mapping) else read_string(function, "arguments") or ""
 
 
 def _read_message(choice: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
@@ -276,7 +275,7 @@ def _read_logprobs(value: JSON) -> tuple[float, ...] | None:
     if not isinstance(value, Mapping):
         return None
     flat = value.get("token_logprobs")
-    values = flat if isinstance(flat, (list, tuple)) else [entry.get("logprob") for entry in _read_objects(value, "content")]
+    values = flat if isinstance(flat, (list, tuple)) else [entry.get("logprob") for entry in read_objects(value, "content")]
     numbers = tuple(_read_logprob(logprob) for logprob in values if logprob is not None)
     return numbers if len(numbers) == len(values) else None
 
@@ -290,10 +289,10 @@ def _read_listed_tokens(value: JSON) -> tuple[ListedTokens, ...] | None:
     if not isinstance(value, Mapping):
         return None
     if isinstance(value.get("token_logprobs"), (list, tuple)):
-        names, top_tokens = _read_list(value, "tokens"), _read_list(value, "top_logprobs")
+        names, top_tokens = read_list(value, "tokens"), read_list(value, "top_logprobs")
         pairs = [(str(name), list(top.items())) for name, top in zip(names, top_tokens, strict=False) if isinstance(top, Mapping)]
     else:
-        entries = [(str(entry.get("token")), entry.get("top_logprobs")) for entry in _read_objects(value, "content")]
+        entries = [(str(entry.get("token")), entry.get("top_logprobs")) for entry in read_objects(value, "content")]
         entries_with_top = [(name, top) for name, top in entries if isinstance(top, (list, tuple))]
         pairs = [
             (name, [(str(candidate.get("token")), candidate.get("logprob")) for candidate in top if isinstance(candidate, Mapping)])
@@ -337,7 +336,7 @@ def _read_logprob(value: JSON) -> float:
     """
     # "not <=" and not ">", since every comparison with NaN is false.
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= -LOWEST:
-        _raise_mismatch("logprobs", value, "finite numbers")
+        raise_mismatch("logprobs", value, "finite numbers")
     return float(value)
 
 
@@ -346,7 +345,7 @@ def _read_prompt_ids(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str
 
     Chat answers have them at the top, completions in the choice.
     """
-    return _read_ids(data, "prompt_token_ids") or (_read_ids(choices[min(choices)], "prompt_token_ids") if choices else ())
+    return read_ids(data, "prompt_token_ids") or (read_ids(choices[min(choices)], "prompt_token_ids") if choices else ())
 
 
 def _read_usage(value: JSON) -> Usage | None:
@@ -356,7 +355,7 @@ def _read_usage(value: JSON) -> Usage | None:
     """
     if not isinstance(value, Mapping):
         return None
-    prompt, completion = (_read_count(name, value.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+    prompt, completion = (read_count(name, value.get(name)) for name in ("prompt_tokens", "completion_tokens"))
     if prompt is None or completion is None:
         return None
     return Usage(
@@ -369,7 +368,7 @@ def _read_usage(value: JSON) -> Usage | None:
 
 
 def _read_total_tokens(usage: Mapping[str, JSON]) -> int | None:
-    return _read_count("total_tokens", usage.get("total_tokens"))
+    return read_count("total_tokens", usage.get("total_tokens"))
 
 
 def _read_reasoning_tokens(usage: Mapping[str, JSON]) -> int | None:
@@ -379,7 +378,7 @@ def _read_reasoning_tokens(usage: Mapping[str, JSON]) -> int | None:
     """
     details = usage.get("completion_tokens_details")
     counts = details if isinstance(details, Mapping) and "reasoning_tokens" in details else usage
-    return _read_count("reasoning_tokens", counts.get("reasoning_tokens"))
+    return read_count("reasoning_tokens", counts.get("reasoning_tokens"))
 
 
 def _read_cached_tokens(usage: Mapping[str, JSON]) -> int | None:
@@ -388,74 +387,8 @@ def _read_cached_tokens(usage: Mapping[str, JSON]) -> int | None:
     OpenAI has it among the details of the prompt.
     """
     details = usage.get("prompt_tokens_details")
-    return _read_count("cached_tokens", details.get("cached_tokens")) if isinstance(details, Mapping) else None
-
-
-def _read_objects(data: Mapping[str, JSON], name: str) -> list[Mapping[str, JSON]]:
-    """Return the list of objects under ``name``; empty without one.
-
-    Raises ValueError when something else is in it.
-    """
-    objects = []
-    for item in _read_list(data, name):
-        if not isinstance(item, Mapping):
-            _raise_mismatch(name, item, "objects")
-        objects.append(item)
-    return objects
-
-
-def _read_ids(data: Mapping[str, JSON], name: str) -> tuple[int, ...]:
-    """Return the list of token ids under ``name``; empty without one.
-
-    Raises ValueError when something else is in it.
-    """
-    ids = [_read_count(name, item) for item in _read_list(data, name)]
-    if None in ids:
-        _raise_mismatch(name, None, "whole numbers")
-    return tuple(item for item in ids if item is not None)
-
-
-def _read_list(data: Mapping[str, JSON], name: str) -> Sequence[JSON]:
-    """Return the list under ``name``; empty without one.
-
-    Raises ValueError for another type.
-    """
-    value = data.get(name)
-    if value is None:
-        return ()
-    if not isinstance(value, (list, tuple)):
-        _raise_mismatch(name, value, "a list")
-    return value
-
-
-def _read_count(name: str, value: JSON) -> int | None:
-    """Return ``value`` if it is a count; None without one.
-
-    Raises ValueError for anything else.
-    """
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MAX_INT:
-        _raise_mismatch(name, value, f"whole numbers from 0 to {_MAX_INT - 1}")
-    return value
-
-
-def _read_string(data: Mapping[str, JSON], name: str) -> str | None:
-    """Return the text under ``name``; None without one.
-
-    Raises ValueError for another type.
-    """
-    value = data.get(name)
-    if value is not None and not isinstance(value, str):
-        _raise_mismatch(name, value, "a text")
-    return value
+    return read_count("cached_tokens", details.get("cached_tokens")) if isinstance(details, Mapping) else None
 
 
 def _read_index(choice: Mapping[str, JSON]) -> int:
-    return _read_count("index", choice.get("index")) or 0
-
-
-def _raise_mismatch(name: str, value: object, expected: str) -> NoReturn:
-    """Raise ValueError for a field of the wrong type or value."""
-    msg = f"`{name}` has {str(value)[:100]}, expected {expected}"
-    raise ValueError(msg)
+    return read_count("index", choice.get("index")) or 0

@@ -23,12 +23,16 @@ from pytest_specdec.model.status import State, Status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import NoReturn
 
     from pytest_specdec.capture.remaining import ReusableResults
     from pytest_specdec.config.config import Config
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.plan import Boot, Plan
     from pytest_specdec.model.status import Progress
+
+TERMINATED = 128 + signal.SIGTERM
+"""Exit code of a process ended by SIGTERM."""
 
 
 def record(
@@ -59,7 +63,7 @@ def record(
     reporter = Reporter(steps, len(plan.boots), deadline_s, _progress_writer(directory, tell))
     recipes = ServerRecipes(config=config, plan=plan, directory=directory)
     _write_first_documents(config, plan, directory)
-    with _write_status_at_end(directory, completeness, reporter), _raise_on_sigterm(), ExitStack() as device_locks:
+    with _write_status_at_end(directory, completeness, reporter), raise_on_sigterm(), ExitStack() as device_locks:
         boots_to_start = [boot for boot in boots if not boot.attached]
         if any(boot.role is not Role.SCORER for boot in boots_to_start):
             engine.check(config)
@@ -199,17 +203,22 @@ def _device_name(name: str, uuids: Sequence[str]) -> str:
 
 
 @contextmanager
-def _raise_on_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit unless something else handles it already."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+def raise_on_sigterm(error: BaseException | None = None) -> Iterator[None]:
+    """Turn SIGTERM into an exception, to stop servers on exit.
+
+    It is ``error``, or else SystemExit where nothing handles the signal already. Signals reach the main thread only;
+    in other threads this does nothing.
+    """
+    is_handled = error is None and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    if is_handled or threading.current_thread() is not threading.main_thread():
         yield
         return
-    signal.signal(signal.SIGTERM, _raise_system_exit)
+
+    def end(*_: object) -> NoReturn:
+        raise error or SystemExit(TERMINATED)
+
+    previous_handler = signal.signal(signal.SIGTERM, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-def _raise_system_exit(signal_number: int, _frame: object) -> None:
-    raise SystemExit(128 + signal_number)
+        signal.signal(signal.SIGTERM, previous_handler)

@@ -14,15 +14,16 @@ import ssl
 import struct
 import sys
 import threading
+import time
 import zlib
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import openai
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from contextvars import Token
     from typing import Self
 
@@ -114,6 +115,41 @@ class ExchangeLimits:
             with suppress(OSError):  # closed a moment ago, or never quite open
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
                 self._socket.shutdown(socket.SHUT_RDWR)
+
+
+class BusyTime:
+    """Adds up the union of the intervals of requests that may overlap, from its making on."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self.began_s = now_s()
+        self.until_s = self.began_s
+        """When the last answer ended."""
+        self.seconds = 0.0
+        self._lock = threading.Lock()
+        self._in_flight = 0
+        self._since_s = 0.0
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds from the beginning to the last answer."""
+        return self.until_s - self.began_s
+
+    @contextmanager
+    def in_flight(self) -> Iterator[None]:
+        """Count one request for as long as the block runs."""
+        with self._lock:
+            if not self._in_flight:
+                self._since_s = self._now_s()
+            self._in_flight += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_flight -= 1
+                self.until_s = self._now_s()
+                if not self._in_flight:
+                    self.seconds += self.until_s - self._since_s
 
 
 _bounds: ContextVar[ExchangeLimits] = ContextVar("bounds")

@@ -130,9 +130,8 @@ def read(
         run.check_room()
     speculative = _join_transcripts([run.transcript(judgement.pair) for run in runs])
     baseline = _join_transcripts([run.transcript(BASELINE) for run in runs])
-    workload = replace(
-        plan.workload(judgement.workload), requests=tuple(r for name in workload_names for r in plan.workload(name).requests)
-    )
+    sent_workloads = [run_documents.read_workload(directory, plan, name) for name in workload_names]
+    workload = replace(sent_workloads[0], requests=tuple(request for sent in sent_workloads for request in sent.requests))
     pair = _with_draft_tokens(plan.pair(judgement.pair), speculative)
     drafts = [run.draft_scores(pair.variant.draft.model) for run in runs]
     masks = {arm: grammar_masks.read(directory, arm, judgement.workload) for arm in (BASELINE, CONTROL, judgement.pair)}

@@ -129,6 +129,10 @@ class RunDirectory:
         """
         return self.root / "baselines"
 
+    def workload(self, name: str) -> Path:
+        """Return the file of a workload as servers completed it."""
+        return self.root / "workloads" / f"{safe(name)}.json"
+
     def server_log(self, boot: int, arm: str) -> Path:
         """Return the log of the server of one boot."""
         return self.root / "servers" / f"{boot}-{safe(arm)}.log"

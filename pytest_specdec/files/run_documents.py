@@ -13,6 +13,7 @@ from pytest_specdec.model.baseline import Environment, Variables
 from pytest_specdec.model.captured import Capabilities, scoring
 from pytest_specdec.model.plan import Plan
 from pytest_specdec.model.status import Progress, Session, Status
+from pytest_specdec.model.workload import Workload
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +31,7 @@ _ENVIRONMENT = "environment:1"
 _SESSION = "session:1"
 _STATUS = "status:1"
 _VARIABLES = "variables:1"
+_WORKLOAD = "workload:1"
 _NONE = Secrets()
 _LEAST_ALPHA = 1e-9
 """Far below the smallest share of a plan of many variants and workloads."""
@@ -138,6 +140,20 @@ def read_capabilities_file(path: Path) -> tuple[str, Capabilities]:
     document = _load_fields(path, _CAPABILITIES)
     arm = str(document.pop("arm", path.stem))
     return arm, _decode_fields(path, Capabilities, document)
+
+
+def write_workload(directory: RunDirectory, workload: Workload) -> None:
+    """Write a workload as it is sent, completed by a server's report."""
+    _write_document(directory.workload(workload.name), _WORKLOAD, workload)
+
+
+def read_workload(directory: RunDirectory, plan: Plan, name: str) -> Workload:
+    """Return the workload called ``name`` as it was sent.
+
+    It is the planned one unless a server's report completed it.
+    """
+    path = directory.workload(name)
+    return _read_document(path, _WORKLOAD, Workload) if path.is_file() else plan.workload(name)
 
 
 def unscorable(directory: RunDirectory) -> str:

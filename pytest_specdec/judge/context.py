@@ -73,7 +73,10 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _filled(captured: Captured) -> Captured:
-    """Return ``captured`` with the prompts that were sent: without a limit in the config, they go up to that of the baseline."""
+    """Fill the prompts of a run that does not hold them filled.
+
+    Runs of earlier releases do not, and none does where no server reported a limit. They go up to the baseline's.
+    """
     if not is_open(captured.workload):
         return captured
     told = captured.capabilities.get(BASELINE, Capabilities()).context_tokens

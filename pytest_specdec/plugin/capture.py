@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
-import threading
 import traceback
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -24,13 +22,13 @@ from pytest_specdec.plugin.progress import Ticker, last_word
 from pytest_specdec.report import plan
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Generator, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from pytest_specdec.model.status import Progress
     from pytest_specdec.plugin.run_state import RunState
-
-TERMINATED = 128 + signal.SIGTERM
 
 
 def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool) -> Status | None:
@@ -51,7 +49,20 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
         if is_begun and run.settings.taken_up is None:
             _follow_plan(run, directory)
         _prepare_directory(directory, run, is_begun=is_begun)
-        return _record_run(run, directory, tell, in_worker=in_worker, is_begun=is_begun)
+        record = runner.resume if is_begun else runner.record
+        try:
+            with exit_on_sigterm():
+                _check_boots(run, directory)
+                status = record(run.config, run.plan, directory, deadline_s=run.settings.deadline_s, tell=tell)
+                return _ask_open_requests_again(run, directory, status, tell)
+        except SpecdecError as error:
+            return _write_failure(run, directory, str(error))
+        except pytest.exit.Exception as error:
+            if not in_worker:
+                raise
+            return _write_failure(run, directory, str(error))
+        except Exception:  # noqa: BLE001 - out of the wrapper it would be an INTERNALERROR and, in a worker, a hang; the tests report it instead
+            return _write_failure(run, directory, f"internal error in the capture; please report it\n{traceback.format_exc()}")
 
 
 @contextmanager
@@ -126,28 +137,18 @@ def _prepare_directory(directory: RunDirectory, run: RunState, *, is_begun: bool
     run_documents.write_plan(directory, run.plan)
 
 
-def _record_run(run: RunState, directory: RunDirectory, tell: Callable[[Progress], None], *, in_worker: bool, is_begun: bool) -> Status:
-    """Capture the plan, and return the status."""
+def _check_boots(run: RunState, directory: RunDirectory) -> None:
+    """Raise an error for a server that would not come up.
+
+    The documents common to every run are written then.
+    """
     from pytest_specdec.doctor import boot_checks  # noqa: PLC0415 - only the process that captures pays for it
 
     try:
-        with sigterm_ends_cleanly():
-            try:
-                boot_checks.require(run.config)
-            except SpecdecError:
-                runner.begin(run.config, run.plan, directory)
-                raise
-            capture = runner.resume if is_begun else runner.record
-            status = capture(run.config, run.plan, directory, deadline_s=run.settings.deadline_s, tell=tell)
-            return _ask_open_requests_again(run, directory, status, tell)
-    except SpecdecError as error:
-        return _write_failure(run, directory, str(error))
-    except pytest.exit.Exception as error:
-        if not in_worker:
-            raise
-        return _write_failure(run, directory, str(error))
-    except Exception:  # noqa: BLE001 - out of the wrapper it would be an INTERNALERROR and, in a worker, a hang; the tests report it instead
-        return _write_failure(run, directory, f"internal error in the capture; please report it\n{traceback.format_exc()}")
+        boot_checks.require(run.config)
+    except SpecdecError:
+        runner.begin(run.config, run.plan, directory)
+        raise
 
 
 def _ask_open_requests_again(run: RunState, directory: RunDirectory, status: Status, tell: Callable[[Progress], None]) -> Status:
@@ -171,24 +172,10 @@ def _write_failure(run: RunState, directory: RunDirectory, error: str) -> Status
     return status
 
 
-@contextmanager
-def sigterm_ends_cleanly() -> Iterator[None]:
-    """Turn SIGTERM into an exception, to stop servers on exit.
-
-    Signals reach the main thread only; in other threads this does nothing.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous_handler = signal.signal(signal.SIGTERM, _exit_on_sigterm)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous_handler)
-
-
-def _exit_on_sigterm(_signal: int, _frame: object) -> None:
-    pytest.exit("ended by SIGTERM; complete results of the capture are kept", returncode=TERMINATED)
+def exit_on_sigterm() -> AbstractContextManager[None]:
+    """End the session on SIGTERM, for as long as the block runs."""
+    end = pytest.exit.Exception("ended by SIGTERM; complete results of the capture are kept", runner.TERMINATED)
+    return runner.raise_on_sigterm(end)
 
 
 def is_of(root: Path, session: str) -> bool:
@@ -269,7 +256,14 @@ class CaptureLoop:
         No test's clock or timeout runs at that time.
         """
         if self._should_capture(session):
-            self._capture()
+            ticker = Ticker(self._config)
+            try:
+                status = capture(self._run, ticker, in_worker=hasattr(self._config, "workerinput"))
+            except RunError as error:
+                self._refuse(str(error))
+            else:
+                if status is not None:
+                    ticker.say(last_word(status))
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
@@ -288,17 +282,13 @@ class CaptureLoop:
         has_collection_errors = session.testsfailed and not option.continue_on_collection_errors
         return not (has_collection_errors or option.collectonly or option.setupplan or self._run.settings.replay)
 
-    def _capture(self) -> None:
-        """Capture, and show how it ended."""
-        ticker = Ticker(self._config)
-        try:
-            status = capture(self._run, ticker, in_worker=hasattr(self._config, "workerinput"))
-        except RunError as error:
-            from pytest_specdec.plugin import xdist  # noqa: PLC0415 - only a session that cannot capture pays for it
+    def _refuse(self, error: str) -> None:
+        """Have this session judge nothing of the run directory.
 
-            self._run.refusal = str(error)
-            if not xdist.hand_over(self._config, str(error)):
-                raise pytest.UsageError(str(error)) from None
-            return
-        if status is not None:
-            ticker.say(last_word(status))
+        Raises UsageError unless it is a worker, whose controller does.
+        """
+        from pytest_specdec.plugin import xdist  # noqa: PLC0415 - only a session that cannot capture pays for it
+
+        self._run.refusal = error
+        if not xdist.hand_over(self._config, error):
+            raise pytest.UsageError(error) from None

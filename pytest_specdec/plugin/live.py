@@ -119,10 +119,10 @@ class LiveServers:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
         """Stop the servers whatever ends the tests, SIGTERM included."""
-        from pytest_specdec.plugin.capture import sigterm_ends_cleanly  # noqa: PLC0415 - it imports this module's neighbours
+        from pytest_specdec.plugin.capture import exit_on_sigterm  # noqa: PLC0415 - it imports this module's neighbours
 
         try:
-            with sigterm_ends_cleanly():
+            with exit_on_sigterm():
                 return (yield)
         finally:
             self.stop()

@@ -90,9 +90,9 @@ class RunState:
 
     def configured(self, workload: Workload) -> Workload:
         """Return ``workload`` with the config's additions to its requests."""
-        from pytest_specdec.capture import requests  # noqa: PLC0415 - a replay never needs it
+        from pytest_specdec.capture import workloads  # noqa: PLC0415 - a replay never needs it
 
-        return requests.apply_config(workload, self.config, self.prompts)
+        return workloads.apply_config(workload, self.config, self.prompts)
 
     @property
     def depth(self) -> Depth:

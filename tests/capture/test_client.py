@@ -9,9 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from pytest_specdec.capture.client import BusyTime, Client
+from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server import ports
 from pytest_specdec.capture.server.server import ArmServer
+from pytest_specdec.capture.transport import BusyTime
 from pytest_specdec.engines.protocol import COMPLETIONS, ServerSetup
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.files.secrets import Secrets

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from pytest_specdec.capture.server import orphans, ports, watchdog
-from pytest_specdec.capture.server.process import ServerProcess, cause
+from pytest_specdec.capture.server.death import cause
+from pytest_specdec.capture.server.process import ServerProcess
 from pytest_specdec.config.config import Config, EngineSettings, Limits
 from pytest_specdec.engines import docker
 from pytest_specdec.engines.protocol import Command

@@ -18,6 +18,7 @@ from pytest_specdec.files import run_documents, server_failures, transcripts
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.status import State
 from pytest_specdec.model.workload import Depth, Family
+from pytest_specdec.prompts.context import EDGES, fitted
 
 ARMS = ("baseline", "control", "draft-k3", "ngram-k3")
 
@@ -68,6 +69,16 @@ def test_only_what_is_missing_is_captured(run, config, workload, directory, with
     assert status.boots == first.boots + 2
     assert status.wall_s > first.wall_s
     assert {one.arm for one in status.served} == {"draft-k3", "ngram-k3", "control", "small"}
+
+
+@pytest.mark.parametrize("answers, stays", [((), False), ((("baseline", "edges"),), True)])
+def test_a_filled_workload_stays_as_long_as_answers_to_it_do(config, directory, answers, stays):
+    """A server that is started again may have another context."""
+    plan = make(config, [SelectedWorkload(workload=EDGES, family=Family.CONTEXT)], Depth.SMOKE)
+    run_documents.write_workload(directory, fitted(EDGES, 256))
+    reusable = remaining.ReusableResults(answers=frozenset(answers), scores=frozenset(), probes=frozenset())
+    remaining.discard(directory, plan, reusable)
+    assert (run_documents.read_workload(directory, plan, "edges") == fitted(EDGES, 256)) is stays
 
 
 @pytest.mark.parametrize("struck", ["draft-k3", "baseline"])

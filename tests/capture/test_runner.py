@@ -20,9 +20,10 @@ from pytest_specdec.capture.rates import expected_rates
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.server import watchdog
 from pytest_specdec.engines.vllm import VllmDialect
-from pytest_specdec.files import run_documents, transcripts
+from pytest_specdec.files import captured, run_documents, transcripts
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.penalty_window import PenaltyWindow
+from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.status import State
 from pytest_specdec.model.transcript import FailureKind, ScoringRoute, SpecCounters
 from pytest_specdec.model.workload import Depth, Family
@@ -68,6 +69,20 @@ def test_prompts_up_to_the_context_are_filled_from_what_the_server_tells(run, co
         assert transcript.digest == run.plan.workload("edges").digest
         assert {answer.request_id: len(answer.prompt_token_ids) for answer in transcript.answers} == lengths
     assert run_documents.read_capabilities(directory)["baseline"].context_tokens == (limit or 0)
+    sent = run_documents.read_workload(directory, run.plan, "edges")
+    assert {request.id: len(request.body["prompt"]) for request in sent.requests if limit} == lengths
+    assert sent.digest != transcript.digest if limit else sent == run.plan.workload("edges")
+
+
+def test_prompts_up_to_the_context_are_the_same_for_arms_of_different_limits(run, config, directory, with_args):
+    """The one that answers first decides: at smoke depth in turn it is the variant."""
+    unequal = replace(with_args(with_args(config, max_model_len=200), "draft-k3", max_model_len=150), placement=Placement.IN_TURN)
+    run(unequal, EDGES)
+    judged = captured.read(directory, run.plan, run.plan.judgements[0], ())
+    asked = {request.id: len(request.body["prompt"]) for request in judged.workload.requests}
+    assert asked == {"limit-exact": 126, "limit-plus-1": 127}
+    for answered in (judged.baseline, judged.control, judged.speculative):
+        assert {answer.request_id: len(answer.prompt_token_ids) for answer in answered.answers} == asked
 
 
 def logs(directory):
@@ -424,6 +439,16 @@ def test_servers_do_not_outlive_a_capture_that_is_ended(number, tmp_path):
     status = (tmp_path / "runs" / "now" / "status.json").read_text()
     assert '"state": "incomplete"' in status
     assert ("KeyboardInterrupt" if number == signal.SIGINT else "SystemExit") in status
+
+
+def test_sigterm_raises_what_the_outermost_block_says():
+    """A session ends by pytest.exit also while the runner, which would raise SystemExit, is at work."""
+    standing = signal.getsignal(signal.SIGTERM)
+    with runner.raise_on_sigterm(KeyError("session")), runner.raise_on_sigterm(), pytest.raises(KeyError, match="session"):
+        signal.raise_signal(signal.SIGTERM)
+    with runner.raise_on_sigterm(), pytest.raises(SystemExit, match="143"):
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is standing
 
 
 def gone(marker):

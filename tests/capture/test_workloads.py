@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec import prompts
-from pytest_specdec.capture.requests import apply_config, with_reasoning
+from pytest_specdec.capture.workloads import apply_config, with_reasoning
 from pytest_specdec.config.config import Reasoning
 from pytest_specdec.model.workload import Request, Route
 from pytest_specdec.prompts import context

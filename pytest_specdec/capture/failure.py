@@ -1,0 +1,113 @@
+"""A failure of a server: the requests in flight, how it ended, and which of them, or which group, fails again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.transcript import FailureKind, ServerFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.capture.client import TimedAnswer
+    from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.model.workload import Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One request of one pass."""
+
+    request: Request
+    pass_index: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Key of its answer: request id and pass."""
+        return (self.request.id, self.pass_index)
+
+
+_RUNNING = {FailureKind.HUNG, FailureKind.REFUSED}
+"""Endings after which the server goes on."""
+
+
+class Failure:
+    """One failure of an arm's server: the requests in flight, and which of them, or which group, fails again."""
+
+    def __init__(self, arm: ArmServer, number: int, failed: Sequence[TimedAnswer]) -> None:
+        """Record the requests in flight at the failure.
+
+        The server, or the rest of it, must still be there. ``number`` counts failures within a transcript.
+        """
+        self._arm = arm
+        self._number = number
+        server_end = self._describe_end(failed)
+        self._requests = {sent.answer.key: self._describe_failure(sent, server_end, recurred=None) for sent in failed}
+        self._group: ServerFailure | None = None
+
+    @property
+    def server_failures(self) -> tuple[ServerFailure, ...]:
+        """One server failure per request, in their order.
+
+        A group that failed again comes last.
+        """
+        return (*self._requests.values(), *([self._group] if self._group else []))
+
+    @property
+    def is_explained(self) -> bool:
+        """True if a request or a group failed again."""
+        return any(server_failure.recurred for server_failure in self.server_failures)
+
+    @property
+    def is_error_only(self) -> bool:
+        """True if the server answered 5xx to all and kept running."""
+        return all(server_failure.ending is FailureKind.ERROR for server_failure in self._requests.values())
+
+    def answered(self, sent: TimedAnswer) -> None:
+        """Record an answer to a request sent alone."""
+        self._requests[sent.answer.key] = replace(self._requests[sent.answer.key], recurred=False)
+
+    def recurred(self, sent: TimedAnswer) -> ServerFailure:
+        """Record another failure of a request, sent alone."""
+        failure = self._requests[sent.answer.key] = self._describe_failure(sent, self._describe_end([sent]), recurred=True)
+        return failure
+
+    def recurred_together(self, sent: TimedAnswer, group: Sequence[str]) -> ServerFailure:
+        """Record another failure of ``group``, all of it in flight.
+
+        The group is smaller than any before it. ``sent`` is the first of its requests that failed.
+        """
+        self._group = self._describe_failure(sent, self._describe_end([sent]), recurred=True, group=tuple(group))
+        return self._group
+
+    def _describe_end(self, failed: Sequence[TimedAnswer]) -> str:
+        """Return the end of the server in words.
+
+        Empty if it goes on, or hangs.
+        """
+        return self._arm.wait_for_end() if any(sent.ending not in _RUNNING for sent in failed) else ""
+
+    def _describe_failure(self, sent: TimedAnswer, server_end: str, *, recurred: bool | None, group: tuple[str, ...] = ()) -> ServerFailure:
+        """Return the server failure of one request.
+
+        ``server_end`` describes the end of the server, empty if it goes on.
+        """
+        arm = self._arm
+        main_process = f"server, {server_end}" if server_end else f"server still running, {sent.answer.error}"
+        return ServerFailure(
+            request_id=sent.answer.request_id,
+            ending=FailureKind.DIED if server_end else sent.ending or FailureKind.ERROR,
+            recurred=recurred,
+            group=group,
+            failure=self._number,
+            process="; ".join([*arm.dead_processes, main_process]),
+            cause=arm.cause() if server_end else "",
+            log_tail=arm.log_tail(),
+        )
+
+
+def terminate_unless_sound(arm: ArmServer, failed: Sequence[TimedAnswer]) -> None:
+    """End the server, unless it only answered 5xx."""
+    if any(sent.ending is not FailureKind.ERROR for sent in failed):
+        arm.terminate()

@@ -1,0 +1,287 @@
+"""The sender: the requests of a workload sent to one arm, their answers kept, and its server replaced where it fails."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from pytest_specdec.capture import refusals
+from pytest_specdec.capture.failure import Failure, Job
+from pytest_specdec.capture.thread_pool import ThreadPool
+from pytest_specdec.capture.timed import sending
+from pytest_specdec.capture.timed.sending import TimedRequest
+from pytest_specdec.model.transcript import Answer, FailureKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pytest_specdec.capture.client import TimedAnswer
+    from pytest_specdec.capture.deadlines import Deadline, Deadlines
+    from pytest_specdec.capture.progress import Reporter
+    from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.capture.timed.requests import LoadSamples
+    from pytest_specdec.model.transcript import ServerFailure
+    from pytest_specdec.model.workload import Workload
+
+_RESTARTS = 2
+"""Times that one workload may have the server started again: after that its verdict is settled, and others need the arm's restarts."""
+_MIN_S = 0.1
+"""Seconds that a request gets which is sent in the capture's last moment."""
+
+
+class Unavailable(Exception):  # noqa: N818 - not an error of ours: the rest of the workload cannot be answered
+    """The server is gone for good, or the time is used up."""
+
+
+class Sender:
+    """Sends requests of one workload, and keeps answers, failures and the reasons for missing answers."""
+
+    def __init__(
+        self,
+        arm: ArmServer,
+        workload: Workload,
+        *,
+        deadlines: Deadlines,
+        reporter: Reporter,
+        on_answer: Callable[[Answer], None] | None,
+    ) -> None:
+        """Take the workload as it is sent, and its arm.
+
+        ``on_answer`` is called with every answer of status 200 as soon as it is there.
+        """
+        self.arm = arm
+        self.workload = workload
+        self.reporter = reporter
+        self.sent: dict[tuple[str, int], TimedAnswer] = {}
+        """Answers and refusals, by request and pass."""
+        self.unanswered: dict[tuple[str, int], Answer] = {}
+        """What stands in for missing answers, with the reason."""
+        self.server_failures: list[ServerFailure] = []
+        self.denials: dict[str, None] = {}
+        """Why requests got a 4xx that refuses none of them."""
+        self.load: LoadSamples | None = None
+        """That of the client, where the stamper sent."""
+        self._deadlines = deadlines
+        self._on_answer = on_answer
+        self._cut_off: set[tuple[str, int]] = set()
+        """Requests that were cut off by the deadline of the capture, not by their own."""
+        self._restarts_before = arm.restarts
+        self._began_dead = 0 if arm.running else 1
+
+    @property
+    def restarts(self) -> int:
+        """Restarts of the server since the workload began."""
+        return self.arm.restarts - self._restarts_before
+
+    def jobs(self, passes: int) -> list[Job]:
+        """Return the jobs of all passes, in the order of the workload."""
+        return [Job(request=request, pass_index=p) for p in range(passes) for request in self.workload.requests]
+
+    def pending_jobs(self, jobs: Sequence[Job]) -> list[Job]:
+        """Return the jobs with neither an answer nor a reason for none."""
+        return [job for job in jobs if job.key not in self.sent and job.key not in self.unanswered]
+
+    @property
+    def ok_answers(self) -> list[TimedAnswer]:
+        """The answers of status 200."""
+        return [sent for sent in self.sent.values() if sent.answer.ok]
+
+    def answer_to(self, job: Job, *, unsent: str) -> Answer:
+        """Return the answer to a request, or a missing one.
+
+        ``unsent`` is the reason for a request that was never sent.
+        """
+        if job.key in self.sent:
+            return self.sent[job.key].answer
+        return self.unanswered.get(job.key) or _create_missing_answer(job, unsent)
+
+    def send_all(self, jobs: Sequence[Job]) -> Iterable[tuple[Job, TimedAnswer]]:
+        """Send ``jobs`` concurrently and yield their answers.
+
+        A failure ends it early, except where the stamper sends.
+        """
+        return self._send_timed(jobs) if self._is_stamped else self.create_pool(jobs)
+
+    def create_pool(self, jobs: Sequence[Job]) -> ThreadPool[Job, TimedAnswer]:
+        """Return the pool sending ``jobs`` until one fails.
+
+        A denial and the end of the time stop it too.
+        """
+        return ThreadPool(
+            jobs,
+            self.send,
+            self.arm.concurrency(self.workload.concurrency),
+            until=lambda sent: sent.ending is not None or bool(sent.denial),
+            is_over=lambda: self.reporter.left_s <= 0,
+        )
+
+    def keep_unless_failed(self, job: Job, sent: TimedAnswer) -> bool:
+        """Record what came of a request, and return True.
+
+        The answer is kept, or the request set aside as cut off by the end of the capture's time. Returns False if the
+        server failed the request.
+        """
+        if sent.ending is FailureKind.DIED and job.request.abort_after is not None:
+            # Alone again it would leave before the server's end shows: those beside it tell, and what was in flight is replayed together.
+            sent = replace(sent, ending=None, answer=replace(sent.answer, aborted=True))
+        if sent.ending is None:
+            self.keep(job, sent)
+        elif self.has_failed(job, sent):
+            return False
+        else:
+            self.set_aside(job, "cut off when the time given to the capture was used up")
+        return True
+
+    def has_failed(self, job: Job, sent: TimedAnswer) -> bool:
+        """Return True if the server failed the request.
+
+        A request cut off by the capture's own deadline has not failed.
+        """
+        is_cut_off = sent.ending is FailureKind.HUNG and job.key in self._cut_off
+        return sent.ending is not None and not is_cut_off and self.reporter.left_s > 0
+
+    def keep(self, job: Job, sent: TimedAnswer) -> None:
+        """Record an answer in place of its earlier error.
+
+        A denied request is recorded as unanswered. A refusal that did not hold is recorded as a server failure.
+        """
+        self.unanswered.pop(job.key, None)
+        if sent.denial:
+            self.denials[sent.denial] = None
+            self.unanswered[job.key] = sent.answer
+            return
+        if sent.refusal is not None:
+            failure = self.create_failure([replace(sent.refusal, ending=FailureKind.REFUSED)])
+            failure.answered(sent)
+            self.server_failures += failure.server_failures
+            sent = replace(sent, refusal=None)
+        self.sent[job.key] = replace(sent, arrivals=())  # an object per chunk, which nothing reads after this
+        self.reporter.update(len(self.sent), sum(answer.tokens for answer in self.sent.values()))
+        if self._on_answer is not None and sent.answer.ok:
+            self._on_answer(sent.answer)
+
+    def set_aside(self, job: Job, error: str) -> None:
+        """Record the reason for a request without an answer."""
+        self.unanswered[job.key] = _create_missing_answer(job, error)
+
+    def create_failure(self, failed: Sequence[TimedAnswer]) -> Failure:
+        """Return a failure with the next number of this workload."""
+        number = 1 + max((server_failure.failure for server_failure in self.server_failures), default=-1)
+        return Failure(self.arm, number, failed)
+
+    @property
+    def _is_stamped(self) -> bool:
+        """True if seconds are judged and the stamper can take them.
+
+        The stamper is a process that does nothing else.
+        """
+        return self.workload.timed and sending.is_possible(self.arm.client.url)
+
+    def _send_timed(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, TimedAnswer]]:
+        """Send all ``jobs``, then yield their answers."""
+        deadlines = [self._deadline(job) for job in jobs]
+        timed_requests = [
+            TimedRequest(request=job.request, pass_index=job.pass_index, deadline_s=deadline.seconds)
+            for job, deadline in zip(jobs, deadlines, strict=True)
+        ]
+        with self.arm.client.busy.in_flight():
+            timed_answers, samples = sending.answers(
+                self.arm.client, timed_requests, concurrency=self.arm.concurrency(self.workload.concurrency)
+            )
+        self.load = samples if self.load is None else self.load + samples
+        for job, deadline, sent in zip(jobs, deadlines, timed_answers, strict=True):
+            is_rate_limited = sent.answer.status == HTTPStatus.TOO_MANY_REQUESTS
+            yield job, self._resend_after_429(job) if is_rate_limited else self._examine(job, self._note_outcome(job, sent, deadline))
+
+    def _resend_after_429(self, job: Job) -> TimedAnswer:
+        """Send a request again after a 429, with pauses."""
+        sent = self.send(job)
+        return replace(sent, limited=sent.limited + 1)
+
+    def send(self, job: Job, *, examined: bool = True) -> TimedAnswer:
+        """Send one request and note its outcome.
+
+        A refusal is ``examined``, by sending the request again.
+        """
+        workload, deadline = self.workload, self._deadline(job)
+        sent = self.arm.client.send(
+            job.request,
+            streamed=workload.stream or workload.timed or self._needs_chunks if job.request.stream is None else job.request.stream,
+            deadline_s=deadline.seconds,
+            pass_index=job.pass_index,
+        )
+        sent = self._note_outcome(job, sent, deadline)
+        return self._examine(job, sent) if examined else sent
+
+    def _examine(self, job: Job, sent: TimedAnswer) -> TimedAnswer:
+        return refusals.examine(self.arm, job.request, sent, lambda: self.send(job, examined=False))
+
+    def _deadline(self, job: Job) -> Deadline:
+        """Return the request's deadline, at most the capture's time left."""
+        left_s = max(self.reporter.left_s, _MIN_S)
+        deadline = self._deadlines.of(job.request, job.pass_index, self.arm.slowest_s)
+        if left_s < deadline.seconds:
+            self._cut_off.add(job.key)
+        return replace(deadline, seconds=min(deadline.seconds, left_s))
+
+    def _note_outcome(self, job: Job, sent: TimedAnswer, deadline: Deadline) -> TimedAnswer:
+        """Learn from an answer's time, or note a failed server's processes.
+
+        The time of an answer shows how long others may take. A hung request gets the reason for its deadline.
+        """
+        if sent.ending is not None:
+            self.arm.note_dead_processes()
+        elif sent.answer.ok and sent.answer.timing is not None:
+            self.arm.slowest_s = max(self.arm.slowest_s, sent.answer.timing.latency_s)
+            self._deadlines.learn(job.request, sent.answer)
+        return _add_deadline_reason(sent, deadline.reason) if sent.ending is FailureKind.HUNG else sent
+
+    @property
+    def _needs_chunks(self) -> bool:
+        """True if only chunks show the drafts of these answers."""
+        return self.arm.recipe.dialect.counters_late
+
+    @property
+    def _may_restart(self) -> bool:
+        """True if this workload may have a fresh server.
+
+        A server left dead by an earlier workload does not count against it.
+        """
+        return self.arm.may_restart and self.restarts < _RESTARTS + self._began_dead
+
+    def restart(self) -> bool:
+        """Replace the server by a fresh one and return True.
+
+        Returns False, and leaves things as they are, where no restart is left.
+        """
+        if not self._may_restart:
+            return False
+        self.arm.terminate()
+        self.ensure_running()
+        return True
+
+    def ensure_running(self) -> None:
+        """Start the server if it does not run.
+
+        Raises Unavailable where none is left.
+        """
+        if self.arm.lost:
+            raise Unavailable(self.arm.lost)
+        if self.reporter.left_s > 0 and (self.arm.running or self._may_restart) and self.arm.ensure_running():
+            return
+        msg = "the time given to the capture is used up"
+        if self.reporter.left_s > 0:
+            msg = f"the server died and has no restart left: {self.arm.restarts} used, {self.restarts} of them by this workload\n"
+            msg += "last lines of its log:\n"
+            msg += "\n".join(self.arm.log_tail())
+        raise Unavailable(msg)
+
+
+def _add_deadline_reason(sent: TimedAnswer, reason: str) -> TimedAnswer:
+    """Return a hung request's answer with the reason for its deadline."""
+    return replace(sent, answer=replace(sent.answer, error=f"{sent.answer.error} ({reason})")) if reason else sent
+
+
+def _create_missing_answer(job: Job, error: str) -> Answer:
+    return Answer(request_id=job.request.id, pass_index=job.pass_index, status=None, error=error)

@@ -1,0 +1,191 @@
+"""Every copy of a workload on its way to the servers: as the config, the depth, the machine and a further round ask it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.config.rules import plain
+from pytest_specdec.engines.arguments import fill
+from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.files import run_documents
+from pytest_specdec.model.captured import Capabilities
+from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.workload import Family, Request, Route, Workload
+from pytest_specdec.prompts import context, load, own
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytest_specdec.config.config import Config, Reasoning
+    from pytest_specdec.files.run_directory import RunDirectory
+    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.workload import JSON
+    from pytest_specdec.prompts.own import OwnPrompt
+
+_LIMITS = ("max_tokens", "max_completion_tokens")
+
+
+def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt]) -> Workload:
+    """Return ``workload`` with the prompts and settings of ``config``.
+
+    The plan holds all that is sent, so that judging needs nothing else of the config.
+
+    Where the config states no context, requests up to it stay open: the servers then report the length of theirs.
+    """
+    context_tokens = _least_value(config, engine_of(config.engine.kind).rules.context) if context.is_open(workload) else None
+    if context_tokens is not None:
+        workload = context.fitted(workload, context_tokens)
+    extended = own.with_own_prompts(workload, prompts)
+    turns: dict[str, int] = {}
+    request_turns = [
+        turns.setdefault(_conversation_key(request), len(turns)) if request.route is Route.CHAT else 0 for request in extended.requests
+    ]
+    requests = [with_reasoning(request, config.reasoning, turn) for request, turn in zip(extended.requests, request_turns, strict=True)]
+    return replace(extended, requests=tuple(requests))
+
+
+def _conversation_key(request: Request) -> str:
+    """Return the first user message, as the key of a conversation.
+
+    Requests that agree in it are compared with each other, or continue each other.
+    """
+    messages = request.body.get("messages")
+    entries = [message for message in messages if isinstance(message, Mapping)] if isinstance(messages, Sequence) else []
+    return repr(next((message.get("content") for message in entries if message.get("role") == "user"), entries))
+
+
+def with_reasoning(request: Request, reasoning: Reasoning, turn: int = 0) -> Request:
+    """Return a chat request asking for reasoning as configured.
+
+    What the request itself asks for stays. Of several ways to ask, it gets the one whose ``turn`` it is. Where a
+    grammar binds its answer, the document comes after the reasoning and would be cut by the limit, so that the limit
+    is raised.
+    """
+    if request.route is not Route.CHAT:
+        return request
+    body: dict[str, JSON] = dict(request.body)
+    if reasoning.template:
+        request_kwargs = body.get("chat_template_kwargs")
+        template = reasoning.template[turn % len(reasoning.template)]
+        body["chat_template_kwargs"] = {**template, **(request_kwargs if isinstance(request_kwargs, Mapping) else {})}
+    if reasoning.effort:
+        body.setdefault("reasoning_effort", reasoning.effort[turn % len(reasoning.effort)])
+    limits = {name: value for name in _LIMITS if isinstance(value := body.get(name), int)}
+    return replace(request, body={**body, **{name: value + reasoning.tokens for name, value in limits.items() if request.grammar}})
+
+
+def drop_unread_scores(workload: Workload, families: set[Family]) -> Workload:
+    """Return ``workload`` unscored if only its speed is judged.
+
+    Then no judge reads a distribution, and no draft model is booted for one.
+    """
+    return replace(workload, scored=False, draft_scored=False) if families == {Family.SPEED} else workload
+
+
+def limit_concurrency(workload: Workload, config: Config, *, attached: bool) -> Workload:
+    """Return the workload within the concurrency allowed for every arm.
+
+    All arms get the same number of requests in flight. Timed groups get no larger than the servers admit: a request
+    that waits for room shows nothing about speculation.
+    """
+    limit = config.concurrency(attached=attached)
+    if workload.timed and workload.waves:
+        limits = [bound for bound in (limit, _admission_limit(config)) if bound is not None]
+        return load.cut(workload, min(limits)) if limits else workload
+    return workload if limit is None else replace(workload, concurrency=min(workload.concurrency, limit))
+
+
+def _admission_limit(config: Config) -> int | None:
+    """Return the lowest limit on concurrently computed requests of all servers.
+
+    None where the arguments of one of them do not state it.
+    """
+    return _least_value(config, engine_of(config.engine.kind).rules.admitted)
+
+
+def _least_value(config: Config, names: Sequence[str]) -> int | None:
+    """Return the least value of an argument in any server.
+
+    ``names`` are the names of the argument. None where one of the servers has no such argument.
+    """
+    arms = [fill(config, config.baseline, os.environ), *(fill(config, variant, os.environ) for variant in config.variants)]
+    plain_args = [{plain(name): value for name, value in args.items()} for args in arms]
+    values = [next((args[name] for name in names if name in args), None) for args in plain_args]
+    numbers = [int(number) for number in values if str(number).isdigit() and isinstance(number, int | str)]
+    return min(numbers) if len(numbers) == len(values) else None
+
+
+def enlarge(workloads: Sequence[Workload], deepest: Mapping[str, Workload], requests: Mapping[str, int]) -> tuple[Workload, ...]:
+    """Return the workloads with the given numbers of requests.
+
+    They are taken from the ``deepest`` workloads. A workload not named in ``requests`` is unchanged.
+    """
+    return tuple(
+        replace(workload, requests=deepest[workload.name].requests[: requests[workload.name]]) if workload.name in requests else workload
+        for workload in workloads
+    )
+
+
+_FILLING = threading.Lock()
+"""Servers side by side fill a workload once."""
+
+
+def fill_prompts(workload: Workload, directory: RunDirectory, plan: Plan, context_tokens: Callable[[], int]) -> Workload:
+    """Return ``workload`` with its prompts filled up to the limit.
+
+    Prompts are still open if the config states no context limit. The baseline's limit is used, or else that of the
+    first server to answer, ``context_tokens``. The filled workload is written into the run, for all later servers and
+    the judges. Nothing is written while no limit is known.
+    """
+    if not context.is_open(workload):
+        return workload
+    with _FILLING:
+        filled = run_documents.read_workload(directory, plan, workload.name)
+        if context.is_open(filled):
+            baseline_limit = run_documents.read_capabilities(directory).get(BASELINE, Capabilities()).context_tokens
+            limit = baseline_limit or context_tokens()
+            filled = context.fitted(workload, limit or None)
+            if limit:
+                run_documents.write_workload(directory, filled)
+    return filled
+
+
+def repeat(workload: Workload, round_: int) -> Workload:
+    """Return ``workload`` as sent again in a further round."""
+    requests = tuple(request.with_prefix(f"Part {round_}.") for request in workload.requests)
+    return replace(workload, name=f"{workload.name}.more{round_}", requests=requests)
+
+
+def extend_requests(sent: Sequence[Workload], deepest: Workload, round_: int) -> Workload:
+    """Return a workload with as many requests as sent already.
+
+    ``sent`` is the workload with its extensions. The requests come from ``deepest``, its whole list.
+    """
+    sent_requests = [request for workload in sent for request in workload.requests]
+    source = _unsent_requests(deepest, {request.id for request in sent_requests}, round_)
+    requests = tuple(request for request, _ in zip(source, sent_requests, strict=False))
+    return replace(sent[0], name=f"{sent[0].name}.more{round_}", requests=requests)
+
+
+def _unsent_requests(whole: Workload, sent_ids: set[str], round_: int) -> Iterator[Request]:
+    """Yield the rest of the list, then all of it repeatedly.
+
+    A repeated request with a seed gets another one, which follows from the request and the round.
+    """
+    yield from (request for request in whole.requests if request.id not in sent_ids)
+    lap = 0
+    while True:
+        lap += 1
+        for request in whole.requests:
+            new_id = f"{request.id}@{round_}.{lap}"
+            seed = {"seed": _derive_seed(new_id)} if request.seed is not None else {}
+            yield replace(request, id=new_id, body={**request.body, **seed})
+
+
+def _derive_seed(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
