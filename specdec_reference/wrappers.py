@@ -77,17 +77,17 @@ def wrap_methods(wrappers: Mapping[str, Wrapper], engine: ReferenceEngine) -> No
     for name, wrapper in wrappers.items():
         owner, _, method = name.rpartition(".")
         if owner in _MAKERS:
-            made = functools.partial(_wrap_made, wrapper, method)
-            _replace(engine, _MAKERS[owner], Wrapper(moment=Moment.AFTER, function=made), engine)
+            wrap_products = functools.partial(_wrap_products, wrapper, method)
+            _replace(engine, _MAKERS[owner], Wrapper(moment=Moment.AFTER, function=wrap_products), engine)
         elif owner:
             _replace(owners[owner], method, wrapper, engine)
 
 
-def _wrap_made(wrapper: Wrapper, method: str, made: object, engine: ReferenceEngine) -> object:
-    """Wrap a method of the objects made for a request."""
-    for each in made if isinstance(made, tuple) else (made,):
-        _replace(each, method, wrapper, engine)
-    return made
+def _wrap_products(wrapper: Wrapper, method: str, products: object, engine: ReferenceEngine) -> object:
+    """Wrap a method of what the engine made for a request."""
+    for product in products if isinstance(products, tuple) else (products,):
+        _replace(product, method, wrapper, engine)
+    return products
 
 
 def _replace(owner: object, method: str, wrapper: Wrapper, engine: ReferenceEngine) -> None:
