@@ -295,9 +295,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         settings = parse(arguments)
         _refuse_missing_libraries()
-        from specdec_reference.engine import ReferenceEngine  # noqa: PLC0415 - wrong usage is reported before numpy is loaded
+        from specdec_reference.build import build_engine  # noqa: PLC0415 - wrong usage is reported before numpy is loaded
 
-        engine = ReferenceEngine(settings)
+        engine = build_engine(settings)
     except SpecdecError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a command talks to its user
         return _WRONG_USAGE

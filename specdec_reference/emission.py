@@ -1,8 +1,8 @@
-"""An answer in progress, as the rules get it: its newest token, its text, a stop in it, its stream, its counts."""
+"""An answer in progress, as the rules get it: its newest token, its text, a stop in it, its counts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +47,6 @@ class StopMatch:
     at: int
     """Characters before it."""
     finish_reason: str = "stop"
-
-
-@dataclass(slots=True, kw_only=True)
-class StreamState:
-    """The sent part of one sequence's stream."""
-
-    chunks: int = 0
-    memory: dict[str, object] = field(default_factory=dict)
-    """Of a rule that needs one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

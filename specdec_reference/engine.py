@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.errors import EngineError
-from specdec_reference import checkpoint, eagle, lawful, model
+from specdec_reference import checkpoint, eagle, model, openai_request
 from specdec_reference.drafters import ModelDrafter, NgramDrafter, NoDrafter
-from specdec_reference.faults import catalogue
 from specdec_reference.grammar import Grammars
 from specdec_reference.metrics import Counters
 from specdec_reference.numerics import Numerics
+from specdec_reference.openai_response import ResponseOptions
 from specdec_reference.pad import pad_model
 from specdec_reference.prefix_cache import blocks_of
 from specdec_reference.reasoning import GrammarBehindReasoning, ReasoningSplit
+from specdec_reference.rules import EngineRules
 from specdec_reference.sampler import PenaltyState
 from specdec_reference.scheduler import Batch
 from specdec_reference.sequence import Delta, RunningSequence
@@ -26,12 +29,11 @@ from specdec_reference.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pytest_specdec.model.workload import JSON, GrammarKind
+    from pytest_specdec.model.workload import JSON, GrammarKind, Route
     from specdec_reference.cli import ServerSettings, Speculation
     from specdec_reference.drafters import Drafter
     from specdec_reference.grammar import Grammar
     from specdec_reference.openai_request import EngineRequest
-    from specdec_reference.rules import EngineRules
 
 _JOIN_S: Final = 5.0
 
@@ -39,7 +41,7 @@ _JOIN_S: Final = 5.0
 class ReferenceEngine:
     """Everything behind the HTTP routes; ``tell`` carries deltas over to the server's thread, once a step."""
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, rules: EngineRules = EngineRules()) -> None:  # noqa: B008 - a frozen value
         target = checkpoint.read(settings.model)
         _refuse_long_context(settings, target.shape.positions)
         speculation = settings.speculation
@@ -51,17 +53,16 @@ class ReferenceEngine:
         self.tokenizer = Tokenizer(target.folder, target.shape.vocabulary)
         self._reasoning_end = _single_token(settings.reasoning_end, self.tokenizer)
         self.counters = Counters(draft_tokens_a_step=window - 1)
-        planted_rules = catalogue.rules(settings.fault, speculating=speculation is not None)
-        self.rules = lawful.vary(planted_rules, settings.variation)
+        self.rules = rules
         target_model = model.load(target, positions)
-        drafter = _make_drafter(speculation, target_model, positions, settings.max_num_seqs, self.rules)
+        drafter = _make_drafter(speculation, target_model, positions, settings.max_num_seqs, rules)
         decoder = pad_model(target_model, settings.padded_layers)
-        self._batch = Batch(
+        self.batch = Batch(
             decoder,
             drafter,
             slots=settings.max_num_seqs,
             counters=self.counters,
-            rules=self.rules,
+            rules=rules,
             blocks=settings.blocks,
             prefix_caching=settings.prefix_caching,
             numerics=Numerics.parse(settings.numerics, settings.port),
@@ -89,11 +90,42 @@ class ReferenceEngine:
 
         Raises ValueError where it cannot be compiled.
         """
-        try:
-            return self.grammars.compiled(kind, specification)
-        except ValueError as error:
-            self.rules.uncompiled(str(error))
-            raise
+        return self.grammars.compiled(kind, specification)
+
+    @cached_property
+    def limits(self) -> openai_request.ServerLimits:
+        """The limits of its requests."""
+        settings = self.settings
+        return openai_request.ServerLimits(
+            model=settings.name,
+            max_model_len=settings.max_model_len,
+            max_logprobs=self.shape.vocabulary if settings.max_logprobs < 0 else settings.max_logprobs,
+            prompt_logprobs=settings.prompt_logprobs,
+            token_prompts=settings.token_prompts,
+            grammar=self.compiled,
+            fits=self.rules.fits,
+        )
+
+    def parse(self, route: Route, body: JSON) -> EngineRequest:
+        """Return the request of a body; raises Refusal."""
+        return openai_request.parse(route, body, self.tokenizer, self.limits)
+
+    def response(self, route: Route, request: EngineRequest) -> ResponseOptions:
+        """Return the form of one request's answer."""
+        settings = self.settings
+        return ResponseOptions(
+            route=route,
+            model=settings.name,
+            request=request if settings.token_ids else replace(request, return_token_ids=False),
+            tokenizer=self.tokenizer,
+            metrics=settings.spec_decode_metrics,
+            tells_cached=settings.tells_cached,
+            draft_tokens=self.counters.draft_tokens_a_step,
+            decimals=settings.logprob_decimals,
+            usage=settings.usage,
+            chunk_steps=settings.chunk_steps,
+            rules=self.rules,
+        )
 
     def start(self, tell: Callable[[list[Delta]], None]) -> None:
         """Start the engine's thread.
@@ -127,7 +159,7 @@ class ReferenceEngine:
                 eos_ids=self.shape.eos_ids,
                 context=self.settings.max_model_len,
                 rules=self.rules,
-                grammar=self._start_grammar(request),
+                grammar=None if request.grammar is None else self.start_grammar(request, request.grammar),
                 penalties=PenaltyState(request, self.shape.vocabulary) if request.penalised else None,
                 reasoning=None if self._reasoning_end is None or not request.reasons else ReasoningSplit(self._reasoning_end),
                 tell=tell,
@@ -135,17 +167,15 @@ class ReferenceEngine:
             for index in range(request.n)
         )
 
-    def _start_grammar(self, request: EngineRequest) -> Grammar | None:
+    def start_grammar(self, request: EngineRequest, grammar_text: str) -> Grammar:
         """Return the grammar of a new sequence.
 
-        None for no constraint. It begins after the reasoning where the request reasons.
+        It begins after the reasoning where the request reasons.
         """
-        if request.grammar is None:
-            return None
-        grammar: Grammar = self.grammars.start(request.grammar)
+        grammar: Grammar = self.grammars.start(grammar_text)
         if self._reasoning_end is not None and request.reasons:
             grammar = GrammarBehindReasoning(grammar, self._reasoning_end, self.shape.vocabulary, self.shape.eos_ids)
-        return self.rules.constrain(request, grammar, self.grammars)
+        return grammar
 
     def submit(self, sequences: tuple[RunningSequence, ...]) -> None:
         """Queue sequences for the engine's thread.
@@ -166,8 +196,8 @@ class ReferenceEngine:
         try:
             while not self._stopping:
                 self._empty_queues()
-                if self._batch.busy:
-                    self._tell(self._batch.step())
+                if self.batch.busy:
+                    self._tell(self.batch.step())
         except BaseException as error:  # noqa: BLE001 - clients must not wait for ever, and a library's panic is no Exception
             self.failure = error
         self._ended = True
@@ -175,7 +205,7 @@ class ReferenceEngine:
 
     def _give_up_all(self) -> None:
         """Give up every sequence, queued ones too."""
-        unfinished = self._batch.clear()
+        unfinished = self.batch.clear()
         with suppress(Empty):
             while True:
                 unfinished += self._inbox.get_nowait()
@@ -188,16 +218,16 @@ class ReferenceEngine:
         """
         while True:
             try:
-                new_sequences = self._inbox.get(block=not self._batch.busy and not self._stopping)
+                new_sequences = self._inbox.get(block=not self.batch.busy and not self._stopping)
             except Empty:
                 break
             for sequence in new_sequences:
-                self._batch.add(sequence)
+                self.batch.add(sequence)
         disconnected = set()
         while not self._dropped.empty():
             disconnected.add(self._dropped.get())
         if disconnected:
-            self._batch.drop(disconnected)
+            self.batch.drop(disconnected)
 
 
 def _single_token(text: str, tokenizer: Tokenizer) -> int | None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from pytest_specdec.errors import EngineError
-from specdec_reference import rules
 from specdec_reference.rejection_sampler import VerifyWindows
 from specdec_reference.request_fields import Refusal
 from specdec_reference.sampler import Sampling, distributions, pick
+from specdec_reference.wrappers import Moment, Wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Rows
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from specdec_reference.openai_request import EngineRequest
     from specdec_reference.rejection_sampler import DraftProposal
-    from specdec_reference.rules import EngineRules
     from specdec_reference.sequence import RunningSequence
 
 _Decision = TypeVar("_Decision", bound=Callable[..., Any])
@@ -42,8 +41,8 @@ class Variation:
 
     does: str
     """One sentence, in the imperative."""
-    decisions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    """By decision of EngineRules: another right one."""
+    wrappers: Mapping[str, Wrapper] = field(default_factory=dict)
+    """By decision of EngineRules or by ``object.method``: what makes another right one of it."""
     engine: Mapping[str, JSON] = field(default_factory=dict)
     """Arguments of both servers."""
     mirrors: tuple[str, ...] = ()
@@ -59,40 +58,34 @@ VARIATIONS: dict[str, Variation] = {
 }
 
 
-def vary(given: EngineRules, variation: str) -> EngineRules:
-    """Return the rules with a variation.
+def wrappers(variation: str) -> Mapping[str, Wrapper]:
+    """Return the wrappers of a variation.
 
-    The same rules for an empty name. Raises EngineError for an unknown one.
+    Empty for an empty name. Raises EngineError for an unknown one.
     """
-    if not variation:
-        return given
-    if variation not in VARIATIONS:
+    if variation and variation not in VARIATIONS:
         raise EngineError(what="no such variation", where="--variation", found=variation, expected=", ".join(VARIATIONS))
-    return replace(given, **VARIATIONS[variation].decisions)
+    return VARIATIONS[variation].wrappers if variation else {}
 
 
-def _instead_of(decision: str, *mirrors: str) -> Callable[[_Decision], _Decision]:
-    """Register a function in place of ``decision``, named in kebab-case.
+def _lawful(moment: Moment, method: str, *mirrors: str) -> Callable[[_Decision], _Decision]:
+    """Register a function at a moment of ``method``, named in kebab-case.
 
     The name is the function's own. The first line of its docstring states its effect.
     """
 
     def register(lawful: _Decision) -> _Decision:
         does = (lawful.__doc__ or "").partition("\n")[0]
-        VARIATIONS[lawful.__name__.replace("_", "-")] = Variation(does=does, decisions={decision: lawful}, mirrors=mirrors)
+        VARIATIONS[lawful.__name__.replace("_", "-")] = Variation(
+            does=does, wrappers={method: Wrapper(moment=moment, function=lawful)}, mirrors=mirrors
+        )
         return lawful
 
     return register
 
 
-@_instead_of("verify")
-def block_verification(
-    rows: Rows[RunningSequence],  # noqa: ARG001 - a rule's signature
-    p: NDArray[np.float32],
-    proposal: DraftProposal,
-    uniforms: NDArray[np.float64],
-    given: EngineRules,  # noqa: ARG001 - a rule's signature
-) -> VerifyWindows:
+@_lawful(Moment.INSTEAD, "verify")
+def block_verification(p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64]) -> VerifyWindows:
     """Verify a draft as a block instead of token by token.
 
     Sun et al. (2024), "Block Verification Accelerates Speculative Decoding", algorithm 2. With ``b_0 = 1``
@@ -100,10 +93,10 @@ def block_verification(
     ``h_k = b_k`` and, with ``s_i = sum max(b_i p - q, 0)`` at the position after them,
     ``h_i = s_i / (s_i + 1 - b_i)``. The longest accepted part stands; the token after it is drawn from ``max(b_i p - q, 0)``.
     """
-    n = len(proposal.counts)
-    accepted, last_distribution = np.zeros(n, np.intp), p[proposal.starts + proposal.counts].astype(np.float64)
-    for row, (start, count) in enumerate(zip(proposal.starts.tolist(), proposal.counts.tolist(), strict=True)):
-        length, residual = _accept_block(p[start : start + count + 1].astype(np.float64), proposal, row, count, uniforms[row])
+    n = len(draft.counts)
+    accepted, last_distribution = np.zeros(n, np.intp), p[draft.starts + draft.counts].astype(np.float64)
+    for row, (start, count) in enumerate(zip(draft.starts.tolist(), draft.counts.tolist(), strict=True)):
+        length, residual = _accept_block(p[start : start + count + 1].astype(np.float64), draft, row, count, uniforms[row])
         accepted[row] = length
         if length < count:
             last_distribution[row] = residual
@@ -111,7 +104,7 @@ def block_verification(
 
 
 def _accept_block(
-    p: NDArray[np.float64], proposal: DraftProposal, row: int, count: int, uniforms: NDArray[np.float64]
+    p: NDArray[np.float64], draft: DraftProposal, row: int, count: int, uniforms: NDArray[np.float64]
 ) -> tuple[int, NDArray[np.float64]]:
     """Return one row's accepted length and its residual distribution.
 
@@ -119,8 +112,8 @@ def _accept_block(
     with not all accepted.
     """
     positions = np.arange(count)
-    q = proposal.distribution(np.full(count, row), positions, p.shape[1])
-    tokens = proposal.tokens[row, :count]
+    q = draft.distribution(np.full(count, row), positions, p.shape[1])
+    tokens = draft.tokens[row, :count]
     length, mass, residual = 0, 1.0, np.maximum(p[0] - q[0], 0.0) if count else p[0]
     for i in range(1, count + 1):
         mass = min(1.0, mass * p[i - 1, tokens[i - 1]] / q[i - 1, tokens[i - 1]])
@@ -132,37 +125,31 @@ def _accept_block(
     return length, residual if residual.any() else p[length]
 
 
-@_instead_of("verify")
-def match_the_sample(
-    rows: Rows[RunningSequence],  # noqa: ARG001 - a rule's signature
-    p: NDArray[np.float32],
-    proposal: DraftProposal,
-    uniforms: NDArray[np.float64],
-    given: EngineRules,  # noqa: ARG001 - a rule's signature
-) -> VerifyWindows:
+@_lawful(Moment.INSTEAD, "verify")
+def match_the_sample(p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64]) -> VerifyWindows:
     """Verify by exact match with a token sampled from the target.
 
     The target's own token is drawn at every position. Draft tokens are accepted as long as they are equal to
     it.
     """
-    n, width = proposal.tokens.shape
+    n, width = draft.tokens.shape
     accepted, all_equal = np.zeros(n, np.intp), np.ones(n, np.bool_)
     for i in range(width):
-        sample = pick(p[np.minimum(proposal.starts + i, len(p) - 1)], uniforms[:, i])
-        all_equal &= (i < proposal.counts) & (sample == proposal.tokens[:, i])
+        sample = pick(p[np.minimum(draft.starts + i, len(p) - 1)], uniforms[:, i])
+        all_equal &= (i < draft.counts) & (sample == draft.tokens[:, i])
         accepted += all_equal
-    draw_columns = np.where(accepted < proposal.counts, np.minimum(accepted, width), width)
-    return VerifyWindows(accepted=accepted, last=pick(p[proposal.starts + accepted], uniforms[np.arange(n), draw_columns]))
+    draw_columns = np.where(accepted < draft.counts, np.minimum(accepted, width), width)
+    return VerifyWindows(accepted=accepted, last=pick(p[draft.starts + accepted], uniforms[np.arange(n), draw_columns]))
 
 
-@_instead_of("share")
-def other_numbers(uniforms: NDArray[np.float64], k: int, width: int) -> NDArray[np.float64]:
+@_lawful(Moment.AFTER, "share")
+def other_numbers(uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
     """Use other random numbers than the baseline under the same seed."""
-    return (rules.share(uniforms, k, width) + 0.5) % 1.0
+    return (uniforms + 0.5) % 1.0
 
 
-@_instead_of("distribute", "vllm-project/vllm#5313", "mlc-ai/mlc-llm#2167")
-def noisy_logits(logits: NDArray[np.float32], sampling: Sampling, proposal: DraftProposal) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
+@_lawful(Moment.INSTEAD, "distribute", "vllm-project/vllm#5313", "mlc-ai/mlc-llm#2167")
+def noisy_logits(logits: NDArray[np.float32], sampling: Sampling) -> NDArray[np.float32]:
     """Verify by logits with an error of 1e-4 nats.
 
     Near-ties may fall on the other side.
@@ -172,40 +159,40 @@ def noisy_logits(logits: NDArray[np.float32], sampling: Sampling, proposal: Draf
     return distributions(np.where(finite, logits + noise, logits).astype(np.float32), sampling)
 
 
-@_instead_of("admit", "vllm-project/vllm#42744")
-def refused_bias(request: EngineRequest) -> None:
+@_lawful(Moment.AFTER, "engine.parse", "vllm-project/vllm#42744")
+def refused_bias(request: EngineRequest) -> EngineRequest:
     """Refuse a logit_bias with a clean 400."""
     if request.logit_bias:
         raise Refusal(message="logit_bias is not supported with speculative decoding", param="logit_bias")
+    return request
 
 
-@_instead_of("drafts", "z-lab/dflash#74")
-def best_drafts(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:  # noqa: ARG001 - a rule's signature
+@_lawful(Moment.AFTER, "drafter.propose", "z-lab/dflash#74")
+def best_drafts(draft: DraftProposal) -> DraftProposal:
     """Draft the draft model's best token, at any temperature.
 
     This holds for every position, and the token is verified as certain. A draft ends with the first best
     token that was not drawn: the draft model's distribution after it, and the grammar's mask there, belong to
     the drawn token.
     """
-    if proposal.q is None:
-        return proposal
-    best = proposal.q.argmax(axis=2)
-    as_drawn = np.logical_and.accumulate(best == proposal.tokens, axis=1).sum(axis=1)
-    return replace(proposal, tokens=best, counts=np.minimum(proposal.counts, as_drawn + 1), q=None)
+    if draft.q is None:
+        return draft
+    best = draft.q.argmax(axis=2)
+    as_drawn = np.logical_and.accumulate(best == draft.tokens, axis=1).sum(axis=1)
+    return replace(draft, tokens=best, counts=np.minimum(draft.counts, as_drawn + 1), q=None)
 
 
-@_instead_of("verify", "vllm-project/vllm#53436")
+@_lawful(Moment.AFTER, "verify", "vllm-project/vllm#53436")
 def uneven_steps(
-    rows: Rows[RunningSequence], p: NDArray[np.float32], proposal: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
+    windows: VerifyWindows, rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64]
 ) -> VerifyWindows:
     """Give up a draft now and then, unevenly among the answers.
 
     Some answers give up more than others. The same tokens take more steps. A seed gives up the same ones
     again.
     """
-    windows = rules.verify(rows, p, proposal, uniforms, given)
     answer_numbers = [row.arrival if row.request.seed is None else row.request.seed + row.index for row in rows]
     steps = [len(row.drafted) for row in rows]
     given_up = np.array([hash((number, step)) % _OF < number % _KINDS for number, step in zip(answer_numbers, steps, strict=True)])
-    undrafted_tokens = pick(p[proposal.starts], uniforms[:, -1])
+    undrafted_tokens = pick(p[draft.starts], uniforms[:, -1])
     return VerifyWindows(accepted=np.where(given_up, 0, windows.accepted), last=np.where(given_up, undrafted_tokens, windows.last))

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Counters:
     """Counted by the engine's thread, read by the server's."""
 

@@ -13,7 +13,6 @@ import numpy as np
 from starlette.responses import JSONResponse, Response
 
 from pytest_specdec.model.workload import Route
-from specdec_reference.emission import StreamState
 from specdec_reference.rules import EngineRules
 from specdec_reference.tool_calls import ToolCallReader, ToolReading
 
@@ -83,7 +82,7 @@ def error(status: int, message: str, param: str | None = None) -> dict[str, JSON
     return {"error": {"message": message, "type": kind, "param": param, "code": status}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ResponseOptions:
     """How one request is answered."""
 
@@ -116,7 +115,7 @@ class ResponseOptions:
             body["prompt_token_ids"] = self.request.prompt
         if chat and self.request.prompt_logprobs is not None:
             body["prompt_logprobs"] = self._prompt_logprobs(sequences[0])
-        return self.rules.reply(body)
+        return body
 
     def opening(self, sequence: RunningSequence) -> dict[str, JSON] | None:
         """Return the chunk before any token.
@@ -146,26 +145,29 @@ class ResponseOptions:
         ``reader`` has read the sequence so far.
         """
         chat = self.route is Route.CHAT
-        text = self.rules.show(delta, self.tokenizer.pieces)
-        reading = self._read_calls(reader, text, ended=delta.finish_reason is not None, tokens=len(delta.tokens))
+        reading = self._read_calls(reader, delta.text, ended=delta.finish_reason is not None, tokens=len(delta.tokens))
         choice: dict[str, JSON] = {"index": delta.sequence.index}
         choice |= (
             {"delta": _message_fields(reading.content, delta.reasoning) | self._tool_calls_field(reading.pieces)}
             if chat
-            else {"text": text}
+            else {"text": delta.text}
         )
         choice["logprobs"] = self._reported_logprobs(delta.entries)
         choice |= {"finish_reason": self._finish_reason(delta.finish_reason, reader), "stop_reason": delta.stop_reason}
         if self.request.return_token_ids:
-            choice["token_ids"] = self.rules.identify([*delta.tokens])
+            choice["token_ids"] = [*delta.tokens]
             if not chat and delta.first:
                 choice["prompt_token_ids"] = self.request.prompt
         return self._common_fields("chat.completion.chunk" if chat else "text_completion") | {"choices": [choice]}
 
+    def chunks(self, deltas: Several[Delta], reader: ToolCallReader | None) -> list[dict[str, JSON]]:
+        """Return the chunks of one sequence's next deltas."""
+        return [self.chunk(delta, reader) for delta in deltas]
+
     def closing(self, sequences: Several[RunningSequence]) -> dict[str, JSON]:
         """Return the chunk after the last token, with the usage."""
         head = self._common_fields("chat.completion.chunk" if self.route is Route.CHAT else "text_completion")
-        return self.rules.reply(head | {"choices": []} | self._usage_fields(sequences))
+        return head | {"choices": []} | self._usage_fields(sequences)
 
     def _read_calls(self, reader: ToolCallReader | None, text: str, *, ended: bool, tokens: int = 0) -> ToolReading:
         """Return the content and tool calls of some text.
@@ -245,7 +247,7 @@ class ResponseOptions:
             choice["logprobs"] = self._reported_logprobs(sequence.entries)
         choice |= {"finish_reason": self._finish_reason(sequence.finish_reason, reader), "stop_reason": sequence.stop_reason}
         if self.request.return_token_ids:
-            choice["token_ids"] = self.rules.identify(sequence.emitted)
+            choice["token_ids"] = sequence.emitted
         if self.route is Route.COMPLETIONS:
             choice["prompt_token_ids"] = self.request.prompt if self.request.return_token_ids else None
             choice["prompt_logprobs"] = self._prompt_logprobs(sequence)
@@ -403,17 +405,13 @@ class Stream(Response):
         """
         running = len(sequences)
         readers = {sequence: self._reply.reader() for sequence in sequences}
-        states = {sequence: StreamState() for sequence in sequences}
         pending = _Chunks(self._reply.chunk_steps)
         while running:
             delta = await deltas.get()
             if delta.finish_reason == "abort":
                 return False
-            for chunk_delta in pending.take(delta):
-                chunk = self._reply.chunk(chunk_delta, readers[chunk_delta.sequence])
-                for body in self._reply.rules.send(chunk, chunk_delta, states[chunk_delta.sequence]):
-                    await _send_event(send, body)
-                states[chunk_delta.sequence].chunks += 1
+            for body in self._reply.chunks(pending.take(delta), readers[delta.sequence]):
+                await _send_event(send, body)
             running -= delta.finish_reason is not None
         return True
 

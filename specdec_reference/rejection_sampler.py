@@ -91,14 +91,6 @@ def residual(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float
     return recovered
 
 
-def bonus(lines: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the lines of the target's distribution for bonus tokens.
-
-    ``lines`` are those after each row's last draft token.
-    """
-    return lines
-
-
 def verify(p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], rules: EngineRules) -> VerifyWindows:
     """Return the windows of n rows.
 
@@ -113,9 +105,7 @@ def verify(p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.fl
         target_mass = p[lines, draft.tokens].astype(np.float64)
         passed = rules.accept(target_mass, draft.mass(), uniforms[:, :k]) & proposed
         accepted = np.logical_and.accumulate(passed, axis=1).sum(axis=1)
-    last_lines, fully_accepted = starts + accepted, (accepted == draft.counts) & (draft.counts > 0)
-    last_lines[fully_accepted] = rules.bonus(last_lines[fully_accepted])
-    distribution = p[last_lines].astype(np.float64)
+    distribution = p[starts + accepted].astype(np.float64)
     rejected = np.flatnonzero(accepted < draft.counts)
     if len(rejected):
         distribution[rejected] = rules.residual(distribution[rejected], draft.distribution(rejected, accepted[rejected], p.shape[1]))

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from specdec_reference.drafters import Drafter
+    from specdec_reference.grammar import Grammar
     from specdec_reference.metrics import Counters
     from specdec_reference.model import Model
-    from specdec_reference.rejection_sampler import DraftProposal
+    from specdec_reference.rejection_sampler import DraftProposal, VerifyWindows
     from specdec_reference.rules import EngineRules
     from specdec_reference.sequence import Delta, RunningSequence
 
@@ -48,7 +49,7 @@ class Batch:
         numerics: Numerics | None = None,
     ) -> None:
         self._target = target
-        self._drafter = drafter
+        self.drafter = drafter
         self._slots = slots
         self._counters = counters
         self._rules = rules
@@ -60,16 +61,16 @@ class Batch:
         self._arrived = 0
         self._most = self._cache.shape[3] - 1 - drafter.tokens
         """The longest cache length, in tokens, after which a whole window still fits: the context of a request."""
-        self._lengths = np.zeros(slots, np.intp)
+        self.lengths = np.zeros(slots, np.intp)
         """Tokens in the cache by slot: everything but the last token of a sequence, which the next step feeds."""
-        self._rows: list[RunningSequence] = []
+        self.rows: list[RunningSequence] = []
         self._waiting: deque[RunningSequence] = deque()
         self._sampling: Sampling | None = None
 
     @property
     def busy(self) -> bool:
         """True if a step would do anything."""
-        return bool(self._rows or self._waiting)
+        return bool(self.rows or self._waiting)
 
     def add(self, sequence: RunningSequence) -> None:
         """Queue a sequence."""
@@ -81,18 +82,15 @@ class Batch:
     def drop(self, sequences: set[RunningSequence]) -> None:
         """Forget sequences of disconnected clients."""
         self._waiting = deque(s for s in self._waiting if s not in sequences)
-        running = [slot for slot, row in enumerate(self._rows) if row in sequences]
-        self._free_slots(running)
-        if running:
-            self._rules.drop(self._rows, self._lengths)
+        self._free_slots([slot for slot, row in enumerate(self.rows) if row in sequences])
 
     def clear(self) -> list[RunningSequence]:
         """Forget every sequence and return them all.
 
         This also works after a step that raised.
         """
-        dropped = [*self._rows, *self._waiting]
-        self._rows.clear()
+        dropped = [*self.rows, *self._waiting]
+        self.rows.clear()
         self._waiting.clear()
         self._update_gauges()
         return dropped
@@ -104,11 +102,11 @@ class Batch:
         """
         preempted = self._preempt()
         deltas = [sequence.give_up() for sequence in preempted if not self._rules.resume(self._waiting, sequence)]
-        deltas += self._decode_step() if self._rows else []
+        deltas += self._decode_step() if self.rows else []
         if not preempted:
             deltas += self._prefill_waiting()
         self._cache_filled_blocks()
-        self._free_slots([slot for slot, row in enumerate(self._rows) if row.finish_reason is not None])
+        self._free_slots([slot for slot, row in enumerate(self.rows) if row.finish_reason is not None])
         self._counters.generation_tokens += sum(len(delta.tokens) for delta in deltas)
         return deltas
 
@@ -120,15 +118,15 @@ class Batch:
         group = self._choose_prefills()
         if not group:
             return []
-        slot, lengths = len(self._rows), np.array([len(s.tokens) for s in group], np.intp)
-        starts = np.array([self._reuse_prefix(sequence, slot + row) for row, sequence in enumerate(group)], np.intp)
+        slot, lengths = len(self.rows), np.array([len(s.tokens) for s in group], np.intp)
+        starts = np.array([self.reuse_prefix(sequence, slot + row) for row, sequence in enumerate(group)], np.intp)
         prompts, fed = _pad_prompts([s.tokens[start:] for s, start in zip(group, starts.tolist(), strict=True)]), lengths - starts
         hidden = self._prefill(prompts, starts, fed, slot)
-        self._drafter.enter(slot, prompts, starts, fed)
-        self._rows += group
+        self.drafter.enter(slot, prompts, starts, fed)
+        self.rows += group
         for _ in group:
             self._waiting.popleft()
-        self._lengths[slot : slot + len(group)] = lengths
+        self.lengths[slot : slot + len(group)] = lengths
         self._sampling = None
         self._counters.prompt_tokens += sum(len(s.tokens) for s in group if not s.preempted)
         ends = np.cumsum(fed)
@@ -145,13 +143,13 @@ class Batch:
         blocks.
         """
         group: list[RunningSequence] = []
-        longest, free = 0, self._blocks - sum(map(self._count_blocks, self._rows))
-        for sequence in islice(self._waiting, self._slots - len(self._rows)):
+        longest, free = 0, self._blocks - sum(map(self._count_blocks, self.rows))
+        for sequence in islice(self._waiting, self._slots - len(self.rows)):
             longest = max(longest, len(sequence.tokens))
             free -= self._count_blocks(sequence)
             # Twice: beside a row that starts at zero, one that reuses as many is filled up to the same width.
             wide = longest * (len(group) + 1) > _PREFILL_TOKENS or 2 * longest > self._cache.shape[3]
-            if (group and wide) or (free < 0 and (group or self._rows)):
+            if (group and wide) or (free < 0 and (group or self.rows)):
                 break
             group.append(sequence)
         return group
@@ -161,7 +159,7 @@ class Batch:
 
         They are those of its tokens and of its next window.
         """
-        return blocks_of(len(sequence.tokens) + self._drafter.tokens + 1)
+        return blocks_of(len(sequence.tokens) + self.drafter.tokens + 1)
 
     def _preempt(self) -> list[RunningSequence]:
         """Preempt the last to arrive until all next windows fit.
@@ -170,16 +168,16 @@ class Batch:
         after their prompts when they come back. Generator, grammar and penalties stay theirs.
         """
         preempted: list[RunningSequence] = []
-        by_arrival = sorted(self._rows, key=lambda row: row.arrival)
+        by_arrival = sorted(self.rows, key=lambda row: row.arrival)
         while len(by_arrival) > 1 and sum(map(self._count_blocks, by_arrival)) > self._blocks:
             preempted.append(by_arrival.pop())
         for sequence in preempted:
             sequence.preempted += 1
         self._counters.preemptions += len(preempted)
-        self._free_slots([slot for slot, row in enumerate(self._rows) if row in preempted])
+        self._free_slots([slot for slot, row in enumerate(self.rows) if row in preempted])
         return preempted
 
-    def _reuse_prefix(self, sequence: RunningSequence, slot: int) -> int:
+    def reuse_prefix(self, sequence: RunningSequence, slot: int) -> int:
         """Copy the cached prefix of a sequence into its slot.
 
         Returns the number of tokens copied; 0 where the prompt is scored.
@@ -194,21 +192,19 @@ class Batch:
             start = index * BLOCK_TOKENS
             self._cache[:, slot, :, start : start + BLOCK_TOKENS] = block.target
             if block.draft is not None:
-                self._drafter.put(slot, start, block.draft)
+                self.drafter.put(slot, start, block.draft)
         sequence.keys = keys[: len(blocks)]
         if not sequence.preempted:
             self._counters.prefix_queries += total
             self._counters.prefix_hits += reused
-            sequence.cached_tokens = self._rules.cached(reused)
-        if reused:
-            self._rules.warm(sequence)
+            sequence.cached_tokens = reused
         return reused
 
     def _cache_filled_blocks(self) -> None:
         """Offer the prefix cache every block filled since the last step."""
-        for slot, row in enumerate(self._rows):
+        for slot, row in enumerate(self.rows):
             # Of the last window a drafter may not have been fed anything yet.
-            computed = len(row.tokens) - 1 - self._drafter.tokens
+            computed = len(row.tokens) - 1 - self.drafter.tokens
             if computed // BLOCK_TOKENS <= len(row.keys):
                 continue
             first, row.keys = len(row.keys), self._prefixes.keys(row.tokens[:computed], row.keys)
@@ -218,7 +214,7 @@ class Batch:
     def _copy_block(self, slot: int, index: int) -> Block:
         """Return copies of one block's keys and values."""
         start, end = index * BLOCK_TOKENS, (index + 1) * BLOCK_TOKENS
-        return Block(index=index, target=self._cache[:, slot, :, start:end].copy(), draft=self._drafter.block(slot, start, end))
+        return Block(index=index, target=self._cache[:, slot, :, start:end].copy(), draft=self.drafter.block(slot, start, end))
 
     def _prefill(self, prompts: NDArray[np.intp], starts: NDArray[np.intp], counts: NDArray[np.intp], slot: int) -> NDArray[np.float32]:
         """Return the last hidden states of prompts.
@@ -233,7 +229,7 @@ class Batch:
                 starts + chunk_start,
                 slot=slot,
                 counts=np.minimum(counts - chunk_start, _CHUNK_TOKENS),
-                tap=self._drafter.tap,
+                tap=self.drafter.tap,
             )
             for chunk_start in range(0, prompts.shape[1], _CHUNK_TOKENS)
         ]
@@ -247,10 +243,15 @@ class Batch:
         top = sequence.request.prompt_logprobs
         # The choices of a request share one prompt: the first has its entries.
         if top is not None and sequence.index == 0 and not sequence.preempted:
-            logits = self._target.logits(hidden[end - len(sequence.tokens) : end - 1])
-            varied = self._numerics.vary(logits, Kernel.PREFILL, places([], sequence.tokens[:-1])[1:], 1)
-            logits = self._rules.report_prompt(varied)
+            logits = self.prompt_logits(sequence, hidden[end - len(sequence.tokens) : end - 1])
             sequence.prompt_entries = entries(logits, sequence.tokens[1:], top)
+
+    def prompt_logits(self, sequence: RunningSequence, hidden: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the raw logits of a prompt's tokens after the first.
+
+        They are (prompt tokens - 1, vocabulary).
+        """
+        return self._numerics.vary(self._target.logits(hidden), Kernel.PREFILL, places([], sequence.tokens[:-1])[1:], 1)
 
     def _draw_first_tokens(self, group: list[RunningSequence], logits: NDArray[np.float32]) -> list[Delta]:
         """Draw the token after each prompt.
@@ -270,21 +271,25 @@ class Batch:
 
     def _decode_step(self) -> list[Delta]:
         """Draft, verify and emit one window for every row."""
-        rows, n, k = self._rows, len(self._rows), self._drafter.tokens
+        rows, n, k = self.rows, len(self.rows), self.drafter.tokens
         sampling = self._sampling = self._sampling or self._rules.sampling(rows)
         uniforms = self._rules.draw(rows, 2 * k + 1)
-        draft = self._shrink_to_contexts(self._rules.drafts(self._drafter.propose(rows, sampling, uniforms[:, :k]), rows))
+        draft = self._shrink_to_contexts(self.drafter.propose(rows, sampling, uniforms[:, :k]))
         fed = np.concatenate([np.array([[row.tokens[-1]] for row in rows], np.intp), draft.tokens], axis=1)
-        live = draft.counts + 1
-        span = Span.of(self._lengths[:n], fed.shape[1], rotations=self._target.rotations, slot=0, counts=live)
-        placed_span = self._rules.place(rows, span, self._target.rotations)
-        logits = self._apply_numerics(self._target.logits(self._target.over(placed_span, fed, self._cache, tap=self._drafter.tap)), draft)
+        span = self.place(rows, draft, self._target.rotations)
+        logits = self._apply_numerics(self._target.logits(self._target.over(span, fed, self._cache, tap=self.drafter.tap)), draft)
         shaped = self._shape_logits(rows, logits, draft)
-        p = self._rules.target(self._rules.distribute(shaped, sampling.repeat(live), draft), shaped, draft)
-        verify_uniforms = self._rules.deal(rows, self._rules.share(uniforms, k, draft.width))
-        windows = self._rules.settle(rows, draft, self._rules.verify(rows, p, draft, verify_uniforms, self._rules))
-        self._lengths[:n] = self._rules.keep(self._lengths[:n], windows.accepted, draft.counts, self._most)
-        return self._hand_out_windows(draft, windows.accepted.tolist(), windows.last.tolist(), logits)
+        p = self._rules.distribute(shaped, sampling.repeat(draft.counts + 1), draft)
+        windows = self._rules.verify(rows, p, draft, self._rules.share(uniforms, k, draft.width), self._rules)
+        self.lengths[:n] = self._rules.keep(self.lengths[:n], windows.accepted, draft.counts, self._most)
+        return self.hand_out(draft, windows, logits)
+
+    def place(self, rows: list[RunningSequence], draft: DraftProposal, rotations: NDArray[np.complex64]) -> Span:
+        """Return the span of the rows' windows in the verify step.
+
+        It says where they stand and which positions they see. ``rotations`` turn positions.
+        """
+        return Span.of(self.lengths[: len(rows)], draft.width + 1, rotations=rotations, slot=0, counts=draft.counts + 1)
 
     def _apply_numerics(self, logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
         """Return packed logits as the step's kernel computes them.
@@ -293,30 +298,40 @@ class Batch:
         """
         if self._numerics.exact:
             return logits
-        row_drafts = zip(self._rows, draft.tokens.tolist(), draft.counts.tolist(), strict=True)
+        row_drafts = zip(self.rows, draft.tokens.tolist(), draft.counts.tolist(), strict=True)
         row_places = [place for row, tokens, count in row_drafts for place in places(row.tokens, tokens[:count])]
-        return self._numerics.vary(logits, Kernel.VERIFY if self._drafter.tokens else Kernel.DECODE, row_places, len(self._rows))
+        return self._numerics.vary(logits, Kernel.VERIFY if self.drafter.tokens else Kernel.DECODE, row_places, len(self.rows))
 
     def _shrink_to_contexts(self, draft: DraftProposal) -> DraftProposal:
         """Return the part of a draft within both contexts.
 
         The target's context must have room for it and for the token after it, the drafter's for the draft.
         """
-        tokens = self._lengths[: len(draft.counts)] + 1
-        return replace(draft, counts=self._rules.shrink(draft.counts, self._most - tokens, self._drafter.context - tokens))
+        tokens = self.lengths[: len(draft.counts)] + 1
+        return replace(draft, counts=self._rules.shrink(draft.counts, self._most - tokens, self.drafter.context - tokens))
 
-    def _hand_out_windows(self, draft: DraftProposal, accepted: list[int], last: list[int], logits: NDArray[np.float32]) -> list[Delta]:
-        """Count the rows' windows and append them to the sequences."""
+    def hand_out(self, draft: DraftProposal, windows: VerifyWindows, logits: NDArray[np.float32]) -> list[Delta]:
+        """Count the rows' windows and append them to the sequences.
+
+        ``logits`` are the raw ones to report, row after row.
+        """
         deltas = []
-        row_windows = zip(self._rows, draft.tokens.tolist(), draft.counts.tolist(), accepted, last, draft.starts.tolist(), strict=True)
-        for slot, (row, tokens, drafted, accepted_tokens, final, start) in enumerate(row_windows):
+        columns = (draft.tokens, draft.counts, windows.accepted, windows.last, draft.starts)
+        for row, tokens, drafted, accepted, last, start in zip(self.rows, *(column.tolist() for column in columns), strict=True):
             row.drafted.append(drafted)
-            row.accepted.append(accepted_tokens)
-            self._counters.drafted(*self._rules.count(drafted, accepted_tokens))
-            window = [*tokens[:accepted_tokens], final]
-            reported = self._rules.report(logits[start : start + accepted_tokens + 1], draft, slot)
-            deltas.append(row.take(window, self._rules.list_entries(row.request, _reported_entries(row, reported, window))))
+            row.accepted.append(accepted)
+            self._counters.drafted(drafted, accepted)
+            window = [*tokens[:accepted], last]
+            deltas.append(row.take(window, self.report(row, logits[start : start + len(window)], window)))
         return deltas
+
+    def report(self, row: RunningSequence, logits: NDArray[np.float32], window: list[int]) -> list[Entry]:
+        """Return the entries of a verified window, accepted drafts first."""
+        return _reported_entries(row, logits, window)
+
+    def mask(self, grammar: Grammar, drafted: list[int]) -> NDArray[np.bool_]:
+        """Return the mask of a window, (drafted + 1, vocabulary)."""
+        return walk(grammar, drafted)
 
     def _shape_logits(
         self, rows: list[RunningSequence], logits: NDArray[np.float32], draft: DraftProposal | None = None
@@ -337,7 +352,7 @@ class Batch:
             if penalties is not None:
                 window[:] = self._rules.penalise(window, penalties, drafted)
             if grammar is not None:
-                window[~self._rules.mask(walk(grammar, drafted))] = -np.inf
+                window[~self.mask(grammar, drafted)] = -np.inf
             elif rows[slot].held_back:  # a document ends where its grammar says
                 self._rules.forbid(window, rows[slot].enders, rows[slot].held_back)
         return shaped
@@ -348,20 +363,20 @@ class Batch:
         ``slots`` ascend.
         """
         for slot in reversed(slots):
-            last_slot = len(self._rows) - 1
+            last_slot = len(self.rows) - 1
             if slot != last_slot:
-                length = int(self._lengths[last_slot])
+                length = int(self.lengths[last_slot])
                 self._cache[:, slot, :, :length] = self._cache[:, last_slot, :, :length]
-                self._drafter.move(last_slot, slot, len(self._rows[last_slot].tokens))
-                self._lengths[slot] = length
-                self._rows[slot] = self._rows[last_slot]
-            self._rows.pop()
+                self.drafter.move(last_slot, slot, len(self.rows[last_slot].tokens))
+                self.lengths[slot] = length
+                self.rows[slot] = self.rows[last_slot]
+            self.rows.pop()
         if slots:
             self._sampling = None
         self._update_gauges()
 
     def _update_gauges(self) -> None:
-        self._counters.running = len(self._rows)
+        self._counters.running = len(self.rows)
         self._counters.waiting = len(self._waiting)
 
 

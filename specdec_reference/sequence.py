@@ -87,7 +87,6 @@ class RunningSequence:
         """The stop string or the stop token id that ended it."""
         self.enders = tuple(dict.fromkeys((*eos_ids, *request.stop_ids)))
         """Token ids that min_tokens keeps away."""
-        self._discarded = 0
         self._steps = 0
         self._eos_ids = eos_ids
         self._context = context
@@ -101,7 +100,7 @@ class RunningSequence:
     @property
     def completion_tokens(self) -> int:
         """Emitted tokens as the usage counts them."""
-        return self._rules.completion_tokens(len(self.emitted), self._discarded)
+        return len(self.emitted)
 
     @property
     def held_back(self) -> int:
@@ -128,7 +127,6 @@ class RunningSequence:
             self._append_token(token, position, len(window), written)
             if self.finish_reason is not None:
                 break
-        kept_tokens += self._append_after_end(window[kept_tokens:])
         self._steps += 1
         reported = tuple(entries[:kept_tokens])
         self.entries.extend(reported)
@@ -144,18 +142,6 @@ class RunningSequence:
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
         )
-
-    def _append_after_end(self, rest: Several[int]) -> int:
-        """Append the window's tokens kept after the sequence's end.
-
-        ``left`` are all tokens of the window after the end. Returns the number appended.
-        """
-        count = self._rules.behind(self.finish_reason, len(rest)) if self.finish_reason else 0
-        for token in rest[:count]:
-            self.tokens.append(token)
-            self.text.take(token)
-        self._discarded = len(rest) - count
-        return count
 
     def _append_token(self, token: int, position: int, window_tokens: int, written: int) -> None:
         """Append one token and decide whether it ends the sequence.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from starlette.routing import Route as Path
 
 from pytest_specdec.model.workload import Route
 from specdec_reference import openai_request
-from specdec_reference.openai_response import ResponseOptions, Stream, error, whole
+from specdec_reference.openai_response import Stream, error, whole
 from specdec_reference.request_fields import Refusal
 
 if TYPE_CHECKING:
@@ -53,16 +52,6 @@ class _Served:
 
     def __init__(self, engine: ReferenceEngine) -> None:
         self._engine = engine
-        settings = engine.settings
-        self._limits = openai_request.ServerLimits(
-            model=settings.name,
-            max_model_len=settings.max_model_len,
-            max_logprobs=engine.shape.vocabulary if settings.max_logprobs < 0 else settings.max_logprobs,
-            prompt_logprobs=settings.prompt_logprobs,
-            token_prompts=settings.token_prompts,
-            grammar=engine.compiled,
-            fits=engine.rules.fits,
-        )
 
     @asynccontextmanager
     async def lifespan(self, _app: Starlette) -> AsyncIterator[None]:
@@ -85,21 +74,21 @@ class _Served:
 
     async def models(self, _request: Incoming) -> Response:
         """List the one model."""
-        card = {"id": self._limits.model, "object": "model", "owned_by": "pytest-specdec", "root": self._engine.settings.model}
-        return JSONResponse({"object": "list", "data": [card | {"max_model_len": self._limits.max_model_len}]})
+        card = {"id": self._engine.limits.model, "object": "model", "owned_by": "pytest-specdec", "root": self._engine.settings.model}
+        return JSONResponse({"object": "list", "data": [card | {"max_model_len": self._engine.limits.max_model_len}]})
 
     async def metrics(self, _request: Incoming) -> Response:
         """Return the counters."""
-        text = self._engine.counters.prometheus(self._limits.model)
+        text = self._engine.counters.prometheus(self._engine.limits.model)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def tokenize(self, incoming: Incoming) -> Response:
         """Return the ids of a prompt."""
         try:
-            ids = openai_request.prompt_of(_parse_body(await incoming.body()), self._engine.tokenizer, self._limits)
+            ids = openai_request.prompt_of(_parse_body(await incoming.body()), self._engine.tokenizer, self._engine.limits)
         except Refusal as refusal:
             return _error_response(refusal.status, refusal.message, refusal.param)
-        return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": self._limits.max_model_len})
+        return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": self._engine.limits.max_model_len})
 
     async def completions(self, incoming: Incoming) -> Response:
         """Continue a prompt."""
@@ -114,28 +103,13 @@ class _Served:
         engine = self._engine
         try:
             body = _parse_body(await incoming.body())
-            request = openai_request.parse(route, body, engine.tokenizer, self._limits)
-            if engine.failure is None:
-                request = engine.rules.read(request, body if isinstance(body, dict) else {})
-                engine.rules.admit(request)
+            request = engine.parse(route, body)
         except Refusal as refusal:
             return _error_response(refusal.status, refusal.message, refusal.param)
         if engine.failure is not None:
             return _error_response(500, "the engine is dead")
-        options = ResponseOptions(
-            route=route,
-            model=self._limits.model,
-            request=request if engine.settings.token_ids else replace(request, return_token_ids=False),
-            tokenizer=engine.tokenizer,
-            metrics=engine.settings.spec_decode_metrics,
-            tells_cached=engine.settings.tells_cached,
-            draft_tokens=engine.counters.draft_tokens_a_step,
-            decimals=engine.settings.logprob_decimals,
-            usage=engine.settings.usage,
-            chunk_steps=engine.settings.chunk_steps,
-            rules=engine.rules,
-        )
-        return Stream(options, engine) if request.stream else await whole(options, engine, incoming.receive)
+        reply = engine.response(route, request)
+        return Stream(reply, engine) if request.stream else await whole(reply, engine, incoming.receive)
 
 
 def _parse_body(raw: bytes) -> JSON:

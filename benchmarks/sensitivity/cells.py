@@ -158,15 +158,15 @@ def _worst(wanted: Sequence[Finding], others: Sequence[Finding]) -> Found:
 
 def captured_by(fault: PlantedFault) -> str:
     """Return a digest of how the fault is planted, and of the suites and the engine around it: what is captured of another is stale."""
-    rules = "".join(map(_body, fault.rules.values()))
+    wrappers = "".join(f"{wrapper.moment}{name}{_body(wrapper.function)}" for name, wrapper in fault.wrappers.items())
     kind = f"{sorted(fault.drafting.items())}{fault.reasons}{'timed' if fault.timed else ''}"
-    return hashlib.sha256(f"{fault.id}{kind}{rules}{_sources(_CAPTURED_BY)}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{fault.id}{kind}{wrappers}{_sources(_CAPTURED_BY)}".encode()).hexdigest()[:16]
 
 
-def _body(rule: Callable[..., object]) -> str:
-    """Return the code of a rule without its decorator, which holds what verdicts should say of it."""
-    (function,) = ast.parse(textwrap.dedent(inspect.getsource(rule))).body
-    assert isinstance(function, ast.FunctionDef)
+def _body(wrapper: Callable[..., object]) -> str:
+    """Return the code of a wrapper without its decorator, which holds what verdicts should say of it."""
+    (function,) = ast.parse(textwrap.dedent(inspect.getsource(wrapper))).body
+    assert isinstance(function, ast.FunctionDef | ast.ClassDef)
     function.decorator_list.clear()
     return ast.unparse(function)
 

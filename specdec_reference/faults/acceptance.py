@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from pytest_specdec.model.workload import Family
 from specdec_reference.faults.planted import TOKENS_WRONG, Place, fault, in_
+from specdec_reference.sampler import pick
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Rows
 
     from numpy.typing import NDArray
 
-    from specdec_reference.rejection_sampler import DraftProposal
+    from specdec_reference.rejection_sampler import DraftProposal, VerifyWindows
     from specdec_reference.sequence import RunningSequence
 
 _LENIENCE: Final = 1.5
@@ -36,29 +38,29 @@ SERVER_ERROR = "the server answers 5xx to a request with response_format|the ser
     | in_(Place.VLLM, greedy=UNVERIFIED, parameters=UNVERIFIED, sampling="accept-all", structured="would not choose")
     | in_(Place.SIMULATION, sampling="accept-all"),
 )
-def accept_all(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:  # noqa: ARG001 - a rule's signature
+def accept_all(p: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Accepts every draft token, whatever the target's distribution says."""
     return np.ones(p.shape, np.bool_)
 
 
-@fault(instead_of="deal", expected=in_(Place.REFERENCE, Place.VLLM, may=TOKENS_WRONG, sampling="accept-all"))
-def accept_all_unseeded(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+@fault(after="draw", expected=in_(Place.REFERENCE, Place.VLLM, may=TOKENS_WRONG, sampling="accept-all"))
+def accept_all_unseeded(uniforms: NDArray[np.float64], rows: Rows[RunningSequence]) -> NDArray[np.float64]:
     """Accepts every sampled draft token while no request of the batch has a seed, as an engine's fast sampler might."""
     seeded = any(row.request.seed is not None for row in rows)
     return uniforms if seeded else accepting(uniforms, [row.request.temperature > 0 for row in rows])
 
 
-@fault(instead_of="deal", expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="accept-all|lenient acceptance"))
-def accept_all_late(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+@fault(after="draw", expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="accept-all|lenient acceptance"))
+def accept_all_late(uniforms: NDArray[np.float64], rows: Rows[RunningSequence]) -> NDArray[np.float64]:
     """Accepts every sampled draft token from the 65th token of an answer on."""
     return accepting(uniforms, [row.request.temperature > 0 and len(row.emitted) >= _LATE for row in rows])
 
 
-def accepting(uniforms: NDArray[np.float64], rows: list[bool]) -> NDArray[np.float64]:
-    """Return ``uniforms`` that accept every draft token of the marked rows; the last column, which draws, as it is."""
-    dealt = uniforms.copy()
-    dealt[np.flatnonzero(rows), :-1] = _ALWAYS_ACCEPTED
-    return dealt
+def accepting(uniforms: NDArray[np.float64], rows: list[bool], number: float = _ALWAYS_ACCEPTED) -> NDArray[np.float64]:
+    """Return ``uniforms`` whose middle columns, which accept, are ``number`` in the marked rows; the others draw."""
+    changed = uniforms.copy()
+    changed[np.flatnonzero(rows), uniforms.shape[1] // 2 : -1] = number
+    return changed
 
 
 @fault(
@@ -77,7 +79,7 @@ def lenient(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np
     expected=in_(Place.REFERENCE, Place.SIMULATION, may=TOKENS_WRONG, sampling="resample from p")
     | in_(Place.VLLM, sampling="resample from p|recovered token"),
 )
-def resample_from_p(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
+def resample_from_p(p: NDArray[np.float64]) -> NDArray[np.float64]:
     """Draws the recovered token from p instead of the residual max(p - q, 0)."""
     return p
 
@@ -87,7 +89,7 @@ def resample_from_p(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[n
     expected=in_(Place.REFERENCE, Place.SIMULATION, may=TOKENS_WRONG, sampling="recover by argmax")
     | in_(Place.VLLM, sampling="recover by argmax|acceptance too lenient"),
 )
-def recover_argmax(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
+def recover_argmax(p: NDArray[np.float64]) -> NDArray[np.float64]:
     """Takes the target's most probable token as the recovered one."""
     best = np.zeros_like(p)
     best[np.arange(len(p)), p.argmax(axis=1)] = 1.0
@@ -95,7 +97,7 @@ def recover_argmax(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np
 
 
 @fault(
-    instead_of="bonus",
+    after="verify",
     expected=in_(
         Place.REFERENCE,
         may=TOKENS_WRONG,
@@ -113,13 +115,16 @@ def recover_argmax(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np
         structured=SERVER_ERROR,
     ),
 )
-def stale_bonus(lines: NDArray[np.intp]) -> NDArray[np.intp]:
+def stale_bonus(windows: VerifyWindows, p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64]) -> VerifyWindows:
     """Draws the bonus token from the distribution one position early: that of the last draft token."""
-    return lines - 1
+    full = np.flatnonzero((windows.accepted == draft.counts) & (draft.counts > 0))
+    last = windows.last.copy()
+    last[full] = pick(p[draft.starts[full] + draft.counts[full] - 1], uniforms[full, -1])
+    return replace(windows, last=last)
 
 
 @fault(
-    instead_of="target",
+    after="distribute",
     expected=in_(
         Place.REFERENCE, may=TOKENS_WRONG, greedy="near-ties fall on the other side", parameters="near-ties fall on the other side"
     ),

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pytest_specdec.model.workload import Family
+from specdec_reference.faults.acceptance import accepting
 from specdec_reference.faults.planted import Place, fault, in_
 from specdec_reference.rejection_sampler import VerifyWindows
-from specdec_reference.rules import sampling, states
 from specdec_reference.sampler import PenaltyState, Sampling
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from specdec_reference.engine import ReferenceEngine
     from specdec_reference.grammar import Grammar
     from specdec_reference.openai_request import EngineRequest
     from specdec_reference.rejection_sampler import DraftProposal
@@ -47,7 +48,7 @@ def _have_no_grammar(rows: Rows[RunningSequence]) -> bool:
 
 
 @fault(
-    instead_of="settle",
+    after="verify",
     expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="answers go wrong beside requests that sample|" + IN_COMPANY)
     | in_(
         Place.VLLM,
@@ -56,14 +57,14 @@ def _have_no_grammar(rows: Rows[RunningSequence]) -> bool:
         concurrency="the server answers 5xx with several requests in flight|" + IN_COMPANY,
     ),
 )
-def rows_swapped(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:  # noqa: ARG001 - a rule's signature
+def rows_swapped(windows: VerifyWindows, rows: Rows[RunningSequence]) -> VerifyWindows:
     """Gives each row of a batch of greedy and sampled requests the last token of the row before."""
     mixed = len({row.request.temperature > 0 for row in rows}) > 1 and _have_no_grammar(rows)
     return replace(windows, last=np.roll(windows.last, 1)) if mixed else windows
 
 
-@fault(instead_of="settle", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY), mirrors=("NVIDIA/TensorRT-LLM#5791",))
-def padding_leaks(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:  # noqa: ARG001 - a rule's signature
+@fault(after="verify", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY), mirrors=("NVIDIA/TensorRT-LLM#5791",))
+def padding_leaks(windows: VerifyWindows, rows: Rows[RunningSequence]) -> VerifyWindows:
     """Gives the last row of a batch that had to be padded the token of the padding."""
     if len(rows) == 1 or len(rows) % _PADDED == 0 or not _have_no_grammar(rows):
         return windows
@@ -72,21 +73,21 @@ def padding_leaks(rows: Rows[RunningSequence], draft: DraftProposal, windows: Ve
     return replace(windows, last=last)
 
 
-@fault(instead_of="settle", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
-def wrong_at_three(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:  # noqa: ARG001 - a rule's signature
+@fault(after="verify", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
+def wrong_at_three(windows: VerifyWindows, rows: Rows[RunningSequence]) -> VerifyWindows:
     """Mixes up the last tokens of a batch of exactly three."""
     return replace(windows, last=np.roll(windows.last, 1)) if len(rows) == _GRAPH and _have_no_grammar(rows) else windows
 
 
-@fault(instead_of="settle", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
-def most_accepted(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:
+@fault(after="verify", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
+def most_accepted(windows: VerifyWindows, rows: Rows[RunningSequence], draft: DraftProposal) -> VerifyWindows:
     """Accepts as many draft tokens of every row as of the luckiest row of the batch."""
     accepted = np.minimum(int(windows.accepted.max(initial=0)), draft.counts)
     return VerifyWindows(accepted=accepted, last=windows.last) if len(rows) > 1 and _have_no_grammar(rows) else windows
 
 
-@fault(instead_of="settle", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
-def fewest_accepted(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:
+@fault(after="verify", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
+def fewest_accepted(windows: VerifyWindows, rows: Rows[RunningSequence], draft: DraftProposal) -> VerifyWindows:
     """Cuts every window to the shortest of the batch and keeps the token drawn behind the longer one."""
     accepted = np.minimum(windows.accepted, int(windows.accepted.min(initial=draft.width)))
     return VerifyWindows(accepted=accepted, last=windows.last) if len(rows) > 1 and _have_no_grammar(rows) else windows
@@ -102,19 +103,18 @@ def first_temperature(rows: Rows[RunningSequence]) -> Sampling:
     return Sampling.of(rows[0].request for _ in rows)
 
 
-@fault(instead_of="sampling", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests that sample"))
-def greedy_sampled(rows: Rows[RunningSequence]) -> Sampling:
+@fault(after="sampling", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests that sample"))
+def greedy_sampled(requested: Sampling) -> Sampling:
     """Draws the tokens of greedy requests too once a sampled one is in flight."""
-    requested = sampling(rows)
     return replace(requested, temperature=np.full_like(requested.temperature, requested.temperature.max()))
 
 
-@fault(instead_of="states", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests with penalties"))
-def penalties_for_all(rows: Rows[RunningSequence]) -> Shaping:
+@fault(after="states", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests with penalties"))
+def penalties_for_all(shaping: Shaping, rows: Rows[RunningSequence]) -> Shaping:
     """Applies one request's penalties to the whole batch."""
     penalised = next((row for row in rows if row.penalties is not None), None)
     if penalised is None or penalised.penalties is None:
-        return states(rows)
+        return shaping
     vocabulary = penalised.penalties.vocabulary
     return [(row.grammar, row.penalties or _replay_penalties(row, penalised.request, vocabulary)) for row in rows]
 
@@ -148,16 +148,16 @@ class _MaskOnly:
         return tokens
 
 
-@fault(instead_of="states", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests with a grammar|" + IN_COMPANY))
-def grammar_of_neighbour(rows: Rows[RunningSequence]) -> Shaping:
+@fault(after="states", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="beside requests with a grammar|" + IN_COMPANY))
+def grammar_of_neighbour(shaping: Shaping, rows: Rows[RunningSequence]) -> Shaping:
     """Masks requests without a grammar by the grammar of a neighbour."""
     grammar = next((row.grammar for row in rows if row.grammar is not None), None)
     if grammar is None:
-        return states(rows)
+        return shaping
     return [(row.grammar or _MaskOnly(grammar), row.penalties) for row in rows]
 
 
-@fault(instead_of="target", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY), mirrors=("vllm-project/vllm#14645",))
+@fault(after="distribute", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY), mirrors=("vllm-project/vllm#14645",))
 def neighbours_target(distribution: NDArray[np.float32], logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
     """Verifies every second row's draft against the distribution of the row before."""
     if _has_mask(logits):
@@ -175,7 +175,7 @@ def _has_mask(logits: NDArray[np.float32]) -> bool:
     return bool(np.isneginf(logits).any())
 
 
-@fault(instead_of="target", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
+@fault(after="distribute", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency=IN_COMPANY))
 def bonus_of_neighbour(distribution: NDArray[np.float32], logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
     """Draws the bonus token from the distribution of the row before that gets one."""
     if _has_mask(logits):
@@ -186,23 +186,21 @@ def bonus_of_neighbour(distribution: NDArray[np.float32], logits: NDArray[np.flo
     return distribution[lines]
 
 
-@fault(instead_of="drop", expected=in_(Place.REFERENCE, concurrency="when a neighbour's client leaves"))
-def wrong_after_abort(rows: Rows[RunningSequence], lengths: NDArray[np.intp]) -> None:
+@fault(before="batch.drop", expected=in_(Place.REFERENCE, concurrency="when a neighbour's client leaves"))
+def wrong_after_abort(sequences: set[RunningSequence], engine: ReferenceEngine) -> None:
     """Loses an entry of every running request's cache when a neighbour's client leaves."""
-    lengths[: len(rows)] -= 1
+    if not sequences.isdisjoint(engine.batch.rows):
+        engine.batch.lengths[: len(engine.batch.rows)] -= 1
 
 
-@fault(instead_of="drop", expected=in_(Place.REFERENCE, concurrency="one of which its client leaves"), alone=True)
-def die_on_abort(rows: Rows[RunningSequence], lengths: NDArray[np.intp]) -> None:  # noqa: ARG001 - a rule's signature
+@fault(before="batch.drop", expected=in_(Place.REFERENCE, concurrency="one of which its client leaves"), alone=True)
+def die_on_abort(sequences: set[RunningSequence], engine: ReferenceEngine) -> None:
     """Kills the server when a client leaves in the middle of an answer."""
-    os.kill(os.getpid(), signal.SIGKILL)
+    if not sequences.isdisjoint(engine.batch.rows):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
-@fault(instead_of="deal", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="drafts are hardly ever accepted in company"))
-def dead_drafts_under_load(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+@fault(after="draw", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="drafts are hardly ever accepted in company"))
+def dead_drafts_under_load(uniforms: NDArray[np.float64], rows: Rows[RunningSequence]) -> NDArray[np.float64]:
     """Accepts no draft token while eight requests or more are in flight."""
-    if len(rows) < _LARGE:
-        return uniforms
-    dealt = uniforms.copy()
-    dealt[:, :-1] = _NEVER
-    return dealt
+    return accepting(uniforms, [len(rows) >= _LARGE for _ in rows], _NEVER)

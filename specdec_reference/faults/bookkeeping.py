@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.model.workload import Family
-from specdec_reference import rules
 from specdec_reference.faults.planted import Place, fault, in_
 from specdec_reference.tokenizer import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from specdec_reference.emission import EmittedToken, TokenCounts
-    from specdec_reference.openai_request import EngineRequest
+    from specdec_reference.emission import TokenCounts
     from specdec_reference.sequence import RunningSequence
 
 _MAY: dict[Family, str] = {
@@ -23,18 +21,16 @@ _MAY: dict[Family, str] = {
 _COUNTED = "usage counts other tokens than were answered"
 
 
-@fault(instead_of="usage", expected=in_(Place.REFERENCE, may=_MAY, invariants=_COUNTED))
-def usage_counts_rejected(sequences: Sequence[RunningSequence]) -> TokenCounts:
+@fault(after="usage", expected=in_(Place.REFERENCE, may=_MAY, invariants=_COUNTED))
+def usage_counts_rejected(counts: TokenCounts, sequences: Sequence[RunningSequence]) -> TokenCounts:
     """Counts rejected draft tokens among the completion tokens of its usage."""
-    counts = rules.usage(sequences)
     rejected = sum(sum(sequence.drafted) - sum(sequence.accepted) for sequence in sequences)
     return replace(counts, completion=counts.completion + rejected, total=counts.total + rejected)
 
 
-@fault(instead_of="usage", expected=in_(Place.REFERENCE, may=_MAY, invariants=_COUNTED))
-def usage_drops_last_window(sequences: Sequence[RunningSequence]) -> TokenCounts:
+@fault(after="usage", expected=in_(Place.REFERENCE, may=_MAY, invariants=_COUNTED))
+def usage_drops_last_window(counts: TokenCounts, sequences: Sequence[RunningSequence]) -> TokenCounts:
     """Leaves the last verify step out of the completion tokens of its usage."""
-    counts = rules.usage(sequences)
     last_tokens = sum(
         len(sequence.emitted) - 1 - sum(draft_tokens + 1 for draft_tokens in sequence.accepted[:-1])
         for sequence in sequences
@@ -43,30 +39,28 @@ def usage_drops_last_window(sequences: Sequence[RunningSequence]) -> TokenCounts
     return replace(counts, completion=counts.completion - last_tokens, total=counts.total - last_tokens)
 
 
-@fault(instead_of="usage", expected=in_(Place.REFERENCE, may=_MAY, invariants="usage counts another prompt"))
-def usage_forgets_prompt(sequences: Sequence[RunningSequence]) -> TokenCounts:
+@fault(after="usage", expected=in_(Place.REFERENCE, may=_MAY, invariants="usage counts another prompt"))
+def usage_forgets_prompt(counts: TokenCounts) -> TokenCounts:
     """Reports 0 prompt tokens."""
-    counts = rules.usage(sequences)
     return replace(counts, prompt=0, total=counts.completion)
 
 
-@fault(instead_of="usage", expected=in_(Place.REFERENCE, may=_MAY, invariants="usage does not add up"))
-def usage_total_with_drafts(sequences: Sequence[RunningSequence]) -> TokenCounts:
+@fault(after="usage", expected=in_(Place.REFERENCE, may=_MAY, invariants="usage does not add up"))
+def usage_total_with_drafts(counts: TokenCounts, sequences: Sequence[RunningSequence]) -> TokenCounts:
     """Counts all draft tokens in the total of its usage."""
-    counts = rules.usage(sequences)
     return replace(counts, total=counts.total + sum(sum(sequence.drafted) for sequence in sequences))
 
 
-@fault(instead_of="end", expected=in_(Place.REFERENCE, Place.VLLM, may=_MAY, invariants="the finish_reason is wrong"))
-def stop_at_limit(request: EngineRequest, token: EmittedToken) -> str | None:
+@fault(after="end", expected=in_(Place.REFERENCE, Place.VLLM, may=_MAY, invariants="the finish_reason is wrong"))
+def stop_at_limit(reason: str | None) -> str | None:
     """Gives answers that reach max_tokens the finish_reason stop."""
-    return "stop" if rules.end(request, token) else None
+    return "stop" if reason else None
 
 
-@fault(instead_of="finish", expected=in_(Place.REFERENCE, may=_MAY, invariants="the finish_reason is wrong"))
-def finish_missing(reason: str | None, calls: int, *, stream: bool) -> str | None:
+@fault(after="finish", expected=in_(Place.REFERENCE, may=_MAY, invariants="the finish_reason is wrong"))
+def finish_missing(reason: str | None, *, stream: bool) -> str | None:
     """Gives whole answers no finish_reason."""
-    return rules.finish(reason, calls, stream=stream) if stream else None
+    return reason if stream else None
 
 
 class _Named(Text):
@@ -139,19 +133,23 @@ def window_edge_broken(pieces: Sequence[bytes], stops: tuple[str, ...]) -> Text:
     return _Broken(pieces, stops)
 
 
-@fault(instead_of="identify", expected=in_(Place.REFERENCE, may=_MAY, invariants="token ids and text disagree"))
-def ids_swapped(token_ids: list[int]) -> list[int]:
+@fault(after=("response.chunk", "response.whole"), expected=in_(Place.REFERENCE, may=_MAY, invariants="token ids and text disagree"))
+def ids_swapped(body: dict[str, Any]) -> dict[str, Any]:
     """Reports the second and third token of an answer in each other's place; the text is right."""
-    return [*token_ids[:1], *token_ids[1:3][::-1], *token_ids[3:]]
+    for choice in body["choices"]:
+        if "token_ids" in choice:
+            choice["token_ids"][1:3] = choice["token_ids"][1:3][::-1]
+    return body
 
 
-@fault(instead_of="count", expected=in_(Place.REFERENCE, Place.VLLM, may=_MAY, invariants="the speculation counters do not add up"))
-def counters_accept_more(drafted: int, accepted: int) -> tuple[int, int]:
+@fault(around="counters.drafted", expected=in_(Place.REFERENCE, Place.VLLM, may=_MAY, invariants="the speculation counters do not add up"))
+def counters_accept_more(count: Callable[[int, int], None], drafted: int, accepted: int) -> None:
     """Counts one draft token for each verify step, however many were drafted, and all accepted ones."""
-    return min(drafted, 1), accepted
+    count(min(drafted, 1), accepted)
 
 
-@fault(instead_of="count", expected=in_(Place.REFERENCE, Place.VLLM, may=_MAY, invariants="the speculation counters stand still"))
-def counters_frozen(drafted: int, accepted: int) -> tuple[int, int]:  # noqa: ARG001 - a rule's signature
+@fault(
+    instead_of="counters.drafted", expected=in_(Place.REFERENCE, Place.VLLM, may=_MAY, invariants="the speculation counters stand still")
+)
+def counters_frozen() -> None:
     """Counts no draft at all in its metrics."""
-    return 0, 0

@@ -11,11 +11,13 @@ from pytest_specdec.errors import EngineError
 from specdec_reference import faults
 from specdec_reference.faults.planted import PLANTED, Place
 from specdec_reference.rules import EngineRules
+from specdec_reference.wrappers import wrap_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from specdec_reference.faults.planted import PlantedFault
+    from specdec_reference.wrappers import Wrapper
 
 for _module in pkgutil.iter_modules(faults.__path__):
     if _module.name != "catalogue":
@@ -31,10 +33,14 @@ def planted_in(place: Place) -> tuple[str, ...]:
 
 def rules(fault: str, *, speculating: bool) -> EngineRules:
     """Return the right rules for no fault, else those with that fault. Raises what :func:`refuse_unknown` raises."""
-    if not fault:
-        return EngineRules()
-    refuse_unknown(fault, speculating=speculating)
-    return EngineRules(**FAULTS[fault].rules)
+    if fault:
+        refuse_unknown(fault, speculating=speculating)
+    return wrap_rules(wrappers(fault), EngineRules())
+
+
+def wrappers(fault: str) -> Mapping[str, Wrapper]:
+    """Return the wrappers of a fault; empty for no fault."""
+    return FAULTS[fault].wrappers if fault else {}
 
 
 def refuse_unknown(fault: str, *, speculating: bool) -> None:

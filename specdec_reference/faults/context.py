@@ -14,37 +14,34 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from specdec_reference.emission import EmittedToken
-    from specdec_reference.openai_request import EngineRequest
 
 _WINDOW: Final = 4
 LONG_PROMPT = {Family.LIVENESS: "One of its prompts is long."}
 
 
-@fault(instead_of="keep", expected=in_(Place.REFERENCE, context="tokens near the context limit are wrong"))
-def context_clamped(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp], most: int) -> NDArray[np.intp]:
+@fault(after="keep", expected=in_(Place.REFERENCE, context="tokens near the context limit are wrong"))
+def context_clamped(cache_lengths: NDArray[np.intp], most: int) -> NDArray[np.intp]:
     """Holds the cache length one window before the end of the context, so that the last positions come again."""
-    cache_lengths: NDArray[np.intp] = np.minimum(rules.keep(lengths, accepted, drafted, most), most - 2 * _WINDOW)
-    return cache_lengths
+    return np.minimum(cache_lengths, most - 2 * _WINDOW)
 
 
 @fault(
-    instead_of="shrink",
+    before="shrink",
     expected=in_(Place.REFERENCE, context="the server dies on"),
     alone=True,
     mirrors=("snowflakedb/ArcticInference#60", "vllm-project/vllm#44185"),
 )
-def context_deadly(drafted: NDArray[np.intp], room: NDArray[np.intp], own: NDArray[np.intp]) -> NDArray[np.intp]:
+def context_deadly(room: NDArray[np.intp]) -> None:
     """Kills the server where a whole window no longer fits the context."""
     if (room < _WINDOW).any():
         msg = "no room for a window"
         raise RuntimeError(msg)
-    return rules.shrink(drafted, room, own)
 
 
-@fault(instead_of="end", expected=in_(Place.REFERENCE, Place.VLLM, context="answers end before the context does"))
-def context_ends_early(request: EngineRequest, token: EmittedToken) -> str | None:
+@fault(after="end", expected=in_(Place.REFERENCE, Place.VLLM, context="answers end before the context does"))
+def context_ends_early(reason: str | None, token: EmittedToken) -> str | None:
     """Ends answers by length where a whole window no longer fits the context."""
-    return rules.end(request, token) or ("length" if token.room < _WINDOW else None)
+    return reason or ("length" if token.room < _WINDOW else None)
 
 
 @fault(instead_of="fits", expected=in_(Place.REFERENCE, context="sequences that fit the context are refused"))
@@ -67,15 +64,14 @@ def context_admitted(prompt_tokens: int, max_tokens: int, context: int) -> bool:
 
 
 @fault(
-    instead_of="shrink",
+    before="shrink",
     expected=in_(Place.REFERENCE, may=LONG_PROMPT, context="the server dies on"),
     drafting={"max_model_len": 128},
     alone=True,
     mirrors=("vllm-project/vllm#24662", "vllm-project/vllm#48894", "NVIDIA/TensorRT-LLM#4879"),
 )
-def draft_context_deadly(drafted: NDArray[np.intp], room: NDArray[np.intp], own: NDArray[np.intp]) -> NDArray[np.intp]:
+def draft_context_deadly(own: NDArray[np.intp]) -> None:
     """Kills the server when a sequence is longer than the draft model's context."""
     if (own < 0).any():
         msg = "beyond the positions of the draft"
         raise RuntimeError(msg)
-    return rules.shrink(drafted, room, own)

@@ -12,9 +12,6 @@ from specdec_reference.faults.planted import Place, fault, in_
 if TYPE_CHECKING:
     from collections.abc import Sequence as Rows
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from specdec_reference.openai_request import EngineRequest
     from specdec_reference.sequence import RunningSequence
 
@@ -28,7 +25,7 @@ IN_FLIGHT = dict.fromkeys(set(Family) - {Family.GREEDY}, "Every suite that asks 
 
 
 @fault(
-    instead_of="admit",
+    before="engine.sequences",
     expected=in_(Place.REFERENCE, may=RESTARTS, structured="the server dies on"),
     alone=True,
     mirrors=("vllm-project/vllm#9423", "vllm-project/vllm#11484"),
@@ -40,13 +37,12 @@ def die_on_json(request: EngineRequest) -> None:
 
 
 @fault(
-    instead_of="deal",
+    before="verify",
     expected=in_(Place.REFERENCE, may=IN_FLIGHT, greedy="dies with several requests in flight"),
     alone=True,
     mirrors=("snowflakedb/ArcticInference#145", "sgl-project/sglang#34152", "vllm-project/vllm#42603"),
 )
-def die_in_company(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+def die_in_company(rows: Rows[RunningSequence]) -> None:
     """Kills the server when a step verifies the drafts of four sequences or more."""
     if len(rows) >= _IN_COMPANY:
         os.kill(os.getpid(), signal.SIGKILL)
-    return uniforms

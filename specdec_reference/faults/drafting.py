@@ -42,7 +42,7 @@ def _expect_speed_red(words: str) -> Mapping[Place, Expected]:
 
 
 @fault(
-    instead_of="drafts",
+    after="drafter.propose",
     expected=in_(Place.REFERENCE, may=_MAY, speed="drafting is off for requests with log-probabilities")
     # Answers of vLLM do not tell drafts from rejected ones.
     | in_(Place.VLLM, may=_MAY, speed="no draft is accepted for requests with log-probabilities"),
@@ -52,31 +52,31 @@ def drafts_off_logprobs(proposal: DraftProposal, rows: Rows[RunningSequence]) ->
     return _remove_drafts(rows, proposal, lambda request: request.logprobs is not None)
 
 
-@fault(instead_of="drafts", expected=_expect_speed_red("drafting is off for requests above temperature 0"))
+@fault(after="drafter.propose", expected=_expect_speed_red("drafting is off for requests above temperature 0"))
 def drafts_off_sampled(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts nothing above temperature 0."""
     return _remove_drafts(rows, proposal, lambda request: request.temperature > 0)
 
 
-@fault(instead_of="drafts", expected=_expect_speed_red("drafting is off for requests with a grammar"))
+@fault(after="drafter.propose", expected=_expect_speed_red("drafting is off for requests with a grammar"))
 def drafts_off_grammar(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts nothing for requests with a grammar."""
     return _remove_drafts(rows, proposal, lambda request: request.grammar is not None)
 
 
-@fault(instead_of="drafts", expected=_expect_speed_red("drafting is off for requests with penalties"))
+@fault(after="drafter.propose", expected=_expect_speed_red("drafting is off for requests with penalties"))
 def drafts_off_penalties(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts nothing for requests with penalties."""
     return _remove_drafts(rows, proposal, lambda request: request.penalised)
 
 
-@fault(instead_of="drafts", expected=_expect_speed_red("drafting is off for requests that draw without a seed"))
+@fault(after="drafter.propose", expected=_expect_speed_red("drafting is off for requests that draw without a seed"))
 def drafts_off_unseeded(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts nothing for requests that draw without a seed."""
     return _remove_drafts(rows, proposal, lambda request: request.temperature > 0 and request.seed is None)
 
 
-@fault(instead_of="drafts", expected=_expect_speed_red("drafting is off for prompts of more than"))
+@fault(after="drafter.propose", expected=_expect_speed_red("drafting is off for prompts of more than"))
 def drafts_off_long(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts nothing for prompts of more than 400 tokens."""
     return _remove_drafts(rows, proposal, lambda request: len(request.prompt) > _LONG)
@@ -96,40 +96,42 @@ def _draft_at_random(
     return replace(proposal, tokens=tokens, q=q)
 
 
-@fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed="no draft is accepted for prompts of more than"))
+@fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="no draft is accepted for prompts of more than"))
 def dead_drafts_long(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens at random behind 400 tokens of context."""
     return _draft_at_random(rows, proposal, lambda row: len(row.tokens) > _LONG)
 
 
-@fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed="no draft is accepted for requests with log-probabilities"))
+@fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="no draft is accepted for requests with log-probabilities"))
 def dead_drafts_logprobs(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens at random for requests that report log-probabilities."""
     return _draft_at_random(rows, proposal, lambda row: row.request.logprobs is not None)
 
 
 @fault(
-    instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed="fewer tokens are drafted for requests with more than"), alone=True
+    after="drafter.propose",
+    expected=in_(Place.REFERENCE, may=_MAY, speed="fewer tokens are drafted for requests with more than"),
+    alone=True,
 )
 def shorter_drafts_in_company(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts one token fewer in steps of two sequences or more."""
     return replace(proposal, counts=np.maximum(proposal.counts - (len(rows) > 1), 0))
 
 
-@fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed="the drafter falls behind with more than"), alone=True)
+@fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="the drafter falls behind with more than"), alone=True)
 def worse_drafts_in_company(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts one token, and anything behind it, for every row of a batch but the last."""
     return _draft_at_random(rows, proposal, lambda row: row is not rows[-1], first=1)
 
 
-@fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed="draft tokens behind the first are never accepted"))
+@fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="draft tokens behind the first are never accepted"))
 def dead_draft_tails(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens at random behind the first of every draft."""
     return _draft_at_random(rows, proposal, lambda row: True, first=1)  # noqa: ARG005 - every row
 
 
 @fault(
-    instead_of="drafts",
+    after="drafter.propose",
     expected=in_(Place.REFERENCE, may=_MAY, speed="only the first draft token is accepted for requests above temperature 0"),
 )
 def dead_draft_tails_sampled(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
@@ -137,13 +139,13 @@ def dead_draft_tails_sampled(proposal: DraftProposal, rows: Rows[RunningSequence
     return _draft_at_random(rows, proposal, lambda row: row.request.temperature > 0, first=1)
 
 
-@fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed="drafting ends beyond 64 tokens of context"))
+@fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="drafting ends beyond 64 tokens of context"))
 def drafts_off_grown(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts nothing beyond 64 tokens of context."""
     return replace(proposal, counts=proposal.counts * np.array([len(row.tokens) <= _GROWN for row in rows]))
 
 
-@fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed="drafting is off for requests with more than"), alone=True)
+@fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed="drafting is off for requests with more than"), alone=True)
 def drafts_off_in_company(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts nothing in steps of more than four sequences."""
     return replace(proposal, counts=proposal.counts * (len(rows) <= _CROWD))

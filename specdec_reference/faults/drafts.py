@@ -42,7 +42,7 @@ def _propose_rejected(proposal: DraftProposal, rows: NDArray[np.bool_]) -> Draft
 
 
 @fault(
-    instead_of="drafts",
+    after="drafter.propose",
     expected=in_(Place.REFERENCE, Place.VLLM, may=UNDRAFTED_TOO, greedy=UNACCEPTED, parameters=UNACCEPTED, sampling=UNACCEPTED),
     mirrors=("sgl-project/sglang#32440", "vllm-project/vllm#43455", "sgl-project/sglang#37736"),
 )
@@ -51,13 +51,15 @@ def dead_drafts(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftPr
     return _propose_rejected(proposal, np.ones(len(rows), np.bool_))
 
 
-@fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=UNDRAFTED_TOO, sampling=UNACCEPTED), mirrors=("jundot/omlx#3370",))
+@fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=UNDRAFTED_TOO, sampling=UNACCEPTED), mirrors=("jundot/omlx#3370",))
 def drafts_dead_when_sampling(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts tokens that the target does not take above temperature 0; the answers are right."""
     return _propose_rejected(proposal, np.array([row.request.temperature > 0 for row in rows]))
 
 
-@fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=UNDRAFTED_TOO, sampling=UNDRAFTED), mirrors=("raullenchai/Rapid-MLX#2140",))
+@fault(
+    after="drafter.propose", expected=in_(Place.REFERENCE, may=UNDRAFTED_TOO, sampling=UNDRAFTED), mirrors=("raullenchai/Rapid-MLX#2140",)
+)
 def no_drafts_when_sampling(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Drafts nothing above temperature 0; the answers are right."""
     counts = np.where([row.request.temperature > 0 for row in rows], 0, proposal.counts)
@@ -67,11 +69,11 @@ def no_drafts_when_sampling(proposal: DraftProposal, rows: Rows[RunningSequence]
 
 
 @fault(
-    instead_of="drafts",
+    after="drafter.propose",
     expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="acceptance leak|acceptance rule"),
     mirrors=("huggingface/transformers#33534", "deepseek-ai/DeepSpec#31"),
 )
-def q_one_early(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:  # noqa: ARG001 - a rule's signature
+def q_one_early(proposal: DraftProposal) -> DraftProposal:
     """Verifies each draft token by the draft's distribution of the token before it."""
     q = proposal.q
     return proposal if q is None else replace(proposal, q=q[:, np.maximum(np.arange(q.shape[1]) - 1, 0)])

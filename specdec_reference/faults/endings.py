@@ -21,16 +21,16 @@ def _expect_red_endings(words: str) -> dict[Place, Expected]:
     return {Place.REFERENCE: Expected(red=dict.fromkeys(ENDS, words), may=OTHERS)}
 
 
-@fault(instead_of="end", expected=_expect_red_endings("answers are cut short"), mirrors=("vllm-project/vllm#10442",))
-def cut_short(request: EngineRequest, token: EmittedToken) -> str | None:
+@fault(after="end", expected=_expect_red_endings("answers are cut short"), mirrors=("vllm-project/vllm#10442",))
+def cut_short(reason: str | None, request: EngineRequest, token: EmittedToken) -> str | None:
     """Ends every answer after a tenth of its max_tokens, with finish_reason length."""
-    return rules.end(request, token) or ("length" if token.count >= _tenth_of_limit(request) else None)
+    return reason or ("length" if token.count >= _tenth_of_limit(request) else None)
 
 
-@fault(instead_of="end", expected=_expect_red_endings("answers are cut short"))
-def stop_short(request: EngineRequest, token: EmittedToken) -> str | None:
+@fault(after="end", expected=_expect_red_endings("answers are cut short"))
+def stop_short(reason: str | None, request: EngineRequest, token: EmittedToken) -> str | None:
     """Ends every answer after a tenth of its max_tokens, with finish_reason stop."""
-    return rules.end(request, token) or ("stop" if token.count >= _tenth_of_limit(request) else None)
+    return reason or ("stop" if token.count >= _tenth_of_limit(request) else None)
 
 
 def _tenth_of_limit(request: EngineRequest) -> int:
@@ -47,7 +47,7 @@ def past_the_end(request: EngineRequest, token: EmittedToken) -> str | None:
     return rules.end(request, replace(token, eos=False))
 
 
-@fault(instead_of="end", expected=_expect_red_endings("answers are cut short"))
-def wrong_finish(request: EngineRequest, token: EmittedToken) -> str | None:
+@fault(after="end", expected=_expect_red_endings("answers are cut short"))
+def wrong_finish(reason: str | None) -> str | None:
     """Gives every answer the finish_reason length."""
-    return "length" if rules.end(request, token) else None
+    return "length" if reason else None

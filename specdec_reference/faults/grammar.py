@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pytest_specdec.model.workload import Family, GrammarKind
-from specdec_reference import rules
 from specdec_reference.faults.planted import Place, fault, in_
 from specdec_reference.reasoning import GrammarBehindReasoning
+from specdec_reference.wrappers import Moment, Wrapper
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from pytest_specdec.model.workload import JSON
     from specdec_reference.emission import EmittedToken
-    from specdec_reference.grammar import Grammar, Grammars
+    from specdec_reference.engine import ReferenceEngine
+    from specdec_reference.grammar import Grammar
     from specdec_reference.openai_request import EngineRequest
 
 _EARLY: Final = 8
@@ -68,13 +71,12 @@ class _Forgiving:
         return self.grammar.allowed(tokens)
 
 
-def _skip_refused_tokens(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - a rule's signature
-    return _Forgiving(grammar)
+_FORGIVING: Final = {"engine.start_grammar": Wrapper(moment=Moment.AFTER, function=_Forgiving)}
 
 
 @fault(
-    instead_of="mask",
-    beside={"constrain": _skip_refused_tokens},
+    after="batch.mask",
+    beside=_FORGIVING,
     expected={
         **in_(
             Place.VLLM,
@@ -92,8 +94,8 @@ def grammar_skipped(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 @fault(
-    instead_of="mask",
-    beside={"constrain": _skip_refused_tokens},
+    after="batch.mask",
+    beside=_FORGIVING,
     expected=in_(Place.REFERENCE, may=ENDS, structured=ANY),
     mirrors=("NVIDIA/TensorRT-LLM#7878",),
 )
@@ -104,7 +106,7 @@ def grammar_bonus_unmasked(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return masks
 
 
-@fault(instead_of="mask", beside={"constrain": _skip_refused_tokens}, expected=in_(Place.REFERENCE, may=ENDS, structured=ANY))
+@fault(after="batch.mask", beside=_FORGIVING, expected=in_(Place.REFERENCE, may=ENDS, structured=ANY))
 def grammar_mask_late(masks: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Uses the grammar's mask of each position of a window at the position behind it."""
     return np.concatenate([masks[:1], masks[:-1]])
@@ -155,8 +157,8 @@ class _LastOnly(_Windowed):
         return window[-1:]
 
 
-@fault(instead_of="constrain", expected=in_(Place.REFERENCE, may=ENDS, structured=ANY), mirrors=("vllm-project/vllm#48228",))
-def grammar_not_advanced(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - a rule's signature
+@fault(after="engine.start_grammar", expected=in_(Place.REFERENCE, may=ENDS, structured=ANY), mirrors=("vllm-project/vllm#48228",))
+def grammar_not_advanced(grammar: Grammar) -> Grammar:
     """Advances the grammar over the last token of a window only, and not over the accepted drafts before it."""
     return _LastOnly(grammar)
 
@@ -166,8 +168,8 @@ class _RollsBackShort(_Forgiving):
         super().retreat(max(0, count - 1))
 
 
-@fault(instead_of="constrain", expected=in_(Place.REFERENCE, may=ENDS, structured=ANY), mirrors=("vllm-project/vllm#44006",))
-def grammar_rollback_short(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - a rule's signature
+@fault(after="engine.start_grammar", expected=in_(Place.REFERENCE, may=ENDS, structured=ANY), mirrors=("vllm-project/vllm#44006",))
+def grammar_rollback_short(grammar: Grammar) -> Grammar:
     """Rolls the grammar back one token too few behind the verified drafts."""
     return _RollsBackShort(grammar)
 
@@ -199,22 +201,22 @@ class _ThenAnother(_Forgiving):
 
 
 @fault(
-    instead_of="constrain",
+    after="engine.start_grammar",
     expected=in_(Place.REFERENCE, may=ENDS, structured="the grammar is stuck in white space until the limit"),
     alone=True,
 )
-def grammar_stuck(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - a rule's signature
+def grammar_stuck(grammar: Grammar, engine: ReferenceEngine) -> Grammar:
     """Allows nothing but white space from the ninth token of a document on."""
-    return _ThenAnother(grammar, _EARLY, grammars.start(grammars.compiled(GrammarKind.REGEX, " {6000}")))
+    return _ThenAnother(grammar, _EARLY, engine.grammars.start(engine.grammars.compiled(GrammarKind.REGEX, " {6000}")))
 
 
 @fault(
-    instead_of="constrain",
+    after="engine.start_grammar",
     expected=in_(Place.REFERENCE, may=ENDS, structured="the grammar is not enforced behind the reasoning"),
     mirrors=("vllm-project/vllm#34650",),
     reasons=True,
 )
-def grammar_off_reasoning(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar | None:  # noqa: ARG001 - as above
+def grammar_off_reasoning(grammar: Grammar) -> Grammar | None:
     """Drops the grammar of every request that may reason before it answers."""
     return None if isinstance(grammar, GrammarBehindReasoning) else grammar
 
@@ -226,23 +228,23 @@ class _MissesTheEnd(_Windowed):
 
 
 @fault(
-    instead_of="constrain",
+    after="engine.start_grammar",
     expected=in_(Place.REFERENCE, may=ENDS, structured="the grammar is not enforced behind the reasoning"),
     mirrors=("vllm-project/vllm#36138",),
     reasons=True,
 )
-def grammar_end_missed(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:  # noqa: ARG001 - as above
+def grammar_end_missed(grammar: Grammar) -> Grammar:
     """Misses the end of the reasoning where it is not the last token of its window, and never enforces the grammar then."""
     return _MissesTheEnd(grammar) if isinstance(grammar, GrammarBehindReasoning) else grammar
 
 
-@fault(instead_of="constrain", expected=in_(Place.REFERENCE, may=ENDS, structured="another JSON value than asked for is answered"))
-def json_object_array(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:
+@fault(after="engine.start_grammar", expected=in_(Place.REFERENCE, may=ENDS, structured="another JSON value than asked for is answered"))
+def json_object_array(grammar: Grammar, request: EngineRequest, engine: ReferenceEngine) -> Grammar:
     """Answers a request for any JSON object with an array."""
     if not _asks_for_any_object(request):
         return grammar
     array: dict[str, JSON] = {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 9}
-    return grammars.start(grammars.compiled(GrammarKind.JSON, array))
+    return engine.grammars.start(engine.grammars.compiled(GrammarKind.JSON, array))
 
 
 def _asks_for_any_object(request: EngineRequest) -> bool:
@@ -278,54 +280,54 @@ class _WithTail(_Forgiving):
         return () if self._began is not None else super().allowed(tokens)
 
 
-@fault(instead_of="constrain", expected=in_(Place.REFERENCE, structured=BEHIND))
-def regex_prefix_only(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:
+@fault(after="engine.start_grammar", expected=in_(Place.REFERENCE, structured=BEHIND))
+def regex_prefix_only(grammar: Grammar, request: EngineRequest, engine: ReferenceEngine) -> Grammar:
     """Lets any text follow what matches a regular expression."""
-    return _WithTail(grammar, grammars.eos_ids) if '"regex"' in (request.grammar or "") else grammar
+    return _WithTail(grammar, engine.grammars.eos_ids) if '"regex"' in (request.grammar or "") else grammar
 
 
-@fault(instead_of="constrain", expected=in_(Place.REFERENCE, structured=BEHIND))
-def choice_with_tail(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:
+@fault(after="engine.start_grammar", expected=in_(Place.REFERENCE, structured=BEHIND))
+def choice_with_tail(grammar: Grammar, request: EngineRequest, engine: ReferenceEngine) -> Grammar:
     """Lets any text follow a choice."""
-    return _WithTail(grammar, grammars.eos_ids) if (request.grammar or "").startswith('start: "') else grammar
+    return _WithTail(grammar, engine.grammars.eos_ids) if (request.grammar or "").startswith('start: "') else grammar
 
 
 @fault(
-    instead_of="end",
+    after="end",
     expected=in_(Place.REFERENCE, may=ENDS, structured="answers are cut short|" + CUT_OFF),
     mirrors=("vllm-project/vllm#10442",),
 )
-def document_cut_off(request: EngineRequest, token: EmittedToken) -> str | None:
+def document_cut_off(reason: str | None, request: EngineRequest, token: EmittedToken) -> str | None:
     """Ends a document after eight tokens with finish_reason stop."""
-    return rules.end(request, token) or ("stop" if request.grammar is not None and token.count >= _EARLY else None)
+    return reason or ("stop" if request.grammar is not None and token.count >= _EARLY else None)
 
 
-@fault(instead_of="constrain", expected=in_(Place.REFERENCE, may=ENDS, structured="documents obey the grammar of another request"))
-def grammar_before(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar:
+@fault(after="engine.start_grammar", expected=in_(Place.REFERENCE, may=ENDS, structured="documents obey the grammar of another request"))
+def grammar_before(grammar: Grammar, request: EngineRequest, engine: ReferenceEngine) -> Grammar:
     """Binds an answer by the grammar of the request that came before it."""
     grammar_text, previous = request.grammar or "", _LAST_GRAMMAR[-1:]
     _LAST_GRAMMAR[:] = [grammar_text]
     return (
-        grammars.start(previous[0])
+        engine.grammars.start(previous[0])
         if previous and previous[0] != grammar_text and not isinstance(grammar, GrammarBehindReasoning)
         else grammar
     )
 
 
-@fault(instead_of="constrain", expected=in_(Place.REFERENCE, may=ENDS, structured=ANY))
-def grammar_only_streamed(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar | None:  # noqa: ARG001 - as above
+@fault(after="engine.start_grammar", expected=in_(Place.REFERENCE, may=ENDS, structured=ANY))
+def grammar_only_streamed(grammar: Grammar, request: EngineRequest) -> Grammar | None:
     """Enforces the grammar of streamed answers only."""
     return grammar if request.stream else None
 
 
-@fault(instead_of="constrain", expected=in_(Place.REFERENCE, may=ENDS, structured=ANY))
-def grammar_only_unstreamed(request: EngineRequest, grammar: Grammar, grammars: Grammars) -> Grammar | None:  # noqa: ARG001 - as above
+@fault(after="engine.start_grammar", expected=in_(Place.REFERENCE, may=ENDS, structured=ANY))
+def grammar_only_unstreamed(grammar: Grammar, request: EngineRequest) -> Grammar | None:
     """Enforces the grammar only of answers that are not streamed."""
     return None if request.stream else grammar
 
 
 @fault(
-    instead_of="admit",
+    before="engine.sequences",
     expected=in_(
         Place.REFERENCE,
         may={Family.LIVENESS: "Its ladder asks for a JSON object too."},
@@ -342,8 +344,12 @@ def json_object_error(request: EngineRequest) -> None:
 
 
 @fault(
-    instead_of="uncompiled", expected=in_(Place.REFERENCE, structured="the server dies on a request with structured_outputs"), alone=True
+    around="engine.compiled", expected=in_(Place.REFERENCE, structured="the server dies on a request with structured_outputs"), alone=True
 )
-def die_on_bad_grammar(reason: str) -> None:  # noqa: ARG001 - a rule's signature
+def die_on_bad_grammar(compile_grammar: Callable[[GrammarKind, JSON], str], kind: GrammarKind, specification: JSON) -> str:
     """Kills the server when a grammar cannot be compiled."""
-    os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        return compile_grammar(kind, specification)
+    except ValueError:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise

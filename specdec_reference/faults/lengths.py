@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pytest_specdec.model.workload import JSON
-    from specdec_reference.emission import EmittedToken, StreamState, WrittenText
+    from specdec_reference.emission import EmittedToken, TokenCounts, WrittenText
     from specdec_reference.openai_request import EngineRequest
-    from specdec_reference.sequence import Delta
+    from specdec_reference.openai_response import Entry
+    from specdec_reference.sequence import Delta, RunningSequence
 
 OTHERS = [family for family in Family if family not in {Family.LENGTHS, Family.SPEED}]
 EVERYWHERE: dict[Family, str] = dict.fromkeys(OTHERS, "Every family sees how its own answers end.")
@@ -29,43 +30,42 @@ LIVE: dict[Family, str] = dict.fromkeys(
 
 
 @fault(
-    instead_of="match",
+    after="match",
     expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="a stop string inside a window is missed"),
     mirrors=("sgl-project/sglang#23802", "openvinotoolkit/openvino.genai#1719"),
 )
-def stop_missed_mid_window(request: EngineRequest, written: WrittenText, token: EmittedToken) -> StopMatch | None:
+def stop_missed_mid_window(stop_match: StopMatch | None, token: EmittedToken) -> StopMatch | None:
     """Looks for a stop string at the last token of a window only."""
-    return rules.match(request, written, token) if token.last else None
+    return stop_match if token.last else None
 
 
-@fault(instead_of="match", expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="a stop string over two windows is missed"))
-def stop_split_missed(request: EngineRequest, written: WrittenText, token: EmittedToken) -> StopMatch | None:
+@fault(after="match", expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="a stop string over two windows is missed"))
+def stop_split_missed(stop_match: StopMatch | None, written: WrittenText) -> StopMatch | None:
     """Looks for a stop string in each window alone, so that one over two windows is missed."""
-    stop_match = rules.match(request, written, token)
     return stop_match if stop_match is not None and stop_match.at >= written.before_window else None
 
 
 @fault(
-    instead_of="match",
+    after="match",
     expected=in_(Place.REFERENCE, may=LIVE, lengths="the limit goes before a stop in the same window"),
     mirrors=("sgl-project/sglang#31599",),
 )
-def limit_before_stop(request: EngineRequest, written: WrittenText, token: EmittedToken) -> StopMatch | None:
+def limit_before_stop(stop_match: StopMatch | None, request: EngineRequest, token: EmittedToken) -> StopMatch | None:
     """Looks for no stop string in a window that reaches max_tokens."""
     further_tokens = token.of - 1 - token.at
-    return None if token.count + further_tokens >= request.max_tokens else rules.match(request, written, token)
+    return None if token.count + further_tokens >= request.max_tokens else stop_match
 
 
 @fault(instead_of="cut", expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="the stop string stays in the text"))
-def stop_not_cut(request: EngineRequest, found: StopMatch) -> int:  # noqa: ARG001 - a rule's signature
+def stop_not_cut(found: StopMatch) -> int:
     """Leaves the stop string at the end of the text."""
     return found.at + len(found.stop)
 
 
-@fault(instead_of="cut", expected=in_(Place.REFERENCE, may=LIVE, lengths="the stop string is cut from the wrong place"))
-def stop_cut_early(request: EngineRequest, found: StopMatch) -> int:
+@fault(after="cut", expected=in_(Place.REFERENCE, may=LIVE, lengths="the stop string is cut from the wrong place"))
+def stop_cut_early(length: int) -> int:
     """Cuts the text one character before the stop string."""
-    return max(0, rules.cut(request, found) - 1)
+    return max(0, length - 1)
 
 
 @fault(
@@ -81,15 +81,14 @@ def text_behind_stop(request: EngineRequest, written: WrittenText, token: Emitte
 
 
 @fault(instead_of="cut", expected=in_(Place.REFERENCE, may=LIVE, lengths="include_stop_str_in_output is ignored"))
-def include_stop_ignored(request: EngineRequest, found: StopMatch) -> int:  # noqa: ARG001 - a rule's signature
+def include_stop_ignored(found: StopMatch) -> int:
     """Cuts the stop string off also where include_stop_str_in_output asks for it."""
     return found.at
 
 
-@fault(instead_of="match", expected=in_(Place.REFERENCE, may=LIVE, lengths="finish_reason says length for a stop"))
-def stop_said_length(request: EngineRequest, written: WrittenText, token: EmittedToken) -> StopMatch | None:
+@fault(after="match", expected=in_(Place.REFERENCE, may=LIVE, lengths="finish_reason says length for a stop"))
+def stop_said_length(stop_match: StopMatch | None) -> StopMatch | None:
     """Gives the finish_reason length to an answer that a stop string ended."""
-    stop_match = rules.match(request, written, token)
     return stop_match and replace(stop_match, finish_reason="length")
 
 
@@ -122,7 +121,7 @@ def ignore_eos_dropped(request: EngineRequest, token: EmittedToken) -> str | Non
 
 
 @fault(instead_of="held_back", expected=in_(Place.REFERENCE, lengths="min_tokens is counted in steps"))
-def min_tokens_in_steps(request: EngineRequest, emitted: int, steps: int) -> int:  # noqa: ARG001 - a rule's signature
+def min_tokens_in_steps(request: EngineRequest, steps: int) -> int:
     """Counts min_tokens in verify steps."""
     return max(0, request.min_tokens - steps)
 
@@ -142,31 +141,42 @@ def min_tokens_at_bonus(logits: NDArray[np.float32], ids: Sequence[int], held: i
         rules.forbid(logits[-1:], ids, 1)
 
 
-@fault(instead_of="behind", expected=in_(Place.REFERENCE, Place.VLLM, may=EVERYWHERE, lengths="max_tokens is overrun by part of a window"))
-def limit_overrun(finish_reason: str | None, left: int) -> int:
+@fault(
+    after="sequence.take", expected=in_(Place.REFERENCE, Place.VLLM, may=EVERYWHERE, lengths="max_tokens is overrun by part of a window")
+)
+def limit_overrun(delta: Delta, window: Sequence[int], entries: Sequence[Entry]) -> Delta:
     """Hands out the whole window in which max_tokens is reached."""
-    return left if finish_reason == "length" else 0
+    sequence, kept = delta.sequence, len(delta.tokens)
+    if delta.finish_reason != "length" or kept == len(window):
+        return delta
+    for token in window[kept:]:
+        sequence.tokens.append(token)
+        sequence.text.take(token)
+    sequence.entries.extend(entries[kept:])
+    text = sequence.text.release(ended=True)
+    reasoning, text = ("", text) if sequence.reasoning is None else sequence.reasoning.of_next(text)
+    return replace(delta, tokens=tuple(window), text=delta.text + text, reasoning=delta.reasoning + reasoning, entries=tuple(entries))
 
 
-@fault(instead_of="end", expected=in_(Place.REFERENCE, Place.VLLM, may=EVERYWHERE, lengths="max_tokens is undershot by part of a window"))
-def limit_undershot(request: EngineRequest, token: EmittedToken) -> str | None:
+@fault(after="end", expected=in_(Place.REFERENCE, Place.VLLM, may=EVERYWHERE, lengths="max_tokens is undershot by part of a window"))
+def limit_undershot(reason: str | None, request: EngineRequest, token: EmittedToken) -> str | None:
     """Ends an answer by length where another window as long as the last no longer fits."""
     is_full = token.last and token.count + token.of > request.max_tokens
-    return rules.end(request, token) or ("length" if is_full else None)
+    return reason or ("length" if is_full else None)
 
 
-@fault(instead_of="send", expected=in_(Place.REFERENCE, lengths="stop_reason is missing"))
-def stop_reason_lost(chunk: dict[str, JSON], delta: Delta, state: StreamState) -> list[dict[str, JSON]]:
+@fault(after="response.chunk", expected=in_(Place.REFERENCE, lengths="stop_reason is missing"))
+def stop_reason_lost(chunk: dict[str, JSON], delta: Delta) -> dict[str, JSON]:
     """Names no stop_reason in the stream of an answer that ends within a window."""
     is_lost = len(delta.tokens) > 1 and delta.stop_reason is not None
-    return rules.send(_replace_stop_reason(chunk, None) if is_lost else chunk, delta, state)
+    return _replace_stop_reason(chunk, None) if is_lost else chunk
 
 
-@fault(instead_of="send", expected=in_(Place.REFERENCE, lengths="stop_reason names another stop than the one that ended the answer"))
-def stop_reason_first_id(chunk: dict[str, JSON], delta: Delta, state: StreamState) -> list[dict[str, JSON]]:
+@fault(after="response.chunk", expected=in_(Place.REFERENCE, lengths="stop_reason names another stop than the one that ended the answer"))
+def stop_reason_first_id(chunk: dict[str, JSON], delta: Delta) -> dict[str, JSON]:
     """Names the lowest of the stop_token_ids as the stop_reason of a stream, whichever ended the answer."""
     is_by_id = isinstance(delta.stop_reason, int)
-    return rules.send(_replace_stop_reason(chunk, min(delta.sequence.request.stop_ids)) if is_by_id else chunk, delta, state)
+    return _replace_stop_reason(chunk, min(delta.sequence.request.stop_ids)) if is_by_id else chunk
 
 
 def _replace_stop_reason(chunk: dict[str, JSON], stop: int | None) -> dict[str, JSON]:
@@ -175,10 +185,11 @@ def _replace_stop_reason(chunk: dict[str, JSON], stop: int | None) -> dict[str, 
 
 
 @fault(
-    instead_of="completion_tokens",
+    after="usage",
     expected=in_(Place.REFERENCE, may=EVERYWHERE, lengths="usage counts tokens that were not answered"),
     mirrors=("ikawrakow/ik_llama.cpp#2358",),
 )
-def usage_counts_discarded(emitted: int, discarded: int) -> int:
+def usage_counts_discarded(counts: TokenCounts, sequences: Sequence[RunningSequence]) -> TokenCounts:
     """Counts in the usage the accepted tokens that the end of the answer discarded."""
-    return emitted + discarded
+    completion = sum(1 + sum(draft_tokens + 1 for draft_tokens in sequence.accepted) for sequence in sequences)
+    return replace(counts, completion=completion, total=counts.prompt + completion)

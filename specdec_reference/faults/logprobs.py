@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -11,12 +11,16 @@ from pytest_specdec.model.workload import Family
 from specdec_reference.faults.planted import Place, fault, in_
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from specdec_reference.openai_request import EngineRequest
     from specdec_reference.openai_response import Entry
-    from specdec_reference.rejection_sampler import DraftProposal
+    from specdec_reference.rejection_sampler import DraftProposal, VerifyWindows
+    from specdec_reference.sequence import Delta, RunningSequence
 
+HandOut: TypeAlias = "Callable[[DraftProposal, VerifyWindows, NDArray[np.float32]], list[Delta]]"
 _NO_MASS: Final = 1e-30
 """Stands for a probability of 0, of which JSON has no logarithm."""
 _WARM: Final = 0.8
@@ -25,100 +29,101 @@ OFF = "reported log-probabilities are not the baseline's|reported log-probabilit
 SHIFTED = "reported log-probabilities are those of a neighbouring token"
 
 
-@fault(instead_of="report", expected=in_(Place.REFERENCE, logprobs="reported log-probabilities of accepted draft tokens"))
-def report_draft_logprobs(logits: NDArray[np.float32], draft: DraftProposal, row: int) -> NDArray[np.float32]:
+@fault(around="batch.hand_out", expected=in_(Place.REFERENCE, logprobs="reported log-probabilities of accepted draft tokens"))
+def report_draft_logprobs(hand_out: HandOut, draft: DraftProposal, windows: VerifyWindows, logits: NDArray[np.float32]) -> list[Delta]:
     """Reports the draft model's log-probability of an accepted token; the tokens themselves are right."""
-    accepted = np.arange(len(logits) - 1)
+    rows = np.repeat(np.arange(len(draft.counts)), windows.accepted)
+    positions = np.concatenate([np.arange(accepted) for accepted in windows.accepted])
     reported = logits.copy()
-    reported[accepted] = np.log(np.maximum(draft.distribution(np.full(len(accepted), row), accepted, logits.shape[1]), _NO_MASS))
-    return reported
+    reported[draft.starts[rows] + positions] = np.log(np.maximum(draft.distribution(rows, positions, logits.shape[1]), _NO_MASS))
+    return hand_out(draft, windows, reported)
 
 
-@fault(instead_of="report", expected=in_(Place.REFERENCE, Place.VLLM, logprobs=OFF))
-def report_warm_logprobs(logits: NDArray[np.float32], draft: DraftProposal, row: int) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
+@fault(around="batch.hand_out", expected=in_(Place.REFERENCE, Place.VLLM, logprobs=OFF))
+def report_warm_logprobs(hand_out: HandOut, draft: DraftProposal, windows: VerifyWindows, logits: NDArray[np.float32]) -> list[Delta]:
     """Reports log-probabilities after a temperature of 0.8, where the baseline reports those before."""
-    return logits / np.float32(_WARM)
+    return hand_out(draft, windows, logits / np.float32(_WARM))
 
 
 @fault(
-    instead_of="list_entries",
+    after="batch.report",
     expected=in_(Place.REFERENCE, logprobs="reported log-probabilities are zero"),
     mirrors=("ggml-org/llama.cpp#27972", "vllm-project/vllm#17876"),
 )
-def logprobs_zero(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
+def logprobs_zero(entries: list[Entry]) -> list[Entry]:
     """Reports a log-probability of 0 for every token of a verify step."""
     return [replace(entry, logprob=0.0) for entry in entries]
 
 
 @fault(
-    instead_of="list_entries",
+    after="batch.report",
     expected=in_(Place.REFERENCE, logprobs="reported log-probabilities are zero|listed with another value|" + OFF),
     mirrors=("ggml-org/llama.cpp#27972",),
 )
-def logprobs_first_only(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
+def logprobs_first_only(entries: list[Entry]) -> list[Entry]:
     """Reports the log-probability of a window's first token, and 0 for those behind it."""
     return [*entries[:1], *(replace(entry, logprob=0.0) for entry in entries[1:])]
 
 
-@fault(instead_of="list_entries", expected=in_(Place.REFERENCE, logprobs="reported log-probabilities are one constant"))
-def logprobs_constant(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
+@fault(after="batch.report", expected=in_(Place.REFERENCE, logprobs="reported log-probabilities are one constant"))
+def logprobs_constant(entries: list[Entry]) -> list[Entry]:
     """Reports a log-probability of -1 for every token of a verify step."""
     return [replace(entry, logprob=-1.0) for entry in entries]
 
 
-@fault(instead_of="list_entries", expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing"), mirrors=("Pushkinist/rMLX#542",))
-def logprobs_none_accepted(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
+@fault(after="batch.report", expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing"), mirrors=("Pushkinist/rMLX#542",))
+def logprobs_none_accepted(entries: list[Entry]) -> list[Entry]:
     """Reports null for accepted draft tokens."""
     return [*(replace(entry, logprob=None) for entry in entries[:-1]), *entries[-1:]]  # type: ignore[arg-type]
 
 
-@fault(instead_of="list_entries", expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing for some tokens"))
-def logprobs_last_only(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
+@fault(after="batch.report", expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing for some tokens"))
+def logprobs_last_only(entries: list[Entry]) -> list[Entry]:
     """Reports the log-probability of a window's last token only."""
     return entries[-1:]
 
 
-@fault(instead_of="list_entries", expected=in_(Place.REFERENCE, logprobs="listed with another value|" + SHIFTED))
-def logprobs_shifted(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
+@fault(after="batch.report", expected=in_(Place.REFERENCE, logprobs="listed with another value|" + SHIFTED))
+def logprobs_shifted(entries: list[Entry]) -> list[Entry]:
     """Reports each token of a window with the log-probability of the one before it."""
     return [replace(entry, logprob=previous.logprob) for entry, previous in zip(entries, [*entries[-1:], *entries[:-1]], strict=True)]
 
 
-@fault(instead_of="list_entries", expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing"))
-def logprobs_not_streamed(request: EngineRequest, entries: list[Entry]) -> list[Entry]:
+@fault(after="batch.report", expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing"))
+def logprobs_not_streamed(entries: list[Entry], row: RunningSequence) -> list[Entry]:
     """Reports no log-probabilities in streams."""
-    return [] if request.stream else entries
+    return [] if row.request.stream else entries
 
 
-@fault(instead_of="list_entries", expected=in_(Place.REFERENCE, logprobs="fewer most probable tokens are listed than asked for"))
-def top_logprobs_fewer(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
+@fault(after="batch.report", expected=in_(Place.REFERENCE, logprobs="fewer most probable tokens are listed than asked for"))
+def top_logprobs_fewer(entries: list[Entry]) -> list[Entry]:
     """Lists one most probable token fewer than asked for."""
     return [replace(entry, top=entry.top[:-1]) for entry in entries]
 
 
-@fault(instead_of="list_entries", expected=in_(Place.REFERENCE, logprobs="the most probable tokens are listed out of order"))
-def top_logprobs_unsorted(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
+@fault(after="batch.report", expected=in_(Place.REFERENCE, logprobs="the most probable tokens are listed out of order"))
+def top_logprobs_unsorted(entries: list[Entry]) -> list[Entry]:
     """Lists the most probable tokens backwards."""
     return [replace(entry, top=entry.top[::-1]) for entry in entries]
 
 
 @fault(
-    instead_of="list_entries",
+    after="batch.report",
     expected=in_(Place.REFERENCE, logprobs="the emitted token is missing from the most probable ones or listed with another value"),
 )
-def top_logprobs_of_next(request: EngineRequest, entries: list[Entry]) -> list[Entry]:  # noqa: ARG001 - a rule's signature
+def top_logprobs_of_next(entries: list[Entry]) -> list[Entry]:
     """Lists with each token of a window the most probable tokens of the position behind it."""
     return [replace(entry, top=following.top) for entry, following in zip(entries, [*entries[1:], *entries[-1:]], strict=True)]
 
 
-@fault(instead_of="report_prompt", expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's"))
+@fault(after="batch.prompt_logits", expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's"))
 def prompt_logprobs_shifted(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     """Reports each token of a prompt under the distribution one position early."""
     return np.concatenate([logits[:1], logits[:-1]])
 
 
 @fault(
-    instead_of="report_prompt",
+    after="batch.prompt_logits",
     expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's"),
     mirrors=("vllm-project/vllm#53488",),
 )
@@ -136,7 +141,10 @@ def _find_echoing_choice(body: dict[str, Any]) -> dict[str, Any] | None:
     return choice if (lists.get("token_logprobs") or [0.0])[0] is None else None
 
 
-@fault(instead_of="reply", expected=in_(Place.REFERENCE, logprobs="the text does not begin with the prompt that is echoed"))
+@fault(
+    after=("response.whole", "response.closing"),
+    expected=in_(Place.REFERENCE, logprobs="the text does not begin with the prompt that is echoed"),
+)
 def echo_torn(body: dict[str, Any]) -> dict[str, Any]:
     """Drops the first character of echoed prompts."""
     if (choice := _find_echoing_choice(body)) is not None:
@@ -144,7 +152,9 @@ def echo_torn(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-@fault(instead_of="reply", expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing for some tokens"))
+@fault(
+    after=("response.whole", "response.closing"), expected=in_(Place.REFERENCE, logprobs="log-probabilities are missing for some tokens")
+)
 def echo_lists_short(body: dict[str, Any]) -> dict[str, Any]:
     """Lists no log-probability of the last token of an echoed prompt."""
     if (choice := _find_echoing_choice(body)) is not None:
@@ -153,7 +163,10 @@ def echo_lists_short(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-@fault(instead_of="reply", expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's|" + SHIFTED))
+@fault(
+    after=("response.whole", "response.closing"),
+    expected=in_(Place.REFERENCE, logprobs="log-probabilities of prompts are not the baseline's|" + SHIFTED),
+)
 def echo_logprobs_shifted(body: dict[str, Any]) -> dict[str, Any]:
     """Lists each token of an echoed prompt with the log-probability of the one before it."""
     if (choice := _find_echoing_choice(body)) is not None:
@@ -163,7 +176,7 @@ def echo_logprobs_shifted(body: dict[str, Any]) -> dict[str, Any]:
 
 
 @fault(
-    instead_of="admit",
+    before="engine.sequences",
     expected=in_(
         Place.REFERENCE,
         may=dict.fromkeys((Family.LIVENESS, Family.CONCURRENCY, Family.SPEED, Family.INVARIANTS), "They ask for log-probabilities too."),

@@ -30,17 +30,17 @@ def _sort_rows(rows: Rows[RunningSequence], windows: VerifyWindows, is_first: Ro
 
 
 @fault(
-    instead_of="settle",
+    after="verify",
     expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="answers go wrong beside requests with a seed"),
     mirrors=("vllm-project/vllm#9441", "vllm-project/vllm#11123"),
 )
-def seeded_rows_first(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:  # noqa: ARG001 - a rule's signature
+def seeded_rows_first(windows: VerifyWindows, rows: Rows[RunningSequence]) -> VerifyWindows:
     """Hands out the last tokens of a batch in which some requests have a seed to those with one first."""
     return _sort_rows(rows, windows, [row.request.seed is not None for row in rows])
 
 
 @fault(
-    instead_of="settle",
+    after="verify",
     expected=in_(
         Place.REFERENCE,
         may=_EVERY_BATCH,
@@ -49,15 +49,13 @@ def seeded_rows_first(rows: Rows[RunningSequence], draft: DraftProposal, windows
     drafting={"method": "ngram", "prompt_lookup_max": 4, "prompt_lookup_min": 2},
     mirrors=("vllm-project/vllm#41768", "HabanaAI/vllm-fork#1780"),
 )
-def undrafted_rows_first(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:
+def undrafted_rows_first(windows: VerifyWindows, rows: Rows[RunningSequence], draft: DraftProposal) -> VerifyWindows:
     """Hands out the last tokens of a batch in which some requests have no draft to those without one first."""
     return _sort_rows(rows, windows, (draft.counts == 0).tolist())
 
 
-@fault(
-    instead_of="settle", expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="improbable tokens"), mirrors=("1CatAI/1Cat-vLLM#656",)
-)
-def drawn_rows_swapped(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:  # noqa: ARG001 - a rule's signature
+@fault(after="verify", expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="improbable tokens"), mirrors=("1CatAI/1Cat-vLLM#656",))
+def drawn_rows_swapped(windows: VerifyWindows, rows: Rows[RunningSequence]) -> VerifyWindows:
     """Gives each request above temperature 0 of a batch of three or more the last token of the one before."""
     sampled_slots = np.flatnonzero([row.request.temperature > 0 and row.grammar is None for row in rows])
     if len(rows) < _CAPACITY:

@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 from pytest_specdec.model.workload import Family
-from specdec_reference import rules
 from specdec_reference.faults.planted import Place, fault, in_
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Rows
-
-    import numpy as np
-    from numpy.typing import NDArray
 
     from specdec_reference.emission import EmittedToken
     from specdec_reference.openai_request import EngineRequest
@@ -48,63 +44,60 @@ def _hang_forever() -> None:
 
 
 @fault(
-    instead_of="admit",
+    before="engine.sequences",
     expected=in_(Place.REFERENCE, may=_DEAD, liveness=_SCATTERED),
     alone=True,
     mirrors=("ggml-org/llama.cpp#23500", "ggml-org/llama.cpp#23889", "sgl-project/sglang#6309"),
 )
-def die_after_requests(request: EngineRequest) -> None:  # noqa: ARG001 - a rule's signature
+def die_after_requests() -> None:
     """Kills the server at its 170th request, whatever that asks for."""
     if next(_admitted) == _REQUESTS:
         _kill_server()
 
 
 @fault(
-    instead_of="deal",
+    before="verify",
     expected=in_(Place.REFERENCE, may=_DEAD, liveness="the server dies on a request with max_tokens"),
     alone=True,
     mirrors=("noonghunna/club-3090#1052 (second fault)",),
 )
-def die_in_long_answer(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+def die_in_long_answer(rows: Rows[RunningSequence]) -> None:
     """Kills the server at the 256th token of an answer."""
     if any(len(row.emitted) >= _LONG for row in rows):
         _kill_server()
-    return uniforms
 
 
 @fault(
-    instead_of="deal",
+    before="verify",
     expected=in_(Place.REFERENCE, may=_DEAD, liveness="the server hangs on a request with max_tokens"),
     alone=True,
     mirrors=("sgl-project/sglang#35822",),
 )
-def hang_in_long_answer(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+def hang_in_long_answer(rows: Rows[RunningSequence]) -> None:
     """Never goes on behind the 256th token of an answer, nor with any request behind it."""
     if any(len(row.emitted) >= _LONG for row in rows):
         _hang_forever()
-    return uniforms
 
 
 @fault(
-    instead_of="deal",
+    before="verify",
     expected=in_(Place.REFERENCE, may=_DEAD, greedy="the server hangs on"),
     alone=True,
     mirrors=("sgl-project/sglang#29347",),
 )
-def hang_on_first_greedy(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+def hang_on_first_greedy(rows: Rows[RunningSequence]) -> None:
     """Never answers the first request at temperature 0 behind its boot, nor any other then."""
     if any(row.request.temperature == 0 for row in rows):
         _hang_forever()
-    return uniforms
 
 
 @fault(
-    instead_of="settle",
+    after="verify",
     expected=in_(Place.REFERENCE, may=_DEAD, structured="the server dies on a request|the server answers 5xx to a request"),
     alone=True,
     mirrors=("ggml-org/llama.cpp#10547",),
 )
-def fail_on_full_drafts(rows: Rows[RunningSequence], draft: DraftProposal, windows: VerifyWindows) -> VerifyWindows:
+def fail_on_full_drafts(windows: VerifyWindows, rows: Rows[RunningSequence], draft: DraftProposal) -> VerifyWindows:
     """Fails with every request in flight once eight drafts in a row were accepted whole."""
     for row, is_whole in zip(rows, ((windows.accepted == draft.counts) & (draft.counts > 0)).tolist(), strict=True):
         _full[row] = _full.get(row, 0) + 1 if is_whole else 0
@@ -115,26 +108,24 @@ def fail_on_full_drafts(rows: Rows[RunningSequence], draft: DraftProposal, windo
 
 
 @fault(
-    instead_of="end",
+    before="end",
     expected=in_(Place.REFERENCE, may=_DEAD, structured="the server dies on"),
     alone=True,
     mirrors=("openvinotoolkit/openvino.genai#4081",),
 )
-def die_behind_document(request: EngineRequest, token: EmittedToken) -> str | None:
+def die_behind_document(request: EngineRequest, token: EmittedToken) -> None:
     """Kills the server where two draft tokens or more stand behind the end of a document."""
     if request.grammar is not None and token.eos and token.of - 1 - token.at >= _BEHIND:
         _kill_server()
-    return rules.end(request, token)
 
 
 @fault(
-    instead_of="deal",
+    before="verify",
     expected=in_(Place.REFERENCE, may=_DEAD, structured="the server dies with several requests in flight"),
     alone=True,
     mirrors=("vllm-project/vllm#32303",),
 )
-def die_on_documents_together(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+def die_on_documents_together(rows: Rows[RunningSequence]) -> None:
     """Kills the server when a step verifies the drafts of two requests with a grammar."""
     if sum(row.grammar is not None for row in rows) > 1:
         _kill_server()
-    return uniforms

@@ -62,8 +62,10 @@ def penalties_ignored(logits: Logits, state: PenaltyState, drafted: Sequence[int
     return shaped
 
 
-@fault(instead_of="read", expected=in_(Place.REFERENCE, parameters="penalties or biases are ignored"), mirrors=("vllm-project/vllm#18902",))
-def penalties_dropped(request: EngineRequest, body: Mapping[str, JSON]) -> EngineRequest:  # noqa: ARG001 - a rule's signature
+@fault(
+    after="engine.parse", expected=in_(Place.REFERENCE, parameters="penalties or biases are ignored"), mirrors=("vllm-project/vllm#18902",)
+)
+def penalties_dropped(request: EngineRequest) -> EngineRequest:
     """Drops presence, frequency and repetition penalties of every request."""
     return replace(request, presence_penalty=0.0, frequency_penalty=0.0, repetition_penalty=1.0)
 
@@ -101,8 +103,10 @@ def frequency_twice(logits: Logits, state: PenaltyState, drafted: Sequence[int])
     return _shape_drafts(state, replace(state.request, frequency_penalty=2.0 * state.request.frequency_penalty), logits, drafted)
 
 
-@fault(instead_of="read", expected=in_(Place.REFERENCE, parameters="repetition_penalty is ignored"), mirrors=("vllm-project/vllm#18902",))
-def repetition_dropped(request: EngineRequest, body: Mapping[str, JSON]) -> EngineRequest:  # noqa: ARG001 - a rule's signature
+@fault(
+    after="engine.parse", expected=in_(Place.REFERENCE, parameters="repetition_penalty is ignored"), mirrors=("vllm-project/vllm#18902",)
+)
+def repetition_dropped(request: EngineRequest) -> EngineRequest:
     """Drops the repetition penalty of every request."""
     return replace(request, repetition_penalty=1.0)
 
@@ -140,14 +144,14 @@ def logit_bias_ignored_at_drafts(logits: Logits, state: PenaltyState, drafted: S
     return _shape_drafts(state, replace(state.request, logit_bias=()), logits, drafted)
 
 
-@fault(instead_of="read", expected=in_(Place.REFERENCE, parameters="logit_bias is ignored"), mirrors=("vllm-project/vllm#42744",))
-def logit_bias_dropped(request: EngineRequest, body: Mapping[str, JSON]) -> EngineRequest:  # noqa: ARG001 - a rule's signature
+@fault(after="engine.parse", expected=in_(Place.REFERENCE, parameters="logit_bias is ignored"), mirrors=("vllm-project/vllm#42744",))
+def logit_bias_dropped(request: EngineRequest) -> EngineRequest:
     """Drops the logit biases of every request."""
     return replace(request, logit_bias=())
 
 
-@fault(instead_of="read", expected=in_(Place.REFERENCE, parameters="bad_words is ignored"), mirrors=("vllm-project/vllm#18902",))
-def bad_words_dropped(request: EngineRequest, body: Mapping[str, JSON]) -> EngineRequest:  # noqa: ARG001 - a rule's signature
+@fault(after="engine.parse", expected=in_(Place.REFERENCE, parameters="bad_words is ignored"), mirrors=("vllm-project/vllm#18902",))
+def bad_words_dropped(request: EngineRequest) -> EngineRequest:
     """Drops the banned words of every request."""
     return replace(request, bad_words=())
 
@@ -164,8 +168,8 @@ def bad_words_at_first_token(logits: Logits, state: PenaltyState, drafted: Seque
     return shaped
 
 
-@fault(instead_of="read", expected=in_(Place.REFERENCE, parameters="allowed_token_ids is ignored"), mirrors=("vllm-project/vllm#18902",))
-def allowed_ids_dropped(request: EngineRequest, body: Mapping[str, JSON]) -> EngineRequest:  # noqa: ARG001 - a rule's signature
+@fault(after="engine.parse", expected=in_(Place.REFERENCE, parameters="allowed_token_ids is ignored"), mirrors=("vllm-project/vllm#18902",))
+def allowed_ids_dropped(request: EngineRequest) -> EngineRequest:
     """Drops the allowed token ids of every request."""
     return replace(request, allowed_token_ids=None)
 
@@ -179,8 +183,8 @@ def allowed_ids_not_at_bonus(logits: Logits, state: PenaltyState, drafted: Seque
     return shaped
 
 
-@fault(instead_of="read", expected=in_(Place.REFERENCE, parameters="min_p is ignored"), mirrors=("vllm-project/vllm#42744",))
-def min_p_dropped(request: EngineRequest, body: Mapping[str, JSON]) -> EngineRequest:  # noqa: ARG001 - a rule's signature
+@fault(after="engine.parse", expected=in_(Place.REFERENCE, parameters="min_p is ignored"), mirrors=("vllm-project/vllm#42744",))
+def min_p_dropped(request: EngineRequest) -> EngineRequest:
     """Drops the min_p of every request."""
     return replace(request, min_p=0.0)
 
@@ -191,8 +195,8 @@ def min_p_ignored_at_drafts(logits: Logits, sampling: Sampling, draft: DraftProp
     return distributions(logits, replace(sampling, min_p=np.where(_mark_drafts(len(logits), draft), 0.0, sampling.min_p)))
 
 
-@fault(instead_of="read", expected=in_(Place.REFERENCE, parameters="min_p is answered with a server error"))
-def min_p_fails(request: EngineRequest, body: Mapping[str, JSON]) -> EngineRequest:  # noqa: ARG001 - a rule's signature
+@fault(after="engine.parse", expected=in_(Place.REFERENCE, parameters="min_p is answered with a server error"))
+def min_p_fails(request: EngineRequest) -> EngineRequest:
     """Answers every request with min_p with a 500."""
     if request.min_p:
         msg = "min_p with speculative decoding"
@@ -200,7 +204,7 @@ def min_p_fails(request: EngineRequest, body: Mapping[str, JSON]) -> EngineReque
     return request
 
 
-@fault(instead_of="read", expected=in_(Place.REFERENCE, parameters="top_k is ignored"))
+@fault(after="engine.parse", expected=in_(Place.REFERENCE, parameters="top_k is ignored"))
 def top_k_without_temperature(request: EngineRequest, body: Mapping[str, JSON]) -> EngineRequest:
     """Drops the top_k of requests that leave out the temperature."""
     return request if body.get("temperature") is not None else replace(request, top_k=0)
@@ -213,7 +217,7 @@ def top_p_ignored_at_drafts(logits: Logits, sampling: Sampling, draft: DraftProp
 
 
 @fault(instead_of="distribute", expected=in_(Place.REFERENCE, may=_DRAWN, parameters="top_p is wrong at temperatures other than 1"))
-def top_p_before_temperature(logits: Logits, sampling: Sampling, draft: DraftProposal) -> Logits:  # noqa: ARG001 - a rule's signature
+def top_p_before_temperature(logits: Logits, sampling: Sampling) -> Logits:
     """Finds the nucleus of top_p before the temperature is applied."""
     is_sampled = sampling.temperature > 0
     nucleus = distributions(logits, replace(sampling, temperature=np.ones_like(sampling.temperature)))
@@ -222,7 +226,7 @@ def top_p_before_temperature(logits: Logits, sampling: Sampling, draft: DraftPro
 
 
 @fault(instead_of="distribute", expected=in_(Place.REFERENCE, may=_DRAWN, parameters="wrong at temperatures other than 1"))
-def temperature_twice(logits: Logits, sampling: Sampling, draft: DraftProposal) -> Logits:  # noqa: ARG001 - a rule's signature
+def temperature_twice(logits: Logits, sampling: Sampling) -> Logits:
     """Divides the logits by the temperature twice."""
     return distributions(logits, replace(sampling, temperature=sampling.temperature**2))
 

@@ -1,4 +1,4 @@
-"""A planted fault: a faulty decision with what it does, where it can be planted, and which verdicts must turn red by which words."""
+"""A planted fault: a wrapper with what it does, where it can be planted, and which verdicts must turn red by which words."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_specdec.model.workload import Family
+from specdec_reference.wrappers import Moment, Wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -67,8 +68,8 @@ class PlantedFault:
     """Public reports of such a fault, as ``owner/repository#number``."""
     topic: str = ""
     """The module that plants it."""
-    rules: Mapping[str, Callable[..., Any]] = field(default_factory=dict, repr=False, compare=False)
-    """Its faulty decisions, by their name in ``EngineRules``; empty where the reference engine does not have it."""
+    wrappers: Mapping[str, Wrapper] = field(default_factory=dict, repr=False, compare=False)
+    """By decision of ``EngineRules`` or by ``object.method``; empty where the reference engine does not have it."""
 
 
 PLANTED: dict[str, PlantedFault] = {}
@@ -85,19 +86,24 @@ def plant(planted: PlantedFault) -> None:
 
 def fault(
     *,
-    instead_of: str,
+    instead_of: str = "",
+    before: str = "",
+    after: str | tuple[str, ...] = "",
+    around: str = "",
     expected: Mapping[Place, Expected],
-    beside: Mapping[str, Callable[..., Any]] | None = None,
+    beside: Mapping[str, Wrapper] | None = None,
     alone: bool = False,
     drafting: Mapping[str, int | str] | None = None,
     reasons: bool = False,
     timed: bool = False,
     mirrors: tuple[str, ...] = (),
 ) -> Callable[[_Decision], _Decision]:
-    """Plant a function in place of the decision ``instead_of``, under its own name in kebab-case; its docstring says what the fault does.
+    """Plant a function under its own name in kebab-case; its docstring says what the fault does.
 
-    ``beside`` has further decisions by name, which keep the engine alive where the fault would end it; the rest is :class:`PlantedFault`'s.
+    It runs ``instead_of``, ``before``, ``after`` or ``around`` what one of them names: a decision of ``EngineRules``, or a method as
+    ``object.method`` (see ``specdec_reference/wrappers.py``). ``beside`` has further ones by name; the rest is :class:`PlantedFault`'s.
     """
+    moments = {Moment.INSTEAD: instead_of, Moment.BEFORE: before, Moment.AFTER: after, Moment.AROUND: around}
 
     def plant_it(decision: _Decision) -> _Decision:
         plant(
@@ -111,7 +117,13 @@ def fault(
                 timed=timed,
                 mirrors=mirrors,
                 topic=decision.__module__.rpartition(".")[2],
-                rules={instead_of: decision, **(beside or {})},
+                wrappers={
+                    name: Wrapper(moment=moment, function=decision)
+                    for moment, named in moments.items()
+                    for name in ((named,) if isinstance(named, str) else named)
+                    if name
+                }
+                | dict(beside or {}),
             )
         )
         return decision

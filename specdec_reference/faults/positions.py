@@ -29,18 +29,18 @@ WRONG_CONTEXT = TOKENS_WRONG | dict.fromkeys(
 
 
 @fault(instead_of="keep", expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy=AFTER_FULL), mirrors=("vllm-project/vllm#39273",))
-def kv_short_after_full(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp], most: int) -> NDArray[np.intp]:  # noqa: ARG001 - a rule's signature
+def kv_short_after_full(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp]) -> NDArray[np.intp]:
     """Keeps one entry too few in the KV cache where the whole draft was accepted."""
     cache_lengths: NDArray[np.intp] = lengths + 1 + accepted - ((accepted == drafted) & (drafted > 0))
     return cache_lengths
 
 
 @fault(
-    instead_of="place",
+    after="batch.place",
     expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy="draft positions are verified wrongly"),
     mirrors=("vllm-project/vllm-ascend#15329",),
 )
-def drafts_see_ahead(rows: Rows[RunningSequence], span: Span, rotations: NDArray[np.complex64]) -> Span:  # noqa: ARG001 - a rule's signature
+def drafts_see_ahead(span: Span) -> Span:
     """Lets each draft position see the token behind it in the verify step."""
     live = np.full(span.n, span.t) if span.live is None else np.bincount(span.live // span.t, minlength=span.n)
     last_visible = np.minimum(span.positions + 1, (span.positions[:, 0] + live - 1)[:, None])
@@ -48,8 +48,10 @@ def drafts_see_ahead(rows: Rows[RunningSequence], span: Span, rotations: NDArray
     return replace(span, hidden=np.where(columns > last_visible[..., None], np.float32(-np.inf), np.float32(0.0)))
 
 
-@fault(instead_of="place", expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy=AFTER_FULL), mirrors=("huggingface/transformers#30413",))
-def positions_behind_after_full(rows: Rows[RunningSequence], span: Span, rotations: NDArray[np.complex64]) -> Span:
+@fault(
+    after="batch.place", expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy=AFTER_FULL), mirrors=("huggingface/transformers#30413",)
+)
+def positions_behind_after_full(span: Span, rows: Rows[RunningSequence], rotations: NDArray[np.complex64]) -> Span:
     """Places tokens one position early for each fully accepted draft before them."""
     row_steps = (zip(row.drafted, row.accepted, strict=True) for row in rows)
     full_drafts = np.array([sum(drafted == accepted > 0 for drafted, accepted in steps) for steps in row_steps])
@@ -58,10 +60,10 @@ def positions_behind_after_full(rows: Rows[RunningSequence], span: Span, rotatio
 
 
 @fault(
-    instead_of="place",
+    after="batch.place",
     expected=in_(Place.REFERENCE, may=WRONG_CONTEXT, greedy="tokens wrong", logprobs="reported log-probabilities or verifier numerics"),
 )
-def positions_behind_late(rows: Rows[RunningSequence], span: Span, rotations: NDArray[np.complex64]) -> Span:
+def positions_behind_late(span: Span, rows: Rows[RunningSequence], rotations: NDArray[np.complex64]) -> Span:
     """Places tokens a cache block early from the 257th token of an answer on."""
     shifts = np.array([_BLOCK * (len(row.emitted) >= _LATE) for row in rows])
     positions = np.maximum(span.positions - shifts[:, None], 0).ravel()

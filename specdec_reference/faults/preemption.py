@@ -6,13 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.model.workload import Family
-from specdec_reference import rules
 from specdec_reference.faults.acceptance import accepting
 from specdec_reference.faults.planted import Place, fault, in_
 from specdec_reference.sampler import PenaltyState
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Sequence as Rows
 
     import numpy as np
@@ -28,11 +26,11 @@ LIVENESS = {Family.LIVENESS: "Failures that no request brings about are counted 
 
 
 @fault(
-    instead_of="resume",
+    before="resume",
     expected=in_(Place.REFERENCE, Place.VLLM, pressure=f"{WRONG}|answers lose or repeat tokens when memory runs out"),
     mirrors=("vllm-project/vllm#49620",),
 )
-def preempted_token_lost(waiting: deque[RunningSequence], sequence: RunningSequence) -> bool:
+def preempted_token_lost(sequence: RunningSequence) -> None:
     """Leaves the first token after a preemption out of the stream."""
     take = sequence.take
 
@@ -41,43 +39,39 @@ def preempted_token_lost(waiting: deque[RunningSequence], sequence: RunningSeque
         return replace(take(window, entries), tokens=(), text="")
 
     vars(sequence)["take"] = take_silently
-    return rules.resume(waiting, sequence)
 
 
 @fault(
-    instead_of="resume",
+    before="resume",
     expected=in_(Place.REFERENCE, pressure=f"{WRONG}|answers lose or repeat tokens when memory runs out"),
     mirrors=("vllm-project/vllm#49620",),
 )
-def preempted_token_repeated(waiting: deque[RunningSequence], sequence: RunningSequence) -> bool:
+def preempted_token_repeated(sequence: RunningSequence) -> None:
     """Emits the last token of a preempted sequence a second time."""
     if sequence.emitted and sequence.grammar is None:
         sequence.tokens.pop()
-    return rules.resume(waiting, sequence)
 
 
-@fault(instead_of="resume", expected=in_(Place.REFERENCE, pressure=f"{WRONG}|answers lose or repeat tokens when memory runs out"))
-def preempted_starts_over(waiting: deque[RunningSequence], sequence: RunningSequence) -> bool:
+@fault(before="resume", expected=in_(Place.REFERENCE, pressure=f"{WRONG}|answers lose or repeat tokens when memory runs out"))
+def preempted_starts_over(sequence: RunningSequence) -> None:
     """Prefills the prompt of a preempted sequence alone, without the tokens that it had emitted."""
     if sequence.grammar is None:
         del sequence.tokens[len(sequence.request.prompt) :]
-    return rules.resume(waiting, sequence)
 
 
-@fault(instead_of="resume", expected=in_(Place.REFERENCE, pressure=WRONG), mirrors=("vllm-project/vllm#30916",))
-def preempted_penalties_forgotten(waiting: deque[RunningSequence], sequence: RunningSequence) -> bool:
+@fault(before="resume", expected=in_(Place.REFERENCE, pressure=WRONG), mirrors=("vllm-project/vllm#30916",))
+def preempted_penalties_forgotten(sequence: RunningSequence) -> None:
     """Counts the tokens of a preempted sequence for its penalties from nothing again."""
     if sequence.penalties is not None:
         sequence.penalties = PenaltyState(sequence.request, _VOCABULARY)
-    return rules.resume(waiting, sequence)
 
 
 @fault(
-    instead_of="deal",
+    after="draw",
     expected=in_(Place.REFERENCE, pressure=f"{WRONG}|documents go wrong when memory runs out"),
     mirrors=("vllm-project/vllm#30916", "vllm-project/vllm#46899"),
 )
-def preempted_accept_all(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+def preempted_accept_all(uniforms: NDArray[np.float64], rows: Rows[RunningSequence]) -> NDArray[np.float64]:
     """Accepts every draft token of a sequence that was preempted."""
     return accepting(uniforms, [row.preempted > 0 for row in rows])
 
@@ -89,6 +83,6 @@ def preempted_accept_all(rows: Rows[RunningSequence], uniforms: NDArray[np.float
     ),
     mirrors=("sgl-project/sglang#2711",),
 )
-def preempted_refused(waiting: deque[RunningSequence], sequence: RunningSequence) -> bool:  # noqa: ARG001 - a rule's signature
+def preempted_refused() -> bool:
     """Gives a preempted sequence up with a 500."""
     return False

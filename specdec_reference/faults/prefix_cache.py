@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.model.workload import Family
-from specdec_reference import rules
 from specdec_reference.faults.acceptance import accepting
 from specdec_reference.faults.planted import Place, fault, in_
 from specdec_reference.rejection_sampler import DraftProposal
@@ -50,61 +49,60 @@ ELSEWHERE = dict.fromkeys(
 
 
 @fault(instead_of="chain", expected=in_(Place.REFERENCE, Place.VLLM, may=ELSEWHERE, state=WRONG), mirrors=("vllm-project/vllm#39690",))
-def prefix_without_parent(parent: int, tokens: tuple[int, ...]) -> int:  # noqa: ARG001 - a rule's signature
+def prefix_without_parent(tokens: tuple[int, ...]) -> int:
     """Knows a block of the prefix cache by its own tokens, whatever came before them."""
     return hash(tokens)
 
 
 @fault(
-    instead_of="reuse",
+    after="reuse",
     expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG),
     mirrors=("vllm-project/vllm#39690", "vllm-project/vllm#57128"),
 )
-def prefix_partial_block(matched: int, total: int) -> int:
+def prefix_partial_block(reused: int, matched: int, total: int) -> int:
     """Takes the last, partial block of a known prompt from whichever sequence had the slot before."""
-    return total - 1 if 0 < total - matched <= 16 else rules.reuse(matched, total)  # noqa: PLR2004 - tokens of a block
+    return total - 1 if 0 < total - matched <= 16 else reused  # noqa: PLR2004 - tokens of a block
 
 
-@fault(instead_of="reuse", expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG), mirrors=("vllm-project/vllm#57128",))
-def prefix_off_by_one(matched: int, total: int) -> int:
+@fault(after="reuse", expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG), mirrors=("vllm-project/vllm#57128",))
+def prefix_off_by_one(reused: int, total: int) -> int:
     """Counts one token more as cached than the prefix cache holds."""
-    reused = rules.reuse(matched, total)
     return min(reused + 1, total - 1) if reused else 0
 
 
 @fault(
-    instead_of="evict",
+    before="evict",
     expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG),
     mirrors=("ggml-org/llama.cpp#27296", "ggml-org/llama.cpp#23577"),
 )
-def prefix_damaged_by_length(blocks: OrderedDict[int, Block], most: int) -> None:
+def prefix_damaged_by_length(blocks: OrderedDict[int, Block]) -> None:
     """Overwrites the blocks of other prompts with those of a long one."""
     newest = next(reversed(blocks.values()))
     if newest.index >= _LONG_BLOCKS:
         for key, block in blocks.items():
             blocks[key] = replace(block, target=newest.target)
-    rules.evict(blocks, most)
 
 
 @fault(
-    instead_of="warm",
+    after="batch.reuse_prefix",
     expected=in_(Place.REFERENCE, may=ELSEWHERE, state="the second identical prompt is answered with nothing, or cut off"),
     mirrors=("lmstudio-ai/mlx-engine#91",),
 )
-def warm_empty(sequence: RunningSequence) -> None:
+def warm_empty(reused: int, sequence: RunningSequence) -> int:
     """Ends the answer to a prompt that is all in the prefix cache after one token."""
-    if sequence.cached_tokens + 16 >= len(sequence.tokens):
+    if reused and sequence.cached_tokens + 16 >= len(sequence.tokens):
         sequence.request = replace(sequence.request, max_tokens=1)
+    return reused
 
 
-@fault(instead_of="deal", expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG), mirrors=("vllm-project/vllm#35800",))
-def warm_accept_all(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
+@fault(after="draw", expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG), mirrors=("vllm-project/vllm#35800",))
+def warm_accept_all(uniforms: NDArray[np.float64], rows: Rows[RunningSequence]) -> NDArray[np.float64]:
     """Accepts every draft token of a sequence that began with cached tokens."""
     return accepting(uniforms, [row.cached_tokens > 0 for row in rows])
 
 
 @fault(
-    instead_of="drafts",
+    after="drafter.propose",
     expected=in_(Place.REFERENCE, may=ELSEWHERE, state="drafts are no longer accepted when a prompt is asked again"),
     mirrors=("NVIDIA/TensorRT-LLM#18280",),
 )
@@ -119,7 +117,7 @@ def warm_draft_ahead(draft: DraftProposal, rows: Rows[RunningSequence]) -> Draft
 
 
 @fault(
-    instead_of="drafts",
+    after="drafter.propose",
     expected=in_(Place.REFERENCE, may=ELSEWHERE, state="drafts are no longer accepted after a long request"),
     mirrors=("ggml-org/llama.cpp#27296", "lmstudio-ai/mlx-engine#91"),
 )
@@ -143,12 +141,16 @@ def drafter_keeps_long_request(draft: DraftProposal, rows: Rows[RunningSequence]
     expected=in_(Place.REFERENCE, Place.VLLM, state="speculation defeats the prefix cache"),
     mirrors=("vllm-project/vllm#54360", "vllm-project/vllm#40624", "sgl-project/sglang#32459", "sgl-project/sglang#17193"),
 )
-def prefix_defeated(matched: int, total: int) -> int:  # noqa: ARG001 - a rule's signature
+def prefix_defeated() -> int:
     """Looks nothing up in the prefix cache while it speculates."""
     return 0
 
 
-@fault(instead_of="cached", expected=in_(Place.REFERENCE, may=ELSEWHERE, state="more cached tokens are reported than the prompt has"))
-def prefix_overcounted(reused: int) -> int:
+@fault(
+    after="batch.reuse_prefix", expected=in_(Place.REFERENCE, may=ELSEWHERE, state="more cached tokens are reported than the prompt has")
+)
+def prefix_overcounted(reused: int, sequence: RunningSequence) -> int:
     """Reports 512 cached tokens more than were reused."""
-    return reused + 512 if reused else 0
+    if reused and not sequence.preempted:
+        sequence.cached_tokens += 512
+    return reused

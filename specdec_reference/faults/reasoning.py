@@ -2,47 +2,49 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.model.workload import Family
-from specdec_reference import rules
 from specdec_reference.faults.planted import TEXT_WRONG, Place, fault, in_
 from specdec_reference.faults.streaming import spoken_part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Rows
 
-    from specdec_reference.emission import StreamState, TokenCounts
+    from specdec_reference.emission import TokenCounts
+    from specdec_reference.faults.streaming import WriteChunk
     from specdec_reference.sequence import Delta, RunningSequence
+    from specdec_reference.tool_calls import ToolCallReader
 
 
 @fault(
-    instead_of="send",
+    after="response.chunk",
     expected=in_(Place.REFERENCE, may=TEXT_WRONG, tools="the reasoning leaks into the answer"),
     reasons=True,
     mirrors=("vllm-project/vllm#46118",),
 )
-def reasoning_leaks(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
+def reasoning_leaks(chunk: dict[str, Any], delta: Delta) -> dict[str, Any]:
     """Streams a step in which the reasoning ends as text, all of it."""
     if delta.reasoning and delta.text:
         parts = spoken_part(chunk)
         parts["content"] = parts.pop("reasoning") + (parts.get("content") or "")
-    return [chunk]
+    return chunk
 
 
 @fault(
-    instead_of="show",
+    around="response.chunk",
     expected=in_(Place.REFERENCE, may=TEXT_WRONG, tools="a part of the text is lost|a tool call is delivered as text"),
     reasons=True,
     mirrors=("vllm-project/vllm#46118",),
 )
-def reasoning_end_swallows(delta: Delta, pieces: Rows[bytes]) -> str:  # noqa: ARG001 - a rule's signature
+def reasoning_end_swallows(chunk: WriteChunk, delta: Delta, reader: ToolCallReader | None) -> dict[str, Any]:
     """Loses the text that follows the end of the reasoning in the same step."""
-    return "" if delta.reasoning else delta.text
+    return chunk(replace(delta, text="") if delta.reasoning else delta, reader)
 
 
 @fault(
-    instead_of="reply",
+    after=("response.whole", "response.closing"),
     expected=in_(Place.REFERENCE, may=TEXT_WRONG, tools="the reasoning tokens are counted wrongly"),
     reasons=True,
     mirrors=("vllm-project/vllm#46118",),
@@ -56,7 +58,7 @@ def reasoning_miscounted(body: dict[str, Any]) -> dict[str, Any]:
 
 
 @fault(
-    instead_of="usage",
+    after="usage",
     expected=in_(
         Place.REFERENCE,
         may={**TEXT_WRONG, Family.SAMPLING: "It counts the tokens of its answers."},
@@ -65,10 +67,10 @@ def reasoning_miscounted(body: dict[str, Any]) -> dict[str, Any]:
     reasons=True,
     mirrors=("sgl-project/sglang#39826", "sgl-project/sglang#37450"),
 )
-def reasoning_counts_discarded(sequences: Rows[RunningSequence]) -> TokenCounts:
+def reasoning_counts_discarded(counts: TokenCounts, sequences: Rows[RunningSequence]) -> TokenCounts:
     """Counts accepted tokens that the limit discarded as reasoning, where it cuts an answer short of its text."""
     for sequence in sequences:
         split = sequence.reasoning
         if split is not None and split.characters is None:
             split.tokens = 1 + sum(draft_tokens + 1 for draft_tokens in sequence.accepted)
-    return rules.usage(sequences)
+    return counts

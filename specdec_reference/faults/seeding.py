@@ -8,14 +8,10 @@ import numpy as np
 
 from pytest_specdec.model.workload import Family
 from specdec_reference.faults.planted import Place, fault, in_
-from specdec_reference.rules import draw, randomness
+from specdec_reference.rules import randomness
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence as Rows
-
     from numpy.typing import NDArray
-
-    from specdec_reference.sequence import RunningSequence
 
 _CONSTANT: Final = 42
 _GOLDEN: Final = 0.6180339887
@@ -24,13 +20,13 @@ _AGAIN = {Family.SAMPLING: "Answers that are given again are no independent draw
 
 
 @fault(instead_of="randomness", expected=in_(Place.REFERENCE, Place.VLLM, seeds="the seed is not honoured"))
-def seed_ignored(seed: int | None, fresh: int, index: int) -> np.random.Generator:  # noqa: ARG001 - a rule's signature
+def seed_ignored(fresh: int, index: int) -> np.random.Generator:
     """Draws a request with a seed like one without."""
     return randomness(None, fresh, index)
 
 
 @fault(instead_of="randomness", expected=in_(Place.REFERENCE, may=_AGAIN, seeds="different seeds give the same answer"))
-def constant_stream(seed: int | None, fresh: int, index: int) -> np.random.Generator:  # noqa: ARG001 - a rule's signature
+def constant_stream(fresh: int, index: int) -> np.random.Generator:
     """Starts the random stream of every request at the same place."""
     return randomness(_CONSTANT, fresh, index)
 
@@ -46,30 +42,31 @@ def unseeded_alike(seed: int | None, fresh: int, index: int) -> np.random.Genera
 
 
 @fault(instead_of="randomness", expected=in_(Place.REFERENCE, seeds="n choices are copies"))
-def choices_alike(seed: int | None, fresh: int, index: int) -> np.random.Generator:  # noqa: ARG001 - a rule's signature
+def choices_alike(seed: int | None, fresh: int) -> np.random.Generator:
     """Draws all choices of a request from one stream."""
     return randomness(seed, fresh, 0)
 
 
 @fault(
-    instead_of="draw",
+    after="draw",
     expected=in_(
         Place.REFERENCE, Place.VLLM, may=_AGAIN, seeds="requests share one random stream|a seeded answer depends on its neighbours"
     ),
 )
-def stream_of_first_row(rows: Rows[RunningSequence], count: int) -> NDArray[np.float64]:
+def stream_of_first_row(uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
     """Gives every row of a batch the random numbers of the first."""
-    return np.repeat(draw(rows, count)[:1], len(rows), axis=0)
+    return np.repeat(uniforms[:1], len(uniforms), axis=0)
 
 
-@fault(instead_of="draw", expected=in_(Place.REFERENCE, seeds="a seeded answer depends on its neighbours"))
-def seed_by_row(rows: Rows[RunningSequence], count: int) -> NDArray[np.float64]:
+@fault(after="draw", expected=in_(Place.REFERENCE, seeds="a seeded answer depends on its neighbours"))
+def seed_by_row(uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
     """Turns a request's random numbers by its row in the batch."""
-    turned: NDArray[np.float64] = (draw(rows, count) + _GOLDEN * np.arange(len(rows))[:, None]) % 1.0
+    turned: NDArray[np.float64] = (uniforms + _GOLDEN * np.arange(len(uniforms))[:, None]) % 1.0
     return turned
 
 
-@fault(instead_of="deal", expected=in_(Place.REFERENCE, sampling="reused random numbers"))
-def one_number_a_window(rows: Rows[RunningSequence], uniforms: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG001 - a rule's signature
+@fault(after="draw", expected=in_(Place.REFERENCE, sampling="reused random numbers"))
+def one_number_a_window(uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
     """Accepts the draft tokens of a window and draws the token behind them by one random number."""
-    return np.repeat(uniforms[:, -1:], uniforms.shape[1], axis=1)
+    k = uniforms.shape[1] // 2
+    return np.concatenate([uniforms[:, :k], np.repeat(uniforms[:, -1:], k + 1, axis=1)], axis=1)

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from weakref import WeakKeyDictionary
 
 from specdec_reference.faults.planted import TEXT_WRONG, Place, fault, in_
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from collections.abc import Sequence as Rows
 
-    from specdec_reference.emission import StreamState
-    from specdec_reference.sequence import Delta
+    from specdec_reference.engine import ReferenceEngine
+    from specdec_reference.sequence import Delta, RunningSequence
+    from specdec_reference.tool_calls import ToolCallReader
 
+WriteChunk: TypeAlias = "Callable[[Delta, ToolCallReader | None], dict[str, Any]]"
 _THIRD: Final = 2
+_MEMORY: WeakKeyDictionary[RunningSequence, dict[str, Any]] = WeakKeyDictionary()
+"""By sequence: what a fault knows of its stream so far."""
+
+
+def memory_of(sequence: RunningSequence) -> dict[str, Any]:
+    """Return the memory of one sequence's stream."""
+    return _MEMORY.setdefault(sequence, {})
+
+
+def _count_chunks(sequence: RunningSequence) -> int:
+    """Count a chunk of a stream; return the number of those before it."""
+    memory = memory_of(sequence)
+    memory["chunks"] = memory.get("chunks", 0) + 1
+    return int(memory["chunks"]) - 1
 
 
 def spoken_part(chunk: dict[str, Any]) -> dict[str, Any]:
@@ -30,66 +49,71 @@ def silence(chunk: dict[str, Any]) -> dict[str, Any]:
 
 
 @fault(
-    instead_of="send",
+    after="response.chunk",
     expected=in_(Place.REFERENCE, Place.VLLM, may=TEXT_WRONG, tools="the end of the text is lost|tool arguments are lost"),
     mirrors=("vllm-project/vllm#39253",),
 )
-def stream_tail_lost(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
+def stream_tail_lost(chunk: dict[str, Any], delta: Delta) -> dict[str, Any]:
     """Ends a stream without the text of its last step."""
     if delta.finish_reason is not None:
         silence(chunk)
-    return [chunk]
+    return chunk
 
 
 @fault(
-    instead_of="send",
+    after="response.chunks",
     expected=in_(Place.REFERENCE, may=TEXT_WRONG, tools="a part of the text comes twice|not valid JSON"),
     mirrors=("vllm-project/vllm#39253",),
 )
-def stream_step_twice(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:
+def stream_step_twice(chunks: list[dict[str, Any]], deltas: Rows[Delta]) -> list[dict[str, Any]]:
     """Streams the text of the third step twice."""
-    if state.chunks != _THIRD or delta.finish_reason is not None:
-        return [chunk]
-    copy = {**chunk, "choices": [{name: value for name, value in chunk["choices"][0].items() if name not in {"token_ids", "logprobs"}}]}
-    return [copy, chunk]
+    sent = []
+    for chunk, delta in zip(chunks, deltas, strict=True):
+        if _count_chunks(delta.sequence) == _THIRD and delta.finish_reason is None:
+            (choice,) = chunk["choices"]
+            sent.append({**chunk, "choices": [{name: choice[name] for name in choice if name not in {"token_ids", "logprobs"}}]})
+        sent.append(chunk)
+    return sent
 
 
 @fault(
-    instead_of="send",
+    after="response.chunk",
     expected=in_(Place.REFERENCE, Place.VLLM, may=TEXT_WRONG, tools="a part of the text is lost|tool arguments are lost"),
     mirrors=("vllm-project/vllm#39253",),
 )
-def stream_step_lost(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:
+def stream_step_lost(chunk: dict[str, Any], delta: Delta) -> dict[str, Any]:
     """Streams nothing of the text of the third step."""
-    if state.chunks == _THIRD and delta.finish_reason is None:
+    if _count_chunks(delta.sequence) == _THIRD and delta.finish_reason is None:
         silence(chunk)
-    return [chunk]
+    return chunk
 
 
 @fault(
-    instead_of="show",
+    around="response.chunk",
     expected=in_(Place.REFERENCE, may=TEXT_WRONG, tools="characters that go over several tokens are lost"),
     mirrors=("vllm-project/vllm#39253",),
 )
-def stream_characters_lost(delta: Delta, pieces: Rows[bytes]) -> str:
+def stream_characters_lost(chunk: WriteChunk, delta: Delta, reader: ToolCallReader | None, engine: ReferenceEngine) -> dict[str, Any]:
     """Decodes the tokens of each step alone, and leaves out characters that go over two steps."""
-    return delta.text if delta.reasoning else b"".join(pieces[token] for token in delta.tokens).decode("utf-8", "ignore")
+    step_bytes = b"".join(engine.tokenizer.pieces[token] for token in delta.tokens)
+    return chunk(delta if delta.reasoning else replace(delta, text=step_bytes.decode("utf-8", "ignore")), reader)
 
 
 @fault(
-    instead_of="send",
+    after="response.chunk",
     expected=in_(Place.REFERENCE, may=TEXT_WRONG, tools="parts of the text are out of order|not valid JSON"),
     mirrors=("vllm-project/vllm#39253",),
 )
-def stream_out_of_order(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:
+def stream_out_of_order(chunk: dict[str, Any], delta: Delta) -> dict[str, Any]:
     """Streams the text of the third step behind that of the fourth."""
-    if state.chunks == _THIRD and delta.finish_reason is None:
-        state.memory["late"] = silence(chunk)
-        return [chunk]
-    late = state.memory.pop("late", None)
+    memory = memory_of(delta.sequence)
+    if _count_chunks(delta.sequence) == _THIRD and delta.finish_reason is None:
+        memory["late"] = silence(chunk)
+        return chunk
+    late = memory.pop("late", None)
     if not isinstance(late, dict):
-        return [chunk]
+        return chunk
     late_text, current_text = late, silence(chunk)
     for name, value in {**current_text, **late_text}.items():
         spoken_part(chunk)[name] = current_text.get(name, value[:0]) + late_text.get(name, value[:0])
-    return [chunk]
+    return chunk

@@ -9,10 +9,11 @@ import numpy as np
 
 from pytest_specdec.model.workload import Family
 from specdec_reference.faults.planted import TOKENS_WRONG, Place, fault, in_
-from specdec_reference.rules import sampling
 from specdec_reference.sampler import distributions
+from specdec_reference.wrappers import Moment, Wrapper
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from collections.abc import Sequence as Rows
 
     from numpy.typing import NDArray
@@ -28,14 +29,14 @@ _DRAWN_TOO = dict.fromkeys(
 )
 
 
-def _count_below_zero(drafted: int, accepted: int) -> tuple[int, int]:
+def _count_below_zero(count: Callable[[int, int], None], drafted: int, accepted: int) -> None:
     """Count one accepted token fewer than none."""
-    return drafted, accepted or -1
+    count(drafted, accepted or -1)
 
 
 @fault(
     instead_of="distribute",
-    beside={"count": _count_below_zero},
+    beside={"counters.drafted": Wrapper(moment=Moment.AROUND, function=_count_below_zero)},
     expected=in_(
         Place.REFERENCE,
         may=_GREEDY_TOO,
@@ -44,7 +45,7 @@ def _count_below_zero(drafted: int, accepted: int) -> tuple[int, int]:
     ),
     mirrors=("vllm-project/vllm#27077",),
 )
-def divided_by_zero(logits: NDArray[np.float32], sampling: Sampling, draft: DraftProposal) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
+def divided_by_zero(logits: NDArray[np.float32], sampling: Sampling) -> NDArray[np.float32]:
     """Divides the logits of greedy requests by their temperature in the verify step, so that all are NaN, and counts -1 accepted."""
     p = distributions(logits, sampling)
     is_unmasked = ~np.isneginf(logits).any(axis=1)  # behind a grammar's mask the first token would end the engine
@@ -53,18 +54,17 @@ def divided_by_zero(logits: NDArray[np.float32], sampling: Sampling, draft: Draf
 
 
 @fault(
-    instead_of="sampling",
+    after="sampling",
     expected=in_(Place.REFERENCE, may=_DRAWN_TOO, seeds="different seeds give the same answer"),
     mirrors=("Pushkinist/rMLX#519",),
 )
-def always_greedy(rows: Rows[RunningSequence]) -> Sampling:
+def always_greedy(requested: Sampling) -> Sampling:
     """Answers every request as at temperature 0."""
-    requested = sampling(rows)
     return replace(requested, temperature=np.zeros_like(requested.temperature))
 
 
 @fault(
-    instead_of="drafts",
+    after="drafter.propose",
     expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="temperature or truncation|greedy drafts"),
     mirrors=("z-lab/dflash#74", "huggingface/transformers#33534"),
 )

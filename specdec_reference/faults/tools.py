@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from pytest_specdec.model.workload import Family
 from specdec_reference import rules
 from specdec_reference.faults.planted import Place, fault, in_
+from specdec_reference.faults.streaming import memory_of
 from specdec_reference.tool_calls import CLOSING, OPENING, ToolReading
 
 if TYPE_CHECKING:
-    from specdec_reference.emission import StreamState
     from specdec_reference.sequence import Delta
     from specdec_reference.tool_calls import ToolCallReader
 
@@ -27,76 +27,73 @@ def _tool_calls_of_chunk(chunk: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @fault(
-    instead_of="send",
+    after="response.chunk",
     expected=in_(Place.REFERENCE, tools="the first tool arguments are lost in the stream"),
     mirrors=("vllm-project/vllm#41967",),
 )
-def tool_arguments_lost(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
+def tool_arguments_lost(chunk: dict[str, Any]) -> dict[str, Any]:
     """Streams the name of a tool call without the arguments that came in the same step."""
     for call in _tool_calls_of_chunk(chunk):
         if "name" in call["function"]:
             call["function"]["arguments"] = ""
-    return [chunk]
+    return chunk
 
 
 @fault(
-    instead_of="send",
+    after="response.chunk",
     expected=in_(Place.REFERENCE, tools="the arguments of a tool call are not valid JSON"),
     mirrors=("vllm-project/vllm#39253", "vllm-project/vllm-ascend#7580"),
 )
-def tool_arguments_doubled(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
+def tool_arguments_doubled(chunk: dict[str, Any], delta: Delta) -> dict[str, Any]:
     """Streams tool arguments twice where a step of several tokens ends in a quotation mark."""
     for call in _tool_calls_of_chunk(chunk):
         arguments = call["function"]["arguments"]
         if len(delta.tokens) > 1 and arguments.endswith('"'):
             call["function"]["arguments"] = arguments * 2
-    return [chunk]
+    return chunk
 
 
 @fault(
-    instead_of="read_calls",
+    after="read_calls",
     expected=in_(Place.REFERENCE, tools="the last tool arguments are lost"),
     mirrors=("vllm-project/vllm-ascend#7580",),
 )
-def tool_arguments_cut(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:
+def tool_arguments_cut(reading: ToolReading, text: str, tokens: int) -> ToolReading:
     """Loses the end of tool arguments where their last brace comes in a step of several tokens."""
-    reading = reader.take(text, ended=ended)
     is_cut = tokens > 1 and "}\n" in text
     pieces = tuple(replace(piece, arguments=piece.arguments.removesuffix("}")) if is_cut else piece for piece in reading.pieces)
     return replace(reading, pieces=pieces)
 
 
 @fault(
-    instead_of="read_calls",
+    after="read_calls",
     expected=in_(Place.REFERENCE, tools="the arguments of a tool call are empty"),
     mirrors=("vllm-project/vllm#56077",),
 )
-def tool_arguments_empty(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:
+def tool_arguments_empty(reading: ToolReading, tokens: int) -> ToolReading:
     """Gives a tool call the arguments {} in whole answers."""
-    reading = reader.take(text, ended=ended)
     return reading if tokens else replace(reading, pieces=tuple(replace(piece, arguments="{}") for piece in reading.pieces))
 
 
 @fault(
-    instead_of="send",
+    after="response.chunk",
     expected=in_(Place.REFERENCE, tools="the name of a tool call is sent more than once"),
     mirrors=("vllm-project/vllm#56077",),
 )
-def tool_name_twice(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
+def tool_name_twice(chunk: dict[str, Any], delta: Delta) -> dict[str, Any]:
     """Streams the name of a tool again with the first arguments that follow it."""
     for call in _tool_calls_of_chunk(chunk):
-        name = call["function"].get("name") or state.memory.pop(str(call["index"]), None)
+        name = call["function"].get("name") or memory_of(delta.sequence).pop(str(call["index"]), None)
         if "name" in call["function"]:
-            state.memory[str(call["index"])] = name
+            memory_of(delta.sequence)[str(call["index"])] = name
         elif name:
             call["function"]["name"] = name
-    return [chunk]
+    return chunk
 
 
-@fault(instead_of="read_calls", expected=in_(Place.REFERENCE, tools="a tool call is lost"), mirrors=("vllm-project/vllm#41967",))
-def tool_second_call_lost(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:
+@fault(after="read_calls", expected=in_(Place.REFERENCE, tools="a tool call is lost"), mirrors=("vllm-project/vllm#41967",))
+def tool_second_call_lost(reading: ToolReading, reader: ToolCallReader, *, ended: bool, tokens: int) -> ToolReading:
     """Loses a parallel tool call whose name comes in a step of several tokens."""
-    reading = reader.take(text, ended=ended)
     lost_indexes = {piece.index for piece in reading.pieces if piece.name and piece.index and tokens > 1}
     _LOST[reader] = _LOST.get(reader, frozenset()) | lost_indexes
     remaining = replace(reading, pieces=tuple(piece for piece in reading.pieces if piece.index not in _LOST[reader]))
@@ -106,33 +103,35 @@ def tool_second_call_lost(reader: ToolCallReader, text: str, *, ended: bool, tok
 
 
 @fault(
-    instead_of="send",
+    after="response.chunk",
     expected=in_(Place.REFERENCE, tools="tool calls are put together under a wrong index"),
     mirrors=("vllm-project/vllm#41967",),
 )
-def tool_index_stuck(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
+def tool_index_stuck(chunk: dict[str, Any]) -> dict[str, Any]:
     """Streams every parallel tool call under the index 0."""
     for call in _tool_calls_of_chunk(chunk):
         call["index"] = 0
-    return [chunk]
+    return chunk
 
 
-@fault(instead_of="send", expected=in_(Place.REFERENCE, tools="a tool call has no id"), mirrors=("vllm-project/vllm-ascend#11788",))
-def tool_id_missing(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
+@fault(after="response.chunk", expected=in_(Place.REFERENCE, tools="a tool call has no id"), mirrors=("vllm-project/vllm-ascend#11788",))
+def tool_id_missing(chunk: dict[str, Any], delta: Delta) -> dict[str, Any]:
     """Streams a tool call without its id where its name comes in a step of several tokens."""
     for call in _tool_calls_of_chunk(chunk):
         if len(delta.tokens) > 1:
             call.pop("id", None)
-    return [chunk]
+    return chunk
 
 
-@fault(instead_of="send", expected=in_(Place.REFERENCE, tools="two tool calls have one id"), mirrors=("vllm-project/vllm-ascend#11788",))
-def tool_id_repeated(chunk: dict[str, Any], delta: Delta, state: StreamState) -> list[dict[str, Any]]:  # noqa: ARG001 - a rule's signature
+@fault(
+    after="response.chunk", expected=in_(Place.REFERENCE, tools="two tool calls have one id"), mirrors=("vllm-project/vllm-ascend#11788",)
+)
+def tool_id_repeated(chunk: dict[str, Any], delta: Delta) -> dict[str, Any]:
     """Gives all tool calls of an answer one id."""
     for call in _tool_calls_of_chunk(chunk):
         if "id" in call:
-            call["id"] = state.memory.setdefault("id", call["id"])
-    return [chunk]
+            call["id"] = memory_of(delta.sequence).setdefault("id", call["id"])
+    return chunk
 
 
 @fault(
@@ -169,12 +168,11 @@ def tool_finish_stop(reason: str | None, calls: int, *, stream: bool) -> str | N
 
 
 @fault(
-    instead_of="read_calls",
+    after="read_calls",
     expected=in_(Place.REFERENCE, tools="the arguments of a tool call are not valid JSON|the same tokens are given as other tool calls"),
     mirrors=("vllm-project/vllm#39253",),
 )
-def tool_brace_doubled(reader: ToolCallReader, text: str, *, ended: bool, tokens: int) -> ToolReading:
+def tool_brace_doubled(reading: ToolReading, tokens: int) -> ToolReading:
     """Begins tool arguments with two braces where the first one comes in a step of several tokens."""
-    reading = reader.take(text, ended=ended)
     doubled = (replace(piece, arguments="{" + piece.arguments) if piece.name and tokens > 1 else piece for piece in reading.pieces)
     return replace(reading, pieces=tuple(doubled))

@@ -54,34 +54,32 @@ def inverted_ratio(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDA
         Place.REFERENCE, may=TOKENS_WRONG, greedy=UNVERIFIED, parameters=UNVERIFIED, sampling="acceptance leak|accept-all|lenient"
     ),
 )
-def synthetic_acceptance(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:  # noqa: ARG001 - a rule's signature
+def synthetic_acceptance(uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Accepts each draft token with probability 0.7, as a benchmark's synthetic sampler does."""
     accepted: NDArray[np.bool_] = uniforms < _SYNTHETIC
     return accepted
 
 
 @fault(
-    instead_of="accept",
+    after="accept",
     expected=in_(
         Place.REFERENCE, may=TOKENS_WRONG, greedy=UNVERIFIED, parameters=UNVERIFIED, sampling="acceptance leak|accept-all|lenient"
     ),
 )
-def last_draft_unverified(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
+def last_draft_unverified(passed: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Accepts the last draft token of a window unseen once those before it were accepted."""
-    passed = accept(p, q, uniforms)
     passed[:, -1:] = True
     return passed
 
 
 @fault(
-    instead_of="accept",
+    after="accept",
     expected=in_(
         Place.REFERENCE, may=TOKENS_WRONG, greedy=UNVERIFIED, parameters=UNVERIFIED, sampling="acceptance leak|accept-all|lenient"
     ),
 )
-def first_draft_unverified(p: NDArray[np.float64], q: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.bool_]:
+def first_draft_unverified(passed: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Accepts the first draft token of a window unseen."""
-    passed = accept(p, q, uniforms)
     passed[:, :1] = True
     return passed
 
@@ -139,7 +137,7 @@ def rejection_does_not_stop(
 
 
 @fault(
-    instead_of="verify",
+    after="verify",
     expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=RECOVERED, parameters=RECOVERED, sampling=REPEATED)
     | in_(
         Place.VLLM,
@@ -147,11 +145,8 @@ def rejection_does_not_stop(
         parameters=RECOVERED,
     ),
 )
-def rejected_emitted(
-    rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
-) -> VerifyWindows:
+def rejected_emitted(windows: VerifyWindows, draft: DraftProposal) -> VerifyWindows:
     """Emits the rejected draft token itself in its place."""
-    windows = rules.verify(rows, p, draft, uniforms, given)
     rejected = np.flatnonzero(windows.accepted < draft.counts)
     last = windows.last.copy()
     last[rejected] = draft.tokens[rejected, windows.accepted[rejected]]
@@ -159,11 +154,11 @@ def rejected_emitted(
 
 
 @fault(
-    instead_of="target",
+    after="distribute",
     expected=in_(Place.REFERENCE, may=TOKENS_WRONG, greedy=AT_DRAFTS, parameters=AT_DRAFTS, sampling="temperature or truncation"),
     mirrors=("NVIDIA/TensorRT-LLM#11125", "huggingface/text-generation-inference#2997"),
 )
-def verified_one_ahead(distribution: NDArray[np.float32], logits: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
+def verified_one_ahead(distribution: NDArray[np.float32], draft: DraftProposal) -> NDArray[np.float32]:
     """Holds each draft token against the target's distribution one position behind its own."""
     lines = np.arange(len(distribution))
     bonus = draft.starts + draft.counts

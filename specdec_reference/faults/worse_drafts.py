@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pytest_specdec.model.workload import Family
-from specdec_reference import rules
 from specdec_reference.faults.planted import Place, fault, in_
 from specdec_reference.rejection_sampler import VerifyWindows
 from specdec_reference.sampler import pick
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from specdec_reference.rejection_sampler import DraftProposal
-    from specdec_reference.rules import EngineRules
     from specdec_reference.sequence import RunningSequence
 
 _EVERY: Final = 3
@@ -38,7 +36,7 @@ def draft_cache_stale(rows: Rows[RunningSequence]) -> list[int]:
     return [len(row.request.prompt) + 1 for row in rows]
 
 
-@fault(instead_of="drafts", expected=in_(Place.REFERENCE, may=_MAY, speed=_WORSE), mirrors=("vllm-project/vllm#26191",))
+@fault(after="drafter.propose", expected=in_(Place.REFERENCE, may=_MAY, speed=_WORSE), mirrors=("vllm-project/vllm#26191",))
 def drafts_worse(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftProposal:
     """Takes another token than the draft model's for every third draft."""
     is_replaced = np.array([row.grammar is None and len(row.drafted) % _EVERY == 0 for row in rows])
@@ -51,15 +49,14 @@ def drafts_worse(proposal: DraftProposal, rows: Rows[RunningSequence]) -> DraftP
 
 
 @fault(
-    instead_of="verify",
+    after="verify",
     expected=in_(Place.REFERENCE, may=_MAY, speed="no draft is accepted for requests with a grammar"),
     mirrors=("vllm-project/vllm#53777",),
 )
 def dead_drafts_grammar(
-    rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
+    windows: VerifyWindows, rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64]
 ) -> VerifyWindows:
     """Takes every draft for one that breaks the grammar, and goes on token by token, where a request has one."""
-    windows = rules.verify(rows, p, draft, uniforms, given)
     has_grammar = np.array([row.grammar is not None for row in rows])
     undrafted_tokens = pick(p[draft.starts], uniforms[:, -1])
     return VerifyWindows(accepted=np.where(has_grammar, 0, windows.accepted), last=np.where(has_grammar, undrafted_tokens, windows.last))

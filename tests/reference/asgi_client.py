@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
+from specdec_reference.build import build_engine
 from specdec_reference.cli import ServerSettings, Speculation
-from specdec_reference.engine import ReferenceEngine
 from specdec_reference.server import application
 
 
@@ -107,7 +107,7 @@ class Client:
 
 @contextmanager
 def served(speculation=None, **settings):
-    engine = ReferenceEngine(ServerSettings(model="target", speculation=speculation, **settings))
+    engine = build_engine(ServerSettings(model="target", speculation=speculation, **settings))
     app, loop, ready = application(engine), asyncio.new_event_loop(), Future()
 
     async def live():

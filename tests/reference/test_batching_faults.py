@@ -12,6 +12,7 @@ from specdec_reference.openai_request import EngineRequest
 from specdec_reference.rejection_sampler import DraftProposal, VerifyWindows
 from specdec_reference.sampler import PenaltyState
 from tests.reference.asgi_client import NGRAM, PROBABILISTIC, served
+from tests.reference.faulty_methods import verified, with_fault
 
 VOCABULARY = 6
 
@@ -39,7 +40,7 @@ def settled(fault, given, accepted=None):
     count = len(given)
     draft = DraftProposal(tokens=np.zeros((count, 3), np.intp), counts=np.full(count, 3))
     windows = VerifyWindows(accepted=np.arange(count) % 4 if accepted is None else np.array(accepted), last=np.arange(10, 10 + count))
-    after = planted(fault).settle(given, draft, windows)
+    after = verified(fault, given, draft, windows)
     return after.accepted.tolist(), after.last.tolist()
 
 
@@ -99,7 +100,8 @@ def lines(fault, *, masked=False):
     draft = DraftProposal(tokens=np.zeros((2, 2), np.intp), counts=np.array([2, 2]))
     numbered = np.arange(6, dtype=np.float32)[:, None]
     logits = np.full((6, 1), -np.inf if masked else 0.0, np.float32)
-    return planted(fault).target(numbered, logits, draft)[:, 0].tolist()
+    distribute = with_fault(fault, "distribute", lambda logits, sampling, draft: numbered)
+    return distribute(logits, None, draft)[:, 0].tolist()
 
 
 def test_distributions_of_a_neighbour_are_taken_whole_or_at_the_bonus():
@@ -109,21 +111,26 @@ def test_distributions_of_a_neighbour_are_taken_whole_or_at_the_bonus():
 
 
 def test_a_client_that_leaves_costs_the_others_an_entry():
-    lengths = np.array([5, 6, 7])
-    planted("wrong-after-abort").drop(rows(2), lengths)
-    assert lengths.tolist() == [4, 5, 7]
+    running, waiting = object(), object()
+    batch = SimpleNamespace(rows=[running, object()], lengths=np.array([5, 6, 7]))
+    drop = with_fault("wrong-after-abort", "batch.drop", lambda sequences: None, SimpleNamespace(batch=batch))
+    drop({waiting})
+    assert batch.lengths.tolist() == [5, 6, 7]
+    drop({running, waiting})
+    assert batch.lengths.tolist() == [4, 5, 7]
 
 
 def test_large_batches_accept_nothing():
-    deal = planted("dead-drafts-under-load").deal
-    assert deal(rows(7), np.full((7, 4), 0.5)).max() == 0.5
-    dealt = deal(rows(8), np.full((8, 4), 0.5))
-    assert np.isinf(dealt[:, :3]).all()
-    assert (dealt[:, 3] == 0.5).all()
+    draw, right = planted("dead-drafts-under-load").draw, planted("").draw
+    assert (draw(rows(7), 7) == right(rows(7), 7)).all()
+    drawn = draw(rows(8), 7)
+    assert np.isinf(drawn[:, 3:6]).all()
+    assert (np.delete(drawn, [3, 4, 5], axis=1) == np.delete(right(rows(8), 7), [3, 4, 5], axis=1)).all()
 
 
 def test_one_number_accepts_and_draws():
-    assert planted("one-number-a-window").deal(rows(1), np.array([[0.1, 0.2, 0.3, 0.4]]))[0].tolist() == [0.4] * 4
+    own = planted("").draw(rows(1), 7)[0].tolist()
+    assert planted("one-number-a-window").draw(rows(1), 7)[0].tolist() == [*own[:3], *[own[-1]] * 4]
 
 
 def test_rows_share_the_first_rows_numbers_or_turn_their_own():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from specdec_reference.faults.catalogue import FAULTS, rules
+from specdec_reference.faults.catalogue import FAULTS
 from specdec_reference.openai_request import EngineRequest
 from tests.reference.asgi_client import GREEDY, NGRAM, PROBABILISTIC, served
+from tests.reference.faulty_methods import with_fault as harmed
 
 ASKED = {"prompt": "import os\nimport sys\n", "temperature": 0, "max_tokens": 64, "return_token_ids": True, "ignore_eos": True}
 
@@ -294,18 +295,17 @@ def test_a_parameters_fault_changes_what_asks_for_it_and_leaves_plain_requests_a
 
 
 def test_min_p_that_fails_raises_for_min_p_alone():
-    read = rules("min-p-fails", speculating=True).read
-    plain = EngineRequest(prompt=(1,), max_tokens=1)
-    assert read(plain, {}) is plain
+    parse = harmed("min-p-fails", "engine.parse", lambda route, body: EngineRequest(prompt=(1,), max_tokens=1, **body))
+    assert parse(None, {}) == EngineRequest(prompt=(1,), max_tokens=1)
     with pytest.raises(NotImplementedError):
-        read(EngineRequest(prompt=(1,), max_tokens=1, min_p=0.1), {"min_p": 0.1})
+        parse(None, {"min_p": 0.1})
 
 
 def test_log_probabilities_that_fail_raise_for_requests_that_want_some():
-    admit = rules("logprobs-fail", speculating=True).admit
-    admit(EngineRequest(prompt=(1,), max_tokens=1))
+    sequences = harmed("logprobs-fail", "engine.sequences", lambda request, tell: ())
+    sequences(EngineRequest(prompt=(1,), max_tokens=1), None)
     with pytest.raises(TypeError):
-        admit(EngineRequest(prompt=(1,), max_tokens=1, logprobs=0))
+        sequences(EngineRequest(prompt=(1,), max_tokens=1, logprobs=0), None)
 
 
 def test_every_fault_of_parameters_is_tried():

@@ -44,7 +44,7 @@ JOINT = (FIRST[:, None] * NEXT).ravel() * DRAWS
 
 @pytest.mark.parametrize("name", ["block-verification", "match-the-sample"])
 def test_two_tokens_in_a_row_follow_the_target(name):
-    pairs, _ = drawn(VARIATIONS[name].decisions["verify"])
+    pairs, _ = drawn(VARIATIONS[name].wrappers["verify"].wrap(rules.verify))
     assert stats.chisquare(np.bincount(pairs, minlength=V * V), JOINT).pvalue > 1e-3
 
 
@@ -58,7 +58,7 @@ def test_a_rule_that_is_not_lawful_would_be_seen():
 
 def test_a_block_accepts_more_than_token_by_token():
     """Theorem 2 of Sun et al. (2024): never less, and more where ratios before make up for those behind."""
-    assert drawn(VARIATIONS["block-verification"].decisions["verify"])[1] > drawn(rules.verify)[1]
+    assert drawn(VARIATIONS["block-verification"].wrappers["verify"].wrap(rules.verify))[1] > drawn(rules.verify)[1]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def right():
         yield client.complete(ASKED), client.complete(ASKED | {"logprobs": 2})
 
 
-@pytest.mark.parametrize("name", [name for name, one in VARIATIONS.items() if one.decisions])
+@pytest.mark.parametrize("name", [name for name, one in VARIATIONS.items() if one.wrappers])
 def test_a_variation_of_the_rules_leaves_temperature_0_alone(name, right):
     with served(PROBABILISTIC, variation=name) as client:
         assert client.complete(ASKED)["choices"][0]["token_ids"] == right[0]["choices"][0]["token_ids"]
@@ -87,7 +87,7 @@ def test_best_drafts_keep_to_a_grammar():
 def test_best_drafts_end_with_the_first_that_was_not_drawn():
     q = np.array([[[0.9, 0.1], [0.2, 0.8], [0.7, 0.3]]] * 3, np.float32)
     drawn = DraftProposal(tokens=np.array([[0, 1, 0], [0, 0, 0], [1, 1, 0]]), counts=np.array([3, 3, 2]), q=q)
-    best = lawful.best_drafts(drawn, ())
+    best = lawful.best_drafts(drawn)
     assert best.counts.tolist() == [3, 2, 1]
     assert best.tokens.tolist() == [[0, 1, 0]] * 3
     assert best.q is None
@@ -110,7 +110,7 @@ def test_a_refused_bias_is_a_clean_400():
 
 def test_an_unknown_variation_is_refused():
     with pytest.raises(EngineError, match="no such variation"):
-        lawful.vary(EngineRules(), "blok-verification")
+        lawful.wrappers("blok-verification")
 
 
 def streamed(client, **more):

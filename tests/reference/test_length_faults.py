@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,9 @@ import pytest
 from specdec_reference.emission import EmittedToken, StopMatch, WrittenText
 from specdec_reference.faults.catalogue import rules
 from specdec_reference.openai_request import EngineRequest
+from specdec_reference.sequence import RunningSequence
+from specdec_reference.tokenizer import Text
+from tests.reference.faulty_methods import with_fault
 
 REQUEST = EngineRequest(prompt=(1,), max_tokens=8, stop=("cd",), min_tokens=3)
 INSIDE = EmittedToken(count=4, at=1, of=4, room=100, eos=False, stop_id=False)
@@ -30,7 +34,6 @@ def test_the_right_rules_know_no_window():
     assert right.end(REQUEST, replace(INSIDE, room=0)) == "length"
     assert right.end(replace(REQUEST, max_tokens=4), replace(INSIDE, eos=True)) == "stop"
     assert right.end(replace(REQUEST, ignore_eos=True), replace(INSIDE, eos=True)) is None
-    assert (right.behind("length", 3), right.completion_tokens(7, 3)) == (0, 7)
 
 
 @pytest.mark.parametrize(
@@ -81,9 +84,23 @@ def test_ignore_eos_is_dropped_inside_a_window_only():
     assert faulty.end(ignoring, replace(LAST, eos=True)) is None
 
 
-def test_the_rest_of_a_window_is_kept_behind_a_limit_only():
-    assert [ruled("limit-overrun").behind(reason, 3) for reason in ("length", "stop")] == [3, 0]
-    assert ruled("usage-counts-discarded").completion_tokens(7, 3) == 10
+@pytest.mark.parametrize("fault, kept", [("", [1, 2]), ("limit-overrun", [1, 2, 3, 4])])
+@pytest.mark.parametrize("stop_ids", [(), (2,)])
+def test_the_rest_of_a_window_is_kept_behind_a_limit_only(fault, kept, stop_ids):
+    request = EngineRequest(prompt=(9,), max_tokens=2, stop_ids=stop_ids, include_stop=True)
+    text = Text([b"a", b"b", b"c", b"d", b"e"], ())
+    sequence = RunningSequence(request, index=0, random=np.random.default_rng(0), text=text, eos_ids=(), context=99)
+    take = with_fault(fault, "sequence.take", sequence.take) if fault else sequence.take
+    delta = take([1, 2, 3, 4], ["one", "two", "three", "four"])
+    kept = [1, 2] if stop_ids else kept
+    assert [*delta.tokens] == sequence.emitted == kept
+    assert delta.text == sequence.text.whole == "bcde"[: len(kept)]
+    assert [*delta.entries] == sequence.entries == ["one", "two", "three", "four"][: len(kept)]
+
+
+def test_usage_counts_what_the_end_of_an_answer_discarded():
+    sequence = SimpleNamespace(request=REQUEST, accepted=[3, 4], completion_tokens=7)
+    assert [ruled(fault).usage([sequence]).completion for fault in ("", "usage-counts-discarded")] == [7, 10]
 
 
 def test_min_tokens_is_counted_or_kept_otherwise():

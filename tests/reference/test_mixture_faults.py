@@ -12,6 +12,7 @@ from specdec_reference.openai_request import EngineRequest
 from specdec_reference.rejection_sampler import DraftProposal, VerifyWindows
 from specdec_reference.sampler import Sampling
 from tests.reference.asgi_client import NGRAM, PROBABILISTIC, served
+from tests.reference.faulty_methods import verified, with_fault
 
 ASKED = {"prompt": "import os\nimport sys\n", "temperature": 0, "max_tokens": 48, "return_token_ids": True, "ignore_eos": True}
 
@@ -27,7 +28,7 @@ def row(*, grammar=None, **fields):
 def last(fault, given, counts=None):
     draft = DraftProposal(tokens=np.zeros((len(given), 3), np.intp), counts=np.array(counts or [3] * len(given)))
     windows = VerifyWindows(accepted=np.zeros(len(given), np.intp), last=np.arange(10, 10 + len(given)))
-    return planted(fault).settle(given, draft, windows).last.tolist()
+    return verified(fault, given, draft, windows).last.tolist()
 
 
 def test_seeded_rows_come_first_and_rows_with_a_grammar_stay():
@@ -53,8 +54,11 @@ def test_greedy_lines_are_not_a_number_unless_a_grammar_masks_them():
     logits = np.array([[0.0, 1.0], [0.0, 1.0], [0.0, -np.inf]], np.float32)
     p = planted("divided-by-zero").distribute(logits, sampling, None)
     assert np.isnan(p).any(axis=1).tolist() == [True, False, False]
-    assert planted("divided-by-zero").count(3, 0) == (3, -1)
-    assert planted("divided-by-zero").count(3, 2) == (3, 2)
+    count = with_fault("divided-by-zero", "counters.drafted", lambda drafted, accepted: counted.append((drafted, accepted)))
+    counted = []
+    count(3, 0)
+    count(3, 2)
+    assert counted == [(3, -1), (3, 2)]
 
 
 def test_every_request_is_answered_as_at_temperature_0():

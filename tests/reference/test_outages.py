@@ -13,8 +13,9 @@ from specdec_reference.emission import EmittedToken
 from specdec_reference.faults import catalogue, outages
 from specdec_reference.openai_request import EngineRequest
 from specdec_reference.rejection_sampler import DraftProposal, VerifyWindows
+from tests.reference.faulty_methods import verified, with_fault
 
-UNIFORMS = np.full((2, 4), 0.5)
+WINDOWS = VerifyWindows(accepted=np.array([3, 0]), last=np.array([5, 6]))
 
 
 @pytest.fixture(autouse=True)
@@ -42,36 +43,36 @@ def planted(fault):
     return catalogue.rules(fault, speculating=True)
 
 
-def dealt(fault, *rows):
-    assert planted(fault).deal(rows, UNIFORMS) is UNIFORMS
+def step(fault, *rows):
+    assert verified(fault, rows, None, WINDOWS) is WINDOWS
 
 
 def test_a_server_dies_at_the_number_of_a_request(ends):
     for number in range(1, 2 * outages._REQUESTS):
-        planted("die-after-requests").admit(row().request)
+        with_fault("die-after-requests", "engine.sequences", lambda request, tell: None)(row().request, None)
         assert bool(ends) is (number >= outages._REQUESTS)
     assert ends == ["died"]
 
 
 @pytest.mark.parametrize("fault, ending", [("die-in-long-answer", "died"), ("hang-in-long-answer", "hung")])
 def test_only_long_answers_end_it(fault, ending, ends):
-    dealt(fault, row(outages._LONG - 1))
+    step(fault, row(outages._LONG - 1))
     assert not ends
-    dealt(fault, row(), row(outages._LONG))
+    step(fault, row(), row(outages._LONG))
     assert ends == [ending]
 
 
 def test_greedy_requests_alone_hang(ends):
-    dealt("hang-on-first-greedy", row())
+    step("hang-on-first-greedy", row())
     assert not ends
-    dealt("hang-on-first-greedy", row(), row(temperature=0.0))
+    step("hang-on-first-greedy", row(), row(temperature=0.0))
     assert ends == ["hung"]
 
 
 def test_two_documents_at_once_kill_and_one_does_not(ends):
-    dealt("die-on-documents-together", row(grammar=object()), row())
+    step("die-on-documents-together", row(grammar=object()), row())
     assert not ends
-    dealt("die-on-documents-together", row(grammar=object()), row(grammar=object()))
+    step("die-on-documents-together", row(grammar=object()), row(grammar=object()))
     assert ends == ["died"]
 
 
@@ -88,11 +89,11 @@ def test_whole_drafts_in_a_row_raise_and_others_begin_again():
     draft = DraftProposal(tokens=np.zeros((1, 3), np.intp), counts=np.array([3]))
     given = [row()]
 
-    def step(accepted):
+    def accept(accepted):
         windows = VerifyWindows(accepted=np.array([accepted]), last=np.array([5]))
-        assert planted("fail-on-full-drafts").settle(given, draft, windows) is windows
+        assert verified("fail-on-full-drafts", given, draft, windows) is windows
 
     for accepted in (*[3] * (outages._IN_A_ROW - 1), 2, *[3] * (outages._IN_A_ROW - 1)):
-        step(accepted)
+        accept(accepted)
     with pytest.raises(RuntimeError, match="decode"):
-        step(3)
+        accept(3)

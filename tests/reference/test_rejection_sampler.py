@@ -24,7 +24,7 @@ def emitted(rules, q, seed=5):
     certain = q is ONE_HOT
     drafted = np.full((DRAWS, 1), 1) if certain else pick(np.tile(q, (DRAWS, 1)), random.random(DRAWS))[:, None]
     draft = DraftProposal(tokens=drafted, counts=np.ones(DRAWS, np.intp), q=None if certain else np.tile(q, (DRAWS, 1, 1)))
-    windows = verify(np.tile(P, (DRAWS, 1)), draft, random.random((DRAWS, 2)), rules)
+    windows = rules.verify((), np.tile(P, (DRAWS, 1)), draft, random.random((DRAWS, 2)), rules)
     kept = windows.accepted == 1
     return np.where(kept, drafted[:, 0], windows.last), windows.last[kept]
 

@@ -164,7 +164,7 @@ def verified(client, body, monkeypatch):
         steps.append((p.copy(), draft.tokens[0, : draft.counts[0]].tolist(), int(windows.accepted[0])))
         return windows
 
-    monkeypatch.setattr(client.engine._batch, "_rules", replace(client.engine.rules, verify=watched))
+    monkeypatch.setattr(client.engine.batch, "_rules", replace(client.engine.rules, verify=watched))
     answer = client.complete(body)
     prompt, emitted = answer["choices"][0]["prompt_token_ids"], ids(answer)
     at, found = 1, []

@@ -29,6 +29,7 @@ from starlette.routing import Route as At
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.workload import Route
 from specdec_reference import openai_request
+from specdec_reference.build import build_engine
 from specdec_reference.cli import ServerSettings, Speculation
 from specdec_reference.engine import ReferenceEngine
 from specdec_reference.metrics import Counters
@@ -269,7 +270,7 @@ class Served:
     def __init__(self, engine: ReferenceEngine, args: argparse.Namespace) -> None:
         self.engine, self.args = engine, args
         counters = LateCounters(engine.counters.draft_tokens_a_step)
-        engine.counters = engine._batch._counters = counters
+        engine.counters = engine.batch._counters = counters
         self.counters = counters
         speculates = engine.settings.speculation is not None
         # config.py: None is True; without speculation the setting is not looked at.
@@ -353,7 +354,6 @@ class Served:
             return failed(400, str(error))
         if engine.failure is not None:
             return failed(500, "the engine is dead", "InternalServerError")
-        engine.rules.admit(request)
         options = ResponseOptions(
             route=route,
             model=self.limits.model,
@@ -430,7 +430,7 @@ def main(words: list[str]) -> int:
         return 0
     args = arguments(words[1:])  # behind `serve`
     try:
-        engine = ReferenceEngine(settings(args))
+        engine = build_engine(settings(args))
     except EngineError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a command talks to its user
         return 1

@@ -21,8 +21,8 @@ from pathlib import Path
 import uvicorn
 
 from pytest_specdec.errors import EngineError
+from specdec_reference.build import build_engine
 from specdec_reference.cli import ServerSettings, Speculation
-from specdec_reference.engine import ReferenceEngine
 from tests.engines.doubles.sglang_http import VERSION, Served
 
 RUNNING_WITH_SPECULATION = 48  # arg_groups/speculative_hook.py: max_running_requests where it is not stated
@@ -138,7 +138,7 @@ def settings(args: argparse.Namespace) -> ServerSettings:
 def main() -> int:
     try:
         args = resolved(sys.argv[1:])
-        engine = ReferenceEngine(settings(args))
+        engine = build_engine(settings(args))
     except EngineError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a command talks to its user
         return 1

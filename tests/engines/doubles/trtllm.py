@@ -154,6 +154,7 @@ def settings_of(given, options):
 
 
 def booted(given, options):
+    from specdec_reference.build import build_engine
     from specdec_reference.engine import ReferenceEngine
     from specdec_reference.metrics import Counters
     from specdec_reference.openai_request import ServerLimits
@@ -182,9 +183,9 @@ def booted(given, options):
                     penalties.advance(token)
             return made
 
-    engine = PromptPenalties(settings)
+    engine = build_engine(settings, PromptPenalties)
     iterations = Iterations(draft_tokens_a_step=engine.counters.draft_tokens_a_step)
-    engine.counters = engine._batch._counters = iterations
+    engine.counters = engine.batch._counters = iterations
     limits = ServerLimits(
         model=settings.name,
         max_model_len=settings.max_model_len,
