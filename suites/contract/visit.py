@@ -1,4 +1,4 @@
-"""One live server under the contract: its adapter, its client, and the answers that several clauses look at."""
+"""One live server under the contract: its adapter, its client, and the answers that several tests look at."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from pytest_specdec.capture.scoring import ScoredSequence, ScoringRequest, score
 from pytest_specdec.capture.server.readiness import get
 from pytest_specdec.doctor import probe
 from pytest_specdec.engines.plain_dialect import PlainDialect
-from pytest_specdec.errors import EngineError, SpecdecError
+from pytest_specdec.errors import EngineError
 from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.workload import Request, Route
+
+from .claims import UncheckedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,12 +42,12 @@ _LOGGED_S = 12.0
 """An engine that logs its counters does so every ten seconds."""
 
 
-class NoAnswerError(SpecdecError):
-    """The server did not answer what a clause rests on."""
+class NoAnswerError(UncheckedError):
+    """The server did not answer what a claim rests on."""
 
 
 class Visit:
-    """Asks a server what the clauses want to know, each thing once."""
+    """Asks a server what the tests want to know, each thing once."""
 
     def __init__(
         self, arm: ArmServer, config: Config, engine: Engine, *, draft: Draft | None, variant: str = "", early: str | None = None
