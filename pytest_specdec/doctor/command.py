@@ -84,11 +84,10 @@ def _check_contract(path: Path, variant: str, document: Path | None) -> int:
     from pytest_specdec.doctor import contract  # noqa: PLC0415 - the checks without it pay for no pytest
 
     try:
-        variant = _variant_name(path, variant)
+        printer = contract.ContractPrinter(_variant_name(path, variant), lambda line: _print(printable(line), Secrets()))
     except ConfigError as error:
         return _print_checks([failed("contract", error)], "", Secrets.of(os.environ))
-    printer = contract.ContractPrinter(lambda line: _print(printable(line), Secrets()))
-    is_kept = contract.run(path, variant, document, printer)
+    is_kept = contract.run(path, document, printer)
     if printer.errors:
         return _print_checks([failed("contract", SpecdecError(text)) for text in printer.errors], "", Secrets.of(os.environ))
     printer.print_counts()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_specdec.config import shipped
+from pytest_specdec.plugin import marker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,14 +22,19 @@ _WITHOUT = ("terminal", "cacheprovider", "randomly", "benchmark")
 
 
 class ContractPrinter:
-    """A plugin of pytest that prints what comes of each claim."""
+    """A plugin of pytest that prints the outcome of each claim, for one variant."""
 
-    def __init__(self, write: Callable[[str], None]) -> None:
+    def __init__(self, variant: str, write: Callable[[str], None]) -> None:
+        self._variant = variant
         self._write = write
         self.counts: dict[str, Counter[str]] = {}
         """Of outcomes, by arm."""
         self.errors: list[str] = []
         """Of servers that could not be visited."""
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave out the other variants."""
+        items[:] = [item for item in items if marker.pair_name(item) in {"", self._variant}]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Print the outcome of a claim."""
@@ -52,15 +58,15 @@ class ContractPrinter:
             self._write(f"{arm}: " + ", ".join(f"{counts[outcome]} {outcome}" for outcome in _OUTCOMES))
 
 
-def run(config: Path, variant: str, document: Path | None, printer: ContractPrinter) -> bool:
+def run(config: Path, document: Path | None, printer: ContractPrinter) -> bool:
     """Return True if the servers of a config keep every claim.
 
-    The baseline and ``variant`` are booted, or visited. Settings of pytest where the command is typed do not count.
+    They are booted, or visited. Settings of pytest where the command is typed do not count.
     """
     with TemporaryDirectory() as folder:
         settings = Path(folder) / "pytest.ini"
         settings.touch()
-        options = [f"--specdec-config={config.absolute()}", f"--specdec-run-dir={Path(folder) / 'run'}", f"--contract-variant={variant}"]
+        options = [f"--specdec-config={config.absolute()}", f"--specdec-run-dir={Path(folder) / 'run'}"]
         options += [f"--contract-json={document.absolute()}"] if document else []
         plugins = [word for name in _WITHOUT for word in ("-p", f"no:{name}")]
         return pytest.main([str(_SUITE), "-c", str(settings), "--assert=plain", *plugins, *options], [printer]) == pytest.ExitCode.OK

@@ -59,21 +59,14 @@ _CONTRACT = pytest.StashKey[_Contract]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
+    """Add the option."""
     group = parser.getgroup("specdec contract", "the contract of an engine's adapter")
-    group.addoption("--contract-variant", metavar="NAME", help="hold this variant to it and no other")
     group.addoption("--contract-json", metavar="FILE", help="write the outcome as data, with the effect of each parameter")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Move the end of each server after its other tests, and leave out other variants."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Move the end of each server after its other tests, wherever they were shuffled to."""
     items.sort(key=lambda item: item.path.parent == _HERE and getattr(item, "originalname", "") == "test_end")
-    variant = config.getoption("contract_variant", None)
-    others = [item for item in items if variant and item.path.parent == _HERE and _variant(item) not in {"", variant}]
-    if others:
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item not in others]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -141,7 +134,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         item.config.stash[_CONTRACT].arms[arm]["clauses"].append(clause)
         report.user_properties.append((_CLAIM, {"arm": arm, **clause}))
         if report.failed:
-            report.longrepr = mask(str(report.longrepr))
+            text = str(report.longrepr)
+            report.longrepr = report.longrepr if mask(text) == text else mask(text)
             report.sections.append(("claimed by", ", ".join(item.obj.members)))
         elif report.skipped:
             report.longrepr = (str(item.path), 1 + (item.location[1] or 0), f"{clause['outcome']}: {clause['evidence']}")
@@ -163,12 +157,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     contract = session.config.stash.get(_CONTRACT, None)
     if path and contract is not None and contract.arms and not session.shouldfail:
         atomic_write(Path(path), _document(session.config, list(contract.arms.values())))
-
-
-def _variant(item: pytest.Item) -> str:
-    """Return the variant that a test is for, empty without one."""
-    callspec = getattr(item, "callspec", None)
-    return str(callspec.params.get("specdec_pair", "")) if callspec else ""
 
 
 def _visit(config: pytest.Config, pair: Pair | None) -> Visit:

@@ -44,10 +44,9 @@ class Scores:
     @claims("positions", "continued")
     def test_routes_agree(self, visit: Visit, note: Note) -> None:
         """Both routes give the same distribution."""
-        if not all(_claims_route(visit, route) for route in _ROUTES):
+        if not all(map(visit.claims_route, _ROUTES)):
             not_claimed("there are no two routes")
-        timed, choice = visit.reported
-        scored_by_route = [visit.scored(route, timed.answer.prompt_token_ids, choice.token_ids) for route in _ROUTES]
+        scored_by_route = [visit.rescored(route) for route in _ROUTES]
         for route, scored in zip(_ROUTES, scored_by_route, strict=True):
             if not scored.positions:
                 unchecked(f"{route.value}: {scored.error[:150]}")
@@ -60,7 +59,7 @@ class Scores:
         """As many prefixes fit into one request as the dialect says, one more goes into the next."""
         count = visit.dialect.prefixes_per_request
         assert count >= 1, f"{count} prefixes in a request"
-        if not _claims_route(visit, ScoringRoute.CONTINUATIONS):
+        if not visit.claims_route(ScoringRoute.CONTINUATIONS):
             not_claimed("no continuations")
         timed, choice = visit.reported
         ids = tuple(islice(cycle(choice.token_ids), count + 1))
@@ -75,10 +74,9 @@ class Scores:
     def test_planned_route(self, visit: Visit, note: Note) -> None:
         """The route that the engine plans serves."""
         route = visit.engine.route(visit.config)
-        if not _claims_route(visit, route):
+        if not visit.claims_route(route):
             not_claimed(f"{route.value}: the dialect has no such request, a `scorer:` is needed")
-        timed, choice = visit.reported
-        scored = visit.scored(route, timed.answer.prompt_token_ids, choice.token_ids)
+        scored = visit.rescored(route)
         assert scored.positions, f"planned are {route.value}: {scored.error[:200]}"
         note(route.value)
 
@@ -87,15 +85,13 @@ class Scores:
         """A server in single precision scores as it reported, but for rounding in the last digits."""
         if not visit.engine.single_precision(visit.config):
             not_claimed("not single precision, or unknown")
-        for route in _ROUTES:
-            if _claims_route(visit, route):
-                timed, choice = visit.reported
-                gaps = _logprob_gaps(visit.scored(route, timed.answer.prompt_token_ids, choice.token_ids).positions, choice.logprobs or ())
-                if gaps:
-                    evidence = f"{len(gaps)} tokens, reported and scored at most {max(gaps):.2g} nats apart"
-                    assert max(gaps) <= _SINGLE, evidence
-                    note(evidence)
-                    return
+        for route in filter(visit.claims_route, _ROUTES):
+            gaps = _logprob_gaps(visit, visit.rescored(route).positions)
+            if gaps:
+                evidence = f"{len(gaps)} tokens, reported and scored at most {max(gaps):.2g} nats apart"
+                assert max(gaps) <= _SINGLE, evidence
+                note(evidence)
+                return
         unchecked("no route gives the scores of reported tokens")
 
 
@@ -123,16 +119,14 @@ def _describe_route(visit: Visit, route: ScoringRoute) -> str:
 
     The reply lists every token, ranked, with probabilities that sum to 1 at most and agree with the reported ones.
     """
-    if not _claims_route(visit, route):
+    if not visit.claims_route(route):
         not_claimed("no such request")
-    timed, choice = visit.reported
-    scored = visit.scored(route, timed.answer.prompt_token_ids, choice.token_ids)
+    scored = visit.rescored(route)
     if not scored.positions and scored.error.startswith("4"):  # the error begins with the status; 4xx is a refusal
         unchecked(f"refused: {scored.error[:200]}")
     assert scored.positions, scored.error.splitlines()[0][:200]
-    fault = _distribution_fault(scored.positions, choice.token_ids, TOP)
-    assert not fault, fault
-    gaps = _logprob_gaps(scored.positions, choice.logprobs or ())
+    _check_distribution(scored.positions, visit.reported[1].token_ids)
+    gaps = _logprob_gaps(visit, scored.positions)
     if not gaps:
         unchecked("no token has a log-probability both reported and scored")
     return _describe_gaps(visit, gaps, f"{len(gaps)} tokens, reported and scored log-probabilities")
@@ -151,43 +145,24 @@ def _scored_ids(visit: Visit) -> set[int]:
     """Return the ids listed in scores, empty without any."""
     ids: set[int] = set()
     with suppress(NoAnswerError):
-        timed, choice = visit.reported
-        for route in _ROUTES:
-            if _claims_route(visit, route):
-                scored = visit.scored(route, timed.answer.prompt_token_ids, choice.token_ids)
-                ids |= {token for position in scored.positions for token in position.top_ids}
+        for route in filter(visit.claims_route, _ROUTES):
+            ids |= {token for position in visit.rescored(route).positions for token in position.top_ids}
     return ids
 
 
-def _claims_route(visit: Visit, route: ScoringRoute) -> bool:
-    """Return True if the dialect can ask by a route."""
-    if route is ScoringRoute.PROMPT_LOGPROBS:
-        return visit.dialect.scoring([1], [1], TOP) is not None
-    return visit.dialect.continuations([[1]], TOP) is not None
+def _check_distribution(positions: Sequence[Position], ids: Sequence[int]) -> None:
+    """Check the form of the distributions at ``ids``."""
+    seen_ids = [position.token_id for position in positions]
+    assert seen_ids == list(ids), f"{len(positions)} positions of tokens {seen_ids[:5]}, expected {len(ids)} of {ids[:5]}"
+    for number, position in enumerate(positions):
+        logprobs, total = position.top_logprobs, math.fsum(math.exp(min(logprob, 0.0)) for logprob in position.top_logprobs)
+        assert len(logprobs) <= TOP, f"position {number} lists {len(logprobs)} tokens, asked for {TOP}"
+        assert total <= 1 + ROUNDING, f"position {number} has probabilities that sum to {total:.4f}"
+        fault = flaw(position, top_tokens=TOP)
+        assert not fault, f"position {number} {fault}"
 
 
-def _distribution_fault(positions: Sequence[Position], ids: Sequence[int], top: int) -> str:
-    """Return the fault in the form of a distribution at ``ids``.
-
-    Empty if there is none.
-    """
-    if [position.token_id for position in positions] != list(ids):
-        return f"{len(positions)} positions of tokens {[position.token_id for position in positions][:5]}, expected {len(ids)} of {ids[:5]}"
-    faults = ((number, _position_fault(position, top)) for number, position in enumerate(positions))
-    return next((f"position {number} {fault}" for number, fault in faults if fault), "")
-
-
-def _position_fault(position: Position, top: int) -> str:
-    """Return the fault of one position, empty if there is none."""
-    logprobs = position.top_logprobs
-    if len(logprobs) > top:
-        return f"lists {len(logprobs)} tokens, asked for {top}"
-    if (total := math.fsum(math.exp(min(logprob, 0.0)) for logprob in logprobs)) > 1 + ROUNDING:
-        return f"has probabilities that sum to {total:.4f}"
-    return flaw(position, top_tokens=top)
-
-
-def _logprob_gaps(positions: Sequence[Position], reported: Sequence[float]) -> list[float]:
+def _logprob_gaps(visit: Visit, positions: Sequence[Position]) -> list[float]:
     """Return the distances of scored from reported log-probabilities, in nats."""
-    pairs = zip(positions, reported, strict=False)
+    pairs = zip(positions, visit.reported[1].logprobs or (), strict=False)
     return [abs(position.logprob - logprob) for position, logprob in pairs if math.isfinite(position.logprob) and math.isfinite(logprob)]

@@ -20,7 +20,7 @@ SUITES = Path(__file__).parents[2] / "suites"
 
 
 def marks():
-    for path in sorted(SUITES.glob("*/test_*.py")):
+    for path in sorted(path for family in Family for path in (SUITES / family).glob("test_*.py")):
         loader = SourceFileLoader(path.stem, str(path))
         module = module_from_spec(spec_from_loader(path.stem, loader))
         loader.exec_module(module)
