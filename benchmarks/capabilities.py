@@ -8,26 +8,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from pytest_specdec.config import load, variables
-from pytest_specdec.doctor.contract import contract
-from pytest_specdec.doctor.contract.clause import Outcome
-from pytest_specdec.doctor.contract.parameters import PARAMETERS
+from pytest_specdec.__main__ import main as specdec
 from pytest_specdec.model.captured import FeatureSupport
+from suites.contract import test_contract as suite
+from suites.contract.parameters import PARAMETERS
 from tests.engines.doubles import configs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pytest_specdec.config.config import Config
-
-__all__ = ["FOLDER", "PAGE", "add", "page", "store", "stored"]
+__all__ = ["FOLDER", "PAGE", "add", "clauses", "page", "store", "stored"]
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "benchmarks" / "results" / "capabilities"
@@ -61,7 +57,7 @@ whose greedy answers do not repeat. The refusals of a double are left out: it re
 """
 _REPEATS = "greedy repeats"
 _MODEL_FOLDER = re.compile(r"(?<=model )\.{0,2}/\S*/")
-_OUTCOMES = {Outcome.KEPT: "kept", Outcome.BROKEN: "**broken**", Outcome.NOT_CLAIMED: "-", Outcome.UNCHECKED: "?"}
+_OUTCOMES = {"kept": "kept", "broken": "**broken**", "not claimed": "-", "could not be checked": "?"}
 _SUPPORT = {
     FeatureSupport.HONOURED: "yes",
     FeatureSupport.REFUSED: "no",
@@ -70,11 +66,18 @@ _SUPPORT = {
 }
 
 
-def add(config: Config, evidence: str, variant: str = "") -> Path:
+def add(config: str, evidence: str, variant: str = "") -> Path:
     """Hold the contract of ``config`` and store its outcome as ``seen`` or ``read``; return the file."""
     with TemporaryDirectory() as folder:
-        held = contract.hold(config, Path(folder), variant=variant, on_held=_print)
-    return store(contract.document(held), evidence)
+        outcome = Path(folder) / "outcome.json"
+        specdec(["doctor", config, "--contract", "--variant", variant, "--json", str(outcome)])
+        return store(outcome.read_text(encoding="utf-8"), evidence)
+
+
+def clauses() -> list[str]:
+    """Return the name of every clause, in the order of the suite."""
+    parts = (part for arm in (suite.TestBaseline, suite.TestVariant) for part in reversed(arm.__bases__))
+    return list(dict.fromkeys(name.removeprefix("test_").replace("_", " ") for part in parts for name in vars(part) if name[:5] == "test_"))
 
 
 def store(outcome: str, evidence: str) -> Path:
@@ -87,10 +90,6 @@ def store(outcome: str, evidence: str) -> Path:
     return path
 
 
-def _print(arm: str, held: contract.Held) -> None:
-    print(f"{arm}: {held.outcome}: {held.name}: {held.evidence}", flush=True)
-
-
 def stored(folder: Path = FOLDER) -> list[Mapping[str, object]]:
     """Return the stored outcomes, real engines first, each by name."""
     documents = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
@@ -100,8 +99,7 @@ def stored(folder: Path = FOLDER) -> list[Mapping[str, object]]:
 def page(documents: Sequence[Mapping]) -> str:
     """Return the page as Markdown."""
     names = ["", *(f"{_engine(document)}<br>*{document['evidence']}*" for document in documents)]
-    clauses = [clause.name for clause in (*contract.CLAUSES, contract.lifecycle.ENDING)]
-    claims = [[name, *(_claim(document, name) for document in documents)] for name in clauses]
+    claims = [[name, *(_claim(document, name) for document in documents)] for name in clauses()]
     requests = [[f"`{name}`", *(_support(document, name) for document in documents)] for name in (*_PROBED, *PARAMETERS)]
     requests += [[title, *(_depth(document, route) for document in documents)] for route, title in _DEPTHS.items()]
     requests += [["log-probabilities of the raw distribution", *map(_raw, documents)], ["ends the server", *map(_deadly, documents)]]
@@ -125,7 +123,7 @@ def _source(document: Mapping) -> list[str]:
 
 def _claim(document: Mapping, name: str) -> str:
     told = [[held["outcome"] for held in arm["clauses"] if held["name"] == name] for arm in document["arms"]]
-    return _arms([_OUTCOMES[Outcome(outcomes[0])] if outcomes else "" for outcomes in told])
+    return _arms([_OUTCOMES[outcomes[0]] if outcomes else "" for outcomes in told])
 
 
 def _support(document: Mapping, name: str) -> str:
@@ -134,7 +132,7 @@ def _support(document: Mapping, name: str) -> str:
 
 def _support_of(document: Mapping, arm: Mapping, name: str) -> FeatureSupport:
     """Return how an arm takes a parameter; unknown where what it answers says nothing of that."""
-    repeats = all(held["outcome"] != Outcome.BROKEN for held in arm["clauses"] if held["name"] == _REPEATS)
+    repeats = all(held["outcome"] != "broken" for held in arm["clauses"] if held["name"] == _REPEATS)
     support = FeatureSupport((arm["survey"] or {}).get("support", {}).get(name, "unknown")) if repeats else FeatureSupport.UNKNOWN
     by_double = document["evidence"] == READ and support is FeatureSupport.REFUSED
     return FeatureSupport.UNKNOWN if by_double else support
@@ -176,13 +174,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--double", action="append", default=[], choices=list(configs.CONFIGS), help="a double in tests/engines/doubles")
     arguments = parser.parse_args(argv)
     for name in arguments.config:
-        config = load.load(load.find(name, Path.cwd()))
-        print(f"wrote {add(variables.fill(config, os.environ), SEEN, arguments.variant)}")
+        print(f"wrote {add(name, SEEN, arguments.variant)}")
     for outcome in arguments.outcome:
         print(f"wrote {store(outcome.read_text(encoding='utf-8'), SEEN)}")
     for name in arguments.double:
         with TemporaryDirectory() as folder:
-            print(f"wrote {add(load.load(configs.write(name, Path(folder))), READ)}")
+            print(f"wrote {add(str(configs.write(name, Path(folder))), READ)}")
     PAGE.write_text(page(stored()), encoding="utf-8")
     print(f"wrote {PAGE}")
     return 0

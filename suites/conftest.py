@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.verdict import Verdict
 
+collect_ignore = ["contract"]
+"""A suite of an engine's adapter, with boots of its own: it runs where a command line names it."""
+
 
 @pytest.fixture
 def pair(specdec_pair: Pair) -> Pair:

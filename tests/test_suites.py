@@ -17,7 +17,7 @@ SUITES = Path(__file__).parents[1] / "suites"
 def wanted():
     """Return every workload of the suites with the family that judges it."""
     found = []
-    for path in sorted(SUITES.glob("*/test_*.py")):
+    for path in sorted(path for family in Family for path in (SUITES / family).glob("test_*.py")):
         spec = importlib.util.spec_from_file_location(f"suites_{path.stem}", path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)

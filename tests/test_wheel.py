@@ -82,7 +82,8 @@ def test_the_wheel_holds_every_suite_and_every_config_that_works_outside_the_rep
 def test_the_suites_are_collected_from_the_wheel_by_the_name_of_a_shipped_config(ran):
     everything = collected(ran("pytest", "--pyargs", shipped.MODULE, "--specdec-config=reference", "--co", "-q", "-p", "no:cacheprovider"))
     greedy = collected(ran("pytest", "--pyargs", f"{shipped.MODULE}.greedy", "--specdec-config=reference", "--co", "-q"))
-    assert (everything, greedy) == (68, 2)
+    contract = collected(ran("pytest", "--pyargs", f"{shipped.MODULE}.contract", "--specdec-config=reference", "--co", "-q"))
+    assert (everything, greedy, contract) == (68, 2, 91)
 
 
 SESSIONS = """

@@ -36,7 +36,7 @@ _DEVICE = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
 def suites() -> list[SelectedWorkload]:
     """Return every workload of the suites with the family that judges it."""
     selected = []
-    for path in sorted((ROOT / "suites").glob("*/test_*.py")):
+    for path in sorted(path for family in Family for path in (ROOT / "suites" / family).glob("test_*.py")):
         spec = importlib.util.spec_from_file_location(f"suites_{path.stem}", path)
         assert spec is not None
         assert spec.loader is not None

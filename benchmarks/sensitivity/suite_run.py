@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.sensitivity.ordinary import SEED
 from pytest_specdec.files import yaml
+from pytest_specdec.model.workload import Family
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +49,7 @@ _BOTH = {"tokens": 96, "template": [{"enable_thinking": True}, {"enable_thinking
 
 def families() -> tuple[str, ...]:
     """Return the families that have a suite."""
-    return tuple(sorted(path.name for path in (ROOT / "suites").iterdir() if [*path.glob("test_*.py")]))
+    return tuple(sorted(family.value for family in Family if [*(ROOT / "suites" / family).glob("test_*.py")]))
 
 
 def planted(fault: PlantedFault) -> dict[str, JSON]:

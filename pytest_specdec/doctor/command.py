@@ -9,7 +9,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, locks
@@ -19,7 +18,7 @@ from pytest_specdec.doctor.arms import arms
 from pytest_specdec.doctor.check import Level, failed, ok
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import ConfigError, EngineError, SpecdecError
-from pytest_specdec.files.run_directory import RUNS, atomic_write
+from pytest_specdec.files.run_directory import RUNS
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.report.escape import printable
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.config.config import Config
     from pytest_specdec.doctor.check import Check
-    from pytest_specdec.doctor.contract.contract import Held
 
 _ABOUT = (
     "Say in seconds what would keep a run from starting. Nothing is booted, unless --contract asks for it. "
@@ -83,30 +81,29 @@ def _check_contract(path: Path, variant: str, document: Path | None) -> int:
 
     Each outcome is printed as it comes.
     """
-    from pytest_specdec.doctor.contract import contract  # noqa: PLC0415 - the checks without it pay for no client
-    from pytest_specdec.doctor.contract.clause import Outcome  # noqa: PLC0415 - as above
+    from pytest_specdec.doctor import contract  # noqa: PLC0415 - the checks without it pay for no pytest
 
     try:
-        config = variables.fill(load.load(path), os.environ)
-        names = [settings.name for settings in config.variants]
-        if variant and variant not in names:
-            what = f"{path} has no variant {variant}"
-            raise ConfigError(what, expected=f"one of {', '.join(names)}")
-        with TemporaryDirectory() as folder:
-            result = contract.hold(config, Path(folder), variant=variant, on_held=_print_clause)
-    except SpecdecError as error:
+        printer = contract.ContractPrinter(_variant_name(path, variant), lambda line: _print(printable(line), Secrets()))
+    except ConfigError as error:
         return _print_checks([failed("contract", error)], "", Secrets.of(os.environ))
-    if document is not None:
-        atomic_write(document, contract.document(result))
-    for arm in result.arms:
-        counts = Counter(clause.outcome for clause in arm.clauses)
-        _print(f"{arm.arm}: " + ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome), Secrets())
-    return int(any(arm.broken for arm in result.arms))
+    is_kept = contract.run(path, document, printer)
+    if printer.errors:
+        return _print_checks([failed("contract", SpecdecError(text)) for text in printer.errors], "", Secrets.of(os.environ))
+    printer.print_counts()
+    return int(not is_kept)
 
 
-def _print_clause(arm: str, clause: Held) -> None:
-    outcome = clause.outcome.upper() if clause.outcome == "broken" else clause.outcome
-    _print(printable(f"  {arm:<12}  {outcome:<20}  {clause.name:<22}  {clause.evidence}"), Secrets())
+def _variant_name(path: Path, name: str) -> str:
+    """Return the name of a variant of a config, of the first one without ``name``.
+
+    Raises ConfigError if it has no such variant, or a variable is unset.
+    """
+    names = [settings.name for settings in variables.fill(load.load(path), os.environ).variants]
+    if name and name not in names:
+        what = f"{path} has no variant {name}"
+        raise ConfigError(what, expected=f"one of {', '.join(names)}")
+    return name or names[0]
 
 
 def _find_config(name: str, here: Path) -> Path:

@@ -110,10 +110,9 @@ def _check_image(name: str) -> Check:
 
 def _check_version(kind: str, program: EngineProgram, result: ProgramResult) -> Check:
     """Check for the version printed by the engine's program."""
-    lines = [line.strip() for line in (result.lines if program.version_prefix else result.out.splitlines()) if line.strip()]
-    versions = [line.removeprefix(program.version_prefix).strip() for line in lines if line.startswith(program.version_prefix)]
-    if result.exit_code == 0 and versions:
-        return ok("engine", f"{kind} {versions[-1]}, {os.path.normpath(program.version[0])}")
+    version = result.version(program.version_prefix)
+    if version:
+        return ok("engine", f"{kind} {version}, {os.path.normpath(program.version[0])}")
     ending = "not in time" if result.exit_code is None else f"with exit code {result.exit_code}"
     found = f"found:    {result.last_words}"
     return fail("engine", f"{kind} prints no version and ended {ending}", found, remedy=f"repair {program.version[0]}")

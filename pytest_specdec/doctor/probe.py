@@ -41,6 +41,15 @@ class ProgramResult:
         reporting = [line for line in reversed(lines) if "rror:" in line] or [line for line in lines if line.lower().startswith("error")]
         return (reporting or lines[::-1] or ["no output"])[0]
 
+    def version(self, prefix: str) -> str:
+        """Return the version after ``prefix``, empty unless the program prints one.
+
+        Without a prefix it is the last line of the output.
+        """
+        lines = [line.strip() for line in (self.lines if prefix else self.out.splitlines()) if line.strip()]
+        versions = [line.removeprefix(prefix).strip() for line in lines if line.startswith(prefix)]
+        return versions[-1] if self.exit_code == 0 and versions else ""
+
 
 def run(argv: Sequence[str], env: Mapping[str, str], limit_s: float = LIMIT_S) -> ProgramResult:
     """Run ``argv`` with ``env`` added to our own environment.

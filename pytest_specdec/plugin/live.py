@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -18,16 +18,16 @@ from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.plugin import marker
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from openai import OpenAI
 
-    from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.capture.server.server import ArmServer, ServerRecipe
     from pytest_specdec.capture.server_recipes import ServerRecipes
     from pytest_specdec.model.plan import Boot, Plan
     from pytest_specdec.plugin.run_state import RunState
 
-"""Sent to no server: a plan wants a workload, and only its boots are used."""
 _NO_KEY = "none"
 """The openai package wants a key, also where the server asks for none."""
 
@@ -100,6 +100,10 @@ class LiveServers:
     """Registered when selected tests ask for a live server."""
 
     def __init__(self, config: pytest.Config, run: RunState) -> None:
+        self.timed = True
+        """Whether servers boot under the settings of ``speed:``, if the config has them."""
+        self.during_boot: Callable[[str, ServerRecipe], AbstractContextManager[object]] = lambda _arm, _recipe: nullcontext()
+        """Entered while a server boots."""
         self._config = config
         self._run = run
         self._plan: Plan | None = None
@@ -161,6 +165,10 @@ class LiveServers:
         text = self._errors[arm] if first_test == item.nodeid else f"{arm} did not come up: see {first_test}"
         pytest.fail(text, pytrace=False)
 
+    def arm(self, name: str) -> ArmServer:
+        """Return the booted server called ``name``, with all that is known of it."""
+        return self._arms[name]
+
     def server(self, arm: str) -> LiveServer:
         """Return the booted server of ``arm``."""
         booted = self._arms[arm]
@@ -214,23 +222,21 @@ class LiveServers:
         with locks.shared(locks.MAX_WAIT_S, lambda: None):
             self._arms[arm] = server
             try:
-                server.start()
+                with self.during_boot(arm, server.recipe):
+                    server.start()
             except BaseException:
                 del self._arms[arm]
                 raise
 
     def _recipes(self, arm: str) -> tuple[ServerRecipes, Boot]:
-        """Return the server recipes and the boot of ``arm``.
-
-        It is booted under the settings of ``speed:``, if the config has them.
-        """
+        """Return the server recipes and the boot of ``arm``."""
         from pytest_specdec.capture.server_recipes import ServerRecipes  # noqa: PLC0415 - only a process that boots pays for openai
 
         assert self._plan is not None, "a replay boots nothing"
         role = Role.BASELINE if arm == BASELINE else Role.VARIANT
         boot = next(boot for boot in self._plan.boots if boot.role is role and boot.arm == arm)
         directory = RunDirectory(self._run.root / "live")
-        return ServerRecipes(config=self._run.config, plan=self._plan, directory=directory), replace(boot, timed=True)
+        return ServerRecipes(config=self._run.config, plan=self._plan, directory=directory), replace(boot, timed=self.timed)
 
     def _take_devices(self) -> None:
         """Check the engine and take the devices, before the first server is started."""

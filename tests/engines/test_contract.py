@@ -7,42 +7,67 @@ import inspect
 import itertools
 import json
 import math
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
-from pytest_specdec.__main__ import main
-from pytest_specdec.capture import planner
+from pytest_specdec.capture import planner, rates
 from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server import ports
 from pytest_specdec.capture.server.server import ServerRecipe
 from pytest_specdec.capture.server_recipes import ServerRecipes
 from pytest_specdec.config.load import load
-from pytest_specdec.doctor.contract import contract, lifecycle, parameters, visit
-from pytest_specdec.doctor.contract.clause import Outcome
-from pytest_specdec.doctor.contract.visit import Visit
 from pytest_specdec.engines.llama_cpp.dialect import LlamaCppDialect
 from pytest_specdec.engines.plain_dialect import PlainDialect
 from pytest_specdec.engines.protocol import Dialect, Engine, EngineProgram, Recognising, ServerSetup, Traffic
 from pytest_specdec.engines.reference import Reference
 from pytest_specdec.engines.vllm import Vllm
 from pytest_specdec.engines.vllm.dialect import VllmDialect
+from pytest_specdec.errors import SpecdecError
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.plan import Role
 from pytest_specdec.model.transcript import ScoringRoute, SpecCounters
 from pytest_specdec.model.workload import Route
+from suites.contract import lifecycle, parameters, visit
+from suites.contract import test_contract as suite
+from suites.contract.claims import outcome
+from suites.contract.visit import Visit
 
+ROOT = Path(__file__).parents[2]
 CONFIG = """\
 engine: {kind: reference, model: target, args: {max-model-len: 512}}
 variants:
   draft-k3:
     args: {speculative-config: {method: draft_model, model: draft, num_speculative_tokens: 3}}
 """
-CLAUSES = {clause.name: clause for clause in (*contract.CLAUSES, lifecycle.ENDING)}
+ARMS = {"baseline": suite.TestBaseline, "variant": suite.TestVariant}
+CLAUSES = {
+    name.removeprefix("test_").replace("_", " "): test
+    for arm in ARMS.values()
+    for name, test in inspect.getmembers(arm)
+    if name.startswith("test_")
+}
+KEPT, BROKEN, NOT_CLAIMED, UNCHECKED = "kept", "broken", "not claimed", "could not be checked"
+WITHOUT = {
+    "kind": "the name in the config found the engine",
+    "protocol_version": "checked when the engine is loaded",
+    "pace": "an estimate",
+    "footprint": "an estimate",
+    "rules": "the pair lint's, for configs",
+    "scored_with": "words of a remedy",
+    "models": "checked by `doctor` without `--contract`",
+    "dialect": "every other clause is about it",
+    "penalty_window": "judged in every run: the control's own answers have to agree with it",
+    "counters_late": "says when the counters are read; which ones they are has its clause",
+}
+"""Members of the protocol without a clause, and why."""
 
 
 @pytest.fixture(autouse=True)
@@ -58,28 +83,42 @@ def members(protocol) -> set[str]:
 
 def test_every_member_of_the_protocol_has_a_clause_or_a_reason():
     held = {member for clause in CLAUSES.values() for member in clause.members}
-    assert not held & contract.WITHOUT.keys()
-    assert held | contract.WITHOUT.keys() == members(Dialect) | members(Engine) | members(Recognising)
-    assert len(CLAUSES) == len(contract.CLAUSES) + 1
+    assert not held & WITHOUT.keys()
+    assert held | WITHOUT.keys() == members(Dialect) | members(Engine) | members(Recognising)
 
 
-def outcomes(arm: contract.ArmContract, outcome: Outcome) -> dict[str, str]:
-    return {held.name: held.evidence for held in arm.clauses if held.outcome is outcome}
+@pytest.fixture
+def doctor(tmp_path):
+    """Run the command on a config, as it is typed: it runs a session of pytest."""
+
+    def call(config, *options):
+        (tmp_path / "mine.yaml").write_text(config)
+        argv = [sys.executable, "-m", "pytest_specdec", "doctor", "mine.yaml", "--contract", *options]
+        return subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+
+    return call
 
 
-def test_the_reference_engine_keeps_it_and_the_command_says_so(tmp_path, capsys, monkeypatch):
-    """A whole contract, survey included, on both arms: some eight seconds."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.yaml").write_text(CONFIG)
-    assert main(["doctor", "mine.yaml", "--contract", "--json", "out.json"]) == 0
-    out = capsys.readouterr().out
-    assert "  draft-k3      kept                  counters exact" in out
-    assert "BROKEN" not in out
+def outcomes(arm, outcome) -> dict[str, str]:
+    return {clause["name"]: clause["evidence"] for clause in arm["clauses"] if clause["outcome"] == outcome}
+
+
+def test_the_reference_engine_keeps_it_and_the_command_says_so(tmp_path, doctor):
+    """A whole contract, survey included, on both arms, and the twelve seconds in which log lines may come."""
+    done = doctor(CONFIG, "--json", "out.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "  draft-k3      kept                  counters exact" in done.stdout
+    assert "BROKEN" not in done.stdout
+    assert done.stdout.splitlines()[-2:] == [
+        "baseline: 29 kept, 0 broken, 2 not claimed, 0 could not be checked",
+        "draft-k3: 28 kept, 0 broken, 1 not claimed, 1 could not be checked",
+    ]
     told = json.loads((tmp_path / "out.json").read_text())
     assert [arm["arm"] for arm in told["arms"]] == ["baseline", "draft-k3"]
     unchecked = [{held["name"] for held in arm["clauses"] if held["outcome"] == "could not be checked"} for arm in told["arms"]]
     assert unchecked == [set(), {"log lines"}]
     for arm in told["arms"]:
+        assert arm["clauses"][-1]["name"] == "end"
         support = arm["survey"]["support"]
         honoured = {name for name, how in support.items() if how == "honoured"}
         assert {"token_ids", "top_k", "n", "logit_bias", "frequency_penalty", "json_schema"} <= honoured
@@ -87,14 +126,49 @@ def test_the_reference_engine_keeps_it_and_the_command_says_so(tmp_path, capsys,
         assert arm["survey"]["depths"] == {"completions": 20, "chat": 20}
 
 
-def test_a_variant_that_is_not_there_and_a_server_that_does_not_come_up_are_errors(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.yaml").write_text(CONFIG)
-    assert main(["doctor", "mine.yaml", "--contract", "--variant", "eagle"]) == 1
-    assert "no variant eagle" in capsys.readouterr().out
-    (tmp_path / "mine.yaml").write_text(CONFIG.replace("max-model-len: 512", "no-such-flag: 1"))
-    assert main(["doctor", "mine.yaml", "--contract"]) == 1
-    assert "FAIL  contract" in capsys.readouterr().out
+def test_a_variant_that_is_not_there_and_a_server_that_does_not_come_up_are_errors(doctor):
+    done = doctor(CONFIG, "--variant", "eagle")
+    assert done.returncode == 1
+    assert "no variant eagle" in done.stdout
+    done = doctor(CONFIG.replace("max-model-len: 512", "no-such-flag: 1"))
+    assert done.returncode == 1
+    assert "FAIL  contract   the server died at boot: exit code 2" in done.stdout
+    assert done.stdout.splitlines()[-1] == "1 of 1 checks failed: a run would not start"
+    assert "kept" not in done.stdout
+
+
+def test_a_broken_claim_fails_by_its_name_and_says_what_was_seen(doctor, tmp_path, monkeypatch):
+    """By the command, and by pytest alone, which also names who made the claim."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-k 'usage or version or build'")
+    config = CONFIG.replace("max-model-len: 512", "usage: false")
+    done = doctor(config)
+    assert done.returncode == 1
+    assert "  baseline      BROKEN                usage                   whole: no usage\n" in done.stdout
+    assert "baseline: 1 kept, 1 broken, 1 not claimed, 0 could not be checked\n" in done.stdout
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        str(ROOT / "suites" / "contract"),
+        "--specdec-config=mine.yaml",
+        "-v",
+        "-rs",
+        "-c",
+        "pytest.ini",
+    ]
+    (tmp_path / "pytest.ini").touch()
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1
+    for words in ("::test_version[draft-k3] KEPT (0.1.0)", "::TestBaseline::test_usage BROKEN (whole: no usage)", "reply, sent"):
+        assert words in done.stdout
+    assert "not claimed: the log is not looked at" in done.stdout
+
+
+def test_the_suite_runs_where_it_is_named_and_is_no_part_of_a_gate(pytester):
+    for folder, is_collected in (("suites", False), ("suites/contract", True)):
+        found = pytester.runpytest_subprocess(str(ROOT / folder), "--specdec-config=reference", "--co", "-q").stdout.str()
+        assert ("::TestBaseline::test_usage" in found) == is_collected
+        assert ("::TestVariant::test_usage[draft-k3]" in found) == is_collected
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +177,7 @@ def recipes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pair")
     (folder / "mine.yaml").write_text(CONFIG)
     config = load(folder / "mine.yaml")
-    plan = planner.plan_servers(config, contract.rates.expected_rates(config, folder))
+    plan = planner.plan_servers(config, rates.expected_rates(config, folder))
     return ServerRecipes(config=config, plan=plan, directory=RunDirectory(folder))
 
 
@@ -142,12 +216,21 @@ class Posing:
         return getattr(self._arm, name)
 
 
+def outcome_of(clause, server):
+    """Run the test of a clause on a visit; an error of the adapter's own breaks it, one of any other kind is ours."""
+    try:
+        CLAUSES[clause](None, server, lambda evidence: None)
+    except (AssertionError, SpecdecError, ArithmeticError, LookupError, TypeError, ValueError, pytest.skip.Exception) as error:
+        return outcome(error)
+    return outcome(None)
+
+
 def found(arms, role, clause, dialect=VllmDialect, engine=Reference, **fields):
     arm, config, draft = arms[role]
     variant = "draft-k3" if role == "variant" else ""
     posing = Posing(arm, dialect(), **fields.pop("recipe", {}))
     try:
-        return contract._check_clause(Visit(posing, config, engine(), draft=draft, variant=variant, **fields), CLAUSES[clause])
+        return outcome_of(clause, Visit(posing, config, engine(), draft=draft, variant=variant, **fields))
     finally:
         posing.client.close()
 
@@ -272,7 +355,7 @@ LIES = [
     lie("an id left out", "usage", reply=_less_first("token_ids")),
     lie("a prompt without its beginning", "prompt token ids", reply=_less_first("prompt_token_ids")),
     lie("no usage of streams", "usage", sent=_unstreamed_usage),
-    lie("a limit of its own", "max_tokens", sent=_sent(max_tokens=8)),
+    lie("a limit of its own", "max tokens", sent=_sent(max_tokens=8)),
     lie("chunks of single tokens", "chunk per step", chunk_per_step=False),
     lie("counters nowhere", "counters", counters_path="/nowhere"),
     lie("counters not read", "counters", counters=lambda *_: None),
@@ -309,9 +392,9 @@ LIES = [
 
 @pytest.mark.parametrize("clause,role,lying", LIES)
 def test_a_lie_is_broken_by_its_clause_and_the_truth_is_not(clause, role, lying, arms, truth):
-    assert found(arms, role, clause, **lying).outcome is Outcome.BROKEN
-    wanted = {"build": Outcome.NOT_CLAIMED, "log lines": Outcome.UNCHECKED}.get(clause, Outcome.KEPT)
-    assert truth(role, clause).outcome is wanted, truth(role, clause).evidence
+    assert found(arms, role, clause, **lying) == BROKEN
+    wanted = {"build": NOT_CLAIMED, "log lines": UNCHECKED}.get(clause, KEPT)
+    assert truth(role, clause) == wanted
 
 
 def test_every_clause_but_the_boot_is_broken_by_a_lie():
@@ -340,19 +423,20 @@ def test_a_parameter_without_effect_is_ignored_and_one_with_it_honoured(name, ar
     assert support(type("Refused", (VllmDialect,), {"sent": _refused_but_plain})) == (FeatureSupport.REFUSED, False)
 
 
-def test_attached_servers_are_visited_and_left_alone(tmp_path, arms):
+def test_attached_servers_are_visited_and_left_alone(tmp_path, arms, doctor):
     """Somebody else's are neither started nor ended, and without may_kill no parameter is tried that has ended servers."""
     urls = {role: arm.recipe.setup.url for role, (arm, _, _) in arms.items()}
     (name,) = {arm.model for arm, _, _ in arms.values()}
     document = CONFIG.replace("  draft-k3:\n", f"  draft-k3:\n    url: {urls['variant']}\n")
     document = document.replace("model: target,", f"model: target, served_as: {name},", 1)
-    (tmp_path / "mine.yaml").write_text(f"{document}baseline: {{url: {urls['baseline']}}}\n")
-    held = contract.hold(load(tmp_path / "mine.yaml"), tmp_path / "run")
-    for arm in held.arms:
-        assert outcomes(arm, Outcome.BROKEN) == {}
-        assert {"boot", "end"} <= outcomes(arm, Outcome.NOT_CLAIMED).keys()
-        assert arm.survey is None
-    assert "log lines" in outcomes(held.arms[1], Outcome.UNCHECKED)
+    done = doctor(f"{document}baseline: {{url: {urls['baseline']}}}\n", "--json", "out.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    held = json.loads((tmp_path / "out.json").read_text())["arms"]
+    for arm in held:
+        assert outcomes(arm, BROKEN) == {}
+        assert {"boot", "end"} <= outcomes(arm, NOT_CLAIMED).keys()
+        assert arm["survey"] is None
+    assert "log lines" in outcomes(held[1], UNCHECKED)
     assert all(arm.running for arm, _, _ in arms.values())
 
 
@@ -370,27 +454,27 @@ class Claimant:
 
 
 def test_a_server_that_another_engine_takes_for_its_own_breaks_recognition(arms, monkeypatch):
-    for everything, outcome in ((True, Outcome.BROKEN), (False, Outcome.KEPT)):
+    for everything, expected in ((True, BROKEN), (False, KEPT)):
         monkeypatch.setattr(
             lifecycle.registry, "installed_engines", lambda all_of_them=everything: (Claimant(everything=all_of_them), Reference(), Vllm())
         )
-        assert found(arms, "baseline", "recognised").outcome is outcome
+        assert found(arms, "baseline", "recognised") == expected
     monkeypatch.setattr(Reference, "recognises", lambda *_: False)
-    assert found(arms, "baseline", "recognised").outcome is Outcome.UNCHECKED
+    assert found(arms, "baseline", "recognised") == UNCHECKED
 
 
 def test_a_plain_dialect_claims_nothing_and_is_held_to_the_protocol(arms):
     for clause in ("counters", "steps in replies", "log lines", "readiness", "version", "build"):
-        assert found(arms, "variant", clause, dialect=PlainDialect).outcome is Outcome.NOT_CLAIMED
-    assert found(arms, "variant", "completion", dialect=PlainDialect).outcome is Outcome.KEPT
-    assert found(arms, "variant", "token ids", dialect=PlainDialect).outcome is Outcome.NOT_CLAIMED
+        assert found(arms, "variant", clause, dialect=PlainDialect) == NOT_CLAIMED
+    assert found(arms, "variant", "completion", dialect=PlainDialect) == KEPT
+    assert found(arms, "variant", "token ids", dialect=PlainDialect) == NOT_CLAIMED
 
 
 def test_a_server_that_has_to_be_killed_breaks_the_end(recipes):
     arm = recipes.arm(recipes.plan.boots[0], lambda: None, lambda: math.inf)
     arm.recipe = replace(arm.recipe, stop_s=0.001, log=arm.recipe.log.with_name("killed.log"))
     with arm:
-        assert contract._check_clause(Visit(arm, recipes.config, Reference(), draft=None), CLAUSES["end"]).outcome is Outcome.BROKEN
+        assert outcome_of("end", Visit(arm, recipes.config, Reference(), draft=None)) == BROKEN
 
 
 class Hasty(BaseHTTPRequestHandler):
@@ -422,5 +506,5 @@ def test_a_health_path_that_answers_while_the_model_loads_is_noticed(tmp_path, a
     server.shutdown()
     server.server_close()
     assert "503" in (watch.early or "")
-    assert found(arms, "baseline", "readiness", early=watch.early).outcome is Outcome.BROKEN
-    assert found(arms, "baseline", "readiness", early="").outcome is Outcome.KEPT
+    assert found(arms, "baseline", "readiness", early=watch.early) == BROKEN
+    assert found(arms, "baseline", "readiness", early="") == KEPT

@@ -20,7 +20,7 @@ SUITES = Path(__file__).parents[2] / "suites"
 
 
 def marks():
-    for path in sorted(SUITES.glob("*/test_*.py")):
+    for path in sorted(path for family in Family for path in (SUITES / family).glob("test_*.py")):
         loader = SourceFileLoader(path.stem, str(path))
         module = module_from_spec(spec_from_loader(path.stem, loader))
         loader.exec_module(module)
@@ -35,7 +35,7 @@ def test_every_name_has_a_row_in_the_order_of_the_report():
 
 def test_a_family_with_a_judge_is_one_with_a_suite_and_a_promise():
     judged = {row.name for row in FAMILIES.values() if row.judge}
-    assert judged == {path.name for path in SUITES.iterdir() if any(path.glob("test_*.py"))}
+    assert judged == {path.name for path in SUITES.iterdir() if any(path.glob("test_*.py"))} - {"contract"}
     assert judged == {row.name for row in FAMILIES.values() if row.promise}
 
 

@@ -90,6 +90,46 @@ def test_devices_are_taken_once_however_many_servers_boot(live):
     assert boots(live) == [f"{what} {arm}" for arm in ARMS for what in ("boot", "end")]
 
 
+def test_a_suite_may_watch_the_boots_and_leave_out_the_settings_of_speed(live):
+    conftest = live.path / "conftest.py"
+    conftest.write_text(conftest.read_text() + WATCHED)
+    live.run(subprocess=True).assert_outcomes(passed=6)
+    assert (live.path / "watched").read_text().splitlines() == [f"{word} {arm}" for arm in ARMS for word in ("untimed", "before", "after")]
+
+
+WATCHED = """
+
+from contextlib import contextmanager
+
+from pytest_specdec.plugin import live
+
+
+class WatchedServer(FakeServer):
+    def __init__(self, boot):
+        super().__init__(boot)
+        write(f"{'timed' if boot.timed else 'untimed'} {boot.arm}")
+
+
+def write(line):
+    with (HERE / "watched").open("a") as lines:
+        lines.write(line + "\\n")
+
+
+@contextmanager
+def watch(arm, recipe):
+    write(f"before {arm}")
+    yield
+    write(f"after {arm}")
+
+
+def pytest_collection_finish(session):
+    servers = session.config.stash[live.LIVE]
+    servers.timed, servers.during_boot = False, watch
+
+
+FakeServer = WatchedServer
+"""
+
 DEVICES = """
 
 from contextlib import contextmanager

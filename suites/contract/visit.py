@@ -1,4 +1,4 @@
-"""One live server under the contract: its adapter, its client, and the answers that several clauses look at."""
+"""One live server under the contract: its adapter, its client, and the answers that several tests look at."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from pytest_specdec.capture.scoring import ScoredSequence, ScoringRequest, score
 from pytest_specdec.capture.server.readiness import get
 from pytest_specdec.doctor import probe
 from pytest_specdec.engines.plain_dialect import PlainDialect
-from pytest_specdec.errors import EngineError, SpecdecError
-from pytest_specdec.model.transcript import SpecCounters
+from pytest_specdec.errors import EngineError
+from pytest_specdec.model.transcript import ScoringRoute, SpecCounters
 from pytest_specdec.model.workload import Request, Route
+
+from .claims import UncheckedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Dialect, Engine
     from pytest_specdec.model.pair import Draft
-    from pytest_specdec.model.transcript import Choice, ScoringRoute
+    from pytest_specdec.model.transcript import Choice
     from pytest_specdec.model.workload import JSON
 
 PROMPT = "Once upon a time there was a"
@@ -40,12 +42,12 @@ _LOGGED_S = 12.0
 """An engine that logs its counters does so every ten seconds."""
 
 
-class NoAnswerError(SpecdecError):
-    """The server did not answer what a clause rests on."""
+class NoAnswerError(UncheckedError):
+    """The server did not answer what a claim rests on."""
 
 
 class Visit:
-    """Asks a server what the clauses want to know, each thing once."""
+    """Asks a server what the tests want to know, each thing once."""
 
     def __init__(
         self, arm: ArmServer, config: Config, engine: Engine, *, draft: Draft | None, variant: str = "", early: str | None = None
@@ -84,12 +86,11 @@ class Visit:
         if program is None or command is None:
             return None
         result = probe.run(program.version, command.env)
-        lines = [line.strip() for line in (result.lines if program.version_prefix else result.out.splitlines()) if line.strip()]
-        versions = [line.removeprefix(program.version_prefix).strip() for line in lines if line.startswith(program.version_prefix)]
-        if result.exit_code != 0 or not versions:
+        version = result.version(program.version_prefix)
+        if not version:
             what = f"the program prints no version and ended with exit code {result.exit_code}"
             raise EngineError(what, found=result.last_words[:150])
-        return versions[-1]
+        return version
 
     def claims(self, member: str) -> bool:
         """Return True if the dialect claims ``member`` for itself.
@@ -176,18 +177,29 @@ class Visit:
             raise NoAnswerError(what)
         return timed, choice
 
-    def scored(self, route: ScoringRoute, prompt: Sequence[int], ids: Sequence[int], top: int = TOP) -> ScoredSequence:
+    def scored(self, route: ScoringRoute, prompt: Sequence[int], ids: Sequence[int]) -> ScoredSequence:
         """Score ``ids`` after ``prompt``, each sequence once.
 
         Raises NoAnswerError if the server itself failed.
         """
-        request = ScoringRequest(prompt_token_ids=tuple(prompt), token_ids=tuple(ids), top_tokens=top)
+        request = ScoringRequest(prompt_token_ids=tuple(prompt), token_ids=tuple(ids), top_tokens=TOP)
         if (route, request) not in self._scored:
             self._scored[route, request] = scorer(route, self.arm, _DEADLINE_S).distribution(request)
         scored = self._scored[route, request]
         if scored.failed:
             raise NoAnswerError(scored.error)
         return scored
+
+    def claims_route(self, route: ScoringRoute) -> bool:
+        """Return True if the dialect can ask by a route."""
+        if route is ScoringRoute.PROMPT_LOGPROBS:
+            return self.dialect.scoring([1], [1], TOP) is not None
+        return self.dialect.continuations([[1]], TOP) is not None
+
+    def rescored(self, route: ScoringRoute) -> ScoredSequence:
+        """Score the tokens of ``reported``, which raises too."""
+        timed, choice = self.reported
+        return self.scored(route, timed.answer.prompt_token_ids, choice.token_ids)
 
     def log(self) -> str:
         """Return the text of the server's log."""

@@ -9,18 +9,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.capabilities import CapabilityProbe
-from pytest_specdec.doctor.contract.visit import CONVERSATION, GREEDY, NoAnswerError
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.workload import Request, Route
+
+from .visit import CONVERSATION, GREEDY, NoAnswerError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_specdec.capture.client import TimedAnswer
-    from pytest_specdec.doctor.contract.visit import Visit
     from pytest_specdec.model.captured import Capabilities
     from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.workload import JSON
+
+    from .visit import Visit
 
 _HOT = 2.0
 _DEPTHS = (1, 5, 20)

@@ -1,0 +1,72 @@
+"""The contract of an engine's adapter: its suite, run on the servers of a config, a line for each claim as it comes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_specdec.config import shipped
+from pytest_specdec.plugin import marker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_SUITE = shipped.SUITES / "contract"
+_OUTCOMES = ("kept", "broken", "not claimed", "could not be checked")
+_WITHOUT = ("terminal", "cacheprovider", "randomly", "benchmark")
+"""Plugins that print, write or shuffle."""
+
+
+class ContractPrinter:
+    """A plugin of pytest that prints the outcome of each claim, for one variant."""
+
+    def __init__(self, variant: str, write: Callable[[str], None]) -> None:
+        self._variant = variant
+        self._write = write
+        self.counts: dict[str, Counter[str]] = {}
+        """Of outcomes, by arm."""
+        self.errors: list[str] = []
+        """Of servers that could not be visited."""
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave out the other variants."""
+        items[:] = [item for item in items if marker.pair_name(item) in {"", self._variant}]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Print the outcome of a claim."""
+        claim = dict(report.user_properties).get("claim")
+        if not isinstance(claim, dict):
+            self.pytest_collectreport(report)
+            return
+        arm, outcome = claim["arm"], claim["outcome"]
+        self.counts.setdefault(arm, Counter())[outcome] += 1
+        word = outcome.upper() if report.failed else outcome
+        self._write(f"  {arm:<12}  {word:<20}  {claim['name']:<22}  {claim['evidence']}")
+
+    def pytest_collectreport(self, report: pytest.CollectReport | pytest.TestReport) -> None:
+        """Take note of what went wrong outside of any claim."""
+        if report.failed:
+            self.errors.append(report.longreprtext)
+
+    def print_counts(self) -> None:
+        """Print the number of each outcome, a line for each arm."""
+        for arm, counts in self.counts.items():
+            self._write(f"{arm}: " + ", ".join(f"{counts[outcome]} {outcome}" for outcome in _OUTCOMES))
+
+
+def run(config: Path, document: Path | None, printer: ContractPrinter) -> bool:
+    """Return True if the servers of a config keep every claim.
+
+    They are booted, or visited. Settings of pytest where the command is typed do not count.
+    """
+    with TemporaryDirectory() as folder:
+        settings = Path(folder) / "pytest.ini"
+        settings.touch()
+        options = [f"--specdec-config={config.absolute()}", f"--specdec-run-dir={Path(folder) / 'run'}"]
+        options += [f"--contract-json={document.absolute()}"] if document else []
+        plugins = [word for name in _WITHOUT for word in ("-p", f"no:{name}")]
+        return pytest.main([str(_SUITE), "-c", str(settings), "--assert=plain", *plugins, *options], [printer]) == pytest.ExitCode.OK
