@@ -86,7 +86,9 @@ def _dialect(config: Config) -> Dialect:
 
 
 def _hash(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=list).encode()).hexdigest()
+    """Return a hash by which two checkouts in different folders agree."""
+    text = json.dumps(value, sort_keys=True, default=list).replace(str(ROOT), ".")
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _pin_the_machine() -> None:

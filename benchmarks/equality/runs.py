@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "reference-boots": ("--specdec-config=reference", "--specdec-depth=smoke", "--specdec-boots=2"),
 }
 """Options of the suites by the name of the run."""
+_FAULTS = {"reference-scorer": "accept-all", "reference-unscored": "kv-off-by-one", "reference-faulty": "report-draft-logprobs"}
+"""What ``SPECDEC_FAULT`` says to those runs whose config reads it; nothing to the others."""
 
 
 def make(folder: Path) -> None:
@@ -31,7 +34,8 @@ def make(folder: Path) -> None:
             print(f"making {name}", flush=True)
             shutil.rmtree(folder / name, ignore_errors=True)
             command = [sys.executable, "-m", "pytest", str(ROOT / "suites"), *options, f"--specdec-run-dir={folder / name}", "-q"]
-            subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
+            environment = {**os.environ, "SPECDEC_FAULT": _FAULTS.get(name, "")}
+            subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)
     _make_faulty(folder)
 
 
