@@ -174,9 +174,9 @@ LEAVING = Workload(
     name="leaving",
     version=1,
     requests=(
-        Request(id="leaves", route=Route.COMPLETIONS, body={**LONG, "max_tokens": 200}, abort_after=2),
-        Request(id="stays", route=Route.COMPLETIONS, body={**LONG, "max_tokens": 230}),
-        Request(id="later", route=Route.COMPLETIONS, body={**LONG, "max_tokens": 230}),
+        Request(id="leaves", route=Route.COMPLETIONS, body={**LONG, "max_tokens": 650}, abort_after=2),
+        Request(id="stays", route=Route.COMPLETIONS, body={**LONG, "max_tokens": 700}),
+        Request(id="later", route=Route.COMPLETIONS, body={**LONG, "max_tokens": 700}),
     ),
     waves=(2, 1),
     concurrency=2,
@@ -185,7 +185,8 @@ LEAVING = Workload(
 
 
 def judged_leaving(tmp_path, **args):
-    config = replace(CONFIG, variants=(VariantSettings(name="draft-k3", args={"speculative-config": DRAFT, **args}),))
+    engine = EngineSettings(kind="reference", model="target", args={"max-model-len": 1024, "max-num-seqs": 8})
+    config = replace(CONFIG, engine=engine, variants=(VariantSettings(name="draft-k3", args={"speculative-config": DRAFT, **args}),))
     plan = make(config, [SelectedWorkload(workload=LEAVING, family=Family.CONCURRENCY)], Depth.STANDARD)
     directory = RunDirectory.create(tmp_path / "run")
     record(config, plan, directory, deadline_s=None, tell=lambda _: None)
