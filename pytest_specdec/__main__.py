@@ -7,8 +7,7 @@ import signal
 import sys
 from argparse import ArgumentParser
 
-from pytest_specdec import __version__, init
-from pytest_specdec.doctor import command
+from pytest_specdec import __version__, doctor_command, init
 
 _ABOUT = "Prepare a gate for a server with speculative decoding; pytest runs it."
 UNREAD = 128 + signal.SIGPIPE
@@ -24,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"pytest-specdec {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     init.add(commands)
-    command.add(commands)
+    doctor_command.add(commands)
     arguments = parser.parse_args(argv)
     try:
         return int(arguments.run(arguments))

@@ -81,7 +81,7 @@ def _check_contract(path: Path, variant: str, document: Path | None) -> int:
 
     Each outcome is printed as it comes.
     """
-    from pytest_specdec.doctor import contract  # noqa: PLC0415 - the checks without it pay for no pytest
+    from pytest_specdec.plugin import contract  # noqa: PLC0415 - the checks without it pay for no pytest
 
     try:
         printer = contract.ContractPrinter(_variant_name(path, variant), lambda line: _print(printable(line), Secrets()))
