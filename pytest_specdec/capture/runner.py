@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import environment, estimate, grammar_masks, locks, remaining
+from pytest_specdec.capture import environment, estimate, locks, remaining
 from pytest_specdec.capture.completeness import Completeness
 from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.capture.server import orphans
@@ -77,7 +77,6 @@ def record(
             boots = _drop_refused_boots(boots, attachment.check(recipes, reporter), completeness)
         placement = parallel if plan.placement is Placement.SIDE_BY_SIDE else sequential
         placement.run(boots, recipes, reporter, completeness)
-    grammar_masks.compute(config, plan, directory)
     return run_documents.read_status(directory)
 
 

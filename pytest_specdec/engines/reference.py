@@ -16,7 +16,6 @@ from pytest_specdec.config import shipped
 from pytest_specdec.config.rules import DraftingRule
 from pytest_specdec.engines import checkpoint, locate, vllm
 from pytest_specdec.engines.arguments import fill, flags, merge
-from pytest_specdec.engines.llguidance import GrammarBackend, installed_release
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, VllmDialect
@@ -39,8 +38,6 @@ _PROCESS_GIB = 0.25
 """Of a server without its weights: twice what one was seen to take with short contexts."""
 _PRESSED_TOKENS, _BLOCK_TOKENS = 256, 16
 """The longest sequence of a server with a small cache, and the engine's block."""
-_LAYOUT: Mapping[str, JSON] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""Of the engine's JSON documents (``specdec_reference/grammar.py``)."""
 _VERSION = "import pytest_specdec; print(pytest_specdec.__version__)"
 _NAMES = re.compile(r"\b(kind|model): (reference|target|draft)\b")
 """What the shipped config names."""
@@ -144,22 +141,6 @@ class Reference:
         """
         weights = checkpoint.gib(_find_checkpoint(config, config.engine.model, "engine.model"))
         return Footprint(memory_gib=_PROCESS_GIB + 2 * (weights or 0.0))
-
-    def grammar_backend(self, config: Config) -> GrammarBackend:
-        """Return llguidance, the engine's only backend.
-
-        It is set to the white space of the engine's documents.
-        """
-        model = _find_checkpoint(config, config.engine.model, "engine.model")
-        eos_token_id = checkpoint.read_config(model).get("eos_token_id")
-        return GrammarBackend(
-            checkpoint=model,
-            eos_ids=tuple(
-                token_id for token_id in (eos_token_id if isinstance(eos_token_id, list) else [eos_token_id]) if isinstance(token_id, int)
-            ),
-            json_options=_LAYOUT,
-            release=installed_release(_find_python(config)),
-        )
 
     def route(self, config: Config) -> ScoringRoute:
         """Return continuations or prompt log-probabilities, by the baseline's arguments.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
-from pytest_specdec.files import grammar_masks, run_documents, server_failures, transcripts
+from pytest_specdec.files import run_documents, server_failures, transcripts
 from pytest_specdec.model.captured import BootBlock, Calibrations, Captured, ReportedDraws
 from pytest_specdec.model.captured_run import CapturedRun, join
 from pytest_specdec.model.pair import BASELINE, CONTROL
@@ -134,7 +134,6 @@ def read(
     workload = replace(sent_workloads[0], requests=tuple(request for sent in sent_workloads for request in sent.requests))
     pair = _with_draft_tokens(plan.pair(judgement.pair), speculative)
     drafts = [run.draft_scores(pair.variant.draft.model) for run in runs]
-    masks = {arm: grammar_masks.read(directory, arm, judgement.workload) for arm in (BASELINE, CONTROL, judgement.pair)}
     return Captured(
         pair=pair,
         workload=workload.with_room(baseline.room),
@@ -149,7 +148,6 @@ def read(
         ),
         scores={arm: tuple(score for run in runs for score in run.scores(arm)) for arm in scored_arms},
         draft_scores={arm: tuple(score for by_arm in drafts for score in by_arm.get(arm, ())) for arm in drafts[0]},
-        grammar_masks={arm: arm_masks for arm, arm_masks in masks.items() if arm_masks is not None},
         calibration=calibrations.decode,
         same_boot_calibration=calibrations.same_boot,
         verify_calibration=calibrations.verify,

@@ -141,10 +141,6 @@ class RunDirectory:
         """Return the file with the answers of ``arm`` to ``workload``."""
         return self.root / "transcripts" / safe(arm) / f"{safe(workload)}.jsonl"
 
-    def grammar_masks(self, arm: str, workload: str) -> Path:
-        """Return the file with llguidance's masks along the tokens of ``arm``."""
-        return self.root / "grammar_masks" / safe(arm) / f"{safe(workload)}.jsonl"
-
     def scores(self, under: str, arm: str, workload: str) -> Path:
         """Return the file with the scores of ``arm`` under ``under``.
 

@@ -17,7 +17,6 @@ from pytest_specdec.judge.document_counts import read_documents
 from pytest_specdec.judge.documents import Flaw
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.grammar_faults import STUCK, endless, fault_name
-from pytest_specdec.judge.grammar_mask import WORSE, broken, masked
 from pytest_specdec.judge.greedy_diagnosis import probability
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.output_formats import formats
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from pytest_specdec.judge.divergence import Divergence, SharedPrefix
     from pytest_specdec.judge.document_counts import ArmDocuments
     from pytest_specdec.judge.documents import OutputFormat
-    from pytest_specdec.judge.grammar_mask import MaskedAnswers
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.verdict import Verdict
@@ -47,6 +45,7 @@ __all__ = ["judge"]
 
 ROOM = "give the documents more room behind the reasoning with `reasoning: {tokens: ...}` in the config, or switch the reasoning off"
 NOT_ENFORCED = Flaw.FORM.value
+WORSE = "tokens that the grammar allows and the baseline would not choose"
 UNPROBED = frozenset({"regex", "choice", "grammar"})
 """What no capability probe asks for: the baseline's own answers show whether it is enforced."""
 
@@ -66,15 +65,6 @@ class GreedyChoices:
         return apart if self.allowed.trustworthy and self.allowed.is_wrong(len(apart), self.shared.tokens, self.alpha) else ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenChecks:
-    """What the judged arm's tokens were held against beside the documents that they make."""
-
-    choices: GreedyChoices
-    masks: MaskedAnswers | None
-    """None where the servers' grammars are not llguidance's."""
-
-
 def judge(captured: Captured) -> Verdict:
     """Return whether the judged arm's documents are valid as often as the baseline's and the control's.
 
@@ -83,8 +73,7 @@ def judge(captured: Captured) -> Verdict:
     the captured share of alpha; both must reject. At temperature 0, where scores are there, the first token at which a document and the
     baseline's own part must lie within the tolerance of the greedy judge: above it, the grammar's mask was skipped; below it, a token
     was chosen that the grammar may allow and the baseline would not choose. Without a way to scores such documents are INCONCLUSIVE,
-    and so are those of an engine that ignores the grammar and answers invalid documents without speculation too. Where the grammars of
-    the servers are llguidance's, every token is held against the mask that llguidance computes here (``judge/grammar_mask.py``).
+    and so are those of an engine that ignores the grammar and answers invalid documents without speculation too.
     A document that its token limit cuts off is judged as far as it goes: it is invalid where no continuation could make it valid.
     """
     try:
@@ -130,16 +119,14 @@ def _judged(captured: Captured, requested: Mapping[str, OutputFormat]) -> Verdic
         choices = _choices(captured)
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
-    masks = masked(captured)
     return (
         _failed(captured, mine, others, wanted)
         or _stuck(captured, mine, others)
-        or broken(captured, masks, {document.request_id for document in endless(mine.documents)})
         or _chosen_wrongly(captured, choices)
         or (None if all(equal_answers(captured, captured.speculative)) else unscorable(captured, rejecting=False))
         or speculating(captured, rejecting=False)
         or _unenforced(captured, mine, others, wanted)
-        or _passed(captured, mine, others, TokenChecks(choices=choices, masks=masks), unbound)
+        or _passed(captured, mine, others, choices, unbound)
     )
 
 
@@ -268,13 +255,14 @@ def _unenforced(
     )
 
 
-def _passed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], tokens: TokenChecks, unbound: Sequence[str]) -> Verdict:
-    faulty, choices, masks = len(mine.faulty), tokens.choices, tokens.masks
-    followed = () if masks is None else masks.evidence
+def _passed(
+    captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], choices: GreedyChoices, unbound: Sequence[str]
+) -> Verdict:
+    faulty = len(mine.faulty)
     room = captured.baseline.room
     raised = (f"asked with {room} times the planned token limits: most of the baseline's documents did not end within fewer",)
-    evidence = (*_compared(choices), *followed, *(raised if room > 1 else ()), *document_counts.evidence(captured, (mine, *others)))
-    if not mine.checked and not (masks is not None and masks.tokens):
+    evidence = (*_compared(choices), *(raised if room > 1 else ()), *document_counts.evidence(captured, (mine, *others)))
+    if not mine.checked:
         return _without_documents(captured, mine, others, evidence)
     return say(
         captured,
@@ -285,14 +273,10 @@ def _passed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocument
         + _refused(mine.refused_kinds)
         + "".join(f"; {feature} is not enforced by the baseline" for feature in unbound),
         evidence=evidence,
-        rules_out=document_counts.rules_out(mine)
-        + _would_show(choices)
-        + _unexercised(captured)
-        + _unread(mine)
-        + ("" if masks is None else masks.rules_out),
+        rules_out=document_counts.rules_out(mine) + _would_show(choices) + _unexercised(captured) + _unread(mine),
         cell=f"{mine.checked - faulty} of {mine.checked}",
         promise=CheckedDocuments(documents=len(mine.documents), invalid=faulty),
-        figures=document_counts.figures(mine, others) | _tokens(choices) | ({} if masks is None else masks.figures),
+        figures=document_counts.figures(mine, others) | _tokens(choices),
     )
 
 

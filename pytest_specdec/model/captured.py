@@ -8,7 +8,6 @@ from enum import StrEnum
 from itertools import chain
 
 from pytest_specdec.model.baseline import Gate, Slo
-from pytest_specdec.model.grammar_mask import GrammarMasks
 from pytest_specdec.model.pair import BASELINE, CONTROL, SCORER, Pair
 from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.model.transcript import Position, Score, ScoringRoute, Stream, Transcript
@@ -194,8 +193,6 @@ class Captured:
     """Scores under the baseline, by the arm that emitted the tokens: the variant's name, ``control``, ``baseline``."""
     draft_scores: Mapping[str, tuple[Score, ...]] = field(default_factory=dict)
     """Scores under the draft model served alone, by arm; empty where there is none."""
-    grammar_masks: Mapping[str, GrammarMasks] = field(default_factory=dict)
-    """What llguidance allows along the tokens of each arm; empty where the servers enforce grammars through another backend."""
     calibration: ReportedDraws = ReportedDraws()
     """Log-probabilities that the baseline reported of plain draws at temperature 1, over the whole run, each with its score by another
     boot; where no other boot scores, by its own."""

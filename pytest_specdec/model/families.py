@@ -89,7 +89,7 @@ class FamilyRow:
 
 _TOKENS = ("near-ties", "wrong tokens")
 """Of every judgement that holds tokens at temperature 0 to the baseline's choice."""
-_DOCUMENTS = ("invalid documents", "endless documents", "tokens outside the mask", "worse tokens", "worse tokens under the mask")
+_DOCUMENTS = ("invalid documents", "endless documents", "worse tokens")
 _ROWS = (
     FamilyRow(
         name="greedy",

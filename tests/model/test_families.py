@@ -73,7 +73,6 @@ ALARMS = {
     "logprobs": {"_compared": ["noise", "jumps"]},  # of all tokens and of late ones, at half of the share each
     "baseline_logprobs": {"_beyond_chance": ["jumps"]},
     "structured": {"_failed": ["invalid documents"], "_stuck": ["endless documents"], "_choices": ["worse tokens"]},
-    "grammar_mask": {"_more_than_peers": ["tokens outside the mask"], "masked": ["worse tokens under the mask"]},
     "seeds": {
         "_not_repeated": ["repeats", "repeats in company"],
         **{name: ["equal draws"] for name in ("_equal_pairs", "_more_copies", "_passed")},

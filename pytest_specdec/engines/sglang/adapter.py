@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import plain
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.arguments import PrecisionFlags, arm_args, device_footprint, fill, flags, merge
-from pytest_specdec.engines.llguidance import GrammarBackend, installed_release, stop_ids
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.sglang.dialect import SglangDialect
@@ -139,22 +138,6 @@ class Sglang:
         """Return True if every arm is set to float32, nothing quantised."""
         quantised = checkpoint.is_quantised(checkpoint.folder(config, config.engine.model))
         return not quantised and all(map(_PRECISION.allow, arm_args(config)))
-
-    def grammar_backend(self, config: Config) -> GrammarBackend | None:
-        """Return llguidance if ``grammar-backend`` chooses it for all arms.
-
-        None otherwise.
-        """
-        if any(args.get("grammar-backend") != "llguidance" for args in arm_args(config)):
-            return None
-        model = checkpoint.folder(config, config.engine.model)
-        pattern = next(arm_args(config)).get("constrained-json-whitespace-pattern")
-        return GrammarBackend(
-            checkpoint=model,
-            eos_ids=stop_ids(model),
-            json_options={"whitespace_pattern": pattern},
-            release="" if config.engine.image else installed_release(self._find_python(config)),
-        )
 
     def _check_vocabularies(self, config: Config) -> None:
         """Compare the draft models' vocabularies with the target's.

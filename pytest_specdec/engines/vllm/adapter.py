@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.engines import checkpoint, docker, locate
 from pytest_specdec.engines.arguments import PrecisionFlags, arm_args, device_footprint, fill, flags
-from pytest_specdec.engines.llguidance import installed_release
 from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
-from pytest_specdec.engines.vllm import releases, structured_backend, template
+from pytest_specdec.engines.vllm import releases, template
 from pytest_specdec.engines.vllm.dialect import METRICS_FLAG, NamedTokensDialect, VllmDialect
 from pytest_specdec.engines.vllm.rules import RULES
 from pytest_specdec.engines.vllm.speculative_setting import draft, speculative_setting, with_resolved_model
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.config.config import Config
-    from pytest_specdec.engines.llguidance import GrammarBackend
     from pytest_specdec.engines.protocol import Get, ServerSetup
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.workload import JSON
@@ -182,16 +180,6 @@ class Vllm:
         """
         quantised = checkpoint.is_quantised(checkpoint.folder(config, config.engine.model))
         return not quantised and all(map(_PRECISION.allow, arm_args(config)))
-
-    def grammar_backend(self, config: Config) -> GrammarBackend | None:
-        """Return llguidance if ``structured-outputs-config`` chooses it for all arms.
-
-        None otherwise.
-        """
-        model = checkpoint.folder(config, config.engine.model)
-        release = "" if config.engine.image else installed_release(self._find_program(config))
-        backends = [structured_backend.grammar_backend(args, model, release) for args in arm_args(config)]
-        return backends[0] if all(backend == backends[0] for backend in backends) else None
 
     def _check_vocabularies(self, config: Config) -> None:
         """Compare the draft models' vocabularies with the target's.
