@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.config import load, shipped
-from pytest_specdec.engines.protocol import ConfigTemplate
+from pytest_specdec.engines.optional import ConfigTemplate
 from pytest_specdec.engines.reference import Reference
 from pytest_specdec.engines.registry import engine_of, kinds
 from pytest_specdec.errors import ConfigError, EngineError, SpecdecError

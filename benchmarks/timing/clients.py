@@ -14,7 +14,7 @@ import openai
 from pytest_specdec.capture import sse
 from pytest_specdec.capture.timed import requests
 from pytest_specdec.capture.timed.requests import RawRequest
-from pytest_specdec.model.transcript import ClientLoad
+from pytest_specdec.model.timing import ClientLoad
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

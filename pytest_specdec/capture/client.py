@@ -14,7 +14,8 @@ import openai
 from pytest_specdec.capture import responses, sse
 from pytest_specdec.capture.transport import HTTPX, MAX_BYTES, BusyTime, ExchangeLimits, Recorder, Transport
 from pytest_specdec.engines.protocol import CHAT_COMPLETIONS, COMPLETIONS
-from pytest_specdec.model.transcript import REFUSALS, Answer, FailureKind, Timing
+from pytest_specdec.model.timing import Timing
+from pytest_specdec.model.transcript import REFUSALS, Answer, FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,7 +14,7 @@ from pytest_specdec.capture.rates import from_size
 from pytest_specdec.capture.workloads import drop_unread_scores, enlarge, limit_concurrency
 from pytest_specdec.config import gates
 from pytest_specdec.engines import arguments
-from pytest_specdec.engines.protocol import SmallCache
+from pytest_specdec.engines.optional import SmallCache
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import PlanError
 from pytest_specdec.model.families import FamilyRow, with_outside

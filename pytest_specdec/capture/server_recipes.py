@@ -13,7 +13,8 @@ from pytest_specdec.config import variables
 from pytest_specdec.config.config import Overlay
 from pytest_specdec.config.variables import expand
 from pytest_specdec.engines.arguments import merge
-from pytest_specdec.engines.protocol import ServerSetup, SmallCache
+from pytest_specdec.engines.optional import SmallCache
+from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.plan import Role

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pytest_specdec.capture import responses
 from pytest_specdec.engines import json_reply
-from pytest_specdec.model.transcript import WAITED_S, Timing
+from pytest_specdec.model.timing import WAITED_S, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

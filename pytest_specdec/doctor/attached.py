@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture.server.attached import check_model, is_untrusted, recognise, refusal_error
 from pytest_specdec.capture.server.readiness import listed_models, look
 from pytest_specdec.doctor.check import Level, fail, failed, ok, warn
-from pytest_specdec.engines.protocol import AnyEngine
+from pytest_specdec.engines.optional import AnyEngine
 from pytest_specdec.errors import BootError
 
 if TYPE_CHECKING:

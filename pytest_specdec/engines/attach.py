@@ -10,8 +10,9 @@ from pytest_specdec.config.rules import DraftingRule, EngineRules, plain
 from pytest_specdec.config.validate import nearest
 from pytest_specdec.engines import checkpoint, registry
 from pytest_specdec.engines.arguments import whole_number
+from pytest_specdec.engines.optional import AnyEngine
 from pytest_specdec.engines.plain_dialect import PlainDialect
-from pytest_specdec.engines.protocol import PROTOCOL_VERSION, AnyEngine, Command, Dialect, EngineProgram, Footprint, RoughRates
+from pytest_specdec.engines.protocol import PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.errors import EngineError
 from pytest_specdec.files import yaml
 from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling

@@ -6,7 +6,7 @@ import shlex
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from pytest_specdec.files.secrets import Secrets
 from pytest_specdec.model.transcript import SpecCounters
@@ -27,22 +27,18 @@ __all__ = [
     "HOST",
     "PROTOCOL_VERSION",
     "AnswerDialect",
-    "AnyEngine",
     "ApiRequest",
     "Ask",
     "Command",
-    "ConfigTemplate",
     "CounterDialect",
     "Dialect",
     "Engine",
     "EngineProgram",
     "Footprint",
     "Get",
-    "Recognising",
     "RoughRates",
     "ScoringDialect",
     "ServerSetup",
-    "SmallCache",
     "Traffic",
     "VerifySteps",
 ]
@@ -367,36 +363,6 @@ class Dialect(AnswerDialect, CounterDialect, ScoringDialect, Protocol):
     """
 
 
-@runtime_checkable
-class Recognising(Protocol):
-    """An engine that knows its servers by their endpoints; it may leave this out."""
-
-    def recognises(self, get: Get) -> bool:
-        """Return True if the server is one of this engine's.
-
-        ``get`` asks the server. Paths that reset anything are not asked for.
-        """
-
-
-@runtime_checkable
-class SmallCache(Protocol):
-    """An engine that can start with a small key-value cache and counts preempted requests; it may leave this out."""
-
-    def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
-        """Return arguments for a cache of about a thousand tokens.
-
-        They are laid over the arguments of every arm. None if there are none.
-        """
-
-
-@runtime_checkable
-class AnyEngine(Protocol):
-    """An engine that stands for any other, found by asking the server at an address."""
-
-    def candidates(self) -> Sequence[Engine]:
-        """Return the possible engines, in the order to try them."""
-
-
 class Engine(Protocol):
     """One serving engine: how it is installed, started and asked."""
 
@@ -457,16 +423,4 @@ class Engine(Protocol):
         """Return True if every arm computes in float32, nothing quantised.
 
         This goes by the arguments and the checkpoint.
-        """
-
-
-@runtime_checkable
-class ConfigTemplate(Protocol):
-    """An engine that writes the beginnings of its own configs; for any other, ``init`` writes the keys that all engines share."""
-
-    def template(self, model: str | None, speculator: str | None) -> str:
-        """Return a commented YAML config, from ``engine`` and ``variants`` on.
-
-        Sections left out get their general form. ``speculator`` is a draft model, or a method without one.
-        Raises EngineError if a model is needed and None is given.
         """

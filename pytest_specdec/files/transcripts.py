@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.model.plan import Plan
-    from pytest_specdec.model.transcript import Timing
+    from pytest_specdec.model.timing import Timing
     from pytest_specdec.model.workload import JSON
 
 SCHEMA = "urn:pytest-specdec:transcript:2"

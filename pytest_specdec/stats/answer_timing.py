@@ -11,7 +11,8 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_specdec.model.transcript import Answer, Timing
+    from pytest_specdec.model.timing import Timing
+    from pytest_specdec.model.transcript import Answer
 
 __all__ = [
     "content_ttft_s",

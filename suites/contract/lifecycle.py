@@ -13,8 +13,8 @@ import pytest
 
 from pytest_specdec.capture.server.readiness import ReadyServer, ask, get, look
 from pytest_specdec.engines import registry
+from pytest_specdec.engines.optional import AnyEngine, Recognising
 from pytest_specdec.engines.plain_dialect import PlainDialect
-from pytest_specdec.engines.protocol import AnyEngine, Recognising
 
 from .claims import claims, not_claimed, unchecked
 

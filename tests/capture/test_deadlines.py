@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_specdec.capture.deadlines import FIRST_S, FLOOR_S, Deadlines
-from pytest_specdec.model.transcript import Answer, Choice, Timing, Transcript
+from pytest_specdec.model.timing import Timing
+from pytest_specdec.model.transcript import Answer, Choice, Transcript
 from pytest_specdec.model.workload import Request, Route
 
 ASKED = Request(id="a", route=Route.COMPLETIONS, body={"prompt": "x" * 100, "max_tokens": 50})

@@ -21,7 +21,8 @@ from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.errors import CaptureError
 from pytest_specdec.files.secrets import Secrets
-from pytest_specdec.model.transcript import ClientLoad, FailureKind
+from pytest_specdec.model.timing import ClientLoad
+from pytest_specdec.model.transcript import FailureKind
 from pytest_specdec.model.workload import Request, Route
 
 REQUEST = Request(id="r", route=Route.CHAT, body={"messages": [{"role": "user", "content": "Say é."}], "max_tokens": 9, "top_k": 3})

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from pytest_specdec.engines.attach import Attach
-from pytest_specdec.engines.protocol import Recognising
+from pytest_specdec.engines.optional import Recognising
 from specdec_reference.engine import ReferenceEngine
 from tests.engines.doubles import sglang, sglang_http
 from tests.reference.asgi_client import Client

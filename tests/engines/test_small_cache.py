@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_specdec.config.config import Config, EngineSettings, VariantSettings
+from pytest_specdec.engines.optional import SmallCache
 from pytest_specdec.engines.plain_dialect import PlainDialect
-from pytest_specdec.engines.protocol import SmallCache
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.engines.sglang import SglangDialect
 from pytest_specdec.engines.tensorrt_llm import TensorRtLlmDialect

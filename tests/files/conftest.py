@@ -6,18 +6,8 @@ from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.baseline import Environment
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
 from pytest_specdec.model.plan import Boot, Judgement, Plan, Role, ScoringTask
-from pytest_specdec.model.transcript import (
-    Answer,
-    Choice,
-    FailureKind,
-    Position,
-    Score,
-    ServerFailure,
-    SpecCounters,
-    Timing,
-    Transcript,
-    Usage,
-)
+from pytest_specdec.model.timing import Timing
+from pytest_specdec.model.transcript import Answer, Choice, FailureKind, Position, Score, ServerFailure, SpecCounters, Transcript, Usage
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
 
 REQUESTS = tuple(Request(id=f"chat-{i:02d}", route=Route.CHAT, body={"messages": [], "temperature": 0.0, "seed": i}) for i in range(3))

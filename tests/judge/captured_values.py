@@ -9,7 +9,8 @@ import numpy as np
 
 from pytest_specdec.model.captured import Captured, ReportedDraws
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
-from pytest_specdec.model.transcript import Answer, Choice, Position, Score, SpecCounters, Timing, Transcript, Usage
+from pytest_specdec.model.timing import Timing
+from pytest_specdec.model.transcript import Answer, Choice, Position, Score, SpecCounters, Transcript, Usage
 from pytest_specdec.model.workload import Family, Request, Route, Workload
 
 SPECULATING = SpecCounters(drafts=100, draft_tokens=300, accepted_tokens=150)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import accumulate, pairwise
 
-from pytest_specdec.model.transcript import SpecCounters, Timing, Usage
+from pytest_specdec.model.timing import Timing
+from pytest_specdec.model.transcript import SpecCounters, Usage
 from tests.judge.captured_values import answer
 
 PLAIN = (1,) * 91

@@ -10,7 +10,8 @@ import pytest
 from pytest_specdec.judge import boot_blocks, speed
 from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.captured import BootBlock
-from pytest_specdec.model.transcript import ClientLoad, FailureKind, ServerFailure
+from pytest_specdec.model.timing import ClientLoad
+from pytest_specdec.model.transcript import FailureKind, ServerFailure
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.paces import paces
 from tests.judge.captured_values import SPECULATING, VARIANT, a_workload, answer, captured, requests, timed, transcript

@@ -8,7 +8,8 @@ import pytest
 
 from pytest_specdec.judge import latency
 from pytest_specdec.model.baseline import Slo
-from pytest_specdec.model.transcript import Timing, Usage
+from pytest_specdec.model.timing import Timing
+from pytest_specdec.model.transcript import Usage
 from tests.judge.captured_values import answer, transcript
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from pytest_specdec.judge import liveness
 from pytest_specdec.model.captured import UnexplainedFailures
-from pytest_specdec.model.transcript import FailureKind, ServerFailure, SpecCounters, Timing
+from pytest_specdec.model.timing import Timing
+from pytest_specdec.model.transcript import FailureKind, ServerFailure, SpecCounters
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family, Request, Route
 from tests.judge.captured_values import VARIANT, a_workload, answer, captured, requests, transcript

@@ -8,7 +8,8 @@ import pytest
 from pytest_specdec.judge import speed
 from pytest_specdec.judge.acceptance import acceptance_length
 from pytest_specdec.model.baseline import Gate, Slo
-from pytest_specdec.model.transcript import ClientLoad, FailureKind, ServerFailure, SpecCounters, Timing, Usage
+from pytest_specdec.model.timing import ClientLoad, Timing
+from pytest_specdec.model.transcript import FailureKind, ServerFailure, SpecCounters, Usage
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.report import speed_table
 from pytest_specdec.stats.paces import paces

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_specdec.judge.drafting.traffic import drafted_answers
-from pytest_specdec.model.transcript import Timing
+from pytest_specdec.model.timing import Timing
 from pytest_specdec.model.workload import Workload
 from tests.judge.captured_runs import a_part, a_run
 from tests.judge.captured_values import answer, requests

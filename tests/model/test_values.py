@@ -8,7 +8,8 @@ from pytest_specdec.model.baseline import Environment, Gate
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
 from pytest_specdec.model.plan import Plan
-from pytest_specdec.model.transcript import Answer, Choice, SpecCounters, Timing, Transcript, Usage
+from pytest_specdec.model.timing import Timing
+from pytest_specdec.model.transcript import Answer, Choice, SpecCounters, Transcript, Usage
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
 

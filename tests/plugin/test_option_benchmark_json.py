@@ -26,7 +26,8 @@ def benchmarking(project):
     text = conftest.read_text().replace(
         "Answer(request_id=request.id,", "Answer(request_id=request.id, timing=Timing(sent_s=1.0, first_s=1.1, done_s=1.5),"
     )
-    conftest.write_text(text.replace("import Answer, Choice", "import Answer, Choice, Timing"))
+    imported = "from pytest_specdec.model.transcript import"
+    conftest.write_text(text.replace(imported, f"from pytest_specdec.model.timing import Timing\n{imported}", 1))
     project.pytester.makeini("[pytest]\naddopts = -p no:randomly\nfilterwarnings = error\n")
     return project
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.model.transcript import Timing, Usage
+from pytest_specdec.model.timing import Timing
+from pytest_specdec.model.transcript import Usage
 from pytest_specdec.stats.answer_timing import (
     content_ttft_s,
     latency_s,

@@ -13,7 +13,7 @@ from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.capture.server.traffic import replaced
 from pytest_specdec.capture.sse import web_page
 from pytest_specdec.config.validate import nearest
-from pytest_specdec.engines.protocol import AnyEngine, Recognising
+from pytest_specdec.engines.optional import AnyEngine, Recognising
 from pytest_specdec.errors import BootError, SpecdecError
 from pytest_specdec.model.workload import Request, Route
 

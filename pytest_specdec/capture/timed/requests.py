@@ -18,7 +18,7 @@ from pytest_specdec.capture.sse import ReceivedResponse
 from pytest_specdec.capture.timed.stamper import find_head
 from pytest_specdec.capture.transport import MAX_BYTES, MAX_PARTS, decompressor, inflate
 from pytest_specdec.errors import CaptureError
-from pytest_specdec.model.transcript import ClientLoad
+from pytest_specdec.model.timing import ClientLoad
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.captured_run import CapturedRun
-    from pytest_specdec.model.transcript import Answer, Timing
+    from pytest_specdec.model.timing import Timing
+    from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.workload import JSON, Request
 
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)

@@ -1,0 +1,56 @@
+"""What an engine may add to its protocol: each is found by its methods, so that nothing has to be declared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.engines.protocol import Engine, Get
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["AnyEngine", "ConfigTemplate", "Recognising", "SmallCache"]
+
+
+@runtime_checkable
+class Recognising(Protocol):
+    """An engine that knows its servers by their endpoints."""
+
+    def recognises(self, get: Get) -> bool:
+        """Return True if the server is one of this engine's.
+
+        ``get`` asks the server. Paths that reset anything are not asked for.
+        """
+
+
+@runtime_checkable
+class SmallCache(Protocol):
+    """An engine that can start with a small key-value cache and counts preempted requests."""
+
+    def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
+        """Return arguments for a cache of about a thousand tokens.
+
+        They are laid over the arguments of every arm. None if there are none.
+        """
+
+
+@runtime_checkable
+class AnyEngine(Protocol):
+    """An engine that stands for any other, found by asking the server at an address."""
+
+    def candidates(self) -> Sequence[Engine]:
+        """Return the possible engines, in the order to try them."""
+
+
+@runtime_checkable
+class ConfigTemplate(Protocol):
+    """An engine that writes the beginnings of its own configs; for any other, ``init`` writes the keys that all engines share."""
+
+    def template(self, model: str | None, speculator: str | None) -> str:
+        """Return a commented YAML config, from ``engine`` and ``variants`` on.
+
+        Sections left out get their general form. ``speculator`` is a draft model, or a method without one.
+        Raises EngineError if a model is needed and None is given.
+        """
