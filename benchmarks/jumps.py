@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks import results
 from benchmarks.independent import VOCABULARY, K, made_up
 from benchmarks.simulated import ANSWER_TOKENS, DISTRIBUTIONS_SEED, SEED, TOP_TOKENS
-from pytest_specdec.judge.draft_distribution import certain, drawn
+from pytest_specdec.judge.sampling.draft_distribution import certain, drawn
 from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.jumps import JUMP_RATE

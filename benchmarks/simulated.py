@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks import results
 from benchmarks.independent import RIGHT, VOCABULARY, K, MadeUpDistributions, Server, made_up, speak
-from pytest_specdec.judge.draft_distribution import certain, drawn
+from pytest_specdec.judge.sampling.draft_distribution import certain, drawn
 from pytest_specdec.stats.betting import mixture
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.duplicates import copy_distribution

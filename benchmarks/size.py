@@ -147,7 +147,7 @@ def biased(distributions: RecordedDistributions, form: Form, random: np.random.G
 
 
 def _ends(distributions: RecordedDistributions, form: Form, tilt: float, random: np.random.Generator, tokens: int) -> dict[float, str]:
-    """Return how a run ends by level, as judge/sampling.py has it.
+    """Return how a run ends by level, as judge/sampling/verdict.py has it.
 
     The control is judged first, then the variant, against the scores and against the distribution that the baseline reports: both have to
     agree. An alarm is held against the control.

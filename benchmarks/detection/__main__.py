@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from benchmarks.bank import Bank
+    from pytest_specdec.model.verdict import Verdict
 
 ALPHA = FAMILIES[Family.SAMPLING].alpha(1)
 """The judge's own level for one workload under one variant."""
@@ -194,7 +195,7 @@ def _spots() -> Iterator[dict[str, object]]:
         }
 
 
-def _captured(folder: Path, fault: str) -> sampling.Verdict:
+def _captured(folder: Path, fault: str) -> Verdict:
     (folder / "pair.yaml").write_text(CONFIG.format(fault=fault))
     config = load.load(folder / "pair.yaml")
     workload = ALL.sampled(temperature=1.0, max_tokens=64, requests=REQUESTS, concurrency=32)

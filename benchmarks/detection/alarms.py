@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from benchmarks.simulation import observe
-from pytest_specdec.judge.fault_naming import acceptance, name
+from pytest_specdec.judge.sampling.fault_naming import acceptance, name
 from pytest_specdec.stats.betting import wealth_process
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.bank import Asked
 from benchmarks.simulation import Rules, blurred
-from pytest_specdec.judge.fault_naming import AT_A_STEP, SOMETIMES, SOMEWHERE
+from pytest_specdec.judge.sampling.fault_naming import AT_A_STEP, SOMETIMES, SOMEWHERE
 from pytest_specdec.model.workload import Family
 from pytest_specdec.stats.bettors import RATIO_OF_RAW
 from pytest_specdec.stats.fault_models import (

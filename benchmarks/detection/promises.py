@@ -11,7 +11,7 @@ from benchmarks.detection.alarms import first_alarms
 from benchmarks.detection.cells import Table, drawn
 from benchmarks.detection.grid import EXACT
 from benchmarks.simulation import RIGHT, Rules, observe
-from pytest_specdec.judge.sensitivity import Sensitivity, promise
+from pytest_specdec.judge.sampling.sensitivity import Sensitivity, promise
 from pytest_specdec.stats.betting import wealth_process
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.fault_models import leaky, lenient_ratio, temperature_tilt, the_target

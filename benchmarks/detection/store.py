@@ -21,8 +21,8 @@ __all__ = ["Store", "digest", "environment"]
 
 JUDGED = (
     "pytest_specdec/stats",
-    "pytest_specdec/judge/fault_naming.py",
-    "pytest_specdec/judge/sensitivity.py",
+    "pytest_specdec/judge/sampling/fault_naming.py",
+    "pytest_specdec/judge/sampling/sensitivity.py",
     "benchmarks/bank.py",
     "benchmarks/simulation.py",
     *(f"benchmarks/detection/{name}.py" for name in ("alarms", "bounds", "cells", "faults", "grid", "promises")),

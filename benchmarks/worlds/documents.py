@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from benchmarks.worlds.language import CONTEXTS, END, VOCABULARY
-from pytest_specdec.judge.output_formats import formats
+from pytest_specdec.judge.structured.output_formats import formats
 from pytest_specdec.prompts.structured import CHOICES
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from benchmarks.worlds.numerics import WORLDS
 from benchmarks.worlds.results import AGAIN, CONTROL, ERROR, LETTERS
 from benchmarks.worlds.run import CELLS, Run
 from benchmarks.worlds.server import Fault
-from pytest_specdec.judge import sensitivity
 from pytest_specdec.judge.registry import judge_of
+from pytest_specdec.judge.sampling import sensitivity
 from pytest_specdec.model.families import COUNTED, FAMILIES
 from pytest_specdec.model.plan import ROUNDS
 from pytest_specdec.model.verdict import Outcome

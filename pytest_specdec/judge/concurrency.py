@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.company import SWAPPED, WRONG_ALONE, blame, company, foreign, swapped
-from pytest_specdec.judge.documents import documents
+from pytest_specdec.judge.concurrency_waves import SWAPPED, WRONG_ALONE, blame, company, foreign, swapped
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.greedy import LEAST_TOKENS
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.output_formats import formats
 from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
+from pytest_specdec.judge.structured.documents import documents
+from pytest_specdec.judge.structured.output_formats import formats
 from pytest_specdec.judge.tolerance import ASK_AGAIN
 from pytest_specdec.judge.verdicts import against, quoted, say
 from pytest_specdec.model.verdict import Outcome
@@ -23,7 +23,7 @@ from pytest_specdec.stats import proportions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.judge.company import Company, WaveTokens
+    from pytest_specdec.judge.concurrency_waves import Company, WaveTokens
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.model.verdict import Verdict

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.judge.draft_distribution import PromptLookup, drafting
+from pytest_specdec.judge.sampling.draft_distribution import PromptLookup, drafting
 from pytest_specdec.judge.verdicts import quoted
 from pytest_specdec.stats import proportions
 from pytest_specdec.stats.sequences import first_difference
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from pytest_specdec.judge.draft_distribution import DraftSource
     from pytest_specdec.judge.greedy_gap import ScoredAnswer
+    from pytest_specdec.judge.sampling.draft_distribution import DraftSource
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Answer, Position

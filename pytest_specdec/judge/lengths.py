@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.ending import end_ids, ended, limits_of
-from pytest_specdec.judge.length_laws import LengthFlaw, breach, cases, texts
+from pytest_specdec.judge.length_rules import LengthFlaw, breach, cases, texts
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import messages, refusal, speculating
 from pytest_specdec.judge.verdicts import say
@@ -16,7 +16,7 @@ from pytest_specdec.model.verdict import Outcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.judge.length_laws import Breach, LengthCase
+    from pytest_specdec.judge.length_rules import Breach, LengthCase
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.model.verdict import Verdict

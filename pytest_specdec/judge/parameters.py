@@ -1,6 +1,6 @@
 """Parameters: what a request's fields ask for is what the server does, at draft positions as elsewhere.
 
-Penalties alone are judged token by token, as greedy choices. Other parameters by their laws (judge/parameter_laws.py): each answer is held
+Penalties alone are judged token by token, as greedy choices. Other parameters by their laws (judge/parameter_rules.py): each answer is held
 to what its own request asks for, and a parameter counts only where it binds on the baseline. What the baseline ignores is reported.
 """
 
@@ -12,11 +12,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.judge import greedy
-from pytest_specdec.judge.draft_distribution import drafting
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.parameter_laws import PARAMETERS, LawToken, blamed, given, laws, parted, suppressed, tokens
+from pytest_specdec.judge.parameter_rules import PARAMETERS, LawToken, blamed, given, laws, parted, suppressed, tokens
 from pytest_specdec.judge.prerequisites import messages, refusal, refused, speculating, unscorable
+from pytest_specdec.judge.sampling.draft_distribution import drafting
 from pytest_specdec.judge.tolerance import allowed
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.pair import BASELINE

@@ -33,7 +33,7 @@ WRONG_END = "answers lose or repeat tokens when memory runs out"
 def judge(captured: Captured) -> Verdict:
     """Return whether every request was answered, with the baseline's tokens and valid documents, while requests were preempted.
 
-    Tokens are scored by a baseline with room to spare. Documents are judged as in judge/structured.py, all others as in judge/greedy.py.
+    Tokens are scored by a baseline with room to spare. Documents are judged as by structured, all others as by greedy.
     """
     return server_failure(captured) or refusal(captured) or _unanswered(captured) or _judged(captured)
 

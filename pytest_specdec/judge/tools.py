@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import messages, refusal, refused, speculating
-from pytest_specdec.judge.tool_law import BY_MODEL, Breach, Broken, apart, asked, breaches
+from pytest_specdec.judge.tool_rules import BY_MODEL, Breach, Broken, apart, asked, breaches
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.pair import BASELINE
@@ -22,7 +22,7 @@ from pytest_specdec.stats import proportions
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_specdec.judge.tool_law import ToolsAsked
+    from pytest_specdec.judge.tool_rules import ToolsAsked
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Answer, Choice, Transcript
     from pytest_specdec.model.verdict import Verdict

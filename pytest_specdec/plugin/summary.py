@@ -240,7 +240,7 @@ def _read_lengths(directory: RunDirectory, plan: Plan, verdicts: Sequence[Verdic
 
     Verdicts without a usable transcript have none.
     """
-    from pytest_specdec.judge.stored_acceptance import lengths  # noqa: PLC0415 - a process that only waits loads no numpy
+    from pytest_specdec.judge.acceptance.stored import lengths  # noqa: PLC0415 - a process that only waits loads no numpy
 
     by_cell: dict[tuple[str, str], CellLengths] = {}
     for verdict in verdicts:

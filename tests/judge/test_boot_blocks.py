@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.judge import boot_blocks, speed
+from pytest_specdec.judge import speed
+from pytest_specdec.judge.speed import boot_blocks
 from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.captured import BootBlock
 from pytest_specdec.model.timing import ClientLoad

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.judge import breakdown, speed
+from pytest_specdec.judge import speed
+from pytest_specdec.judge.speed import breakdown
 from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route

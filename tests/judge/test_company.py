@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.judge.company import IN_COMPANY, WRONG_ALONE, WaveTokens, WrongToken, blame, company, foreign, swapped
+from pytest_specdec.judge.concurrency_waves import IN_COMPANY, WRONG_ALONE, WaveTokens, WrongToken, blame, company, foreign, swapped
 from pytest_specdec.prompts.company import marker
 from tests.judge.captured_values import a_workload, answer, captured, requests, score
 

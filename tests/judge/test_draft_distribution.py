@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.judge.draft_distribution import drafting
-from pytest_specdec.judge.sampling_data import gather
+from pytest_specdec.judge.sampling.data import gather
+from pytest_specdec.judge.sampling.draft_distribution import drafting
 from tests.judge import toy_speculation
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import speed
-from pytest_specdec.judge.drafting.judge import judge_drafting
+from pytest_specdec.judge.drafting.verdict import judge_drafting
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.transcript import SpecCounters, Usage
 from pytest_specdec.model.verdict import Outcome

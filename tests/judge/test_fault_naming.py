@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.bank import Asked, asking, zipf
 from benchmarks.simulation import RIGHT, Rules, blurred, simulate
-from pytest_specdec.judge.fault_naming import Acceptance, acceptance, name
+from pytest_specdec.judge.sampling.fault_naming import Acceptance, acceptance, name
 from pytest_specdec.stats.betting import Bettor, wealth_process
 from pytest_specdec.stats.bettors import bettors, chance_of, expected_payoffs
 from pytest_specdec.stats.fault_models import Fault

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.judge import answer_rules, counter_rules, invariants
+from pytest_specdec.judge import invariants
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.transcript import Choice, SpecCounters, Usage
@@ -77,7 +77,7 @@ def test_a_broken_rule_fails_by_its_name_with_the_first_request(name):
     assert what in verdict.short[0]
 
 
-@pytest.mark.parametrize("name", [rule.name for rule in answer_rules.RULES])
+@pytest.mark.parametrize("name", [rule.name for rule in invariants.RULES])
 def test_what_the_baseline_does_as_well_is_no_fault(name):
     """Both its boots alike, and the rule is then left out of the pass."""
     speculative, _ = BROKEN[name]
@@ -93,7 +93,7 @@ def test_a_rule_that_the_baseline_breaks_is_said_to_be_left_out():
     assert any("left out, since the baseline breaks it: usage does not add up" in line for line in verdict.evidence)
 
 
-@pytest.mark.parametrize("name", [rule.name for rule in answer_rules.RULES if rule.by_chance])
+@pytest.mark.parametrize("name", [rule.name for rule in invariants.RULES if rule.by_chance])
 def test_what_a_model_may_write_now_and_then_is_no_fault(name):
     speculative, _ = BROKEN[name]
     other = choices(lambda c: {"token_ids": (*c.token_ids[:1], 90, *c.token_ids[2:])}, speculative[:3])  # no twin has the same ids
@@ -152,13 +152,13 @@ COUNTERS = {
 @pytest.mark.parametrize("what", COUNTERS)
 def test_counters_that_no_drafting_gives_fail_by_name(what):
     verdict = judged(counters=COUNTERS[what])
-    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, counter_rules.UNEVEN)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, invariants.UNEVEN)
     assert what in verdict.headline
 
 
 def test_counters_that_stand_still_beside_accepted_drafts_fail_by_name():
     verdict = judged(counters=SpecCounters())
-    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, counter_rules.STILL)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, invariants.STILL)
     assert "72 accepted draft tokens" in verdict.headline
 
 
@@ -171,12 +171,12 @@ ROUNDED = {
 
 @pytest.mark.parametrize("what", ROUNDED)
 def test_counters_that_an_engine_rounds_are_no_fault(what):
-    assert counter_rules.broken(a_part(WORKLOAD, RIGHT, RIGHT, counters=ROUNDED[what])) is None
+    assert invariants.find_counter_breach(a_part(WORKLOAD, RIGHT, RIGHT, counters=ROUNDED[what])) is None
 
 
 def test_a_head_may_draft_a_tree_of_more_tokens_than_a_step_accepts():
     tree = SpecCounters(drafts=30, draft_tokens=240, accepted_tokens=40)
-    assert counter_rules.broken(a_part(WORKLOAD, RIGHT, RIGHT, counters=tree, pair=a_pair(DraftKind.HEAD))) is None
+    assert invariants.find_counter_breach(a_part(WORKLOAD, RIGHT, RIGHT, counters=tree, pair=a_pair(DraftKind.HEAD))) is None
 
 
 def test_a_step_of_a_drafter_that_nothing_is_known_of_may_be_long():
@@ -188,11 +188,11 @@ def test_a_step_of_a_drafter_that_nothing_is_known_of_may_be_long():
 def test_counters_that_may_count_something_else_are_not_held_to_anything(fields):
     part = a_part(WORKLOAD, RIGHT, RIGHT)
     speculative = replace(part.speculative, counters=COUNTERS["answered"], **fields)
-    assert counter_rules.broken(replace(part, speculative=speculative)) is None
+    assert invariants.find_counter_breach(replace(part, speculative=speculative)) is None
 
 
 def test_counters_of_an_engine_without_usage_are_held_against_the_ids():
     part = a_part(WORKLOAD, changed(usage=None), RIGHT, counters=COUNTERS["answered"])
-    assert counter_rules.broken(part)[0] == counter_rules.UNEVEN
+    assert invariants.find_counter_breach(part)[0] == invariants.UNEVEN
     part = a_part(WORKLOAD, changed(usage=None, windows=None), RIGHT, counters=SPECULATING)
-    assert counter_rules.broken(part) is None
+    assert invariants.find_counter_breach(part) is None

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema.validators import Draft202012Validator
 
-from pytest_specdec.judge.json_beginnings import breaches
+from pytest_specdec.judge.structured.json_beginnings import breaches
 
 SCHEMA = {
     "type": "object",

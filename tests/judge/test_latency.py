@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.judge import latency
+from pytest_specdec.judge.speed import latency
 from pytest_specdec.model.baseline import Slo
 from pytest_specdec.model.timing import Timing
 from pytest_specdec.model.transcript import Usage

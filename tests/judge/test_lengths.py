@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import lengths
-from pytest_specdec.judge.length_laws import LengthFlaw
+from pytest_specdec.judge.length_rules import LengthFlaw
 from pytest_specdec.model.transcript import Usage
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route, Workload

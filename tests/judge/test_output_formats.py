@@ -7,7 +7,7 @@ import json
 import pytest
 from jsonschema.exceptions import SchemaError
 
-from pytest_specdec.judge.output_formats import formats
+from pytest_specdec.judge.structured.output_formats import formats
 from pytest_specdec.model.workload import Request, Route
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge import speed
-from pytest_specdec.judge.own_drafts import LAWFUL, NAME, own_drafts
+from pytest_specdec.judge.acceptance.drafter_quality import LAWFUL, NAME, own_drafts
 from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.captured import ReportedDraws
 from pytest_specdec.model.pair import DraftKind

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import parameters
-from pytest_specdec.judge.parameter_laws import given, laws
+from pytest_specdec.judge.parameter_rules import given, laws
 from pytest_specdec.model.transcript import FailureKind, Position, Score, ServerFailure
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route

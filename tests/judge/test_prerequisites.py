@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.judge import acceptance, greedy, logprobs, parameters, sampling, structured
+from pytest_specdec.judge import greedy, logprobs, parameters, sampling, structured
+from pytest_specdec.judge.acceptance import verdict as acceptance
 from pytest_specdec.judge.prerequisites import equal_answers, speculating
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.captured import Capabilities, FeatureSupport

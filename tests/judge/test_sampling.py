@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import sampling
-from pytest_specdec.judge.sampling_data import gather
+from pytest_specdec.judge.sampling.data import gather
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.transcript import Answer, Choice, FailureKind, ServerFailure, SpecCounters, Usage
 from pytest_specdec.model.verdict import Outcome
@@ -356,7 +356,7 @@ def test_evidence_that_is_no_number_is_invalid(monkeypatch):
         first, *others = bettors.bettors(observed)
         return (replace(first, log_payoffs=first.log_payoffs * float("nan")), *others)
 
-    monkeypatch.setattr(sampling, "bettors", astray)
+    monkeypatch.setattr("pytest_specdec.judge.sampling.verdict.bettors", astray)
     verdict = sampling.judge(toy_speculation.captured("model", "accept-all"))
     assert verdict.outcome is Outcome.INVALID
     assert "token 1 " in verdict.headline

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge import sampling
-from pytest_specdec.judge.sampling_data import gather
+from pytest_specdec.judge.sampling.data import gather
+from pytest_specdec.judge.sampling.verdict import compare_at_bias
 from pytest_specdec.judge.tolerance import logit_noise
 from pytest_specdec.model.captured import ReportedDraws
 from pytest_specdec.model.transcript import Choice, Transcript
@@ -222,7 +223,7 @@ def test_the_control_is_held_against_the_same_scores():
     one = biased(0.94, told=True)
     observed = gather(one, scoring_bias=-0.06).observed
     winner = next(bettor for bettor in bettors(observed) if bettor.name == "temperature 1.08 times the requested one")
-    right, wrong = (sampling.biased(one, observed, winner, scoring_bias=scoring_bias).difference.control for scoring_bias in (-0.06, 0.0))
+    right, wrong = (compare_at_bias(one, observed, winner, scoring_bias=scoring_bias).difference.control for scoring_bias in (-0.06, 0.0))
     assert wrong > right + 0.003
 
 
@@ -350,7 +351,7 @@ def test_who_does_not_bet_on_the_control_is_not_compared_with_it():
     one = with_control(toy_speculation.captured("head"), noise=0.0)
     observed = gather(one).observed
     found = {
-        seat.name: sampling.biased(one, observed, seat, scoring_bias=0.0)
+        seat.name: compare_at_bias(one, observed, seat, scoring_bias=0.0)
         for seat in bettors(observed)
         if seat.name in ("greedy bonus", "learned boldly", "learned boldly at the bonus")
     }

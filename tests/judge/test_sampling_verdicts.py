@@ -8,7 +8,7 @@ from math import log
 import pytest
 
 from pytest_specdec.judge import sampling
-from pytest_specdec.judge.sampling import ControlComparison, suspicious
+from pytest_specdec.judge.sampling.verdict import ControlComparison, is_suspicious
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.betting import ControlDifference
 from tests.judge import toy_speculation
@@ -21,7 +21,7 @@ ALPHA = 1e-4
     [(3_300, 3_300, False), (3_400, 3_400, True), (9_900, 9_900, True), (3_400, 1.1, True), (3_400, 0.9, False), (0.5, 0.5, False)],
 )
 def test_suspicion_begins_at_a_third_of_the_alarms_odds_and_ends_when_all_of_it_is_given_back(peak, end, expected):
-    assert suspicious(log(peak), log(end), ALPHA) is expected
+    assert is_suspicious(log(peak), log(end), ALPHA) is expected
 
 
 @pytest.mark.parametrize("short_by, outcome", [(-0.1, Outcome.FAIL), (0.1, "suspicious"), (0.4, "suspicious"), (0.5, Outcome.PASS)])

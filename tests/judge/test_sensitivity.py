@@ -8,7 +8,7 @@ import pytest
 from benchmarks.bank import zipf
 from benchmarks.detection.faults import RULES
 from benchmarks.simulation import RIGHT, simulate
-from pytest_specdec.judge.sensitivity import Sensitivity, _slots, promise
+from pytest_specdec.judge.sampling.sensitivity import Sensitivity, _slots, promise
 from pytest_specdec.stats.betting import mixture, wealth_process
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.draft_distribution import overlap

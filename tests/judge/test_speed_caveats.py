@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import speed
-from pytest_specdec.judge.speed_caveats import WIDE
-from pytest_specdec.judge.timing import measured
+from pytest_specdec.judge.speed.timing import measured
+from pytest_specdec.judge.speed.verdict import WIDE
 from pytest_specdec.model.timing import MOST_PER_CORE
 from pytest_specdec.model.verdict import Outcome
 from tests.judge.captured_values import timed

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge import speed
-from pytest_specdec.judge.step_cost import SlowCause, contradicted, step_cost, suspect
-from pytest_specdec.judge.timing import measured
+from pytest_specdec.judge.speed.step_cost import SlowCause, contradicted, step_cost, suspect
+from pytest_specdec.judge.speed.timing import measured
 from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.verdict import Outcome

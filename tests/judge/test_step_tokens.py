@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.judge import step_tokens
+from pytest_specdec.judge.speed import step_tokens
 from pytest_specdec.model.pair import Draft, DraftKind
 from pytest_specdec.model.transcript import SpecCounters
 from tests.judge.captured_values import answer, transcript

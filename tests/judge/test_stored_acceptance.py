@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge import speed
-from pytest_specdec.judge.stored_acceptance import lengths
+from pytest_specdec.judge.acceptance.stored import lengths
 from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.verdict import Finding, Outcome
 from tests.judge.captured_values import a_pair, a_workload, answer, captured, requests

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.judge import structured, text_grammars
-from pytest_specdec.judge.documents import Flaw
+from pytest_specdec.judge import structured
+from pytest_specdec.judge.structured import text_grammars
+from pytest_specdec.judge.structured.documents import Flaw
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.transcript import FailureKind, Position, Score, ServerFailure, SpecCounters
 from pytest_specdec.model.verdict import Outcome

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.judge import text_grammars
-from pytest_specdec.judge.documents import Flaw
-from pytest_specdec.judge.text_grammars import Choices, GrammarText, Regex
+from pytest_specdec.judge.structured import text_grammars
+from pytest_specdec.judge.structured.documents import Flaw
+from pytest_specdec.judge.structured.text_grammars import Choices, GrammarText, Regex
 
 PLATE = Regex(pattern="[A-Z]{2}-[0-9]{3}")
 CITIES = Choices(texts=("New York", "New Delhi", "Newcastle"))

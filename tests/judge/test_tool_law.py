@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.judge.tool_law import Broken, apart, asked, breaches
+from pytest_specdec.judge.tool_rules import Broken, apart, asked, breaches
 from pytest_specdec.model.transcript import Choice, ToolCall
 from pytest_specdec.model.workload import Request, Route
 from pytest_specdec.prompts.tools import TOOLS

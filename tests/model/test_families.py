@@ -86,9 +86,8 @@ ALARMS = {
 """By judge and function that reads its share: the tests that are made there. A new reader is a new test, to be named in a row too."""
 PARTS = {
     "logprobs": ("baseline_logprobs",),
-    "structured": ("grammar_mask",),
     "state": ("greedy",),
-    "pressure": ("greedy", "structured", "grammar_mask"),
+    "pressure": ("greedy", "structured"),
 }
 """Judges whose tests a judgement makes beside its own."""
 
@@ -102,9 +101,10 @@ def test_every_test_that_a_judge_makes_is_named_in_its_row_and_paid_for():
 
 
 def test_no_judge_reads_its_share_elsewhere():
-    speed = {"acceptance", "drafting", "speed", "stored_acceptance", "own_drafts"}
-    paths = [path for path in sorted((Path(parameters.__file__).parent).glob("*.py")) if path.stem not in speed]
-    readers = {path.stem: _readers(ast.parse(path.read_text(encoding="utf-8"))) for path in paths}
+    folder, speed = Path(parameters.__file__).parent, {"acceptance", "drafting", "speed"}
+    paths = [path for path in sorted(folder.rglob("*.py")) if path.parent.name not in speed]
+    names = {path: path.parent.name if path.stem == "verdict" else path.stem for path in paths}
+    readers = {name: _readers(ast.parse(path.read_text(encoding="utf-8"))) for path, name in names.items()}
     assert {name: found for name, found in readers.items() if found} == {name: set(tests) for name, tests in ALARMS.items()}
 
 

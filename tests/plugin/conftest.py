@@ -12,7 +12,7 @@ from pytest_specdec.capture import environment
 from pytest_specdec.capture.transport import Transport
 from pytest_specdec.config import load
 from pytest_specdec.files import codec
-from pytest_specdec.judge import stored_acceptance
+from pytest_specdec.judge.acceptance import stored as stored_acceptance
 from pytest_specdec.plugin import capture, collection, stored_run, summary, verdicts, xdist
 
 LOADED = (capture, collection, stored_acceptance, stored_run, summary, verdicts, xdist)

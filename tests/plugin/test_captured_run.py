@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pytest_specdec.judge import invariants
-from pytest_specdec.judge.drafting import judge
+from pytest_specdec.judge.drafting import verdict
 
-LOADED = (judge, invariants)
+LOADED = (verdict, invariants)
 """Once for all sessions in this process: numpy cannot be imported a second time."""
 
 TESTS = """

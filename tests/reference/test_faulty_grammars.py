@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pytest_specdec.judge.output_formats import formats
+from pytest_specdec.judge.structured.output_formats import formats
 from pytest_specdec.model.workload import Request, Route
 from pytest_specdec.prompts.graded_schemas import GRADED
 from tests.reference.asgi_client import PROBABILISTIC, served

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from pytest_specdec.judge.text_grammars import GrammarText
+from pytest_specdec.judge.structured.text_grammars import GrammarText
 from tests.reference.asgi_client import NGRAM, PROBABILISTIC, served
 
 PATTERN = "[A-Z]{2}-[0-9]{3}(, [A-Z]{2}-[0-9]{3}){2,4}"

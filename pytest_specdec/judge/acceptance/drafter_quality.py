@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.judge.draft_distribution import PromptLookup, drafting
+from pytest_specdec.judge.sampling.draft_distribution import PromptLookup, drafting
 from pytest_specdec.judge.tolerance import logit_noise
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.pair import DraftKind
@@ -23,7 +23,7 @@ from pytest_specdec.stats.verify_slots import slots_from_windows
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_specdec.judge.draft_distribution import DraftSource
+    from pytest_specdec.judge.sampling.draft_distribution import DraftSource
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Answer, Position
     from pytest_specdec.model.verdict import Verdict

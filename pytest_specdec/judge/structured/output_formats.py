@@ -7,14 +7,14 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.json_documents import ANY_OBJECT, of_schema
-from pytest_specdec.judge.text_grammars import Choices, GrammarText, Regex
+from pytest_specdec.judge.structured.json_documents import ANY_OBJECT, of_schema
+from pytest_specdec.judge.structured.text_grammars import Choices, GrammarText, Regex
 from pytest_specdec.model.workload import GrammarKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_specdec.judge.documents import OutputFormat
+    from pytest_specdec.judge.structured.documents import OutputFormat
     from pytest_specdec.model.workload import Grammar, Request
 
 __all__ = ["formats"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge import latency, step_tokens
-from pytest_specdec.judge.acceptance import shown
-from pytest_specdec.judge.step_cost import step_cost
+from pytest_specdec.judge.acceptance.verdict import shown
+from pytest_specdec.judge.speed import latency, step_tokens
+from pytest_specdec.judge.speed.step_cost import step_cost
 from pytest_specdec.model.promise import SpeedFigure, SpeedLimits, Speedup
 from pytest_specdec.stats.boot_spread import LIKELY
 from pytest_specdec.stats.paces import paces
@@ -15,10 +15,10 @@ from pytest_specdec.stats.paces import paces
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_specdec.judge.boot_blocks import BootBlocks
-    from pytest_specdec.judge.latency import ArmLatency
-    from pytest_specdec.judge.step_cost import StepCost
-    from pytest_specdec.judge.timing import MeasuredSpeed
+    from pytest_specdec.judge.speed.boot_blocks import BootBlocks
+    from pytest_specdec.judge.speed.latency import ArmLatency
+    from pytest_specdec.judge.speed.step_cost import StepCost
+    from pytest_specdec.judge.speed.timing import MeasuredSpeed
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.stats.paces import ArmTimings, ComparedFigure

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.timing import MeasuredSpeed, measured
+from pytest_specdec.judge.speed.timing import MeasuredSpeed, measured
 from pytest_specdec.model.workload import GATED_CLIENTS, OWN
 
 if TYPE_CHECKING:

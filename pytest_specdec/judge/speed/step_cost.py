@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from scipy.special import stdtrit
 
-from pytest_specdec.judge.step_tokens import NOISE, step_tokens
+from pytest_specdec.judge.speed.step_tokens import NOISE, step_tokens
 from pytest_specdec.model.baseline import SPEEDUP
 from pytest_specdec.stats.answer_timing import response_tokens_per_s, step_gap_s
 from pytest_specdec.stats.paces import compare_figure
@@ -23,7 +23,7 @@ from pytest_specdec.stats.paces import compare_figure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.judge.timing import MeasuredSpeed
+    from pytest_specdec.judge.speed.timing import MeasuredSpeed
     from pytest_specdec.model.captured import Captured
 
 __all__ = ["DEAR", "Identity", "SlowCause", "StepCost", "Suspect", "contradicted", "step_cost", "suspect"]

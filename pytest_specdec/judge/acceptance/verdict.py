@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from scipy.special import stdtrit
 
 from pytest_specdec.gates.rulings import PROVEN_ERROR, GateRuling, ruled, stated
-from pytest_specdec.judge import own_drafts, stored_acceptance
+from pytest_specdec.judge.acceptance import drafter_quality as own_drafts
+from pytest_specdec.judge.acceptance import stored as stored_acceptance
 from pytest_specdec.judge.bursts import uncounted
 from pytest_specdec.judge.prerequisites import speculating
 from pytest_specdec.judge.verdicts import say
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_specdec.gates.rulings import RuledGate
-    from pytest_specdec.judge.stored_acceptance import Comparison
+    from pytest_specdec.judge.acceptance.stored import Comparison
     from pytest_specdec.model.baseline import Gate
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import SpecCounters, Transcript

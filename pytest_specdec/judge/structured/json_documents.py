@@ -11,8 +11,8 @@ from jsonschema.exceptions import best_match
 from jsonschema.validators import Draft202012Validator, validator_for
 from referencing.jsonschema import EMPTY_REGISTRY
 
-from pytest_specdec.judge.documents import Flaw, Reading
-from pytest_specdec.judge.json_beginnings import breaches
+from pytest_specdec.judge.structured.documents import Flaw, Reading
+from pytest_specdec.judge.structured.json_beginnings import breaches
 from pytest_specdec.judge.verdicts import quoted
 
 if TYPE_CHECKING:

@@ -1,7 +1,4 @@
-"""Structured: every answer to a request with a grammar is of that grammar, as often as the baseline's are.
-
-At temperature 0 it is the baseline's own document as well, up to the first token at which rounding may part them.
-"""
+"""The verdict of structured: documents counted, and tokens at temperature 0 compared."""
 
 from __future__ import annotations
 
@@ -11,17 +8,17 @@ from typing import TYPE_CHECKING
 from jsonschema.exceptions import SchemaError
 from referencing.exceptions import Unresolvable
 
-from pytest_specdec.judge import document_counts
 from pytest_specdec.judge.divergence import shared
-from pytest_specdec.judge.document_counts import read_documents
-from pytest_specdec.judge.documents import Flaw
 from pytest_specdec.judge.ending import ended
-from pytest_specdec.judge.grammar_faults import STUCK, endless, fault_name
 from pytest_specdec.judge.greedy_diagnosis import probability
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.output_formats import formats
 from pytest_specdec.judge.prerequisites import equal_answers, messages, refusal, speculating, unscorable
-from pytest_specdec.judge.text_grammars import recognises
+from pytest_specdec.judge.structured import document_counts
+from pytest_specdec.judge.structured.document_counts import read_documents
+from pytest_specdec.judge.structured.documents import Flaw
+from pytest_specdec.judge.structured.grammar_faults import STUCK, endless, fault_name
+from pytest_specdec.judge.structured.output_formats import formats
+from pytest_specdec.judge.structured.text_grammars import recognises
 from pytest_specdec.judge.tolerance import allowed
 from pytest_specdec.judge.verdicts import quoted, say
 from pytest_specdec.model.captured import FeatureSupport
@@ -34,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_specdec.judge.divergence import Divergence, SharedPrefix
-    from pytest_specdec.judge.document_counts import ArmDocuments
-    from pytest_specdec.judge.documents import OutputFormat
+    from pytest_specdec.judge.structured.document_counts import ArmDocuments
+    from pytest_specdec.judge.structured.documents import OutputFormat
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.verdict import Verdict

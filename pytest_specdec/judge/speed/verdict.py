@@ -1,4 +1,4 @@
-"""Speed: response tokens per second over the baseline's, with an interval that includes the spread between boots."""
+"""The verdicts of speed: a speedup, an accepted length, or drafting by kind of traffic."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.gates.rulings import SPEED_ERROR, GateRuling, ruled, ruled_speeds, stated
-from pytest_specdec.judge import acceptance, boot_blocks, breakdown
-from pytest_specdec.judge.acceptance import LEAST_PROMPTS
-from pytest_specdec.judge.drafting.judge import judge_drafting
+from pytest_specdec.judge.acceptance import verdict as acceptance
+from pytest_specdec.judge.acceptance.verdict import LEAST_PROMPTS
+from pytest_specdec.judge.drafting.verdict import judge_drafting
 from pytest_specdec.judge.ending import ended
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, speculating
-from pytest_specdec.judge.speed_caveats import busy, cell, is_wide, wide
-from pytest_specdec.judge.speed_evidence import doubts, figures, further, latencies, method, speedup, spread, table
-from pytest_specdec.judge.step_cost import SlowCause, Suspect, step_cost, suspect
-from pytest_specdec.judge.timing import measured
+from pytest_specdec.judge.speed import boot_blocks, breakdown
+from pytest_specdec.judge.speed.evidence import doubts, figures, further, latencies, method, speedup, spread, table
+from pytest_specdec.judge.speed.step_cost import SlowCause, Suspect, step_cost, suspect
+from pytest_specdec.judge.speed.timing import measured
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, SPEEDUP, Gate
 from pytest_specdec.model.captured_run import CapturedRun
 from pytest_specdec.model.verdict import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pytest_specdec.gates.rulings import RuledGate
-    from pytest_specdec.judge.timing import MeasuredSpeed
+    from pytest_specdec.judge.speed.timing import MeasuredSpeed
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.model.verdict import Verdict
@@ -297,3 +297,47 @@ def _settle(captured: Captured, found: MeasuredSpeed, rulings: Sequence[RuledGat
 def _more_boots(found: MeasuredSpeed) -> int:
     """Return how many boots of the variant to measure next: four tell a tenth where boots and passes vary by a few percent."""
     return max(4, 2 * len(found.blocks.speculative)) if found.blocks else 4
+
+
+WIDE = 3.0
+"""Upper over lower limit from which on an interval is not shown without the reason: no speedup and a threefold one are alike to it."""
+_FEW = 4
+"""Degrees of freedom below which limits lie far apart for want of passes alone: Student's t at 2.5 % is 2.8 with four, 12.7 with one."""
+
+
+def is_wide(measured: MeasuredSpeed) -> bool:
+    """Whether the limits of the shown interval lie too far apart to say anything."""
+    return measured.interval is not None and measured.interval.high > WIDE * measured.interval.low
+
+
+def cell(measured: MeasuredSpeed) -> str:
+    """Return the ratio and its interval for a table; without the interval where that needs a sentence, for which a table has no room."""
+    return f"{measured.ratio:.2f}x, interval too wide" if is_wide(measured) else measured.shown
+
+
+def wide(captured: Captured, measured: MeasuredSpeed) -> str:
+    """Return the sentence without which a wide interval is not shown; empty where it is none."""
+    if measured.interval is None or not is_wide(measured):
+        return ""
+    factor = measured.interval.high / measured.interval.low
+    return f"the interval spans a factor of {factor:,.3g}, which says next to nothing: {' and '.join(_reasons(captured, measured))}"
+
+
+def _reasons(captured: Captured, measured: MeasuredSpeed) -> Iterator[str]:
+    """Yield the larger part of the error, passes or boots, then what made it large."""
+    found = measured.one_boot or measured.estimate
+    if found is None:
+        return
+    if found.passes_sd**2 / found.passes >= found.standard_error**2 / 2.0:
+        yield f"passes vary by {found.passes_sd:.0%}"
+        if found.within_freedom < _FEW:
+            yield f"{found.passes} passes are few"
+    else:
+        yield f"boots {'vary' if found.boots.freedom else 'are taken to vary'} by {found.boots.sd:.0%}"
+    yield from (f"the machine was busy ({why})" for why in busy(captured)[:1])
+
+
+def busy(captured: Captured) -> tuple[str, ...]:
+    """Return what shows that the client's machine had more to do than its cores can, boot by boot; the worst first."""
+    crowded = [arm for arm in boot_blocks.arms(captured) if arm.busy_machine]
+    return tuple(dict.fromkeys(arm.busy_machine for arm in sorted(crowded, key=lambda arm: -(arm.machine_load or 0.0))))

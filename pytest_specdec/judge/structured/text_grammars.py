@@ -11,7 +11,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.documents import Flaw, Reading
+from pytest_specdec.judge.structured.documents import Flaw, Reading
 from pytest_specdec.judge.verdicts import quoted
 
 if TYPE_CHECKING:

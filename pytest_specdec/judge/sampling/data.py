@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.judge.draft_distribution import drafting
+from pytest_specdec.judge.sampling.draft_distribution import drafting
 from pytest_specdec.judge.tolerance import jump_rate, logit_noise
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.transcript import ScoringRoute
@@ -22,7 +22,7 @@ from pytest_specdec.stats.verify_slots import Observed, VerifySlots, join_slots,
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_specdec.judge.draft_distribution import DraftSource
+    from pytest_specdec.judge.sampling.draft_distribution import DraftSource
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.penalty_window import PenaltyWindow
     from pytest_specdec.model.transcript import Answer, Position, Score

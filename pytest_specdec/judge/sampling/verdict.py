@@ -1,9 +1,4 @@
-"""Sampling: emitted tokens follow the baseline's distribution, by a betting test that the control has to pass too.
-
-The baseline's distribution at every emitted token is known, and so are those that known faults would make of it. The evidence, a mixture
-of likelihood ratios (stats/betting.py), reaches ``1/alpha`` under a correct server with probability alpha at most, however often one looks.
-The test is of the distribution: any exact way of speculating passes.
-"""
+"""The verdict of sampling: evidence of the betting test, held against the control's."""
 
 from __future__ import annotations
 
@@ -14,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.judge.ending import ended
-from pytest_specdec.judge.fault_naming import acceptance, name
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, speculating, unscorable
-from pytest_specdec.judge.sampling_data import SEED_AGAIN, gather
-from pytest_specdec.judge.sensitivity import promise
+from pytest_specdec.judge.sampling.data import SEED_AGAIN, gather
+from pytest_specdec.judge.sampling.fault_naming import acceptance, name
+from pytest_specdec.judge.sampling.sensitivity import promise
 from pytest_specdec.judge.verdicts import LN_10, against, guess, power, say
 from pytest_specdec.model.families import SHORT_BY
 from pytest_specdec.model.promise import SampledTokens
@@ -30,15 +25,15 @@ from pytest_specdec.stats.logprob_noise import NORMAL_UP_TO
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_specdec.judge.fault_naming import Acceptance
-    from pytest_specdec.judge.sampling_data import SamplingData
+    from pytest_specdec.judge.sampling.data import SamplingData
+    from pytest_specdec.judge.sampling.fault_naming import Acceptance
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.stats.betting import Bettor, ControlDifference, WealthProcess
     from pytest_specdec.stats.logprob_noise import Calibration
     from pytest_specdec.stats.verify_slots import Observed
 
-__all__ = ["ControlComparison", "biased", "compared", "judge", "suspicious"]
+__all__ = ["ControlComparison", "compare_at_bias", "compare_with_control", "is_suspicious", "judge"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +58,13 @@ class ControlComparison:
         return f"mean likelihood ratio for {self.name!r} {mine:.3f}, on the control {theirs:.3f} ({apart})"
 
 
-def biased(captured: Captured, observed: Observed, winner: Bettor, *, scoring_bias: float) -> ControlComparison | None:
+def compare_at_bias(captured: Captured, observed: Observed, winner: Bettor, *, scoring_bias: float) -> ControlComparison | None:
     """Return the ``winner``'s evidence beside the control's, under scores to the power ``1 + scoring_bias``; None without a control."""
     comparisons = _both(captured, observed, [winner], scoring_bias)
     return comparisons[0] if comparisons else None
 
 
-def compared(captured: Captured, observed: Observed, panel: Sequence[Bettor]) -> ControlComparison | None:
+def compare_with_control(captured: Captured, observed: Observed, panel: Sequence[Bettor]) -> ControlComparison | None:
     """Return the fault with the strongest evidence beside the control's, of all that both arms allow; None without any."""
     return max(_both(captured, observed, panel, 0.0), key=lambda pair: pair.difference.score, default=None)
 
@@ -99,7 +94,7 @@ def _both(captured: Captured, observed: Observed, panel: Sequence[Bettor], scori
     ]
 
 
-def suspicious(log_peak: float, log_end: float, alpha: float) -> bool:
+def is_suspicious(log_peak: float, log_end: float, alpha: float) -> bool:
     """Whether evidence short of the alarm at ``1/alpha`` is not to be passed over; natural logs of its highest and its last value.
 
     Under a fault that shows, evidence grows by a constant factor per token, so that what is missing is a fraction of the way: runs that
@@ -201,7 +196,7 @@ def _astray(captured: Captured, book: WealthProcess) -> Verdict:
 def _noisy(captured: Captured, gathered: SamplingData, observed: Observed, book: WealthProcess) -> Verdict:
     """Judge by the difference to the control alone."""
     book = book.on_all_answers
-    best = compared(captured, observed, book.bettors)
+    best = compare_with_control(captured, observed, book.bettors)
     limit = captured.alpha / len(book.bettors)
     noisy = f"scores too noisy to judge single tokens ({_noise(gathered)})"
     compared_with = "no control to compare with" if best is None else str(best)
@@ -215,7 +210,7 @@ def _noisy(captured: Captured, gathered: SamplingData, observed: Observed, book:
 
 def _biased(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict | None:
     """Return INVALID where the control shows the same evidence: then the scores are wrong, not the speculation."""
-    comparison = biased(captured, analysis.observed, analysis.book.winner, scoring_bias=scoring_bias)
+    comparison = compare_at_bias(captured, analysis.observed, analysis.book.winner, scoring_bias=scoring_bias)
     if comparison is None or comparison.holds:
         return None
     return _invalid(
@@ -253,7 +248,7 @@ def _scoring_bias(known: Calibration) -> str:
 
 def _suspected(captured: Captured, analysis: _Analysis) -> Verdict | None:
     book, barrier = analysis.book, -log(captured.alpha)
-    if not suspicious(book.peak, float(book.log_wealth[-1]), captured.alpha):
+    if not is_suspicious(book.peak, float(book.log_wealth[-1]), captured.alpha):
         return None
     named = name(book, analysis.observed, analysis.acceptance)
     return say(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.documents import Flaw
-from pytest_specdec.judge.json_documents import JsonFormat
-from pytest_specdec.judge.text_grammars import Choices
+from pytest_specdec.judge.structured.documents import Flaw
+from pytest_specdec.judge.structured.json_documents import JsonFormat
+from pytest_specdec.judge.structured.text_grammars import Choices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_specdec.judge.documents import Document, OutputFormat
+    from pytest_specdec.judge.structured.documents import Document, OutputFormat
 
 __all__ = ["BEHIND_REASONING", "OF_ANOTHER", "STUCK", "endless", "fault_name"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.documents import documents
-from pytest_specdec.judge.grammar_faults import endless
 from pytest_specdec.judge.prerequisites import messages, refused
+from pytest_specdec.judge.structured.documents import documents
+from pytest_specdec.judge.structured.grammar_faults import endless
 from pytest_specdec.stats import proportions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_specdec.judge.documents import Document, OutputFormat
+    from pytest_specdec.judge.structured.documents import Document, OutputFormat
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.stats.proportions import Interval

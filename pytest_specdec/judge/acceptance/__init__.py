@@ -1,0 +1,1 @@
+"""Acceptance: tokens per verify step, held against gates and a stored run."""
