@@ -73,12 +73,12 @@ class RuledGate:
         return f"gate: {self.gate}: {self.ruling.value}{limits[self.ruling]}"
 
 
-def stated(gates: Iterable[Gate], figure: str) -> tuple[Gate, ...]:
+def gates_on(gates: Iterable[Gate], figure: str) -> tuple[Gate, ...]:
     """Return the gates that ask something of ``figure``."""
     return tuple(gate for gate in gates if gate.figure == figure and gate.at_least is not None)
 
 
-def ruled(gates: Sequence[Gate], limits: ConfidenceLimits | None, alpha: float) -> tuple[RuledGate, ...]:
+def rule_gates(gates: Sequence[Gate], limits: ConfidenceLimits | None, alpha: float) -> tuple[RuledGate, ...]:
     """Hold every gate against ``limits``; None leaves all of them open."""
     low, high = (0.0, math.inf) if limits is None else (limits.at_least(PROVEN_ERROR), limits.at_most(alpha))
     return tuple(RuledGate(gate=gate, ruling=_ruling(gate, low, high), low=low, high=high, alpha=alpha) for gate in gates)
@@ -92,7 +92,7 @@ def ruled_speeds(gates: Sequence[Gate], estimate: Estimate | None, alpha: float)
     """
     alpha /= max(1, len({bool(gate.log_ratios) for gate in gates}))
     if estimate is None:
-        return ruled(gates, None, alpha)
+        return rule_gates(gates, None, alpha)
     return tuple(_ruled_speed(gate, estimate, alpha) for gate in gates)
 
 

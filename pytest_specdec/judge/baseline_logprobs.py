@@ -10,7 +10,7 @@ from math import exp
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.prerequisites import speculating
-from pytest_specdec.judge.verdicts import quoted, say
+from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.promise import CheckedTokens
 from pytest_specdec.model.verdict import Outcome
@@ -97,11 +97,11 @@ def beside_the_baselines(captured: Captured) -> Verdict:
     peers = _peers(captured)
     far = [pair for pair in pairs if abs(pair.delta) > peers.limit]
     if _beyond_chance(captured, len(far), len(pairs), peers):
-        return _failed(captured, pairs, far, peers)
+        return _fail_logprobs(captured, pairs, far, peers)
     if len(pairs) < _LEAST:
         headline = f"not enough evidence: {len(pairs)} log-probabilities could be compared with the baseline's, {_LEAST} needed"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{_LEAST - len(pairs)} more such tokens")
-    return speculating(captured, rejecting=False) or _passed(captured, pairs, peers)
+    return speculating(captured, rejecting=False) or _pass_logprobs(captured, pairs, peers)
 
 
 def echo(captured: Captured) -> Verdict | None:
@@ -123,7 +123,7 @@ def _torn(captured: Captured) -> list[str]:
     peers = [_by_key(arm) for arm in captured.baseline_boots]
     echoed = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in asked]
     return [
-        f"{answer.request_id}: {quoted(answer.choice.text)}"
+        f"{answer.request_id}: {quote(answer.choice.text)}"
         for answer in echoed
         if not answer.choice.text.startswith(asked[answer.request_id])
         and all(answer.key in peer and peer[answer.key].choice.text.startswith(asked[answer.request_id]) for peer in peers)
@@ -153,13 +153,13 @@ def _pairs(transcript: Transcript, captured: Captured) -> Iterator[_Pair]:
         own = theirs.get(answer.key)
         if own is None or not answer.ok:
             continue
-        yield from _zipped(answer, own.prompt_logprobs or (), answer.prompt_logprobs or (), prompt=True)
+        yield from _pair_logprobs(answer, own.prompt_logprobs or (), answer.prompt_logprobs or (), prompt=True)
         if answer.request_id in greedy:
             same = first_difference(answer.choice.token_ids, own.choice.token_ids)
-            yield from _zipped(answer, (own.choice.logprobs or ())[:same], (answer.choice.logprobs or ())[:same], prompt=False)
+            yield from _pair_logprobs(answer, (own.choice.logprobs or ())[:same], (answer.choice.logprobs or ())[:same], prompt=False)
 
 
-def _zipped(answer: Answer, theirs: Sequence[float], mine: Sequence[float], *, prompt: bool) -> Iterator[_Pair]:
+def _pair_logprobs(answer: Answer, theirs: Sequence[float], mine: Sequence[float], *, prompt: bool) -> Iterator[_Pair]:
     for index, (value, other) in enumerate(zip(mine, theirs, strict=False)):
         neighbours = (*theirs[max(0, index - 1) : index], *theirs[index + 1 : index + 2])
         length = len(theirs) + 1 if prompt else 0
@@ -208,7 +208,7 @@ def _beyond_chance(captured: Captured, far: int, tokens: int, peers: _Peers) -> 
     return proportions.greater_than_other(far, tokens, peers.far, peers.tokens) <= captured.alpha
 
 
-def _failed(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pair], peers: _Peers) -> Verdict:
+def _fail_logprobs(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pair], peers: _Peers) -> Verdict:
     shifted = sum(pair.shifted for pair in far)
     of_prompts = 2 * sum(pair.length > 0 for pair in far) > len(far)
     name = SHIFTED if 2 * shifted > len(far) else OF_PROMPTS if of_prompts else OF_TOKENS
@@ -233,7 +233,7 @@ def _failed(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pair], pe
     )
 
 
-def _passed(captured: Captured, pairs: Sequence[_Pair], peers: _Peers) -> Verdict:
+def _pass_logprobs(captured: Captured, pairs: Sequence[_Pair], peers: _Peers) -> Verdict:
     worst = max(abs(pair.delta) for pair in pairs)
     lengths = sorted({pair.length for pair in pairs if pair.length})
     prompts = f"; prompts of {lengths[0]} to {lengths[-1]} tokens" if lengths else ""

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.stats.bursts import Bursts
 
-__all__ = ["SEEN", "described", "uncounted"]
+__all__ = ["SEEN", "describe_bursts", "uncounted_bursts"]
 
 SEEN = "drafting seen by bursts of its stream, not counted"
 
 
-def uncounted(captured: Captured) -> Bursts | None:
+def uncounted_bursts(captured: Captured) -> Bursts | None:
     """Return the bursts of the judged arm; None where its drafts are counted, for the control, and where the probe was not answered."""
     windows = (choice.windows for answer in captured.speculative.answers for choice in answer.choices)
     if captured.is_control or captured.speculative.counters is not None or any(each is not None for each in windows):
@@ -28,7 +28,7 @@ def uncounted(captured: Captured) -> Bursts | None:
     return bursts.bursts(mine.streams, theirs.streams) if mine and theirs else None
 
 
-def described(streams: Bursts | None) -> str:
+def describe_bursts(streams: Bursts | None) -> str:
     """Return what the bursts say, with both tests."""
     if streams is None:
         return "bursts: no streams of both servers to compare"

@@ -25,8 +25,8 @@ class Caveats:
 
 def read_caveats(captured: Captured) -> Caveats:
     """Return the caveats of all verdicts on ``captured``."""
-    streams = bursts.uncounted(captured)
-    drafting = (bursts.SEEN, bursts.described(streams)) if streams is not None and streams.drafting else ()
+    streams = bursts.uncounted_bursts(captured)
+    drafting = (bursts.SEEN, bursts.describe_bursts(streams)) if streams is not None and streams.drafting else ()
     return Caveats(
         limits=(*drafting[:1], *(["within one boot"] if captured.within_one_boot else [])),
         evidence=(*drafting, *_describe_scorer(captured), *_describe_concurrency(captured), *_describe_sharing(captured)),

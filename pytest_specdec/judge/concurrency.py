@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.concurrency_waves import SWAPPED, WRONG_ALONE, blame, company, foreign, swapped
-from pytest_specdec.judge.ending import ended
+from pytest_specdec.judge.concurrency_waves import SWAPPED, WRONG_ALONE, blame, company, foreign, swapped_answers
+from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.greedy import LEAST_TOKENS
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
+from pytest_specdec.judge.prerequisites import is_refusal, refusal, speculating, unscorable
 from pytest_specdec.judge.structured.documents import documents
 from pytest_specdec.judge.structured.output_formats import formats
 from pytest_specdec.judge.tolerance import ASK_AGAIN
-from pytest_specdec.judge.verdicts import against, quoted, say
+from pytest_specdec.judge.verdicts import against, quote, say
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
 
@@ -50,30 +50,30 @@ def judge(captured: Captured) -> Verdict:
     return (
         server_failure(captured)
         or refusal(captured)
-        or _unanswered(captured)
-        or _swapped(captured)
-        or ended(captured)
+        or _find_unanswered(captured)
+        or _find_swapped(captured)
+        or check_endings(captured)
         or _documents(captured)
         or _foreign(captured)
         or _dead_drafts(captured)
         or unscorable(captured)
-        or _scored(captured)
+        or _judge_tokens(captured)
     )
 
 
-def _unanswered(captured: Captured) -> Verdict | None:
+def _find_unanswered(captured: Captured) -> Verdict | None:
     for arm in (captured.speculative, *captured.baseline_boots):
-        silent = [answer for answer in arm.answers if not (answer.ok or answer.aborted or refused(answer))]
+        silent = [answer for answer in arm.answers if not (answer.ok or answer.aborted or is_refusal(answer))]
         if silent:
             headline = f"{len(silent)} of {len(arm.answers)} requests have no answer from {arm.arm}, with no server failure"
-            lines = [f"request {answer.request_id}: {quoted(answer.error or '', 200)}" for answer in silent]
+            lines = [f"request {answer.request_id}: {quote(answer.error or '', 200)}" for answer in silent]
             return say(captured, Outcome.INVALID, headline, evidence=lines)
     return None
 
 
-def _swapped(captured: Captured) -> Verdict | None:
+def _find_swapped(captured: Captured) -> Verdict | None:
     """Look for answers that are the baseline's answer to another request, or have its word in them."""
-    pairs = swapped(captured)
+    pairs = swapped_answers(captured)
     if not pairs:
         return None
     first = pairs[0]
@@ -82,8 +82,8 @@ def _swapped(captured: Captured) -> Verdict | None:
         Outcome.FAIL,
         f"{SWAPPED}: {len(pairs)} of {len(captured.speculative.answers)}; "
         f"first: request {first.request_id} is answered as {first.other_id}",
-        short=(f"answer       {quoted(first.text, 90)}", f"it fits      {quoted(first.other_text, 90)}"),
-        evidence=[f"{pair.request_id} is answered as {pair.other_id}: {quoted(pair.text, 200)}" for pair in pairs],
+        short=(f"answer       {quote(first.text, 90)}", f"it fits      {quote(first.other_text, 90)}"),
+        evidence=[f"{pair.request_id} is answered as {pair.other_id}: {quote(pair.text, 200)}" for pair in pairs],
         cell=f"{len(pairs)} swapped",
         names=SWAPPED,
         figures={"swapped_answers": float(len(pairs))},
@@ -155,7 +155,7 @@ def _dead(captured: Captured, size: int, small: Sequence[int], large: Sequence[i
     )
 
 
-def _scored(captured: Captured) -> Verdict:
+def _judge_tokens(captured: Captured) -> Verdict:
     try:
         tokens = company(captured)
     except ValueError as error:
@@ -165,7 +165,7 @@ def _scored(captured: Captured) -> Verdict:
     if not tokens.allowed.trustworthy:
         shown = f"largest gap between its boots {tokens.largest_peer_gap:.3g} nats"
         return say(captured, Outcome.INVALID, f"the baseline does not repeat itself: {shown}", evidence=_by_wave(tokens))
-    return _wrong(captured, tokens) or speculating(captured) or _passed(captured, tokens)
+    return _wrong(captured, tokens) or speculating(captured) or _pass_concurrency(captured, tokens)
 
 
 def _wrong(captured: Captured, tokens: Company) -> Verdict | None:
@@ -176,7 +176,7 @@ def _wrong(captured: Captured, tokens: Company) -> Verdict | None:
     name, first = blame(tokens.waves), max((token for wave in wrong for token in wave.wrong), key=lambda token: token.gap)
     alone = [wave for wave in tokens.waves if wave.size == 1]
     sizes = sorted({wave.size for wave in wrong})
-    where = "at every size, alone too" if name == WRONG_ALONE else f"with {_listed(sizes)} in flight, 0 of {_count(alone)} alone"
+    where = "at every size, alone too" if name == WRONG_ALONE else f"with {_list_numbers(sizes)} in flight, 0 of {_count(alone)} alone"
     return say(
         captured,
         Outcome.FAIL,
@@ -184,7 +184,7 @@ def _wrong(captured: Captured, tokens: Company) -> Verdict | None:
         f"widest: request {first.request_id}, token {first.index + 1}",
         short=(f"gap          {first.gap:.3g} nats below the best token; allowed {tokens.allowed.gap:.3g}", *_by_wave(tokens)[:3]),
         evidence=_by_wave(tokens),
-        cell=f"wrong at {_listed(sizes)}",
+        cell=f"wrong at {_list_numbers(sizes)}",
         names=name,
         figures=_figures(tokens),
     )
@@ -214,15 +214,15 @@ def _with(wave: WaveTokens) -> str:
     return f" ({', '.join(sorted(wave.traits))})" if wave.traits else ""
 
 
-def _passed(captured: Captured, tokens: Company) -> Verdict:
+def _pass_concurrency(captured: Captured, tokens: Company) -> Verdict:
     beside = [wave for wave in tokens.waves if wave.size > 1]
     count, left = _count(beside), sum(answer.aborted for answer in captured.speculative.answers)
     if count < LEAST_TOKENS:
         headline = f"not enough evidence: {count} greedy tokens checked in company, none wrong"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - count} more tokens", figures=_figures(tokens))
-    sizes = _listed(sorted({wave.size for wave in beside}))
+    sizes = _list_numbers(sorted({wave.size for wave in beside}))
     rate = tokens.allowed.ruled_out(count, captured.alpha)
-    refusals = sum(map(refused, captured.speculative.answers))
+    refusals = sum(map(is_refusal, captured.speculative.answers))
     return say(
         captured,
         Outcome.PASS,
@@ -247,6 +247,6 @@ def _count(waves: Sequence[WaveTokens]) -> int:
     return sum(wave.tokens for wave in waves)
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _list_numbers(numbers: Sequence[int]) -> str:
     *most, last = map(str, numbers)
     return f"{', '.join(most)} and {last}" if most else last

@@ -7,7 +7,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.greedy_gap import distinct_gaps, forced
+from pytest_specdec.judge.greedy_gap import distinct_gaps, scored_answers
 from pytest_specdec.judge.penalised_scores import penalised_scores
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.prompts.company import marker
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import Request
     from pytest_specdec.stats.excess import EventCount
 
-__all__ = ["IN_COMPANY", "SWAPPED", "WRONG_ALONE", "Company", "WaveTokens", "WrongToken", "blame", "company", "foreign", "swapped"]
+__all__ = ["IN_COMPANY", "SWAPPED", "WRONG_ALONE", "Company", "WaveTokens", "WrongToken", "blame", "company", "foreign", "swapped_answers"]
 
 SWAPPED = "answers are swapped between requests"
 WRONG_ALONE = "tokens are wrong alone and in company"
@@ -92,8 +92,8 @@ def company(captured: Captured) -> Company:
 
     Raises ValueError where scores are of other tokens, or a prompt whose tokens a penalty counts is unknown.
     """
-    mine = {each.answer.request_id: each for each in _scored(captured, captured.speculative)}
-    peers = [each for arm in captured.baseline_boots for each in _scored(captured, arm)]
+    mine = {each.answer.request_id: each for each in _align_scores(captured, captured.speculative)}
+    peers = [each for arm in captured.baseline_boots for each in _align_scores(captured, arm)]
     allowed = tolerance(captured, peers)
     turns, waves = captured.workload.turns, []
     left_before = [False, *(any(r.abort_after is not None for r in turn) for turn in turns)]
@@ -115,9 +115,9 @@ def _wrong(scored: ScoredAnswer, allowed: float) -> list[WrongToken]:
     return [WrongToken(request_id=scored.answer.request_id, index=index, gap=gap) for index, gap in tokens if gap > allowed]
 
 
-def _scored(captured: Captured, arm: Transcript) -> tuple[ScoredAnswer, ...]:
+def _align_scores(captured: Captured, arm: Transcript) -> tuple[ScoredAnswer, ...]:
     greedy = {r.id for r in captured.workload.requests if r.greedy and not r.grammar}
-    return forced(arm, penalised_scores(captured, arm, greedy))
+    return scored_answers(arm, penalised_scores(captured, arm, greedy))
 
 
 def _traits(request: Request) -> set[str]:
@@ -165,7 +165,7 @@ _FEWEST = 2
 """Such answers that are no chance: a near-tie may lead into a phrase that another answer begins with."""
 
 
-def swapped(captured: Captured) -> tuple[SwappedAnswer, ...]:
+def swapped_answers(captured: Captured) -> tuple[SwappedAnswer, ...]:
     """Return the answers in company that have a neighbour's word in them, or are the baseline's to a neighbour.
 
     Of the latter both are of temperature 0, and fewer than two are none.

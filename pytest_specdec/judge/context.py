@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.ending import ended, limits_of
-from pytest_specdec.judge.greedy_gap import distinct_gaps, forced
+from pytest_specdec.judge.ending import check_endings, limits_of
+from pytest_specdec.judge.greedy_gap import distinct_gaps, scored_answers
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.prerequisites import messages, refusal, refused, speculating, unscorable
+from pytest_specdec.judge.prerequisites import is_refusal, messages, refusal, speculating, unscorable
 from pytest_specdec.judge.tolerance import tolerance
-from pytest_specdec.judge.verdicts import quoted, say
+from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
@@ -58,21 +58,21 @@ class ContextBreach:
 
 def judge(captured: Captured) -> Verdict:
     """Return whether the speculative server answers, refuses and ends at the limits as the baseline does, with the baseline's tokens."""
-    captured = _filled(captured)
+    captured = _fill_prompts(captured)
     return (
         server_failure(captured)
         or _limit_unknown(captured)
         or refusal(captured)
-        or _broken(captured, [*_unlike(captured), *_miscounted(captured)])
-        or _unscored(captured)
-        or _broken(captured, list(_wrong(captured)))
-        or ended(captured)
+        or _fail_context(captured, [*_unlike(captured), *_find_miscounts(captured)])
+        or _check_scored(captured)
+        or _fail_context(captured, list(_wrong(captured)))
+        or check_endings(captured)
         or speculating(captured, rejecting=False)
-        or _passed(captured)
+        or _pass_context(captured)
     )
 
 
-def _filled(captured: Captured) -> Captured:
+def _fill_prompts(captured: Captured) -> Captured:
     """Fill the prompts of a run that does not hold them filled.
 
     Runs of earlier releases do not, and none does where no server reported a limit. They go up to the baseline's.
@@ -96,15 +96,15 @@ def _unlike(captured: Captured) -> Iterator[ContextBreach]:
     peers = [{answer.key: answer for answer in peer.answers} for peer in captured.baseline_boots]
     for answer in captured.speculative.answers:
         others = [peer[answer.key] for peer in peers if answer.key in peer]
-        if refused(answer) and others and all(other.ok for other in others):
-            what = f"{answer.status} {quoted(answer.error or '', 100)}"
+        if is_refusal(answer) and others and all(other.ok for other in others):
+            what = f"{answer.status} {quote(answer.error or '', 100)}"
             yield ContextBreach(flaw=ContextFlaw.REFUSED, request_id=answer.request_id, what=what)
-        if answer.ok and others and all(map(refused, others)):
-            what = f"answered with {answer.tokens} tokens; the baseline says {quoted(others[0].error or '', 100)}"
+        if answer.ok and others and all(map(is_refusal, others)):
+            what = f"answered with {answer.tokens} tokens; the baseline says {quote(others[0].error or '', 100)}"
             yield ContextBreach(flaw=ContextFlaw.ADMITTED, request_id=answer.request_id, what=what)
 
 
-def _miscounted(captured: Captured) -> Iterator[ContextBreach]:
+def _find_miscounts(captured: Captured) -> Iterator[ContextBreach]:
     """Yield answers with fewer tokens, or more, than they were to have, where every boot of the baseline has as many."""
     limits = {request.id: limits_of(request) for request in captured.workload.requests}
     exact = [
@@ -132,7 +132,7 @@ def _longest(captured: Captured) -> int:
     return max((_prompt(captured, answer) + (answer.tokens or 0) for answer in captured.baseline.answers if answer.ok), default=0)
 
 
-def _unscored(captured: Captured) -> Verdict | None:
+def _check_scored(captured: Captured) -> Verdict | None:
     return unscorable(captured, rejecting=False) if captured.workload.scored else None
 
 
@@ -140,8 +140,8 @@ def _wrong(captured: Captured) -> Iterator[ContextBreach]:
     """Yield the first token of each answer that noise does not explain, where there are more than the baseline's own boots show."""
     if not captured.workload.scored:
         return
-    own = forced(captured.speculative, captured.scores.get(captured.arm, ()))
-    peers = [each for boot in captured.baseline_boots for each in forced(boot, captured.scores.get(boot.arm, ()))]
+    own = scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
+    peers = [each for boot in captured.baseline_boots for each in scored_answers(boot, captured.scores.get(boot.arm, ()))]
     limits, longest = tolerance(captured, peers), _longest(captured)
     gaps, limit = distinct_gaps(captured.workload, own), limits.gap
     if not limits.is_wrong(sum(gap > limit for gap in gaps), len(gaps), captured.alpha):
@@ -155,7 +155,7 @@ def _wrong(captured: Captured) -> Iterator[ContextBreach]:
             yield ContextBreach(flaw=flaw, request_id=each.answer.request_id, what=what)
 
 
-def _broken(captured: Captured, breaches: Sequence[ContextBreach]) -> Verdict | None:
+def _fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verdict | None:
     if not breaches:
         return None
     counts = Counter(found.flaw for found in breaches)
@@ -181,14 +181,14 @@ def _where_from(captured: Captured) -> tuple[str, ...]:
     return (f"the server's longest sequence is {f'{told} tokens, too long to be filled' if told else 'unknown'}: none goes up to it",)
 
 
-def _passed(captured: Captured) -> Verdict:
+def _pass_context(captured: Captured) -> Verdict:
     answers = [answer for answer in captured.speculative.answers if answer.ok]
-    own = forced(captured.speculative, captured.scores.get(captured.arm, ())) if captured.workload.scored else ()
+    own = scored_answers(captured.speculative, captured.scores.get(captured.arm, ())) if captured.workload.scored else ()
     tokens = sum(len(each.positions) for each in own)
     if captured.workload.scored and tokens < _ENOUGH:
         headline = f"only {tokens} tokens could be scored; {_ENOUGH} are needed"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle="serve prompt log-probabilities", cell="few tokens")
-    alike = sum(map(refused, captured.speculative.answers))
+    alike = sum(map(is_refusal, captured.speculative.answers))
     scored = f", {tokens} tokens are the baseline's choice" if tokens else ""
     return say(
         captured,

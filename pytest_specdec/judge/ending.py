@@ -17,7 +17,7 @@ from enum import StrEnum
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
-from pytest_specdec.judge.verdicts import quoted, say
+from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.sequences import first_difference
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["BadEnd", "EndKind", "RequestLimits", "end_ids", "ended", "limits_of"]
+__all__ = ["BadEnd", "EndKind", "RequestLimits", "check_endings", "end_ids", "limits_of"]
 
 _REASONS = ("stop", "length")
 _ENOUGH_STOPS = 3
@@ -171,7 +171,7 @@ _MOST_DRAFTED = 32
 """Tokens that a step may draft where neither setting nor answers tell: more than any engine drafts by default."""
 
 
-def ended(captured: Captured) -> Verdict | None:
+def check_endings(captured: Captured) -> Verdict | None:
     """Return a failure where answers end otherwise than their requests and the baseline's own answers allow; None otherwise.
 
     The rules hold of any correct server: a limit that is reported was reached, a stop has a reason, nothing follows an end, finish_reason
@@ -182,7 +182,7 @@ def ended(captured: Captured) -> Verdict | None:
     baseline = _endings(peers, leeway=0 if captured.is_control else drafted + 1)
     rules = [(flaw, rule) for flaw, rule in _RULES if not any(rule(peer, baseline) for peer in peers)]
     wrong = [found for end in _ends(captured, (captured.speculative,)) if (found := _first_wrong(end, baseline, rules))]
-    return _failed(captured, wrong) if wrong else None
+    return _fail_ending(captured, wrong) if wrong else None
 
 
 def end_ids(captured: Captured) -> frozenset[int]:
@@ -239,7 +239,7 @@ def _excess(answer: Answer) -> int:
     return (answer.usage.completion_tokens if answer.usage else 0) - sum(len(choice.token_ids) for choice in answer.choices)
 
 
-def _unreached(end: AnswerEnd, baseline: BaselineEndings) -> str:
+def _describe_unreached(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Report a limit that was not reached."""
     explained = not end.below_limit or baseline.fills(end)
     return "" if explained else f"finish_reason 'length' after {end.tokens} of {end.limits.most} allowed tokens"
@@ -296,7 +296,7 @@ def _after_a_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
     if limits.least:
         return ""
     passed = (stop for stop in limits.stop_strings for text in texts if stop in (text[: -len(stop)] if limits.keeps_stop else text))
-    return next((f"text goes on after the stop string {quoted(stop)}" for stop in passed), "")
+    return next((f"text goes on after the stop string {quote(stop)}" for stop in passed), "")
 
 
 def _shorter(end: AnswerEnd, baseline: BaselineEndings) -> str:
@@ -366,13 +366,13 @@ def _other_text(what: str, mine: str, theirs: str) -> str:
     if mine == theirs:
         return ""
     at = first_difference(mine, theirs)
-    return f"{what} goes on with {quoted(mine[at:], 20)}, the baseline's with {quoted(theirs[at:], 20)}, from the same tokens"
+    return f"{what} goes on with {quote(mine[at:], 20)}, the baseline's with {quote(theirs[at:], 20)}, from the same tokens"
 
 
 Rule: TypeAlias = Callable[[AnswerEnd, BaselineEndings], str]
 
 _RULES: tuple[tuple[BadEnd, Rule], ...] = (
-    (BadEnd.CUT, _unreached),
+    (BadEnd.CUT, _describe_unreached),
     (BadEnd.CUT, _early_stop),
     (BadEnd.PAST, _overrun),
     (BadEnd.PAST, _after_an_end),
@@ -406,7 +406,7 @@ def _first_wrong(end: AnswerEnd, baseline: BaselineEndings, rules: Sequence[tupl
     return next((WrongEnd(flaw=flaw, end=end, what=what) for flaw, what in broken if what), None)
 
 
-def _failed(captured: Captured, wrong: Sequence[WrongEnd]) -> Verdict:
+def _fail_ending(captured: Captured, wrong: Sequence[WrongEnd]) -> Verdict:
     counts = Counter(found.flaw for found in wrong)
     flaw, count = counts.most_common(1)[0]
     first = next(found for found in wrong if found.flaw is flaw)

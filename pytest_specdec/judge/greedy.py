@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.judge import greedy_diagnosis
-from pytest_specdec.judge.ending import ended
+from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.greedy_diagnosis import divergence
-from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, distinct_gaps, forced
+from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, distinct_gaps, scored_answers
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.penalised_scores import penalised_scores
-from pytest_specdec.judge.prerequisites import refusal, refused, speculating, unscorable
+from pytest_specdec.judge.prerequisites import is_refusal, refusal, speculating, unscorable
 from pytest_specdec.judge.tolerance import ASK_AGAIN, STATED, describe_jumps, describe_noise, tolerance
-from pytest_specdec.judge.verdicts import LN_10, against, guess, quoted, say
+from pytest_specdec.judge.verdicts import LN_10, against, guess, quote, say
 from pytest_specdec.judge.verify_noise import gated_noise
 from pytest_specdec.model.pair import SCORER
 from pytest_specdec.model.promise import CheckedTokens
@@ -126,10 +126,10 @@ def judge(captured: Captured) -> Verdict:
     frequent for noise and too rare for an alarm is SUSPICIOUS. Presence and frequency penalties and biases are the baseline's choice too.
     INCONCLUSIVE for few tokens, and where the engine gives no scores, whatever the strings are.
     """
-    return server_failure(captured) or refusal(captured) or ended(captured) or unscorable(captured) or _scored(captured)
+    return server_failure(captured) or refusal(captured) or check_endings(captured) or unscorable(captured) or _judge_scores(captured)
 
 
-def _scored(captured: Captured) -> Verdict:
+def _judge_scores(captured: Captured) -> Verdict:
     try:
         tally = _tally(captured)
         again = tuple(map(_tally, captured.repeats))
@@ -145,18 +145,18 @@ def _scored(captured: Captured) -> Verdict:
     return (
         _untrustworthy(captured, tally)
         or _wrong(captured, tally)
-        or _unscored(captured, tally)
+        or _check_all_scored(captured, tally)
         or _flips(captured, tally)
         or speculating(captured)
         or _too_noisy(captured, tally)
-        or _passed(captured, tally)
+        or _pass_greedy(captured, tally)
     )
 
 
 def _tally(captured: Captured) -> GreedyTally:
     """Return the judged arm's tokens beside the peers'. Raises ValueError where scores do not fit."""
-    answers = forced(captured.speculative, penalised_scores(captured, captured.speculative))
-    peers = tuple(answer for peer in captured.baseline_boots for answer in forced(peer, penalised_scores(captured, peer)))
+    answers = scored_answers(captured.speculative, penalised_scores(captured, captured.speculative))
+    peers = tuple(answer for peer in captured.baseline_boots for answer in scored_answers(peer, penalised_scores(captured, peer)))
     allowed = tolerance(captured, peers)
     differences, gaps = tuple(_differences(captured, answers, allowed)), distinct_gaps(captured.workload, answers)
     return GreedyTally(answers=answers, peers=peers, allowed=allowed, differences=differences, gaps=gaps)
@@ -177,14 +177,14 @@ def _untrustworthy(captured: Captured, tally: GreedyTally) -> Verdict | None:
         return None
     largest = max((gap for each in tally.peers for gap in each.gaps), default=0.0)
     noise = tally.allowed.calibration.noise or 0.0
-    headline = _contradicted(captured, tally) if tally.allowed.calibration.valid else ""
+    headline = _describe_contradiction(captured, tally) if tally.allowed.calibration.valid else ""
     if not headline:
         cause = "the baseline does not repeat itself" + _other_weights(captured)
         headline = f"{cause}: logit noise {noise:.3f} nats, largest gap between its boots {largest:.3g} nats"
     return say(captured, Outcome.INVALID, headline, evidence=_evidence(captured, tally), figures=_figures(tally))
 
 
-def _contradicted(captured: Captured, tally: GreedyTally) -> str:
+def _describe_contradiction(captured: Captured, tally: GreedyTally) -> str:
     """Return what the baseline's own tokens contradict; empty where its boots differ in the answer with the largest gap."""
     boots = [{answer.key: answer.choice.token_ids for answer in peer.answers} for peer in (captured.baseline, captured.control) if peer]
     worst = max(tally.peers, key=lambda each: max(each.gaps, default=0.0))
@@ -192,7 +192,7 @@ def _contradicted(captured: Captured, tally: GreedyTally) -> str:
         return ""
     cause = "its greedy tokens are not its scores' best ones" + _other_weights(captured)
     if any(penalties(request.body).adds for request in captured.workload.requests):
-        raw = [each for peer in captured.baseline_boots for each in forced(peer, captured.scores.get(peer.arm, ()))]
+        raw = [each for peer in captured.baseline_boots for each in scored_answers(peer, captured.scores.get(peer.arm, ()))]
         cause = f"its penalties are not those that its engine is known for, over {captured.penalty_window}" + _other_weights(captured)
         cause = greedy_diagnosis.ignored_penalties(captured, tally.peers, raw, STATED) or cause
     off = f"{_near_ties(tally.peers):,} of {_tokens(tally.peers):,} of its own tokens are not the best, by up to {max(worst.gaps):.3g} nats"
@@ -207,7 +207,7 @@ def _wrong(captured: Captured, tally: GreedyTally) -> Verdict | None:
     """Fail what the baseline's own boots do not show so often; SUSPICIOUS where that is open."""
     events, tokens = tally.events, len(tally.gaps)
     if tally.allowed.is_wrong(events, tokens, captured.alpha, tally.repeats):
-        return _failed(captured, tally) if tally.wrong else _unexplained(captured, tally)
+        return _fail_greedy(captured, tally) if tally.wrong else _fail_unexplained(captured, tally)
     if not tally.allowed.is_open(events, tokens, tally.repeats):
         return None
     evidence = tally.allowed.log_evidence(events, tokens, tally.repeats)
@@ -215,9 +215,9 @@ def _wrong(captured: Captured, tally: GreedyTally) -> Verdict | None:
         captured,
         Outcome.SUSPICIOUS,
         f"{events:,} of {tokens:,} tokens lie further below the best than noise explains, {_peer_rate(tally)}; "
-        f"evidence {against(evidence, captured.alpha)}; {_counted(tally)}",
+        f"evidence {against(evidence, captured.alpha)}; {_describe_tally(tally)}",
         short=_widest(captured, tally) if tally.wrong else (),
-        evidence=(*_evidence(captured, tally), *_listed(tally.wrong)),
+        evidence=(*_evidence(captured, tally), *_list_wrong_tokens(tally.wrong)),
         settle=ASK_AGAIN,
         cell=f"{events:,} of {tokens:,} tokens doubtful",
         figures=_figures(tally),
@@ -228,7 +228,7 @@ def _peer_rate(tally: GreedyTally) -> str:
     return f"{tally.allowed.peer_events:,} of {tally.allowed.peer_tokens:,} of the baseline's"
 
 
-def _failed(captured: Captured, tally: GreedyTally) -> Verdict:
+def _fail_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
     wrong, name = tally.wrong, _name(captured, tally)
     first, index = min(wrong, key=lambda token: (token[1], *token[0].answer.key))
     worst, at = _worst(wrong)
@@ -236,11 +236,11 @@ def _failed(captured: Captured, tally: GreedyTally) -> Verdict:
     return say(
         captured,
         Outcome.FAIL,
-        f"{name}: {len(wrong):,} of {_tokens(tally.answers):,} tokens wrong, {far:,} by more than {_FAR:g} nat; {_counted(tally)}; "
+        f"{name}: {len(wrong):,} of {_tokens(tally.answers):,} tokens wrong, {far:,} by more than {_FAR:g} nat; {_describe_tally(tally)}; "
         f"widest: request {worst.answer.request_id}, token {at + 1} of {len(worst.gaps)}; "
         f"earliest: request {first.answer.request_id}, token {index + 1}",
         short=(*_widest(captured, tally), *guess(captured)),
-        evidence=(*_evidence(captured, tally), *_listed(wrong)),
+        evidence=(*_evidence(captured, tally), *_list_wrong_tokens(wrong)),
         cell=f"{len(wrong):,} of {_tokens(tally.answers):,} tokens wrong",
         names="" if name == greedy_diagnosis.UNNAMED else name,
         figures=_figures(tally),
@@ -258,7 +258,7 @@ def _widest(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
     return divergence(worst, index, baseline, tally.allowed)
 
 
-def _unexplained(captured: Captured, tally: GreedyTally) -> Verdict:
+def _fail_unexplained(captured: Captured, tally: GreedyTally) -> Verdict:
     first = min(tally.lengths, key=lambda each: (each.index, *each.key))
     return say(
         captured,
@@ -271,7 +271,7 @@ def _unexplained(captured: Captured, tally: GreedyTally) -> Verdict:
     )
 
 
-def _unscored(captured: Captured, tally: GreedyTally) -> Verdict | None:
+def _check_all_scored(captured: Captured, tally: GreedyTally) -> Verdict | None:
     """Return INVALID where an answer that differs from the baseline's was not scored."""
     scored = {each.answer.key for each in tally.answers}
     baseline = {answer.key: answer.choice.token_ids for answer in captured.baseline.answers if answer.ok}
@@ -286,7 +286,7 @@ def _name(captured: Captured, tally: GreedyTally) -> str:
     if captured.is_control:
         return greedy_diagnosis.UNNAMED
     if any(penalties(request.body).adds for request in captured.workload.requests):
-        raw = forced(captured.speculative, captured.scores.get(captured.arm, ()))
+        raw = scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
         if ignored := greedy_diagnosis.ignored_penalties(captured, tally.answers, raw, tally.allowed.gap):
             return ignored
     return greedy_diagnosis.fault_name(captured, tally.answers, tally.allowed.gap)
@@ -303,12 +303,12 @@ def _flips(captured: Captured, tally: GreedyTally) -> Verdict | None:
     figures = _figures(tally) | {"near_tie_log10_evidence": mine.peak / LN_10, "near_tie_sigma_nats": tally.allowed.flips.sigma}
     if peers.alarms(alpha):
         often = f"the baseline's own boots differ at near-ties more often than noise explains: {theirs:,} of {others:,} tokens"
-        headline = _contradicted(captured, tally) or often
+        headline = _describe_contradiction(captured, tally) or often
         return say(captured, Outcome.INVALID, headline, evidence=_evidence(captured, tally), figures=figures)
     return say(
         captured,
         Outcome.FAIL,
-        f"{NEAR_TIES}: {hits:,} of {tokens:,} tokens; evidence {against(mine.peak, alpha)}; {_counted(tally)}",
+        f"{NEAR_TIES}: {hits:,} of {tokens:,} tokens; evidence {against(mine.peak, alpha)}; {_describe_tally(tally)}",
         short=(
             f"baseline     {theirs:,} of {others:,} tokens between its own boots",
             f"allowed      noise of {tally.allowed.flips.sigma:.3g} nats between two candidates ({tally.allowed.sigma_reason})",
@@ -337,7 +337,7 @@ def _too_noisy(captured: Captured, tally: GreedyTally) -> Verdict | None:
     )
 
 
-def _passed(captured: Captured, tally: GreedyTally) -> Verdict:
+def _pass_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
     tokens, gap = _tokens(tally.answers), tally.allowed.gap
     figures, evidence = _figures(tally), _evidence(captured, tally)
     rate = tally.allowed.ruled_out(tokens, captured.alpha)
@@ -354,7 +354,7 @@ def _passed(captured: Captured, tally: GreedyTally) -> Verdict:
     return say(
         captured,
         Outcome.PASS,
-        f"0 of {tokens:,} tokens wrong{_by_chance(tally)}; {_counted(tally)}{_unjudged(captured)}{undecided}",
+        f"0 of {tokens:,} tokens wrong{_by_chance(tally)}; {_describe_tally(tally)}{_describe_unjudged(captured)}{undecided}",
         evidence=evidence,
         rules_out=f"{tokens:,} tokens checked; a wrong-token rate above {rate:.2%} would have been caught (99%). "
         f"Wrong: more than {gap:.3g} nats below the baseline's best token; {describe_noise(tally.allowed)}",
@@ -377,21 +377,21 @@ def _near_ties(answers: Sequence[ScoredAnswer]) -> int:
     return sum(gap > 0.0 for each in answers for gap in each.gaps)
 
 
-def _counted(tally: GreedyTally) -> str:
+def _describe_tally(tally: GreedyTally) -> str:
     kinds = Counter(first.kind for first in tally.differences)
     classes = ", ".join(f"{kinds[kind]} {kind.value}" for kind in DifferenceKind if kinds[kind])
     return f"{len(tally.differences)} of {len(tally.answers)} answers differ as text" + (f" ({classes})" if classes else "")
 
 
-def _unjudged(captured: Captured) -> str:
-    refusals = [answer for answer in captured.speculative.answers if refused(answer)]
+def _describe_unjudged(captured: Captured) -> str:
+    refusals = [answer for answer in captured.speculative.answers if is_refusal(answer)]
     silent = sum(not answer.ok for answer in captured.speculative.answers) - len(refusals)
-    first = f", first {refusals[0].request_id}: {quoted(refusals[0].error or '', 160)}" if refusals else ""
+    first = f", first {refusals[0].request_id}: {quote(refusals[0].error or '', 160)}" if refusals else ""
     parts = ((silent, "not answered (see liveness)"), (len(refusals), f"refused with a 4xx{first}"))
     return "".join(f"; {count} request{'s' * (count != 1)} {what}" for count, what in parts if count)
 
 
-def _listed(wrong: Sequence[tuple[ScoredAnswer, int]], most: int = 50) -> list[str]:
+def _list_wrong_tokens(wrong: Sequence[tuple[ScoredAnswer, int]], most: int = 50) -> list[str]:
     lines = [f"{_place(scored, i)}: id {scored.positions[i].token_id}, gap {scored.gaps[i]:.3g}" for scored, i in wrong[:most]]
     return [*lines, *([f"and {len(wrong) - most:,} more wrong tokens"] if len(wrong) > most else [])]
 
@@ -414,7 +414,7 @@ def _evidence(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
         *([tally.gate.evidence] if tally.gate else []),
         f"checked: {_tokens(tally.answers):,} tokens of {len(tally.answers)} answers, {unscored} answers not scored",
         f"between boots of the baseline: {_near_ties(tally.peers):,} of {_tokens(tally.peers):,} tokens with a gap",
-        f"{_counted(tally)}{_unjudged(captured)}",
+        f"{_describe_tally(tally)}{_describe_unjudged(captured)}",
         *(
             f"asked again: {each.events:,} of {each.tokens:,} tokens beyond the tolerance, {each.peer_events:,} of {each.peer_tokens:,} "
             "of the baseline's"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.judge.sampling.draft_distribution import PromptLookup, drafting
-from pytest_specdec.judge.verdicts import quoted
+from pytest_specdec.judge.verdicts import quote
 from pytest_specdec.stats import proportions
 from pytest_specdec.stats.sequences import first_difference
 from pytest_specdec.stats.verify_slots import join_slots, slots_from_windows, unknown_slots
@@ -84,8 +84,8 @@ def _texts(mine: Answer, theirs: Answer | None, index: int) -> tuple[str, str, s
     start = common.rfind(" ") if " " in common and len(common) < min(len(ours), len(others)) else len(common)
     if ours[start:] == others[start:]:
         return "", "", ""
-    shown = f"… {quoted(common[max(0, start - _CONTEXT_CHARACTERS) : start], _CONTEXT_CHARACTERS)}"
-    return shown, f"{quoted(others[start:], 16)} ", f"{quoted(ours[start:], 16)} "
+    shown = f"… {quote(common[max(0, start - _CONTEXT_CHARACTERS) : start], _CONTEXT_CHARACTERS)}"
+    return shown, f"{quote(others[start:], 16)} ", f"{quote(ours[start:], 16)} "
 
 
 ACCEPTED_UNVERIFIED = "draft tokens accepted without verification"
@@ -120,7 +120,7 @@ def fault_name(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) 
     placed_each = [_slots(known, mine.answer) for mine in answers]
     slots = join_slots(placed_each)
     drafts = np.concatenate([_drafted_tokens(captured, known, *each) for each in zip(answers, placed_each, strict=True)])
-    if _in(wrong, _drafted(drafts, answers, slots), np.ones_like(wrong), _MOST):
+    if _in(wrong, _mark_draft_tokens(drafts, answers, slots), np.ones_like(wrong), _MOST):
         return ACCEPTED_UNVERIFIED
     after = np.concatenate([np.logical_or.accumulate(each.after_rejection) for each in placed_each])
     full = np.concatenate([_behind(each.bonus_slot) for each in placed_each])
@@ -164,7 +164,7 @@ def _by_slot(wrong: Bools, slots: VerifySlots, after: Bools, full: Bools) -> str
     return AT_DRAFTS if not either and _in(wrong, slots.draft_slot, slots.known, _MOST) else UNNAMED
 
 
-def _drafted(drafts: Ints, answers: Sequence[ScoredAnswer], slots: VerifySlots) -> Bools:
+def _mark_draft_tokens(drafts: Ints, answers: Sequence[ScoredAnswer], slots: VerifySlots) -> Bools:
     """Return the tokens that are accepted draft tokens, as far as windows, the draft's distribution, or both tell."""
     emitted = np.concatenate([np.array(mine.answer.choice.token_ids, dtype=np.int64) for mine in answers])
     accepted = slots.draft_slot & ~slots.ended

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Position, Score, Transcript
     from pytest_specdec.model.workload import Workload
 
-__all__ = ["DifferenceKind", "FirstDifference", "ScoredAnswer", "difference", "distinct_gaps", "forced"]
+__all__ = ["DifferenceKind", "FirstDifference", "ScoredAnswer", "difference", "distinct_gaps", "scored_answers"]
 
 RESOLUTION = 1e-5
 """Nats below which a gap is a tie: scores are stored with seven significant digits."""
@@ -55,10 +55,10 @@ class FirstDifference:
     kind: DifferenceKind
 
 
-def forced(transcript: Transcript, scores: Sequence[Score]) -> tuple[ScoredAnswer, ...]:
+def scored_answers(transcript: Transcript, scores: Sequence[Score]) -> tuple[ScoredAnswer, ...]:
     """Return the answered and scored answers of ``transcript``. Raises ValueError when a score is of other tokens than were answered."""
     by_key = {score.key: score.positions for score in scores}
-    return tuple(_forced(answer, by_key[answer.key]) for answer in transcript.answers if answer.ok and answer.key in by_key)
+    return tuple(_score_answer(answer, by_key[answer.key]) for answer in transcript.answers if answer.ok and answer.key in by_key)
 
 
 def distinct_gaps(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[float, ...]:
@@ -71,7 +71,7 @@ def distinct_gaps(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[
     return tuple(gaps.values())
 
 
-def _forced(answer: Answer, positions: tuple[Position, ...]) -> ScoredAnswer:
+def _score_answer(answer: Answer, positions: tuple[Position, ...]) -> ScoredAnswer:
     if tuple(position.token_id for position in positions) != answer.choice.token_ids:
         msg = f"the scores of request {answer.request_id}, pass {answer.pass_index}, are of other tokens than it was answered with"
         raise ValueError(msg)
@@ -101,7 +101,7 @@ def difference(mine: ScoredAnswer, theirs: Answer, tolerance: float, distributio
     elif index < len(ours):
         kind = _went_on(mine.gaps[index], theirs, tolerance)
     else:
-        kind = DifferenceKind.END if _contested(distribution[index : index + 1], tolerance) else DifferenceKind.LENGTH
+        kind = DifferenceKind.END if _is_contested(distribution[index : index + 1], tolerance) else DifferenceKind.LENGTH
     return FirstDifference(key=mine.answer.key, index=index, kind=kind)
 
 
@@ -118,7 +118,7 @@ def _went_on(gap: float, theirs: Answer, tolerance: float) -> DifferenceKind:
     return DifferenceKind.END if theirs.choice.finish_reason == "stop" else DifferenceKind.LENGTH
 
 
-def _contested(distribution: Sequence[Position], tolerance: float) -> bool:
+def _is_contested(distribution: Sequence[Position], tolerance: float) -> bool:
     """Whether an end that no id shows may have been as good as the baseline's token: another one is within tolerance of the best."""
     best = [sorted(position.top_logprobs, reverse=True)[:2] for position in distribution]
     return any(len(two) > 1 and two[0] - two[1] <= tolerance for two in best)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
-from pytest_specdec.judge.ending import ended
+from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.prerequisites import refusal, speculating
-from pytest_specdec.judge.verdicts import quoted, say
+from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.pair import BASELINE, DraftKind
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
@@ -62,19 +62,19 @@ def judge(run: CapturedRun) -> Verdict:
     results = [_result(run.whole, rule) for rule in RULES]
     return (
         refusal(run.whole)
-        or _broken(run, results)
-        or _miscounted(run)
-        or ended(run.whole)
+        or _fail_rules(run, results)
+        or _fail_counters(run)
+        or check_endings(run.whole)
         or speculating(run.whole, rejecting=False)
-        or _passed(run, results)
+        or _pass_invariants(run, results)
     )
 
 
 def _result(whole: Captured, rule: AnswerRule) -> RuleResult:
     control = whole.baseline_boots[1:]
-    mine = list(_compared(whole, whole.speculative, whole.baseline_boots))
-    theirs = [each for arm in control for each in _compared(whole, arm, (whole.baseline,))]
-    theirs += _compared(whole, whole.baseline, control)
+    mine = list(_compare_answers(whole, whole.speculative, whole.baseline_boots))
+    theirs = [each for arm in control for each in _compare_answers(whole, arm, (whole.baseline,))]
+    theirs += _compare_answers(whole, whole.baseline, control)
     return RuleResult(rule=rule, broken=_by_name(rule, mine), peers=_by_name(rule, theirs), answers=len(mine), peer_answers=len(theirs))
 
 
@@ -84,7 +84,7 @@ def _by_name(rule: AnswerRule, compared: Sequence[ComparedAnswer]) -> _Broken:
     return {f"{each.arm} {each.answer.request_id}": what for each, what in found if what}
 
 
-def _compared(whole: Captured, transcript: Transcript, others: Sequence[Transcript]) -> Iterator[ComparedAnswer]:
+def _compare_answers(whole: Captured, transcript: Transcript, others: Sequence[Transcript]) -> Iterator[ComparedAnswer]:
     draft, requests = whole.pair.variant.draft, whole.workload.by_id
     by_key: dict[tuple[str, int], list[Answer]] = {}
     for other in others:
@@ -106,7 +106,7 @@ def _is_ok(answer: Answer) -> bool:
     return answer.ok
 
 
-def _broken(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict | None:
+def _fail_rules(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict | None:
     """Return a failure by the first rule that is broken: the rules before others explain these."""
     found = [result for result in results if result.is_finding]
     if not found:
@@ -128,7 +128,7 @@ def _broken(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict | None:
     )
 
 
-def _miscounted(run: CapturedRun) -> Verdict | None:
+def _fail_counters(run: CapturedRun) -> Verdict | None:
     """Return a failure by the server's speculation counters over a workload."""
     if run.whole.is_control:
         return None
@@ -149,7 +149,7 @@ def _miscounted(run: CapturedRun) -> Verdict | None:
     )
 
 
-def _passed(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict:
+def _pass_invariants(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict:
     answers = sum(answer.ok for answer in run.whole.speculative.answers)
     if not answers:
         return say(run.whole, Outcome.INVALID, "the run has no answers to judge")
@@ -266,14 +266,14 @@ def _special(case: ComparedAnswer) -> str:
     if case.request.body.get("skip_special_tokens") is False:
         return ""
     leaked = (found[0] for choice in case.answer.choices for found in _WRITTEN_SPECIAL.finditer(choice.written) if found[0] not in asked)
-    return next((f"the text has {quoted(token)}" for token in leaked), "")
+    return next((f"the text has {quote(token)}" for token in leaked), "")
 
 
 def _characters(case: ComparedAnswer) -> str:
     """Report broken characters in front of the end, where a limit may have cut one."""
     asked = json.dumps(case.request.body, ensure_ascii=False, default=str)
     texts = (choice.written.rstrip(_BROKEN) for choice in case.answer.choices if _BROKEN not in asked)
-    return next((f"U+FFFD in {quoted(text[max(0, text.index(_BROKEN) - 10) :], 24)}" for text in texts if _BROKEN in text), "")
+    return next((f"U+FFFD in {quote(text[max(0, text.index(_BROKEN) - 10) :], 24)}" for text in texts if _BROKEN in text), "")
 
 
 RULES = (
@@ -307,19 +307,19 @@ def find_counter_breach(part: Captured) -> tuple[str, str] | None:
     shared = transcript.foreign or transcript.uncounted or transcript.replaced or transcript.restarts or transcript.server_failures
     if counters is None or shared or not all(answer.ok for answer in transcript.answers):
         return None
-    seen = _seen(transcript)
+    seen = _count_accepted(transcript)
     if counters.drafts <= 0 and seen >= _ENOUGH:
         return STILL, f"{counters.drafts} drafts counted while the answers show {seen} accepted draft tokens"
-    what = next(_uneven(counters, part), "") or _more_than_emitted(counters, part)
+    what = next(_find_uneven_counts(counters, part), "") or _more_than_emitted(counters, part)
     return (UNEVEN, what) if what else None
 
 
-def _seen(transcript: Transcript) -> int:
+def _count_accepted(transcript: Transcript) -> int:
     """Return the accepted draft tokens that the answers' windows show."""
     return sum(window - 1 for answer in transcript.answers for choice in answer.choices for window in choice.windows or ())
 
 
-def _uneven(counters: SpecCounters, part: Captured) -> Iterator[str]:
+def _find_uneven_counts(counters: SpecCounters, part: Captured) -> Iterator[str]:
     """Yield what no count of drafts can be, by more than engines lose that round their figures or estimate one from others."""
     draft, by_position = part.pair.variant.draft, counters.accepted_per_position
     most = draft.tokens if draft.kind in _CHAINS else 0

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.ending import EndKind, limits_of
-from pytest_specdec.judge.verdicts import quoted
+from pytest_specdec.judge.verdicts import quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -202,7 +202,7 @@ def _overrun(case: LengthCase) -> Breach | None:
     return _breach(case, LengthFlaw.OVERRUN, f"{tokens} tokens where max_tokens is {most}")
 
 
-def _miscounted(case: LengthCase) -> Breach | None:
+def _check_usage(case: LengthCase) -> Breach | None:
     usage, ids = case.answer.usage, case.choice.token_ids
     if usage is None or not ids or usage.completion_tokens == len(ids):
         return None
@@ -215,11 +215,11 @@ def _stop_in_text(case: LengthCase) -> Breach | None:
     if passed is None:
         return None
     rest = case.said.partition(passed)[2]
-    what = f"goes on behind the stop string {quoted(passed)} with {quoted(rest)}"
+    what = f"goes on behind the stop string {quote(passed)} with {quote(rest)}"
     place = case.place
     missed = LengthFlaw.STRADDLED if place is not None and place.size > 1 and place.offset == place.size - 1 else LengthFlaw.MISSED
     if case.stopped and not rest:
-        return _breach(case, LengthFlaw.KEPT, f"ends with the stop string {quoted(passed)}, which was to be cut off")
+        return _breach(case, LengthFlaw.KEPT, f"ends with the stop string {quote(passed)}, which was to be cut off")
     if case.stopped:
         return _breach(case, missed if _stopped_later(case, passed) else LengthFlaw.BEHIND, what)
     if place is not None and case.limits.most is not None and place.start + place.size >= case.limits.most:
@@ -245,11 +245,11 @@ def _stop_place(case: LengthCase) -> Breach | None:
     said, cut = case.choice.text, plain.text[:begin]
     if said == wanted:
         reached = case.tokens is None or case.limits.most is None or case.tokens >= case.limits.most
-        what = f"finish_reason {case.choice.finish_reason!r} at the stop string {quoted(stop)}"
+        what = f"finish_reason {case.choice.finish_reason!r} at the stop string {quote(stop)}"
         return None if case.stopped or reached else _breach(case, LengthFlaw.REASON, what)
     if case.limits.keeps_stop and said == cut:
-        return _breach(case, LengthFlaw.INCLUDE, f"the stop string {quoted(stop)} was to stay and is cut off")
-    ending = f"ends with {quoted(said[-20:])}; before the first stop string stands {quoted(cut[-20:])}"
+        return _breach(case, LengthFlaw.INCLUDE, f"the stop string {quote(stop)} was to stay and is cut off")
+    ending = f"ends with {quote(said[-20:])}; before the first stop string stands {quote(cut[-20:])}"
     return _breach(case, LengthFlaw.PLACE, ending) if case.stopped else None
 
 
@@ -291,7 +291,7 @@ def _late(case: LengthCase) -> Breach | None:
     passed = next((stop for stop in case.limits.stop_strings if case.said.find(stop, max(0, free - len(stop) + 1)) != -1), None)
     if passed is None:
         return None
-    return _breach(case, LengthFlaw.STEPS, f"passes the stop string {quoted(passed)} behind {case.limits.least} tokens, its min_tokens")
+    return _breach(case, LengthFlaw.STEPS, f"passes the stop string {quote(passed)} behind {case.limits.least} tokens, its min_tokens")
 
 
 def _passed_id(case: LengthCase) -> Breach | None:
@@ -327,19 +327,19 @@ def _stop_reason(case: LengthCase) -> Breach | None:
     choice, limits = case.choice, case.limits
     named = choice.stop_token_id if choice.stop_string is None else choice.stop_string
     if named is None:
-        return _unnamed(case)
+        return _check_stop_name(case)
     last = choice.token_ids[-1] if choice.token_ids else None
     unseen = last is None or last not in limits.stop_ids
     ends = named in limits.stop_strings if isinstance(named, str) else named == last or (unseen and named in limits.stop_ids)
     if ends and case.stopped:
         return None
-    what = f"stop_reason {quoted(named) if isinstance(named, str) else named} beside finish_reason {choice.finish_reason!r}"
-    asked_for = [*map(quoted, limits.stop_strings), *(["stop_token_ids"] if limits.stop_ids else [])]
+    what = f"stop_reason {quote(named) if isinstance(named, str) else named} beside finish_reason {choice.finish_reason!r}"
+    asked_for = [*map(quote, limits.stop_strings), *(["stop_token_ids"] if limits.stop_ids else [])]
     what += f", where the request asks for {', '.join(asked_for) or 'no stop'}" + ("" if last is None else f" and the last token is {last}")
     return _breach(case, LengthFlaw.STOP_REASON, what)
 
 
-def _unnamed(case: LengthCase) -> Breach | None:
+def _check_stop_name(case: LengthCase) -> Breach | None:
     """Look for an answer of the very tokens and the end of the baseline's, which names its stop."""
     twin, own = case.twin, case.choice
     if twin is None or not own.token_ids or (own.token_ids, own.finish_reason) != (twin.token_ids, twin.finish_reason):
@@ -350,7 +350,7 @@ def _unnamed(case: LengthCase) -> Breach | None:
 
 _LAWS: tuple[Callable[[LengthCase], Breach | None], ...] = (
     _overrun,
-    _miscounted,
+    _check_usage,
     _stop_in_text,
     _early,
     _late,

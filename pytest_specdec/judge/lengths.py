@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.ending import end_ids, ended, limits_of
+from pytest_specdec.judge.ending import check_endings, end_ids, limits_of
 from pytest_specdec.judge.length_rules import LengthFlaw, breach, cases, texts
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import messages, refusal, speculating
@@ -39,11 +39,11 @@ def judge(captured: Captured) -> Verdict:
     return (
         server_failure(captured)
         or refusal(captured)
-        or _broken(captured, own)
-        or ended(_without_stop_strings(captured))
+        or _fail_lengths(captured, own)
+        or check_endings(_without_stop_strings(captured))
         or speculating(captured, rejecting=False)
         or _unbound(captured, own)
-        or _passed(captured, own)
+        or _pass_lengths(captured, own)
     )
 
 
@@ -63,7 +63,7 @@ def _without_stop_strings(captured: Captured) -> Captured:
     return replace(captured, workload=replace(captured.workload, requests=requests, take={}))
 
 
-def _broken(captured: Captured, own: Sequence[LengthCase]) -> Verdict | None:
+def _fail_lengths(captured: Captured, own: Sequence[LengthCase]) -> Verdict | None:
     lawless = _lawless(captured)
     breaches = [found for case in own if (found := breach(case)) and found.flaw not in lawless]
     without_ids = sum(not found.case.choice.token_ids for found in breaches)
@@ -77,7 +77,7 @@ def _broken(captured: Captured, own: Sequence[LengthCase]) -> Verdict | None:
         captured,
         Outcome.FAIL,
         f"{flaw.value}: {counts[flaw]} of {len(own)} answers, none of the baseline's" + (f"; also {others}" if others else ""),
-        short=(f"first        {first}", f"place        {_placed(first)}", *_of_baseline(first)),
+        short=(f"first        {first}", f"place        {_describe_place(first)}", *_of_baseline(first)),
         evidence=(*map(str, breaches[:_SHOWN]), *_left_out(lawless), *messages(captured.speculative.answers)),
         cell=f"{len(breaches)} wrong ends",
         names=flaw.value,
@@ -94,7 +94,7 @@ def _explaining(counts: Counter[LengthFlaw]) -> LengthFlaw:
     return next(other for other in _FAMILY if counts[other]) if flaw in _FAMILY else flaw
 
 
-def _placed(found: Breach) -> str:
+def _describe_place(found: Breach) -> str:
     place = found.case.place
     return "unknown: no verify windows are known" if place is None else f"token {place.offset + 1} of {place.size} in its window"
 
@@ -140,7 +140,7 @@ def _short(case: LengthCase) -> bool:
     return case.choice.finish_reason == "length" and most is not None and (most < longest or not longest)
 
 
-def _passed(captured: Captured, own: Sequence[LengthCase]) -> Verdict:
+def _pass_lengths(captured: Captured, own: Sequence[LengthCase]) -> Verdict:
     bound = _bound(own)
     places = [place for case in bound if (place := case.place) is not None]
     offsets = Counter(place.offset for place in places)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.ending import ended
-from pytest_specdec.judge.prerequisites import RESUME, messages, refusal, refused, speculating
-from pytest_specdec.judge.verdicts import quoted, say
+from pytest_specdec.judge.ending import check_endings
+from pytest_specdec.judge.prerequisites import RESUME, is_refusal, messages, refusal, speculating
+from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.transcript import FailureKind
 from pytest_specdec.model.verdict import Outcome
@@ -35,11 +35,11 @@ def judge(captured: Captured) -> Verdict:
     return (
         server_failure(captured)
         or refusal(captured)
-        or _unanswered(captured)
-        or _failed(captured)
-        or ended(captured)
+        or _check_unanswered(captured)
+        or _fail_answers(captured)
+        or check_endings(captured)
         or speculating(captured, rejecting=False)
-        or _passed(captured)
+        or _pass_liveness(captured)
     )
 
 
@@ -50,24 +50,24 @@ def server_failure(captured: Captured) -> Verdict | None:
     survives the same, and invalid when it does not. What does not recur is counted over the whole run (:func:`_scattered`); short of that
     it is an infrastructure error of the workload, and so is any of the baseline's own: never a pass.
     """
-    if anew := _replaced(captured):
+    if anew := _check_replaced(captured):
         return anew
     failures = captured.speculative.server_failures
     recurring = sorted((failure for failure in failures if failure.recurred), key=lambda failure: len(failure.group))
-    deadly = [failure for failure in recurring if all(_survived(t, failure) for t in captured.baseline_boots)]
+    deadly = [failure for failure in recurring if all(_has_survived(t, failure) for t in captured.baseline_boots)]
     if deadly:
-        return (_failed_together if deadly[0].group else _killed)(captured, deadly)
+        return (_fail_together if deadly[0].group else _fail_alone)(captured, deadly)
     if recurring:
         headline = f"the baseline does not survive {_what(recurring[0])} either, so it cannot judge"
         return _infrastructure(captured, recurring, headline)
-    if (failures or captured.family is Family.LIVENESS) and (verdict := _scattered(captured)):
+    if (failures or captured.family is Family.LIVENESS) and (verdict := _judge_scattered(captured)):
         return verdict
     if failures:
         return _infrastructure(captured, failures, _once(captured.speculative.unexplained), settle=RESUME)
-    return _of_baseline(captured) or _slowed(captured)
+    return _of_baseline(captured) or _check_slowed(captured)
 
 
-def _replaced(captured: Captured) -> Verdict | None:
+def _check_replaced(captured: Captured) -> Verdict | None:
     """Look for an attached server that somebody else started anew while it answered: its answers are not those of one server."""
     for transcript in (captured.speculative, *captured.baseline_boots):
         if transcript.replaced:
@@ -86,7 +86,7 @@ def _of_baseline(captured: Captured) -> Verdict | None:
     return None
 
 
-def _slowed(captured: Captured) -> Verdict | None:
+def _check_slowed(captured: Captured) -> Verdict | None:
     """Look for arms of a timed workload that had fewer requests in flight than the others: their times do not compare."""
     slowed = [t for t in (captured.speculative, *captured.baseline_boots) if t.concurrency is not None]
     if not slowed or not captured.workload.timed:
@@ -96,26 +96,26 @@ def _slowed(captured: Captured) -> Verdict | None:
     return say(captured, Outcome.INVALID, headline)
 
 
-def _survived(transcript: Transcript, server_failure: ServerFailure) -> bool:
+def _has_survived(transcript: Transcript, server_failure: ServerFailure) -> bool:
     """Whether an arm answered the same requests without harm, at the same concurrency: it was asked the whole workload alike."""
     alike = transcript.concurrency is None or len(server_failure.group) <= transcript.concurrency
-    return alike and all(_unharmed(transcript, request_id) for request_id in server_failure.group or (server_failure.request_id,))
+    return alike and all(_is_unharmed(transcript, request_id) for request_id in server_failure.group or (server_failure.request_id,))
 
 
-def _unharmed(transcript: Transcript, request_id: str) -> bool:
+def _is_unharmed(transcript: Transcript, request_id: str) -> bool:
     answers = [answer for answer in transcript.answers if answer.request_id == request_id]
     unharmed = request_id not in {failure.request_id for failure in transcript.server_failures}
-    return bool(answers) and unharmed and all(answer.ok or answer.aborted or refused(answer) for answer in answers)
+    return bool(answers) and unharmed and all(answer.ok or answer.aborted or is_refusal(answer) for answer in answers)
 
 
-def _killed(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
+def _fail_alone(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
     first = deadly[0]
     verb, asked = _VERB[first.ending], _parameters(captured, deadly)
     return say(
         captured,
         Outcome.FAIL,
         f"the server {verb} request {first.request_id}, alone on a fresh server too; the baseline answers it",
-        short=(f"parameters   {asked or 'nothing unusual'}", f"ending       {_ending(first)}", *_shown(first, 2)),
+        short=(f"parameters   {asked or 'nothing unusual'}", f"ending       {_ending(first)}", *_quote_log(first, 2)),
         evidence=[line for each in deadly for line in _lines(each)],
         cell=f"{len(deadly)} {first.ending.value}",
         names=f"the server {verb} a request" + (f" with {asked}" if asked else ""),
@@ -123,7 +123,7 @@ def _killed(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
     )
 
 
-def _failed_together(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
+def _fail_together(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
     first = deadly[0]
     leaving = {request.id for request in captured.workload.requests if request.abort_after is not None}
     count, verb = len(first.group), _IN_COMPANY[first.ending]
@@ -133,7 +133,7 @@ def _failed_together(captured: Captured, deadly: Sequence[ServerFailure]) -> Ver
         Outcome.FAIL,
         f"the server {verb} with {count} requests in flight{left}, the smallest group found; it answers each alone, "
         f"and the baseline answers {_at_once(captured)} at a time",
-        short=(f"in flight    {_cut(', '.join(first.group), 120)}", f"ending       {_ending(first)}", *_shown(first, 2)),
+        short=(f"in flight    {_cut(', '.join(first.group), 120)}", f"ending       {_ending(first)}", *_quote_log(first, 2)),
         evidence=[line for each in (*deadly, *_beside(captured, deadly)) for line in _lines(each)],
         cell=f"{first.ending.value}, {count} in flight",
         names=f"the server {verb} with several requests in flight{left}",
@@ -150,7 +150,7 @@ def _beside(captured: Captured, deadly: Sequence[ServerFailure]) -> list[ServerF
     return [each for each in captured.speculative.server_failures if each not in deadly]
 
 
-def _scattered(captured: Captured) -> Verdict | None:
+def _judge_scattered(captured: Captured) -> Verdict | None:
     """Look for failures all over the variant's boots that no request brings about, and that neither baseline boot shows.
 
     A rule of its own: three of them fail. Its p-value is Fisher's, one-sided, of all failures falling on the variant when each request
@@ -203,7 +203,7 @@ def _infrastructure(captured: Captured, server_failures: Sequence[ServerFailure]
         captured,
         Outcome.INVALID,
         headline,
-        short=(f"ending       {_ending(server_failures[0])}", *_shown(server_failures[0], 3)),
+        short=(f"ending       {_ending(server_failures[0])}", *_quote_log(server_failures[0], 3)),
         evidence=[line for each in server_failures for line in _lines(each)],
         settle=settle,
         figures={"server_failures": len(server_failures)},
@@ -221,10 +221,10 @@ def _lines(failure: ServerFailure) -> tuple[str, ...]:
 
 
 def _cause(failure: ServerFailure) -> tuple[str, ...]:
-    return (f"cause        {quoted(failure.cause, 200)}",) if failure.cause else ()
+    return (f"cause        {quote(failure.cause, 200)}",) if failure.cause else ()
 
 
-def _shown(failure: ServerFailure, lines: int) -> tuple[str, ...]:
+def _quote_log(failure: ServerFailure, lines: int) -> tuple[str, ...]:
     """Return the cause or, where the log tells none, its last ``lines`` lines: after a death they are of the shutdown."""
     return _cause(failure) or _tail(failure, lines)
 
@@ -240,10 +240,10 @@ def _parameters(captured: Captured, deadly: Sequence[ServerFailure]) -> str:
     body = bodies.get(deadly[0].request_id, {})
     unharmed = [other for id_, other in bodies.items() if id_ not in harmed]
     own = {k: v for k, v in body.items() if k not in _PROMPT and unharmed and all(k not in other or other[k] != v for other in unharmed)}
-    return _listed(own or {k: v for k, v in body.items() if k not in _ORDINARY})
+    return _list_fields(own or {k: v for k, v in body.items() if k not in _ORDINARY})
 
 
-def _listed(body: Mapping[str, JSON]) -> str:
+def _list_fields(body: Mapping[str, JSON]) -> str:
     return ", ".join(f"{key}={_cut(json.dumps(value, ensure_ascii=True, separators=(',', ':')))}" for key, value in body.items())
 
 
@@ -251,20 +251,20 @@ def _cut(text: str, most: int = 80) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _unanswered(captured: Captured) -> Verdict | None:
+def _check_unanswered(captured: Captured) -> Verdict | None:
     """Look for answers that are missing although no server failure explains them: quarantined, lost, or never sent."""
     for transcript in (captured.speculative, *captured.baseline_boots):
-        silent = [a for a in transcript.answers if not a.ok and not a.aborted and not refused(a)]
+        silent = [a for a in transcript.answers if not a.ok and not a.aborted and not is_refusal(a)]
         expected = len(captured.workload.requests) * captured.workload.passes
         missing = len(silent) + max(0, expected - len(transcript.answers))
         if missing:
-            lines = [f"request {a.request_id}: status {a.status}, {quoted(a.error or '', 200)}" for a in silent]
+            lines = [f"request {a.request_id}: status {a.status}, {quote(a.error or '', 200)}" for a in silent]
             headline = f"{missing} of {expected} requests have no answer from {transcript.arm}, with no server failure"
             return say(captured, Outcome.INVALID, headline, evidence=lines, figures={"unanswered_requests": missing})
     return None
 
 
-def _failed(captured: Captured) -> Verdict | None:
+def _fail_answers(captured: Captured) -> Verdict | None:
     baseline = {answer.key: answer for answer in captured.baseline.answers}
     for what, wrong in (
         ("empty", _empty),
@@ -304,7 +304,7 @@ def _seconds(answer: Answer) -> str:
     return f"{answer.timing.latency_s:.1f} s" if answer.timing else "time unknown"
 
 
-def _passed(captured: Captured) -> Verdict:
+def _pass_liveness(captured: Captured) -> Verdict:
     answers = captured.speculative.answers
     good = sum(answer.ok for answer in answers)
     refusals = len(answers) - good
@@ -324,7 +324,7 @@ def _passed(captured: Captured) -> Verdict:
 def _asymmetries(captured: Captured) -> list[str]:
     baseline = {answer.key: answer for answer in captured.baseline.answers}
     both = [(answer, baseline[answer.key]) for answer in captured.speculative.answers if answer.key in baseline]
-    only_here = [answer.request_id for answer, other in both if refused(answer) and other.ok]
-    only_there = [answer.request_id for answer, other in both if answer.ok and refused(other)]
+    only_here = [answer.request_id for answer, other in both if is_refusal(answer) and other.ok]
+    only_there = [answer.request_id for answer, other in both if answer.ok and is_refusal(other)]
     lines = [f"refused capability: {len(only_here)} requests that the baseline answers, first {only_here[0]}"] if only_here else []
     return lines + ([f"answered although the baseline refuses: {len(only_there)}, first {only_there[0]}"] if only_there else [])

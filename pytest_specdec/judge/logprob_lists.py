@@ -75,10 +75,10 @@ def wrong_lists(captured: Captured) -> Verdict | None:
     requests = captured.workload.by_id
     excused = {wrong.flaw for peer in captured.baseline_boots for wrong in _wrong(peer, requests, _EXCUSED)}
     wrong = [one for one in _wrong(captured.speculative, requests, _MOST) if one.flaw not in excused]
-    return _failed(captured, wrong) if wrong else None
+    return _fail_lists(captured, wrong) if wrong else None
 
 
-def _failed(captured: Captured, wrong: list[_Wrong]) -> Verdict:
+def _fail_lists(captured: Captured, wrong: list[_Wrong]) -> Verdict:
     flaws = Counter(one.flaw for one in wrong)
     order = list(BadList)
     flaw = min(flaws, key=order.index)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.judge.baseline_logprobs import beside_the_baselines, echo
-from pytest_specdec.judge.ending import ended
+from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.logprob_lists import wrong_lists
 from pytest_specdec.judge.prerequisites import refusal, speculating, unscorable
@@ -220,21 +220,21 @@ def judge(captured: Captured) -> Verdict:
     no scores. Lists of most probable tokens must hold what was asked for, in order. Where a workload is not scored, the values that the
     baseline reported stand in for scores: those of its prompts, and at temperature 0 those of the tokens that both answered.
     """
-    broken = server_failure(captured) or refusal(captured) or echo(captured) or ended(captured) or wrong_lists(captured)
+    broken = server_failure(captured) or refusal(captured) or echo(captured) or check_endings(captured) or wrong_lists(captured)
     if broken is not None:
         return broken
     if not captured.workload.scored:
         return beside_the_baselines(captured)
-    return unscorable(captured, rejecting=False) or _compared(captured)
+    return unscorable(captured, rejecting=False) or _compare_logprobs(captured)
 
 
-def _compared(captured: Captured) -> Verdict:
+def _compare_logprobs(captured: Captured) -> Verdict:
     arm, baseline = reported_logprobs(captured, captured.arm), _peer(captured)
     if not baseline.tokens:
         why = baseline.unmatched[0] if baseline.unmatched else "none of its answers was scored"
         return say(captured, Outcome.INVALID, f"the baseline reported no log-probabilities to compare with: {why}")
     if arm.unmatched:
-        return _unmatched(captured, arm)
+        return _fail_unmatched(captured, arm)
     few = min(len(arm.squares), len(baseline.squares))
     if few < LEAST_TOKENS:
         headline = f"not enough evidence: {few} informative log-probabilities, {LEAST_TOKENS} needed"
@@ -244,8 +244,8 @@ def _compared(captured: Captured) -> Verdict:
     analyses = [_analysis(captured, part, baseline, captured.alpha / len(parts)) for part in parts]
     wrong = next((analysis for analysis in analyses if analysis.wrong), None)
     if wrong is not None:
-        return _failed(captured, wrong, place="" if wrong.arm is arm else f" after token {LATE:,}")
-    return speculating(captured, rejecting=False) or _passed(captured, analyses[0])
+        return _fail_logprobs(captured, wrong, place="" if wrong.arm is arm else f" after token {LATE:,}")
+    return speculating(captured, rejecting=False) or _pass_logprobs(captured, analyses[0])
 
 
 def _peer(captured: Captured) -> ReportedLogprobs:
@@ -286,12 +286,12 @@ def _calibration(captured: Captured) -> tuple[float, ...]:
     return tuple(abs(delta) for delta, logprob in scored if MIDDLING[0] < exp(logprob) < MIDDLING[1])
 
 
-def _unmatched(captured: Captured, arm: ReportedLogprobs) -> Verdict:
+def _fail_unmatched(captured: Captured, arm: ReportedLogprobs) -> Verdict:
     headline = f"requested log-probabilities missing or not matching the tokens in {len(arm.unmatched)} answers; first: {arm.unmatched[0]}"
     return say(captured, Outcome.FAIL, headline, evidence=arm.unmatched, cell="missing", names="log-probabilities not reported")
 
 
-def _failed(captured: Captured, analysis: _LogprobAnalysis, *, place: str) -> Verdict:
+def _fail_logprobs(captured: Captured, analysis: _LogprobAnalysis, *, place: str) -> Verdict:
     off = analysis.far or tuple(token for token in analysis.arm.tokens if abs(token.delta) > 3.0 * analysis.comparison.granted)
     name = OF_ACCEPTED if _all_accepted(off, analysis.arm.tokens) else WRONG
     worst = max(analysis.arm.tokens, key=lambda token: abs(token.delta))
@@ -312,7 +312,7 @@ def _failed(captured: Captured, analysis: _LogprobAnalysis, *, place: str) -> Ve
     )
 
 
-def _passed(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
+def _pass_logprobs(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
     tokens = len(analysis.arm.squares)
     shown = detectable(tokens, analysis.baseline.squares, analysis.comparison.floor, analysis.alpha)
     return say(

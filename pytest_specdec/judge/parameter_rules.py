@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.judge.divergence import shared
-from pytest_specdec.judge.penalised_scores import penalised
+from pytest_specdec.judge.penalised_scores import penalise
 from pytest_specdec.stats.request_params import NONE, penalties, sampling_params
 from pytest_specdec.stats.token_distribution import NOISE, raw_distribution, requested
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Position, Transcript
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["PARAMETERS", "LawToken", "Laws", "given", "laws", "parted", "suppressed", "tokens"]
+__all__ = ["PARAMETERS", "LawToken", "Laws", "first_departures", "laws", "set_parameters", "suppressed_tokens", "tokens"]
 
 PARAMETERS: Final = (
     *("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
@@ -62,7 +62,7 @@ class LawToken:
     detail: str = ""
 
 
-def given(body: Mapping[str, JSON]) -> tuple[str, ...]:
+def set_parameters(body: Mapping[str, JSON]) -> tuple[str, ...]:
     """Return the parameters that a body sets to more than their neutral value."""
     return tuple(name for name in PARAMETERS if body.get(name) is not None and body[name] not in _NEUTRAL.get(name, ()))
 
@@ -103,7 +103,7 @@ def laws(body: Mapping[str, JSON]) -> Laws:
         forced=frozenset(token for token, value in bias.items() if value >= _DECISIVE),
         words=bool(body.get("bad_words")),
         greedy=greedy,
-        cuts=() if greedy else tuple(name for name in ("top_k", "top_p", "min_p") if name in given(body)),
+        cuts=() if greedy else tuple(name for name in ("top_k", "top_p", "min_p") if name in set_parameters(body)),
         repetition=asked.repetition,
         moves=(
             *(("presence_penalty",) if asked.presence else ()),
@@ -141,15 +141,15 @@ def tokens(captured: Captured, arm: Transcript, tolerance: float, noise: float =
     ``jumps`` is the rate of tokens beyond the ``tolerance`` without any fault.
     """
     found: list[LawToken] = []
-    for each in _scored(captured, arm):
+    for each in _align_scores(captured, arm):
         found += _exact(each.own, each.answer, each.positions)
         if each.positions:
-            found += _chosen(captured, each, tolerance, jumps)
+            found += _judge_choices(captured, each, tolerance, jumps)
             found += _cut(captured, each, noise)
     return tuple(found)
 
 
-def _scored(captured: Captured, arm: Transcript) -> Iterator[_Scored]:
+def _align_scores(captured: Captured, arm: Transcript) -> Iterator[_Scored]:
     bodies = {request.id: request.body for request in captured.workload.requests}
     scores = {score.key: score for score in captured.scores.get(arm.arm, ())}
     for answer in arm.answers:
@@ -164,7 +164,7 @@ def _scored(captured: Captured, arm: Transcript) -> Iterator[_Scored]:
 
 def _exact(own: Laws, answer: Answer, positions: Sequence[Position]) -> Iterator[LawToken]:
     """Give the tokens under allowed ids and decisive biases, which need no scores but to tell whether they bind."""
-    for name, breaks in (("allowed_token_ids", _outside(own)), ("logit_bias", _biased(own))):
+    for name, breaks in (("allowed_token_ids", _outside(own)), ("logit_bias", _find_banned(own))):
         for index, token in enumerate(answer.choice.token_ids if breaks else ()):
             best = positions[index].top_ids[:1] if positions else ()
             yield LawToken(
@@ -191,22 +191,22 @@ def _outside(own: Laws) -> _Complement | None:
     return None if own.allowed is None else _Complement(own.allowed)
 
 
-def _biased(own: Laws) -> _Complement | frozenset[int] | None:
+def _find_banned(own: Laws) -> _Complement | frozenset[int] | None:
     possible = own.forced if own.allowed is None else own.forced & own.allowed
     if possible:
         return _Complement(possible)
     return own.banned or None
 
 
-def _chosen(captured: Captured, each: _Scored, tolerance: float, jumps: float) -> Iterator[LawToken]:
+def _judge_choices(captured: Captured, each: _Scored, tolerance: float, jumps: float) -> Iterator[LawToken]:
     """Give the tokens of a request that leaves the best one only; banned words hide which one that is."""
     own, answer, positions, prompt = each.own, each.answer, each.positions, each.prompt
     window, asked = captured.penalty_window, penalties(each.body)
     if not own.greedy or own.words or (asked.count_prompt(window) and not prompt):
         return
-    moved = penalised(positions, replace(asked, repetition=1.0), window, prompt)
+    moved = penalise(positions, replace(asked, repetition=1.0), window, prompt)
     seen = set(prompt) if window.repetition_prompt else set()
-    names = blamed(own)
+    names = blame_parameters(own)
     for index, (position, raw) in enumerate(zip(moved, positions, strict=True)):
         rivals = [
             logprob
@@ -235,7 +235,7 @@ def _comparable(own: Laws, rival: int, emitted: int, seen: set[int]) -> bool:
     return rival not in seen if own.repetition > 1.0 else emitted not in seen
 
 
-def blamed(own: Laws) -> str:
+def blame_parameters(own: Laws) -> str:
     """Return the parameters that a wrong choice among the best tokens is put down to."""
     if own.repetition != 1.0:
         return ", ".join((*own.moves, "repetition_penalty"))
@@ -264,7 +264,7 @@ def _cut(captured: Captured, each: _Scored, noise: float) -> Iterator[LawToken]:
         )
 
 
-def parted(captured: Captured, arm: Transcript, tolerance: float, jumps: float = 0.0) -> tuple[LawToken, ...]:
+def first_departures(captured: Captured, arm: Transcript, tolerance: float, jumps: float = 0.0) -> tuple[LawToken, ...]:
     """Return the first tokens at which answers under banned words and under repetition penalties leave the baseline's.
 
     After the same tokens both servers choose among the same ones. A likelier token than the baseline's was banned there, and a less likely
@@ -292,7 +292,7 @@ def _prompts(captured: Captured) -> dict[str, tuple[int, ...]]:
     return {answer.request_id: answer.prompt_token_ids or scored.get(answer.request_id, ()) for answer in captured.baseline.answers}
 
 
-def suppressed(captured: Captured, tolerance: float) -> tuple[LawToken, ...]:
+def suppressed_tokens(captured: Captured, tolerance: float) -> tuple[LawToken, ...]:
     """Return the baseline's own tokens under banned words and repetition penalties: they bind where a likelier token was passed over."""
     requests = captured.workload.by_id
     scores = {score.key: score.positions for score in captured.scores.get(captured.baseline.arm, ())}

@@ -12,12 +12,21 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.judge import greedy
-from pytest_specdec.judge.ending import ended
+from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.parameter_rules import PARAMETERS, LawToken, blamed, given, laws, parted, suppressed, tokens
-from pytest_specdec.judge.prerequisites import messages, refusal, refused, speculating, unscorable
+from pytest_specdec.judge.parameter_rules import (
+    PARAMETERS,
+    LawToken,
+    blame_parameters,
+    first_departures,
+    laws,
+    set_parameters,
+    suppressed_tokens,
+    tokens,
+)
+from pytest_specdec.judge.prerequisites import is_refusal, messages, refusal, speculating, unscorable
 from pytest_specdec.judge.sampling.draft_distribution import drafting
-from pytest_specdec.judge.tolerance import allowed
+from pytest_specdec.judge.tolerance import allowed_gap
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
@@ -97,13 +106,13 @@ def judge(captured: Captured) -> Verdict:
     A broken law fails where the baseline and its control break none of that parameter beyond chance, and fewer. Refused
     parameters that the baseline honours are REFUSED, by name. INCONCLUSIVE where too few parameters bind on the baseline.
     """
-    if all(set(given(request.body)) <= _PENALTIES and request.greedy for request in captured.workload.requests):
+    if all(set(set_parameters(request.body)) <= _PENALTIES and request.greedy for request in captured.workload.requests):
         return greedy.judge(captured)
-    return _harmful(captured) or server_failure(captured) or refusal(captured) or ended(captured) or _judged(captured)
+    return _harmful(captured) or server_failure(captured) or refusal(captured) or check_endings(captured) or _judge_effects(captured)
 
 
-def _judged(captured: Captured) -> Verdict:
-    tolerance = allowed(captured, ())
+def _judge_effects(captured: Captured) -> Verdict:
+    tolerance = allowed_gap(captured, ())
     try:
         mine = _effects(captured, captured.speculative, tolerance)
         peers = tuple(_effects(captured, peer, tolerance) for peer in captured.baseline_boots)
@@ -112,39 +121,39 @@ def _judged(captured: Captured) -> Verdict:
     matrix = _matrix(captured, mine, peers)
     return (
         _noisy(captured, tolerance)
-        or _broken(captured, mine, peers, matrix)
+        or _fail_parameters(captured, mine, peers, matrix)
         or unscorable(captured)
         or speculating(captured)
-        or _refused(captured, matrix)
+        or _refuse_parameters(captured, matrix)
         or _unbound(captured, peers[0], matrix)
-        or _passed(captured, mine, peers[0], matrix, tolerance)
+        or _pass_parameters(captured, mine, peers[0], matrix, tolerance)
     )
 
 
 def _effects(captured: Captured, arm: Transcript, tolerance: Tolerance) -> ArmEffects:
     noise = max(NOISE, tolerance.calibration.noise or 0.0)
-    own = (*tokens(captured, arm, tolerance.gap, noise, tolerance.chance), *_compared(captured, arm, tolerance))
-    more = suppressed(captured, tolerance.gap) if arm is captured.baseline else ()
+    own = (*tokens(captured, arm, tolerance.gap, noise, tolerance.chance), *_compare_with_baseline(captured, arm, tolerance))
+    more = suppressed_tokens(captured, tolerance.gap) if arm is captured.baseline else ()
     return ArmEffects(arm=arm, tokens=(*own, *more), alpha=_share(captured))
 
 
 def _share(captured: Captured) -> float:
     """Return the share of one test: of each law that chance may break, and of the repetition penalty's."""
     own = [laws(request.body) for request in captured.workload.requests]
-    cuts, choices = {each.cuts for each in own if each.cuts}, {blamed(each) for each in own if each.greedy}
+    cuts, choices = {each.cuts for each in own if each.cuts}, {blame_parameters(each) for each in own if each.greedy}
     return captured.alpha / max(1, len(cuts) + len(choices) + any(each.words or each.repetition != 1.0 for each in own))
 
 
-def _compared(captured: Captured, arm: Transcript, tolerance: Tolerance) -> tuple[LawToken, ...]:
+def _compare_with_baseline(captured: Captured, arm: Transcript, tolerance: Tolerance) -> tuple[LawToken, ...]:
     """Return the first differences from the baseline, those under a repetition penalty only where they beat the control's."""
     if arm is captured.baseline:
         return ()
-    found = parted(captured, arm, tolerance.gap, tolerance.chance)
+    found = first_departures(captured, arm, tolerance.gap, tolerance.chance)
     hits = sum(token.broken and token.parameter == "repetition_penalty" for token in found)
-    trials = sum("repetition_penalty" in given(request.body) for request in captured.workload.requests)
+    trials = sum("repetition_penalty" in set_parameters(request.body) for request in captured.workload.requests)
     theirs = 0
     if captured.control is not None and arm is not captured.control:
-        again = parted(captured, captured.control, tolerance.gap)
+        again = first_departures(captured, captured.control, tolerance.gap)
         theirs = sum(token.broken and token.parameter == "repetition_penalty" for token in again)
     if hits and proportions.greater_than_other(hits, max(trials, hits), theirs, max(trials, theirs)) <= _share(captured):
         return found
@@ -161,7 +170,7 @@ def _noisy(captured: Captured, tolerance: Tolerance) -> Verdict | None:
 def _harmful(captured: Captured) -> Verdict | None:
     """Fail where every request that the server failed on has a parameter in common, which the baseline answers."""
     failed = {failure.request_id for failure in captured.speculative.server_failures if failure.recurred and not failure.group}
-    bodies = {request.id: set(given(request.body)) for request in captured.workload.requests}
+    bodies = {request.id: set(set_parameters(request.body)) for request in captured.workload.requests}
     answered = {answer.request_id for answer in captured.baseline.answers if answer.ok}
     if not failed or not failed <= answered:
         return None
@@ -187,7 +196,7 @@ def _harmful(captured: Captured) -> Verdict | None:
 
 def _matrix(captured: Captured, mine: ArmEffects, peers: Sequence[ArmEffects]) -> Mapping[str, tuple[ParameterEffect, ParameterEffect]]:
     """Return what the baseline and the judged arm do with each parameter."""
-    ignored = _ignored(peers)
+    ignored = _find_ignored(peers)
     binding = {name for peer in peers for token in peer.tokens if token.binds for name in _parts(token.parameter)}
     return {
         name: (
@@ -199,13 +208,13 @@ def _matrix(captured: Captured, mine: ArmEffects, peers: Sequence[ArmEffects]) -
 
 
 def _effect(captured: Captured, name: str, effects: ArmEffects, *, ignored: bool, binds: bool) -> ParameterEffect:
-    asked = {request.id: given(request.body) for request in captured.workload.requests if name in given(request.body)}
+    asked = {request.id: set_parameters(request.body) for request in captured.workload.requests if name in set_parameters(request.body)}
     alone = [request_id for request_id, names in asked.items() if set(names) <= {name, "temperature"}]
     answers = [answer for answer in effects.arm.answers if answer.request_id in (alone or asked)]
     if not answers:
         return ParameterEffect.ABSENT
-    if all(map(refused, answers)):
-        return ParameterEffect.REFUSED if any(name in _blamed(asked[a.request_id], a) for a in answers) else ParameterEffect.UNKNOWN
+    if all(map(is_refusal, answers)):
+        return ParameterEffect.REFUSED if any(name in _find_blamed(asked[a.request_id], a) for a in answers) else ParameterEffect.UNKNOWN
     if any(failure.recurred and failure.request_id in alone for failure in effects.arm.server_failures):
         return ParameterEffect.HARMFUL
     if ignored:
@@ -213,7 +222,7 @@ def _effect(captured: Captured, name: str, effects: ArmEffects, *, ignored: bool
     return ParameterEffect.HONOURED if binds else ParameterEffect.UNKNOWN
 
 
-def _blamed(names: Iterable[str], answer: Answer) -> set[str]:
+def _find_blamed(names: Iterable[str], answer: Answer) -> set[str]:
     """Return those of a refused request's parameters that the server's reason mentions; all of them where it mentions none."""
     every = set(names)
     return {name for name in every if name in (answer.error or "")} or every
@@ -227,13 +236,13 @@ def _names(found: Sequence[LawToken]) -> set[str]:
     return {name for token in found for name in _parts(token.parameter)}
 
 
-def _broken(
+def _fail_parameters(
     captured: Captured,
     mine: ArmEffects,
     peers: Sequence[ArmEffects],
     matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]],
 ) -> Verdict | None:
-    ignored = _ignored(peers)
+    ignored = _find_ignored(peers)
     broken = [
         token for token in mine.broken if not ignored & set(_parts(token.parameter)) and _more_than_peers(mine, peers, token.parameter)
     ]
@@ -248,7 +257,7 @@ def _broken(
         Outcome.FAIL,
         f"{name}: {len(broken):,} tokens break what their request asks for ({listed}); {_of_peers(broken, peers)}",
         short=(f"first        request {first.answer.request_id}, token {first.index + 1}: {first.detail} ({first.parameter})",),
-        evidence=(*_lines(matrix, mine.arm), *_listed(broken)),
+        evidence=(*_lines(matrix, mine.arm), *_list_broken(broken)),
         cell=f"{counts.most_common(1)[0][0]} {matrix[_parts(counts.most_common(1)[0][0])[0]][1]}",
         names=name,
         figures={"broken_tokens": float(len(broken)), "law_tokens": float(len(mine.tokens))},
@@ -256,7 +265,7 @@ def _broken(
     )
 
 
-def _ignored(peers: Sequence[ArmEffects]) -> set[str]:
+def _find_ignored(peers: Sequence[ArmEffects]) -> set[str]:
     return set[str]().union(*(peer.ignored for peer in peers))
 
 
@@ -319,7 +328,7 @@ def _slots(captured: Captured, answer: Answer) -> tuple[str, ...]:
     return tuple("bonus" if bonus else ("first" if slot == 0 else "draft") if draft else "plain" for draft, bonus, slot in names)
 
 
-def _refused(captured: Captured, matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]]) -> Verdict | None:
+def _refuse_parameters(captured: Captured, matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]]) -> Verdict | None:
     names = [
         name for name, (theirs, mine) in matrix.items() if mine is ParameterEffect.REFUSED and theirs not in {mine, ParameterEffect.ABSENT}
     ]
@@ -352,7 +361,7 @@ def _unbound(captured: Captured, baseline: ArmEffects, matrix: Mapping[str, tupl
     )
 
 
-def _passed(
+def _pass_parameters(
     captured: Captured,
     mine: ArmEffects,
     baseline: ArmEffects,
@@ -392,6 +401,6 @@ def _lines(matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]], arm: T
     return tuple(f"{name}: baseline {theirs}, {arm.arm} {mine}" for name, (theirs, mine) in matrix.items())
 
 
-def _listed(broken: Sequence[LawToken]) -> tuple[str, ...]:
+def _list_broken(broken: Sequence[LawToken]) -> tuple[str, ...]:
     lines = [f"{token.answer.request_id}, token {token.index + 1}: {token.detail} ({token.parameter})" for token in broken[:_SHOWN]]
     return (*lines, *([f"and {len(broken) - _SHOWN:,} more"] if len(broken) > _SHOWN else []))

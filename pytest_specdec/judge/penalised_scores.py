@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.penalties import Penalties
     from pytest_specdec.stats.token_distribution import Floats
 
-__all__ = ["penalised", "penalised_scores"]
+__all__ = ["penalise", "penalised_scores"]
 
 
 def penalised_scores(captured: Captured, transcript: Transcript, only: Container[str] | None = None) -> tuple[Score, ...]:
@@ -39,11 +39,11 @@ def penalised_scores(captured: Captured, transcript: Transcript, only: Container
         if score.positions and not prompt and replace(params, repetition=1.0).count_prompt(window):
             msg = f"the prompt's token ids of {score.request_id} are missing: its penalties count them"
             raise ValueError(msg)
-        raised.append(replace(score, positions=penalised(score.positions, params, window, prompt)))
+        raised.append(replace(score, positions=penalise(score.positions, params, window, prompt)))
     return tuple(raised)
 
 
-def penalised(
+def penalise(
     positions: Sequence[Position], penalties: Penalties, window: PenaltyWindow, prompt: Sequence[int] = ()
 ) -> tuple[Position, ...]:
     """Return the ``positions`` of an answer to ``prompt`` with what ``penalties`` add, of which ``window`` says what they count.
@@ -57,10 +57,10 @@ def penalised(
     for row, position in enumerate(positions):
         ids[row, : len(position.top_ids)] = position.top_ids
     added = logit_adjustment(replace(penalties, repetition=1.0), window, prompt, [position.token_id for position in positions], ids)
-    return tuple(map(_raised, positions, added.top_tokens, added.chosen.tolist()))
+    return tuple(map(_raise_logits, positions, added.top_tokens, added.chosen.tolist()))
 
 
-def _raised(position: Position, top_tokens: Floats, chosen: float) -> Position:
+def _raise_logits(position: Position, top_tokens: Floats, chosen: float) -> Position:
     raised = [
         (logprob + more, token) for token, logprob, more in zip(position.top_ids, position.top_logprobs, top_tokens.tolist(), strict=False)
     ]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.bursts import described, uncounted
-from pytest_specdec.judge.verdicts import quoted, say
+from pytest_specdec.judge.bursts import describe_bursts, uncounted_bursts
+from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.pair import BASELINE, SCORER, DraftKind
 from pytest_specdec.model.verdict import Outcome
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Choice, SpecCounters, Transcript
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["RESUME", "equal_answers", "messages", "refusal", "refused", "speculating", "unscorable"]
+__all__ = ["RESUME", "equal_answers", "is_refusal", "messages", "refusal", "speculating", "unscorable"]
 
 
 RESUME = "the same command with --specdec-resume RUN, which sends this workload again"
@@ -25,23 +25,23 @@ _NO_ROUTE = {404, 405}
 """They refuse a route, and so say something else of one that was answered."""
 
 
-def refused(answer: Answer) -> bool:
+def is_refusal(answer: Answer) -> bool:
     """Whether the server refused what was asked: a 401 or 429, say, is no refusal."""
     return answer.refused
 
 
 def refusal(captured: Captured) -> Verdict | None:
     """Return a verdict when access was lost, another server answered, or the judged arm refused every request; None otherwise."""
-    if lost := _access_lost(captured) or _misrouted(captured):
+    if lost := _access_lost(captured) or _check_route(captured):
         return lost
     answers = captured.speculative.answers
-    if not answers or not all(map(refused, answers)):
+    if not answers or not all(map(is_refusal, answers)):
         return None
     first = answers[0]
     return say(
         captured,
         Outcome.REFUSED,
-        f"all {len(answers)} requests were refused with {first.status}: {quoted(first.error or '', 100)}; {_baseline(captured)}",
+        f"all {len(answers)} requests were refused with {first.status}: {quote(first.error or '', 100)}; {_baseline(captured)}",
         evidence=messages(answers),
         cell=f"{first.status}",
         figures={"refused_requests": len(answers)},
@@ -63,13 +63,13 @@ def _access_lost(captured: Captured) -> Verdict | None:
             or (each.refused and routes.get(each.request_id) in out)
         ]
         if lost:
-            words = f"{lost[0].status}: {quoted(lost[0].error or '', 100)}"
+            words = f"{lost[0].status}: {quote(lost[0].error or '', 100)}"
             headline = f"access to {arm.arm} was lost: {len(lost)} of {len(arm.answers)} requests got no answer, first {lost[0].request_id}"
             return say(captured, Outcome.INVALID, f"{headline}, {words}", settle=RESUME, figures={"denied_requests": len(lost)})
     return None
 
 
-def _misrouted(captured: Captured) -> Verdict | None:
+def _check_route(captured: Captured) -> Verdict | None:
     """Return INVALID where the baseline's server gave answers that were asked of the variant's."""
     if not captured.speculative.elsewhere:
         return None
@@ -81,8 +81,8 @@ def _misrouted(captured: Captured) -> Verdict | None:
 def messages(answers: Sequence[Answer]) -> tuple[str, ...]:
     """Return a line per distinct refusal, with the requests it was given to."""
     refusals: dict[str, list[str]] = {}
-    for answer in filter(refused, answers):
-        refusals.setdefault(f"{answer.status} {quoted(answer.error or '', 200)}", []).append(answer.request_id)
+    for answer in filter(is_refusal, answers):
+        refusals.setdefault(f"{answer.status} {quote(answer.error or '', 200)}", []).append(answer.request_id)
     return tuple(f"refused with {text}: {len(ids)} requests, first {ids[0]}" for text, ids in refusals.items())
 
 
@@ -90,7 +90,9 @@ def _baseline(captured: Captured) -> str:
     honoured = sum(answer.ok for answer in captured.baseline.answers)
     if not honoured:
         return (
-            "the baseline refuses them too" if any(map(refused, captured.baseline.answers)) else "the baseline does not answer them either"
+            "the baseline refuses them too"
+            if any(map(is_refusal, captured.baseline.answers))
+            else "the baseline does not answer them either"
         )
     return f"the baseline answers {honoured} of them"
 
@@ -124,7 +126,7 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
     """
     if captured.is_control:
         return None
-    streams = uncounted(captured)
+    streams = uncounted_bursts(captured)
     if streams is not None and streams.drafting:
         return None
     counters = captured.speculative.counters
@@ -132,7 +134,7 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
     if missing is None or (missing is _NOTHING_REJECTED and not rejecting):
         return None
     what, causes = missing
-    shown = "no counters" if counters is None else _counted(counters)
+    shown = "no counters" if counters is None else _describe_counters(counters)
     if counters is None or counters.drafts <= 0:
         loaded = _under_load(captured, f"{what} ({shown})")
         if loaded is not None:
@@ -145,7 +147,7 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
         Outcome.NOT_SPECULATING,
         f"{what} in the judged requests ({shown})",
         short=(f"likely: {causes}",),
-        evidence=(f"counters over these answers: {shown}", *(() if missing is not _UNKNOWN else (described(streams),))),
+        evidence=(f"counters over these answers: {shown}", *(() if missing is not _UNKNOWN else (describe_bursts(streams),))),
         cell="not speculating",
         figures={} if counters is None else {"drafts": counters.drafts, "accepted_tokens": counters.accepted_tokens},
     )
@@ -180,7 +182,7 @@ def _under_load(captured: Captured, found: str) -> Verdict | None:
     )
 
 
-def _counted(counters: SpecCounters) -> str:
+def _describe_counters(counters: SpecCounters) -> str:
     accepted, rejected = counters.accepted_tokens, counters.rejected_tokens
     return f"{counters.drafts:,} drafts, {accepted:,} draft tokens accepted, {rejected:,} rejected"
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import greedy, structured
-from pytest_specdec.judge.ending import ended
+from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.prerequisites import refusal, refused
+from pytest_specdec.judge.prerequisites import is_refusal, refusal
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.verdict import Outcome
 
@@ -35,12 +35,12 @@ def judge(captured: Captured) -> Verdict:
 
     Tokens are scored by a baseline with room to spare. Documents are judged as by structured, all others as by greedy.
     """
-    return server_failure(captured) or refusal(captured) or _unanswered(captured) or _judged(captured)
+    return server_failure(captured) or refusal(captured) or _check_unanswered(captured) or _judge_parts(captured)
 
 
-def _unanswered(captured: Captured) -> Verdict | None:
+def _check_unanswered(captured: Captured) -> Verdict | None:
     theirs = {answer.key for answer in captured.baseline.answers if answer.ok}
-    lost = [a for a in captured.speculative.answers if a.key in theirs and not a.ok and not refused(a)]
+    lost = [a for a in captured.speculative.answers if a.key in theirs and not a.ok and not is_refusal(a)]
     if not lost:
         return None
     headline = f"{UNANSWERED}: {len(lost)} of {len(captured.speculative.answers)} have no answer; first: request {lost[0].request_id}"
@@ -48,21 +48,21 @@ def _unanswered(captured: Captured) -> Verdict | None:
     return say(captured, Outcome.FAIL, headline, short=lines[:3], evidence=lines, cell=f"{len(lost)} lost", names=UNANSWERED)
 
 
-def _judged(captured: Captured) -> Verdict:
+def _judge_parts(captured: Captured) -> Verdict:
     quiet = replace(captured, on_verdict=None)
     bound = {request.id for request in captured.workload.requests if request.grammar}
     plain = {request.id for request in captured.workload.requests} - bound
     tokens = greedy.judge(_only(quiet, plain)) if plain else None
     documents = structured.judge(_only(quiet, bound)) if bound else None
-    end = ended(quiet)
+    end = check_endings(quiet)
     judged = [(tokens, WRONG_TOKENS), (documents, WRONG_DOCUMENTS)]
     if end is not None and end.outcome is Outcome.FAIL:
-        return _renamed(captured, end, WRONG_END)
+        return _rename_finding(captured, end, WRONG_END)
     for outcome in (Outcome.FAIL, Outcome.INVALID, Outcome.SUSPICIOUS, Outcome.NOT_SPECULATING, Outcome.INCONCLUSIVE, Outcome.REFUSED):
         for verdict, name in judged:
             if verdict is not None and verdict.outcome is outcome and not _optional(verdict, documents):
-                return _renamed(captured, verdict, name if outcome is Outcome.FAIL else "")
-    return _unpressed(captured) or _passed(captured, tokens, documents)
+                return _rename_finding(captured, verdict, name if outcome is Outcome.FAIL else "")
+    return _check_preempted(captured) or _pass_pressure(captured, tokens, documents)
 
 
 def _optional(verdict: Verdict, documents: Verdict | None) -> bool:
@@ -88,8 +88,8 @@ def _only(captured: Captured, ids: Collection[str]) -> Captured:
     )
 
 
-def _renamed(captured: Captured, verdict: Verdict, name: str) -> Verdict:
-    preempted = f"preempted    {_preempted(captured)}"
+def _rename_finding(captured: Captured, verdict: Verdict, name: str) -> Verdict:
+    preempted = f"preempted    {_describe_preemption(captured)}"
     named = replace(
         verdict,
         headline=f"{name}: {verdict.headline}" if name else verdict.headline,
@@ -102,12 +102,12 @@ def _renamed(captured: Captured, verdict: Verdict, name: str) -> Verdict:
     return named
 
 
-def _preempted(captured: Captured) -> str:
+def _describe_preemption(captured: Captured) -> str:
     arms = {captured.baseline.arm: captured.baseline, captured.arm: captured.speculative}
     return ", ".join(f"{name} {'unknown' if arm.preemptions is None else f'{arm.preemptions} times'}" for name, arm in arms.items())
 
 
-def _unpressed(captured: Captured) -> Verdict | None:
+def _check_preempted(captured: Captured) -> Verdict | None:
     """Return INCONCLUSIVE where the judged server preempted nothing, or nothing counts it; the control has the usual cache."""
     if captured.is_control or captured.speculative.preemptions:
         return None
@@ -116,14 +116,14 @@ def _unpressed(captured: Captured) -> Verdict | None:
         captured,
         Outcome.INCONCLUSIVE,
         "the small cache did not bind: no request was preempted" if counted else "nothing counts preemptions: the small cache may not bind",
-        short=(f"preempted    {_preempted(captured)}",),
-        evidence=(f"preempted    {_preempted(captured)}",),
+        short=(f"preempted    {_describe_preemption(captured)}",),
+        evidence=(f"preempted    {_describe_preemption(captured)}",),
         settle="a smaller cache, or more and longer requests" if counted else "serve the engine's metrics, with its count of preemptions",
         cell="no preemption",
     )
 
 
-def _passed(captured: Captured, tokens: Verdict | None, documents: Verdict | None) -> Verdict:
+def _pass_pressure(captured: Captured, tokens: Verdict | None, documents: Verdict | None) -> Verdict:
     parts = [verdict for verdict in (tokens, documents) if verdict is not None]
     answers = sum(answer.ok for answer in captured.speculative.answers)
     preempted = captured.speculative.preemptions
@@ -131,7 +131,7 @@ def _passed(captured: Captured, tokens: Verdict | None, documents: Verdict | Non
         captured,
         Outcome.PASS,
         f"{answers} requests answered, {preempted or 'none'} preempted on the way; {'; '.join(verdict.headline for verdict in parts)}",
-        evidence=(f"preempted    {_preempted(captured)}", *(line for verdict in parts for line in verdict.evidence)),
+        evidence=(f"preempted    {_describe_preemption(captured)}", *(line for verdict in parts for line in verdict.evidence)),
         rules_out="; ".join(verdict.rules_out for verdict in parts if verdict.rules_out),
         cell=f"{answers} answered, {preempted or 'none'} preempted",
         figures={"answers": float(answers), "preemptions": float(preempted or 0)},

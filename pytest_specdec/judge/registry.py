@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from importlib.metadata import EntryPoint
 
-__all__ = ["GROUP", "Judge", "installed", "judge_of"]
+__all__ = ["GROUP", "Judge", "installed_families", "judge_of"]
 
 Judge: TypeAlias = Callable[[Captured | CapturedRun], Verdict]
 """It takes the first, and the second where its family's row says so."""
@@ -28,14 +28,14 @@ GROUP = "pytest_specdec.families"
 """Entry points that name a :class:`FamilyRow`, or a sequence of them."""
 
 
-def installed() -> tuple[FamilyRow, ...]:
+def installed_families() -> tuple[FamilyRow, ...]:
     """Return the rows that other packages declare, by name; no judge is imported.
 
     Raises ConfigError naming the packages: for a row that cannot be loaded or says something impossible, for a judge that is not there, for
     two rows of one name, and for parts of the correctness budget that exceed the reserve.
     """
     entries = metadata.entry_points(group=GROUP)
-    declared = sorted(((row, _place(entry)) for entry in entries for row in _loaded(entry)), key=lambda item: item[0].name)
+    declared = sorted(((row, _place(entry)) for entry in entries for row in _load_rows(entry)), key=lambda item: item[0].name)
     for row, place in declared:
         for problem, expected in _problems(row):
             msg = f"the family {row.name!r} cannot be judged"
@@ -61,7 +61,7 @@ def judge_of(row: FamilyRow) -> Judge:
     return cast("Judge", judge)
 
 
-def _loaded(entry: EntryPoint) -> tuple[FamilyRow, ...]:
+def _load_rows(entry: EntryPoint) -> tuple[FamilyRow, ...]:
     try:
         value = entry.load()
     except Exception as error:

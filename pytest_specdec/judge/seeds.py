@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.ending import ended
+from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.prerequisites import refusal, refused, speculating
-from pytest_specdec.judge.tolerance import VERIFY_FACTOR, allowed
-from pytest_specdec.judge.verdicts import quoted, say
+from pytest_specdec.judge.prerequisites import is_refusal, refusal, speculating
+from pytest_specdec.judge.tolerance import VERIFY_FACTOR, allowed_gap
+from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
 
@@ -100,7 +100,7 @@ def judge(captured: Captured) -> Verdict:
     twice as readily as a decode step. INCONCLUSIVE where nothing repeats alone that the baseline mostly repeats, too few for the level.
     Equal draws: the union bound over all pairs at the share again; what the baseline does itself is no fault.
     """
-    return server_failure(captured) or refusal(captured) or ended(captured) or _drawn(captured)
+    return server_failure(captured) or refusal(captured) or check_endings(captured) or _drawn(captured)
 
 
 def _drawn(captured: Captured) -> Verdict:
@@ -109,10 +109,10 @@ def _drawn(captured: Captured) -> Verdict:
     if not mine or not others[0]:
         return say(captured, Outcome.INVALID, f"no answer from {captured.arm if not mine else 'the baseline'}")
     return (
-        _not_repeated(captured, _repeats(mine), _united(others))
+        _not_repeated(captured, _repeats(mine), _unite_repeats(others))
         or _equal(captured, mine, others)
         or speculating(captured, rejecting=False)
-        or _passed(captured, mine, others)
+        or _pass_seeds(captured, mine, others)
     )
 
 
@@ -153,7 +153,7 @@ def _repeats(draws: Sequence[Draw]) -> Repeats:
     return Repeats(alone=alone, company=tuple(pair for pair in pairs if pair not in alone))
 
 
-def _united(arms: Sequence[Sequence[Draw]]) -> Repeats:
+def _unite_repeats(arms: Sequence[Sequence[Draw]]) -> Repeats:
     """Return the repeats of several arms, each beside its own."""
     repeats = [_repeats(draws) for draws in arms]
     return Repeats(
@@ -176,7 +176,7 @@ def _rate(pairs: Sequence[tuple[Draw, Draw]]) -> float:
 
 def _readiness(captured: Captured) -> float:
     """Return how many times as readily as the baseline the judged arm may lawfully flip a draw."""
-    return _PLACES * min(allowed(captured, ()).verify_factor, VERIFY_FACTOR)
+    return _PLACES * min(allowed_gap(captured, ()).verify_factor, VERIFY_FACTOR)
 
 
 def _p_value(captured: Captured, mine: Sequence[tuple[Draw, Draw]], theirs: Sequence[tuple[Draw, Draw]]) -> float:
@@ -197,8 +197,8 @@ def _not_repeated(captured: Captured, mine: Repeats, theirs: Repeats) -> Verdict
     counted = f"{len(unequal)} of {len(mine.pairs)} answers differ from an earlier one under the same seed; {_rates(mine, theirs)}"
     first, again = unequal[0]
     shown = (
-        f"first        {quoted(first.choice.written, 90)}",
-        f"again        {quoted(again.choice.written, 90)}",
+        f"first        {quote(first.choice.written, 90)}",
+        f"again        {quote(again.choice.written, 90)}",
         f"p            {p_value:.2g}",
     )
     evidence = [f"{a.request_id} and {b.request_id}" for a, b in unequal]
@@ -223,7 +223,7 @@ def _figures(mine: Repeats, theirs: Repeats) -> dict[str, float]:
     }
 
 
-def _independent(draws: Sequence[Draw]) -> Iterator[tuple[Draw, Draw]]:
+def _independent_pairs(draws: Sequence[Draw]) -> Iterator[tuple[Draw, Draw]]:
     """Yield pairs of draws to one prompt that ought to be independent: two seeds, none, or two choices."""
     for first, other in combinations(draws, 2):
         same = first.seed is not None and first.seed == other.seed and first.index == other.index
@@ -252,9 +252,9 @@ def _equal(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[D
     return say(
         captured,
         Outcome.FAIL,
-        f"{name}: {len(pairs)} of {sum(1 for _ in _independent(mine))} pairs of draws are equal, none of the baseline's; "
+        f"{name}: {len(pairs)} of {sum(1 for _ in _independent_pairs(mine))} pairs of draws are equal, none of the baseline's; "
         f"first: {first.request_id} and {other.request_id}",
-        short=(f"both         {quoted(first.choice.written, 90)}{chance}",),
+        short=(f"both         {quote(first.choice.written, 90)}{chance}",),
         evidence=[f"{_kind(a, b)}: {a.request_id}, choice {a.index}, and {b.request_id}, choice {b.index}" for a, b in pairs],
         cell=f"{len(pairs)} equal draws",
         names=name,
@@ -267,7 +267,7 @@ def _is_scored(draws: Sequence[Draw]) -> bool:
 
 
 def _equal_pairs(captured: Captured, draws: Sequence[Draw]) -> list[tuple[Draw, Draw]]:
-    pairs = list(_independent(draws))
+    pairs = list(_independent_pairs(draws))
     most = math.log(captured.alpha / max(1, len(pairs))) if _is_scored(draws) else math.inf
     return [(first, other) for first, other in pairs if min(first.logprob, other.logprob) <= most and first.repeats(other)]
 
@@ -280,15 +280,15 @@ def _more_copies(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequ
 
 
 def _copies(draws: Sequence[Draw]) -> int:
-    return len({other.request_id + str(other.index) for first, other in _independent(draws) if first.repeats(other)})
+    return len({other.request_id + str(other.index) for first, other in _independent_pairs(draws) if first.repeats(other)})
 
 
-def _passed(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[Draw]]) -> Verdict:
-    seeded, theirs = _repeats(mine), _united(others)
-    independent = list(_independent(mine))
+def _pass_seeds(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[Draw]]) -> Verdict:
+    seeded, theirs = _repeats(mine), _unite_repeats(others)
+    independent = list(_independent_pairs(mine))
     most = math.log(captured.alpha / max(1, len(independent)))
     telling = sum(min(first.logprob, other.logprob) <= most for first, other in independent)
-    refusals = sum(map(refused, captured.speculative.answers))
+    refusals = sum(map(is_refusal, captured.speculative.answers))
     figures = {**_figures(seeded, theirs), "independent_pairs": float(len(independent)), "telling_pairs": float(telling)}
     scored = _is_scored(mine)
     if not seeded.pairs or not independent or (scored and not telling):
@@ -298,7 +298,7 @@ def _passed(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[
         captured,
         Outcome.PASS,
         f"{_equal_of(seeded.pairs)} answers repeated under their seed, {_equal_of(theirs.pairs)} of the baseline's"
-        + _untold(theirs)
+        + _describe_untestable(theirs)
         + f"; {len(independent)} pairs of independent draws checked"
         + (f"; {refusals} requests refused with a 4xx" if refusals else ""),
         evidence=[_rates(seeded, theirs), f"{telling} pairs of draws cannot be equal by chance"],
@@ -311,7 +311,7 @@ def _passed(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[
     )
 
 
-def _untold(theirs: Repeats) -> str:
+def _describe_untestable(theirs: Repeats) -> str:
     """Return what cannot be told, as the baseline does not repeat itself."""
     if not _rate(theirs.alone):
         return "; the baseline repeats no answer alone, so that a seed that is ignored cannot be told"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import greedy
-from pytest_specdec.judge.greedy_gap import forced
+from pytest_specdec.judge.greedy_gap import scored_answers
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal
 from pytest_specdec.judge.tolerance import tolerance
@@ -59,19 +59,23 @@ def judge(captured: Captured) -> Verdict:
     prompt: an exact test at the captured share, and only where it fell below half. Cached tokens are held against the prompt's and
     the baseline's.
     """
-    return server_failure(captured) or refusal(captured) or _emptied(captured) or _judged(captured)
+    return server_failure(captured) or refusal(captured) or _check_emptied(captured) or _judge_state(captured)
 
 
-def _judged(captured: Captured) -> Verdict:
+def _judge_state(captured: Captured) -> Verdict:
     verdict = greedy.judge(replace(captured, on_verdict=None))
     if verdict.outcome is Outcome.FAIL:
-        return _restated(captured, verdict, **_by_phase(captured, verdict))
+        return _restate(captured, verdict, **_by_phase(captured, verdict))
     if verdict.outcome in {Outcome.PASS, Outcome.INCONCLUSIVE}:
-        return _dead_drafts(captured) or _miscounted(captured) or _restated(captured, verdict, headline=_passed(captured, verdict))
-    return _restated(captured, verdict)
+        return (
+            _dead_drafts(captured)
+            or _check_cache_counts(captured)
+            or _restate(captured, verdict, headline=_describe_pass(captured, verdict))
+        )
+    return _restate(captured, verdict)
 
 
-def _restated(captured: Captured, verdict: Verdict, **fields: object) -> Verdict:
+def _restate(captured: Captured, verdict: Verdict, **fields: object) -> Verdict:
     told = replace(verdict, **fields)  # type: ignore[arg-type]
     if captured.on_verdict is not None:
         captured.on_verdict(told)
@@ -100,7 +104,7 @@ def _length(answer: Answer) -> int:
     return len(answer.choice.written.split()) if answer.tokens is None else answer.tokens
 
 
-def _emptied(captured: Captured) -> Verdict | None:
+def _check_emptied(captured: Captured) -> Verdict | None:
     """Look for answers to a prompt asked again that are next to nothing, where the first one was not and no baseline's is."""
     short = {answer.key for arm in captured.baseline_boots for answer in arm.answers if answer.ok and _length(answer) < _LONG}
     repeats = [repeat for repeat in _repeats(captured, captured.speculative) if repeat.later.key not in short]
@@ -123,8 +127,10 @@ def _emptied(captured: Captured) -> Verdict | None:
 def _by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     """Return another name, headline and lines for a failure that only prompts have whose beginning came before; else what it says."""
     answers, wrong = Counter[str](), Counter[str]()
-    allowed = tolerance(captured, [each for arm in captured.baseline_boots for each in forced(arm, captured.scores.get(arm.arm, ()))])
-    scored = forced(captured.speculative, captured.scores.get(captured.arm, ()))
+    allowed = tolerance(
+        captured, [each for arm in captured.baseline_boots for each in scored_answers(arm, captured.scores.get(arm.arm, ()))]
+    )
+    scored = scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
     for each in scored:
         answers[phase(each.answer.request_id)] += 1
         wrong[phase(each.answer.request_id)] += any(gap > allowed.gap for gap in each.gaps)
@@ -176,12 +182,12 @@ def _dead_drafts(captured: Captured) -> Verdict | None:
         DRAFTS_DIE_LATER: [repeat for repeat in equal if phase(repeat.later.request_id) == _AFTER_LONG],
     }
     for name, repeats in () if captured.is_control else by_phase.items():
-        if died := _died(captured, name, repeats):
+        if died := _check_acceptance(captured, name, repeats):
             return died
     return None
 
 
-def _died(captured: Captured, name: str, repeats: Sequence[Repeat]) -> Verdict | None:
+def _check_acceptance(captured: Captured, name: str, repeats: Sequence[Repeat]) -> Verdict | None:
     before, after = (_acceptance(captured, [getattr(repeat, when) for repeat in repeats]) for when in ("first", "later"))
     if not before.accepted or not after.offered or after.rate > _HALF * before.rate:
         return None
@@ -205,11 +211,11 @@ def _windows(repeat: Repeat) -> str:
     return f"windows {first} at first, {later} later"
 
 
-def _cached(answer: Answer) -> int:
+def _cached_tokens(answer: Answer) -> int:
     return (answer.usage.cached_tokens or 0) if answer.usage else 0
 
 
-def _miscounted(captured: Captured) -> Verdict | None:
+def _check_cache_counts(captured: Captured) -> Verdict | None:
     """Look for cached tokens that no prompt has, and for a cache that only the baseline makes use of."""
     if any(_beyond(answer) for arm in captured.baseline_boots for answer in arm.answers):
         return None
@@ -218,10 +224,10 @@ def _miscounted(captured: Captured) -> Verdict | None:
         first, usage = beyond[0], beyond[0].usage
         told = f"{usage.cached_tokens} of {usage.prompt_tokens}" if usage else ""
         return _counts(captured, OVERCOUNT, f"{len(beyond)} answers; first: request {first.request_id}, {told}")
-    well = set.intersection(*({a.key for a in arm.answers if _cached(a) >= _WELL_CACHED} for arm in captured.baseline_boots))
+    well = set.intersection(*({a.key for a in arm.answers if _cached_tokens(a) >= _WELL_CACHED} for arm in captured.baseline_boots))
     repeated = {repeat.later.key for repeat in _repeats(captured, captured.speculative)}
     mine = [answer for answer in captured.speculative.answers if answer.key in well & repeated]
-    if len(mine) < _REPEATS or any(map(_cached, mine)):
+    if len(mine) < _REPEATS or any(map(_cached_tokens, mine)):
         return None
     return _counts(
         captured, DEFEATED, f"none in {len(mine)} prompts asked again, of each of which the baseline caches {_WELL_CACHED} or more"
@@ -229,23 +235,23 @@ def _miscounted(captured: Captured) -> Verdict | None:
 
 
 def _beyond(answer: Answer) -> bool:
-    return answer.usage is not None and _cached(answer) > answer.usage.prompt_tokens
+    return answer.usage is not None and _cached_tokens(answer) > answer.usage.prompt_tokens
 
 
 def _counts(captured: Captured, name: str, told: str) -> Verdict:
     arms = (captured.speculative, *captured.baseline_boots)
-    lines = [f"{arm.arm}: {_reported(arm)}" for arm in arms]
+    lines = [f"{arm.arm}: {_describe_cache(arm)}" for arm in arms]
     return say(captured, Outcome.FAIL, f"{name}: {told}", short=lines, evidence=lines, cell="cached tokens", names=name)
 
 
-def _reported(arm: Transcript) -> str:
+def _describe_cache(arm: Transcript) -> str:
     usages = [answer.usage for answer in arm.answers if answer.usage is not None]
     cached = sum(usage.cached_tokens or 0 for usage in usages)
     return f"{cached:,} of {sum(usage.prompt_tokens for usage in usages):,} prompt tokens reported as cached"
 
 
-def _passed(captured: Captured, verdict: Verdict) -> str:
+def _describe_pass(captured: Captured, verdict: Verdict) -> str:
     repeats = sum(1 for _ in _repeats(captured, captured.speculative))
-    known = any(map(_cached, captured.baseline.answers))
-    cached = _reported(captured.speculative) if known else "the server reports no cached tokens, so its prefix cache may be off"
+    known = any(map(_cached_tokens, captured.baseline.answers))
+    cached = _describe_cache(captured.speculative) if known else "the server reports no cached tokens, so its prefix cache may be off"
     return f"{verdict.headline}; {repeats} of {len(captured.speculative.answers)} prompts asked again; {cached}"

@@ -33,7 +33,7 @@ __all__ = [
     "STATED",
     "VERIFY_FACTOR",
     "Tolerance",
-    "allowed",
+    "allowed_gap",
     "describe_jumps",
     "describe_noise",
     "jump_rate",
@@ -141,10 +141,10 @@ class Tolerance:
 
 def tolerance(captured: Captured, peers: Sequence[ScoredAnswer]) -> Tolerance:
     """Return what :func:`allowed` does for ``peers``, the answers of the baseline's other boots."""
-    return allowed(captured, distinct_gaps(captured.workload, peers))
+    return allowed_gap(captured, distinct_gaps(captured.workload, peers))
 
 
-def allowed(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
+def allowed_gap(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
     """Return max(0.25, 8 s), s being the measured noise of the judged arm, and how many of ``peer_gaps`` exceed it.
 
     The noise is that of decoding, by the baseline's calibration, or that of the variant's verify kernel where this is larger, up to
@@ -155,7 +155,7 @@ def allowed(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
     """
     gaps = np.array(list(peer_gaps), dtype=np.float64)
     calibration, decode = logit_noise(captured), kernel_noise(captured.calibration)
-    granted = _granted(captured, calibration)
+    granted = _grant(captured, calibration)
     gap = max(STATED, _GAP_PER_NOISE * granted.noise)
     beyond = decode.beyond(gap)
     own = int((gaps > gap).sum())
@@ -218,7 +218,7 @@ class _Granted:
     floor_reason: str = field(default="")
 
 
-def _granted(captured: Captured, calibration: Calibration) -> _Granted:
+def _grant(captured: Captured, calibration: Calibration) -> _Granted:
     single = _single_precision(captured)
     floor, kind = (SINGLE_PRECISION, "float32") if single else (HALF_PRECISION, "half precision")
     least = f"minimum for {kind}"
@@ -259,11 +259,11 @@ def logit_noise(captured: Captured) -> Calibration:
     """
     if captured.calibration:
         return calibrate(captured.calibration)
-    own = (pair for arm in (BASELINE, CONTROL) for pair in _reported(captured, arm))
+    own = (pair for arm in (BASELINE, CONTROL) for pair in _reported_logprobs(captured, arm))
     return calibrate(own, unprocessed=all(request.unprocessed for request in captured.workload.requests))
 
 
-def _reported(captured: Captured, arm: str) -> Iterator[tuple[float, Position]]:
+def _reported_logprobs(captured: Captured, arm: str) -> Iterator[tuple[float, Position]]:
     transcript = captured.baseline if arm == BASELINE else captured.control
     known = captured.capabilities.get(arm) or captured.capabilities.get(BASELINE)
     if transcript is None or (known is not None and not known.raw_logprobs):

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from jsonschema import Draft202012Validator
 
-from pytest_specdec.judge.verdicts import quoted
+from pytest_specdec.judge.verdicts import quote
 from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Choice, ToolCall
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["BY_MODEL", "Breach", "Broken", "ToolsAsked", "apart", "asked", "breaches"]
+__all__ = ["BY_MODEL", "Breach", "Broken", "ToolsAsked", "apart", "breaches", "requested_tools"]
 
 
 class Broken(StrEnum):
@@ -85,7 +85,7 @@ class ToolsAsked:
         return self.choice in {"required", "named"}
 
 
-def asked(request: Request) -> ToolsAsked:
+def requested_tools(request: Request) -> ToolsAsked:
     """Return what a request wants of tools."""
     tools, choice = request.body.get("tools"), request.body.get("tool_choice", "auto")
     functions = [_object(_object(tool).get("function")) for tool in tools] if isinstance(tools, Sequence) else []
@@ -104,9 +104,9 @@ def breaches(tools: ToolsAsked, choice: Choice) -> list[tuple[Broken, str]]:
     wrong = [*_framing(choice), *(found for call in choice.tool_calls if (found := _call(tools, call, choice)))]
     markup = next((tag for tag in _MARKUP if tag in choice.text), None)
     if markup is not None:
-        wrong.append((Broken.AS_TEXT, f"content has {quoted(choice.text, 60)}"))
+        wrong.append((Broken.AS_TEXT, f"content has {quote(choice.text, 60)}"))
     if tools.required and not choice.tool_calls and markup is None and choice.finish_reason != _CUT:
-        wrong.append((Broken.NO_CALL, f"tool_choice is {tools.choice}; content is {quoted(choice.text, 60)}"))
+        wrong.append((Broken.NO_CALL, f"tool_choice is {tools.choice}; content is {quote(choice.text, 60)}"))
     return wrong
 
 
@@ -126,16 +126,16 @@ def _framing(choice: Choice) -> list[tuple[Broken, str]]:
 def _call(tools: ToolsAsked, call: ToolCall, choice: Choice) -> tuple[Broken, str] | None:
     """Return what is wrong with one call; a limit may have cut the last one."""
     if _several(call.arguments):
-        return Broken.INDEX, f"one call has the arguments of several: {quoted(call.arguments, 80)}"
+        return Broken.INDEX, f"one call has the arguments of several: {quote(call.arguments, 80)}"
     if call.name not in tools.parameters:
         again = next((name for name in tools.parameters if _repeats(call.name, name)), None)
-        return Broken.STRANGE if again is None else Broken.NAME_TWICE, f"name {quoted(call.name)}"
+        return Broken.STRANGE if again is None else Broken.NAME_TWICE, f"name {quote(call.name)}"
     if choice.finish_reason == _CUT and call is choice.tool_calls[-1]:
         return None
     try:
         arguments = json.loads(call.arguments)
     except (ValueError, RecursionError) as error:
-        return Broken.INVALID, f"{call.name} has {quoted(call.arguments, 80)}: {error}"
+        return Broken.INVALID, f"{call.name} has {quote(call.arguments, 80)}: {error}"
     fault = next(iter(Draft202012Validator(dict(tools.parameters[call.name])).iter_errors(arguments)), None)
     return None if fault is None else (Broken.SCHEMA, f"{call.name}: {fault.message[:100]}")
 
@@ -167,9 +167,9 @@ def apart(mine: Choice, theirs: Choice) -> tuple[Broken, str] | None:
 def _reasoning_apart(mine: Choice, theirs: Choice) -> tuple[Broken, str] | None:
     if mine.written == theirs.written:
         broken = Broken.LEAK if len(mine.reasoning) < len(theirs.reasoning) else Broken.SWALLOWED
-        return broken, f"reasoning ends with {quoted(mine.reasoning[-30:])}, elsewhere with {quoted(theirs.reasoning[-30:])}"
+        return broken, f"reasoning ends with {quote(mine.reasoning[-30:])}, elsewhere with {quote(theirs.reasoning[-30:])}"
     if theirs.reasoning.startswith(mine.reasoning) and len(mine.text) > len(theirs.text):
-        return Broken.LEAK, f"content is {quoted(mine.text, 60)}, elsewhere {quoted(theirs.text, 60)}"
+        return Broken.LEAK, f"content is {quote(mine.text, 60)}, elsewhere {quote(theirs.text, 60)}"
     return _text_apart(mine.reasoning, theirs.reasoning) or _text_apart(mine.text, theirs.text)
 
 
@@ -178,12 +178,12 @@ def _calls_apart(mine: Choice, theirs: Choice) -> tuple[Broken, str]:
     if any(_several(call.arguments) for call in mine.tool_calls):
         return Broken.INDEX, what
     if len(mine.tool_calls) < len(theirs.tool_calls):
-        return (Broken.AS_TEXT, f"content has {quoted(mine.text, 60)}") if len(mine.text) > len(theirs.text) else (Broken.CALL_LOST, what)
+        return (Broken.AS_TEXT, f"content has {quote(mine.text, 60)}") if len(mine.text) > len(theirs.text) else (Broken.CALL_LOST, what)
     if len(mine.tool_calls) > len(theirs.tool_calls):
         return Broken.DIFFER, what
     pairs = zip(mine.tool_calls, theirs.tool_calls, strict=True)
     ours, other = next((a, b) for a, b in pairs if (a.name, a.arguments) != (b.name, b.arguments))
-    return _call_apart(ours, other), f"{_shown(ours)}, elsewhere {_shown(other)}"
+    return _call_apart(ours, other), f"{_describe_call(ours)}, elsewhere {_describe_call(other)}"
 
 
 def _call_apart(mine: ToolCall, theirs: ToolCall) -> Broken:
@@ -212,12 +212,12 @@ def _ascii(text: str) -> str:
     return text.encode("ascii", "ignore").decode()
 
 
-def _shown(call: ToolCall) -> str:
-    return f"{call.name}({quoted(call.arguments, 60)})"
+def _describe_call(call: ToolCall) -> str:
+    return f"{call.name}({quote(call.arguments, 60)})"
 
 
 def _names(calls: Sequence[ToolCall]) -> str:
-    return f"{len(calls)} calls ({', '.join(quoted(call.name) for call in calls[:3])})" if calls else "no call"
+    return f"{len(calls)} calls ({', '.join(quote(call.name) for call in calls[:3])})" if calls else "no call"
 
 
 def _text_apart(mine: str, theirs: str) -> tuple[Broken, str] | None:
@@ -226,7 +226,7 @@ def _text_apart(mine: str, theirs: str) -> tuple[Broken, str] | None:
     if mine == theirs:
         return None
     at = first_difference(mine, theirs)
-    return _kind(mine, theirs), f"goes on with {quoted(mine[at:], 30)}, elsewhere with {quoted(theirs[at:], 30)}"
+    return _kind(mine, theirs), f"goes on with {quote(mine[at:], 30)}, elsewhere with {quote(theirs[at:], 30)}"
 
 
 def _kind(mine: str, theirs: str) -> Broken:

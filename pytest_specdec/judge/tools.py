@@ -9,10 +9,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.ending import ended
+from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.prerequisites import messages, refusal, refused, speculating
-from pytest_specdec.judge.tool_rules import BY_MODEL, Breach, Broken, apart, asked, breaches
+from pytest_specdec.judge.prerequisites import is_refusal, messages, refusal, speculating
+from pytest_specdec.judge.tool_rules import BY_MODEL, Breach, Broken, apart, breaches, requested_tools
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.pair import BASELINE
@@ -69,10 +69,10 @@ def judge(captured: Captured) -> Verdict:
     only where a call is required, the baseline enforces schemas, and breaks nothing; elsewhere by Fisher's exact test at the captured share
     of alpha.
     """
-    return server_failure(captured) or refusal(captured) or _judged(captured)
+    return server_failure(captured) or refusal(captured) or _judge_tools(captured)
 
 
-def _judged(captured: Captured) -> Verdict:
+def _judge_tools(captured: Captured) -> Verdict:
     requests = captured.workload.by_id
     peers = tuple(_arm(requests, transcript) for transcript in captured.baseline_boots)
     mine = _arm(requests, captured.speculative)
@@ -83,13 +83,13 @@ def _judged(captured: Captured) -> Verdict:
         breach for breach in (*found.differing, *found.alone) if breach.broken not in spoilt and _sure(captured, breach, found, requests)
     ]
     return (
-        (_failed(captured, wrong) if wrong else None)
+        (_fail_tools(captured, wrong) if wrong else None)
         or _more_often(captured, found, theirs, len(mine.answers), [len(peer.answers) for peer in peers])
         or _unlike(captured, mine, peers)
-        or ended(captured)
+        or check_endings(captured)
         or speculating(captured, rejecting=False)
         or _unbound(captured, mine, peers)
-        or _passed(captured, mine, found, spoilt)
+        or _pass_tools(captured, mine, found, spoilt)
     )
 
 
@@ -115,7 +115,7 @@ def _found(mine: _Arm, peers: Sequence[_Arm]) -> _Findings:
         if parted is not None:
             differing.append(Breach(broken=parted[0], request_id=answer.request_id, what=parted[1]))
             continue
-        laws = breaches(asked(request), answer.choice) + _finish(asked(request), answer.choice, reasons)
+        laws = breaches(requested_tools(request), answer.choice) + _finish(requested_tools(request), answer.choice, reasons)
         alone += [Breach(broken=broken, request_id=answer.request_id, what=what) for broken, what in laws[:1]]
     return _Findings(differing=tuple(differing), alone=tuple(alone), compared=compared)
 
@@ -153,7 +153,7 @@ def _reasons(peers: Iterable[_Arm]) -> dict[str, frozenset[str | None]]:
     for peer in peers:
         for answer in peer.answers:
             if answer.choice.tool_calls:
-                choice = asked(peer.requests[answer.request_id]).choice
+                choice = requested_tools(peer.requests[answer.request_id]).choice
                 reasons[choice] = reasons.get(choice, frozenset()) | {answer.choice.finish_reason}
     return reasons
 
@@ -176,10 +176,10 @@ def _sure(captured: Captured, breach: Breach, found: _Findings, requests: Mappin
         return True
     known = captured.capabilities.get(BASELINE)
     enforced = known is None or known.support.get("json_schema") is not FeatureSupport.IGNORED
-    return enforced and asked(requests[breach.request_id]).required
+    return enforced and requested_tools(requests[breach.request_id]).required
 
 
-def _failed(captured: Captured, wrong: Sequence[Breach]) -> Verdict:
+def _fail_tools(captured: Captured, wrong: Sequence[Breach]) -> Verdict:
     counts = Counter(breach.broken for breach in wrong)
     broken, count = counts.most_common(1)[0]
     first = next(breach for breach in wrong if breach.broken is broken)
@@ -204,7 +204,7 @@ def _more_often(captured: Captured, found: _Findings, theirs: Sequence[_Findings
     mine = [breach for breach in found.alone if breach.broken in BY_MODEL]
     counts = [sum(breach.broken in BY_MODEL for breach in other.alone) for other in theirs]
     p_value = max(proportions.greater_than_other(len(mine), answers, count, total) for count, total in zip(counts, others, strict=True))
-    return _failed(captured, mine) if mine and p_value < captured.alpha else None
+    return _fail_tools(captured, mine) if mine and p_value < captured.alpha else None
 
 
 def _unlike(captured: Captured, mine: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
@@ -217,7 +217,7 @@ def _unlike(captured: Captured, mine: _Arm, peers: Sequence[_Arm]) -> Verdict | 
         proportions.greater_than_other(len(unlike[0]), totals[0], len(pairs), total)
         for pairs, total in zip(unlike[1:], totals[1:], strict=True)
     )
-    return _failed(captured, unlike[0]) if max(tested) < captured.alpha else None
+    return _fail_tools(captured, unlike[0]) if max(tested) < captured.alpha else None
 
 
 def _unlike_pairs(arm: _Arm) -> list[Breach]:
@@ -226,27 +226,27 @@ def _unlike_pairs(arm: _Arm) -> list[Breach]:
     return [Breach(broken=found[0], request_id=answer.request_id, what=found[1]) for answer, found in parted if found]
 
 
-def _called(arm: _Arm) -> Counter[str]:
+def _count_calls(arm: _Arm) -> Counter[str]:
     """Count the answers with calls by what was asked."""
-    return Counter(asked(arm.requests[answer.request_id]).choice for answer in arm.answers if answer.choice.tool_calls)
+    return Counter(requested_tools(arm.requests[answer.request_id]).choice for answer in arm.answers if answer.choice.tool_calls)
 
 
-def _offered(arm: _Arm) -> Counter[str]:
-    return Counter(choice for answer in arm.answers if (choice := asked(arm.requests[answer.request_id]).choice) != "none")
+def _count_offers(arm: _Arm) -> Counter[str]:
+    return Counter(choice for answer in arm.answers if (choice := requested_tools(arm.requests[answer.request_id]).choice) != "none")
 
 
 def _unbound(captured: Captured, mine: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
     """Return INCONCLUSIVE where the baseline calls no tool: nothing is shown of calls then."""
-    if _called(peers[0]):
+    if _count_calls(peers[0]):
         return None
-    tools = [answer for answer in captured.speculative.answers if asked(mine.requests[answer.request_id]).choice != "none"]
-    if tools and all(map(refused, tools)):
+    tools = [answer for answer in captured.speculative.answers if requested_tools(mine.requests[answer.request_id]).choice != "none"]
+    if tools and all(map(is_refusal, tools)):
         headline = f"all {len(tools)} requests with tools were refused; {len(mine.answers)} others keep the law"
         return say(captured, Outcome.REFUSED, headline, evidence=messages(tools), cell="refused")
     return say(
         captured,
         Outcome.INCONCLUSIVE,
-        f"the tools did not bind: the baseline calls none in {_offered(peers[0]).total()} answers that may; nothing is wrong in "
+        f"the tools did not bind: the baseline calls none in {_count_offers(peers[0]).total()} answers that may; nothing is wrong in "
         f"{len(mine.answers)} answers",
         evidence=messages(captured.speculative.answers),
         settle="switch on the engine's tool parser, or serve a model that calls tools",
@@ -254,13 +254,13 @@ def _unbound(captured: Captured, mine: _Arm, peers: Sequence[_Arm]) -> Verdict |
     )
 
 
-def _passed(captured: Captured, mine: _Arm, found: _Findings, spoilt: frozenset[Broken]) -> Verdict:
-    called, offered = _called(mine), _offered(mine)
+def _pass_tools(captured: Captured, mine: _Arm, found: _Findings, spoilt: frozenset[Broken]) -> Verdict:
+    called, offered = _count_calls(mine), _count_offers(mine)
     calls = sum(len(answer.choice.tool_calls) for answer in mine.answers)
     unbound = [choice for choice in offered if not called[choice]]
     by_choice = ", ".join(f"{choice} {called[choice]} of {offered[choice]}" for choice in offered)
     left_out = "".join(f"; left out, as the baseline does it too: {broken.value}" for broken in sorted(spoilt))
-    refusals = sum(map(refused, captured.speculative.answers))
+    refusals = sum(map(is_refusal, captured.speculative.answers))
     return say(
         captured,
         Outcome.PASS,

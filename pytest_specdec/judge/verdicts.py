@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pytest_specdec.model.promise import Promise
     from pytest_specdec.model.verdict import Finding, Outcome
 
-__all__ = ["LN_10", "against", "guess", "likely", "power", "quoted", "say"]
+__all__ = ["LN_10", "against", "guess", "likely", "power", "quote", "say"]
 
 LN_10 = log(10.0)
 
 
-def quoted(text: str, most: int = 40) -> str:
+def quote(text: str, most: int = 40) -> str:
     r"""Return ``text`` in double quotes, cut to ``most`` characters, control and unprintable characters as ``\x01``."""
     shown = text if len(text) <= most else text[: most - 1] + "…"
     return '"' + "".join(map(_visible, shown)) + '"'

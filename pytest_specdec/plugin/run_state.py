@@ -127,7 +127,7 @@ class RunState:
         Raises ConfigError.
         """
         if self._outside is None:
-            self._outside = registry.installed()
+            self._outside = registry.installed_families()
         return self._outside
 
     @property

@@ -44,7 +44,7 @@ def run(speculative, baseline, *, gate=GATE, **fields):
 
 
 def test_boots_stand_on_one_scale_whichever_boots_of_the_baseline_are_beside_them():
-    found = boot_blocks.compared(run((180.0, 170.0, 190.0), (100.0, 104.0, 96.0, 102.0)), paces)
+    found = boot_blocks.compare_boots(run((180.0, 170.0, 190.0), (100.0, 104.0, 96.0, 102.0)), paces)
     assert found.baseline == pytest.approx([math.log(b / 100) for b in (100, 104, 96, 102)])
     assert found.speculative == pytest.approx([math.log(s / 100) for s in (180, 170, 190)])
     assert [math.exp(each.response.log_ratios[0]) for each in found.paces] == pytest.approx(
@@ -98,7 +98,7 @@ def test_a_boot_that_is_slow_alone_is_no_proof_and_no_fail():
 def test_at_smoke_depth_baseline_and_control_are_one_boot():
     given = run((180.0, 180.0), (100.0, 104.0, 100.0))
     smoke = replace(given, baseline=replace(given.baseline, boot=2))
-    found = boot_blocks.compared(smoke, paces)
+    found = boot_blocks.compare_boots(smoke, paces)
     assert found.baseline == pytest.approx([math.log(1.04) / 2, 0.0])
     assert speed.judge(smoke).figures["baseline_boots"] == 2
     assert "boot_log_ratio" not in speed.judge(smoke).figures
@@ -108,7 +108,7 @@ def test_side_by_side_a_boot_is_held_against_the_one_that_its_passes_alternated_
     given = run((180.0, 180.0), (100.0, 100.0, 90.0))
     block = BootBlock(speculative=given.further[0].speculative, baselines=given.further[0].baselines[-1:])
     beside = replace(given, further=(block,))
-    found = boot_blocks.compared(beside, paces)
+    found = boot_blocks.compare_boots(beside, paces)
     assert math.exp(found.paces[1].response.log_ratios[0]) == pytest.approx(2.0)
     assert [(len(group.speculative), len(group.baseline)) for group in found.groups] == [(1, 2), (1, 1)]
     assert [group.log_ratio for group in found.groups] == pytest.approx([math.log(1.8), math.log(2.0)])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.judge.concurrency_waves import IN_COMPANY, WRONG_ALONE, WaveTokens, WrongToken, blame, company, foreign, swapped
+from pytest_specdec.judge.concurrency_waves import IN_COMPANY, WRONG_ALONE, WaveTokens, WrongToken, blame, company, foreign, swapped_answers
 from pytest_specdec.prompts.company import marker
 from tests.judge.captured_values import a_workload, answer, captured, requests, score
 
@@ -54,7 +54,7 @@ OWN = [f"{letter} is what I was asked about, nothing else at all" for letter in 
 
 
 def test_two_answers_that_changed_places_are_found():
-    pairs = swapped(of([OWN[1], OWN[0], *OWN[2:]], OWN))
+    pairs = swapped_answers(of([OWN[1], OWN[0], *OWN[2:]], OWN))
     assert [(pair.request_id, pair.other_id) for pair in pairs] == [("chat-00", "chat-01"), ("chat-01", "chat-00")]
 
 
@@ -67,7 +67,7 @@ def test_two_answers_that_changed_places_are_found():
     ],
 )
 def test_one_answer_or_a_few_words_are_not_swapped(texts):
-    assert swapped(of(texts, OWN)) == ()
+    assert swapped_answers(of(texts, OWN)) == ()
 
 
 def marked(texts, theirs):
@@ -77,25 +77,25 @@ def marked(texts, theirs):
 
 
 def test_one_word_of_a_neighbour_is_enough():
-    pairs = swapped(marked([f"so {marker(2)}", *OWN[1:]], OWN))
+    pairs = swapped_answers(marked([f"so {marker(2)}", *OWN[1:]], OWN))
     assert [(pair.request_id, pair.other_id) for pair in pairs] == [("chat-00", "chat-02")]
-    assert swapped(marked([f"so {marker(0)}", *OWN[1:]], OWN)) == ()
-    assert swapped(marked([f"so {marker(2)}", *OWN[1:]], [f"{marker(2)}", *OWN[1:]])) == ()
+    assert swapped_answers(marked([f"so {marker(0)}", *OWN[1:]], OWN)) == ()
+    assert swapped_answers(marked([f"so {marker(2)}", *OWN[1:]], [f"{marker(2)}", *OWN[1:]])) == ()
 
 
 def test_sampled_answers_that_begin_alike_are_not_swapped():
     seen = of([OWN[1], OWN[0], *OWN[2:]], OWN)
     drawn = tuple(replace(r, body={**r.body, "temperature": 1.0}) for r in seen.workload.requests)
-    assert swapped(replace(seen, workload=replace(seen.workload, requests=drawn))) == ()
+    assert swapped_answers(replace(seen, workload=replace(seen.workload, requests=drawn))) == ()
 
 
 def test_answers_that_the_control_gives_too_are_not_swapped():
     other = [OWN[1], OWN[0], *OWN[2:]]
-    assert swapped(of(other, OWN, other)) == ()
+    assert swapped_answers(of(other, OWN, other)) == ()
 
 
 def test_answers_of_requests_that_were_not_together_are_not_swapped():
-    assert swapped(of([OWN[1], OWN[0], *OWN[2:]], OWN, waves=(1, 1, 1, 1))) == ()
+    assert swapped_answers(of([OWN[1], OWN[0], *OWN[2:]], OWN, waves=(1, 1, 1, 1))) == ()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import greedy, liveness, logprobs, sampling, speed, structured
-from pytest_specdec.judge.ending import BadEnd, ended
+from pytest_specdec.judge.ending import BadEnd, check_endings
 from pytest_specdec.model.transcript import Usage
 from pytest_specdec.model.verdict import Outcome
 from tests.judge.captured_values import VARIANT, a_workload, answer, captured, requests, score
@@ -45,8 +45,8 @@ def seen(mine, theirs=None, control=None, family="liveness", **body):
 
 
 def test_answers_that_end_as_the_baselines_do_are_right():
-    assert ended(seen(baseline())) is None
-    assert ended(seen(baseline()).as_control()) is None
+    assert check_endings(seen(baseline())) is None
+    assert check_endings(seen(baseline()).as_control()) is None
 
 
 WRONG = {
@@ -76,19 +76,19 @@ WRONG = {
 
 @pytest.mark.parametrize("mine, flaw, words_of_it", WRONG.values(), ids=WRONG)
 def test_a_wrong_end_fails_by_name(mine, flaw, words_of_it):
-    verdict = ended(seen(mine))
+    verdict = check_endings(seen(mine))
     assert verdict.outcome is Outcome.FAIL
     assert verdict.names == flaw.value
     assert words_of_it in verdict.short[0]
     assert "1 of 9 answers" in verdict.headline
-    assert ended(replace(seen(baseline(), control=mine), control=None)) is None
+    assert check_endings(replace(seen(baseline(), control=mine), control=None)) is None
 
 
 @pytest.mark.parametrize("mine, flaw, words_of_it", WRONG.values(), ids=WRONG)
 def test_what_the_control_does_too_is_no_fault_of_the_variant(mine, flaw, words_of_it):
     given = seen(mine, control=mine)
-    assert ended(given) is None or ended(given).names != flaw.value or words_of_it not in ended(given).short[0]
-    assert ended(given.as_control()) is not None
+    assert check_endings(given) is None or check_endings(given).names != flaw.value or words_of_it not in check_endings(given).short[0]
+    assert check_endings(given.as_control()) is not None
 
 
 @pytest.mark.parametrize("judge", [greedy, liveness, logprobs, sampling, speed, structured])
@@ -100,36 +100,36 @@ def test_every_family_that_judges_answers_asks_for_their_ends(judge):
 def test_the_end_of_the_context_is_a_limit_too():
     full = [stopped(i, words(i, 40), "length") if i == 0 else each for i, each in enumerate(baseline())]
     near = changed(at_0=stopped(0, words(0, 38), "length"))
-    assert ended(seen(full, full)) is None
-    assert ended(seen(near, full)) is None, "a window's room is kept free"
-    assert ended(seen(changed(at_0=stopped(0, words(0, 20), "length")), full)).names == BadEnd.CUT
+    assert check_endings(seen(full, full)) is None
+    assert check_endings(seen(near, full)) is None, "a window's room is kept free"
+    assert check_endings(seen(changed(at_0=stopped(0, words(0, 20), "length")), full)).names == BadEnd.CUT
 
 
 def test_stops_that_the_request_asked_for_end_an_answer():
     theirs = [stopped(i, words(i, 9)) for i in range(9)]
-    assert ended(seen(theirs, theirs, stop=["zzz"])) is None
-    assert "after id 1, which ends an answer" in ended(seen(changed(at_0=stopped(0, (10, 1, 11))), stop_token_ids=[1])).short[0]
+    assert check_endings(seen(theirs, theirs, stop=["zzz"])) is None
+    assert "after id 1, which ends an answer" in check_endings(seen(changed(at_0=stopped(0, (10, 1, 11))), stop_token_ids=[1])).short[0]
     other = [stopped(i, words(i + 1, 5)) for i in range(9)]
-    assert ended(seen(other, theirs, stop=["zzz"])) is None
+    assert check_endings(seen(other, theirs, stop=["zzz"])) is None
     beyond = [replace(each, choices=(replace(each.choice, text="a zzz b"),)) for each in other]
-    assert "after the stop string" in ended(seen(beyond, theirs, stop="zzz")).short[0]
+    assert "after the stop string" in check_endings(seen(beyond, theirs, stop="zzz")).short[0]
     shown = [replace(each, choices=(replace(each.choice, text="a zzz"),)) for each in other]
-    assert ended(seen(shown, theirs, stop="zzz", include_stop_str_in_output=True)) is None
+    assert check_endings(seen(shown, theirs, stop="zzz", include_stop_str_in_output=True)) is None
 
 
 def test_a_stop_string_does_not_excuse_a_stop_where_the_baseline_goes_on():
     theirs = [stopped(i, words(i, 30)) for i in range(9)]
     mine = [stopped(i, words(i, 12)) for i in range(9)]
-    assert ended(seen(mine, theirs, stop=["zzz"])).names == BadEnd.CUT
+    assert check_endings(seen(mine, theirs, stop=["zzz"])).names == BadEnd.CUT
 
 
 def test_min_tokens_and_ignore_eos_are_kept():
     long_ones = [long(i) for i in range(9)]
     ends_early = [stopped(i, (*words(i, 5), EOS)) for i in range(9)]
-    assert "min_tokens is 40" in ended(seen(ends_early, long_ones, min_tokens=40)).short[0]
-    assert "ignore_eos" in ended(seen(ends_early, long_ones, ignore_eos=True)).short[0]
+    assert "min_tokens is 40" in check_endings(seen(ends_early, long_ones, min_tokens=40)).short[0]
+    assert "ignore_eos" in check_endings(seen(ends_early, long_ones, ignore_eos=True)).short[0]
     within = [stopped(i, (*words(i, 5), EOS, *words(i, 58)), "length") for i in range(9)]
-    assert ended(seen(within, within, ignore_eos=True)) is None
+    assert check_endings(seen(within, within, ignore_eos=True)) is None
 
 
 def without_eos(answers):
@@ -144,11 +144,11 @@ def without_eos(answers):
 
 def test_an_engine_that_does_not_show_its_ends_is_not_blamed_for_it():
     theirs = without_eos(baseline())
-    assert ended(seen(theirs, theirs)) is None
+    assert check_endings(seen(theirs, theirs)) is None
     other = without_eos(changed(at_1=stopped(1, (*words(5, 20), EOS))))
-    assert ended(seen(other, theirs)) is None
+    assert check_endings(seen(other, theirs)) is None
     wrong = without_eos(changed(at_1=stopped(1, words(1, 13), "length")))
-    assert ended(seen(wrong, theirs)).names == BadEnd.CUT
+    assert check_endings(seen(wrong, theirs)).names == BadEnd.CUT
 
 
 @pytest.mark.parametrize("runner_up, outcome", [(0.1, Outcome.PASS), (0.4, Outcome.FAIL)])
@@ -180,9 +180,9 @@ def twice(each):
 def test_several_choices_are_counted_together():
     mine = list(map(twice, baseline()))
     theirs = [*baseline()[:4], *mine[4:]]
-    assert ended(seen(mine, theirs)) is None
+    assert check_endings(seen(mine, theirs)) is None
     miscounted = replace(mine[0], usage=Usage(prompt_tokens=3, completion_tokens=5))
-    assert ended(seen([miscounted, *mine[1:]], theirs)).names == BadEnd.COUNT
+    assert check_endings(seen([miscounted, *mine[1:]], theirs)).names == BadEnd.COUNT
 
 
 def reasoning(i, text=None, *, reasoning="because", counted=None, **body):
@@ -194,8 +194,8 @@ def reasoning(i, text=None, *, reasoning="because", counted=None, **body):
 
 def test_another_reasoning_of_the_same_tokens_is_another_text():
     theirs = [reasoning(i) for i in range(9)]
-    assert ended(seen(theirs, theirs)) is None
-    verdict = ended(seen([reasoning(0, reasoning="becomes"), *theirs[1:]], theirs))
+    assert check_endings(seen(theirs, theirs)) is None
+    verdict = check_endings(seen([reasoning(0, reasoning="becomes"), *theirs[1:]], theirs))
     assert (verdict.names, verdict.figures["wrong_ends"]) == (BadEnd.TEXT, 1)
     assert 'reasoning goes on with "omes", the baseline\'s with "ause"' in verdict.short[0]
 
@@ -203,20 +203,20 @@ def test_another_reasoning_of_the_same_tokens_is_another_text():
 def test_reasoning_that_goes_on_after_a_stop_string_is_seen():
     theirs = [reasoning(i, reasoning="calm") for i in range(9)]
     mine = [reasoning(0, reasoning="a STOP and on"), *theirs[1:]]
-    assert ended(seen(mine, theirs, stop=["STOP"])).names == BadEnd.PAST
+    assert check_endings(seen(mine, theirs, stop=["STOP"])).names == BadEnd.PAST
 
 
 def test_more_reasoning_tokens_than_tokens_are_a_wrong_count():
     theirs = [reasoning(i, counted=20) for i in range(9)]
-    assert ended(seen(theirs, theirs)) is None
-    verdict = ended(seen([reasoning(0, counted=MOST + 1), *theirs[1:]], theirs))
+    assert check_endings(seen(theirs, theirs)) is None
+    verdict = check_endings(seen([reasoning(0, counted=MOST + 1), *theirs[1:]], theirs))
     assert (verdict.names, verdict.figures["wrong_ends"]) == (BadEnd.COUNT, 1)
     assert f"{MOST + 1} reasoning tokens among {MOST}" in verdict.short[0]
-    assert ended(seen(theirs, [reasoning(i, counted=MOST + 1) for i in range(9)])) is None
+    assert check_endings(seen(theirs, [reasoning(i, counted=MOST + 1) for i in range(9)])) is None
 
 
 def test_reasoning_without_ids_or_text_is_no_empty_answer():
     theirs = [reasoning(i) for i in range(9)]
     silent = replace(answer("chat-01", reasoning="because"), usage=Usage(prompt_tokens=3, completion_tokens=0))
-    found = ended(seen([theirs[0], silent, *theirs[2:]], theirs))
+    found = check_endings(seen([theirs[0], silent, *theirs[2:]], theirs))
     assert found is None or "before any token" not in found.short[0]

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_specdec.judge import greedy
 from pytest_specdec.judge.greedy_diagnosis import IGNORED, IGNORED_AT_DRAFTS
-from pytest_specdec.judge.penalised_scores import penalised
+from pytest_specdec.judge.penalised_scores import penalise
 from pytest_specdec.model.captured import Capabilities, Captured
 from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.model.transcript import Position
@@ -28,7 +28,7 @@ def two_top_tokens(token: int, *, chosen: int | None = None, gap: float = 0.5) -
 
 
 def test_presence_counts_once_and_frequency_each_time():
-    distribution = penalised([two_top_tokens(1), two_top_tokens(1), two_top_tokens(1)], Penalties(presence=0.8, frequency=0.3), ANSWER)
+    distribution = penalise([two_top_tokens(1), two_top_tokens(1), two_top_tokens(1)], Penalties(presence=0.8, frequency=0.3), ANSWER)
     assert [round(position.logprob, 6) for position in distribution] == [-0.5, -1.6, -1.9]
     assert [position.top_ids[0] for position in distribution] == [1, OTHER, OTHER]
 
@@ -36,14 +36,14 @@ def test_presence_counts_once_and_frequency_each_time():
 def test_a_token_that_is_not_told_counts_with_the_most_that_it_can_be():
     """Every top token may be penalised below it: to put it below the lowest of them would invent a gap."""
     unlisted = Position(token_id=9, logprob=math.nan, top_ids=(1, OTHER), top_logprobs=(-0.5, -1.0))
-    *_, last = penalised([two_top_tokens(1), two_top_tokens(1, chosen=OTHER), unlisted], Penalties(frequency=2.0), ANSWER)
+    *_, last = penalise([two_top_tokens(1), two_top_tokens(1, chosen=OTHER), unlisted], Penalties(frequency=2.0), ANSWER)
     assert (last.top_logprobs, last.logprob) == ((-2.5, -3.0), -1.0)
-    (plain,) = penalised([unlisted], Penalties(), ANSWER)
+    (plain,) = penalise([unlisted], Penalties(), ANSWER)
     assert plain is unlisted
 
 
 def test_a_bias_needs_no_history():
-    (position,) = penalised([two_top_tokens(1)], Penalties(bias={OTHER: 1.0}), ANSWER)
+    (position,) = penalise([two_top_tokens(1)], Penalties(bias={OTHER: 1.0}), ANSWER)
     assert (position.top_ids, position.logprob) == ((OTHER, 1), -0.5)
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import parameters
-from pytest_specdec.judge.parameter_rules import given, laws
+from pytest_specdec.judge.parameter_rules import laws, set_parameters
 from pytest_specdec.model.transcript import FailureKind, Position, Score, ServerFailure
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
@@ -275,8 +275,8 @@ def test_few_parameters_that_bind_are_not_enough():
 
 def test_neutral_values_set_no_parameter():
     body = {"top_p": 1.0, "top_k": -1, "min_p": 0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "seed": 4, "bad_words": None}
-    assert given(body) == ()
-    assert given({**body, "temperature": 0.0, "logit_bias": {"1": 1}}) == ("temperature", "logit_bias")
+    assert set_parameters(body) == ()
+    assert set_parameters({**body, "temperature": 0.0, "logit_bias": {"1": 1}}) == ("temperature", "logit_bias")
 
 
 def test_a_forced_token_outside_the_allowed_ones_leaves_the_allowed_ones():

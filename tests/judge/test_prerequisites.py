@@ -147,7 +147,7 @@ def test_without_counters_and_windows_the_bursts_of_the_streams_tell(mine, their
     passed = say(given, Outcome.PASS, "all right", rules_out="wrong tokens")
     assert passed.rules_out == "wrong tokens; drafting seen by bursts of its stream, not counted"
     assert passed.evidence[1].startswith("bursts: 2.86 tokens at a time, the baseline's 1.00")
-    assert acceptance.judged(given).headline.startswith("about 2.86 tokens per step, by bursts")
+    assert acceptance.judge_acceptance(given).headline.startswith("about 2.86 tokens per step, by bursts")
 
 
 def test_counters_go_before_bursts():

@@ -41,7 +41,7 @@ def test_a_judge_that_is_not_there_is_a_config_error(module, found):
 
 def test_judges_load_on_first_use():
     code = (
-        "import sys; from pytest_specdec import judge; from pytest_specdec.judge import registry; registry.installed();"
+        "import sys; from pytest_specdec import judge; from pytest_specdec.judge import registry; registry.installed_families();"
         "assert 'numpy' not in sys.modules; judge.sampling; assert 'numpy' in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -79,12 +79,12 @@ def row(name="acme.tone", **columns):
 
 def test_rows_come_by_name_one_or_several_to_a_package(declared):
     declared(row("acme.tone"), (row("acme.length", budget=Budget.NONE, part=0.0), row("acme.art")))
-    assert [one.name for one in registry.installed()] == ["acme.art", "acme.length", "acme.tone"]
+    assert [one.name for one in registry.installed_families()] == ["acme.art", "acme.length", "acme.tone"]
 
 
 def test_the_whole_reserve_may_be_taken(declared):
     declared(*(row(f"acme.f{i}", part=RESERVED / 3) for i in range(3)))
-    assert len(registry.installed()) == 3
+    assert len(registry.installed_families()) == 3
 
 
 WRONG = {
@@ -106,5 +106,5 @@ WRONG = {
 def test_a_wrong_declaration_is_a_config_error_that_names_its_package(declared, values, words):
     declared(*values)
     with pytest.raises(ConfigError) as caught:
-        registry.installed()
+        registry.installed_families()
     assert [word for word in words if word not in str(caught.value)] == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import speed
-from pytest_specdec.judge.speed.timing import measured
+from pytest_specdec.judge.speed.timing import measure_speed
 from pytest_specdec.judge.speed.verdict import WIDE
 from pytest_specdec.model.timing import MOST_PER_CORE
 from pytest_specdec.model.verdict import Outcome
@@ -61,7 +61,7 @@ def test_boots_that_were_only_stated_to_vary_are_called_so():
 
 
 def test_an_interval_that_says_something_needs_no_reason():
-    found = measured(seen())
+    found = measure_speed(seen())
     assert found.interval.high < WIDE * found.interval.low
     assert "factor" not in speed.judge(seen()).headline
 

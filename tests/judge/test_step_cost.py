@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge import speed
-from pytest_specdec.judge.speed.step_cost import SlowCause, contradicted, step_cost, suspect
-from pytest_specdec.judge.speed.timing import measured
+from pytest_specdec.judge.speed.step_cost import SlowCause, is_contradicted, step_cost, suspect
+from pytest_specdec.judge.speed.timing import measure_speed
 from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.verdict import Outcome
@@ -34,7 +34,7 @@ def seen(windows, *, step_s, gates=(FLOOR,), base=None, counters=None, **said):
 
 
 def cost_of(given):
-    return step_cost(given, measured(given))
+    return step_cost(given, measure_speed(given))
 
 
 def test_a_speedup_is_tokens_per_step_over_the_cost_of_a_step():
@@ -87,7 +87,7 @@ def test_noise_between_passes_breaks_no_identity():
 def test_the_rate_of_contradictions_is_that_of_the_docstring(off, noise, low, high):
     """Of 4,000 simulated runs of four passes; at exactly 5 % one in forty, below it hardly any, and 20 % is found."""
     runs = np.random.default_rng(7).normal(math.log1p(off), noise, size=(4_000, 4))
-    assert low <= np.mean([contradicted(run) for run in runs.tolist()]) <= high
+    assert low <= np.mean([is_contradicted(run) for run in runs.tolist()]) <= high
 
 
 @pytest.mark.parametrize("dear", [2, 3, 5])
@@ -168,7 +168,7 @@ def test_a_speedup_that_its_own_parts_contradict_is_put_down_to_the_client():
 def test_nothing_is_named_where_tokens_per_step_are_unknown():
     given = seen(GOOD, step_s=0.012)
     blind = replace(given, speculative=replace(given.speculative, answers=(), counters=None))
-    assert step_cost(blind, measured(given)) is None
+    assert step_cost(blind, measure_speed(given)) is None
 
 
 def test_a_server_that_accepts_nothing_is_told_with_what_it_costs():

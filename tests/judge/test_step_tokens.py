@@ -90,11 +90,13 @@ def test_without_counts_the_client_is_all_there_is():
     [(DraftKind.MODEL, 300, False), (DraftKind.MODEL, 288, False), (DraftKind.MODEL, 200, True), (DraftKind.NGRAM, 200, False)],
 )
 def test_fewer_drafted_tokens_than_the_variant_says_are_said_where_its_drafts_have_one_length(kind, drafted, few):
-    lines = step_tokens.drafted(SpecCounters(drafts=100, draft_tokens=drafted, accepted_tokens=50), Draft(kind=kind, tokens=3))
+    lines = step_tokens.describe_drafts(SpecCounters(drafts=100, draft_tokens=drafted, accepted_tokens=50), Draft(kind=kind, tokens=3))
     assert lines[0] == f"drafted per step with a draft: {drafted / 100:.2f} of 3"
     assert any("fewer tokens are drafted" in line for line in lines) == few
 
 
 def test_an_unknown_k_and_a_server_that_does_not_count_are_no_finding():
-    assert step_tokens.drafted(None, DRAFT) == ()
-    assert step_tokens.drafted(SpecCounters(drafts=2, draft_tokens=6), replace(DRAFT, tokens=0)) == ("drafted per step with a draft: 3.00",)
+    assert step_tokens.describe_drafts(None, DRAFT) == ()
+    assert step_tokens.describe_drafts(SpecCounters(drafts=2, draft_tokens=6), replace(DRAFT, tokens=0)) == (
+        "drafted per step with a draft: 3.00",
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.judge.tool_rules import Broken, apart, asked, breaches
+from pytest_specdec.judge.tool_rules import Broken, apart, breaches, requested_tools
 from pytest_specdec.model.transcript import Choice, ToolCall
 from pytest_specdec.model.workload import Request, Route
 from pytest_specdec.prompts.tools import TOOLS
@@ -15,7 +15,7 @@ LIGHT = '{"on": true, "dim": 3, "room": "hall"}'
 
 def of(tool_choice="required", *, tools=("weather", "light")):
     body = {"tools": [TOOLS[name] for name in tools], "tool_choice": tool_choice}
-    return asked(Request(id="a", route=Route.CHAT, body=body if tools else {}))
+    return requested_tools(Request(id="a", route=Route.CHAT, body=body if tools else {}))
 
 
 def said(*calls, text="", reasoning="", finish="tool_calls"):

@@ -67,20 +67,20 @@ def test_a_bet_is_paid_for_as_often_as_its_suspicion_may_be_red():
 
 ALARMS = {
     # A gate that the config asks for takes half a share, and leaves half of its own to each of the two.
-    "greedy": {"_flips": ["near-ties"], "_wrong": ["wrong tokens"], "_passed": [], "_scored": []},
-    "sampling": {name: ["evidence"] for name in ("_analysis", "_noisy", "_suspected", "_failed", "_cleared")},
+    "greedy": {"_flips": ["near-ties"], "_wrong": ["wrong tokens"], "_pass_greedy": [], "_judge_scores": []},
+    "sampling": {name: ["evidence"] for name in ("_analysis", "_noisy", "_suspect", "_fail_sampling", "_pass_sampling")},
     "parameters": {"_share": ["near-ties", "wrong tokens"]},
-    "logprobs": {"_compared": ["noise", "jumps"]},  # of all tokens and of late ones, at half of the share each
+    "logprobs": {"_compare_logprobs": ["noise", "jumps"]},  # of all tokens and of late ones, at half of the share each
     "baseline_logprobs": {"_beyond_chance": ["jumps"]},
-    "structured": {"_failed": ["invalid documents"], "_stuck": ["endless documents"], "_choices": ["worse tokens"]},
+    "structured": {"_fail_documents": ["invalid documents"], "_stuck": ["endless documents"], "_choices": ["worse tokens"]},
     "seeds": {
         "_not_repeated": ["repeats", "repeats in company"],
-        **{name: ["equal draws"] for name in ("_equal_pairs", "_more_copies", "_passed")},
+        **{name: ["equal draws"] for name in ("_equal_pairs", "_more_copies", "_pass_seeds")},
         "_would_show": [],
     },
     "tools": {"_more_often": ["wrong calls"], "_unlike": ["streams unlike whole answers"]},
-    "state": {"_died": ["acceptance of a prompt asked again", "acceptance after a long prompt"]},
-    "concurrency": {"_foreign": ["words of other requests"], "_wrong": ["wrong tokens"], "_doubtful": [], "_passed": []},
+    "state": {"_check_acceptance": ["acceptance of a prompt asked again", "acceptance after a long prompt"]},
+    "concurrency": {"_foreign": ["words of other requests"], "_wrong": ["wrong tokens"], "_doubtful": [], "_pass_concurrency": []},
     "context": {"_wrong": ["wrong tokens"]},
 }
 """By judge and function that reads its share: the tests that are made there. A new reader is a new test, to be named in a row too."""

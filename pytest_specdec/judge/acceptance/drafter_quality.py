@@ -81,7 +81,7 @@ def worse(captured: Captured, drafts: OwnDrafts | None, alpha: float) -> Verdict
 def own_drafts(captured: Captured) -> OwnDrafts | None:
     """Return the rejected drafts of greedy requests; None where windows, or the drafter's own tokens, are not known."""
     known = drafting(captured)
-    if known.unknown or not _told(captured):
+    if known.unknown or not _knows_draft_lengths(captured):
         return None
     plain = {r.id for r in captured.workload.requests if r.greedy and not r.grammar and penalties(r.body).neutral}
     answers = [answer for answer in captured.speculative.answers if answer.ok and len(answer.choices) == 1 and answer.request_id in plain]
@@ -91,7 +91,7 @@ def own_drafts(captured: Captured) -> OwnDrafts | None:
     return OwnDrafts(rejected=len(found), right=len(right), first=right[0] if right else "") if found else None
 
 
-def _told(captured: Captured) -> bool:
+def _knows_draft_lengths(captured: Captured) -> bool:
     """Whether it is known how many tokens each step drafted: by the answers, or since all drafts have the full length."""
     counters, draft = captured.speculative.counters, captured.pair.variant.draft
     if draft.kind is DraftKind.NGRAM or any(answer.ok and answer.choice.drafted for answer in captured.speculative.answers):

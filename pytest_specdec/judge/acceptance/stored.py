@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import Workload
     from pytest_specdec.stats.acceptance_change import AcceptanceChange
 
-__all__ = ["LEAST_SHARED", "Comparison", "compared", "lengths", "totals"]
+__all__ = ["LEAST_SHARED", "Comparison", "compare_with_stored", "lengths", "totals"]
 
 _SHOWN = 3
 
@@ -129,7 +129,7 @@ class Comparison:
         return f"{math.ceil(1000.0 * loss - 0.05) / 1000.0:.1%}"
 
 
-def compared(captured: Captured, alpha: float) -> Comparison | None:
+def compare_with_stored(captured: Captured, alpha: float) -> Comparison | None:
     """Hold the captured lengths against those stored for this variant and workload; None where none are.
 
     Only requests that were sent in the same words are compared, under the same traffic: other depths have fewer or more of them. Requests

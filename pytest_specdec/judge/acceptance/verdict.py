@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from scipy.special import stdtrit
 
-from pytest_specdec.gates.rulings import PROVEN_ERROR, GateRuling, ruled, stated
+from pytest_specdec.gates.rulings import PROVEN_ERROR, GateRuling, gates_on, rule_gates
 from pytest_specdec.judge.acceptance import drafter_quality as own_drafts
 from pytest_specdec.judge.acceptance import stored as stored_acceptance
-from pytest_specdec.judge.bursts import uncounted
+from pytest_specdec.judge.bursts import uncounted_bursts
 from pytest_specdec.judge.prerequisites import speculating
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import SpecCounters, Transcript
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["LEAST_PROMPTS", "AcceptanceLength", "acceptance_length", "judged", "shown"]
+__all__ = ["LEAST_PROMPTS", "AcceptanceLength", "acceptance_length", "describe_length", "judge_acceptance"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,24 +88,24 @@ LEAST_PROMPTS = 20
 """Prompts that a gate needs: the length of one prompt says little of the next one's."""
 
 
-def judged(captured: Captured) -> Verdict:
+def judge_acceptance(captured: Captured) -> Verdict:
     """Return whether as many tokens are accepted as the gates ask, and as many as the drafter served alone would get right."""
     if captured.is_control:
         return say(captured, Outcome.PASS, "the baseline drafts nothing")
     length = acceptance_length(captured.speculative)
     drafts = own_drafts.own_drafts(captured)
-    alpha = captured.alpha / max(1, _stated(captured) + (drafts is not None))
+    alpha = captured.alpha / max(1, _count_tests(captured) + (drafts is not None))
     return (
         speculating(captured, rejecting=False)
         or _hardly(captured)
         or own_drafts.worse(captured, drafts, alpha)
-        or _gated(captured, length, alpha)
+        or _hold_against_gates(captured, length, alpha)
     )
 
 
-def _stated(captured: Captured) -> int:
+def _count_tests(captured: Captured) -> int:
     """Count the tests of a length: against the gates, and against the stored run."""
-    return bool(stated(captured.gates, ACCEPTANCE_LENGTH)) + any(gate.lengths for gate in captured.gates)
+    return bool(gates_on(captured.gates, ACCEPTANCE_LENGTH)) + any(gate.lengths for gate in captured.gates)
 
 
 def _hardly(captured: Captured) -> Verdict | None:
@@ -125,13 +125,13 @@ def _hardly(captured: Captured) -> Verdict | None:
     )
 
 
-def _gated(captured: Captured, length: AcceptanceLength | None, alpha: float) -> Verdict:
+def _hold_against_gates(captured: Captured, length: AcceptanceLength | None, alpha: float) -> Verdict:
     """Hold the length against the gates on it and against the stored run, each at ``alpha``."""
-    gates = stated(captured.gates, ACCEPTANCE_LENGTH)
-    rulings = ruled(gates, length if length and length.prompts >= LEAST_PROMPTS else None, alpha)
-    comparison = stored_acceptance.compared(captured, alpha)
+    gates = gates_on(captured.gates, ACCEPTANCE_LENGTH)
+    rulings = rule_gates(gates, length if length and length.prompts >= LEAST_PROMPTS else None, alpha)
+    comparison = stored_acceptance.compare_with_stored(captured, alpha)
     outcome, why = _ruling(length, rulings, comparison)
-    return _said(captured, length, rulings, comparison, outcome=outcome, why=why)
+    return _say_length(captured, length, rulings, comparison, outcome=outcome, why=why)
 
 
 def _ruling(length: AcceptanceLength | None, rulings: Sequence[RuledGate], comparison: Comparison | None) -> tuple[Outcome, str]:
@@ -170,7 +170,7 @@ def _settle(length: AcceptanceLength | None, rulings: Sequence[RuledGate], compa
     return f"more prompts, or a gate of at most {length.at_least(PROVEN_ERROR):.2f}"
 
 
-def shown(length: AcceptanceLength | None) -> str:
+def describe_length(length: AcceptanceLength | None) -> str:
     """Return the length with its limits, as in ``3.08 [2.91, 3.26] tokens per step``."""
     if length is None:
         return "unknown tokens per step"
@@ -181,11 +181,11 @@ def shown(length: AcceptanceLength | None) -> str:
 
 def _by_bursts(captured: Captured) -> str:
     """Return the estimate from the streams of a probe: other requests than the ones judged, so no gate is held against it."""
-    streams = uncounted(captured)
-    return shown(None) if streams is None else f"about {streams.tokens_per_step:.2f} tokens per step, by bursts"
+    streams = uncounted_bursts(captured)
+    return describe_length(None) if streams is None else f"about {streams.tokens_per_step:.2f} tokens per step, by bursts"
 
 
-def _said(
+def _say_length(
     captured: Captured,
     length: AcceptanceLength | None,
     rulings: Sequence[RuledGate],
@@ -198,9 +198,9 @@ def _said(
     drafted = captured.pair.variant.draft.tokens
     limits = f"interval: 95%, Student's t over {over} prompts; {drafted or 'an unknown number of'} draft tokens per step"
     alone = own_drafts.own_drafts(captured)
-    lines = [*map(str, rulings), limits, *_counted(captured.speculative.counters), *([f"drafter: {alone}"] if alone else [])]
+    lines = [*map(str, rulings), limits, *_describe_counters(captured.speculative.counters), *([f"drafter: {alone}"] if alone else [])]
     is_red = comparison is not None and comparison.outcome is Outcome.FAIL
-    measured = shown(length) if length else _by_bursts(captured)
+    measured = describe_length(length) if length else _by_bursts(captured)
     return say(
         captured,
         outcome,
@@ -226,7 +226,7 @@ def _rules_out(prompts: int, rulings: Sequence[RuledGate], comparison: Compariso
     return f"{prompts} prompts; {'; '.join(claims)}" if claims else ""
 
 
-def _counted(counters: SpecCounters | None) -> list[str]:
+def _describe_counters(counters: SpecCounters | None) -> list[str]:
     """Return the server's mean acceptance length; it leaves out steps without a draft, so it is the larger figure."""
     if counters is None or not counters.drafts:
         return []

@@ -165,7 +165,7 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0) -> SamplingData:
             skipped[reason] = skipped.get(reason, 0) + 1
             continue
         score = scores.get(answer.key)
-        if broken := _broken(captured, answer, score, params):
+        if broken := _describe_missing(captured, answer, score, params):
             return SamplingData(broken=broken)
         assert score is not None
         prompt = answer.prompt_token_ids or score.prompt_token_ids
@@ -179,7 +179,7 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0) -> SamplingData:
     calibration = logit_noise(captured)
     noise = min(max(NOISE, calibration.noise or 0.0), INVALID_ABOVE)
     numerics = _Numerics(noise=noise, jump_rate=jump_rate(captured), scoring_bias=scoring_bias)
-    observed = _observed(captured, parts, draft, numerics)
+    observed = _observe(captured, parts, draft, numerics)
     return SamplingData(
         observed=observed,
         answers=len(parts),
@@ -196,15 +196,15 @@ def _reason(answer: Answer, params: SamplingParams) -> str:
         return "no answer with HTTP 200"
     if not params.unmodelled and params.temperature < COLDEST:
         return f"temperature below {COLDEST:g}, which servers round"
-    return params.unmodelled or ("" if _emitted(answer) else "no token emitted")
+    return params.unmodelled or ("" if _is_emitted(answer) else "no token emitted")
 
 
-def _emitted(answer: Answer) -> bool:
+def _is_emitted(answer: Answer) -> bool:
     said = answer.usage is not None and answer.usage.completion_tokens > 0
     return bool(answer.choice.token_ids or answer.choice.written or said)
 
 
-def _broken(captured: Captured, answer: Answer, score: Score | None, params: SamplingParams) -> str:
+def _describe_missing(captured: Captured, answer: Answer, score: Score | None, params: SamplingParams) -> str:
     """Return what is missing of an answer, empty where it has token ids and scores."""
     ids = answer.choice.token_ids
     if not ids:
@@ -245,7 +245,7 @@ class _Numerics:
     """Power of the scored distribution, less 1."""
 
 
-def _observed(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSource, numerics: _Numerics) -> Observed:
+def _observe(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSource, numerics: _Numerics) -> Observed:
     distribution_of = raw_distribution(
         [position for part in parts for position in part.positions], captured.workload.top_tokens, captured.vocabulary
     )
@@ -272,7 +272,7 @@ def _observed(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSour
         vocabulary=captured.vocabulary,
         ends=ends(captured, distribution_of.ids),
         copies=copies(captured, answers, distribution, distribution_of.ids),
-        mishandled=_mishandled(distribution_of, upright),
+        mishandled=_mishandle(distribution_of, upright),
     )
 
 
@@ -298,7 +298,7 @@ def _contexts(answers: Sequence[Answer]) -> Ints:
     return np.array(found, dtype=np.int64)
 
 
-def _mishandled(distribution_of: RawDistribution, processing: Processing) -> Mapping[str, Floats]:
+def _mishandle(distribution_of: RawDistribution, processing: Processing) -> Mapping[str, Floats]:
     if processing.adjustment is None:
         return {}
     times = {"penalties and biases ignored": 0.0, "penalties and biases applied twice": 2.0}

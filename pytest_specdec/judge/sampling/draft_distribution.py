@@ -144,7 +144,7 @@ class ServedDraft:
         if self._draft.sampling is DraftSampling.GREEDY:
             best = np.full(len(scored), -1, dtype=np.int64)
             best[scored] = known.ids[:, 0]
-            return certain(best, ids, distribution, _emitted(answers))
+            return certain(best, ids, distribution, _concatenate_tokens(answers))
         return drawn(known, scored, ids, distribution, processing)
 
     def _positions(self, answer: Answer) -> tuple[Position, ...] | None:
@@ -187,7 +187,7 @@ def certain(tokens: Ints, ids: Ints, distribution: TokenDistribution, emitted: I
     )
 
 
-def _emitted(answers: Sequence[Answer]) -> Ints:
+def _concatenate_tokens(answers: Sequence[Answer]) -> Ints:
     return np.array([token for answer in answers for token in answer.choice.token_ids], dtype=np.int64)
 
 
@@ -225,7 +225,7 @@ class PromptLookup:
         """Return one-hot distributions at the window's own draft tokens; where windows are unknown, as if one began at every token."""
         ends = np.cumsum([len(answer.choice.token_ids) for answer in answers])[:-1]
         proposed = [self.tokens(answer, slots) for answer, slots in zip(answers, np.split(slots.slot, ends), strict=True)]
-        return certain(np.concatenate(proposed), ids, distribution, _emitted(answers))
+        return certain(np.concatenate(proposed), ids, distribution, _concatenate_tokens(answers))
 
     def tokens(self, answer: Answer, slots: Ints) -> Ints:
         """Return what was drafted at each token of ``answer``, whose places in their windows are ``slots`` [T]; -1 where nothing was.

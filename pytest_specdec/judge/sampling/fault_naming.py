@@ -274,7 +274,7 @@ def name(book: WealthProcess, observed: Observed, seen: Acceptance | None) -> st
     winner, book = book.winner, book.on_all_answers
     told = bool(observed.slots.known.any()) and not observed.slots.implied
     if winner.chance and log(winner.weight) + winner.log_wealth - max(log(one.weight) + one.log_wealth for one in book.bettors) > DECISIVE:
-        return f"{_said(winner, told=told)}{SOMETIMES}"
+        return f"{_describe_bettor(winner, told=told)}{SOMETIMES}"
     if seen is None:
         first = _foremost(book.bettors, lambda bettor: log(bettor.weight) + bettor.log_wealth, observed)
         first = _at_a_step(first, observed, book.bettors)
@@ -285,16 +285,16 @@ def name(book: WealthProcess, observed: Observed, seen: Acceptance | None) -> st
         first = _foremost(allowed or [book.winner], lambda bettor: bettor.log_wealth, observed)
         partly = max((bettor for bettor in book.bettors if seen.partly(bettor)), key=lambda bettor: bettor.log_wealth, default=first)
         if partly.log_wealth - first.log_wealth > DECISIVE:
-            return f"{_said(partly, told=told)}{SOMEWHERE}"
-    found = _repeated(_tempered(first, book, observed), book, observed)
-    return _said(found, told=told)
+            return f"{_describe_bettor(partly, told=told)}{SOMEWHERE}"
+    found = _prefer_repetition(_prefer_temperature(first, book, observed), book, observed)
+    return _describe_bettor(found, told=told)
 
 
-def _said(bettor: Bettor, *, told: bool) -> str:
-    return _called(bettor) if told or bettor.fault not in AT_A_STEP else _untold(bettor)
+def _describe_bettor(bettor: Bettor, *, told: bool) -> str:
+    return _bettor_name(bettor) if told or bettor.fault not in AT_A_STEP else _describe_unreported(bettor)
 
 
-def _untold(bettor: Bettor) -> str:
+def _describe_unreported(bettor: Bettor) -> str:
     """Return what there is to say of a wrong verify step whose windows nobody told: acceptance, recovery and bonus look alike."""
     return Fault.STEP.value if bettor.guessed else f"{Fault.STEP.value}, most like {parent_name(bettor)}"
 
@@ -337,11 +337,11 @@ def _behind_only(state: Bettor, first: Bettor, observed: Observed, *, ahead: boo
     if ahead and not np.isin(slot_chances.at, (0.0, 1.0)).all():
         return True
     # Tokens of the prefill do not count: nothing was drafted for them, so they may be right under any fault.
-    drafted, behind = 1.0 - _prefilled(slot_chances), chance_of(state, observed)
+    drafted, behind = 1.0 - _fill_first_slot(slot_chances), chance_of(state, observed)
     return state.log_wealth > first.log_wealth and _apart(first, observed, drafted * behind, drafted * (1.0 - behind)) > SHORT
 
 
-def _prefilled(slot_chances: SlotChances) -> Floats:
+def _fill_first_slot(slot_chances: SlotChances) -> Floats:
     return np.asarray(slot_chances.at[:, NO_DRAFT].sum(axis=1))
 
 
@@ -350,7 +350,7 @@ def _at_a_step(first: Bettor, observed: Observed, bettors: Sequence[Bettor]) -> 
 
     Windows that follow from the tokens are beside those of a server that emits what it rejected, so that it need not be the richest of all.
     """
-    prefilled = _prefilled(observed.slot_chances)
+    prefilled = _fill_first_slot(observed.slot_chances)
     known = [bettor for bettor in bettors if bettor.fault in AT_A_STEP and not bettor.guessed]
     rivals = [bettor for bettor in known if 2.0 * bettor.log_wealth > first.log_wealth]
     if not rivals or first.fault not in PREFILL_TOO or _apart(first, observed, 1.0 - prefilled, prefilled) <= STANDARD_ERRORS:
@@ -378,7 +378,7 @@ def _apart(bettor: Bettor, observed: Observed, here: Floats, there: Floats) -> f
     return (ratios[0] - ratios[1]) / error if error > 0.0 else 0.0
 
 
-def _tempered(bettor: Bettor, book: WealthProcess, observed: Observed) -> Bettor:
+def _prefer_temperature(bettor: Bettor, book: WealthProcess, observed: Observed) -> Bettor:
     """Return the best on a wrong temperature for one on improbable tokens, where the former earned as much among the top tokens.
 
     Where the remainder is outside the core, what a temperature makes of it is seen by the latter only.
@@ -389,7 +389,7 @@ def _tempered(bettor: Bettor, book: WealthProcess, observed: Observed) -> Bettor
     return other if other.log_wealth > DECISIVE else bettor
 
 
-def _repeated(bettor: Bettor, book: WealthProcess, observed: Observed) -> Bettor:
+def _prefer_repetition(bettor: Bettor, book: WealthProcess, observed: Observed) -> Bettor:
     """Return the bettor on a token out of place for another on the bonus, where the token before once more is a likelier bonus.
 
     Of a token before that is not told nothing is expected; where it lies in the remainder, the remainder stands for it.
@@ -403,7 +403,7 @@ def _repeated(bettor: Bettor, book: WealthProcess, observed: Observed) -> Bettor
     return found if float(paid.sum()) > bettor.log_wealth else bettor
 
 
-def _called(bettor: Bettor) -> str:
+def _bettor_name(bettor: Bettor) -> str:
     """Return the bettor's name where the draft's distribution backs it, its family's where it is a guess or an omnibus."""
     exact = bettor.fault in AT_A_STEP and not bettor.guessed
     return parent_name(bettor) if exact else bettor.fault.value

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.judge.ending import ended
+from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, speculating, unscorable
 from pytest_specdec.judge.sampling.data import SEED_AGAIN, gather
@@ -134,11 +134,11 @@ def judge(captured: Captured) -> Verdict:
     settle it, where nothing would have been, and where the engine gives no scores. INVALID also where token ids or scores are missing
     although the capability probe got them.
     """
-    unjudged = server_failure(captured) or refusal(captured) or ended(captured) or unscorable(captured)
-    return unjudged or _tried(captured, gather(captured))
+    unjudged = server_failure(captured) or refusal(captured) or check_endings(captured) or unscorable(captured)
+    return unjudged or _try_sampling(captured, gather(captured))
 
 
-def _tried(captured: Captured, gathered: SamplingData) -> Verdict:
+def _try_sampling(captured: Captured, gathered: SamplingData) -> Verdict:
     if gathered.broken:
         return say(captured, Outcome.INVALID, gathered.broken, evidence=gathered.skipped)
     if gathered.observed is None:
@@ -152,7 +152,7 @@ def _tried(captured: Captured, gathered: SamplingData) -> Verdict:
     known = gathered.calibration
     if known is not None and known.is_biased:
         return _upright(captured, analysis, known.scoring_bias)
-    return _concluded(captured, analysis, 0.0)
+    return _conclude(captured, analysis, 0.0)
 
 
 def _analysis(captured: Captured, gathered: SamplingData, observed: Observed) -> _Analysis:
@@ -167,15 +167,15 @@ def _upright(captured: Captured, biased: _Analysis, scoring_bias: float) -> Verd
     assert gathered.observed is not None
     analysis = _analysis(captured, gathered, gathered.observed)
     if (analysis.alarm is None) == (biased.alarm is None):
-        return _concluded(captured, analysis, scoring_bias)
+        return _conclude(captured, analysis, scoring_bias)
     scores = f"evidence {biased.evidence} by the scores, {analysis.evidence} by the log-probabilities that the baseline reports"
     return _invalid(captured, analysis if biased.alarm is None else biased, f"biased scores give no verdict: {scores}")
 
 
-def _concluded(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict:
+def _conclude(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict:
     if analysis.alarm is None:
-        return speculating(captured) or _suspected(captured, analysis) or _cleared(captured, analysis)
-    return _biased(captured, analysis, scoring_bias) or _failed(captured, analysis)
+        return speculating(captured) or _suspect(captured, analysis) or _pass_sampling(captured, analysis)
+    return _check_bias(captured, analysis, scoring_bias) or _fail_sampling(captured, analysis)
 
 
 def _astray(captured: Captured, book: WealthProcess) -> Verdict:
@@ -208,7 +208,7 @@ def _noisy(captured: Captured, gathered: SamplingData, observed: Observed, book:
     return say(captured, Outcome.INVALID, f"{noisy}; no significant difference to the control: {compared_with}")
 
 
-def _biased(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict | None:
+def _check_bias(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict | None:
     """Return INVALID where the control shows the same evidence: then the scores are wrong, not the speculation."""
     comparison = compare_at_bias(captured, analysis.observed, analysis.book.winner, scoring_bias=scoring_bias)
     if comparison is None or comparison.holds:
@@ -246,7 +246,7 @@ def _scoring_bias(known: Calibration) -> str:
     return f"; scores biased: the reported distribution is the scored one to the power {power}"
 
 
-def _suspected(captured: Captured, analysis: _Analysis) -> Verdict | None:
+def _suspect(captured: Captured, analysis: _Analysis) -> Verdict | None:
     book, barrier = analysis.book, -log(captured.alpha)
     if not is_suspicious(book.peak, float(book.log_wealth[-1]), captured.alpha):
         return None
@@ -264,7 +264,7 @@ def _suspected(captured: Captured, analysis: _Analysis) -> Verdict | None:
     )
 
 
-def _failed(captured: Captured, analysis: _Analysis) -> Verdict:
+def _fail_sampling(captured: Captured, analysis: _Analysis) -> Verdict:
     book, alarm = analysis.book, analysis.alarm
     assert alarm is not None
     named = name(book, analysis.observed, analysis.acceptance)
@@ -288,7 +288,7 @@ def _failed(captured: Captured, analysis: _Analysis) -> Verdict:
     )
 
 
-def _cleared(captured: Captured, analysis: _Analysis) -> Verdict:
+def _pass_sampling(captured: Captured, analysis: _Analysis) -> Verdict:
     if captured.is_control:  # no test is made of a control that passes
         headline = f"{analysis.observed.tokens:,} sampled tokens checked"
         return say(captured, Outcome.PASS, headline, evidence=_evidence(analysis), cell=_cell(analysis.book), figures=_figures(analysis))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.paces import ArmTimings, ComparedFigure
     from pytest_specdec.stats.speedup import Estimate
 
-__all__ = ["BootBlocks", "arms", "compared", "joined"]
+__all__ = ["BootBlocks", "arms", "compare_boots", "join_blocks"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +67,17 @@ def arms(captured: Captured) -> tuple[Transcript, ...]:
     return (*baselines.values(), captured.speculative, *(block.speculative for block in captured.further))
 
 
-def compared(captured: Captured, compare: _Compare) -> BootBlocks | None:
+def compare_boots(captured: Captured, compare: _Compare) -> BootBlocks | None:
     """Return all boots on one scale; None where a boot has no pass with usable timing.
 
     Where one block is timed by whole requests, all of them are.
     """
-    found = _compared(captured, compare, whole=False)
+    found = _compare_blocks(captured, compare, whole=False)
     mixed = found is not None and len({paces.whole for paces in found.paces}) > 1
-    return _compared(captured, compare, whole=True) if mixed else found
+    return _compare_blocks(captured, compare, whole=True) if mixed else found
 
 
-def _compared(captured: Captured, compare: _Compare, *, whole: bool) -> BootBlocks | None:
+def _compare_blocks(captured: Captured, compare: _Compare, *, whole: bool) -> BootBlocks | None:
     control = [captured.control] if captured.control is not None else []
     blocks = [([captured.baseline, *control], captured.speculative), *((block.baselines, block.speculative) for block in captured.further)]
     paces = [compare(baselines, speculative, whole=whole) for baselines, speculative in blocks]
@@ -87,7 +87,7 @@ def _compared(captured: Captured, compare: _Compare, *, whole: bool) -> BootBloc
     timed = tuple(each for each in paces if each is not None)
     beside = [math.fsum(levels[each.arm] for each in baselines) / len(baselines) for baselines, _ in blocks]
     speculative = [centre(each.response.log_ratios) + near for each, near in zip(timed, beside, strict=True)]
-    connected = _connected([{each.boot for each in baselines} for baselines, _ in blocks])
+    connected = _connect_blocks([{each.boot for each in baselines} for baselines, _ in blocks])
     by_boot: dict[int, list[float]] = {}
     for each in _baselines(captured):
         by_boot.setdefault(each.boot, []).append(levels[each.arm])
@@ -104,7 +104,7 @@ def _compared(captured: Captured, compare: _Compare, *, whole: bool) -> BootBloc
     )
 
 
-def _connected(baselines: Sequence[AbstractSet[int]]) -> list[tuple[list[int], set[int]]]:
+def _connect_blocks(baselines: Sequence[AbstractSet[int]]) -> list[tuple[list[int], set[int]]]:
     """Return the blocks that share boots of the baseline, by number, with all those boots."""
     groups: list[tuple[list[int], set[int]]] = []
     for block, near in enumerate(baselines):
@@ -130,7 +130,7 @@ def _levels(captured: Captured, compare: _Compare, *, whole: bool) -> Mapping[st
     return levels
 
 
-def joined(blocks: BootBlocks, *, bursts: int, answers: int) -> ArmTimings:
+def join_blocks(blocks: BootBlocks, *, bursts: int, answers: int) -> ArmTimings:
     """Return the figures of all blocks as one: typical values over all boots, and the passes of one block behind those of the other.
 
     Typical speeds are geometric means over boots, each with its weight in the estimate, whose very ratio the two arms' then have.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.speed.timing import MeasuredSpeed, measured
+from pytest_specdec.judge.speed.timing import MeasuredSpeed, measure_speed
 from pytest_specdec.model.workload import GATED_CLIENTS, OWN
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def by_load(captured: Captured) -> SpeedByLoad | None:
 
 def _at(captured: Captured, clients: int, waves: Sequence[Sequence[Request]]) -> SpeedAtLoad | None:
     part = _part(captured, (request.id for wave in waves for request in wave))
-    speed = measured(part)
+    speed = measure_speed(part)
     if speed is None:
         return None
     ids = [frozenset(request.id for request in wave) for wave in waves]
@@ -111,7 +111,7 @@ def _at(captured: Captured, clients: int, waves: Sequence[Sequence[Request]]) ->
         part=part,
         speed=speed,
         together=_rate(part.speculative, ids) / _rate(part.baseline, ids),
-        waited=sum(_waited(group) for arm in arms for group in _groups(arm, ids)),
+        waited=sum(_count_waiting(group) for arm in arms for group in _groups(arm, ids)),
     )
 
 
@@ -150,7 +150,7 @@ def _rate(transcript: Transcript, ids: Sequence[frozenset[str]]) -> float:
     return tokens / seconds
 
 
-def _waited(group: Sequence[Answer]) -> int:
+def _count_waiting(group: Sequence[Answer]) -> int:
     timings = [answer.timing for answer in group if answer.timing is not None]
     ended_s = min(timing.done_s for timing in timings)
     return sum(timing.first_s is not None and timing.first_s > ended_s for timing in timings)
@@ -163,7 +163,7 @@ def by_category(captured: Captured) -> Mapping[str, MeasuredSpeed]:
         ids.setdefault(_category(request.id), []).append(request.id)
     if len(ids) == 1:
         return {}
-    found = ((category, measured(_part(captured, names))) for category, names in ids.items())
+    found = ((category, measure_speed(_part(captured, names))) for category, names in ids.items())
     return {category: speed for category, speed in found if speed is not None}
 
 

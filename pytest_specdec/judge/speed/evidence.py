@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.acceptance.verdict import shown
+from pytest_specdec.judge.acceptance.verdict import describe_length
 from pytest_specdec.judge.speed import latency, step_tokens
 from pytest_specdec.judge.speed.step_cost import step_cost
 from pytest_specdec.model.promise import SpeedFigure, SpeedLimits, Speedup
@@ -134,7 +134,7 @@ def further(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
     if captured.is_control:
         return tuple(lines)
     length, cost = measured.length, step_cost(captured, measured)
-    known = shown(length) if length else "unknown, the server reports neither counters nor windows"
+    known = describe_length(length) if length else "unknown, the server reports neither counters nor windows"
     lines += [f"acceptance length: {known}", *step_tokens.lines(captured.speculative, captured.pair.variant.draft)]
     return (*lines, *([str(cost)] if cost else []), *([str(cost.identity)] if cost and cost.identity else []))
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_specdec.judge.speed.timing import MeasuredSpeed
     from pytest_specdec.model.captured import Captured
 
-__all__ = ["DEAR", "Identity", "SlowCause", "StepCost", "Suspect", "contradicted", "step_cost", "suspect"]
+__all__ = ["DEAR", "Identity", "SlowCause", "StepCost", "Suspect", "is_contradicted", "step_cost", "suspect"]
 
 CHEAPEST, DEAR = 0.95, 2.0
 """Sense limits of r: a verify step costs at least a plain one, but for noise; published pairs lie between 1.05 and 1.84."""
@@ -107,11 +107,11 @@ def _identity(captured: Captured, tokens_per_step: float) -> Identity | None:
     return Identity(
         predicted=speedup * math.exp(mean),
         measured=speedup,
-        broken=contradicted(deviations),
+        broken=is_contradicted(deviations),
     )
 
 
-def contradicted(log_deviations: Sequence[float]) -> bool:
+def is_contradicted(log_deviations: Sequence[float]) -> bool:
     """Whether the mean of the passes' log deviations from the identity is surely beyond 5 %, on either side; never for one pass.
 
     By Student's t: of an identity that is off by 5 % exactly this says so in 2.5 % of runs, passes taken as independent and normal.
@@ -155,13 +155,13 @@ def suspect(captured: Captured, found: StepCost, at_least: float) -> Suspect:
         return Suspect(cause=SlowCause.CLIENT, why=str(seen))
     if tokens < at_least * (1.0 + NOISE):
         return Suspect(cause=SlowCause.DRAFTER, why=f"{tokens:.2f} tokens per step cannot make {at_least:.2f}x, however cheap a step is")
-    usual_tokens, usual_cost, source = _stored(captured) or _usual(captured)
+    usual_tokens, usual_cost, source = _stored_step_cost(captured) or _usual(captured)
     is_drafter = math.log(usual_tokens / tokens) >= math.log(cost / usual_cost)
     parts = f"{tokens:.2f} tokens per step for {cost:.2f} plain steps each; {source}: {usual_tokens:.2f} for {usual_cost:.2f}"
     return Suspect(cause=SlowCause.DRAFTER if is_drafter else SlowCause.STEP, why=parts)
 
 
-def _stored(captured: Captured) -> tuple[float, float, str] | None:
+def _stored_step_cost(captured: Captured) -> tuple[float, float, str] | None:
     """Return L and r of the typical stored run; None without a gate on the speedup that carries tokens per step too."""
     gates = (gate for gate in captured.gates if gate.figure == SPEEDUP and gate.log_ratios and gate.log_tokens_per_step)
     gate = max(gates, key=lambda gate: len(gate.log_tokens_per_step), default=None)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.pair import Draft
     from pytest_specdec.model.transcript import Answer, SpecCounters, Transcript
 
-__all__ = ["NOISE", "StepTokens", "drafted", "lines", "step_tokens"]
+__all__ = ["NOISE", "StepTokens", "describe_drafts", "lines", "step_tokens"]
 
 NOISE = 0.02
 """Two sources that differ by less say the same; what ends of answers may add stands in ``StepTokens.cut``."""
@@ -78,7 +78,7 @@ def step_tokens(transcript: Transcript) -> StepTokens:
     contradicts the counters, and these alone count: (D + A) / D. Chunks are taken for steps as they are.
     """
     answers = [answer for answer in transcript.answers if answer.ok and len(answer.choices) == 1 and answer.reported_tokens > 0]
-    emitted = sum(answer.reported_tokens - _prefilled(answer) for answer in answers)
+    emitted = sum(answer.reported_tokens - _prefill_tokens(answer) for answer in answers)
     timed = [(tokens_after_first(a), a.timing.chunks_behind_first) for a in answers if a.timing is not None and a.timing.gaps_us]
     return StepTokens(
         counters=_by_counters(transcript.counters, emitted, len(answers)),
@@ -88,7 +88,7 @@ def step_tokens(transcript: Transcript) -> StepTokens:
     )
 
 
-def _prefilled(answer: Answer) -> int:
+def _prefill_tokens(answer: Answer) -> int:
     return answer.choice.windows[0] if answer.choice.windows else 1
 
 
@@ -130,10 +130,10 @@ def lines(transcript: Transcript, draft: Draft) -> tuple[str, ...]:
     sources = (("the server's counters", known.counters), ("its records", known.records), ("the client's chunks", known.client))
     shown = ", ".join(f"{tokens:.2f} by {source}" for source, tokens in sources if tokens is not None)
     beside = [f"tokens per step: {shown}"] if shown else []
-    return (*beside, *known.disagreements, *drafted(transcript.counters, draft))
+    return (*beside, *known.disagreements, *describe_drafts(transcript.counters, draft))
 
 
-def drafted(counters: SpecCounters | None, draft: Draft) -> tuple[str, ...]:
+def describe_drafts(counters: SpecCounters | None, draft: Draft) -> tuple[str, ...]:
     """Return how many tokens a step with a draft drafts, against the k of its variant; nothing where the server does not count."""
     if counters is None or counters.drafts <= 0:
         return ()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.proportions import Interval
     from pytest_specdec.stats.speedup import Estimate
 
-__all__ = ["SHOWN_CONFIDENCE", "MeasuredSpeed", "SpeedChange", "measured"]
+__all__ = ["SHOWN_CONFIDENCE", "MeasuredSpeed", "SpeedChange", "measure_speed"]
 
 SHOWN_CONFIDENCE = 0.95
 """Of the interval that is shown. A gate is proven by a lower limit that is surer."""
@@ -93,7 +93,7 @@ class MeasuredSpeed:
         return SpeedChange.FASTER if self.interval.low > 1.0 else SpeedChange.SLOWER
 
 
-def measured(captured: Captured) -> MeasuredSpeed | None:
+def measure_speed(captured: Captured) -> MeasuredSpeed | None:
     """Return what can be said of the speed; None where no request was timed in every arm.
 
     Every boot of the baseline counts as its speed. Where there are two of them they also tell how boots vary here, beside what baseline
@@ -122,11 +122,11 @@ def measured(captured: Captured) -> MeasuredSpeed | None:
 
 
 def _over_blocks(captured: Captured) -> MeasuredSpeed | None:
-    blocks = boot_blocks.compared(captured, paces)
+    blocks = boot_blocks.compare_boots(captured, paces)
     if blocks is None:
         return None
     answers = [answer for arm in boot_blocks.arms(captured) for answer in arm.answers]
-    found = boot_blocks.joined(blocks, bursts=sum(map(in_one_burst, answers)), answers=len(answers))
+    found = boot_blocks.join_blocks(blocks, bursts=sum(map(in_one_burst, answers)), answers=len(answers))
     control = _other_boot(captured)
     estimate = blocks.estimate(_spread(captured))
     return MeasuredSpeed(

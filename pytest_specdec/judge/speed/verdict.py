@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.gates.rulings import SPEED_ERROR, GateRuling, ruled, ruled_speeds, stated
+from pytest_specdec.gates.rulings import SPEED_ERROR, GateRuling, gates_on, rule_gates, ruled_speeds
 from pytest_specdec.judge.acceptance import verdict as acceptance
 from pytest_specdec.judge.acceptance.verdict import LEAST_PROMPTS
 from pytest_specdec.judge.drafting.verdict import judge_drafting
-from pytest_specdec.judge.ending import ended
+from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal, speculating
 from pytest_specdec.judge.speed import boot_blocks, breakdown
 from pytest_specdec.judge.speed.evidence import doubts, figures, further, latencies, method, speedup, spread, table
 from pytest_specdec.judge.speed.step_cost import SlowCause, Suspect, step_cost, suspect
-from pytest_specdec.judge.speed.timing import measured
+from pytest_specdec.judge.speed.timing import measure_speed
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, SPEEDUP, Gate
 from pytest_specdec.model.captured_run import CapturedRun
@@ -47,8 +47,8 @@ def judge(captured: Captured | CapturedRun) -> Verdict:
     """
     if isinstance(captured, CapturedRun):
         return judge_drafting(captured)
-    judged = _timed if captured.workload.timed else acceptance.judged
-    return server_failure(captured) or _further_failure(captured) or refusal(captured) or ended(captured) or judged(captured)
+    judged = _judge_times if captured.workload.timed else acceptance.judge_acceptance
+    return server_failure(captured) or _further_failure(captured) or refusal(captured) or check_endings(captured) or judged(captured)
 
 
 def _further_failure(captured: Captured) -> Verdict | None:
@@ -60,16 +60,16 @@ def _further_failure(captured: Captured) -> Verdict | None:
     return next((verdict for verdict in map(server_failure, blocks) if verdict is not None), None)
 
 
-def _timed(captured: Captured) -> Verdict:
+def _judge_times(captured: Captured) -> Verdict:
     if breakdown.is_by_load(captured):
         return _under_load(captured)
-    found = measured(captured)
+    found = measure_speed(captured)
     if found is None:
         return say(captured, Outcome.INVALID, _NOTHING)
     if captured.is_control:
-        return _repeated(captured, found)
+        return _judge_control(captured, found)
     idle = speculating(captured, rejecting=False)
-    return _by_category(captured, _gated(captured, found)) if idle is None else _undrafted(captured, found, idle)
+    return _by_category(captured, _judge_gates(captured, found)) if idle is None else _fail_undrafted(captured, found, idle)
 
 
 def _under_load(captured: Captured) -> Verdict:
@@ -79,11 +79,11 @@ def _under_load(captured: Captured) -> Verdict:
         return say(captured, Outcome.INVALID, _NOTHING)
     level = found.gated
     if captured.is_control:
-        return _repeated(level.part, level.speed)
+        return _judge_control(level.part, level.speed)
     idle = speculating(captured, rejecting=False)
     if idle is not None:
-        return _undrafted(level.part, level.speed, idle)
-    verdict = _gated(level.part, level.speed)
+        return _fail_undrafted(level.part, level.speed, idle)
+    verdict = _judge_gates(level.part, level.speed)
     return replace(
         verdict,
         headline=f"{level.clients} requests at once: {verdict.headline}; {found.summary}",
@@ -102,7 +102,7 @@ def _by_category(captured: Captured, verdict: Verdict) -> Verdict:
     return replace(verdict, evidence=("by category:", *lines, *verdict.evidence), figures={**verdict.figures, **figures})
 
 
-def _undrafted(captured: Captured, found: MeasuredSpeed, idle: Verdict) -> Verdict:
+def _fail_undrafted(captured: Captured, found: MeasuredSpeed, idle: Verdict) -> Verdict:
     """Return a verdict on a server that does not speculate with what that costs: of its speed the drafter is the cause."""
     if not idle.red:
         return idle
@@ -120,55 +120,55 @@ def _undrafted(captured: Captured, found: MeasuredSpeed, idle: Verdict) -> Verdi
     )
 
 
-def _repeated(captured: Captured, found: MeasuredSpeed) -> Verdict:
+def _judge_control(captured: Captured, found: MeasuredSpeed) -> Verdict:
     """Judge the control: two boots of the baseline must not differ by more than boots do."""
     error = captured.alpha / 2.0
     slower = found.estimate is not None and found.estimate.at_most(error) < 1.0
     faster = found.estimate is not None and found.estimate.at_least(error) > 1.0
     if slower or faster:
-        return _said(
+        return _say_speed(
             captured,
             found,
             Outcome.FAIL,
             f"the control is {'slower' if slower else 'faster'} than the baseline, although both are the same server",
         )
-    return _said(captured, found, Outcome.PASS, "the control is as fast as the baseline")
+    return _say_speed(captured, found, Outcome.PASS, "the control is as fast as the baseline")
 
 
-def _gated(captured: Captured, found: MeasuredSpeed) -> Verdict:
+def _judge_gates(captured: Captured, found: MeasuredSpeed) -> Verdict:
     rulings = _rulings(captured, found)
     said = {one.ruling for one in rulings}
     opening = "; ".join([_opening(found), *([why] if (why := wide(captured, found)) else [])])
-    if disturbed := _disturbed(captured):
-        return _said(captured, found, Outcome.NOT_DECIDED, f"{opening}; not gated: {disturbed}", reason=disturbed)
+    if disturbed := _describe_disturbance(captured):
+        return _say_speed(captured, found, Outcome.NOT_DECIDED, f"{opening}; not gated: {disturbed}", reason=disturbed)
     if not rulings and breakdown.is_by_load(captured):
-        return _said(captured, found, Outcome.PASS, f"{opening}; reported, without a gate")
+        return _say_speed(captured, found, Outcome.PASS, f"{opening}; reported, without a gate")
     missed = [one for one in rulings if one.ruling is GateRuling.MISSED]
     if missed:
         cause = _cause(captured, found, missed[0].gate)
         named = f": {cause.cause}" if cause else ""
-        return _said(captured, found, Outcome.FAIL, f"{opening}{named}; gate missed: {missed[0].threshold}", rulings, cause=cause)
+        return _say_speed(captured, found, Outcome.FAIL, f"{opening}{named}; gate missed: {missed[0].threshold}", rulings, cause=cause)
     if said == {GateRuling.PROVEN}:
         above = " and ".join(str(one.gate) for one in rulings)
-        return _said(captured, found, Outcome.PASS, f"{opening}; gate met: {above}", rulings)
-    why = "; ".join([*_crowded(captured, opening), _why_open(captured, found, rulings)])
-    return _said(captured, found, Outcome.NOT_DECIDED, f"{opening}; {why}", rulings, reason=why)
+        return _say_speed(captured, found, Outcome.PASS, f"{opening}; gate met: {above}", rulings)
+    why = "; ".join([*_describe_crowding(captured, opening), _why_open(captured, found, rulings)])
+    return _say_speed(captured, found, Outcome.NOT_DECIDED, f"{opening}; {why}", rulings, reason=why)
 
 
 def _cause(captured: Captured, found: MeasuredSpeed, gate: Gate) -> Suspect | None:
     """Return what a missed gate is put down to; None where nothing tells the tokens per step."""
     if gate.figure == ACCEPTANCE_LENGTH:
-        return Suspect(cause=SlowCause.DRAFTER, why=acceptance.shown(found.length))
+        return Suspect(cause=SlowCause.DRAFTER, why=acceptance.describe_length(found.length))
     cost = step_cost(captured, found)
     return None if cost is None else suspect(captured, cost, gate.at_least or 0.0)
 
 
-def _crowded(captured: Captured, opening: str) -> tuple[str, ...]:
+def _describe_crowding(captured: Captured, opening: str) -> tuple[str, ...]:
     """Return what a busy machine has to do with a gate that stays open, where that is not said yet."""
     return tuple(f"the machine was busy: {why}" for why in busy(captured)[:1] if why not in opening)
 
 
-def _disturbed(captured: Captured) -> str:
+def _describe_disturbance(captured: Captured) -> str:
     """Return what disturbed a server's times, so that they do not show its speed; empty where nothing is known to."""
     if behind := _behind(captured):
         return behind
@@ -181,7 +181,7 @@ def _disturbed(captured: Captured) -> str:
 
 def _why_unfit(captured: Captured, found: MeasuredSpeed) -> str:
     """Return why the times do not show the servers' speed of decoding; empty where they do."""
-    if disturbed := _disturbed(captured):
+    if disturbed := _describe_disturbance(captured):
         return disturbed
     if busy(captured):
         return "the machine was busy while servers were timed"
@@ -191,7 +191,7 @@ def _why_unfit(captured: Captured, found: MeasuredSpeed) -> str:
 
 def _marks(captured: Captured) -> dict[str, float]:
     """Return the figures that mark times which do not show a server's speed."""
-    marks = {"disturbed": bool(_disturbed(captured)), "busy_machine": bool(busy(captured))}
+    marks = {"disturbed": bool(_describe_disturbance(captured)), "busy_machine": bool(busy(captured))}
     return {name: 1.0 for name, unfit in marks.items() if unfit}
 
 
@@ -208,9 +208,9 @@ def _arms(captured: Captured) -> list[Transcript]:
 def _rulings(captured: Captured, found: MeasuredSpeed) -> tuple[RuledGate, ...]:
     """Hold the gates against what was measured; those on acceptance only where it is over enough prompts, the others are left to such."""
     gates, length = _on_speedup(captured), found.length
-    lengths = stated(captured.gates, ACCEPTANCE_LENGTH) if length is not None and length.prompts >= LEAST_PROMPTS else ()
+    lengths = gates_on(captured.gates, ACCEPTANCE_LENGTH) if length is not None and length.prompts >= LEAST_PROMPTS else ()
     alpha = captured.alpha / max(1, bool(gates) + bool(lengths))
-    return (*ruled_speeds(gates, found.estimate, alpha), *ruled(lengths, length, alpha))
+    return (*ruled_speeds(gates, found.estimate, alpha), *rule_gates(lengths, length, alpha))
 
 
 def _on_speedup(captured: Captured) -> tuple[Gate, ...]:
@@ -219,7 +219,7 @@ def _on_speedup(captured: Captured) -> tuple[Gate, ...]:
     Those of a config are not held against speeds by load: what these come to depends on the machine, whose baseline file gates them.
     """
     by_load = breakdown.is_by_load(captured)
-    known = tuple(gate for gate in stated(captured.gates, SPEEDUP) if gate.workload or not by_load)
+    known = tuple(gate for gate in gates_on(captured.gates, SPEEDUP) if gate.workload or not by_load)
     return known or ((_FLOOR,) if captured.workload.concurrency == 1 else ())
 
 
@@ -237,7 +237,7 @@ def _why_open(captured: Captured, found: MeasuredSpeed, rulings: Sequence[RuledG
     return (
         f"the interval contains the gate: {gate}"
         if gate.figure == SPEEDUP
-        else f"{acceptance.shown(found.length)} leave the gate open: {gate}"
+        else f"{acceptance.describe_length(found.length)} leave the gate open: {gate}"
     )
 
 
@@ -245,7 +245,7 @@ def _opening(found: MeasuredSpeed) -> str:
     return f"{found.shown}, {found.change.value}"
 
 
-def _said(
+def _say_speed(
     captured: Captured,
     found: MeasuredSpeed,
     outcome: Outcome,
@@ -280,7 +280,7 @@ def _said(
 def _settle(captured: Captured, found: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
     if _behind(captured):
         return "a client with a core to itself, or fewer requests at once"
-    if _disturbed(captured):
+    if _describe_disturbance(captured):
         return "servers that nobody else uses and no gateway slows down"
     if not rulings:
         return "a gate: gates.speedup.at_least in the config"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.prerequisites import messages, refused
+from pytest_specdec.judge.prerequisites import is_refusal, messages
 from pytest_specdec.judge.structured.documents import documents
 from pytest_specdec.judge.structured.grammar_faults import endless
 from pytest_specdec.stats import proportions
@@ -81,7 +81,7 @@ class ArmDocuments:
 def read_documents(transcript: Transcript, wanted: Mapping[str, OutputFormat]) -> ArmDocuments:
     """Judge every answer, but for kinds of which every request was refused."""
     answers = [(answer, wanted[answer.request_id]) for answer in transcript.answers if answer.request_id in wanted]
-    offered = {asked.kind for answer, asked in answers if not refused(answer)}
+    offered = {asked.kind for answer, asked in answers if not is_refusal(answer)}
     read = [document for answer, asked in answers if asked.kind in offered for document in documents(answer, asked)]
     reached = tuple(document for document in read if not document.unreached)
     not_offered = sorted({asked.kind for _, asked in answers} - offered)
@@ -146,7 +146,7 @@ def evidence(captured: Captured, piles: Sequence[ArmDocuments]) -> tuple[str, ..
     """Return a line for each kind and arm, the rates, and the first faults."""
     many = len({document.kind for pile in piles for document in pile.documents}) > KINDS_SHOWN
     groups = sorted({_group(document, many=many) for pile in piles for document in pile.documents})
-    counted = [_counted(pile, group, many=many) for group in groups for pile in piles]
+    counted = [_describe_group(pile, group, many=many) for group in groups for pile in piles]
     unreached = [f"{pile.arm}: {pile.unreached} answers cut within their reasoning" for pile in piles if pile.unreached]
     not_offered = [f"{pile.arm}: {kind}: every request refused" for pile in piles for kind in pile.refused_kinds]
     faults = [f"{pile.arm}: {d.request_id} ({d.kind}): {d.fault}" for pile in piles for d in pile.faulty[:20]]
@@ -157,7 +157,7 @@ def _group(document: Document, *, many: bool) -> str:
     return document.feature if many else document.kind
 
 
-def _counted(pile: ArmDocuments, group: str, *, many: bool) -> str:
+def _describe_group(pile: ArmDocuments, group: str, *, many: bool) -> str:
     here = [document for document in pile.documents if _group(document, many=many) == group]
     whole = [document for document in here if document.complete]
     cut = len(here) - len(whole)

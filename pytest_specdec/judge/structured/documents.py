@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from pytest_specdec.judge.verdicts import quoted
+from pytest_specdec.judge.verdicts import quote
 
 if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Choice
@@ -95,7 +95,7 @@ def documents(answer: Answer, wanted: OutputFormat) -> tuple[Document, ...]:
     Raises ``referencing.exceptions.Unresolvable`` when the request's schema refers to something outside itself.
     """
     if not answer.ok or not answer.choices:
-        fault = f"HTTP {answer.status}: {quoted(answer.error or 'no choice', 100)}"
+        fault = f"HTTP {answer.status}: {quote(answer.error or 'no choice', 100)}"
         reading = Reading(complete=False, fault=fault, flaw=Flaw.REFUSED)
         return (Document(request_id=answer.request_id, kind=wanted.kind, feature=wanted.feature, reading=reading),)
     return tuple(_document(answer.request_id, choice, wanted) for choice in answer.choices)

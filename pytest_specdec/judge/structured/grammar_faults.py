@@ -37,14 +37,14 @@ def fault_name(mine: Sequence[Document], formats: Sequence[OutputFormat]) -> str
     sound = [document for document in mine if not document.fault]
     if sum(one.reasoned for one in faulty) == len(faulty) >= _ENOUGH and sum(not one.reasoned for one in sound) >= _ENOUGH:
         return BEHIND_REASONING
-    others = _closed(formats)
+    others = _select_closed(formats)
     if len(faulty) >= _ENOUGH and 2 * sum(_of_another(one, others) for one in faulty) > len(faulty):
         return OF_ANOTHER
     (flaw, _), *_ = Counter(one.reading.flaw or Flaw.FORM for one in faulty).most_common(1)
     return flaw.value
 
 
-def _closed(formats: Sequence[OutputFormat]) -> list[OutputFormat]:
+def _select_closed(formats: Sequence[OutputFormat]) -> list[OutputFormat]:
     """Return the formats that few texts satisfy: choices, and schemas that name what an object must have and may not."""
     by_kind = {(one.kind, repr(getattr(one, "texts", ""))): one for one in formats}
     return [one for one in by_kind.values() if isinstance(one, Choices) or (isinstance(one, JsonFormat) and _is_closed(one))]

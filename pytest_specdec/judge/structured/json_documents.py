@@ -13,7 +13,7 @@ from referencing.jsonschema import EMPTY_REGISTRY
 
 from pytest_specdec.judge.structured.documents import Flaw, Reading
 from pytest_specdec.judge.structured.json_beginnings import breaches
-from pytest_specdec.judge.verdicts import quoted
+from pytest_specdec.judge.verdicts import quote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -64,14 +64,14 @@ class JsonFormat:
     def _syntax(self, text: str, seen: JsonScan, *, cut: bool) -> Reading | None:
         first = text.lstrip(" \t\r\n")[:1]
         if seen.bad is not None:
-            before = quoted(text[max(0, seen.bad - 20) : seen.bad])
-            fault = f"character {seen.bad}: {quoted(text[seen.bad])} where JSON wants {seen.wanted}, after {before}"
+            before = quote(text[max(0, seen.bad - 20) : seen.bad])
+            fault = f"character {seen.bad}: {quote(text[seen.bad])} where JSON wants {seen.wanted}, after {before}"
             return _faulty(fault, _place(text, seen), whole=not cut)
         if not seen.complete and not cut:
-            fault = f"ends at character {len(text)} in the middle of the document, after {quoted(text[-30:])}"
+            fault = f"ends at character {len(text)} in the middle of the document, after {quote(text[-30:])}"
             return _faulty(fault, Flaw.CUT_OFF)
         if self.opens and first and first != self.opens:
-            return _faulty(f"begins with {quoted(first)}, not with {quoted(self.opens)}", Flaw.KIND, whole=not cut or seen.complete)
+            return _faulty(f"begins with {quote(first)}, not with {quote(self.opens)}", Flaw.KIND, whole=not cut or seen.complete)
         return None
 
     def _content(self, text: str, seen: JsonScan) -> Reading | None:
@@ -91,7 +91,7 @@ def _breach(errors: Sequence[ValidationError], *, whole: bool) -> Reading | None
     error = best_match(certain or errors)
     if error is None:
         return None
-    fault = f"{quoted(error.json_path, 80)[1:-1]}: {quoted(error.message, 120)} ({_rule(error.validator)})"
+    fault = f"{quote(error.json_path, 80)[1:-1]}: {quote(error.message, 120)} ({_rule(error.validator)})"
     return Reading(complete=whole, fault=fault, flaw=Flaw.RULES, rare=not certain)
 
 

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.structured.documents import Flaw, Reading
-from pytest_specdec.judge.verdicts import quoted
+from pytest_specdec.judge.verdicts import quote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +57,7 @@ def _read(kind: str, specification: str, text: str) -> _Read | None:
 def _stuck(text: str, taken: int) -> str:
     """Say where a text leaves its grammar."""
     before = text.encode("utf-8", "surrogatepass")[:taken].decode("utf-8", "replace")
-    return f"character {len(before)}: {quoted(text[len(before) :], 20)} may not follow {quoted(before[-20:], 24)}"
+    return f"character {len(before)}: {quote(text[len(before) :], 20)} may not follow {quote(before[-20:], 24)}"
 
 
 def _beginning(kind: str, specification: str, text: str, flaw: Flaw) -> Reading:
@@ -85,10 +85,8 @@ class Regex:
             return _beginning("regex", self.pattern, text, Flaw.REGEX)
         end = next((end for end in range(len(text), 0, -1) if re.fullmatch(self.pattern, text[:end])), 0)
         if end:
-            return Reading(
-                complete=True, fault=f"{quoted(text[end:], 30)} behind {quoted(text[:end], 30)}, which matches", flaw=Flaw.BEHIND
-            )
-        return Reading(complete=True, fault=f"{quoted(text)} does not match {quoted(self.pattern, 60)}", flaw=Flaw.REGEX)
+            return Reading(complete=True, fault=f"{quote(text[end:], 30)} behind {quote(text[:end], 30)}, which matches", flaw=Flaw.BEHIND)
+        return Reading(complete=True, fault=f"{quote(text)} does not match {quote(self.pattern, 60)}", flaw=Flaw.REGEX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +105,9 @@ class Choices:
             return Reading(complete=False)
         begun = max((choice for choice in self.texts if text.startswith(choice)), key=len, default="")
         if begun:
-            return Reading(complete=not cut, fault=f"{quoted(text[len(begun) :], 30)} behind {quoted(begun)}", flaw=Flaw.BEHIND)
-        among = quoted(", ".join(self.texts), 60)
-        return Reading(complete=not cut, fault=f"{quoted(text)} is none of the choices {among}", flaw=Flaw.CHOICE)
+            return Reading(complete=not cut, fault=f"{quote(text[len(begun) :], 30)} behind {quote(begun)}", flaw=Flaw.BEHIND)
+        among = quote(", ".join(self.texts), 60)
+        return Reading(complete=not cut, fault=f"{quote(text)} is none of the choices {among}", flaw=Flaw.CHOICE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +129,6 @@ class GrammarText:
             return Reading(complete=True, fault="no text", flaw=Flaw.CUT_OFF)
         if read.bytes == len(text.encode("utf-8", "surrogatepass")):
             return Reading(
-                complete=True, fault=f"ends at character {len(text)} in the middle, after {quoted(text[-30:])}", flaw=Flaw.CUT_OFF
+                complete=True, fault=f"ends at character {len(text)} in the middle, after {quote(text[-30:])}", flaw=Flaw.CUT_OFF
             )
         return Reading(complete=True, fault=_stuck(text, read.bytes), flaw=Flaw.GRAMMAR)

@@ -9,7 +9,7 @@ from jsonschema.exceptions import SchemaError
 from referencing.exceptions import Unresolvable
 
 from pytest_specdec.judge.divergence import shared
-from pytest_specdec.judge.ending import ended
+from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.greedy_diagnosis import probability
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import equal_answers, messages, refusal, speculating, unscorable
@@ -19,8 +19,8 @@ from pytest_specdec.judge.structured.documents import Flaw
 from pytest_specdec.judge.structured.grammar_faults import STUCK, endless, fault_name
 from pytest_specdec.judge.structured.output_formats import formats
 from pytest_specdec.judge.structured.text_grammars import recognises
-from pytest_specdec.judge.tolerance import allowed
-from pytest_specdec.judge.verdicts import quoted, say
+from pytest_specdec.judge.tolerance import allowed_gap
+from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.promise import CheckedDocuments
@@ -75,7 +75,7 @@ def judge(captured: Captured) -> Verdict:
     """
     try:
         wanted = formats(captured.workload.requests)
-        return server_failure(captured) or refusal(captured) or ended(captured) or _judged(captured, wanted)
+        return server_failure(captured) or refusal(captured) or check_endings(captured) or _judge_documents(captured, wanted)
     except (SchemaError, Unresolvable, RecursionError) as error:
         return _wrong_schema(captured, error)
 
@@ -90,7 +90,7 @@ def _wrong_schema(captured: Captured, error: Exception) -> Verdict:
     return say(
         captured,
         Outcome.INVALID,
-        f"the JSON schema of {f'request {place}' if place else 'a request'} cannot be used{where}: {quoted(reason, 160)}{others}",
+        f"the JSON schema of {f'request {place}' if place else 'a request'} cannot be used{where}: {quote(reason, 160)}{others}",
         short=("remedy       correct the schema in the suite; no answer of this workload was judged, other workloads were",),
         evidence=messages(captured.speculative.answers),
         cell="invalid schema",
@@ -105,7 +105,7 @@ def _schema_error(request: Request) -> SchemaError | RecursionError | None:
     return None
 
 
-def _judged(captured: Captured, requested: Mapping[str, OutputFormat]) -> Verdict:
+def _judge_documents(captured: Captured, requested: Mapping[str, OutputFormat]) -> Verdict:
     unbound = _unbound([read_documents(transcript, requested) for transcript in captured.baseline_boots])
     wanted = {id_: asked for id_, asked in requested.items() if asked.feature not in unbound}
     mine = read_documents(captured.speculative, wanted)
@@ -117,13 +117,13 @@ def _judged(captured: Captured, requested: Mapping[str, OutputFormat]) -> Verdic
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
     return (
-        _failed(captured, mine, others, wanted)
+        _fail_documents(captured, mine, others, wanted)
         or _stuck(captured, mine, others)
         or _chosen_wrongly(captured, choices)
         or (None if all(equal_answers(captured, captured.speculative)) else unscorable(captured, rejecting=False))
         or speculating(captured, rejecting=False)
-        or _unenforced(captured, mine, others, wanted)
-        or _passed(captured, mine, others, choices, unbound)
+        or _check_enforced(captured, mine, others, wanted)
+        or _pass_documents(captured, mine, others, choices, unbound)
     )
 
 
@@ -150,7 +150,7 @@ def _choices(captured: Captured) -> GreedyChoices:
         again = shared(captured, control)
         parted = [abs(one.gap) for one in again.divergences]
         peers = [*parted, *[0.0] * (again.tokens - len(parted))]
-    return GreedyChoices(shared=shared(captured, captured.speculative), allowed=allowed(captured, peers), alpha=captured.alpha)
+    return GreedyChoices(shared=shared(captured, captured.speculative), allowed=allowed_gap(captured, peers), alpha=captured.alpha)
 
 
 def _chosen_wrongly(captured: Captured, choices: GreedyChoices) -> Verdict | None:
@@ -188,11 +188,13 @@ def _nothing(captured: Captured, mine: ArmDocuments, baseline: ArmDocuments) -> 
     return say(captured, Outcome.INVALID, f"{arm} has no answer to a structured request")
 
 
-def _failed(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], wanted: Mapping[str, OutputFormat]) -> Verdict | None:
+def _fail_documents(
+    captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], wanted: Mapping[str, OutputFormat]
+) -> Verdict | None:
     if not mine.faulty:
         return None
     p_value = max(proportions.greater_than_other(len(mine.faulty), mine.checked, len(o.faulty), o.checked) for o in others)
-    flawless = _enforced(captured, wanted) and all(other.flawless for other in others)
+    flawless = _is_enforced(captured, wanted) and all(other.flawless for other in others)
     certain = [document for document in mine.faulty if not document.reading.rare] if flawless else []
     if not certain and p_value >= captured.alpha:
         return None
@@ -228,17 +230,17 @@ def _stuck(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments
     )
 
 
-def _enforced(captured: Captured, wanted: Mapping[str, OutputFormat]) -> bool:
+def _is_enforced(captured: Captured, wanted: Mapping[str, OutputFormat]) -> bool:
     """Whether the baseline enforces the requested grammars, as far as its capability probe knows."""
     known = captured.capabilities.get(BASELINE)
     return known is None or all(known.support.get(asked.feature) is not FeatureSupport.IGNORED for asked in wanted.values())
 
 
-def _unenforced(
+def _check_enforced(
     captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], wanted: Mapping[str, OutputFormat]
 ) -> Verdict | None:
     """Return INCONCLUSIVE where the baseline ignores the grammar and its documents show it: nothing is enforced that drafts could break."""
-    if _enforced(captured, wanted) or not any(other.faulty for other in others):
+    if _is_enforced(captured, wanted) or not any(other.faulty for other in others):
         return None
     valid, total, theirs = mine.checked - len(mine.faulty), mine.checked, document_counts.peers_invalid(others)
     return say(
@@ -252,13 +254,13 @@ def _unenforced(
     )
 
 
-def _passed(
+def _pass_documents(
     captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], choices: GreedyChoices, unbound: Sequence[str]
 ) -> Verdict:
     faulty = len(mine.faulty)
     room = captured.baseline.room
     raised = (f"asked with {room} times the planned token limits: most of the baseline's documents did not end within fewer",)
-    evidence = (*_compared(choices), *(raised if room > 1 else ()), *document_counts.evidence(captured, (mine, *others)))
+    evidence = (*_describe_compared(choices), *(raised if room > 1 else ()), *document_counts.evidence(captured, (mine, *others)))
     if not mine.checked:
         return _without_documents(captured, mine, others, evidence)
     return say(
@@ -267,10 +269,10 @@ def _passed(
         f"{mine.checked - faulty} of {mine.checked} documents valid"
         + document_counts.cut_off(mine, others)
         + (f"; no more invalid than chance: {document_counts.peers_invalid(others)}" if faulty else "")
-        + _refused(mine.refused_kinds)
+        + _describe_refused(mine.refused_kinds)
         + "".join(f"; {feature} is not enforced by the baseline" for feature in unbound),
         evidence=evidence,
-        rules_out=document_counts.rules_out(mine) + _would_show(choices) + _unexercised(captured) + _unread(mine),
+        rules_out=document_counts.rules_out(mine) + _would_show(choices) + _describe_unexercised(captured) + _unread(mine),
         cell=f"{mine.checked - faulty} of {mine.checked}",
         promise=CheckedDocuments(documents=len(mine.documents), invalid=faulty),
         figures=document_counts.figures(mine, others) | _tokens(choices),
@@ -291,7 +293,7 @@ def _without_documents(captured: Captured, mine: ArmDocuments, others: Sequence[
     return say(captured, Outcome.INCONCLUSIVE, headline, evidence=evidence, settle=settle, figures=document_counts.figures(mine, others))
 
 
-def _refused(kinds: Sequence[str]) -> str:
+def _describe_refused(kinds: Sequence[str]) -> str:
     few = ", ".join(kinds[:4]) + (" …" if len(kinds) > 4 else "")  # noqa: PLR2004 - a headline, not a list
     return f"; {few} refused" if len(kinds) == 1 else f"; {len(kinds)} kinds refused: {few}" if kinds else ""
 
@@ -305,7 +307,7 @@ def _in_reasoning(mine: ArmDocuments) -> str:
     return f", {mine.unreached} of them within their reasoning" if mine.unreached else ""
 
 
-def _compared(choices: GreedyChoices) -> tuple[str, ...]:
+def _describe_compared(choices: GreedyChoices) -> tuple[str, ...]:
     """Return a line on the tokens that were compared with the baseline's."""
     seen = choices.shared
     if not seen.tokens:
@@ -327,7 +329,7 @@ def _tokens(choices: GreedyChoices) -> dict[str, float]:
     return {"compared_tokens": float(choices.shared.tokens)} if choices.shared.tokens else {}
 
 
-def _unexercised(captured: Captured) -> str:
+def _describe_unexercised(captured: Captured) -> str:
     counters = captured.speculative.counters
     unexercised = counters is not None and not captured.is_control and not counters.rejected_tokens
     return "; untested: the grammar after a rejected draft token" if unexercised else ""
