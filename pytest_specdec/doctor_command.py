@@ -15,7 +15,7 @@ from pytest_specdec.capture import environment, locks
 from pytest_specdec.config import load, shipped, variables
 from pytest_specdec.doctor import attached, boot_checks, config_checks, machine
 from pytest_specdec.doctor.arms import arms
-from pytest_specdec.doctor.check import Level, failed, ok
+from pytest_specdec.doctor.check import Level, error_check, ok
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import ConfigError, EngineError, SpecdecError
 from pytest_specdec.files.run_directory import RUNS
@@ -72,7 +72,7 @@ def run(arguments: Namespace) -> int:
     try:
         config = load.load(path)
     except ConfigError as error:
-        return _print_checks([failed("config", error)], command, Secrets.of(os.environ))
+        return _print_checks([error_check("config", error)], command, Secrets.of(os.environ))
     return _print_checks(_run_checks(config, depth, arguments.baselines, here), command, variables.secrets_of(config.text))
 
 
@@ -86,10 +86,10 @@ def _check_contract(path: Path, variant: str, document: Path | None) -> int:
     try:
         printer = contract.ContractPrinter(_variant_name(path, variant), lambda line: _print(printable(line), Secrets()))
     except ConfigError as error:
-        return _print_checks([failed("contract", error)], "", Secrets.of(os.environ))
+        return _print_checks([error_check("contract", error)], "", Secrets.of(os.environ))
     is_kept = contract.run(path, document, printer)
     if printer.errors:
-        return _print_checks([failed("contract", SpecdecError(text)) for text in printer.errors], "", Secrets.of(os.environ))
+        return _print_checks([error_check("contract", SpecdecError(text)) for text in printer.errors], "", Secrets.of(os.environ))
     printer.print_counts()
     return int(not is_kept)
 
@@ -131,7 +131,7 @@ def _run_checks(config: Config, depth: Depth, baselines: Path, here: Path) -> It
         yield from pair
         servers = arms(config, engine, os.environ)
     except EngineError as error:
-        yield failed("engine", error)
+        yield error_check("engine", error)
         return
     with ThreadPoolExecutor() as pool:
         is_refused = any(check.level is Level.FAIL for check in pair)

@@ -10,7 +10,7 @@ from pytest_specdec.capture import environment, locks
 from pytest_specdec.capture.burst_probe import BurstProbe
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.deadlines import Deadlines
-from pytest_specdec.capture.room import deciding_boot, last_whole_round, sufficient
+from pytest_specdec.capture.room import deciding_boot, last_whole_round, sufficient_room
 from pytest_specdec.capture.scoring import TranscriptScorer, scorer
 from pytest_specdec.capture.server import context_limit
 from pytest_specdec.capture.server.attached import AttachedArm
@@ -81,7 +81,7 @@ class BootSession:
             self.arm.stop(0.0)
             raise
         if not self.boot.attached:
-            self.completeness.booted()
+            self.completeness.record_boot()
 
     def stop(self, *, graceful: bool = True) -> None:
         """End the server and record its restarts and times."""
@@ -91,7 +91,7 @@ class BootSession:
             try:
                 self.arm.stop(self.arm.recipe.stop_s if graceful else 0.0)
             finally:
-                self.completeness.ended(self.boot, self.arm)
+                self.completeness.record_end(self.boot, self.arm)
 
     def kill(self) -> None:
         """Kill the server's processes, if it has any.
@@ -174,7 +174,7 @@ class BootSession:
         """Have the baseline answer until its token limits suffice."""
         return last_whole_round(
             lambda room: self._answer_round(self.runner(BASELINE, workload, None, room)),
-            lambda answers: sufficient(self._fill_prompts(workload), answers, self._context_tokens(), self.recipes.plan.depth),
+            lambda answers: sufficient_room(self._fill_prompts(workload), answers, self._context_tokens(), self.recipes.plan.depth),
             lambda: self.reporter.left_s,
             say=self.reporter.say,
             warn=self.completeness.warn,
@@ -246,7 +246,7 @@ class BootSession:
             )
         if not result.missing or transcript.tokens or transcript.server_failures:
             transcripts.write(self.recipes.directory, transcript)
-        self.completeness.answered(transcript.arm, workload, result.missing)
+        self.completeness.record_transcript(transcript.arm, workload, result.missing)
 
     def _warn_of_other_clients(self, transcript: Transcript) -> None:
         """Warn of other clients' traffic on an attached server."""
@@ -294,14 +294,14 @@ class BootSession:
             return "not all of its requests were answered"
         if reason := self._unscorable_reason():
             # So the capability probe says. Nothing is missing then: what the judges of tokens say of it is their business.
-            self.completeness.scored(self.boot, task, "")
+            self.completeness.record_scores(self.boot, task, "")
             return reason
         self.reporter.step(self.boot, "scoring", task.arm, task.workload, of=len(transcript.answers))
         with self.shared():
             scored = scoring.score(self._without_missing_ids(transcript), task.top_tokens)
         self.arm.check_port()
         transcripts.write_scores(self.recipes.directory, scoring.under, task.arm, task.workload, scored.scores)
-        self.completeness.scored(self.boot, task, scored.missing)
+        self.completeness.record_scores(self.boot, task, scored.missing)
         return scored.missing
 
     def _without_missing_ids(self, transcript: Transcript) -> Transcript:

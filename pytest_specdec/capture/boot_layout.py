@@ -64,7 +64,7 @@ def fewest_boots(pairs: Sequence[Pair], workloads: Sequence[Workload], placement
     One of each variant, the baseline, the scorer and each draft model, and further ones for workloads that
     ask for a small cache.
     """
-    return tuple(pressed(with_scorer(layout(pairs, workloads, Depth.SMOKE, placement), has_scorer=has_scorer), workloads))
+    return tuple(add_small_cache_boots(with_scorer(layout(pairs, workloads, Depth.SMOKE, placement), has_scorer=has_scorer), workloads))
 
 
 def layout(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, placement: Placement) -> Iterator[Boot]:
@@ -144,7 +144,7 @@ def _timed_boot(role: Role, arm: str, timed: tuple[str, ...], number: int) -> Bo
     return Boot(index=0, role=role, arm=arm, answers=timed, timed=True, number=number)
 
 
-def pressed(planned: Iterable[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
+def add_small_cache_boots(planned: Iterable[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
     """Yield the boots, with small-cache boots for workloads asking for them.
 
     Each follows a boot of the baseline or of a variant. The control answers these workloads with the usual

@@ -44,7 +44,7 @@ class Completeness:
         with self._lock:
             self._warnings[text] = None
 
-    def booted(self) -> None:
+    def record_boot(self) -> None:
         """Record one boot of a server."""
         with self._lock:
             self._boots += 1
@@ -73,7 +73,7 @@ class Completeness:
             self._version = self._version or version
             return is_first
 
-    def ended(self, boot: Boot, arm: ArmServer) -> None:
+    def record_end(self, boot: Boot, arm: ArmServer) -> None:
         """Record the restarts, times and busy share of a stopped server."""
         with self._lock:
             self._restarts += arm.restarts
@@ -86,7 +86,7 @@ class Completeness:
                     busy=round(arm.busy_s / arm.wall_s, 3),
                 )
 
-    def answered(self, arm: str, workload: str, missing: str) -> None:
+    def record_transcript(self, arm: str, workload: str, missing: str) -> None:
         """Record a transcript, with the reason if it is not whole."""
         if missing:
             self._answer_gaps[arm, workload] = missing
@@ -104,14 +104,14 @@ class Completeness:
         """
         return self.has_answers(arm, workload) or (arm, workload) in self._answer_gaps or boot.index in self._boot_errors
 
-    def scored(self, boot: Boot, task: ScoringTask, missing: str) -> None:
+    def record_scores(self, boot: Boot, task: ScoringTask, missing: str) -> None:
         """Record scores, with the reason if some are missing."""
         if missing:
             self._score_gaps[boot.index, task.arm, task.workload] = missing
         else:
             self._scored.add((boot.index, task.arm, task.workload))
 
-    def failed(self, boot: Boot, error: str) -> None:
+    def record_error(self, boot: Boot, error: str) -> None:
         """Record the error of a boot with work left undone."""
         self._boot_errors[boot.index] = error
 

@@ -64,11 +64,11 @@ class Failure:
         """True if the server answered 5xx to all and kept running."""
         return all(server_failure.ending is FailureKind.ERROR for server_failure in self._requests.values())
 
-    def answered(self, sent: TimedAnswer) -> None:
+    def record_answer(self, sent: TimedAnswer) -> None:
         """Record an answer to a request sent alone."""
         self._requests[sent.answer.key] = replace(self._requests[sent.answer.key], recurred=False)
 
-    def recurred(self, sent: TimedAnswer) -> ServerFailure:
+    def record_recurrence(self, sent: TimedAnswer) -> ServerFailure:
         """Record another failure of a request, sent alone."""
         failure = self._requests[sent.answer.key] = self._describe_failure(sent, self._describe_end([sent]), recurred=True)
         return failure

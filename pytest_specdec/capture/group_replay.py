@@ -51,7 +51,7 @@ def _retry_calibration(sender: Sender, first: Job, failed: Sequence[TimedAnswer]
             failed = [sender.send(first)]
             if failed[0].ending is None:
                 sender.keep(first, failed[0])
-                failure.answered(failed[0])
+                failure.record_answer(failed[0])
                 return
         terminate_unless_sound(sender.arm, failed)
         for job in sender.jobs(sender.workload.passes):
@@ -103,9 +103,9 @@ class GroupReplay:
             replayed = self.sender.send(job)
             if replayed.ending is None:
                 self.sender.keep(job, replayed)
-                self.failure.answered(replayed)
+                self.failure.record_answer(replayed)
             elif self.sender.has_failed(job, replayed):
-                server_failure = self.failure.recurred(replayed)
+                server_failure = self.failure.record_recurrence(replayed)
                 reason = f"quarantined: alone on a fresh server it failed again: {server_failure.process}: {replayed.answer.error}"
                 self.sender.set_aside(job, reason)
                 terminate_unless_sound(self.sender.arm, [replayed])

@@ -249,7 +249,7 @@ class _Workers:
         """
         reason = needless(boot, recipes.plan, self._dead)
         if reason:
-            completeness.failed(boot, reason)
+            completeness.record_error(boot, reason)
         return bool(reason)
 
     def run(self, workers: Sequence[_Worker], work: Callable[[_Worker], None]) -> None:
@@ -293,7 +293,7 @@ class _Workers:
         try:
             work(worker)
         except EngineError as error:
-            worker.session.completeness.failed(worker.boot, str(error))
+            worker.session.completeness.record_error(worker.boot, str(error))
             if not worker.up:
                 worker.queue.close()  # nothing takes answers out of it, and arms would wait for room
             if worker.boot.role is Role.VARIANT and not worker.up and not worker.boot.small_cache:

@@ -241,7 +241,7 @@ def _lay_out(
     """Return the plan with its workloads, boots, visits and estimated seconds."""
     workloads = tuple(sorted((*judged, *calibration), key=_plan_sort_key))
     served_boots = (boot for boot in boot_layout.layout(plan.pairs, judged, plan.depth, plan.placement) if _is_served(boot, attached))
-    layout = boot_layout.pressed(
+    layout = boot_layout.add_small_cache_boots(
         boot_layout.with_scorer(boot_layout.with_calibration(served_boots, calibration, workloads), has_scorer=has_scorer), workloads
     )
     layout = boot_layout.timed_apart(tuple(layout), workloads) if has_speed_boots else layout

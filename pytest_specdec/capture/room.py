@@ -82,7 +82,7 @@ def _is_whole(result: WorkloadResult) -> bool:
     return not (result.missing or result.transcript.server_failures)
 
 
-def sufficient(workload: Workload, transcript: Transcript, context_tokens: int, depth: Depth) -> int:
+def sufficient_room(workload: Workload, transcript: Transcript, context_tokens: int, depth: Depth) -> int:
     """Return the sufficient multiple of the planned token limits.
 
     ``transcript`` had ``transcript.room`` times the limits of ``workload``. The multiple is twice as large where its

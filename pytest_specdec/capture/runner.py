@@ -87,7 +87,7 @@ def _drop_refused_boots(boots: Sequence[Boot], refused: Mapping[str, str], compl
     """
     for boot in boots:
         if boot.arm in refused:
-            completeness.failed(boot, refused[boot.arm])
+            completeness.record_error(boot, refused[boot.arm])
     return tuple(boot for boot in boots if boot.arm not in refused)
 
 

@@ -153,7 +153,7 @@ class Sender:
             return
         if sent.refusal is not None:
             failure = self.create_failure([replace(sent.refusal, ending=FailureKind.REFUSED)])
-            failure.answered(sent)
+            failure.record_answer(sent)
             self.server_failures += failure.server_failures
             sent = replace(sent, refusal=None)
         self.sent[job.key] = replace(sent, arrivals=())  # an object per chunk, which nothing reads after this

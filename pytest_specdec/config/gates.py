@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _NO_SLOWER = 1.0
 
 
-def stated(document: YamlDocument, name: str) -> Iterator[Gate]:
+def read_gates(document: YamlDocument, name: str) -> Iterator[Gate]:
     """Yield the gates of a config called ``name``.
 
     The speedup has a gate even if the config states none.

@@ -86,7 +86,7 @@ def load(path: Path) -> Config:
         require=tuple(data.get("require", ())),
         allow_inconclusive=tuple(Family(name) for name in data.get("allow_inconclusive", ())),
         waivers=tuple(waivers.stated_waivers(document, path.name)),
-        gates=tuple(gates.stated(document, path.name)),
+        gates=tuple(gates.read_gates(document, path.name)),
         slo=Slo(**data["slo"]) if "slo" in data else None,
         published=tuple(Published(**entry) for entry in data.get("published", ())),
         limits=_typed_limits(data.get("limits", {})),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture.server.attached import check_model, is_untrusted, recognise, refusal_error
 from pytest_specdec.capture.server.readiness import listed_models, look
-from pytest_specdec.doctor.check import Level, fail, failed, ok, warn
+from pytest_specdec.doctor.check import Level, error_check, fail, ok, warn
 from pytest_specdec.engines.optional import AnyEngine
 from pytest_specdec.errors import BootError
 
@@ -32,7 +32,7 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm]) -> Iterator[Chec
                 check = _check_server(arm.name, arm.attached)
                 yield _name_engine(check, config, engine, arm.attached) if check.level is not Level.FAIL else check
             except BootError as error:
-                yield failed(_NAME, error)
+                yield error_check(_NAME, error)
 
 
 def _name_engine(check: Check, config: Config, engine: Engine, setup: ServerSetup) -> Check:
@@ -51,13 +51,13 @@ def _check_server(name: str, setup: ServerSetup) -> Check:
     """
     reply = look(setup, "/v1/models", seconds=_LIMIT_S)
     if is_untrusted(reply):
-        return failed(_NAME, refusal_error(setup, reply))
+        return error_check(_NAME, refusal_error(setup, reply))
     if reply.status is None:
         return fail(
             _NAME, f"{name}: nothing answers at {setup.url}", f"found:    {reply.text}", remedy="start the server, or correct `url`"
         )
     if reply.status != _OK:
-        refusal = failed(_NAME, refusal_error(setup, reply))
+        refusal = error_check(_NAME, refusal_error(setup, reply))
         return (
             refusal if reply.status != _NOT_FOUND else warn(_NAME, f"{name}: {setup.url} lists no models", remedy="a run asks for a token")
         )

@@ -15,7 +15,7 @@ from pytest_specdec.capture import locks
 from pytest_specdec.doctor import engine as engine_checks
 from pytest_specdec.doctor import machine, memory, models, probe
 from pytest_specdec.doctor.arms import arms, scorer
-from pytest_specdec.doctor.check import Level, failed
+from pytest_specdec.doctor.check import Level, error_check
 from pytest_specdec.engines.protocol import Footprint
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError, SpecdecError
@@ -55,7 +55,7 @@ def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executo
     try:
         scorer_servers = _scorer_to_start(config)
     except EngineError as error:
-        yield failed(SCORER, error)
+        yield error_check(SCORER, error)
     else:
         yield from (
             _rename_to_scorer(engine_checks.flags(scorer_servers.config, scorer_servers.engine, scorer_servers.arms, pool))

@@ -44,7 +44,7 @@ def fail(name: str, line: str, *details: str, remedy: str) -> Check:
     return Check(name=name, level=Level.FAIL, line=line, details=(*details, f"remedy:   {remedy}"))
 
 
-def failed(name: str, error: SpecdecError) -> Check:
+def error_check(name: str, error: SpecdecError) -> Check:
     """Return a failed check with the text of ``error``."""
     line, *details = str(error).splitlines()
     return Check(name=name, level=Level.FAIL, line=line, details=tuple(detail.removeprefix("  ") for detail in details))

@@ -10,7 +10,7 @@ from pytest_specdec.config import prompt_file, shipped
 from pytest_specdec.config.lint import lint
 from pytest_specdec.config.variables import unset
 from pytest_specdec.doctor import probe
-from pytest_specdec.doctor.check import Level, fail, failed, ok, warn
+from pytest_specdec.doctor.check import Level, error_check, fail, ok, warn
 from pytest_specdec.errors import SpecdecError
 from pytest_specdec.files.run_directory import RUNS
 from pytest_specdec.gates import baseline_file
@@ -61,7 +61,7 @@ def variables(config: Config, environ: Mapping[str, str]) -> tuple[Check, ...]:
 
     Values are not looked at.
     """
-    missing = tuple(failed("variables", error) for error in unset(config.text, environ))
+    missing = tuple(error_check("variables", error) for error in unset(config.text, environ))
     return missing or ((ok("variables", "all set"),) if "${" in config.text else ())
 
 
@@ -73,7 +73,7 @@ def prompts(config: Config) -> tuple[Check, ...]:
     try:
         own_prompts = prompt_file.read(config)
     except SpecdecError as error:
-        return (failed("prompts", error),)
+        return (error_check("prompts", error),)
     with_schema = sum(prompt.schema is not None for prompt in own_prompts)
     return (ok("prompts", f"{len(own_prompts)} of {config.prompts}, {with_schema} of them with a schema"),) if own_prompts else ()
 
@@ -105,7 +105,7 @@ def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check
         measured = baseline_file.gates(folder, config.name, environment)
         notes = baseline_file.notes(folder, config.name, environment)
     except SpecdecError as error:
-        return (failed("baselines", error),)
+        return (error_check("baselines", error),)
     stated = ", ".join(f"{gate.figure} {gate.threshold}" for gate in config.gates if gate.threshold)
     if measured:
         path = baseline_file.path(folder, config.name, environment)
@@ -155,7 +155,7 @@ def _check_boots(config: Config, depth: Depth, here: Path) -> Check:
     try:
         boot_plan = planner.plan_servers(config, rates.expected_rates(config, here / RUNS), depth, draft_scored=True)
     except SpecdecError as error:
-        return failed("plan", error)
+        return error_check("plan", error)
     arms, started = ", ".join(map(_describe_arm, boot_plan.boots)), sum(not boot.attached for boot in boot_plan.boots)
     visits = f"{len(boot_plan.boots) - started} visits of attached servers"
     if not started:

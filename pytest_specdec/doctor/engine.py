@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.rules import plain
 from pytest_specdec.config.validate import dotted_path, nearest
 from pytest_specdec.doctor import probe
-from pytest_specdec.doctor.check import fail, failed, ok, warn
+from pytest_specdec.doctor.check import error_check, fail, ok, warn
 from pytest_specdec.errors import SpecdecError
 from pytest_specdec.files import yaml
 
@@ -59,7 +59,7 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) 
     try:
         commands = _commands_by_arm(config, engine, arms)
     except SpecdecError as error:
-        yield failed("engine", error)
+        yield error_check("engine", error)
         yield warn("flags", "not checked: what the engine's check found comes first")
         return
     program = None if config.engine.image else engine.program(commands[0][1])
@@ -82,7 +82,7 @@ def flags(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -
     try:
         commands = _commands_by_arm(config, engine, arms)
     except SpecdecError as error:
-        return (failed("engine", error),)
+        return (error_check("engine", error),)
     if config.engine.image:
         return (warn("flags", "not checked: the engine is in an image"),)
     program = engine.program(commands[0][1])

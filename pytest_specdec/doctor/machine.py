@@ -8,7 +8,7 @@ import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_specdec.capture.server.ports import require_port
-from pytest_specdec.doctor.check import fail, failed, ok, warn
+from pytest_specdec.doctor.check import error_check, fail, ok, warn
 from pytest_specdec.errors import EngineError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _check_port(number: int) -> Check:
     try:
         require_port(number)
     except EngineError as error:
-        return failed("port", error)
+        return error_check("port", error)
     return ok("port", f"{number} is free")
 
 

@@ -184,7 +184,7 @@ def _slots(known: DraftSource, answer: Answer) -> VerifySlots:
     choice = answer.choice
     if choice.windows is None:
         return unknown_slots(len(choice.token_ids))
-    return slots_from_windows(choice.windows, len(choice.token_ids), lambda start: known.drafted(answer, start))
+    return slots_from_windows(choice.windows, len(choice.token_ids), lambda start: known.draft_length(answer, start))
 
 
 def _drafted_tokens(captured: Captured, known: DraftSource, mine: ScoredAnswer, slots: VerifySlots) -> Ints:

@@ -323,7 +323,7 @@ def _slots(captured: Captured, answer: Answer) -> tuple[str, ...]:
     if windows is None:
         return ()
     known = drafting(captured)
-    slots = slots_from_windows(windows, count, lambda start: known.drafted(answer, start))
+    slots = slots_from_windows(windows, count, lambda start: known.draft_length(answer, start))
     names = zip(slots.draft_slot.tolist(), slots.bonus_slot.tolist(), slots.slot.tolist(), strict=True)
     return tuple("bonus" if bonus else ("first" if slot == 0 else "draft") if draft else "plain" for draft, bonus, slot in names)
 

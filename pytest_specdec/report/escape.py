@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = ["escaped", "printable"]
+__all__ = ["escape", "printable"]
 
 _UNPRINTABLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _SPECIAL_IN_MARKDOWN = str.maketrans({**{c: "\\" + c for c in "\\`*_[]|~$"}, "<": "&lt;", ">": "&gt;", "&": "&amp;"})
@@ -23,7 +23,7 @@ def printable(text: str) -> str:
     return f"| {shown}" if shown.lstrip().startswith("::") else shown
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Return ``text`` escaped for GitHub-flavoured Markdown.
 
     It is :func:`printable`, and Markdown shows it as it stands, also in a table cell.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.report import answer, failure, parameter_table, speed_table, table
-from pytest_specdec.report.escape import escaped, printable
+from pytest_specdec.report.escape import escape, printable
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.run import PytestOutcome, count_outcomes
 from pytest_specdec.report.table import Tone, reasons
@@ -53,22 +53,22 @@ def _head_lines(run: Run) -> Iterator[str]:
     plan = run.plan
     counts = ", ".join(f"{count} {name}" for name, count in count_outcomes(run.judgements).items()) or "no verdict"
     unsettled = any(j.verdict is not None and j.verdict.outcome is Outcome.NOT_DECIDED for j in run.judgements)
-    yield f"## {'❌' if run.red else '⚠️' if run.suspicious or unsettled else '✅'} specdec: {escaped(plan.config)}"
+    yield f"## {'❌' if run.red else '⚠️' if run.suspicious or unsettled else '✅'} specdec: {escape(plan.config)}"
     yield ""
-    yield f"{escaped(plan.engine)} {escaped(plan.model)}, {plan.depth.value} depth{', replayed' if run.replayed else ''}. {counts}."
+    yield f"{escape(plan.engine)} {escape(plan.model)}, {plan.depth.value} depth{', replayed' if run.replayed else ''}. {counts}."
     if run.judgements:
-        yield f"\n**{escaped(answer.correctness(run).text)}** · **{escaped(answer.speed(run).text)}**"
-    yield from (f"\n❌ **{escaped(fault.text)}**" for fault in answer.faults(run))
-    yield from (f"\n⚠️ **{escaped(known.text)}**" for known in answer.waived_lines(run))
+        yield f"\n**{escape(answer.correctness(run).text)}** · **{escape(answer.speed(run).text)}**"
+    yield from (f"\n❌ **{escape(fault.text)}**" for fault in answer.faults(run))
+    yield from (f"\n⚠️ **{escape(known.text)}**" for known in answer.waived_lines(run))
     for verdict in run.suspicious:
-        yield f"\n**⚠️ Suspicious: {escaped(f'{verdict.pair} {verdict.family.value}')}** {escaped(verdict.headline)}."
-    yield from (f"\n⚠️ **{escaped(line.text)}**" for line in answer.not_gated(run))
+        yield f"\n**⚠️ Suspicious: {escape(f'{verdict.pair} {verdict.family.value}')}** {escape(verdict.headline)}."
+    yield from (f"\n⚠️ **{escape(line.text)}**" for line in answer.not_gated(run))
     yield ""
-    yield from _table_lines([[f"{_SIGNS[cell.tone]}{escaped(cell.text.strip())}" for cell in row] for row in table.table(run)])
+    yield from _table_lines([[f"{_SIGNS[cell.tone]}{escape(cell.text.strip())}" for cell in row] for row in table.table(run)])
     reason_lines = reasons(run)
     if reason_lines:
         yield ""
-        yield from (f"- {escaped(line)}" for line in reason_lines)
+        yield from (f"- {escape(line)}" for line in reason_lines)
     yield from _speed_lines(run)
 
 
@@ -82,7 +82,7 @@ def _table_lines(rows: Sequence[Sequence[str]], align: str = ":--") -> Iterator[
 
 def _speed_lines(run: Run) -> Iterator[str]:
     for verdict, speedup in speed_table.speeds(run):
-        yield f"\n**Speed of {escaped(f'{verdict.pair}, {verdict.workload}')}**: {escaped(speed_table.sentence(run, verdict))}\n"
+        yield f"\n**Speed of {escape(f'{verdict.pair}, {verdict.workload}')}**: {escape(speed_table.sentence(run, verdict))}\n"
         yield from _table_lines([speed_table.HEADER, *speed_table.rows(speedup)], align="--:")
 
 
@@ -96,7 +96,7 @@ def _failure_section(judgement: JudgementResult) -> str:
     title = failure.headline(verdict) if verdict else f"{judgement.pair} {judgement.workload}: {_first_line(judgement.error)}"
     evidence = failure.evidence(verdict) if verdict else judgement.error
     body = "\n".join(f"    {printable(line)}" for line in _cut_evidence(evidence).split("\n"))
-    return f"\n<details><summary>❌ {escaped(title)}</summary>\n\n`{_escape_code(judgement.nodeid)}`\n\n{body}\n\n</details>"
+    return f"\n<details><summary>❌ {escape(title)}</summary>\n\n`{_escape_code(judgement.nodeid)}`\n\n{body}\n\n</details>"
 
 
 def _first_line(text: str) -> str:
@@ -118,7 +118,7 @@ def _tail_lines(run: Run) -> Iterator[str]:
     yield from _capability_lines(run)
     if run.notes:
         yield "\n### Notes\n"
-        yield from (f"- {escaped(note)}" for note in run.notes)
+        yield from (f"- {escape(note)}" for note in run.notes)
     if run.environment:
         yield "\n### Environment\n"
         yield from _environment_lines(run.environment)
@@ -135,25 +135,25 @@ def _capability_lines(run: Run) -> Iterator[str]:
     features = [[cell.text for cell in row] for row in table.capability_rows(run)]
     for index, rows in enumerate(filter(None, (features, parameter_table.rows(run)))):
         yield "" if index else "\n### Capabilities\n"
-        yield from _table_lines([[escaped(text) for text in row] for row in rows])
+        yield from _table_lines([[escape(text) for text in row] for row in rows])
 
 
 def _detectable_lines(run: Run) -> Iterator[str]:
     rows = answer.detectable(run)
     if rows:
         yield "\n### What would have been caught\n"
-        yield from (f"- {escaped(where)}: {escaped(text)}" for where, text in rows)
+        yield from (f"- {escape(where)}: {escape(text)}" for where, text in rows)
 
 
 def _environment_lines(environment: Environment) -> Iterator[str]:
     """Yield the lines on engine, machine and Python."""
     devices = ", ".join(environment.devices) or "no accelerator"
-    yield f"- {escaped(environment.engine)} {escaped(environment.engine_version)}, {escaped(environment.model)}"
+    yield f"- {escape(environment.engine)} {escape(environment.engine_version)}, {escape(environment.model)}"
     for name in dict.fromkeys(environment.served.values()):
         arms = ", ".join(arm for arm, other in environment.served.items() if other == name)
-        yield f"- servers that ran already: {escaped(arms)} served {escaped(name)}"
-    yield f"- {escaped(environment.processor)}, {environment.cores} cores, {environment.memory_gib:.0f} GiB, {escaped(devices)}"
-    yield f"- {escaped(environment.system)}, Python {escaped(environment.python)}"
+        yield f"- servers that ran already: {escape(arms)} served {escape(name)}"
+    yield f"- {escape(environment.processor)}, {environment.cores} cores, {environment.memory_gib:.0f} GiB, {escape(devices)}"
+    yield f"- {escape(environment.system)}, Python {escape(environment.python)}"
 
 
 FORMAT = ReportFormat(name="md", target="report.md", when=When.FILES, render=render)

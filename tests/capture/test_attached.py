@@ -359,7 +359,7 @@ HALF = Traffic(started_s=10.0, prompt_tokens=100, generated_tokens=50)
     ],
 )
 def test_a_server_started_anew_shows_by_its_start_or_its_counters(before, after, says):
-    assert traffic.replaced(before, after) == says
+    assert traffic.replacement_evidence(before, after) == says
 
 
 @pytest.mark.parametrize(
@@ -405,7 +405,9 @@ def test_what_nobody_here_asked_for_is_foreign(prompt, generated, says):
 )
 def test_counters_that_lack_answers_show_another_server(counted, baseline, says):
     """As behind a load balancer that sends half of the variant's requests to the baseline."""
-    lacking = traffic.uncounted(HALF, replace(HALF, generated_tokens=None if counted is None else 50 + counted), generated_tokens=1000)
+    lacking = traffic.uncounted_tokens(
+        HALF, replace(HALF, generated_tokens=None if counted is None else 50 + counted), generated_tokens=1000
+    )
     found = "" if lacking is None else traffic.elsewhere(lacking, HALF, replace(HALF, generated_tokens=50 + baseline))
     assert ("" if found or lacking is None else str(lacking), found.removesuffix(" meanwhile")) == says
     assert lacking is None or traffic.elsewhere(lacking, None, HALF) == ""

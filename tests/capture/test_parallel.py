@@ -198,7 +198,7 @@ def scorer_queue(*, probed):
         probed=probed,
         recipes=SimpleNamespace(plan=plan),
         scoring=lambda name: name,
-        completeness=SimpleNamespace(failed=lambda *_: None),
+        completeness=SimpleNamespace(record_error=lambda *_: None),
     )
     return session, parallel.ScoringQueue(session)
 

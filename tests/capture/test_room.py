@@ -9,7 +9,7 @@ import pytest
 from pytest_specdec.capture import remaining, runner
 from pytest_specdec.capture.completeness import Completeness
 from pytest_specdec.capture.planner import SelectedWorkload, make
-from pytest_specdec.capture.room import deciding_boot, last_whole_round, sufficient
+from pytest_specdec.capture.room import deciding_boot, last_whole_round, sufficient_room
 from pytest_specdec.capture.workload_runner import WorkloadResult
 from pytest_specdec.errors import DeadlineError
 from pytest_specdec.files import captured, transcripts
@@ -52,15 +52,15 @@ def answered(cut, count=4, room=1, prompt=10):
     (4, 1, 0, 1),
 ])  # fmt: skip
 def test_limits_are_doubled_at_most_twice_while_most_are_cut_and_the_context_holds_them(cut, room, context, wanted):
-    assert sufficient(documents(), answered(cut, room=room), context, Depth.STANDARD) == wanted
+    assert sufficient_room(documents(), answered(cut, room=room), context, Depth.STANDARD) == wanted
 
 
 def test_smoke_depth_has_one_more_round_at_most():
-    assert [sufficient(documents(), answered(4, room=room), 1000, Depth.SMOKE) for room in (1, 2)] == [2, 2]
+    assert [sufficient_room(documents(), answered(4, room=room), 1000, Depth.SMOKE) for room in (1, 2)] == [2, 2]
 
 
 def test_answers_without_a_grammar_raise_nothing():
-    assert sufficient(documents(bound={"type": "text"}), answered(4), 1000, Depth.STANDARD) == 1
+    assert sufficient_room(documents(bound={"type": "text"}), answered(4), 1000, Depth.STANDARD) == 1
 
 
 FAILED = (ServerFailure(request_id="d1", ending=FailureKind.DIED, recurred=False),)
@@ -107,10 +107,10 @@ def test_other_arms_wait_until_the_baseline_has_answered_or_never_will():
         return account.is_settled(boot, "baseline", "documents")
 
     assert not settled()
-    assert not settled(lambda account: account.answered("control", "documents", ""))
-    assert settled(lambda account: account.answered("baseline", "documents", ""))
-    assert settled(lambda account: account.answered("baseline", "documents", "the server died"))
-    assert settled(lambda account: account.failed(boot, "it did not come up"))
+    assert not settled(lambda account: account.record_transcript("control", "documents", ""))
+    assert settled(lambda account: account.record_transcript("baseline", "documents", ""))
+    assert settled(lambda account: account.record_transcript("baseline", "documents", "the server died"))
+    assert settled(lambda account: account.record_error(boot, "it did not come up"))
 
 
 def wanted(**fields):

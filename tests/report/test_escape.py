@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_specdec.report.escape import escaped, printable
+from pytest_specdec.report.escape import escape, printable
 
 
 @pytest.mark.parametrize(
@@ -35,4 +35,4 @@ def test_any_text_becomes_one_encodable_line(text):
 
 
 def test_markdown_shows_a_hostile_text_as_it_stands():
-    assert escaped("<b>|`*[x](y)") == "&lt;b&gt;\\|\\`\\*\\[x\\](y)"
+    assert escape("<b>|`*[x](y)") == "&lt;b&gt;\\|\\`\\*\\[x\\](y)"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server.readiness import SECONDS, ReadyServer, Reply, ask, get, listed_models, look
 from pytest_specdec.capture.server.server import ArmServer
-from pytest_specdec.capture.server.traffic import replaced
+from pytest_specdec.capture.server.traffic import replacement_evidence
 from pytest_specdec.capture.sse import web_page
 from pytest_specdec.config.validate import nearest
 from pytest_specdec.engines.optional import AnyEngine, Recognising
@@ -140,7 +140,7 @@ class AttachedArm(ArmServer):
             return None
         page = get(self.recipe.setup, dialect.counters_path, seconds=min(SECONDS, left_s))
         earlier_traffic, self._traffic = self._traffic, None if page is None else dialect.traffic(page)
-        if how := replaced(earlier_traffic, self._traffic):
+        if how := replacement_evidence(earlier_traffic, self._traffic):
             self.warnings.append(f"{self.recipe.setup.url}: the server was started anew by somebody else: {how}")
         return self._traffic
 

@@ -73,7 +73,7 @@ class TrafficAccount:
         ``answers`` are all that were given; None where that is not known.
         """
         after = self._arm.traffic()
-        replacement = replaced(self._before, after)
+        replacement = replacement_evidence(self._before, after)
         usages = [answer.usage for answer in answers or () if answer.usage is not None]
         if replacement or answers is None or len(usages) < len(answers) or self._before is None:
             return Discrepancy(replaced=replacement)
@@ -83,7 +83,7 @@ class TrafficAccount:
         prompt_tokens = sum(prompt_counts) + aside.prompt_tokens - aside_before.prompt_tokens
         after = self._await_counts(after, generated_tokens)
         foreign_tokens = foreign(self._before, after, prompt_tokens=prompt_tokens, generated_tokens=generated_tokens, answers=len(answers))
-        lacking = uncounted(self._before, after, generated_tokens=generated_tokens)
+        lacking = uncounted_tokens(self._before, after, generated_tokens=generated_tokens)
         by_baseline = "" if lacking is None else elsewhere(lacking, self._peer, self._arm.peer_traffic())
         return Discrepancy(foreign=foreign_tokens, elsewhere=by_baseline, uncounted="" if by_baseline or lacking is None else str(lacking))
 
@@ -106,7 +106,7 @@ class TrafficAccount:
         After a while they are returned as they are.
         """
         for _ in range(_LATE):
-            if uncounted(self._before, after, generated_tokens=generated_tokens) is None:
+            if uncounted_tokens(self._before, after, generated_tokens=generated_tokens) is None:
                 break
             time.sleep(_PAUSE_S)
             after = self._arm.traffic()
@@ -124,7 +124,7 @@ class Lacking:
         return f"its counters grew by {self.counted:,} generated tokens, and the answers brought {self.answered:,}"
 
 
-def uncounted(before: Traffic | None, after: Traffic | None, *, generated_tokens: int) -> Lacking | None:
+def uncounted_tokens(before: Traffic | None, after: Traffic | None, *, generated_tokens: int) -> Lacking | None:
     """Return the answered tokens missing from a server's counters.
 
     ``generated_tokens`` came in answers from its address. None where nothing to speak of is missing.
@@ -147,7 +147,7 @@ def elsewhere(lacking: Lacking, before: Traffic | None, after: Traffic | None) -
     return f"{lacking}; those of the baseline's server grew by {peer_tokens:,} meanwhile" if covers else ""
 
 
-def replaced(before: Traffic | None, after: Traffic | None) -> str:
+def replacement_evidence(before: Traffic | None, after: Traffic | None) -> str:
     """Return evidence of a replaced server in two readings.
 
     Another server then answers than before. Empty without evidence.

@@ -109,7 +109,9 @@ def _rejections(captured: Captured, known: DraftSource, answer: Answer, least: f
         return
     per_step = choice.drafted
     by_start = {} if per_step is None else dict(zip(np.cumsum(choice.windows[:-1]).tolist(), per_step, strict=False))
-    slots = slots_from_windows(choice.windows[:-1], len(choice.token_ids), lambda start: by_start.get(start, known.drafted(answer, start)))
+    slots = slots_from_windows(
+        choice.windows[:-1], len(choice.token_ids), lambda start: by_start.get(start, known.draft_length(answer, start))
+    )
     own = known.tokens(answer, slots.slot) if isinstance(known, PromptLookup) else _best(captured, answer, least)
     for at in np.flatnonzero(slots.draft_slot & slots.ended).tolist():
         if own[at] != UNKNOWN:

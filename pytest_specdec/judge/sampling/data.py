@@ -230,7 +230,7 @@ def _slots(answer: Answer, draft: DraftSource) -> VerifySlots:
     windows = draft.windows(answer) if told is None else told
     if windows is None:
         return unknown_slots(tokens)
-    return replace(slots_from_windows(windows, tokens, lambda start: draft.drafted(answer, start)), implied=told is None)
+    return replace(slots_from_windows(windows, tokens, lambda start: draft.draft_length(answer, start)), implied=told is None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

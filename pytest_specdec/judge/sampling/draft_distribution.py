@@ -52,7 +52,7 @@ class DraftSource(Protocol):
     unknown: str
     """Reason that q is unknown; empty when it is known."""
 
-    def drafted(self, answer: Answer, start: int) -> int:
+    def draft_length(self, answer: Answer, start: int) -> int:
         """Return how many tokens were drafted for the window that begins after ``start`` emitted tokens."""
 
     def windows(self, answer: Answer) -> tuple[int, ...] | None:
@@ -86,7 +86,7 @@ class UnknownDraft:
         self.unknown = unknown
         self._k = k
 
-    def drafted(self, answer: Answer, start: int) -> int:
+    def draft_length(self, answer: Answer, start: int) -> int:
         """Return the configured number of draft tokens."""
         return self._k
 
@@ -116,7 +116,7 @@ class ServedDraft:
         self._scores: Mapping[tuple[str, int], Score] = {score.key: score for score in scores}
         self._top_tokens = top_tokens
 
-    def drafted(self, answer: Answer, start: int) -> int:
+    def draft_length(self, answer: Answer, start: int) -> int:
         """Return the configured number of draft tokens."""
         return self._draft.tokens
 
@@ -200,7 +200,7 @@ class PromptLookup:
         self._draft = draft
         self._proposals: dict[tuple[str, int], tuple[tuple[int, ...], ...]] = {}
 
-    def drafted(self, answer: Answer, start: int) -> int:
+    def draft_length(self, answer: Answer, start: int) -> int:
         """Return the length of what prompt lookup proposes there."""
         return len(self._of(answer)[start][: self._draft.tokens])
 
