@@ -121,8 +121,8 @@ def _compare_with_baseline(servers: Sequence[tuple[Boot, ArmServer]], refused: d
     baseline = _visit(baseline_boot, baseline_arm)
     if baseline.drafts:
         what, remedy = "the server attached as the baseline speculates", "attach one without speculation; are the two `url` mixed up?"
-        found = f"{baseline.drafts} drafts in {len(_PROBES)} answers"
-        raise EngineError(what, where=_url(baseline.arm), found=found, expected="none", remedy=remedy)
+        drafts = f"{baseline.drafts} drafts in {len(_PROBES)} answers"
+        raise EngineError(what, where=_url(baseline.arm), found=drafts, expected="none", remedy=remedy)
     for boot, other_arm in others:
         if boot.arm not in refused:
             with _record_refusals(boot, refused):
@@ -163,8 +163,8 @@ def _expect_two_servers(baseline: ArmServer, other: ArmServer) -> None:
             and traffic_before != traffic_after
         ):
             what, remedy = "one server is attached as both arms", "give every arm the address of its own server"
-            found = f"the counters behind both are the same, and move together: {traffic_after[0]}"
-            raise EngineError(what, where=f"{_url(baseline)}, {_url(other)}", found=found, expected="two servers", remedy=remedy)
+            counters = f"the counters behind both are the same, and move together: {traffic_after[0]}"
+            raise EngineError(what, where=f"{_url(baseline)}, {_url(other)}", found=counters, expected="two servers", remedy=remedy)
 
 
 def _visit(boot: Boot, arm: ArmServer) -> _Visited:

@@ -85,8 +85,8 @@ def _placement_with_attached_servers(config: Config) -> MachinePlacement:
     """
     if config.placement is Placement.AUTO:
         return MachinePlacement(placement=Placement.IN_TURN, reason="attached servers are visited in turn")
-    what, found = "attached servers are visited one after the other", f"placement: {config.placement}"
-    raise PlanError(what, where="placement", found=found, expected="in-turn", remedy="remove `placement`")
+    what, setting = "attached servers are visited one after the other", f"placement: {config.placement}"
+    raise PlanError(what, where="placement", found=setting, expected="in-turn", remedy="remove `placement`")
 
 
 def _is_attached(boot: Boot, attached: frozenset[str]) -> bool:
@@ -109,8 +109,8 @@ def _placement_with_pinned_port(config: Config) -> MachinePlacement:
     if config.placement is Placement.AUTO:
         return MachinePlacement(placement=Placement.IN_TURN, reason="the config pins the servers' port")
     what = "servers side by side cannot share a port"
-    found = f"placement: {config.placement}, port: {config.engine.args['port']}"
-    raise PlanError(what, where="engine.args.port", found=found, remedy="remove `port`: then free ones are chosen")
+    settings = f"placement: {config.placement}, port: {config.engine.args['port']}"
+    raise PlanError(what, where="engine.args.port", found=settings, remedy="remove `port`: then free ones are chosen")
 
 
 def _servers_that_fit(config: Config, engine: Engine) -> tuple[int, str]:
@@ -378,8 +378,8 @@ def _has_speed_boots(config: Config, attached: frozenset[str]) -> bool:
     """
     if config.speed is None or not attached:
         return config.speed is not None
-    what, found = "an attached server has the settings that it was started with", ", ".join(sorted(attached))
-    raise PlanError(what, where="speed", found=f"url of {found}", expected="servers that are started here", remedy="remove `speed`")
+    what, arms = "an attached server has the settings that it was started with", ", ".join(sorted(attached))
+    raise PlanError(what, where="speed", found=f"url of {arms}", expected="servers that are started here", remedy="remove `speed`")
 
 
 def _check_speed_boots(speed_boots: int, workloads: Sequence[Workload], attached: frozenset[str]) -> None:
@@ -388,8 +388,8 @@ def _check_speed_boots(speed_boots: int, workloads: Sequence[Workload], attached
         return
     where = "--specdec-boots"
     if attached:
-        what, found = "an attached server is not booted, so it cannot be booted again", ", ".join(sorted(attached))
-        raise PlanError(what, where=where, found=f"url of {found}", expected="servers that are started here", remedy=f"remove {where}")
+        what, arms = "an attached server is not booted, so it cannot be booted again", ", ".join(sorted(attached))
+        raise PlanError(what, where=where, found=f"url of {arms}", expected="servers that are started here", remedy=f"remove {where}")
     if not any(workload.timed for workload in workloads):
         what = "no selected test measures speed, for which alone there are further boots"
         raise PlanError(what, where=where, found="no timed workload", expected="one, as in suites/speed", remedy=f"remove {where}")

@@ -161,9 +161,9 @@ class _Pair:
             for name in self._rules.mappings & arm.args.keys():
                 setting = arm.args[name]
                 if not _is_open(setting.value) and not isinstance(_parse_json(setting.value), Mapping):
-                    found = "a string that holds no JSON mapping: " if isinstance(setting.value, str) else ""
+                    opening = "a string that holds no JSON mapping: " if isinstance(setting.value, str) else ""
                     expected = "a mapping, or JSON that holds one"
-                    yield self._problem(setting.path, f"{found}{setting.value!r:.42}", expected, refused=True)
+                    yield self._problem(setting.path, f"{opening}{setting.value!r:.42}", expected, refused=True)
 
     def addresses(self) -> Iterator[Problem]:
         """Look for missing addresses and one server attached as both arms.
@@ -178,12 +178,12 @@ class _Pair:
         baseline_url = self._baseline.url
         for variant in self._variants.values():
             if baseline_url is not None and variant.url is None and not self._rules.attached:
-                found = "no url: its server is started here, and the baseline's runs elsewhere"
-                yield self._problem(variant.where, found, "both attached, or both started here")
+                address = "no url: its server is started here, and the baseline's runs elsewhere"
+                yield self._problem(variant.where, address, "both attached, or both started here")
             if variant.url is not None and variant.asks == self._baseline.asks:
-                found = f"{_describe_value(variant.url)}, the baseline's own address"
+                address = f"{_describe_value(variant.url)}, the baseline's own address"
                 hint = "attach a second server, or give the variant a `body` or `headers` that make this one speculate"
-                yield self._problem(variant.url.path, found, "the address of the server that speculates", hint, refused=True)
+                yield self._problem(variant.url.path, address, "the address of the server that speculates", hint, refused=True)
 
     def baseline(self) -> Iterator[Problem]:
         """Look for a speculative setting in the baseline's arguments."""
@@ -211,8 +211,8 @@ class _Pair:
         if unknown is None:
             return
         hint = validate.nearest(unknown, rule.methods)
-        found = f"{_describe_value(setting)}, an unknown drafting method"
-        yield self._problem(setting.path, found, _join_names(rule.methods), hint, refused=rule.complete or bool(hint))
+        method = f"{_describe_value(setting)}, an unknown drafting method"
+        yield self._problem(setting.path, method, _join_names(rule.methods), hint, refused=rule.complete or bool(hint))
 
     def _check_draft_tokens(self, variant: ArmSettings) -> Iterator[Problem]:
         """Look for a missing or unusable number of draft tokens."""
@@ -231,9 +231,9 @@ class _Pair:
             for mode in self._rules.lossy:
                 setting = variant.at(mode.path)
                 if setting is not None and mode.is_lossy(setting.value):
-                    found = f"{_describe_value(setting)}, which changes the answers"
+                    text = f"{_describe_value(setting)}, which changes the answers"
                     hint = "" if self._lossy_allowed else "or say lossy: true, and equivalence is reported without gating"
-                    yield self._problem(setting.path, found, mode.lossless, hint, refused=not self._lossy_allowed)
+                    yield self._problem(setting.path, text, mode.lossless, hint, refused=not self._lossy_allowed)
 
     def differences(self) -> Iterator[Problem]:
         """Compare every setting of either arm except the speculative ones.
@@ -252,16 +252,16 @@ class _Pair:
         for variant in self._variants.values():
             for change in self._rules.silent:
                 if self._applies_to(change, variant) and not self._is_pinned(change, variant):
-                    found = f"no {change.name}: the engine {change.what}"
-                    yield self._problem(variant.where, found, self._describe_place(change))
+                    change_text = f"no {change.name}: the engine {change.what}"
+                    yield self._problem(variant.where, change_text, self._describe_place(change))
 
     def _compare_settings(self, variant: Mapping[str, Setting], baseline: Mapping[str, Setting], where: KeyPath) -> Iterator[Problem]:
         """Yield the settings with different values in the two arms."""
         for name in dict.fromkeys((*variant, *baseline)):
             in_variant, in_baseline = variant.get(name), baseline.get(name)
             if not self._may_differ(name) and _value_or_none(in_variant) != _value_or_none(in_baseline):
-                found = f"{_describe_value(in_variant)} in {dotted_path(where[:-1])} and {_describe_value(in_baseline)} in the baseline"
-                yield self._problem(_overlay_path(in_variant, in_baseline) or (*where, name), found, "the same in both arms")
+                values = f"{_describe_value(in_variant)} in {dotted_path(where[:-1])} and {_describe_value(in_baseline)} in the baseline"
+                yield self._problem(_overlay_path(in_variant, in_baseline) or (*where, name), values, "the same in both arms")
 
     def _may_differ(self, name: str) -> bool:
         return self._rules.speculates(name) or name in self._rules.statistics

@@ -139,8 +139,8 @@ def _read_config_text(path: Path) -> str:
     try:
         return read_text(path)
     except (OSError, UnicodeDecodeError, RunError) as error:
-        what, found = "the config cannot be read", error.found if isinstance(error, RunError) else str(error)
-        raise ConfigError(what, where=str(path), found=found, expected="a YAML file in UTF-8") from None
+        what, reason = "the config cannot be read", error.found if isinstance(error, RunError) else str(error)
+        raise ConfigError(what, where=str(path), found=reason, expected="a YAML file in UTF-8") from None
 
 
 def _check_json_args(document: YamlDocument) -> Iterator[Problem]:

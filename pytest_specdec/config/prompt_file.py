@@ -55,11 +55,11 @@ def _read_prompts_text(config: Config, path: Path) -> str:
         line = yaml.load(config.text, str(config.path)).line(("prompts",))
         prompt_files = [file.name for file in config.path.parent.glob("*.jsonl")] if isinstance(error, FileNotFoundError) else []
         hint = validate.nearest(path.name, prompt_files)
-        found = error.strerror if isinstance(error, OSError) else str(error)
+        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(
             "the prompts file cannot be read" + (f"; {hint}" if hint else ""),
             where=f"{config.path}:{line}  prompts",
-            found=f"{config.prompts}: {found}",
+            found=f"{config.prompts}: {reason}",
             expected="a JSONL file in UTF-8, by its path beside the config",
         ) from None
 

@@ -114,8 +114,8 @@ def _check_version(kind: str, program: EngineProgram, result: ProgramResult) -> 
     if version:
         return ok("engine", f"{kind} {version}, {os.path.normpath(program.version[0])}")
     ending = "not in time" if result.exit_code is None else f"with exit code {result.exit_code}"
-    found = f"found:    {result.last_words}"
-    return fail("engine", f"{kind} prints no version and ended {ending}", found, remedy=f"repair {program.version[0]}")
+    words = f"found:    {result.last_words}"
+    return fail("engine", f"{kind} prints no version and ended {ending}", words, remedy=f"repair {program.version[0]}")
 
 
 def help_of(program: EngineProgram, argvs: Sequence[Sequence[str]], arm: Arm) -> Help:

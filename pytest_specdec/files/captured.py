@@ -322,8 +322,8 @@ class _Run:
             if room != baseline:
                 what = f"{arm} and the baseline answered under different token limits"
                 where = f"{self._directory.transcript(arm, self._workload)}:1"
-                found, expected = f"{room} times the planned limits", f"{baseline} times, as the baseline"
-                raise RunError(what, where=where, found=found, expected=expected, remedy=_AGAIN)
+                multiple, expected = f"{room} times the planned limits", f"{baseline} times, as the baseline"
+                raise RunError(what, where=where, found=multiple, expected=expected, remedy=_AGAIN)
 
     def further(self, pair: str) -> Iterator[BootBlock]:
         """Yield the further boots of the variant in their order.

@@ -60,10 +60,10 @@ class RunDirectory:
         """
         directory = cls(root)
         if not directory.plan.is_file():
-            found = "no plan.json" if root.is_dir() else "no such folder"
+            reason = "no plan.json" if root.is_dir() else "no such folder"
             msg = "the folder is no run directory"
             raise RunError(
-                msg, where=str(root), found=found, expected="a folder that a capture wrote", remedy="name the folder that holds plan.json"
+                msg, where=str(root), found=reason, expected="a folder that a capture wrote", remedy="name the folder that holds plan.json"
             )
         return directory
 

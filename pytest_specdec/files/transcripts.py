@@ -59,9 +59,9 @@ def _check_names(lines: jsonl.JsonLines, what: str, **names: tuple[object, str])
 
     The expected names follow from the file's path. Each name is given as found and as expected.
     """
-    for name, (found, expected) in names.items():
-        if found != expected:
-            error = RunError(what, found=f"{name} {found!r}", expected=f"{name} {expected!r}", remedy=_RESTORE)
+    for name, (name_in_file, expected) in names.items():
+        if name_in_file != expected:
+            error = RunError(what, found=f"{name} {name_in_file!r}", expected=f"{name} {expected!r}", remedy=_RESTORE)
             raise lines.error(error, 1)
 
 
@@ -70,8 +70,8 @@ def _refuse_duplicates(lines: jsonl.JsonLines, keys: Sequence[tuple[str, int]]) 
     line_of_key: dict[tuple[str, int], int] = {}
     for number, key in enumerate(keys, 2):
         if line_of_key.setdefault(key, number) != number:
-            found = f"request {key[0]}, pass {key[1]}, as in line {line_of_key[key]}"
-            error = RunError("a row stands twice", found=found, expected="one row for each request and pass", remedy=_RESTORE)
+            duplicate = f"request {key[0]}, pass {key[1]}, as in line {line_of_key[key]}"
+            error = RunError("a row stands twice", found=duplicate, expected="one row for each request and pass", remedy=_RESTORE)
             raise lines.error(error, number)
 
 

@@ -80,10 +80,10 @@ def check(folder: Path, config: str) -> None:
     Raises ConfigError or RunError, with file and line, for one that cannot be used, and for a gate that could never fail.
     """
     for gate in other_machines(folder / config, ""):
-        for key, found, expected in _find_vacuous_limits(gate):
+        for key, limit, expected in _find_vacuous_limits(gate):
             remedy = "correct the file, or measure again with --specdec-update-baselines"
             what = "the baseline file has a gate that cannot fail"
-            raise RunError(what, where=f"{gate.source}  {key}", found=found, expected=expected, remedy=remedy)
+            raise RunError(what, where=f"{gate.source}  {key}", found=limit, expected=expected, remedy=remedy)
 
 
 def _find_vacuous_limits(gate: Gate) -> Iterator[tuple[str, str, str]]:
@@ -125,8 +125,8 @@ def read(path: Path) -> tuple[Gate, ...]:
     document = yaml.load(text, str(path))
     data: Any = document.data if isinstance(document.data, dict) else {}
     schema = SCHEMA if data.get("schema") in _OLDER else data.get("schema")
-    for key, found, expected, remedy in (("schema", schema, SCHEMA, _OTHER), ("machine", data.get("machine"), path.stem, _ELSEWHERE)):
-        _check_value(f"{path}:{document.line((key,))}", key, found=found, expected=expected, remedy=remedy)
+    for key, value, expected, remedy in (("schema", schema, SCHEMA, _OTHER), ("machine", data.get("machine"), path.stem, _ELSEWHERE)):
+        _check_value(f"{path}:{document.line((key,))}", key, found=value, expected=expected, remedy=remedy)
     gates = data.get("gates") or ()
     if not isinstance(gates, (list, tuple)):
         where = f"{path}:{document.line(('gates',))}"
@@ -181,16 +181,16 @@ def _decode_gate(path: Path, line: int, entry: JSON, machine: str) -> Gate:
     where, fields = f"{path}:{line}", dict(entry) if isinstance(entry, dict) else {str(entry): entry}
     unknown = sorted(fields.keys() - set(FIELDS))
     if unknown:
-        found = f"an unknown key {unknown[0]!r}"
-        raise _invalid_gate_error(where, found, f"only {', '.join(FIELDS)}")
+        problem = f"an unknown key {unknown[0]!r}"
+        raise _invalid_gate_error(where, problem, f"only {', '.join(FIELDS)}")
     try:
         gate = codec.decode(Gate, {**fields, "source": f"{path.parent.name}/{path.name}:{line}", "machine": machine})
     except RunError as error:
         where = f"{where}  {error.where}"
         raise _invalid_gate_error(where, error.found, error.expected) from None
-    for name, found, expected in _unusable_values(gate):
+    for name, problem, expected in _unusable_values(gate):
         where = f"{where}  {name}"
-        raise _invalid_gate_error(where, found, expected)
+        raise _invalid_gate_error(where, problem, expected)
     return gate
 
 

@@ -119,14 +119,14 @@ def _wants_prompts(captured: Captured) -> bool:
 
 def _torn(captured: Captured) -> list[str]:
     """Return answers that do not begin with the echoed prompt, although those of every boot of the baseline do."""
-    asked = {request.id: str(request.body["prompt"]) for request in captured.workload.requests if request.body.get("echo")}
+    prompts = {request.id: str(request.body["prompt"]) for request in captured.workload.requests if request.body.get("echo")}
     peers = [_by_key(arm) for arm in captured.baseline_boots]
-    echoed = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in asked]
+    echoed = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in prompts]
     return [
         f"{answer.request_id}: {quote(answer.choice.text)}"
         for answer in echoed
-        if not answer.choice.text.startswith(asked[answer.request_id])
-        and all(answer.key in peer and peer[answer.key].choice.text.startswith(asked[answer.request_id]) for peer in peers)
+        if not answer.choice.text.startswith(prompts[answer.request_id])
+        and all(answer.key in peer and peer[answer.key].choice.text.startswith(prompts[answer.request_id]) for peer in peers)
     ]
 
 

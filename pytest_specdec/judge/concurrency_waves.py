@@ -122,7 +122,7 @@ def _align_scores(captured: Captured, arm: Transcript) -> tuple[ScoredAnswer, ..
 
 def _traits(request: Request) -> set[str]:
     body = request.body
-    asked = {
+    traits = {
         "sampling": not request.greedy,
         "seeds": request.seed is not None,
         "penalties": bool(body.get("presence_penalty") or body.get("frequency_penalty")),
@@ -130,7 +130,7 @@ def _traits(request: Request) -> set[str]:
         "log-probabilities": bool(body.get("logprobs")),
         "leaving": request.abort_after is not None,
     }
-    return {trait for trait, there in asked.items() if there}
+    return {trait for trait, there in traits.items() if there}
 
 
 def blame(waves: Sequence[WaveTokens]) -> str:
@@ -215,8 +215,8 @@ def foreign(captured: Captured, arm: Transcript) -> ForeignText:
     """Return the answers with special tokens as text, or letters of a script that their prompt does not use."""
     prompts = {request.id: request.prompt_key for request in captured.workload.requests}
     texts = {answer.request_id: answer.choice.written for answer in arm.answers if answer.ok}
-    found = {id_: what for id_, text in texts.items() if (what := _foreign(text, prompts.get(id_, "").encode().decode("unicode_escape")))}
-    return ForeignText(answers=len(texts), found=found)
+    words = {id_: what for id_, text in texts.items() if (what := _foreign(text, prompts.get(id_, "").encode().decode("unicode_escape")))}
+    return ForeignText(answers=len(texts), found=words)
 
 
 def _foreign(text: str, prompt: str) -> str:

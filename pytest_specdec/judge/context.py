@@ -79,8 +79,8 @@ def _fill_prompts(captured: Captured) -> Captured:
     """
     if not is_open(captured.workload):
         return captured
-    told = captured.capabilities.get(BASELINE, Capabilities()).context_tokens
-    return replace(captured, workload=fitted(captured.workload, told or None))
+    limit = captured.capabilities.get(BASELINE, Capabilities()).context_tokens
+    return replace(captured, workload=fitted(captured.workload, limit or None))
 
 
 def _limit_unknown(captured: Captured) -> Verdict | None:
@@ -158,9 +158,9 @@ def _wrong(captured: Captured) -> Iterator[ContextBreach]:
 def _fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verdict | None:
     if not breaches:
         return None
-    counts = Counter(found.flaw for found in breaches)
+    counts = Counter(breach.flaw for breach in breaches)
     flaw = ContextFlaw.WRONG if counts[ContextFlaw.WRONG] else counts.most_common(1)[0][0]
-    first = next(found for found in breaches if found.flaw is flaw)
+    first = next(breach for breach in breaches if breach.flaw is flaw)
     return say(
         captured,
         Outcome.FAIL,
@@ -175,10 +175,10 @@ def _fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verd
 
 def _where_from(captured: Captured) -> tuple[str, ...]:
     """Return a line where nothing was sent up to the limit, as the servers tell none, or one that is too long to be filled."""
-    told = captured.capabilities.get(BASELINE, Capabilities()).context_tokens
+    limit = captured.capabilities.get(BASELINE, Capabilities()).context_tokens
     if any(request.id.startswith(LIMITED) for request in captured.workload.requests):
         return ()
-    return (f"the server's longest sequence is {f'{told} tokens, too long to be filled' if told else 'unknown'}: none goes up to it",)
+    return (f"the server's longest sequence is {f'{limit} tokens, too long to be filled' if limit else 'unknown'}: none goes up to it",)
 
 
 def _pass_context(captured: Captured) -> Verdict:

@@ -60,8 +60,8 @@ def shared(captured: Captured, arm: Transcript) -> SharedPrefix:
     pairs = [(mine, own[mine.key]) for mine in arm.answers if mine.ok and mine.key in own and mine.request_id in greedy]
     alike = [first_difference(mine.choice.token_ids, theirs.choice.token_ids) for mine, theirs in pairs]
     parted = [(pair, index) for pair, index in zip(pairs, alike, strict=True) if index < _shorter(*pair)]
-    found = tuple(_divergences(captured, arm.arm, parted))
-    return SharedPrefix(tokens=sum(alike) + len(found), divergences=found, unscored=len(parted) - len(found))
+    divergences = tuple(_divergences(captured, arm.arm, parted))
+    return SharedPrefix(tokens=sum(alike) + len(divergences), divergences=divergences, unscored=len(parted) - len(divergences))
 
 
 def _shorter(mine: Answer, theirs: Answer) -> int:

@@ -58,8 +58,8 @@ def steps(answer: Answer) -> tuple[DraftStep, ...]:
     windows, drafted = answer.choice.windows or (), answer.choice.drafted
     context = (answer.usage.prompt_tokens if answer.usage else len(answer.prompt_token_ids)) + sum(windows[:1])
     counts = drafted if drafted is not None and len(drafted) == len(windows) - 1 else (None,) * len(windows)
-    found: list[DraftStep] = []
+    draft_steps: list[DraftStep] = []
     for window, count in zip(answer.choice.steps, counts, strict=False):
-        found.append(DraftStep(context=context, drafted=count, accepted=window - 1))
+        draft_steps.append(DraftStep(context=context, drafted=count, accepted=window - 1))
         context += window
-    return tuple(found)
+    return tuple(draft_steps)

@@ -181,7 +181,7 @@ def check_endings(captured: Captured) -> Verdict | None:
     drafted = captured.pair.variant.draft.tokens or _MOST_DRAFTED
     baseline = _endings(peers, leeway=0 if captured.is_control else drafted + 1)
     rules = [(flaw, rule) for flaw, rule in _RULES if not any(rule(peer, baseline) for peer in peers)]
-    wrong = [found for end in _ends(captured, (captured.speculative,)) if (found := _first_wrong(end, baseline, rules))]
+    wrong = [wrong_end for end in _ends(captured, (captured.speculative,)) if (wrong_end := _first_wrong(end, baseline, rules))]
     return _fail_ending(captured, wrong) if wrong else None
 
 
@@ -407,9 +407,9 @@ def _first_wrong(end: AnswerEnd, baseline: BaselineEndings, rules: Sequence[tupl
 
 
 def _fail_ending(captured: Captured, wrong: Sequence[WrongEnd]) -> Verdict:
-    counts = Counter(found.flaw for found in wrong)
+    counts = Counter(wrong_end.flaw for wrong_end in wrong)
     flaw, count = counts.most_common(1)[0]
-    first = next(found for found in wrong if found.flaw is flaw)
+    first = next(wrong_end for wrong_end in wrong if wrong_end.flaw is flaw)
     others = ", ".join(f"{other.value} in {number}" for other, number in counts.items() if other is not flaw)
     answers, twin = sum(answer.ok for answer in captured.speculative.answers), first.end.twin
     more = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []

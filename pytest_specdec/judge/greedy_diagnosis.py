@@ -125,8 +125,8 @@ def fault_name(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) 
     after = np.concatenate([np.logical_or.accumulate(each.after_rejection) for each in placed_each])
     full = np.concatenate([_behind(each.bonus_slot) for each in placed_each])
     name = _by_slot(wrong, slots, after, full)
-    told = bool(slots.known.any())
-    return EVERYWHERE if name == UNNAMED and told and wrong.mean() > _NEARLY_ALL else name
+    has_windows = bool(slots.known.any())
+    return EVERYWHERE if name == UNNAMED and has_windows and wrong.mean() > _NEARLY_ALL else name
 
 
 def _behind(marked: Bools) -> Bools:

@@ -80,8 +80,8 @@ def _result(whole: Captured, rule: AnswerRule) -> RuleResult:
 
 def _by_name(rule: AnswerRule, compared: Sequence[ComparedAnswer]) -> _Broken:
     """Return what each answer breaks, one to a request: its passes are no independent trials."""
-    found = ((each, rule.breaks(each)) for each in compared)
-    return {f"{each.arm} {each.answer.request_id}": what for each, what in found if what}
+    breaks = ((each, rule.breaks(each)) for each in compared)
+    return {f"{each.arm} {each.answer.request_id}": what for each, what in breaks if what}
 
 
 def _compare_answers(whole: Captured, transcript: Transcript, others: Sequence[Transcript]) -> Iterator[ComparedAnswer]:
@@ -108,13 +108,13 @@ def _is_ok(answer: Answer) -> bool:
 
 def _fail_rules(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict | None:
     """Return a failure by the first rule that is broken: the rules before others explain these."""
-    found = [result for result in results if result.is_finding]
-    if not found:
+    findings = [result for result in results if result.is_finding]
+    if not findings:
         return None
-    first, count = found[0], len(found[0].broken)
+    first, count = findings[0], len(findings[0].broken)
     lines = [f"{name.partition(' ')[2]}: {what}" for name, what in first.broken.items()]
     more = [f"and {count - _SHOWN} more"] if count > _SHOWN else []
-    others = ", ".join(f"{each.rule.name} in {len(each.broken)}" for each in found[1:])
+    others = ", ".join(f"{each.rule.name} in {len(each.broken)}" for each in findings[1:])
     return say(
         run.whole,
         Outcome.FAIL,
@@ -132,20 +132,20 @@ def _fail_counters(run: CapturedRun) -> Verdict | None:
     """Return a failure by the server's speculation counters over a workload."""
     if run.whole.is_control:
         return None
-    found = [(part, *broken) for part in run.parts if (broken := find_counter_breach(part)) is not None]
-    if not found:
+    breaches = [(part, *broken) for part in run.parts if (broken := find_counter_breach(part)) is not None]
+    if not breaches:
         return None
-    part, name, what = found[0]
-    lines = [f"{each.workload.name}: {text}" for each, _, text in found]
+    part, name, what = breaches[0]
+    lines = [f"{each.workload.name}: {text}" for each, _, text in breaches]
     return say(
         run.whole,
         Outcome.FAIL,
-        f"{name}: over {len(found)} of {len(run.parts)} workloads, first {part.workload.name}: {what}",
+        f"{name}: over {len(breaches)} of {len(run.parts)} workloads, first {part.workload.name}: {what}",
         short=(f"first        {lines[0]}",),
         evidence=lines,
-        cell=f"{len(found)} workloads",
+        cell=f"{len(breaches)} workloads",
         names=name,
-        figures={"workloads": float(len(run.parts)), "broken_workloads": float(len(found))},
+        figures={"workloads": float(len(run.parts)), "broken_workloads": float(len(breaches))},
     )
 
 
@@ -154,13 +154,13 @@ def _pass_invariants(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict
     if not answers:
         return say(run.whole, Outcome.INVALID, "the run has no answers to judge")
     left_out = [result for result in results if result.peers and not result.rule.by_chance]
-    kept = len(results) - len(left_out)
+    rule_count = len(results) - len(left_out)
     lines = [f"left out, since the {BASELINE} breaks it: {result.rule.name}, {_first(result.peers)}" for result in left_out]
     lines += [f"not answered by both arms: {name}" for name in run.missing]
     return say(
         run.whole,
         Outcome.PASS,
-        f"{answers:,} answers of {len(run.parts)} workloads keep {kept} of {len(results)} rules, and those of how an answer ends",
+        f"{answers:,} answers of {len(run.parts)} workloads keep {rule_count} of {len(results)} rules, and those of how an answer ends",
         evidence=lines,
         rules_out=f"{answers:,} answers; a rule broken in more than {proportions.ruled_out(answers):.2%} would have been caught (99%)",
         cell=f"{answers:,} answers",
@@ -223,9 +223,9 @@ def _total(case: ComparedAnswer) -> str:
 
 
 def _choices(case: ComparedAnswer) -> str:
-    asked = case.request.body.get("n", 1)
+    requested = case.request.body.get("n", 1)
     count = len(case.answer.choices)
-    return f"{count} choices where n is {asked}" if isinstance(asked, int) and count != asked else ""
+    return f"{count} choices where n is {requested}" if isinstance(requested, int) and count != requested else ""
 
 
 def _vocabulary(case: ComparedAnswer) -> str:
@@ -262,17 +262,19 @@ def _other_ids(mine: Choice, theirs: Choice) -> str:
 
 
 def _special(case: ComparedAnswer) -> str:
-    asked = json.dumps(case.request.body, ensure_ascii=False, default=str)
+    body_text = json.dumps(case.request.body, ensure_ascii=False, default=str)
     if case.request.body.get("skip_special_tokens") is False:
         return ""
-    leaked = (found[0] for choice in case.answer.choices for found in _WRITTEN_SPECIAL.finditer(choice.written) if found[0] not in asked)
+    leaked = (
+        match[0] for choice in case.answer.choices for match in _WRITTEN_SPECIAL.finditer(choice.written) if match[0] not in body_text
+    )
     return next((f"the text has {quote(token)}" for token in leaked), "")
 
 
 def _characters(case: ComparedAnswer) -> str:
     """Report broken characters in front of the end, where a limit may have cut one."""
-    asked = json.dumps(case.request.body, ensure_ascii=False, default=str)
-    texts = (choice.written.rstrip(_BROKEN) for choice in case.answer.choices if _BROKEN not in asked)
+    body_text = json.dumps(case.request.body, ensure_ascii=False, default=str)
+    texts = (choice.written.rstrip(_BROKEN) for choice in case.answer.choices if _BROKEN not in body_text)
     return next((f"U+FFFD in {quote(text[max(0, text.index(_BROKEN) - 10) :], 24)}" for text in texts if _BROKEN in text), "")
 
 

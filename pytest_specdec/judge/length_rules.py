@@ -188,7 +188,7 @@ def _plain_answers(requests: Mapping[str, Request], arm: Transcript) -> dict[str
 
 def breach(case: LengthCase) -> Breach | None:
     """Return the first law that an answer breaks, in words; None where it keeps all."""
-    return next((found for law in _LAWS if (found := law(case))), None)
+    return next((law_breach for law in _LAWS if (law_breach := law(case))), None)
 
 
 def _breach(case: LengthCase, flaw: LengthFlaw, what: str) -> Breach:
@@ -242,14 +242,14 @@ def _stop_place(case: LengthCase) -> Breach | None:
         return None
     begin, stop = at
     wanted = plain.text[: begin + len(stop)] if case.limits.keeps_stop else plain.text[:begin]
-    said, cut = case.choice.text, plain.text[:begin]
-    if said == wanted:
+    text, cut = case.choice.text, plain.text[:begin]
+    if text == wanted:
         reached = case.tokens is None or case.limits.most is None or case.tokens >= case.limits.most
         what = f"finish_reason {case.choice.finish_reason!r} at the stop string {quote(stop)}"
         return None if case.stopped or reached else _breach(case, LengthFlaw.REASON, what)
-    if case.limits.keeps_stop and said == cut:
+    if case.limits.keeps_stop and text == cut:
         return _breach(case, LengthFlaw.INCLUDE, f"the stop string {quote(stop)} was to stay and is cut off")
-    ending = f"ends with {quote(said[-20:])}; before the first stop string stands {quote(cut[-20:])}"
+    ending = f"ends with {quote(text[-20:])}; before the first stop string stands {quote(cut[-20:])}"
     return _breach(case, LengthFlaw.PLACE, ending) if case.stopped else None
 
 
@@ -264,8 +264,8 @@ def _first_stop(case: LengthCase, text: str) -> tuple[int, str] | None:
     free = _free_from(case)
     if free is None:
         return None
-    found = [(text.find(stop, max(0, free - len(stop) + 1)), stop) for stop in case.limits.stop_strings]
-    return min(((at, stop) for at, stop in found if at != -1), key=lambda each: each[0] + len(each[1]), default=None)
+    places = [(text.find(stop, max(0, free - len(stop) + 1)), stop) for stop in case.limits.stop_strings]
+    return min(((at, stop) for at, stop in places if at != -1), key=lambda each: each[0] + len(each[1]), default=None)
 
 
 def _free_from(case: LengthCase) -> int | None:

@@ -54,7 +54,7 @@ def _cases(captured: Captured, arm: Transcript) -> list[LengthCase]:
 
 def _lawless(captured: Captured) -> frozenset[LengthFlaw]:
     """Return what the baseline's own boots do."""
-    return frozenset(found.flaw for arm in captured.baseline_boots for case in _cases(captured, arm) if (found := breach(case)))
+    return frozenset(flawed.flaw for arm in captured.baseline_boots for case in _cases(captured, arm) if (flawed := breach(case)))
 
 
 def _without_stop_strings(captured: Captured) -> Captured:
@@ -65,13 +65,13 @@ def _without_stop_strings(captured: Captured) -> Captured:
 
 def _fail_lengths(captured: Captured, own: Sequence[LengthCase]) -> Verdict | None:
     lawless = _lawless(captured)
-    breaches = [found for case in own if (found := breach(case)) and found.flaw not in lawless]
-    without_ids = sum(not found.case.choice.token_ids for found in breaches)
+    breaches = [flawed for case in own if (flawed := breach(case)) and flawed.flaw not in lawless]
+    without_ids = sum(not flawed.case.choice.token_ids for flawed in breaches)
     if not breaches or without_ids == len(breaches) < _WITHOUT_IDS:
         return None
-    counts = Counter(found.flaw for found in breaches)
+    counts = Counter(flawed.flaw for flawed in breaches)
     flaw = _explaining(counts)
-    first = next(found for found in breaches if found.flaw is flaw)
+    first = next(flawed for flawed in breaches if flawed.flaw is flaw)
     others = ", ".join(f"{other.value} ({number})" for other, number in counts.items() if other is not flaw)
     return say(
         captured,

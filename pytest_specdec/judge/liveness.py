@@ -110,15 +110,15 @@ def _is_unharmed(transcript: Transcript, request_id: str) -> bool:
 
 def _fail_alone(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
     first = deadly[0]
-    verb, asked = _VERB[first.ending], _parameters(captured, deadly)
+    verb, parameters = _VERB[first.ending], _parameters(captured, deadly)
     return say(
         captured,
         Outcome.FAIL,
         f"the server {verb} request {first.request_id}, alone on a fresh server too; the baseline answers it",
-        short=(f"parameters   {asked or 'nothing unusual'}", f"ending       {_ending(first)}", *_quote_log(first, 2)),
+        short=(f"parameters   {parameters or 'nothing unusual'}", f"ending       {_ending(first)}", *_quote_log(first, 2)),
         evidence=[line for each in deadly for line in _lines(each)],
         cell=f"{len(deadly)} {first.ending.value}",
-        names=f"the server {verb} a request" + (f" with {asked}" if asked else ""),
+        names=f"the server {verb} a request" + (f" with {parameters}" if parameters else ""),
         figures={"server_failures": len(deadly)},
     )
 

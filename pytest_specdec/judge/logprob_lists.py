@@ -63,10 +63,10 @@ class _Wrong:
 
 def asked_top(request: Request) -> int | None:
     """Return how many most probable tokens a request wants beside each, None where it wants no log-probabilities."""
-    asked = request.body.get("logprobs")
-    if asked is None or asked is False:
+    requested = request.body.get("logprobs")
+    if requested is None or requested is False:
         return None
-    top = request.body.get("top_logprobs") if asked is True else asked
+    top = request.body.get("top_logprobs") if requested is True else requested
     return top if isinstance(top, int) and not isinstance(top, bool) else 0
 
 

@@ -93,7 +93,7 @@ class Laws:
 
 def laws(body: Mapping[str, JSON]) -> Laws:
     """Return the laws of a body."""
-    asked, bias = penalties(body), penalties(body).bias
+    request_penalties, bias = penalties(body), penalties(body).bias
     listed = body.get("allowed_token_ids")
     greedy = _greedy(body)
     small = any(0 < abs(value) < _DECISIVE for value in bias.values())
@@ -104,10 +104,10 @@ def laws(body: Mapping[str, JSON]) -> Laws:
         words=bool(body.get("bad_words")),
         greedy=greedy,
         cuts=() if greedy else tuple(name for name in ("top_k", "top_p", "min_p") if name in set_parameters(body)),
-        repetition=asked.repetition,
+        repetition=request_penalties.repetition,
         moves=(
-            *(("presence_penalty",) if asked.presence else ()),
-            *(("frequency_penalty",) if asked.frequency else ()),
+            *(("presence_penalty",) if request_penalties.presence else ()),
+            *(("frequency_penalty",) if request_penalties.frequency else ()),
             *(("logit_bias",) if small else ()),
         ),
     )
@@ -140,13 +140,13 @@ def tokens(captured: Captured, arm: Transcript, tolerance: float, noise: float =
 
     ``jumps`` is the rate of tokens beyond the ``tolerance`` without any fault.
     """
-    found: list[LawToken] = []
+    law_tokens: list[LawToken] = []
     for each in _align_scores(captured, arm):
-        found += _exact(each.own, each.answer, each.positions)
+        law_tokens += _exact(each.own, each.answer, each.positions)
         if each.positions:
-            found += _judge_choices(captured, each, tolerance, jumps)
-            found += _cut(captured, each, noise)
-    return tuple(found)
+            law_tokens += _judge_choices(captured, each, tolerance, jumps)
+            law_tokens += _cut(captured, each, noise)
+    return tuple(law_tokens)
 
 
 def _align_scores(captured: Captured, arm: Transcript) -> Iterator[_Scored]:
@@ -201,10 +201,10 @@ def _find_banned(own: Laws) -> _Complement | frozenset[int] | None:
 def _judge_choices(captured: Captured, each: _Scored, tolerance: float, jumps: float) -> Iterator[LawToken]:
     """Give the tokens of a request that leaves the best one only; banned words hide which one that is."""
     own, answer, positions, prompt = each.own, each.answer, each.positions, each.prompt
-    window, asked = captured.penalty_window, penalties(each.body)
-    if not own.greedy or own.words or (asked.count_prompt(window) and not prompt):
+    window, request_penalties = captured.penalty_window, penalties(each.body)
+    if not own.greedy or own.words or (request_penalties.count_prompt(window) and not prompt):
         return
-    moved = penalise(positions, replace(asked, repetition=1.0), window, prompt)
+    moved = penalise(positions, replace(request_penalties, repetition=1.0), window, prompt)
     seen = set(prompt) if window.repetition_prompt else set()
     names = blame_parameters(own)
     for index, (position, raw) in enumerate(zip(moved, positions, strict=True)):
@@ -272,7 +272,7 @@ def first_departures(captured: Captured, arm: Transcript, tolerance: float, jump
     """
     requests = captured.workload.by_id
     answers, prompts = {answer.request_id: answer for answer in arm.answers}, _prompts(captured)
-    found = []
+    departures = []
     for each in shared(captured, arm).divergences:
         own, answer = laws(requests[each.request_id].body), answers[each.request_id]
         if own.moves or own.banned or own.forced or own.allowed is not None or own.words == (own.repetition != 1.0):
@@ -283,8 +283,10 @@ def first_departures(captured: Captured, arm: Transcript, tolerance: float, jump
         broken = abs(each.gap) > tolerance if own.words else again
         detail = f"id {each.mine.token_id} for the baseline's {each.theirs.token_id}, {abs(each.gap):.3g} nats apart"
         chance = jumps if own.words else 0.0
-        found.append(LawToken(parameter=name, answer=answer, index=each.index, broken=broken, binds=True, chance=chance, detail=detail))
-    return tuple(found)
+        departures.append(
+            LawToken(parameter=name, answer=answer, index=each.index, broken=broken, binds=True, chance=chance, detail=detail)
+        )
+    return tuple(departures)
 
 
 def _prompts(captured: Captured) -> dict[str, tuple[int, ...]]:
@@ -296,7 +298,7 @@ def suppressed_tokens(captured: Captured, tolerance: float) -> tuple[LawToken, .
     """Return the baseline's own tokens under banned words and repetition penalties: they bind where a likelier token was passed over."""
     requests = captured.workload.by_id
     scores = {score.key: score.positions for score in captured.scores.get(captured.baseline.arm, ())}
-    found = []
+    suppressed = []
     for answer in captured.baseline.answers:
         own = laws(requests[answer.request_id].body) if answer.request_id in requests else laws({})
         if not own.greedy or own.moves or own.banned or own.forced or own.words == (own.repetition != 1.0):
@@ -305,5 +307,5 @@ def suppressed_tokens(captured: Captured, tolerance: float) -> tuple[LawToken, .
         for index, position in enumerate(scores.get(answer.key, ())):
             better = any(own.permits(token) for token in position.top_ids[:1] if token != position.token_id)
             binds = better and max(position.top_logprobs) - position.logprob > tolerance
-            found.append(LawToken(parameter=name, answer=answer, index=index, broken=False, binds=binds))
-    return tuple(found)
+            suppressed.append(LawToken(parameter=name, answer=answer, index=index, broken=False, binds=binds))
+    return tuple(suppressed)

@@ -148,16 +148,16 @@ def _compare_with_baseline(captured: Captured, arm: Transcript, tolerance: Toler
     """Return the first differences from the baseline, those under a repetition penalty only where they beat the control's."""
     if arm is captured.baseline:
         return ()
-    found = first_departures(captured, arm, tolerance.gap, tolerance.chance)
-    hits = sum(token.broken and token.parameter == "repetition_penalty" for token in found)
+    departures = first_departures(captured, arm, tolerance.gap, tolerance.chance)
+    hits = sum(token.broken and token.parameter == "repetition_penalty" for token in departures)
     trials = sum("repetition_penalty" in set_parameters(request.body) for request in captured.workload.requests)
     theirs = 0
     if captured.control is not None and arm is not captured.control:
         again = first_departures(captured, captured.control, tolerance.gap)
         theirs = sum(token.broken and token.parameter == "repetition_penalty" for token in again)
     if hits and proportions.greater_than_other(hits, max(trials, hits), theirs, max(trials, theirs)) <= _share(captured):
-        return found
-    return tuple(token for token in found if token.parameter != "repetition_penalty")
+        return departures
+    return tuple(token for token in departures if token.parameter != "repetition_penalty")
 
 
 def _noisy(captured: Captured, tolerance: Tolerance) -> Verdict | None:
@@ -208,13 +208,15 @@ def _matrix(captured: Captured, mine: ArmEffects, peers: Sequence[ArmEffects]) -
 
 
 def _effect(captured: Captured, name: str, effects: ArmEffects, *, ignored: bool, binds: bool) -> ParameterEffect:
-    asked = {request.id: set_parameters(request.body) for request in captured.workload.requests if name in set_parameters(request.body)}
-    alone = [request_id for request_id, names in asked.items() if set(names) <= {name, "temperature"}]
-    answers = [answer for answer in effects.arm.answers if answer.request_id in (alone or asked)]
+    requested = {request.id: set_parameters(request.body) for request in captured.workload.requests if name in set_parameters(request.body)}
+    alone = [request_id for request_id, names in requested.items() if set(names) <= {name, "temperature"}]
+    answers = [answer for answer in effects.arm.answers if answer.request_id in (alone or requested)]
     if not answers:
         return ParameterEffect.ABSENT
     if all(map(is_refusal, answers)):
-        return ParameterEffect.REFUSED if any(name in _find_blamed(asked[a.request_id], a) for a in answers) else ParameterEffect.UNKNOWN
+        return (
+            ParameterEffect.REFUSED if any(name in _find_blamed(requested[a.request_id], a) for a in answers) else ParameterEffect.UNKNOWN
+        )
     if any(failure.recurred and failure.request_id in alone for failure in effects.arm.server_failures):
         return ParameterEffect.HARMFUL
     if ignored:

@@ -28,14 +28,14 @@ def penalised_scores(captured: Captured, transcript: Transcript, only: Container
 
     Raises ValueError where the prompt counts and its ids are missing.
     """
-    asked = {request.id: penalties(request.body) for request in captured.workload.requests}
+    penalties_by_request = {request.id: penalties(request.body) for request in captured.workload.requests}
     prompts = {answer.key: answer.prompt_token_ids for answer in transcript.answers}
     window = captured.penalty_window
     raised = []
     for score in captured.scores.get(transcript.arm, ()):
         if only is not None and score.request_id not in only:
             continue
-        params, prompt = asked.get(score.request_id, NONE), prompts.get(score.key) or score.prompt_token_ids
+        params, prompt = penalties_by_request.get(score.request_id, NONE), prompts.get(score.key) or score.prompt_token_ids
         if score.positions and not prompt and replace(params, repetition=1.0).count_prompt(window):
             msg = f"the prompt's token ids of {score.request_id} are missing: its penalties count them"
             raise ValueError(msg)

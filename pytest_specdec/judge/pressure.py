@@ -76,10 +76,10 @@ def _only(captured: Captured, ids: Collection[str]) -> Captured:
     def part(transcript: Transcript) -> Transcript:
         return replace(transcript, answers=tuple(answer for answer in transcript.answers if answer.request_id in ids))
 
-    asked = tuple(request for request in captured.workload.requests if request.id in ids)
+    requests = tuple(request for request in captured.workload.requests if request.id in ids)
     return replace(
         captured,
-        workload=replace(captured.workload, requests=asked),
+        workload=replace(captured.workload, requests=requests),
         baseline=part(captured.baseline),
         control=None if captured.control is None else part(captured.control),
         speculative=part(captured.speculative),

@@ -76,10 +76,10 @@ def _judge_state(captured: Captured) -> Verdict:
 
 
 def _restate(captured: Captured, verdict: Verdict, **fields: object) -> Verdict:
-    told = replace(verdict, **fields)  # type: ignore[arg-type]
+    restated = replace(verdict, **fields)  # type: ignore[arg-type]
     if captured.on_verdict is not None:
-        captured.on_verdict(told)
-    return told
+        captured.on_verdict(restated)
+    return restated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,8 +222,8 @@ def _check_cache_counts(captured: Captured) -> Verdict | None:
     beyond = [answer for answer in captured.speculative.answers if _beyond(answer)]
     if beyond:
         first, usage = beyond[0], beyond[0].usage
-        told = f"{usage.cached_tokens} of {usage.prompt_tokens}" if usage else ""
-        return _counts(captured, OVERCOUNT, f"{len(beyond)} answers; first: request {first.request_id}, {told}")
+        counts = f"{usage.cached_tokens} of {usage.prompt_tokens}" if usage else ""
+        return _counts(captured, OVERCOUNT, f"{len(beyond)} answers; first: request {first.request_id}, {counts}")
     well = set.intersection(*({a.key for a in arm.answers if _cached_tokens(a) >= _WELL_CACHED} for arm in captured.baseline_boots))
     repeated = {repeat.later.key for repeat in _repeats(captured, captured.speculative)}
     mine = [answer for answer in captured.speculative.answers if answer.key in well & repeated]

@@ -101,7 +101,7 @@ def breaches(tools: ToolsAsked, choice: Choice) -> list[tuple[Broken, str]]:
     """Return what is wrong with one answer by itself, in words; what its token limit cut off is not."""
     if tools.choice == "none":
         return []
-    wrong = [*_framing(choice), *(found for call in choice.tool_calls if (found := _call(tools, call, choice)))]
+    wrong = [*_framing(choice), *(call_breach for call in choice.tool_calls if (call_breach := _call(tools, call, choice)))]
     markup = next((tag for tag in _MARKUP if tag in choice.text), None)
     if markup is not None:
         wrong.append((Broken.AS_TEXT, f"content has {quote(choice.text, 60)}"))

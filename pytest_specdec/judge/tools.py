@@ -77,19 +77,21 @@ def _judge_tools(captured: Captured) -> Verdict:
     peers = tuple(_arm(requests, transcript) for transcript in captured.baseline_boots)
     mine = _arm(requests, captured.speculative)
     theirs = [_found(peer, peers) for peer in peers]
-    spoilt = frozenset(breach.broken for found in theirs for breach in (*found.differing, *found.alone))
-    found = _found(mine, peers)
+    spoilt = frozenset(breach.broken for other in theirs for breach in (*other.differing, *other.alone))
+    findings = _found(mine, peers)
     wrong = [
-        breach for breach in (*found.differing, *found.alone) if breach.broken not in spoilt and _sure(captured, breach, found, requests)
+        breach
+        for breach in (*findings.differing, *findings.alone)
+        if breach.broken not in spoilt and _sure(captured, breach, findings, requests)
     ]
     return (
         (_fail_tools(captured, wrong) if wrong else None)
-        or _more_often(captured, found, theirs, len(mine.answers), [len(peer.answers) for peer in peers])
+        or _more_often(captured, findings, theirs, len(mine.answers), [len(peer.answers) for peer in peers])
         or _unlike(captured, mine, peers)
         or check_endings(captured)
         or speculating(captured, rejecting=False)
         or _unbound(captured, mine, peers)
-        or _pass_tools(captured, mine, found, spoilt)
+        or _pass_tools(captured, mine, findings, spoilt)
     )
 
 
@@ -111,7 +113,7 @@ def _found(mine: _Arm, peers: Sequence[_Arm]) -> _Findings:
         request = mine.requests[answer.request_id]
         others = [other for other in _same_tokens(answer, mine, peers) if other is not answer]
         compared += bool(others)
-        parted = next((found for other in others if (found := _apart(answer, other))), None)
+        parted = next((difference for other in others if (difference := _apart(answer, other))), None)
         if parted is not None:
             differing.append(Breach(broken=parted[0], request_id=answer.request_id, what=parted[1]))
             continue
@@ -223,7 +225,7 @@ def _unlike(captured: Captured, mine: _Arm, peers: Sequence[_Arm]) -> Verdict | 
 def _unlike_pairs(arm: _Arm) -> list[Breach]:
     unknown = ((answer, other) for answer, other in arm.pairs() if not _ids(answer) or not _ids(other))
     parted = ((answer, apart(answer.choice, other.choice)) for answer, other in unknown)
-    return [Breach(broken=found[0], request_id=answer.request_id, what=found[1]) for answer, found in parted if found]
+    return [Breach(broken=difference[0], request_id=answer.request_id, what=difference[1]) for answer, difference in parted if difference]
 
 
 def _count_calls(arm: _Arm) -> Counter[str]:

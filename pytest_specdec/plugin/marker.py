@@ -98,8 +98,8 @@ def _check_arguments(item: pytest.Item, mark: pytest.Mark) -> None:
     """Raise pytest.UsageError for unknown or further arguments of a mark."""
     unknown = sorted(set(mark.kwargs) - {"family"})
     if unknown or len(mark.args) > 1:
-        found = f"{unknown[0]}=" if unknown else f"{len(mark.args)} positional arguments"
-        raise _usage_error(item, f"found {found}", "one workload, and family= by name")
+        arguments = f"{unknown[0]}=" if unknown else f"{len(mark.args)} positional arguments"
+        raise _usage_error(item, f"found {arguments}", "one workload, and family= by name")
 
 
 def _marked_workload(item: pytest.Item, args: tuple[object, ...]) -> Workload:

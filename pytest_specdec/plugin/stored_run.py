@@ -51,8 +51,8 @@ def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) ->
     deepest = {workload.name: workload for workload in workloads if workload.name in {name for _, name in (*judgements, *suspicious)}}
     if not deepest:
         why = run_documents.unscorable(directory)
-        found = f"tokens that cannot be scored ({why})" if why else f"no inconclusive or suspicious verdict in {root}/run.json"
-        msg = f"--specdec-continue: found {found}; expected a verdict that more tokens would settle"
+        reason = f"tokens that cannot be scored ({why})" if why else f"no inconclusive or suspicious verdict in {root}/run.json"
+        msg = f"--specdec-continue: found {reason}; expected a verdict that more tokens would settle"
         raise pytest.UsageError(msg)
     round_ = getattr(config, "workerinput", {}).get(run_state.ROUND) or next_round(root)
     pairs = [pair for pair, workload in (*judgements, *suspicious) if workload in deepest]

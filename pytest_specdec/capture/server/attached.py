@@ -169,9 +169,9 @@ class AttachedArm(ArmServer):
         if card != self._card:
             what = "the attached server serves another model than before"
             remedy = "serve one model for the whole run: --specdec-resume RUN asks again"
-            found = str(card) if card is not None else f"models: {_describe_names(list(names))}"
+            model = str(card) if card is not None else f"models: {_describe_names(list(names))}"
             expected = str(self._card)
-            raise BootError(what, where=self.recipe.setup.url, found=found, expected=expected, remedy=remedy)
+            raise BootError(what, where=self.recipe.setup.url, found=model, expected=expected, remedy=remedy)
 
     def _start(self) -> None:
         self._server = AttachedServer(self.recipe.setup)
@@ -216,11 +216,11 @@ class AttachedArm(ArmServer):
 def _no_answer_error(setup: ServerSetup, reply: Reply) -> BootError:
     """Return the error for an attached server waited for in vain."""
     what, remedy = f"no server answers at {setup.url}", "start it, or correct `url`"
-    found = setup.secrets.mask(_describe_reply(reply))
-    if _WEB_PAGE in found:
+    reply_text = setup.secrets.mask(_describe_reply(reply))
+    if _WEB_PAGE in reply_text:
         what = f"{setup.url} answers with a web page, not as a model's server"
         remedy = "correct `url`, which names a web site, a login page or a proxy whose server is gone; or start that server"
-    return BootError(what, where=setup.url, found=found, expected="an answer to a one-token completion", remedy=remedy)
+    return BootError(what, where=setup.url, found=reply_text, expected="an answer to a one-token completion", remedy=remedy)
 
 
 def _describe_reply(reply: Reply) -> str:
@@ -248,13 +248,13 @@ def refusal_error(setup: ServerSetup, reply: Reply) -> BootError:
     if is_untrusted(reply):
         what, remedy = f"the certificate of {setup.url} is not trusted", "set SSL_CERT_FILE to the file of the authority that signed it"
         return BootError(what, where=setup.url, found=reply.text, expected="a certificate of a known authority", remedy=remedy)
-    found = setup.secrets.excerpt(f"{reply.status}: {web_page(reply.text) or reply.text}", _MOST_SHOWN)
+    reply_text = setup.secrets.excerpt(f"{reply.status}: {web_page(reply.text) or reply.text}", _MOST_SHOWN)
     if reply.status in _DENIED:
         what = f"{setup.url} refuses the key" if setup.api_key or setup.headers else f"{setup.url} asks for a key"
         remedy = "set `api_key: ${MY_KEY}` under `engine:`, or `headers` as the server's gateway wants them"
-        return BootError(what, where=setup.url, found=found, expected="an answer to a one-token completion", remedy=remedy)
+        return BootError(what, where=setup.url, found=reply_text, expected="an answer to a one-token completion", remedy=remedy)
     remedy = "correct `url` and `engine.model`; the server must serve /v1/completions"
-    return BootError(f"{setup.url} does not complete a prompt", where=setup.url, found=found, expected="one token", remedy=remedy)
+    return BootError(f"{setup.url} does not complete a prompt", where=setup.url, found=reply_text, expected="one token", remedy=remedy)
 
 
 def check_model(setup: ServerSetup, names: Sequence[str]) -> None:

@@ -112,8 +112,8 @@ def _container_files(command: Command) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         what, expected = "docker does not say what a container has open", f"an answer within {_LOOK_S:.0f} s"
         remedy = f"run it by hand: docker exec {command.container} true; restart the daemon if that hangs too"
-        found = error.strerror if isinstance(error, OSError) else "no answer"
-        raise EngineError(what, where=shlex.join(command.look), found=str(found), expected=expected, remedy=remedy) from None
+        reason = error.strerror if isinstance(error, OSError) else "no answer"
+        raise EngineError(what, where=shlex.join(command.look), found=str(reason), expected=expected, remedy=remedy) from None
     return result.stdout.decode(errors="replace")
 
 

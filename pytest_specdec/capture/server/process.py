@@ -248,8 +248,8 @@ class ServerProcess:
         if survivors := ", ".join(map(str, self.members)):
             remedy = "look at their state in /proc; a device driver may hold them"
             return CaptureError(what, where=where, found=f"processes that survive SIGKILL: {survivors}", remedy=remedy)
-        found, expected = f"the container {self.command.container} still runs, or docker does not answer", "a container that is gone"
-        return CaptureError(what, where=where, found=found, expected=expected, remedy=f"{shlex.join(self.command.kill)}, and see docker ps")
+        state, expected = f"the container {self.command.container} still runs, or docker does not answer", "a container that is gone"
+        return CaptureError(what, where=where, found=state, expected=expected, remedy=f"{shlex.join(self.command.kill)}, and see docker ps")
 
     def _send_signal(self, number: signal.Signals) -> None:
         watchdog.send(number, self.members)

@@ -74,8 +74,11 @@ def _check_limits(setup: ServerSetup, path: str, text: str) -> None:
         try:
             json_reply.load(text)
         except json_reply.BeyondLimitsError as error:
-            what, found = f"{setup.url} answers {path} with something that no server of a model sends", f"{error}, {len(text):,} characters"
-            raise BootError(what, where=setup.url, found=found, expected="a small JSON object", remedy="correct `url`") from None
+            what, excess = (
+                f"{setup.url} answers {path} with something that no server of a model sends",
+                f"{error}, {len(text):,} characters",
+            )
+            raise BootError(what, where=setup.url, found=excess, expected="a small JSON object", remedy="correct `url`") from None
         except ValueError:
             return  # what it is instead is its reader's business
 

@@ -196,9 +196,9 @@ class ArmServer:
         """
         if self._client is None:
             what = "the server died and has no restart left"
-            found, expected = f"{self.restarts} restarts", f"at most {RESTARTS}"
+            restarts, expected = f"{self.restarts} restarts", f"at most {RESTARTS}"
             where = self.recipe.setup.attached or str(self.recipe.log)
-            raise BootError(what, where=where, found=found, expected=expected, remedy="read the end of its log")
+            raise BootError(what, where=where, found=restarts, expected=expected, remedy="read the end of its log")
         return self._client
 
     @property

@@ -113,9 +113,13 @@ def check_vocabulary(name: str, draft_model: Path, target: Path, where: str) -> 
     """
     draft_header, needed_architecture = header(draft_model), MODEL_DRAFTERS[name]
     if needed_architecture and draft_header.architecture != needed_architecture:
-        what, found = f"{name} cannot draft with this model", f"architecture {draft_header.architecture} in {draft_model}"
+        what, architecture = f"{name} cannot draft with this model", f"architecture {draft_header.architecture} in {draft_model}"
         raise EngineError(
-            what, where=where, found=found, expected=needed_architecture, remedy="convert the head with the target's folder beside it"
+            what,
+            where=where,
+            found=architecture,
+            expected=needed_architecture,
+            remedy="convert the head with the target's folder beside it",
         )
     if needed_architecture:
         return

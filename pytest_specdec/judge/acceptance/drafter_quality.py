@@ -86,9 +86,9 @@ def own_drafts(captured: Captured) -> OwnDrafts | None:
     plain = {r.id for r in captured.workload.requests if r.greedy and not r.grammar and penalties(r.body).neutral}
     answers = [answer for answer in captured.speculative.answers if answer.ok and len(answer.choices) == 1 and answer.request_id in plain]
     least = max(_SURE, _SURE_PER_NOISE * (logit_noise(captured).noise or 0.0))
-    found = [each for answer in answers for each in _rejections(captured, known, answer, least)]
-    right = [name for name, is_right in found if is_right]
-    return OwnDrafts(rejected=len(found), right=len(right), first=right[0] if right else "") if found else None
+    rejections = [each for answer in answers for each in _rejections(captured, known, answer, least)]
+    right = [name for name, is_right in rejections if is_right]
+    return OwnDrafts(rejected=len(rejections), right=len(right), first=right[0] if right else "") if rejections else None
 
 
 def _knows_draft_lengths(captured: Captured) -> bool:

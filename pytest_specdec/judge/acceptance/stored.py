@@ -181,12 +181,12 @@ def _cell(captured: Captured) -> str:
 
 def totals(transcript: Transcript) -> Mapping[str, StepSum]:
     """Return each request's verify steps over all its passes; requests of which none are known are left out."""
-    found: dict[str, StepSum] = {}
+    sums: dict[str, StepSum] = {}
     for answer in transcript.answers:
         one = total(answer)
         if one is not None:
-            found[answer.request_id] = found[answer.request_id] + one if answer.request_id in found else one
-    return found
+            sums[answer.request_id] = sums[answer.request_id] + one if answer.request_id in sums else one
+    return sums
 
 
 def lengths(transcript: Transcript, workload: Workload) -> Mapping[str, PromptLength]:

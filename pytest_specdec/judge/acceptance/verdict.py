@@ -220,9 +220,9 @@ def _say_length(
 
 def _rules_out(prompts: int, rulings: Sequence[RuledGate], comparison: Comparison | None) -> str:
     proven = [one.low for one in rulings if one.ruling is GateRuling.PROVEN]
-    found = [f"fewer than {min(proven):.2f} tokens per step would have been caught (97.5%)"] if proven else []
+    parts = [f"fewer than {min(proven):.2f} tokens per step would have been caught (97.5%)"] if proven else []
     against = comparison.rules_out if comparison else ""
-    claims = [*found, *([against] if against else [])]
+    claims = [*parts, *([against] if against else [])]
     return f"{prompts} prompts; {'; '.join(claims)}" if claims else ""
 
 
@@ -236,7 +236,7 @@ def _describe_counters(counters: SpecCounters | None) -> list[str]:
 def _figures(length: AcceptanceLength | None) -> dict[str, float]:
     if length is None:
         return {}
-    found = {"acceptance_length": length.tokens, "prompts": float(length.prompts)}
+    figures = {"acceptance_length": length.tokens, "prompts": float(length.prompts)}
     if length.standard_error is None:
-        return found
-    return {**found, "acceptance_length_low": length.at_least(PROVEN_ERROR), "acceptance_length_high": length.at_most(PROVEN_ERROR)}
+        return figures
+    return {**figures, "acceptance_length_low": length.at_least(PROVEN_ERROR), "acceptance_length_high": length.at_most(PROVEN_ERROR)}

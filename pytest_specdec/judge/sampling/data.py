@@ -200,8 +200,8 @@ def _reason(answer: Answer, params: SamplingParams) -> str:
 
 
 def _is_emitted(answer: Answer) -> bool:
-    said = answer.usage is not None and answer.usage.completion_tokens > 0
-    return bool(answer.choice.token_ids or answer.choice.written or said)
+    has_usage = answer.usage is not None and answer.usage.completion_tokens > 0
+    return bool(answer.choice.token_ids or answer.choice.written or has_usage)
 
 
 def _describe_missing(captured: Captured, answer: Answer, score: Score | None, params: SamplingParams) -> str:
@@ -289,13 +289,13 @@ def _previous(answers: Sequence[Answer]) -> Ints:
 def _contexts(answers: Sequence[Answer]) -> Ints:
     """Return a number for each token's prompt and answer so far: the node of a trie that every prefix leads to."""
     nodes: dict[tuple[object, int], int] = {}
-    found = []
+    contexts = []
     for answer in answers:
         here = nodes.setdefault((answer.prompt_token_ids or answer.key, -1), len(nodes))
         for token in answer.choice.token_ids:
-            found.append(here)
+            contexts.append(here)
             here = nodes.setdefault((here, token), len(nodes))
-    return np.array(found, dtype=np.int64)
+    return np.array(contexts, dtype=np.int64)
 
 
 def _mishandle(distribution_of: RawDistribution, processing: Processing) -> Mapping[str, Floats]:

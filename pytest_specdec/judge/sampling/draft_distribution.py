@@ -206,13 +206,13 @@ class PromptLookup:
 
     def windows(self, answer: Answer) -> tuple[int, ...] | None:
         """Return what a correct server does with these drafts: it accepts as long as they are what it goes on to emit."""
-        emitted, start, found = answer.choice.token_ids, 1, [1]
+        emitted, start, lengths = answer.choice.token_ids, 1, [1]
         while start < len(emitted):
             draft = self._of(answer)[start][: self._draft.tokens]
             length = 1 + next((at for at, token in enumerate(draft) if emitted[start + at : start + at + 1] != (token,)), len(draft))
-            found.append(min(length, len(emitted) - start))
+            lengths.append(min(length, len(emitted) - start))
             start += length
-        return tuple(found)
+        return tuple(lengths)
 
     def view(
         self,
@@ -240,9 +240,9 @@ class PromptLookup:
         """Return what is proposed before each emitted token, one more than k: the last is the guess at the bonus token."""
         if answer.key not in self._proposals:
             lookup = Lookup(answer.prompt_token_ids, shortest=self._draft.ngram_min, longest=self._draft.ngram_max)
-            found = []
+            distributions = []
             for token in answer.choice.token_ids:
-                found.append(lookup.propose(self._draft.tokens + 1))
+                distributions.append(lookup.propose(self._draft.tokens + 1))
                 lookup.append(token)
-            self._proposals[answer.key] = tuple(found)
+            self._proposals[answer.key] = tuple(distributions)
         return self._proposals[answer.key]

@@ -109,7 +109,7 @@ def _likeliest(distribution: TokenDistribution, chance: Floats) -> Floats:
     p = np.where(inside, distribution.p, 0.0) / np.maximum(np.where(inside, distribution.p, 0.0).sum(axis=1, keepdims=True), TINY)
     bends = np.stack([_logs(distribution.p), np.broadcast_to(np.arange(p.shape[1]) == p.shape[1] - 1, p.shape)])
     then = np.stack([at_outcome(bend, distribution) for bend in bends])
-    told = at_outcome(inside.astype(np.float64), distribution) * chance
+    chance_inside = at_outcome(inside.astype(np.float64), distribution) * chance
 
     def bent(by: Floats) -> tuple[Floats, Floats]:
         m = p * np.exp(by[0] * bends[0] + by[1] * bends[1])
@@ -118,8 +118,8 @@ def _likeliest(distribution: TokenDistribution, chance: Floats) -> Floats:
 
     def surprise(by: Floats) -> tuple[float, Floats]:
         m, total = bent(by)
-        less = np.maximum(1.0 - told + told * np.exp(by @ then - total), TINY)
-        share = 1.0 - (1.0 - told) / less
+        less = np.maximum(1.0 - chance_inside + chance_inside * np.exp(by @ then - total), TINY)
+        share = 1.0 - (1.0 - chance_inside) / less
         return -float(np.log(less).sum()), -np.asarray((share * (then - (m * bends).sum(axis=2))).sum(axis=1))
 
     return bent(minimize(surprise, np.zeros(2), jac=True, method="L-BFGS-B", bounds=BOUNDS).x)[0]
@@ -272,9 +272,9 @@ def name(book: WealthProcess, observed: Observed, seen: Acceptance | None) -> st
     if seen.whole if seen is not None else _never_rejected(observed):
         return "accept-all"
     winner, book = book.winner, book.on_all_answers
-    told = bool(observed.slots.known.any()) and not observed.slots.implied
+    has_windows = bool(observed.slots.known.any()) and not observed.slots.implied
     if winner.chance and log(winner.weight) + winner.log_wealth - max(log(one.weight) + one.log_wealth for one in book.bettors) > DECISIVE:
-        return f"{_describe_bettor(winner, told=told)}{SOMETIMES}"
+        return f"{_describe_bettor(winner, told=has_windows)}{SOMETIMES}"
     if seen is None:
         first = _foremost(book.bettors, lambda bettor: log(bettor.weight) + bettor.log_wealth, observed)
         first = _at_a_step(first, observed, book.bettors)
@@ -285,9 +285,9 @@ def name(book: WealthProcess, observed: Observed, seen: Acceptance | None) -> st
         first = _foremost(allowed or [book.winner], lambda bettor: bettor.log_wealth, observed)
         partly = max((bettor for bettor in book.bettors if seen.partly(bettor)), key=lambda bettor: bettor.log_wealth, default=first)
         if partly.log_wealth - first.log_wealth > DECISIVE:
-            return f"{_describe_bettor(partly, told=told)}{SOMEWHERE}"
-    found = _prefer_repetition(_prefer_temperature(first, book, observed), book, observed)
-    return _describe_bettor(found, told=told)
+            return f"{_describe_bettor(partly, told=has_windows)}{SOMEWHERE}"
+    preferred = _prefer_repetition(_prefer_temperature(first, book, observed), book, observed)
+    return _describe_bettor(preferred, told=has_windows)
 
 
 def _describe_bettor(bettor: Bettor, *, told: bool) -> str:
@@ -330,9 +330,9 @@ def _behind_only(state: Bettor, first: Bettor, observed: Observed, *, ahead: boo
     lead will do.
     """
     if first.fault in PREFILL_TOO:
-        found = extent(observed)
-        if found.explained > first.log_wealth:
-            return found.ends
+        fault_extent = extent(observed)
+        if fault_extent.explained > first.log_wealth:
+            return fault_extent.ends
     slot_chances = observed.slot_chances
     if ahead and not np.isin(slot_chances.at, (0.0, 1.0)).all():
         return True
@@ -399,8 +399,8 @@ def _prefer_repetition(bettor: Bettor, book: WealthProcess, observed: Observed) 
     distribution, before = observed.distribution, observed.before
     again = np.where((before >= 0)[:, None], one_hot(index_of(before, observed.ids), distribution.p.shape[1]), distribution.p)
     paid = stake_share(at_outcome(table(distribution, again), distribution), observed.slot_chances.bonus)
-    found = next((one for one in book.bettors if one.name == OUT_OF_PLACE), bettor)
-    return found if float(paid.sum()) > bettor.log_wealth else bettor
+    preferred = next((one for one in book.bettors if one.name == OUT_OF_PLACE), bettor)
+    return preferred if float(paid.sum()) > bettor.log_wealth else bettor
 
 
 def _bettor_name(bettor: Bettor) -> str:

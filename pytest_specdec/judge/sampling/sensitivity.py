@@ -150,9 +150,9 @@ def _leaking(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tupl
     leaky = [one for one in CATALOGUE if one.leak is not None]
     bets = sorted((one.leak, one.name, table) for one, _, table in catalogue_tables(observed, leaky) if one.leak is not None)
     share = (observed.slot_chances.draft * observed.drafted)[:, None]
-    p, kept = observed.distribution.p, overlap(observed.distribution.p, observed.q)
+    p, overlapping = observed.distribution.p, overlap(observed.distribution.p, observed.q)
     for size in LEAKS:
-        slots = _slots(observed, kept + size * (1.0 - kept), kept)
+        slots = _slots(observed, overlapping + size * (1.0 - overlapping), overlapping)
         truth = share * leak(size)(p, observed.q) + (1.0 - share) * p
         yield round(size, 2), {words: growth(table, truth, barriers[words]).times(slots) for words, table in _next_to(size, bets)}
 

@@ -72,9 +72,9 @@ def compare_boots(captured: Captured, compare: _Compare) -> BootBlocks | None:
 
     Where one block is timed by whole requests, all of them are.
     """
-    found = _compare_blocks(captured, compare, whole=False)
-    mixed = found is not None and len({paces.whole for paces in found.paces}) > 1
-    return _compare_blocks(captured, compare, whole=True) if mixed else found
+    blocks = _compare_blocks(captured, compare, whole=False)
+    mixed = blocks is not None and len({paces.whole for paces in blocks.paces}) > 1
+    return _compare_blocks(captured, compare, whole=True) if mixed else blocks
 
 
 def _compare_blocks(captured: Captured, compare: _Compare, *, whole: bool) -> BootBlocks | None:

@@ -163,8 +163,8 @@ def by_category(captured: Captured) -> Mapping[str, MeasuredSpeed]:
         ids.setdefault(_category(request.id), []).append(request.id)
     if len(ids) == 1:
         return {}
-    found = ((category, measure_speed(_part(captured, names))) for category, names in ids.items())
-    return {category: speed for category, speed in found if speed is not None}
+    speeds = ((category, measure_speed(_part(captured, names))) for category, names in ids.items())
+    return {category: speed for category, speed in speeds if speed is not None}
 
 
 def _category(request_id: str) -> str:

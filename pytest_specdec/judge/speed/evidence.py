@@ -31,12 +31,12 @@ _HEADER = ("Metric", "Normal", "Speculative", "Speedup")
 
 def speedup(captured: Captured, measured: MeasuredSpeed, *, gates: int = 0, unfit: str = "") -> Speedup:
     """Return the measured speed for reports and baseline files."""
-    found, cost = measured.paces, _step_cost(captured, measured)
+    timings, cost = measured.paces, _step_cost(captured, measured)
     return Speedup(
-        response=SpeedFigure(baseline=found.response.baseline, speculative=found.response.speculative, speedup=measured.ratio),
-        ttft=_speed_figure(found.ttft, -1),
-        content=_speed_figure(found.content, -1) if _reasons(found) else None,
-        prompt=_speed_figure(found.prompt, 1),
+        response=SpeedFigure(baseline=timings.response.baseline, speculative=timings.response.speculative, speedup=measured.ratio),
+        ttft=_speed_figure(timings.ttft, -1),
+        content=_speed_figure(timings.content, -1) if _reasons(timings) else None,
+        prompt=_speed_figure(timings.prompt, 1),
         limits=_speed_limits(measured.interval),
         over_passes=_speed_limits(measured.over_passes),
         tokens_per_step=cost.tokens_per_step if cost else None,
@@ -90,16 +90,16 @@ def _latencies(captured: Captured) -> tuple[ArmLatency, ...]:
 
 def method(measured: MeasuredSpeed) -> str:
     """Return how the interval came about and what it spans."""
-    found, passes = measured.estimate, len(measured.paces.response.log_ratios)
-    if found is None or measured.interval is None:
+    estimate, passes = measured.estimate, len(measured.paces.response.log_ratios)
+    if estimate is None or measured.interval is None:
         return f"{passes} pass, no interval"
-    passed = f"{passes} passes of {measured.paces.requests} requests (spread {found.passes_sd:.1%})"
+    passed = f"{passes} passes of {measured.paces.requests} requests (spread {estimate.passes_sd:.1%})"
     if measured.one_boot:
         student = f"Student's t with {measured.one_boot.within_freedom} degrees of freedom"
         within = f"interval: {100 * measured.interval.confidence:.4g}% over {passed} within one boot of each server"
-        return f"{within}, {student}; gates allow for boots as well, whose spread here is unknown: {found.boots.sd:.1%}"
+        return f"{within}, {student}; gates allow for boots as well, whose spread here is unknown: {estimate.boots.sd:.1%}"
     boots = "and boots" if measured.blocks is None else f"in {_boots(measured.blocks)}"
-    return f"interval: {100 * measured.interval.confidence:.4g}% over {passed} {boots} (spread about {found.boots.sd:.1%})"
+    return f"interval: {100 * measured.interval.confidence:.4g}% over {passed} {boots} (spread about {estimate.boots.sd:.1%})"
 
 
 def _boots(blocks: BootBlocks) -> str:
@@ -118,9 +118,9 @@ def spread(measured: MeasuredSpeed) -> str:
 
 def doubts(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
     """Return caveats of the figures: decoding that could not be timed, or a speedup that its own parts contradict."""
-    found = measured.paces
-    if found.whole:
-        return (f"whole requests timed, first token included: {found.bursts} of {found.answers} answers came in one burst",)
+    timings = measured.paces
+    if timings.whole:
+        return (f"whole requests timed, first token included: {timings.bursts} of {timings.answers} answers came in one burst",)
     cost = _step_cost(captured, measured)
     return (str(cost.identity),) if cost and cost.identity and cost.identity.broken else ()
 
@@ -145,7 +145,7 @@ def _again(baseline: Transcript, control: Transcript, measured: MeasuredSpeed) -
 
 def figures(captured: Captured, measured: MeasuredSpeed, speed: Speedup) -> dict[str, float]:
     """Return the numbers, units in their names; speedups are above one when the speculative side is better."""
-    found = measured.paces
+    timings = measured.paces
     sides = {
         "response_tokens_per_s": speed.response,
         "ttft_s": speed.ttft,
@@ -161,13 +161,13 @@ def figures(captured: Captured, measured: MeasuredSpeed, speed: Speedup) -> dict
         **{name: figure.speedup for name, figure in ratios.items() if figure},
         **({"acceptance_length": measured.length.tokens} if measured.length else {}),
         **_of_steps(captured, measured),
-        **({"answers_in_one_burst": float(found.bursts)} if found.whole else {}),
+        **({"answers_in_one_burst": float(timings.bursts)} if timings.whole else {}),
         **({} if measured.control is None else {"boot_log_ratio": measured.control}),
         **({"speculative_boots": float(len(measured.blocks.speculative))} if measured.blocks else {}),
         **({"baseline_boots": float(len(measured.blocks.baseline))} if measured.blocks else {}),
         **{name: value for side, arm in _sides(captured) for name, value in latency.figures(side, arm).items()},
         "boot_sd": measured.spread.sd,
-        "passes": float(len(found.response.log_ratios)),
+        "passes": float(len(timings.response.log_ratios)),
     }
 
 

@@ -111,8 +111,8 @@ def latency(transcript: Transcript, slo: Slo | None = None) -> ArmLatency | None
 
 def _goodput(answers: Sequence[Answer], slo: Slo, wall_s: float) -> Goodput:
     """Count them (as ``vllm bench serve --goodput``, after DistServe, https://arxiv.org/abs/2401.09670)."""
-    kept = sum(_keeps(answer, slo) for answer in answers)
-    return Goodput(slo=slo, kept=kept, answers=len(answers), per_s=kept / wall_s if wall_s else 0.0)
+    good_answers = sum(_keeps(answer, slo) for answer in answers)
+    return Goodput(slo=slo, kept=good_answers, answers=len(answers), per_s=good_answers / wall_s if wall_s else 0.0)
 
 
 def _keeps(answer: Answer, slo: Slo) -> bool:
@@ -149,8 +149,8 @@ def lines(arms: Sequence[ArmLatency]) -> tuple[str, ...]:
     timed = [f"{title} p50 / p90 / p99: {_beside(pairs)}" for title, pairs in shown if pairs]
     made = f"tokens of all requests per second: {_beside([(arm.arm, f'{arm.tokens_per_s:,.2f}') for arm in arms])}"
     cached = [(arm.arm, f"{arm.cached_tokens:,} of {arm.prompt_tokens:,}") for arm in arms if arm.cached_tokens is not None]
-    kept = [f"goodput of {arm.arm}: {arm.goodput}" for arm in arms if arm.goodput is not None]
-    return (*timed, made, *([f"cached prompt tokens: {_beside(cached)}"] if cached else []), *kept)
+    goodput_lines = [f"goodput of {arm.arm}: {arm.goodput}" for arm in arms if arm.goodput is not None]
+    return (*timed, made, *([f"cached prompt tokens: {_beside(cached)}"] if cached else []), *goodput_lines)
 
 
 def _beside(values: Sequence[tuple[str, object]]) -> str:

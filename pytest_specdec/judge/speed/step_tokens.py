@@ -59,10 +59,10 @@ class StepTokens:
     def disagreements(self) -> tuple[str, ...]:
         """A line per pair of sources that differ by more than noise."""
         apart = NOISE + self.cut
-        found = [_CONTRADICTED] if _more(self.counters, self.records, apart) or _more(self.records, self.counters, apart) else []
-        found += [_COLLECTED] if self.collected else []
-        found += [_PARTED] if _more(self.by_server, self.client, apart) else []
-        return tuple(found)
+        names = [_CONTRADICTED] if _more(self.counters, self.records, apart) or _more(self.records, self.counters, apart) else []
+        names += [_COLLECTED] if self.collected else []
+        names += [_PARTED] if _more(self.by_server, self.client, apart) else []
+        return tuple(names)
 
 
 def _more(one: float | None, other: float | None, tolerance: float) -> bool:

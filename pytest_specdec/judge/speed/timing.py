@@ -104,16 +104,16 @@ def measure_speed(captured: Captured) -> MeasuredSpeed | None:
     if captured.further:
         return _over_blocks(captured)
     control = _other_boot(captured)
-    found = paces(captured.baseline_boots, captured.speculative)
-    if found is None:
+    measured_paces = paces(captured.baseline_boots, captured.speculative)
+    if measured_paces is None:
         return None
-    apart = None if control is None else _apart(captured.baseline, control, whole=found.whole)
+    apart = None if control is None else _apart(captured.baseline, control, whole=measured_paces.whole)
     spread = _spread(captured, *([] if apart is None else [apart]))
-    estimate = _estimate(found.response, spread, baseline_boots=1 if control is None else 2)
+    estimate = _estimate(measured_paces.response, spread, baseline_boots=1 if control is None else 2)
     return MeasuredSpeed(
-        paces=found,
+        paces=measured_paces,
         estimate=estimate,
-        one_boot=within_one_boot(found.response.log_ratios) if estimate and captured.within_one_boot else None,
+        one_boot=within_one_boot(measured_paces.response.log_ratios) if estimate and captured.within_one_boot else None,
         spread=spread,
         earlier=_runs(captured),
         control=apart,
@@ -126,15 +126,15 @@ def _over_blocks(captured: Captured) -> MeasuredSpeed | None:
     if blocks is None:
         return None
     answers = [answer for arm in boot_blocks.arms(captured) for answer in arm.answers]
-    found = boot_blocks.join_blocks(blocks, bursts=sum(map(in_one_burst, answers)), answers=len(answers))
+    joined = boot_blocks.join_blocks(blocks, bursts=sum(map(in_one_burst, answers)), answers=len(answers))
     control = _other_boot(captured)
     estimate = blocks.estimate(_spread(captured))
     return MeasuredSpeed(
-        paces=found,
+        paces=joined,
         estimate=estimate,
         spread=estimate.boots if estimate else _spread(captured),
         earlier=_runs(captured),
-        control=None if control is None else _apart(captured.baseline, control, whole=found.whole),
+        control=None if control is None else _apart(captured.baseline, control, whole=joined.whole),
         length=acceptance_length(captured.speculative),
         blocks=blocks,
     )

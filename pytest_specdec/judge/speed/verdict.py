@@ -63,21 +63,21 @@ def _further_failure(captured: Captured) -> Verdict | None:
 def _judge_times(captured: Captured) -> Verdict:
     if breakdown.is_by_load(captured):
         return _under_load(captured)
-    found = measure_speed(captured)
-    if found is None:
+    measured = measure_speed(captured)
+    if measured is None:
         return say(captured, Outcome.INVALID, _NOTHING)
     if captured.is_control:
-        return _judge_control(captured, found)
+        return _judge_control(captured, measured)
     idle = speculating(captured, rejecting=False)
-    return _by_category(captured, _judge_gates(captured, found)) if idle is None else _fail_undrafted(captured, found, idle)
+    return _by_category(captured, _judge_gates(captured, measured)) if idle is None else _fail_undrafted(captured, measured, idle)
 
 
 def _under_load(captured: Captured) -> Verdict:
     """Judge the speed with several requests in flight: one number of them is gated, the others are reported beside it."""
-    found = breakdown.by_load(captured)
-    if found is None:
+    loads = breakdown.by_load(captured)
+    if loads is None:
         return say(captured, Outcome.INVALID, _NOTHING)
-    level = found.gated
+    level = loads.gated
     if captured.is_control:
         return _judge_control(level.part, level.speed)
     idle = speculating(captured, rejecting=False)
@@ -86,19 +86,19 @@ def _under_load(captured: Captured) -> Verdict:
     verdict = _judge_gates(level.part, level.speed)
     return replace(
         verdict,
-        headline=f"{level.clients} requests at once: {verdict.headline}; {found.summary}",
-        evidence=(*found.lines, *verdict.evidence),
-        figures={**verdict.figures, **found.figures},
+        headline=f"{level.clients} requests at once: {verdict.headline}; {loads.summary}",
+        evidence=(*loads.lines, *verdict.evidence),
+        figures={**verdict.figures, **loads.figures},
     )
 
 
 def _by_category(captured: Captured, verdict: Verdict) -> Verdict:
     """Return the verdict with the speed by category of prompt, where there are several: reported, and not gated."""
-    found = breakdown.by_category(captured)
-    if not found:
+    categories = breakdown.by_category(captured)
+    if not categories:
         return verdict
-    lines = tuple(f"  {category:<10} {speed.ratio:.2f}x" for category, speed in found.items())
-    figures = {f"speedup_{category}": speed.ratio for category, speed in found.items()}
+    lines = tuple(f"  {category:<10} {speed.ratio:.2f}x" for category, speed in categories.items())
+    figures = {f"speedup_{category}": speed.ratio for category, speed in categories.items()}
     return replace(verdict, evidence=("by category:", *lines, *verdict.evidence), figures={**verdict.figures, **figures})
 
 
@@ -137,7 +137,7 @@ def _judge_control(captured: Captured, found: MeasuredSpeed) -> Verdict:
 
 def _judge_gates(captured: Captured, found: MeasuredSpeed) -> Verdict:
     rulings = _rulings(captured, found)
-    said = {one.ruling for one in rulings}
+    outcomes = {one.ruling for one in rulings}
     opening = "; ".join([_opening(found), *([why] if (why := wide(captured, found)) else [])])
     if disturbed := _describe_disturbance(captured):
         return _say_speed(captured, found, Outcome.NOT_DECIDED, f"{opening}; not gated: {disturbed}", reason=disturbed)
@@ -148,7 +148,7 @@ def _judge_gates(captured: Captured, found: MeasuredSpeed) -> Verdict:
         cause = _cause(captured, found, missed[0].gate)
         named = f": {cause.cause}" if cause else ""
         return _say_speed(captured, found, Outcome.FAIL, f"{opening}{named}; gate missed: {missed[0].threshold}", rulings, cause=cause)
-    if said == {GateRuling.PROVEN}:
+    if outcomes == {GateRuling.PROVEN}:
         above = " and ".join(str(one.gate) for one in rulings)
         return _say_speed(captured, found, Outcome.PASS, f"{opening}; gate met: {above}", rulings)
     why = "; ".join([*_describe_crowding(captured, opening), _why_open(captured, found, rulings)])
@@ -325,15 +325,15 @@ def wide(captured: Captured, measured: MeasuredSpeed) -> str:
 
 def _reasons(captured: Captured, measured: MeasuredSpeed) -> Iterator[str]:
     """Yield the larger part of the error, passes or boots, then what made it large."""
-    found = measured.one_boot or measured.estimate
-    if found is None:
+    estimate = measured.one_boot or measured.estimate
+    if estimate is None:
         return
-    if found.passes_sd**2 / found.passes >= found.standard_error**2 / 2.0:
-        yield f"passes vary by {found.passes_sd:.0%}"
-        if found.within_freedom < _FEW:
-            yield f"{found.passes} passes are few"
+    if estimate.passes_sd**2 / estimate.passes >= estimate.standard_error**2 / 2.0:
+        yield f"passes vary by {estimate.passes_sd:.0%}"
+        if estimate.within_freedom < _FEW:
+            yield f"{estimate.passes} passes are few"
     else:
-        yield f"boots {'vary' if found.boots.freedom else 'are taken to vary'} by {found.boots.sd:.0%}"
+        yield f"boots {'vary' if estimate.boots.freedom else 'are taken to vary'} by {estimate.boots.sd:.0%}"
     yield from (f"the machine was busy ({why})" for why in busy(captured)[:1])
 
 

@@ -81,10 +81,10 @@ class ArmDocuments:
 def read_documents(transcript: Transcript, wanted: Mapping[str, OutputFormat]) -> ArmDocuments:
     """Judge every answer, but for kinds of which every request was refused."""
     answers = [(answer, wanted[answer.request_id]) for answer in transcript.answers if answer.request_id in wanted]
-    offered = {asked.kind for answer, asked in answers if not is_refusal(answer)}
-    read = [document for answer, asked in answers if asked.kind in offered for document in documents(answer, asked)]
+    offered = {output_format.kind for answer, output_format in answers if not is_refusal(answer)}
+    read = [document for answer, output_format in answers if output_format.kind in offered for document in documents(answer, output_format)]
     reached = tuple(document for document in read if not document.unreached)
-    not_offered = sorted({asked.kind for _, asked in answers} - offered)
+    not_offered = sorted({output_format.kind for _, output_format in answers} - offered)
     return ArmDocuments(arm=transcript.arm, documents=reached, unreached=len(read) - len(reached), refused_kinds=tuple(not_offered))
 
 

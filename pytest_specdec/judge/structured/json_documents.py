@@ -51,8 +51,8 @@ class JsonFormat:
     def opens(self) -> str:
         """The only character a document may begin with, empty where that is open."""
         schema = self.validator.schema if self.validator is not None else {"type": "object"}
-        asked = schema.get("type") if isinstance(schema, dict) else None
-        return {"object": "{", "array": "["}.get(asked, "") if isinstance(asked, str) else ""
+        wanted = schema.get("type") if isinstance(schema, dict) else None
+        return {"object": "{", "array": "["}.get(wanted, "") if isinstance(wanted, str) else ""
 
     def read(self, text: str, *, cut: bool) -> Reading:
         """Hold a whole document against its schema, a cut one against what no continuation mends."""
@@ -261,5 +261,5 @@ class _JsonReader:
 
 
 def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
-    found = pattern.match(text, start)
-    return found.end() if found else start
+    match = pattern.match(text, start)
+    return match.end() if match else start

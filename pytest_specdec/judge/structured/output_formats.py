@@ -25,8 +25,8 @@ def formats(requests: Sequence[Request]) -> Mapping[str, OutputFormat]:
 
     Raises ``jsonschema.SchemaError`` for a wrong schema. A regular expression that Python cannot compile binds nothing here.
     """
-    found = {request.id: _output_format(request.grammar) for request in requests}
-    return {id_: wanted for id_, wanted in found.items() if wanted is not None}
+    by_request = {request.id: _output_format(request.grammar) for request in requests}
+    return {id_: wanted for id_, wanted in by_request.items() if wanted is not None}
 
 
 def _output_format(grammar: Grammar | None) -> OutputFormat | None:

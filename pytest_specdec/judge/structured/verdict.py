@@ -83,9 +83,9 @@ def judge(captured: Captured) -> Verdict:
 def _wrong_schema(captured: Captured, error: Exception) -> Verdict:
     """Return INVALID with the first request whose schema is none; a reference that leads nowhere shows only where an answer is read."""
     wrong: dict[str, Exception] = {request.id: each for request in captured.workload.requests if (each := _schema_error(request))}
-    place, found = next(iter(wrong.items()), ("", error))
-    where = f" at {found.json_path}" if isinstance(found, SchemaError) else ""
-    reason = found.message if isinstance(found, SchemaError) else str(found).splitlines()[0]
+    place, schema_error = next(iter(wrong.items()), ("", error))
+    where = f" at {schema_error.json_path}" if isinstance(schema_error, SchemaError) else ""
+    reason = schema_error.message if isinstance(schema_error, SchemaError) else str(schema_error).splitlines()[0]
     others = f"; {len(wrong)} requests of {len(captured.workload.requests)} have such a schema" if len(wrong) > 1 else ""
     return say(
         captured,
@@ -107,7 +107,7 @@ def _schema_error(request: Request) -> SchemaError | RecursionError | None:
 
 def _judge_documents(captured: Captured, requested: Mapping[str, OutputFormat]) -> Verdict:
     unbound = _unbound([read_documents(transcript, requested) for transcript in captured.baseline_boots])
-    wanted = {id_: asked for id_, asked in requested.items() if asked.feature not in unbound}
+    wanted = {id_: output_format for id_, output_format in requested.items() if output_format.feature not in unbound}
     mine = read_documents(captured.speculative, wanted)
     others = tuple(read_documents(transcript, wanted) for transcript in captured.baseline_boots)
     if not mine.answered or not others[0].answered:
@@ -129,8 +129,8 @@ def _judge_documents(captured: Captured, requested: Mapping[str, OutputFormat]) 
 
 def _unbound(peers: Sequence[ArmDocuments]) -> tuple[str, ...]:
     """Return the unprobed features of which more than half of the baseline's own answers are invalid: it does not enforce them."""
-    found = [document for peer in peers for document in peer.documents if document.feature in UNPROBED]
-    counts = {feature: [document.fault for document in found if document.feature == feature] for feature in sorted(UNPROBED)}
+    unprobed = [document for peer in peers for document in peer.documents if document.feature in UNPROBED]
+    counts = {feature: [document.fault for document in unprobed if document.feature == feature] for feature in sorted(UNPROBED)}
     return tuple(feature for feature, faults in counts.items() if 2 * sum(map(bool, faults)) > len(faults))
 
 
@@ -233,7 +233,7 @@ def _stuck(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments
 def _is_enforced(captured: Captured, wanted: Mapping[str, OutputFormat]) -> bool:
     """Whether the baseline enforces the requested grammars, as far as its capability probe knows."""
     known = captured.capabilities.get(BASELINE)
-    return known is None or all(known.support.get(asked.feature) is not FeatureSupport.IGNORED for asked in wanted.values())
+    return known is None or all(known.support.get(output_format.feature) is not FeatureSupport.IGNORED for output_format in wanted.values())
 
 
 def _check_enforced(
