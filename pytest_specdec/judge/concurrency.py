@@ -165,10 +165,10 @@ def _judge_tokens(captured: Captured) -> Verdict:
     if not tokens.allowed.trustworthy:
         shown = f"largest gap between its boots {tokens.largest_peer_gap:.3g} nats"
         return say(captured, Outcome.INVALID, f"the baseline does not repeat itself: {shown}", evidence=_by_wave(tokens))
-    return _wrong(captured, tokens) or speculating(captured) or _pass_concurrency(captured, tokens)
+    return _fail_wrong_tokens(captured, tokens) or speculating(captured) or _pass_concurrency(captured, tokens)
 
 
-def _wrong(captured: Captured, tokens: Company) -> Verdict | None:
+def _fail_wrong_tokens(captured: Captured, tokens: Company) -> Verdict | None:
     wrong = [wave for wave in tokens.waves if wave.wrong]
     alpha, checked = captured.alpha, len(tokens.gaps)
     if not tokens.allowed.is_wrong(tokens.events, checked, alpha, tokens.repeats):
@@ -186,7 +186,7 @@ def _wrong(captured: Captured, tokens: Company) -> Verdict | None:
         evidence=_by_wave(tokens),
         cell=f"wrong at {_list_numbers(sizes)}",
         names=name,
-        figures=_figures(tokens),
+        figures=_concurrency_figures(tokens),
     )
 
 
@@ -199,7 +199,7 @@ def _doubtful(captured: Captured, tokens: Company) -> Verdict:
         evidence=_by_wave(tokens),
         settle=ASK_AGAIN,
         cell=f"{tokens.events:,} tokens doubtful",
-        figures=_figures(tokens),
+        figures=_concurrency_figures(tokens),
     )
 
 
@@ -219,7 +219,9 @@ def _pass_concurrency(captured: Captured, tokens: Company) -> Verdict:
     count, left = _count(beside), sum(answer.aborted for answer in captured.speculative.answers)
     if count < LEAST_TOKENS:
         headline = f"not enough evidence: {count} greedy tokens checked in company, none wrong"
-        return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - count} more tokens", figures=_figures(tokens))
+        return say(
+            captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - count} more tokens", figures=_concurrency_figures(tokens)
+        )
     sizes = _list_numbers(sorted({wave.size for wave in beside}))
     rate = tokens.allowed.ruled_out(count, captured.alpha)
     refusals = sum(map(is_refusal, captured.speculative.answers))
@@ -234,11 +236,11 @@ def _pass_concurrency(captured: Captured, tokens: Company) -> Verdict:
         rules_out=f"{count:,} tokens in company checked; a wrong-token rate above {rate:.2%} would have been "
         f"caught (99%); no answer went to another request. Wrong: more than {tokens.allowed.gap:.3g} nats below the baseline's best token",
         cell=f"0 of {tokens.count:,} tokens wrong",
-        figures=_figures(tokens) | {"clients_left": float(left)},
+        figures=_concurrency_figures(tokens) | {"clients_left": float(left)},
     )
 
 
-def _figures(tokens: Company) -> dict[str, float]:
+def _concurrency_figures(tokens: Company) -> dict[str, float]:
     wrong = sum(len(wave.wrong) for wave in tokens.waves)
     return {"checked_tokens": float(tokens.count), "wrong_tokens": float(wrong), "tolerance_nats": tokens.allowed.gap}
 

@@ -100,7 +100,7 @@ def company(captured: Captured) -> Company:
     for number, (turn, after) in enumerate(zip(turns, left_before, strict=False), 1):
         here = [mine[request.id] for request in turn if request.id in mine]
         traits = frozenset(trait for request in turn for trait in _traits(request)) | ({"left"} if after else set())
-        wrong = tuple(token for each in here for token in _wrong(each, allowed.gap))
+        wrong = tuple(token for each in here for token in _wrong_answers(each, allowed.gap))
         tokens = sum(len(each.gaps) for each in here)
         waves.append(WaveTokens(number=number, size=len(turn), traits=traits, tokens=tokens, wrong=wrong))
     largest = max((gap for each in peers for gap in each.gaps), default=0.0)
@@ -110,7 +110,7 @@ def company(captured: Captured) -> Company:
     return Company(waves=tuple(waves), allowed=allowed, gaps=gaps, largest_peer_gap=largest, repeats=repeats)
 
 
-def _wrong(scored: ScoredAnswer, allowed: float) -> list[WrongToken]:
+def _wrong_answers(scored: ScoredAnswer, allowed: float) -> list[WrongToken]:
     tokens = enumerate(scored.gaps)
     return [WrongToken(request_id=scored.answer.request_id, index=index, gap=gap) for index, gap in tokens if gap > allowed]
 

@@ -65,7 +65,7 @@ def judge(captured: Captured) -> Verdict:
         or refusal(captured)
         or _fail_context(captured, [*_unlike(captured), *_find_miscounts(captured)])
         or _check_scored(captured)
-        or _fail_context(captured, list(_wrong(captured)))
+        or _fail_context(captured, list(_wrong_tokens(captured)))
         or check_endings(captured)
         or speculating(captured, rejecting=False)
         or _pass_context(captured)
@@ -136,7 +136,7 @@ def _check_scored(captured: Captured) -> Verdict | None:
     return unscorable(captured, rejecting=False) if captured.workload.scored else None
 
 
-def _wrong(captured: Captured) -> Iterator[ContextBreach]:
+def _wrong_tokens(captured: Captured) -> Iterator[ContextBreach]:
     """Yield the first token of each answer that noise does not explain, where there are more than the baseline's own boots show."""
     if not captured.workload.scored:
         return

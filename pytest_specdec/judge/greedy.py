@@ -144,7 +144,7 @@ def _judge_scores(captured: Captured) -> Verdict:
         tally = replace(tally, gate=gate)
     return (
         _untrustworthy(captured, tally)
-        or _wrong(captured, tally)
+        or _judge_wrong_tokens(captured, tally)
         or _check_all_scored(captured, tally)
         or _flips(captured, tally)
         or speculating(captured)
@@ -181,7 +181,7 @@ def _untrustworthy(captured: Captured, tally: GreedyTally) -> Verdict | None:
     if not headline:
         cause = "the baseline does not repeat itself" + _other_weights(captured)
         headline = f"{cause}: logit noise {noise:.3f} nats, largest gap between its boots {largest:.3g} nats"
-    return say(captured, Outcome.INVALID, headline, evidence=_evidence(captured, tally), figures=_figures(tally))
+    return say(captured, Outcome.INVALID, headline, evidence=_evidence(captured, tally), figures=_greedy_figures(tally))
 
 
 def _describe_contradiction(captured: Captured, tally: GreedyTally) -> str:
@@ -195,7 +195,8 @@ def _describe_contradiction(captured: Captured, tally: GreedyTally) -> str:
         raw = [each for peer in captured.baseline_boots for each in scored_answers(peer, captured.scores.get(peer.arm, ()))]
         cause = f"its penalties are not those that its engine is known for, over {captured.penalty_window}" + _other_weights(captured)
         cause = greedy_diagnosis.ignored_penalties(captured, tally.peers, raw, STATED) or cause
-    off = f"{_near_ties(tally.peers):,} of {_tokens(tally.peers):,} of its own tokens are not the best, by up to {max(worst.gaps):.3g} nats"
+    near_ties, tokens = _near_ties(tally.peers), _scored_tokens(tally.peers)
+    off = f"{near_ties:,} of {tokens:,} of its own tokens are not the best, by up to {max(worst.gaps):.3g} nats"
     return f"the baseline repeats itself, but {cause}: {off}"
 
 
@@ -203,7 +204,7 @@ def _other_weights(captured: Captured) -> str:
     return ", or the scorer serves other weights" if SCORER in captured.capabilities else ""
 
 
-def _wrong(captured: Captured, tally: GreedyTally) -> Verdict | None:
+def _judge_wrong_tokens(captured: Captured, tally: GreedyTally) -> Verdict | None:
     """Fail what the baseline's own boots do not show so often; SUSPICIOUS where that is open."""
     events, tokens = tally.events, len(tally.gaps)
     if tally.allowed.is_wrong(events, tokens, captured.alpha, tally.repeats):
@@ -220,7 +221,7 @@ def _wrong(captured: Captured, tally: GreedyTally) -> Verdict | None:
         evidence=(*_evidence(captured, tally), *_list_wrong_tokens(tally.wrong)),
         settle=ASK_AGAIN,
         cell=f"{events:,} of {tokens:,} tokens doubtful",
-        figures=_figures(tally),
+        figures=_greedy_figures(tally),
     )
 
 
@@ -236,14 +237,15 @@ def _fail_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
     return say(
         captured,
         Outcome.FAIL,
-        f"{name}: {len(wrong):,} of {_tokens(tally.answers):,} tokens wrong, {far:,} by more than {_FAR:g} nat; {_describe_tally(tally)}; "
+        f"{name}: {len(wrong):,} of {_scored_tokens(tally.answers):,} tokens wrong, {far:,} by more than {_FAR:g} nat; "
+        f"{_describe_tally(tally)}; "
         f"widest: request {worst.answer.request_id}, token {at + 1} of {len(worst.gaps)}; "
         f"earliest: request {first.answer.request_id}, token {index + 1}",
         short=(*_widest(captured, tally), *guess(captured)),
         evidence=(*_evidence(captured, tally), *_list_wrong_tokens(wrong)),
-        cell=f"{len(wrong):,} of {_tokens(tally.answers):,} tokens wrong",
+        cell=f"{len(wrong):,} of {_scored_tokens(tally.answers):,} tokens wrong",
         names="" if name == greedy_diagnosis.UNNAMED else name,
-        figures=_figures(tally),
+        figures=_greedy_figures(tally),
     )
 
 
@@ -267,7 +269,7 @@ def _fail_unexplained(captured: Captured, tally: GreedyTally) -> Verdict:
         evidence=_evidence(captured, tally),
         cell=f"{len(tally.lengths)} wrong lengths",
         names=UNEXPLAINED,
-        figures=_figures(tally),
+        figures=_greedy_figures(tally),
     )
 
 
@@ -279,7 +281,7 @@ def _check_all_scored(captured: Captured, tally: GreedyTally) -> Verdict | None:
     if not differing:
         return None
     headline = f"{len(differing)} answers differ from the baseline's and were not scored; first: request {differing[0].request_id}"
-    return say(captured, Outcome.INVALID, headline, evidence=_evidence(captured, tally), figures=_figures(tally))
+    return say(captured, Outcome.INVALID, headline, evidence=_evidence(captured, tally), figures=_greedy_figures(tally))
 
 
 def _name(captured: Captured, tally: GreedyTally) -> str:
@@ -298,9 +300,9 @@ def _flips(captured: Captured, tally: GreedyTally) -> Verdict | None:
     mine, peers = (wealth(choices(captured, answers, allowed.gap), allowed.flips) for answers in (tally.answers, tally.peers))
     if not mine.alarms(alpha):
         return None
-    hits, tokens = _near_ties(tally.answers), _tokens(tally.answers)
-    theirs, others = _near_ties(tally.peers), _tokens(tally.peers)
-    figures = _figures(tally) | {"near_tie_log10_evidence": mine.peak / LN_10, "near_tie_sigma_nats": tally.allowed.flips.sigma}
+    hits, tokens = _near_ties(tally.answers), _scored_tokens(tally.answers)
+    theirs, others = _near_ties(tally.peers), _scored_tokens(tally.peers)
+    figures = _greedy_figures(tally) | {"near_tie_log10_evidence": mine.peak / LN_10, "near_tie_sigma_nats": tally.allowed.flips.sigma}
     if peers.alarms(alpha):
         often = f"the baseline's own boots differ at near-ties more often than noise explains: {theirs:,} of {others:,} tokens"
         headline = _describe_contradiction(captured, tally) or often
@@ -333,13 +335,13 @@ def _too_noisy(captured: Captured, tally: GreedyTally) -> Verdict | None:
         cell="verify kernel too noisy",
         names=Finding.TOO_NOISY,
         finding=Finding.TOO_NOISY,
-        figures=_figures(tally),
+        figures=_greedy_figures(tally),
     )
 
 
 def _pass_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
-    tokens, gap = _tokens(tally.answers), tally.allowed.gap
-    figures, evidence = _figures(tally), _evidence(captured, tally)
+    tokens, gap = _scored_tokens(tally.answers), tally.allowed.gap
+    figures, evidence = _greedy_figures(tally), _evidence(captured, tally)
     rate = tally.allowed.ruled_out(tokens, captured.alpha)
     undecided = tally.gate.undecided if tally.gate else ""
     if tokens < LEAST_TOKENS:
@@ -368,7 +370,7 @@ def _by_chance(tally: GreedyTally) -> str:
     return f" ({tally.events:,} beyond the noise, too few for an alarm: {_peer_rate(tally)})" if tally.events else ""
 
 
-def _tokens(answers: Sequence[ScoredAnswer]) -> int:
+def _scored_tokens(answers: Sequence[ScoredAnswer]) -> int:
     return sum(len(each.gaps) for each in answers)
 
 
@@ -392,11 +394,11 @@ def _describe_unjudged(captured: Captured) -> str:
 
 
 def _list_wrong_tokens(wrong: Sequence[tuple[ScoredAnswer, int]], most: int = 50) -> list[str]:
-    lines = [f"{_place(scored, i)}: id {scored.positions[i].token_id}, gap {scored.gaps[i]:.3g}" for scored, i in wrong[:most]]
+    lines = [f"{_describe_token(scored, i)}: id {scored.positions[i].token_id}, gap {scored.gaps[i]:.3g}" for scored, i in wrong[:most]]
     return [*lines, *([f"and {len(wrong) - most:,} more wrong tokens"] if len(wrong) > most else [])]
 
 
-def _place(scored: ScoredAnswer, index: int) -> str:
+def _describe_token(scored: ScoredAnswer, index: int) -> str:
     return f"{scored.answer.request_id}, pass {scored.answer.pass_index}, token {index + 1}"
 
 
@@ -412,8 +414,8 @@ def _evidence(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
         f"tolerance: {tally.allowed.gap:.4g} nats below the best token, {tally.allowed.reason}",
         f"noise: {noise}; {describe_jumps(tally.allowed)}",
         *([tally.gate.evidence] if tally.gate else []),
-        f"checked: {_tokens(tally.answers):,} tokens of {len(tally.answers)} answers, {unscored} answers not scored",
-        f"between boots of the baseline: {_near_ties(tally.peers):,} of {_tokens(tally.peers):,} tokens with a gap",
+        f"checked: {_scored_tokens(tally.answers):,} tokens of {len(tally.answers)} answers, {unscored} answers not scored",
+        f"between boots of the baseline: {_near_ties(tally.peers):,} of {_scored_tokens(tally.peers):,} tokens with a gap",
         f"{_describe_tally(tally)}{_describe_unjudged(captured)}",
         *(
             f"asked again: {each.events:,} of {each.tokens:,} tokens beyond the tolerance, {each.peer_events:,} of {each.peer_tokens:,} "
@@ -424,7 +426,7 @@ def _evidence(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
     )
 
 
-def _figures(tally: GreedyTally) -> dict[str, float]:
+def _greedy_figures(tally: GreedyTally) -> dict[str, float]:
     gaps = [gap for each in tally.answers for gap in each.gaps]
     theirs = [gap for each in tally.peers for gap in each.gaps]
     return {

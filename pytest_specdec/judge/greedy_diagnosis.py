@@ -117,7 +117,7 @@ def fault_name(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) 
     """
     wrong = np.concatenate([np.array(mine.gaps) > gap for mine in answers])
     known = drafting(captured)
-    placed_each = [_slots(known, mine.answer) for mine in answers]
+    placed_each = [_greedy_slots(known, mine.answer) for mine in answers]
     slots = join_slots(placed_each)
     drafts = np.concatenate([_drafted_tokens(captured, known, *each) for each in zip(answers, placed_each, strict=True)])
     if _in(wrong, _mark_draft_tokens(drafts, answers, slots), np.ones_like(wrong), _MOST):
@@ -141,7 +141,7 @@ def ignored_penalties(captured: Captured, answers: Sequence[ScoredAnswer], raw: 
     if not wrong.any() or (wrong & plain).sum() < _MOST * wrong.sum():
         return ""
     known = drafting(captured)
-    slots = join_slots([_slots(known, mine.answer) for mine in answers])
+    slots = join_slots([_greedy_slots(known, mine.answer) for mine in answers])
     return IGNORED_AT_DRAFTS if slots.known.any() and _in(wrong, slots.draft_slot, slots.known) else IGNORED
 
 
@@ -180,7 +180,7 @@ def _in(wrong: Bools, where: Bools, reference: Bools, most: float = 1.0) -> bool
     return proportions.greater_than_rate(inside, count, float(where[reference].mean())) <= _CHANCE
 
 
-def _slots(known: DraftSource, answer: Answer) -> VerifySlots:
+def _greedy_slots(known: DraftSource, answer: Answer) -> VerifySlots:
     choice = answer.choice
     if choice.windows is None:
         return unknown_slots(len(choice.token_ids))

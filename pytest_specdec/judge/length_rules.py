@@ -121,10 +121,10 @@ class LengthCase:
             return None
         others = self.plain.windows if self.plain is not None and self.on_plain else None
         full = others if others and others[: len(own) - 1] == own[:-1] and sum(own) <= len(self.choice.token_ids) else own
-        return _place(full, end)
+        return _window_place(full, end)
 
 
-def _place(windows: Sequence[int], end: int) -> WindowPlace | None:
+def _window_place(windows: Sequence[int], end: int) -> WindowPlace | None:
     start = 0
     for size in windows:
         if start + size >= end:

@@ -42,7 +42,7 @@ def judge(captured: Captured) -> Verdict:
         or _fail_lengths(captured, own)
         or check_endings(_without_stop_strings(captured))
         or speculating(captured, rejecting=False)
-        or _unbound(captured, own)
+        or _unbound_limits(captured, own)
         or _pass_lengths(captured, own)
     )
 
@@ -108,7 +108,7 @@ def _left_out(lawless: frozenset[LengthFlaw]) -> tuple[str, ...]:
     return tuple(f"not judged, since the baseline does it too: {flaw.value}" for flaw in sorted(lawless))
 
 
-def _unbound(captured: Captured, own: Sequence[LengthCase]) -> Verdict | None:
+def _unbound_limits(captured: Captured, own: Sequence[LengthCase]) -> Verdict | None:
     """Return INCONCLUSIVE where too few answers ended by what was asked, or none within a run of accepted drafts."""
     bound, places = _bound(own), [case.place for case in _bound(own)]
     known = [place for place in places if place is not None]

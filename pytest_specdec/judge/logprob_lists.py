@@ -73,8 +73,8 @@ def asked_top(request: Request) -> int | None:
 def wrong_lists(captured: Captured) -> Verdict | None:
     """Return a failure where the judged arm breaks a rule that the baseline and the control keep; None otherwise."""
     requests = captured.workload.by_id
-    excused = {wrong.flaw for peer in captured.baseline_boots for wrong in _wrong(peer, requests, _EXCUSED)}
-    wrong = [one for one in _wrong(captured.speculative, requests, _MOST) if one.flaw not in excused]
+    excused = {wrong.flaw for peer in captured.baseline_boots for wrong in _wrong_lists(peer, requests, _EXCUSED)}
+    wrong = [one for one in _wrong_lists(captured.speculative, requests, _MOST) if one.flaw not in excused]
     return _fail_lists(captured, wrong) if wrong else None
 
 
@@ -101,7 +101,7 @@ def _where(wrong: list[_Wrong], flaw: BadList) -> str:
     return "for most tokens" if _ALL in answers else f"in {len(answers)} answers"
 
 
-def _wrong(transcript: Transcript, requests: Mapping[str, Request], most: float) -> Iterator[_Wrong]:
+def _wrong_lists(transcript: Transcript, requests: Mapping[str, Request], most: float) -> Iterator[_Wrong]:
     values: list[float] = []
     for answer in transcript.answers:
         request = requests.get(answer.request_id)

@@ -115,7 +115,7 @@ def reported_logprobs(captured: Captured, arm: str, *, after: int = 0) -> Report
             if baseline is None or baseline.raw_logprobs
             else _requested_positions(positions, requests[answer.request_id], captured)
         )
-        tokens += _tokens(captured, answer, distribution, after)
+        tokens += _logprob_tokens(captured, answer, distribution, after)
         pairs += [
             (value - position.logprob, position)
             for value, position in zip(logprobs[after:], distribution[after:], strict=True)
@@ -141,7 +141,7 @@ def _unmatched_reports(answer: Answer) -> str:
     return "" if wrong is None else f"{answer.request_id}: {wrong!r} is no log-probability"
 
 
-def _tokens(captured: Captured, answer: Answer, distribution: Sequence[Position], after: int) -> Iterator[ReportedToken]:
+def _logprob_tokens(captured: Captured, answer: Answer, distribution: Sequence[Position], after: int) -> Iterator[ReportedToken]:
     windows, count = answer.choice.windows, len(answer.choice.token_ids)
     slots = unknown_slots(count) if windows is None else slots_from_windows(windows, count, lambda _: captured.pair.variant.draft.tokens)
     for index, (value, position) in enumerate(zip(answer.choice.logprobs or (), distribution, strict=True)):
@@ -303,12 +303,12 @@ def _fail_logprobs(captured: Captured, analysis: _LogprobAnalysis, *, place: str
         short=(
             f"worst        {worst}",
             f"noise        {_noise(analysis.comparison)}",
-            f"wrong        {_jumps(analysis)}; {_slots(off)}",
+            f"wrong        {_jumps(analysis)}; {_logprob_slots(off)}",
         ),
         evidence=_evidence(analysis),
         cell=f"{_rms(analysis.arm.tokens):.2g} nats off",
         names=name,
-        figures=_figures(analysis),
+        figures=_logprob_figures(analysis),
     )
 
 
@@ -324,7 +324,7 @@ def _pass_logprobs(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
         rules_out=f"{tokens:,} tokens checked; logit noise of {shown:.2g} nats would have been caught (99%)",
         cell=f"off by {_rms(analysis.arm.tokens):.2g} nats",
         promise=CheckedTokens(tokens=len(analysis.arm.tokens)),
-        figures=_figures(analysis),
+        figures=_logprob_figures(analysis),
     )
 
 
@@ -335,7 +335,7 @@ def _all_accepted(tokens: Sequence[ReportedToken], everywhere: Sequence[Reported
     return bool(known) and all(known) and (sum(slots) / len(slots)) ** len(known) <= _CHANCE
 
 
-def _slots(tokens: Sequence[ReportedToken]) -> str:
+def _logprob_slots(tokens: Sequence[ReportedToken]) -> str:
     known = [token for token in tokens if token.accepted is not None]
     if not known:
         return "windows unknown"
@@ -379,7 +379,7 @@ def _evidence(analysis: _LogprobAnalysis) -> tuple[str, ...]:
     )
 
 
-def _figures(analysis: _LogprobAnalysis) -> dict[str, float]:
+def _logprob_figures(analysis: _LogprobAnalysis) -> dict[str, float]:
     return {
         "tokens": len(analysis.arm.tokens),
         "noise_nats": analysis.comparison.noise,

@@ -125,7 +125,7 @@ def _judge_effects(captured: Captured) -> Verdict:
         or unscorable(captured)
         or speculating(captured)
         or _refuse_parameters(captured, matrix)
-        or _unbound(captured, peers[0], matrix)
+        or _check_parameters_bound(captured, peers[0], matrix)
         or _pass_parameters(captured, mine, peers[0], matrix, tolerance)
     )
 
@@ -288,8 +288,8 @@ def _fault_name(captured: Captured, mine: ArmEffects, broken: Sequence[LawToken]
     """Return which parameter is broken and where, in words of a closed set."""
     names = [name for name in PARAMETERS if name in _names(broken)]
     if len(names) > _SEVERAL:
-        return f"sampling parameters are ignored{_place(captured, broken)}"
-    place = _place(captured, broken)
+        return f"sampling parameters are ignored{_describe_position(captured, broken)}"
+    place = _describe_position(captured, broken)
     warmed = all(token.warmed for token in broken)
     cold = {name for token in mine.tokens if token.binds and not token.warmed and not token.broken for name in _parts(token.parameter)}
     if warmed and not place and set(names) <= cold:
@@ -297,12 +297,12 @@ def _fault_name(captured: Captured, mine: ArmEffects, broken: Sequence[LawToken]
     return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} ignored{place}"
 
 
-def _place(captured: Captured, broken: Sequence[LawToken]) -> str:
+def _describe_position(captured: Captured, broken: Sequence[LawToken]) -> str:
     """Return where in the verify windows the broken tokens stand, where evenly spread ones would hardly all stand there."""
     known = [slot for token in broken if (slot := _slot(captured, token.answer, token.index)) is not None]
     if len(known) < len(broken) or not known:
         return ""
-    everywhere = [slot for answer in captured.speculative.answers if answer.ok for slot in _slots(captured, answer)]
+    everywhere = [slot for answer in captured.speculative.answers if answer.ok for slot in _parameter_slots(captured, answer)]
     for words, marks in (
         (" at the bonus position", {"bonus"}),
         (" behind the first token of a window", {"draft", "bonus"}),
@@ -315,11 +315,11 @@ def _place(captured: Captured, broken: Sequence[LawToken]) -> str:
 
 
 def _slot(captured: Captured, answer: Answer, index: int) -> str | None:
-    slots = _slots(captured, answer)
+    slots = _parameter_slots(captured, answer)
     return slots[index] if index < len(slots) else None
 
 
-def _slots(captured: Captured, answer: Answer) -> tuple[str, ...]:
+def _parameter_slots(captured: Captured, answer: Answer) -> tuple[str, ...]:
     """Return of each token whether it stands at a window's first draft position, a later one, behind all, or without a draft."""
     windows, count = answer.choice.windows, len(answer.choice.token_ids)
     if windows is None:
@@ -347,7 +347,9 @@ def _refuse_parameters(captured: Captured, matrix: Mapping[str, tuple[ParameterE
     )
 
 
-def _unbound(captured: Captured, baseline: ArmEffects, matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]]) -> Verdict | None:
+def _check_parameters_bound(
+    captured: Captured, baseline: ArmEffects, matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]]
+) -> Verdict | None:
     bound = [name for name, (theirs, _) in matrix.items() if theirs is ParameterEffect.HONOURED]
     if len(bound) >= LEAST_BOUND:
         return None

@@ -35,7 +35,7 @@ def installed_families() -> tuple[FamilyRow, ...]:
     two rows of one name, and for parts of the correctness budget that exceed the reserve.
     """
     entries = metadata.entry_points(group=GROUP)
-    declared = sorted(((row, _place(entry)) for entry in entries for row in _load_rows(entry)), key=lambda item: item[0].name)
+    declared = sorted(((row, _entry_place(entry)) for entry in entries for row in _load_rows(entry)), key=lambda item: item[0].name)
     for row, place in declared:
         for problem, expected in _problems(row):
             msg = f"the family {row.name!r} cannot be judged"
@@ -66,16 +66,16 @@ def _load_rows(entry: EntryPoint) -> tuple[FamilyRow, ...]:
         value = entry.load()
     except Exception as error:
         msg = "the families of another package cannot be read"
-        raise ConfigError(msg, where=_place(entry), found=f"{type(error).__name__}: {error}", expected="a FamilyRow") from error
+        raise ConfigError(msg, where=_entry_place(entry), found=f"{type(error).__name__}: {error}", expected="a FamilyRow") from error
     rows = value if isinstance(value, tuple | list) else (value,)
     for row in rows:
         if not isinstance(row, FamilyRow):
             msg = "the families of another package cannot be read"
-            raise ConfigError(msg, where=_place(entry), found=repr(row), expected="a FamilyRow, or a tuple of them")
+            raise ConfigError(msg, where=_entry_place(entry), found=repr(row), expected="a FamilyRow, or a tuple of them")
     return tuple(rows)
 
 
-def _place(entry: EntryPoint) -> str:
+def _entry_place(entry: EntryPoint) -> str:
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown package"
     return f"{package}, entry point {GROUP} {entry.name} = {entry.value}"
 

@@ -202,7 +202,7 @@ def _not_repeated(captured: Captured, mine: Repeats, theirs: Repeats) -> Verdict
         f"p            {p_value:.2g}",
     )
     evidence = [f"{a.request_id} and {b.request_id}" for a, b in unequal]
-    figures = {**_figures(mine, theirs), "p_value": p_value}
+    figures = {**_seed_figures(mine, theirs), "p_value": p_value}
     if p_value > captured.alpha:
         headline = f"not enough evidence: {counted}"
         return say(captured, Outcome.INCONCLUSIVE, headline, short=shown, evidence=evidence, settle="run at deep depth", figures=figures)
@@ -214,7 +214,7 @@ def _rates(mine: Repeats, theirs: Repeats) -> str:
     return f"repeated: {mine}; the baseline {theirs}"
 
 
-def _figures(mine: Repeats, theirs: Repeats) -> dict[str, float]:
+def _seed_figures(mine: Repeats, theirs: Repeats) -> dict[str, float]:
     return {
         "seeded_pairs": float(len(mine.pairs)),
         "seeded_pairs_differing": float(len(_unequal(mine.pairs))),
@@ -289,7 +289,7 @@ def _pass_seeds(captured: Captured, mine: Sequence[Draw], others: Sequence[Seque
     most = math.log(captured.alpha / max(1, len(independent)))
     telling = sum(min(first.logprob, other.logprob) <= most for first, other in independent)
     refusals = sum(map(is_refusal, captured.speculative.answers))
-    figures = {**_figures(seeded, theirs), "independent_pairs": float(len(independent)), "telling_pairs": float(telling)}
+    figures = {**_seed_figures(seeded, theirs), "independent_pairs": float(len(independent)), "telling_pairs": float(telling)}
     scored = _is_scored(mine)
     if not seeded.pairs or not independent or (scored and not telling):
         headline = f"not enough evidence: {len(seeded.pairs)} pairs under one seed, {telling} pairs of draws that cannot be equal by chance"

@@ -90,7 +90,7 @@ def _judge_tools(captured: Captured) -> Verdict:
         or _unlike(captured, mine, peers)
         or check_endings(captured)
         or speculating(captured, rejecting=False)
-        or _unbound(captured, mine, peers)
+        or _check_unbound(captured, mine, peers)
         or _pass_tools(captured, mine, findings, spoilt)
     )
 
@@ -237,7 +237,7 @@ def _count_offers(arm: _Arm) -> Counter[str]:
     return Counter(choice for answer in arm.answers if (choice := requested_tools(arm.requests[answer.request_id]).choice) != "none")
 
 
-def _unbound(captured: Captured, mine: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
+def _check_unbound(captured: Captured, mine: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
     """Return INCONCLUSIVE where the baseline calls no tool: nothing is shown of calls then."""
     if _count_calls(peers[0]):
         return None

@@ -94,7 +94,7 @@ def company(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | Non
     requests, number = [], 0
     for place, wave in enumerate(_WAVES):
         for kind in wave.kinds:
-            requests.append(_request(prompts.items, number, place, kind))
+            requests.append(_concurrent_request(prompts.items, number, place, kind))
             number += 1
     sizes = tuple(len(wave.kinds) for wave in _WAVES)
     return Workload(
@@ -108,7 +108,7 @@ def company(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | Non
     )
 
 
-def _request(prompts: Sequence[Prompt], number: int, place: int, kind: str) -> Request:
+def _concurrent_request(prompts: Sequence[Prompt], number: int, place: int, kind: str) -> Request:
     """Return request ``number``, of one kind and in one wave."""
     prompt = prompts[number % len(prompts)]
     body = dict(_KINDS[kind])

@@ -33,13 +33,13 @@ _STOP_IDS = 4000
 """Stop token ids lie below: the commonest tokens of every vocabulary."""
 
 
-def _request(prompt: str, what: str, **body: JSON) -> Request:
+def _limited_request(prompt: str, what: str, **body: JSON) -> Request:
     request_body: dict[str, JSON] = {"prompt": _PROMPTS[prompt], "max_tokens": _LONG, "temperature": 0.0, "top_p": 1.0, **body}
     return Request(id=f"{prompt}-{what}", route=Route.COMPLETIONS, body=request_body)
 
 
 def _stop_request(prompt: str, what: str, stop: str, **body: JSON) -> Request:
-    return _request(prompt, f"stop-{what}", stop=[stop], **body)
+    return _limited_request(prompt, f"stop-{what}", stop=[stop], **body)
 
 
 def _stop_at_length(length: int, what: str = "", **body: JSON) -> Request:
@@ -55,11 +55,11 @@ def _stop_at_ids(prompt: str, remainder: int, what: str = "", **body: JSON) -> R
 
     Some common token is among them, whatever the vocabulary.
     """
-    return _request(prompt, f"ids-{remainder}{what}", stop_token_ids=list(range(remainder, _STOP_IDS, _CLASSES)), **body)
+    return _limited_request(prompt, f"ids-{remainder}{what}", stop_token_ids=list(range(remainder, _STOP_IDS, _CLASSES)), **body)
 
 
 def _limit_request(prompt: str, most: int) -> Request:
-    return _request(prompt, f"max-{most}", max_tokens=most)
+    return _limited_request(prompt, f"max-{most}", max_tokens=most)
 
 
 def _conversation(name: str, age: int, city: str) -> list[JSON]:
@@ -106,7 +106,7 @@ STOPS = Workload(
     name="stops",
     version=2,
     requests=(
-        _request("run", "plain"),
+        _limited_request("run", "plain"),
         _stop_at_length(10),
         _stop_at_length(3),
         _stop_at_length(4, "-max-5", max_tokens=5),
@@ -114,7 +114,7 @@ STOPS = Workload(
         _stop_at_length(10, "-kept", include_stop_str_in_output=True),
         _stop_at_length(3, "-min-6", min_tokens=6),
         _limit_request("run", 6),
-        _request("copy", "plain"),
+        _limited_request("copy", "plain"),
         _stop_at_ids("copy", 3),
         *map(_stop_at_length, (4, 14, 15, 21, 25)),
         _stop_at_length(3, "-max-3", max_tokens=3),
@@ -129,7 +129,7 @@ STOPS = Workload(
         _stop_request("copy", "self", "self"),
         _stop_request("copy", "data", "data\n"),
         _stop_request("copy", "def", "def __"),
-        _request("novel", "plain"),
+        _limited_request("novel", "plain"),
         _stop_request("novel", "the", " the"),
         _stop_request("novel", "comma", ","),
         _object_request("plain"),

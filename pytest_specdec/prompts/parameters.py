@@ -81,7 +81,7 @@ def doses(*, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficF
     requests: list[Request] = []
     for parameter, count, prompts, fields in DOSES:
         for prompt in prompts.items[:count]:
-            requests.append(_request(f"{parameter}#{len(requests) + 1}.{prompt.id}", prompt, {"max_tokens": 24, **fields}))
+            requests.append(_parameter_request(f"{parameter}#{len(requests) + 1}.{prompt.id}", prompt, {"max_tokens": 24, **fields}))
     return make_workload("parameter-doses", requests, take, {"version": 2, "passes": 1, **traffic})
 
 
@@ -96,7 +96,7 @@ def pairs(count: int, *, take: Mapping[Depth, int] | None = None, **traffic: Unp
     for index in range(max(count, len(rows))):
         row, prompt = rows[index % len(rows)], next(prompts)
         fields = {factor: FACTORS[factor][level] for factor, level in row.items() if FACTORS[factor][level] is not None}
-        requests.append(_request(f"pairs#{index + 1}.{prompt.id}", prompt, fields))
+        requests.append(_parameter_request(f"pairs#{index + 1}.{prompt.id}", prompt, fields))
     return make_workload("parameter-pairs", requests, take, {"version": 2, "passes": 1, **traffic})
 
 
@@ -108,7 +108,7 @@ def _is_lawful(row: Mapping[str, int]) -> bool:
     return not (FACTORS["n"][row.get("n", 0)] == 2 and "temperature" in row and FACTORS["temperature"][row["temperature"]] == 0.0)  # noqa: PLR2004
 
 
-def _request(name: str, prompt: Prompt, fields: Mapping[str, JSON]) -> Request:
+def _parameter_request(name: str, prompt: Prompt, fields: Mapping[str, JSON]) -> Request:
     body = dict(fields)
     logprobs = body.pop("logprobs", None)
     logprob_fields = reporting_fields(prompt.route, logprobs) if isinstance(logprobs, int) else {}

@@ -111,7 +111,7 @@ class Prompts:
         penalty_values = (("presence_penalty", presence_penalty), ("frequency_penalty", frequency_penalty))
         penalties: dict[str, JSON] = {key: value for key, value in penalty_values if value is not None}
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, **penalties}
-        requests = [_request(prompt, body) for prompt in self.items]
+        requests = [_plain_request(prompt, body) for prompt in self.items]
         settings: PassesFields = {"takes_prompts": True, **traffic}
         return make_workload(name or f"{self.name}-{'penalised' if penalties else 'greedy'}", requests, take, settings)
 
@@ -175,8 +175,8 @@ class Prompts:
         requests: list[Request] = []
         for index, prompt in enumerate(chats):
             bound_schema = schema or prompt.schema or schemas.in_turn(index)
-            requests.append(_request(prompt, {**body, "response_format": schemas.bound(bound_schema)}))
-            requests.append(_request(prompt, {**body, "response_format": schemas.ANY_OBJECT}, suffix="#object"))
+            requests.append(_plain_request(prompt, {**body, "response_format": schemas.bound(bound_schema)}))
+            requests.append(_plain_request(prompt, {**body, "response_format": schemas.ANY_OBJECT}, suffix="#object"))
         return make_workload(name or f"{self.name}-structured", requests, take, {"takes_prompts": True, **traffic})
 
     def structured_draws(
@@ -201,7 +201,7 @@ class Prompts:
         for index in range(2 * len(cases) if requests is None else requests):
             prompt, kind, bound = cases[index // 2 % len(cases)]
             seed = {"seed": index + 1} if index % 2 == 0 else {}
-            draws.append(_request(prompt, {**body, **seed, "response_format": bound}, suffix=f"#{kind}-{index + 1}"))
+            draws.append(_plain_request(prompt, {**body, **seed, "response_format": bound}, suffix=f"#{kind}-{index + 1}"))
         settings: PassesFields = {"scored": False, "takes_prompts": True, **traffic}
         return make_workload(name or f"{self.name}-structured-t{temperature:g}", draws, take, settings)
 
@@ -229,7 +229,7 @@ class Prompts:
         """
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
         settings: PassesFields = {"passes": passes, "timed": True, "stream": True, "concurrency": 1, "scored": False, **traffic}
-        return make_workload(name or f"{self.name}-timed", [_request(prompt, body) for prompt in self.items], take, settings)
+        return make_workload(name or f"{self.name}-timed", [_plain_request(prompt, body) for prompt in self.items], take, settings)
 
     def _conversations(self) -> list[Prompt]:
         """Return the prompts of the chat route; ValueError without any."""
@@ -253,7 +253,7 @@ def _draw(items: Sequence[Prompt], index: int, body: Mapping[str, JSON], logprob
     number, prompt = index + 1, items[index % len(items)]
     seed = {"seed": number} if seeded else {}
     logprob_fields = {} if logprobs is None else reporting_fields(prompt.route, logprobs)
-    return _request(prompt, {**body, **seed, **logprob_fields}, suffix=f"#{number}" if number > len(items) else "")
+    return _plain_request(prompt, {**body, **seed, **logprob_fields}, suffix=f"#{number}" if number > len(items) else "")
 
 
 def reporting_fields(route: Route, logprobs: int) -> Mapping[str, JSON]:
@@ -264,7 +264,7 @@ def reporting_fields(route: Route, logprobs: int) -> Mapping[str, JSON]:
     return {"logprobs": logprobs} if route is Route.COMPLETIONS else {"logprobs": True, "top_logprobs": logprobs}
 
 
-def _request(prompt: Prompt, body: Mapping[str, JSON], *, suffix: str = "") -> Request:
+def _plain_request(prompt: Prompt, body: Mapping[str, JSON], *, suffix: str = "") -> Request:
     return Request(id=f"{prompt.id}{suffix}", route=prompt.route, body={**prompt.content, **body})
 
 

@@ -60,7 +60,7 @@ def seeding(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | Non
     return Workload(
         name=name or f"{prompts.name}-seeds",
         version=1,
-        requests=tuple(_request(prompts, number, *draw) for number, draw in enumerate(draws)),
+        requests=tuple(_seeded_request(prompts, number, *draw) for number, draw in enumerate(draws)),
         take=take or {Depth.SMOKE: _SMOKE, Depth.STANDARD: _STANDARD},
         waves=tuple(map(len, _WAVES)),
         concurrency=max(map(len, _WAVES)),
@@ -68,7 +68,7 @@ def seeding(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | Non
     )
 
 
-def _request(prompts: Prompts, number: int, prompt_index: int, seed: int | None, choices: int) -> Request:
+def _seeded_request(prompts: Prompts, number: int, prompt_index: int, seed: int | None, choices: int) -> Request:
     prompt = prompts.items[prompt_index % len(prompts.items)]
     optional: dict[str, JSON] = {} if seed is None else {"seed": seed}
     optional |= {} if choices == 1 else {"n": choices}

@@ -71,7 +71,9 @@ def in_order(*, max_tokens: int = _TOKENS, name: str = "in-order", take: Mapping
     begin like an earlier prompt, and ``pattern`` goes on as an earlier answer probably did.
     """
     contents = {**_beginning_contents(), **_middle_contents(), **_end_contents()}
-    requests = tuple(_request(key, content, 2 * max_tokens if key == "pattern/6" else max_tokens) for key, content in contents.items())
+    requests = tuple(
+        _repeated_request(key, content, 2 * max_tokens if key == "pattern/6" else max_tokens) for key, content in contents.items()
+    )
     return Workload(name=name, version=2, requests=requests, concurrency=1, top_tokens=5, take=take or {})
 
 
@@ -139,7 +141,7 @@ def _messages(*turns: str) -> JSON:
     return [{"role": ("user", "assistant")[index % 2], "content": text} for index, text in enumerate(turns)]
 
 
-def _request(key: str, content: JSON, max_tokens: int) -> Request:
+def _repeated_request(key: str, content: JSON, max_tokens: int) -> Request:
     is_chat = not isinstance(content, str)
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
     return Request(

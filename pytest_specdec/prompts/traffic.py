@@ -43,7 +43,7 @@ def kinds(*, max_tokens: int = 32, concurrency: int = 8) -> Workload:
     The part after ``#`` of a request's id names its kind. Every depth sends all of them: fewer could not show
     that a kind goes without drafts.
     """
-    requests = tuple(_request(number, kind, max_tokens) for number in range(len(_DOCUMENTS)) for kind in _KINDS)
+    requests = tuple(_traffic_request(number, kind, max_tokens) for number in range(len(_DOCUMENTS)) for kind in _KINDS)
     return Workload(
         name="kinds-of-traffic",
         version=1,
@@ -54,7 +54,7 @@ def kinds(*, max_tokens: int = 32, concurrency: int = 8) -> Workload:
     )
 
 
-def _request(number: int, kind: str, max_tokens: int) -> Request:
+def _traffic_request(number: int, kind: str, max_tokens: int) -> Request:
     text = _ASKED.format(_DOCUMENTS[number])
     content = f"{_UNRELATED}\n{text}" if kind == "long" else text
     body: dict[str, JSON] = {"messages": [{"role": "user", "content": content}], "max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}

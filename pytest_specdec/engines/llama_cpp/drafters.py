@@ -60,7 +60,7 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
     names, by_name = drafters(args), by_long_names(args)
     if not names:
         return None
-    kind = _draft_kind(names)
+    kind = _llama_cpp_draft_kind(names)
     model = by_name.get(DRAFT_MODEL)
     return Draft(
         kind=kind,
@@ -70,7 +70,7 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
     )
 
 
-def _draft_kind(names: tuple[str, ...]) -> DraftKind:
+def _llama_cpp_draft_kind(names: tuple[str, ...]) -> DraftKind:
     """Return the kind of drafting of all drafters together."""
     if names == ("draft-simple",):
         return DraftKind.MODEL

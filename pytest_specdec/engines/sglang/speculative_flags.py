@@ -32,7 +32,7 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
         return None
     candidates = whole_number(by_flag.get("speculative-eagle-topk")) or 1
     is_sampled = by_flag.get("speculative-use-rejection-sampling") is True or by_flag.get("speculative-use-block-verification") is True
-    kind = _draft_kind(method, candidates)
+    kind = _sglang_draft_kind(method, candidates)
     return Draft(
         kind=kind,
         tokens=_longest_draft(method, by_flag),
@@ -58,7 +58,7 @@ def half_stated(args: Mapping[str, JSON]) -> str:
     return window if window not in by_flag and whole_number(by_flag[candidates]) != 1 else ""
 
 
-def _draft_kind(method: str, candidates: int) -> DraftKind:
+def _sglang_draft_kind(method: str, candidates: int) -> DraftKind:
     """Return the kind of drafting of an algorithm.
 
     ``candidates`` are the candidates per step.

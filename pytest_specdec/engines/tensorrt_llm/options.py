@@ -133,7 +133,7 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
     setting = speculative_setting(args)
     if not setting:
         return None
-    kind = _draft_kind(setting)
+    kind = _trtllm_draft_kind(setting)
     ngram_max = _integer_or_zero(setting.get("max_matching_ngram_size"))
     return Draft(
         kind=kind,
@@ -145,7 +145,7 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
     )
 
 
-def _draft_kind(setting: Mapping[str, JSON]) -> DraftKind:
+def _trtllm_draft_kind(setting: Mapping[str, JSON]) -> DraftKind:
     """Return the kind of drafting of a setting's method.
 
     Judges know prompt lookup in a request's own texts, for the oldest match. Lookup in a pool that requests

@@ -95,7 +95,7 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
     setting = speculative_setting(args)
     if not setting or (flags_of(args, OLD) and not setting.get("model")):
         return None  # before 0.8 the model alone makes a server speculate
-    kind = _draft_kind(str(setting.get("method") or ""), str(setting.get("model") or ""))
+    kind = _vllm_draft_kind(str(setting.get("method") or ""), str(setting.get("model") or ""))
     ngram_max = _integer_or_zero(setting.get("prompt_lookup_max"))
     return Draft(
         kind=kind,
@@ -133,7 +133,7 @@ def _parse_json(text: str) -> JSON:
         ) from None
 
 
-def _draft_kind(method: str, model: str) -> DraftKind:
+def _vllm_draft_kind(method: str, model: str) -> DraftKind:
     """Return the kind of drafting, by method or model name.
 
     Without a method it is guessed from the model's name, as vLLM does.

@@ -214,7 +214,7 @@ def _say_length(
         names=comparison.finding.value if comparison and is_red else "",
         promise=AcceptedLength(tokens_per_step=length.tokens, prompts=length.prompts) if length else None,
         finding=comparison.finding if comparison else None,
-        figures={**_figures(length), **(comparison.figures if comparison else {})},
+        figures={**_acceptance_figures(length), **(comparison.figures if comparison else {})},
     )
 
 
@@ -233,7 +233,7 @@ def _describe_counters(counters: SpecCounters | None) -> list[str]:
     return [f"server counters: {counters.mean_acceptance_length:.2f} tokens per step with a draft"]
 
 
-def _figures(length: AcceptanceLength | None) -> dict[str, float]:
+def _acceptance_figures(length: AcceptanceLength | None) -> dict[str, float]:
     if length is None:
         return {}
     figures = {"acceptance_length": length.tokens, "prompts": float(length.prompts)}

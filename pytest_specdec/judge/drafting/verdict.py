@@ -182,7 +182,7 @@ def _fail(run: CapturedRun, striking: Sequence[DraftFinding], level: float) -> V
         cell=first.cell,
         names=first.name,
         promise=DraftedTraffic(),
-        figures={**_figures(run), "p_value": first.p_value, "bad_answers": float(first.bad), **profile.figures(tallies)},
+        figures={**_drafting_figures(run), "p_value": first.p_value, "bad_answers": float(first.bad), **profile.figures(tallies)},
     )
 
 
@@ -194,7 +194,7 @@ def _pass(
     level = run.whole.alpha / max(1, len(comparisons))
     binding = {finding.subject for finding in comparisons if finding.surest_p <= level}
     others = sorted({finding.subject for finding in comparisons} - binding)
-    figures = {**_figures(run), **profile.figures(tallies)}
+    figures = {**_drafting_figures(run), **profile.figures(tallies)}
     if not binding:
         headline = f"no kind of traffic has enough answers of which it is known what was drafted ({len(counted)} answers)"
         settle = "a deeper depth, or more suites in one run"
@@ -211,6 +211,6 @@ def _pass(
     )
 
 
-def _figures(run: CapturedRun) -> dict[str, float]:
+def _drafting_figures(run: CapturedRun) -> dict[str, float]:
     length = acceptance_length(run.whole.speculative)
     return {"kinds": 0.0} if length is None else {"kinds": 0.0, "acceptance_length": length.tokens}

@@ -62,12 +62,12 @@ def copies(captured: Captured, answers: Sequence[Answer], distribution: TokenDis
     prompts = _prompts(captured, answers)
     if len(set(prompts)) == len(prompts):
         return None
-    return duplicates.copy_distribution(distribution, ids, _tokens(answers), prompts)
+    return duplicates.copy_distribution(distribution, ids, _token_sequences(answers), prompts)
 
 
 def repeats(captured: Captured, answers: Sequence[Answer], distribution: TokenDistribution) -> Repeats:
     """Return how often answers to one prompt began alike."""
-    return duplicates.repeats(distribution, _tokens(answers), _prompts(captured, answers))
+    return duplicates.repeats(distribution, _token_sequences(answers), _prompts(captured, answers))
 
 
 def fresh(captured: Captured, answers: Sequence[Answer]) -> Bools:
@@ -85,7 +85,7 @@ def fresh(captured: Captured, answers: Sequence[Answer]) -> Bools:
     return np.array(own, dtype=np.bool_)
 
 
-def _tokens(answers: Sequence[Answer]) -> list[tuple[int, ...]]:
+def _token_sequences(answers: Sequence[Answer]) -> list[tuple[int, ...]]:
     return [answer.choice.token_ids for answer in answers]
 
 
@@ -170,7 +170,12 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0) -> SamplingData:
         assert score is not None
         prompt = answer.prompt_token_ids or score.prompt_token_ids
         part = _AnswerPart(
-            answer=answer, prompt_token_ids=prompt, params=params, positions=score.positions, draft=draft, slots=_slots(answer, draft)
+            answer=answer,
+            prompt_token_ids=prompt,
+            params=params,
+            positions=score.positions,
+            draft=draft,
+            slots=_sampling_slots(answer, draft),
         )
         parts.append(part)
     lines = tuple(f"{count} requests left out: {reason}" for reason, count in skipped.items())
@@ -225,7 +230,7 @@ def _is_told(position: Position) -> bool:
     return bool(position.top_logprobs) and max(position.top_logprobs) > -inf and not any(map(isnan, position.top_logprobs))
 
 
-def _slots(answer: Answer, draft: DraftSource) -> VerifySlots:
+def _sampling_slots(answer: Answer, draft: DraftSource) -> VerifySlots:
     tokens, told = len(answer.choice.token_ids), answer.choice.windows
     windows = draft.windows(answer) if told is None else told
     if windows is None:

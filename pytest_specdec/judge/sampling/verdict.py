@@ -227,7 +227,7 @@ def _invalid(captured: Captured, analysis: _Analysis, headline: str) -> Verdict:
         evidence=_evidence(analysis),
         cell=_cell(analysis.book),
         promise=_sampled_tokens(analysis),
-        figures=_figures(analysis),
+        figures=_sampling_figures(analysis),
     )
 
 
@@ -260,7 +260,7 @@ def _suspect(captured: Captured, analysis: _Analysis) -> Verdict | None:
         settle="as many answers again: --specdec-continue RUN",
         cell=_cell(book),
         promise=_sampled_tokens(analysis),
-        figures={**_figures(analysis), "log10_alarm": barrier / LN_10},
+        figures={**_sampling_figures(analysis), "log10_alarm": barrier / LN_10},
     )
 
 
@@ -284,16 +284,18 @@ def _fail_sampling(captured: Captured, analysis: _Analysis) -> Verdict:
         cell=_cell(book),
         names=named,
         promise=_sampled_tokens(analysis),
-        figures=_figures(analysis),
+        figures=_sampling_figures(analysis),
     )
 
 
 def _pass_sampling(captured: Captured, analysis: _Analysis) -> Verdict:
     if captured.is_control:  # no test is made of a control that passes
         headline = f"{analysis.observed.tokens:,} sampled tokens checked"
-        return say(captured, Outcome.PASS, headline, evidence=_evidence(analysis), cell=_cell(analysis.book), figures=_figures(analysis))
+        return say(
+            captured, Outcome.PASS, headline, evidence=_evidence(analysis), cell=_cell(analysis.book), figures=_sampling_figures(analysis)
+        )
     made = promise(analysis.observed, analysis.book, -log(captured.alpha), analysis.gathered.draft_distribution)
-    figures = {**_figures(analysis), **made.figures}
+    figures = {**_sampling_figures(analysis), **made.figures}
     evidence = (*_evidence(analysis), *made.would_have_shown)
     if made.enough:
         return say(
@@ -356,7 +358,7 @@ def _sampled_tokens(analysis: _Analysis) -> SampledTokens:
     return SampledTokens(tokens=analysis.observed.tokens, log10_wealth=float(analysis.book.peak / LN_10))
 
 
-def _figures(analysis: _Analysis) -> Mapping[str, float]:
+def _sampling_figures(analysis: _Analysis) -> Mapping[str, float]:
     figures = {
         "tokens": analysis.observed.tokens,
         "informative_tokens": analysis.observed.distribution.information,

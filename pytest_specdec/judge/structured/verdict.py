@@ -106,7 +106,7 @@ def _schema_error(request: Request) -> SchemaError | RecursionError | None:
 
 
 def _judge_documents(captured: Captured, requested: Mapping[str, OutputFormat]) -> Verdict:
-    unbound = _unbound([read_documents(transcript, requested) for transcript in captured.baseline_boots])
+    unbound = _unbound_features([read_documents(transcript, requested) for transcript in captured.baseline_boots])
     wanted = {id_: output_format for id_, output_format in requested.items() if output_format.feature not in unbound}
     mine = read_documents(captured.speculative, wanted)
     others = tuple(read_documents(transcript, wanted) for transcript in captured.baseline_boots)
@@ -127,7 +127,7 @@ def _judge_documents(captured: Captured, requested: Mapping[str, OutputFormat]) 
     )
 
 
-def _unbound(peers: Sequence[ArmDocuments]) -> tuple[str, ...]:
+def _unbound_features(peers: Sequence[ArmDocuments]) -> tuple[str, ...]:
     """Return the unprobed features of which more than half of the baseline's own answers are invalid: it does not enforce them."""
     unprobed = [document for peer in peers for document in peer.documents if document.feature in UNPROBED]
     counts = {feature: [document.fault for document in unprobed if document.feature == feature] for feature in sorted(UNPROBED)}
@@ -275,7 +275,7 @@ def _pass_documents(
         rules_out=document_counts.rules_out(mine) + _would_show(choices) + _describe_unexercised(captured) + _unread(mine),
         cell=f"{mine.checked - faulty} of {mine.checked}",
         promise=CheckedDocuments(documents=len(mine.documents), invalid=faulty),
-        figures=document_counts.figures(mine, others) | _tokens(choices),
+        figures=document_counts.figures(mine, others) | _compared_tokens(choices),
     )
 
 
@@ -325,7 +325,7 @@ def _would_show(choices: GreedyChoices) -> str:
     return f"; at temperature 0 a wrong-token rate above {proportions.ruled_out(tokens):.2%} of {tokens:,} tokens too"
 
 
-def _tokens(choices: GreedyChoices) -> dict[str, float]:
+def _compared_tokens(choices: GreedyChoices) -> dict[str, float]:
     return {"compared_tokens": float(choices.shared.tokens)} if choices.shared.tokens else {}
 
 
