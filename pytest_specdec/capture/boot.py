@@ -298,13 +298,13 @@ class BootSession:
             return reason
         self.reporter.step(self.boot, "scoring", task.arm, task.workload, of=len(transcript.answers))
         with self.shared():
-            scored = scoring.score(self._without_missing_ids(transcript), task.top_tokens)
+            scored = scoring.score(self._drop_missing_ids(transcript), task.top_tokens)
         self.arm.check_port()
         transcripts.write_scores(self.recipes.directory, scoring.under, task.arm, task.workload, scored.scores)
         self.completeness.record_scores(self.boot, task, scored.missing)
         return scored.missing
 
-    def _without_missing_ids(self, transcript: Transcript) -> Transcript:
+    def _drop_missing_ids(self, transcript: Transcript) -> Transcript:
         """Return a transcript without its answers lacking token ids.
 
         Unchanged unless the engine gives token ids to some answers only.

@@ -64,7 +64,9 @@ def fewest_boots(pairs: Sequence[Pair], workloads: Sequence[Workload], placement
     One of each variant, the baseline, the scorer and each draft model, and further ones for workloads that
     ask for a small cache.
     """
-    return tuple(add_small_cache_boots(with_scorer(layout(pairs, workloads, Depth.SMOKE, placement), has_scorer=has_scorer), workloads))
+    return tuple(
+        add_small_cache_boots(move_scores_to_scorer(layout(pairs, workloads, Depth.SMOKE, placement), has_scorer=has_scorer), workloads)
+    )
 
 
 def layout(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, placement: Placement) -> Iterator[Boot]:
@@ -75,7 +77,7 @@ def layout(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, p
     return (_boots_in_turn if placement is Placement.IN_TURN else _boots_side_by_side)(pairs, workloads, depth)
 
 
-def with_calibration(planned: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
+def add_calibration(planned: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
     """Yield the boots, with the calibration's answers and scores added.
 
     Boots of the baseline and the first of each variant answer the calibration too. It is scored with all its
@@ -163,7 +165,7 @@ def add_small_cache_boots(planned: Iterable[Boot], workloads: Sequence[Workload]
         yield replace(boot, answers=small_cache_answers, probe=boot.probe and not has_other_work, scores=(), small_cache=True)
 
 
-def with_scorer(planned: Iterable[Boot], *, has_scorer: bool) -> Iterator[Boot]:
+def move_scores_to_scorer(planned: Iterable[Boot], *, has_scorer: bool) -> Iterator[Boot]:
     """Yield the boots, with the baseline's scores moved to any scorer.
 
     Unchanged without a scorer.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture import refusals
 from pytest_specdec.capture.scoring import ScoredSequence, ScoringRequest, scorer
 from pytest_specdec.capture.thread_pool import ThreadPool
-from pytest_specdec.capture.workloads import with_reasoning
+from pytest_specdec.capture.workloads import add_reasoning
 from pytest_specdec.config.config import Reasoning
 from pytest_specdec.engines.protocol import CHAT_COMPLETIONS
 from pytest_specdec.model.captured import CHAT_ROUTE, Capabilities, FeatureSupport
@@ -118,7 +118,7 @@ class CapabilityProbe:
         left_s = self._arm.left_s()
         if not self._arm.running or left_s <= 0:
             return None
-        request = with_reasoning(Request(id="probe", route=route, body=body), self._reasoning)
+        request = add_reasoning(Request(id="probe", route=route, body=body), self._reasoning)
 
         def send() -> TimedAnswer:
             return self._arm.client.send(request, streamed=False, deadline_s=min(self._deadline_s, left_s))

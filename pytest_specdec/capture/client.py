@@ -182,7 +182,7 @@ class Client:
         opener = self._create_opener(path, body)
         until_s, left_s, pause_s, limited = time.monotonic() + deadline_s, deadline_s, _AGAIN_S, 0
         while True:
-            with self.busy.in_flight(), ExchangeLimits(seconds=left_s, max_bytes=max_bytes or MAX_BYTES) as limits:
+            with self.busy.count_request(), ExchangeLimits(seconds=left_s, max_bytes=max_bytes or MAX_BYTES) as limits:
                 sent_s = time.monotonic()
                 try:
                     with opener(stream=streamed, timeout=left_s) as response:
@@ -294,7 +294,7 @@ class Client:
             raise ValueError(msg)
         (data,) = self._dialect.answer(request, (data,))
         steps = self._dialect.steps(data)
-        whole = self._complete_reply(request, responses.of_whole(data, steps))
+        whole = self._complete_reply(request, responses.parse_body(data, steps))
         return _timed_answer(request, pass_index, exchange, whole, counters=self._dialect.counted(data))
 
     def _parse_stream(self, request: Request, exchange: Exchange, events: Sequence[Event], pass_index: int) -> TimedAnswer:
@@ -317,7 +317,7 @@ class Client:
             (chunk_counters for chunk in reversed(chunks) if (chunk_counters := self._dialect.counted(chunk)) is not None), None
         )
         draft_tokens = self._draft_tokens if self._dialect.chunk_per_step else None
-        whole = self._complete_reply(request, responses.of_stream(chunks, steps, draft_tokens))
+        whole = self._complete_reply(request, responses.parse_stream(chunks, steps, draft_tokens))
         return _timed_answer(request, pass_index, exchange, whole, counters=counters, arrivals=sse.arrivals(stamped_chunks))
 
     def _complete_reply(self, request: Request, parsed: responses.ParsedResponse) -> responses.ParsedResponse:

@@ -49,7 +49,7 @@ class Deadlines:
         self._pace_s = 0.0
         """Seconds per token read or written, of the slowest answer so far."""
 
-    def of(self, request: Request, pass_index: int, slowest_s: float) -> Deadline:
+    def deadline_of(self, request: Request, pass_index: int, slowest_s: float) -> Deadline:
         """Return the deadline of one request.
 
         ``slowest_s`` is the time of the arm's slowest answer so far, 0 before the first.

@@ -221,7 +221,7 @@ class _Worker:
 
 
 def _create_worker(boot: Boot, recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> _Worker:
-    session = BootSession(boot=boot, recipes=recipes, reporter=reporter.of_boot(boot), completeness=completeness)
+    session = BootSession(boot=boot, recipes=recipes, reporter=reporter.boot_reporter(boot), completeness=completeness)
     return _Worker(session, ScoringQueue(session))
 
 

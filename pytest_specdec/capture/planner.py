@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import boot_layout, enlargement, environment, estimate, extension
-from pytest_specdec.capture.rates import from_size
+from pytest_specdec.capture.rates import scale_to_size
 from pytest_specdec.capture.workloads import drop_unread_scores, enlarge, limit_concurrency
 from pytest_specdec.config import gates
 from pytest_specdec.engines import arguments
@@ -171,7 +171,7 @@ def make(
     rows, counts = with_outside(outside), _workloads_per_family([*collected, *wanted], depth)
     shares = {family: rows[family].alpha(len(config.variants), depth, count) for family, count in counts.items()}
     plan = replace(
-        _plan_without_boots(config, placement(config, engine), rates or from_size(config)),
+        _plan_without_boots(config, placement(config, engine), rates or scale_to_size(config)),
         depth=depth,
         pairs=pairs,
         judgements=_judgements(pairs, sent_workloads, shares),
@@ -242,7 +242,8 @@ def _lay_out(
     workloads = tuple(sorted((*judged, *calibration), key=_plan_sort_key))
     served_boots = (boot for boot in boot_layout.layout(plan.pairs, judged, plan.depth, plan.placement) if _is_served(boot, attached))
     layout = boot_layout.add_small_cache_boots(
-        boot_layout.with_scorer(boot_layout.with_calibration(served_boots, calibration, workloads), has_scorer=has_scorer), workloads
+        boot_layout.move_scores_to_scorer(boot_layout.add_calibration(served_boots, calibration, workloads), has_scorer=has_scorer),
+        workloads,
     )
     layout = boot_layout.timed_apart(tuple(layout), workloads) if has_speed_boots else layout
     further = boot_layout.further(plan.pairs, judged, speed_boots, placement=plan.placement, servers=plan.servers)

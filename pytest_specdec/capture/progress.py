@@ -64,7 +64,7 @@ class Reporter:
         self._reported_s = 0.0
         self._step_index = 0
 
-    def of_boot(self, boot: Boot) -> Reporter:
+    def boot_reporter(self, boot: Boot) -> Reporter:
         """Return the reporter for one of several concurrent boots.
 
         It has its own steps and shares the time with the others.

@@ -76,11 +76,11 @@ _SHARED_CORES = 0.5
 def expected_rates(config: Config, folder: Path) -> Rates:
     """Return the median rates of the newest matching runs in ``folder``.
 
-    Matching runs have the same config, engine, model and machine. Without any, the rates of :func:`from_size`.
+    Matching runs have the same config, engine, model and machine. Without any, the rates of :func:`scale_to_size`.
     """
     earlier_rates = _earlier_rates(config, folder)
     if not earlier_rates:
-        return from_size(config)
+        return scale_to_size(config)
     runs = "1 earlier run" if len(earlier_rates) == 1 else f"{len(earlier_rates)} earlier runs"
     return Rates(
         boot_s=median(rates.boot_s for rates in earlier_rates),
@@ -91,7 +91,7 @@ def expected_rates(config: Config, folder: Path) -> Rates:
     )
 
 
-def from_size(config: Config) -> Rates:
+def scale_to_size(config: Config) -> Rates:
     """Return the engine's own rates, adjusted to the model's size.
 
     They are slowed down by the weights that every boot loads and every token reads. Raises EngineError.

@@ -45,7 +45,7 @@ class ChunkSize:
     """Characters without the reasoning: of text and tool calls."""
 
 
-def of_whole(data: Mapping[str, JSON], steps: VerifySteps | None) -> ParsedResponse:
+def parse_body(data: Mapping[str, JSON], steps: VerifySteps | None) -> ParsedResponse:
     """Return the reply in an unstreamed body.
 
     Raises ValueError when it has no choices, or fields that are not of the protocol.
@@ -69,7 +69,7 @@ def _count_prompt_tokens(data: Mapping[str, JSON], choices: Mapping[int, Mapping
     return len(_read_prompt_ids(data, choices)) or (usage.prompt_tokens if usage else 0)
 
 
-def of_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None, draft_tokens: int | None) -> ParsedResponse:
+def parse_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None, draft_tokens: int | None) -> ParsedResponse:
     """Return the reply assembled from the chunks of a stream.
 
     Windows come from ``steps``. Without them they come from the chunks' lengths, if none is longer than a verify step

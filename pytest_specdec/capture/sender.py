@@ -185,7 +185,7 @@ class Sender:
             TimedRequest(request=job.request, pass_index=job.pass_index, deadline_s=deadline.seconds)
             for job, deadline in zip(jobs, deadlines, strict=True)
         ]
-        with self.arm.client.busy.in_flight():
+        with self.arm.client.busy.count_request():
             timed_answers, samples = sending.answers(
                 self.arm.client, timed_requests, concurrency=self.arm.concurrency(self.workload.concurrency)
             )
@@ -220,7 +220,7 @@ class Sender:
     def _deadline(self, job: Job) -> Deadline:
         """Return the request's deadline, at most the capture's time left."""
         left_s = max(self.reporter.left_s, _MIN_S)
-        deadline = self._deadlines.of(job.request, job.pass_index, self.arm.slowest_s)
+        deadline = self._deadlines.deadline_of(job.request, job.pass_index, self.arm.slowest_s)
         if left_s < deadline.seconds:
             self._cut_off.add(job.key)
         return replace(deadline, seconds=min(deadline.seconds, left_s))

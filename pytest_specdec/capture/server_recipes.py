@@ -55,7 +55,7 @@ class ServerRecipes:
 
     def arm(self, boot: Boot, heartbeat: Callable[[], None], left_s: Callable[[], float]) -> ArmServer:
         """Return the server of ``boot``, not started, or not visited, yet."""
-        recipe = self.of(boot)
+        recipe = self.recipe_of(boot)
         if recipe.setup.attached is None:
             return ArmServer(recipe, heartbeat=heartbeat, left_s=left_s)
         config, recipe = self.config_of(boot), replace(recipe, peer=self._peer(boot, recipe.setup))
@@ -70,7 +70,7 @@ class ServerRecipes:
         baseline = next(baselines, None) if boot.role is Role.VARIANT else None
         return None if baseline is None or baseline.url == setup.url else baseline
 
-    def of(self, boot: Boot) -> ServerRecipe:
+    def recipe_of(self, boot: Boot) -> ServerRecipe:
         """Return the recipe to start or reach the server of ``boot``.
 
         A server to start gets a port that is free now. An attached server has an address and no command.

@@ -136,7 +136,7 @@ class BusyTime:
         return self.until_s - self.began_s
 
     @contextmanager
-    def in_flight(self) -> Iterator[None]:
+    def count_request(self) -> Iterator[None]:
         """Count one request for as long as the block runs."""
         with self._lock:
             if not self._in_flight:

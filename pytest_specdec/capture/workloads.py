@@ -45,7 +45,7 @@ def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt
     request_turns = [
         turns.setdefault(_conversation_key(request), len(turns)) if request.route is Route.CHAT else 0 for request in extended.requests
     ]
-    requests = [with_reasoning(request, config.reasoning, turn) for request, turn in zip(extended.requests, request_turns, strict=True)]
+    requests = [add_reasoning(request, config.reasoning, turn) for request, turn in zip(extended.requests, request_turns, strict=True)]
     return replace(extended, requests=tuple(requests))
 
 
@@ -59,7 +59,7 @@ def _conversation_key(request: Request) -> str:
     return repr(next((message.get("content") for message in entries if message.get("role") == "user"), entries))
 
 
-def with_reasoning(request: Request, reasoning: Reasoning, turn: int = 0) -> Request:
+def add_reasoning(request: Request, reasoning: Reasoning, turn: int = 0) -> Request:
     """Return a chat request asking for reasoning as configured.
 
     What the request itself asks for stays. Of several ways to ask, it gets the one whose ``turn`` it is. Where a

@@ -45,13 +45,13 @@ def clock():
 def test_flights_that_overlap_count_once_and_gaps_not_at_all(clock):
     server = BusyTime(clock)
     clock.to(1)
-    with server.in_flight():
+    with server.count_request():
         clock.to(2)
-        with server.in_flight():
+        with server.count_request():
             clock.to(4)
         clock.to(5)
     clock.to(8)
-    with server.in_flight():
+    with server.count_request():
         clock.to(10)
     clock.to(50)
     assert (server.seconds, server.wall_s) == (6.0, 10.0)
@@ -61,7 +61,7 @@ def test_a_failed_request_is_a_flight_too(clock):
     server = BusyTime(clock)
 
     def cut():
-        with server.in_flight():
+        with server.count_request():
             clock.to(3)
             raise OSError(errno.ECONNRESET, "cut")
 

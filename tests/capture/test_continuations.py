@@ -99,7 +99,7 @@ def test_both_routes_come_to_the_same_distribution(run):
         if not boot.scores:
             continue
         recipes = ServerRecipes(config=CONFIG, plan=plan, directory=directory)
-        with ArmServer(recipes.of(replace(boot, index=boot.index + 100)), heartbeat=lambda: None) as arm:
+        with ArmServer(recipes.recipe_of(replace(boot, index=boot.index + 100)), heartbeat=lambda: None) as arm:
             whole = scorer(ScoringRoute.PROMPT_LOGPROBS, arm, 60.0)
             for asked in boot.scores:
                 distributions = {

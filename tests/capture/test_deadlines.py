@@ -20,7 +20,7 @@ def answer(seconds, tokens=50, status=200):
 
 def of(*answers, limit_s=LIMIT_S, slowest_s=0.5, request=ASKED, paced=True):
     baseline = Transcript(arm="baseline", boot=0, workload="w", digest="", answers=answers) if answers else None
-    return Deadlines(limit_s, baseline, paced=paced).of(request, 0, slowest_s)
+    return Deadlines(limit_s, baseline, paced=paced).deadline_of(request, 0, slowest_s)
 
 
 @pytest.mark.parametrize(
@@ -56,17 +56,17 @@ def test_where_the_baselines_need_says_nothing_the_limit_holds(request_):
 
 def test_without_a_baseline_the_arms_own_pace_in_the_workload_holds():
     deadlines = Deadlines(LIMIT_S, None, paced=True)
-    assert deadlines.of(ASKED, 0, 0.5).seconds == LIMIT_S
+    assert deadlines.deadline_of(ASKED, 0, 0.5).seconds == LIMIT_S
     deadlines.learn(ASKED, answer(0.1))
-    assert deadlines.of(ASKED, 0, 0.1).seconds == FIRST_S
+    assert deadlines.deadline_of(ASKED, 0, 0.1).seconds == FIRST_S
     deadlines.learn(ASKED, answer(8.0))
-    assert deadlines.of(ASKED, 0, 8.0).seconds == pytest.approx(80.0)
+    assert deadlines.deadline_of(ASKED, 0, 8.0).seconds == pytest.approx(80.0)
     longer = Request(id="c", route=Route.COMPLETIONS, body={"prompt": "x" * 100, "max_tokens": 500})
-    assert deadlines.of(longer, 0, 8.0).seconds > 400.0
-    assert deadlines.of(ASKED, 0, 8.0).reason == "at this arm's pace it needs 8 s"
+    assert deadlines.deadline_of(longer, 0, 8.0).seconds > 400.0
+    assert deadlines.deadline_of(ASKED, 0, 8.0).reason == "at this arm's pace it needs 8 s"
 
 
 def test_the_baseline_itself_has_the_limit():
     deadlines = Deadlines(LIMIT_S, None, paced=False)
     deadlines.learn(ASKED, answer(0.1))
-    assert deadlines.of(ASKED, 0, 0.1).seconds == LIMIT_S
+    assert deadlines.deadline_of(ASKED, 0, 0.1).seconds == LIMIT_S

@@ -48,7 +48,7 @@ def test_what_does_not_begin_with_null_is_no_echo(choice, tokens):
 @pytest.mark.parametrize("where", ["ids", "usage"])
 def test_an_answer_keeps_both_parts_apart(where):
     usage = {"usage": {"prompt_tokens": 3, "completion_tokens": 2}} if where == "usage" else {"prompt_token_ids": [1, 2, 3]}
-    parsed = responses.of_whole({"choices": [{"index": 0, "text": "abcde", "token_ids": [4, 5], "logprobs": LISTS}], **usage}, None)
+    parsed = responses.parse_body({"choices": [{"index": 0, "text": "abcde", "token_ids": [4, 5], "logprobs": LISTS}], **usage}, None)
     assert parsed.prompt_logprobs == (-1.0, -2.0)
     assert (parsed.choices[0].logprobs, parsed.choices[0].text) == ((-0.5, -0.25), "abcde")
     assert [one.token for one in parsed.choices[0].listed] == ["d", "e"]

@@ -52,7 +52,7 @@ def serving(model, **args):
 )
 def test_the_tokens_of_one_stream_are_near_published_ones(on, device, model, published):
     on(device)
-    assert rates.from_size(serving(model)).tokens_per_s == pytest.approx(published, rel=0.3)
+    assert rates.scale_to_size(serving(model)).tokens_per_s == pytest.approx(published, rel=0.3)
 
 
 @pytest.mark.parametrize("name, minutes", [("qwen3-eagle3", (15, 30)), ("llama3.3-70b-draft", (20, 35))])
@@ -71,7 +71,7 @@ def test_the_pair_that_ships_takes_three_minutes(config):
 
 def test_a_larger_model_boots_longer_and_answers_more_slowly(on):
     on("NVIDIA H100 80GB HBM3")
-    small, large = (rates.from_size(serving(f"org/model-{size}b")) for size in (8, 32))
+    small, large = (rates.scale_to_size(serving(f"org/model-{size}b")) for size in (8, 32))
     assert (large.boot_s - small.boot_s, small.tokens_per_s / large.tokens_per_s) == pytest.approx((24.0, 4.0))
     assert small.source == "from the model's size, roughly"
 
@@ -80,32 +80,32 @@ def test_attached_servers_are_not_taken_to_run_on_the_devices_of_this_machine():
     here = serving("org/m-32b")
     elsewhere = replace(here, baseline=Overlay(url="http://a:1"))
     pace = Vllm.pace.tokens_per_s
-    assert rates.from_size(here).tokens_per_s < pace == rates.from_size(elsewhere).tokens_per_s
-    assert rates.from_size(elsewhere).source == "roughly"
+    assert rates.scale_to_size(here).tokens_per_s < pace == rates.scale_to_size(elsewhere).tokens_per_s
+    assert rates.scale_to_size(elsewhere).source == "roughly"
 
 
 def test_an_unknown_device_is_a_middling_one_and_several_share_the_weights(on):
     on("Some Accelerator 9")
-    one, four = rates.from_size(serving("org/m-32b")), rates.from_size(serving("org/m-32b", **{"tensor-parallel-size": 4}))
+    one, four = rates.scale_to_size(serving("org/m-32b")), rates.scale_to_size(serving("org/m-32b", **{"tensor-parallel-size": 4}))
     assert four.tokens_per_s == pytest.approx(4 * one.tokens_per_s)
     on("NVIDIA L4")
-    assert rates.from_size(serving("org/m-32b")).tokens_per_s < one.tokens_per_s
+    assert rates.scale_to_size(serving("org/m-32b")).tokens_per_s < one.tokens_per_s
     on("NVIDIA L40S")
-    assert rates.from_size(serving("org/m-32b")).tokens_per_s == pytest.approx(one.tokens_per_s * 0.864)
+    assert rates.scale_to_size(serving("org/m-32b")).tokens_per_s == pytest.approx(one.tokens_per_s * 0.864)
 
 
 def test_without_a_device_nothing_is_compiled_and_the_cpu_reads_the_weights(on, monkeypatch):
     on(PRO_6000)
     monkeypatch.setattr(environment, "has_accelerator", lambda: False)
-    slow = rates.from_size(serving("org/m-3b"))
+    slow = rates.scale_to_size(serving("org/m-3b"))
     assert (slow.boot_s, slow.tokens_per_s, slow.scaling) == pytest.approx((38.0, 5.0, 0.5))
     monkeypatch.setattr(environment, "has_accelerator", lambda: True)
     monkeypatch.setattr(Vllm, "_is_cpu_build", lambda *_: True)
-    assert rates.from_size(serving("org/m-3b")) == slow
+    assert rates.scale_to_size(serving("org/m-3b")) == slow
 
 
 def test_a_model_of_unknown_size_runs_at_the_engines_own_rates(config):
-    found = rates.from_size(config)
+    found = rates.scale_to_size(config)
     assert (found.boot_s, found.tokens_per_s, found.scored_tokens_per_s, found.source) == (1.0, 100.0, 1000.0, "roughly")
 
 
@@ -150,7 +150,7 @@ def test_the_newest_five_count(ran, config, tmp_path):
 )
 def test_what_ran_otherwise_tells_nothing(ran, config, tmp_path, other):
     ran("other", measured(300.0), **other)
-    assert rates.expected_rates(config, tmp_path / ".specdec") == rates.from_size(config)
+    assert rates.expected_rates(config, tmp_path / ".specdec") == rates.scale_to_size(config)
     ran("alike", measured(70.0))
     assert rates.expected_rates(config, tmp_path / ".specdec").source == "from 1 earlier run on this machine"
 
@@ -162,5 +162,5 @@ def test_runs_that_were_cut_short_or_cannot_be_read_tell_nothing(ran, config, tm
         (tmp_path / ".specdec" / name / "status.json").write_text(text)
     ran("planless", measured(300.0))
     (tmp_path / ".specdec" / "planless" / "plan.json").write_text("{}")
-    assert rates.expected_rates(config, tmp_path / ".specdec") == rates.from_size(config)
-    assert rates.expected_rates(config, tmp_path / "nowhere") == rates.from_size(config)
+    assert rates.expected_rates(config, tmp_path / ".specdec") == rates.scale_to_size(config)
+    assert rates.expected_rates(config, tmp_path / "nowhere") == rates.scale_to_size(config)

@@ -31,7 +31,7 @@ CHAT = {
 
 @pytest.mark.parametrize("data", [COMPLETION, CHAT])
 def test_both_routes_say_the_same(data):
-    said = responses.of_whole(data, None)
+    said = responses.parse_body(data, None)
     (choice,) = said.choices
     assert (choice.text, choice.token_ids, choice.logprobs, said.prompt_token_ids) == ("ab", (5, 6), (-0.5, -1.0), (1, 2))
 
@@ -57,29 +57,29 @@ def test_both_routes_say_the_same(data):
 )
 def test_what_is_not_of_the_protocol_is_an_error_whole_and_streamed(data):
     with pytest.raises(ValueError, match="expected"):
-        responses.of_whole(data, None)
+        responses.parse_body(data, None)
     with pytest.raises(ValueError, match="expected"):
-        responses.of_stream([data], None, 0)
+        responses.parse_stream([data], None, 0)
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}, "x"])
 def test_missing_usage_stays_unknown(usage):
-    assert responses.of_whole({"choices": [{}], "usage": usage}, None).usage is None
+    assert responses.parse_body({"choices": [{}], "usage": usage}, None).usage is None
 
 
 @pytest.mark.parametrize("choice", [{}, {"message": {"content": None}}, {"text": None, "token_ids": None, "logprobs": None, "index": None}])
 def test_missing_fields_of_a_choice_leave_it_empty(choice):
-    (found,) = responses.of_whole({"choices": [choice]}, None).choices
+    (found,) = responses.parse_body({"choices": [choice]}, None).choices
     assert (found.text, found.token_ids, found.logprobs, found.index) == ("", (), None, 0)
 
 
 def test_choices_come_in_the_order_of_their_indexes():
-    found = responses.of_whole({"choices": [{"index": 1, "text": "b"}, {"index": 0, "text": "a"}]}, None).choices
+    found = responses.parse_body({"choices": [{"index": 1, "text": "b"}, {"index": 0, "text": "a"}]}, None).choices
     assert [choice.text for choice in found] == ["a", "b"]
 
 
 def test_a_log_probability_that_is_null_makes_all_unknown():
-    assert responses.of_whole({"choices": [{"logprobs": {"token_logprobs": [None, -1.0]}}]}, None).choices[0].logprobs is None
+    assert responses.parse_body({"choices": [{"logprobs": {"token_logprobs": [None, -1.0]}}]}, None).choices[0].logprobs is None
 
 
 def chunks(*lengths, **last):
@@ -93,7 +93,7 @@ def chunks(*lengths, **last):
 
 
 def test_a_stream_adds_up():
-    said = responses.of_stream(chunks(1, 3, 2), None, draft_tokens=3)
+    said = responses.parse_stream(chunks(1, 3, 2), None, draft_tokens=3)
     (choice,) = said.choices
     assert (choice.text, choice.token_ids, choice.windows) == ("xxxxxx", tuple(range(6)), (1, 3, 2))
     assert (said.prompt_token_ids, said.usage) == ((7,), Usage(prompt_tokens=1, completion_tokens=9))
@@ -113,26 +113,26 @@ def test_a_stream_adds_up():
     ids=["whole steps", "merged chunks", "merged prefill", "no drafting", "merged without drafting", "nothing", "a chunk per token"],
 )
 def test_chunks_are_windows_only_if_they_can_be(lengths, draft_tokens, windows):
-    said = responses.of_stream(chunks(*lengths), None, draft_tokens)
+    said = responses.parse_stream(chunks(*lengths), None, draft_tokens)
     assert said.choices[0].windows == windows
 
 
 def test_steps_beat_chunks_unless_they_fall_short():
     steps = VerifySteps(accepted=(3, 0), drafted=(3, 3))
-    assert responses.of_stream(chunks(1, 2, 2), steps, 3).choices[0].windows == (1, 4, 1)
-    assert responses.of_stream(chunks(1, 4, 4), steps, 3).choices[0].windows == (1, 4, 4)
-    assert responses.of_whole({"choices": [{"token_ids": list(range(7))}]}, steps).choices[0].windows is None
+    assert responses.parse_stream(chunks(1, 2, 2), steps, 3).choices[0].windows == (1, 4, 1)
+    assert responses.parse_stream(chunks(1, 4, 4), steps, 3).choices[0].windows == (1, 4, 4)
+    assert responses.parse_body({"choices": [{"token_ids": list(range(7))}]}, steps).choices[0].windows is None
 
 
 @pytest.mark.parametrize("tokens", [1, 5])
 def test_an_answer_without_a_draft_is_a_step_per_token(tokens):
-    choice = responses.of_whole({"choices": [{"token_ids": list(range(tokens))}]}, VerifySteps(accepted=(), drafted=())).choices[0]
+    choice = responses.parse_body({"choices": [{"token_ids": list(range(tokens))}]}, VerifySteps(accepted=(), drafted=())).choices[0]
     assert (choice.windows, choice.drafted) == ((1,) * tokens, (0,) * (tokens - 1))
 
 
 def test_several_choices_have_no_windows_of_the_request():
     told = {"choices": [{"index": 1, "token_ids": [1]}, {"index": 0, "token_ids": [2]}]}
-    assert [choice.windows for choice in responses.of_whole(told, VerifySteps(accepted=(1,), drafted=(1,))).choices] == [None, None]
+    assert [choice.windows for choice in responses.parse_body(told, VerifySteps(accepted=(1,), drafted=(1,))).choices] == [None, None]
 
 
 def test_only_text_or_tokens_are_content():
@@ -142,21 +142,23 @@ def test_only_text_or_tokens_are_content():
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
 def test_reasoning_is_read_under_either_name_beside_the_text(name):
-    (whole,) = responses.of_whole({"choices": [{"message": {"content": "yes", name: "because"}}]}, None).choices
+    (whole,) = responses.parse_body({"choices": [{"message": {"content": "yes", name: "because"}}]}, None).choices
     deltas = [{name: "bec"}, {name: "ause", "content": None}, {"content": "y"}, {"content": "es", name: None}]
-    (streamed,) = responses.of_stream([{"choices": [{"delta": delta}]} for delta in deltas], None, 0).choices
+    (streamed,) = responses.parse_stream([{"choices": [{"delta": delta}]} for delta in deltas], None, 0).choices
     for choice in (whole, streamed):
         assert (choice.reasoning, choice.text, choice.written) == ("because", "yes", "becauseyes")
 
 
 def test_reasoning_under_both_names_counts_once():
-    (choice,) = responses.of_whole({"choices": [{"message": {"reasoning_content": "a", "reasoning": "a", "content": None}}]}, None).choices
+    (choice,) = responses.parse_body(
+        {"choices": [{"message": {"reasoning_content": "a", "reasoning": "a", "content": None}}]}, None
+    ).choices
     assert (choice.reasoning, choice.text) == ("a", "")
 
 
 def test_reasoning_that_is_no_text_is_an_error():
     with pytest.raises(ValueError, match="`reasoning` has"):
-        responses.of_whole({"choices": [{"message": {"content": "", "reasoning": {"text": "a"}}}]}, None)
+        responses.parse_body({"choices": [{"message": {"content": "", "reasoning": {"text": "a"}}}]}, None)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +173,7 @@ def test_reasoning_that_is_no_text_is_an_error():
     ],
 )
 def test_reasoning_tokens_are_counted_where_the_server_counts_them(more, tokens):
-    usage = responses.of_whole({"choices": [{}], "usage": {"prompt_tokens": 1, "completion_tokens": 9, **more}}, None).usage
+    usage = responses.parse_body({"choices": [{}], "usage": {"prompt_tokens": 1, "completion_tokens": 9, **more}}, None).usage
     assert (usage.completion_tokens, usage.reasoning_tokens) == (9, tokens)
 
 
@@ -186,7 +188,7 @@ def test_reasoning_tokens_are_counted_where_the_server_counts_them(more, tokens)
 )
 def test_cached_tokens_are_read_where_openai_has_them(details, cached):
     usage = {"prompt_tokens": 50, "completion_tokens": 2, **details}
-    assert responses.of_whole({"choices": [{"text": "a"}], "usage": usage}, None).usage.cached_tokens == cached
+    assert responses.parse_body({"choices": [{"text": "a"}], "usage": usage}, None).usage.cached_tokens == cached
 
 
 def deltas(*calls):
@@ -199,7 +201,7 @@ def test_tool_calls_are_put_together_by_their_index():
         [{"index": 0, "function": {"arguments": '{"x": "\ud83d'}}, {"index": 1, "id": "b", "function": {"name": "g"}}],
         [{"index": 0, "id": "other", "function": {"arguments": '\ude00"}'}}, {"index": 1, "function": {"arguments": "{}"}}],
     )
-    (choice,) = responses.of_stream(chunks, None, None).choices
+    (choice,) = responses.parse_stream(chunks, None, None).choices
     assert choice.tool_calls == (
         ToolCall(index=0, id="a", name="f", arguments='{"x": "\U0001f600"}'),
         ToolCall(index=1, id="b", name="g", arguments="{}"),
@@ -210,11 +212,11 @@ def test_tool_calls_are_put_together_by_their_index():
 
 def test_tool_calls_of_a_whole_answer_are_numbered_as_they_stand():
     calls = [{"id": "a", "function": {"name": "f", "arguments": {"x": 1}}}, {"function": None}]
-    (choice,) = responses.of_whole({"choices": [{"message": {"content": None, "tool_calls": calls}}]}, None).choices
+    (choice,) = responses.parse_body({"choices": [{"message": {"content": None, "tool_calls": calls}}]}, None).choices
     assert choice.tool_calls == (ToolCall(index=0, id="a", name="f", arguments='{"x": 1}'), ToolCall(index=1))
 
 
 @pytest.mark.parametrize("calls", ["x", [1], [{"index": -1}], [{"id": 5}], [{"function": {"name": 3}}], [{"function": {"arguments": [1]}}]])
 def test_tool_calls_of_another_form_are_an_error(calls):
     with pytest.raises(ValueError, match="expected"):
-        responses.of_whole({"choices": [{"message": {"tool_calls": calls}}]}, None)
+        responses.parse_body({"choices": [{"message": {"tool_calls": calls}}]}, None)

@@ -44,7 +44,7 @@ def test_an_event_that_is_no_object_is_an_error():
 def test_no_bytes_from_a_server_crash_the_reader(body):
     try:
         list(sse.objects(received(body, set()).events())) if body else None
-        responses.of_whole(received(body or b"{}", set()).json(), None)
+        responses.parse_body(received(body or b"{}", set()).json(), None)
     except (ValueError, json.JSONDecodeError):
         pass
 

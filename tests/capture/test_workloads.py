@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec import prompts
-from pytest_specdec.capture.workloads import apply_config, with_reasoning
+from pytest_specdec.capture.workloads import add_reasoning, apply_config
 from pytest_specdec.config.config import Reasoning
 from pytest_specdec.model.workload import Request, Route
 from pytest_specdec.prompts import context
@@ -23,11 +23,11 @@ def chat(**body):
 
 def test_a_chat_request_gets_template_arguments_and_effort_and_keeps_its_limit():
     asked = {"chat_template_kwargs": {"enable_thinking": True}, "reasoning_effort": "low"}
-    assert with_reasoning(chat(), ON).body == {"messages": [], "max_tokens": 50, **asked}
+    assert add_reasoning(chat(), ON).body == {"messages": [], "max_tokens": 50, **asked}
 
 
 def test_what_a_request_asks_itself_stays():
-    body = with_reasoning(chat(chat_template_kwargs={"enable_thinking": False, "x": 1}, reasoning_effort="high"), ON).body
+    body = add_reasoning(chat(chat_template_kwargs={"enable_thinking": False, "x": 1}, reasoning_effort="high"), ON).body
     assert (body["chat_template_kwargs"], body["reasoning_effort"]) == ({"enable_thinking": False, "x": 1}, "high")
 
 
@@ -42,23 +42,23 @@ def test_what_a_request_asks_itself_stays():
     ],
 )
 def test_a_document_gets_room_behind_the_reasoning(body, limits):
-    asked = with_reasoning(chat(**body), ON).body
+    asked = add_reasoning(chat(**body), ON).body
     assert (asked.get("max_tokens"), asked.get("max_completion_tokens")) == limits
 
 
 def test_without_reasoning_and_off_the_chat_route_nothing_changes():
     completion = Request(id="a", route=Route.COMPLETIONS, body={"prompt": "x", "max_tokens": 5, **BOUND})
-    assert with_reasoning(completion, ON) is completion
-    assert with_reasoning(chat(**BOUND), Reasoning()).body == chat(**BOUND).body
+    assert add_reasoning(completion, ON) is completion
+    assert add_reasoning(chat(**BOUND), Reasoning()).body == chat(**BOUND).body
 
 
 def test_reasoning_switched_off_gives_no_room():
-    body = with_reasoning(chat(**BOUND), Reasoning(template=({"enable_thinking": False},))).body
+    body = add_reasoning(chat(**BOUND), Reasoning(template=({"enable_thinking": False},))).body
     assert (body["max_tokens"], body["chat_template_kwargs"]) == (50, {"enable_thinking": False})
 
 
 def test_template_arguments_leave_a_draw_unprocessed():
-    assert with_reasoning(chat(temperature=1.0), ON).unprocessed
+    assert add_reasoning(chat(temperature=1.0), ON).unprocessed
 
 
 def test_a_workload_gets_the_prompts_of_the_config_and_they_get_its_reasoning(config):

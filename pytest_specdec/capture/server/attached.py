@@ -88,7 +88,7 @@ class AttachedServer:
         """Return nothing: its log is not ours to read."""
         return ()
 
-    def written(self) -> str:
+    def output_text(self) -> str:
         """Return nothing, as above."""
         return ""
 

@@ -183,7 +183,7 @@ class ServerProcess:
         """
         return death.cause(self._read_log_end())[:_MAX_LINE]
 
-    def written(self) -> str:
+    def output_text(self) -> str:
         """Return the server's whole output, as written.
 
         It is for counts, not to be shown.

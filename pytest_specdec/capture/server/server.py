@@ -96,7 +96,7 @@ class LaunchedServer(Protocol):
     def log_tail(self) -> tuple[str, ...]:
         """Return its last lines."""
 
-    def written(self) -> str:
+    def output_text(self) -> str:
         """Return its output since its start."""
 
     def cause(self) -> str:
@@ -285,7 +285,7 @@ class ArmServer:
 
         Anything after its last line is missing there.
         """
-        counters = None if self._server is None else self.recipe.dialect.logged(self._server.written())
+        counters = None if self._server is None else self.recipe.dialect.logged(self._server.output_text())
         self.counters_lag = self.counters_lag or counters is not None
         return counters
 

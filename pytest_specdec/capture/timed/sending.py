@@ -52,13 +52,13 @@ def answers(client: Client, several: Sequence[TimedRequest], *, concurrency: int
     address = urlsplit(client.url)
     stamped = requests.send(address.hostname or "", address.port or _HTTP, raw_requests, concurrency=concurrency)
     timed_answers = tuple(
-        client.read(job.request, _to_exchange(client, job, response), streamed=True, pass_index=job.pass_index)
+        client.read(job.request, _build_exchange(client, job, response), streamed=True, pass_index=job.pass_index)
         for job, response in zip(several, stamped.responses, strict=True)
     )
     return timed_answers, stamped.samples
 
 
-def _to_exchange(client: Client, job: TimedRequest, response: StampedResponse) -> Exchange:
+def _build_exchange(client: Client, job: TimedRequest, response: StampedResponse) -> Exchange:
     """Return a stamped response as an exchange of the client.
 
     That is a body, a refusal, or the way in which the server failed.

@@ -65,7 +65,7 @@ def find_head(received: bytes) -> tuple[int, int, int] | None:
     return None
 
 
-class Exchange:
+class StampedExchange:
     """One request and what came back."""
 
     __slots__ = ("end", "ended_ns", "expires_ns", "left", "missing", "number", "parts", "received", "sent_ns", "socket", "stamps")
@@ -89,14 +89,14 @@ class Exchange:
 class Stamper:
     """Sends requests, so many at a time, in their order."""
 
-    def __init__(self, host: str, port: int, concurrency: int, exchanges: list[Exchange], deadlines_ns: list[int]) -> None:
+    def __init__(self, host: str, port: int, concurrency: int, exchanges: list[StampedExchange], deadlines_ns: list[int]) -> None:
         self._address = (host, port)
         self._family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._selector = selectors.DefaultSelector()
         self._waiting = exchanges[::-1]
         self._deadlines_ns = deadlines_ns
         self._concurrency = concurrency
-        self._open: dict[int, Exchange] = {}
+        self._open: dict[int, StampedExchange] = {}
         self._parent = os.getppid()
         self.drains_ns: list[int] = []
         """How long each wake-up took to read all that was there."""
@@ -137,7 +137,7 @@ class Stamper:
             self._open[exchange.number] = exchange
             self._selector.register(connection, selectors.EVENT_WRITE, exchange)
 
-    def _write(self, exchange: Exchange) -> None:
+    def _write(self, exchange: StampedExchange) -> None:
         """Send as much of a request as the socket takes."""
         connection = exchange.socket
         assert connection is not None
@@ -159,7 +159,7 @@ class Stamper:
         if not exchange.left:
             self._selector.modify(connection, selectors.EVENT_READ, exchange)
 
-    def _read(self, exchange: Exchange, clock: Callable[[], int]) -> None:
+    def _read(self, exchange: StampedExchange, clock: Callable[[], int]) -> None:
         """Stamp and keep one read of an answer."""
         try:
             part = exchange.socket.recv(_READ)  # type: ignore[union-attr]  # it is open while it is registered
@@ -175,7 +175,7 @@ class Stamper:
             return
         self._look_for_the_end(exchange, part)
 
-    def _look_for_the_end(self, exchange: Exchange, part: bytes) -> None:
+    def _look_for_the_end(self, exchange: StampedExchange, part: bytes) -> None:
         """Handle the rare cases after a read.
 
         They are the head, a body of known length, the last chunk, and a connection that the server closed.
@@ -196,10 +196,10 @@ class Stamper:
                 self._finish(exchange, "whole")
 
     @staticmethod
-    def _is_too_much(exchange: Exchange) -> bool:
+    def _is_too_much(exchange: StampedExchange) -> bool:
         return exchange.received >= _MOST or len(exchange.stamps) >= _MOST_READS
 
-    def _read_head(self, exchange: Exchange) -> None:
+    def _read_head(self, exchange: StampedExchange) -> None:
         """Learn from the head how the body ends."""
         received = b"".join(exchange.parts)
         bounds = find_head(received)
@@ -221,7 +221,7 @@ class Stamper:
         else:
             exchange.missing = _MOST
 
-    def _finish_after_last_chunk(self, exchange: Exchange) -> None:
+    def _finish_after_last_chunk(self, exchange: StampedExchange) -> None:
         """Finish the exchange if its last chunk has come."""
         tail, index = b"", len(exchange.parts)
         while index and len(tail) < _TAIL:
@@ -234,7 +234,7 @@ class Stamper:
         for exchange in [overdue for overdue in self._open.values() if overdue.expires_ns <= now_ns]:
             self._finish(exchange, "overdue")
 
-    def _finish(self, exchange: Exchange, end: str) -> None:
+    def _finish(self, exchange: StampedExchange, end: str) -> None:
         exchange.end, exchange.ended_ns = end, time.monotonic_ns()
         if exchange.socket is not None:
             self._selector.unregister(exchange.socket)
@@ -260,7 +260,7 @@ def main() -> None:
     """Read a job, do it, write the report."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     job = json.loads(source.readline())
-    exchanges = [Exchange(number, source.read(size)) for number, size in enumerate(job["sizes"])]
+    exchanges = [StampedExchange(number, source.read(size)) for number, size in enumerate(job["sizes"])]
     deadlines_ns = [int(seconds * 1e9) for seconds in job["deadlines_s"]]
     gc.disable()
     gc.freeze()
