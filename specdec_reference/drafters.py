@@ -150,7 +150,7 @@ class NgramDrafter:
     def _look_up_draft(self, row: RunningSequence) -> tuple[int, ...]:
         """Return one row's draft; empty without an earlier occurrence."""
         draft = lookup(row.tokens, self.n_min, self.n_max, self.tokens)
-        return draft if row.grammar is None else row.grammar.allowed(draft)
+        return draft if row.grammar is None else row.grammar.allowed_prefix(draft)
 
 
 class ModelDrafter:

@@ -85,12 +85,12 @@ class ReferenceEngine:
             self._grammars = Grammars(self.tokenizer.file, self.shape.eos_ids)
         return self._grammars
 
-    def compiled(self, kind: GrammarKind, specification: JSON) -> str:
+    def compile(self, kind: GrammarKind, specification: JSON) -> str:
         """Return a compiled grammar.
 
         Raises ValueError where it cannot be compiled.
         """
-        return self.grammars.compiled(kind, specification)
+        return self.grammars.compile(kind, specification)
 
     @cached_property
     def limits(self) -> openai_request.ServerLimits:
@@ -102,7 +102,7 @@ class ReferenceEngine:
             max_logprobs=self.shape.vocabulary if settings.max_logprobs < 0 else settings.max_logprobs,
             prompt_logprobs=settings.prompt_logprobs,
             token_prompts=settings.token_prompts,
-            grammar=self.compiled,
+            grammar=self.compile,
             fits=self.rules.fits,
         )
 

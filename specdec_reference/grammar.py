@@ -36,7 +36,7 @@ class Grammar(Protocol):
     def retreat(self, count: int) -> None:
         """Take back the last ``count`` tokens."""
 
-    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+    def allowed_prefix(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         """Return the longest permitted prefix of ``tokens``."""
 
 
@@ -49,7 +49,7 @@ class Grammars:
         self.eos_ids = eos_ids
         self._tokenizer = LLTokenizer(tokenizer_file.read_text("utf-8"), eos_token=list(eos_ids))
 
-    def compiled(self, kind: GrammarKind, specification: JSON) -> str:
+    def compile(self, kind: GrammarKind, specification: JSON) -> str:
         """Return the grammar of a specification.
 
         Raises ValueError where llguidance cannot compile it.
@@ -114,7 +114,7 @@ class GrammarMatcher:
         if count > unseen:
             self._matcher.rollback(count - unseen)
 
-    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+    def allowed_prefix(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         """Return the longest permitted prefix of ``tokens``."""
         return () if self._beyond else tokens[: self._matcher.validate_tokens(list(tokens))]
 

@@ -77,11 +77,11 @@ class GrammarBehindReasoning:
         if self._began is not None and self._taken < self._began:
             self._began = None
 
-    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+    def allowed_prefix(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         """Return the longest permitted prefix of ``tokens``."""
         if self._began is not None:
-            return self._grammar.allowed(tokens)
+            return self._grammar.allowed_prefix(tokens)
         open_length = next((position for position, token in enumerate(tokens) if token == self._end or not self._open[token]), len(tokens))
         if tokens[open_length : open_length + 1] != (self._end,):
             return tokens[:open_length]
-        return (*tokens[: open_length + 1], *self._grammar.allowed(tokens[open_length + 1 :]))
+        return (*tokens[: open_length + 1], *self._grammar.allowed_prefix(tokens[open_length + 1 :]))

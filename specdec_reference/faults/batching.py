@@ -143,7 +143,7 @@ class _MaskOnly:
     def retreat(self, count: int) -> None:
         """Stay."""
 
-    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+    def allowed_prefix(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         """Let every token pass."""
         return tokens
 

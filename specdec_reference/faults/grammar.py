@@ -67,8 +67,8 @@ class _Forgiving:
         del self._taken[len(self._taken) - count :]
         self.grammar.retreat(sum(returned))
 
-    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        return self.grammar.allowed(tokens)
+    def allowed_prefix(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        return self.grammar.allowed_prefix(tokens)
 
 
 _FORGIVING: Final = {"engine.start_grammar": Wrapper(moment=Moment.AFTER, function=_Forgiving)}
@@ -125,9 +125,9 @@ class _Windowed(_Forgiving):
         self._looking = True
         return super().mask()
 
-    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+    def allowed_prefix(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         self._advance_window()
-        return super().allowed(tokens)
+        return super().allowed_prefix(tokens)
 
     def advance(self, token: int) -> None:
         # A step ahead asks for the mask before each token; the tokens of a window come without.
@@ -144,16 +144,16 @@ class _Windowed(_Forgiving):
     def _advance_window(self) -> None:
         """Advance the grammar over the last window's tokens."""
         window, self._window = self._window, []
-        for token in self.noticed(window):
+        for token in self.notice(window):
             super().advance(token)
 
-    def noticed(self, window: list[int]) -> list[int]:
+    def notice(self, window: list[int]) -> list[int]:
         """Return the tokens of a window that the grammar is told."""
         return window
 
 
 class _LastOnly(_Windowed):
-    def noticed(self, window: list[int]) -> list[int]:
+    def notice(self, window: list[int]) -> list[int]:
         return window[-1:]
 
 
@@ -196,7 +196,7 @@ class _ThenAnother(_Forgiving):
         self._other.retreat(min(count, max(0, len(self._taken) - self._after)))
         super().retreat(count)
 
-    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002 - nothing is proposed
+    def allowed_prefix(self, tokens: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002 - nothing is proposed
         return ()
 
 
@@ -207,7 +207,7 @@ class _ThenAnother(_Forgiving):
 )
 def grammar_stuck(grammar: Grammar, engine: ReferenceEngine) -> Grammar:
     """Allows nothing but white space from the ninth token of a document on."""
-    return _ThenAnother(grammar, _EARLY, engine.grammars.start(engine.grammars.compiled(GrammarKind.REGEX, " {6000}")))
+    return _ThenAnother(grammar, _EARLY, engine.grammars.start(engine.grammars.compile(GrammarKind.REGEX, " {6000}")))
 
 
 @fault(
@@ -222,7 +222,7 @@ def grammar_off_reasoning(grammar: Grammar) -> Grammar | None:
 
 
 class _MissesTheEnd(_Windowed):
-    def noticed(self, window: list[int]) -> list[int]:
+    def notice(self, window: list[int]) -> list[int]:
         is_reasoning = int((~self.grammar.mask()).sum()) <= _TAIL  # nothing is forbidden but the ends of sequence
         return window[-1:] if is_reasoning else window
 
@@ -244,7 +244,7 @@ def json_object_array(grammar: Grammar, request: EngineRequest, engine: Referenc
     if not _asks_for_any_object(request):
         return grammar
     array: dict[str, JSON] = {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 9}
-    return engine.grammars.start(engine.grammars.compiled(GrammarKind.JSON, array))
+    return engine.grammars.start(engine.grammars.compile(GrammarKind.JSON, array))
 
 
 def _asks_for_any_object(request: EngineRequest) -> bool:
@@ -276,8 +276,8 @@ class _WithTail(_Forgiving):
         if self._began is not None and len(self._taken) < self._began:
             self._began = None
 
-    def allowed(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
-        return () if self._began is not None else super().allowed(tokens)
+    def allowed_prefix(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        return () if self._began is not None else super().allowed_prefix(tokens)
 
 
 @fault(after="engine.start_grammar", expected=in_(Place.REFERENCE, structured=BEHIND))
@@ -344,7 +344,7 @@ def json_object_error(request: EngineRequest) -> None:
 
 
 @fault(
-    around="engine.compiled", expected=in_(Place.REFERENCE, structured="the server dies on a request with structured_outputs"), alone=True
+    around="engine.compile", expected=in_(Place.REFERENCE, structured="the server dies on a request with structured_outputs"), alone=True
 )
 def die_on_bad_grammar(compile_grammar: Callable[[GrammarKind, JSON], str], kind: GrammarKind, specification: JSON) -> str:
     """Kills the server when a grammar cannot be compiled."""

@@ -91,7 +91,7 @@ def test_a_neighbours_grammar_masks_and_stays_where_it_is():
     assert mine is own
     theirs.advance(5)
     theirs.retreat(1)
-    assert (theirs.mask(), theirs.allowed((1, 2))) == ("mask", (1, 2))
+    assert (theirs.mask(), theirs.allowed_prefix((1, 2))) == ("mask", (1, 2))
     assert planted("grammar-of-neighbour").states(rows(1)) == [(None, None)]
 
 

@@ -128,9 +128,9 @@ def test_a_grammar_begins_behind_the_last_token_of_the_reasoning_and_goes_back_b
     inner = Counting()
     grammar = GrammarBehindReasoning(inner, 3, 5, (4,))
     assert list(grammar.mask()) == [True, True, True, True, False]
-    assert grammar.allowed((2, 3, 0, 1, 1)) == (2, 3, 0, 1)
-    assert grammar.allowed((2, 4, 3)) == (2,)
-    assert grammar.allowed((2, 2)) == (2, 2)
+    assert grammar.allowed_prefix((2, 3, 0, 1, 1)) == (2, 3, 0, 1)
+    assert grammar.allowed_prefix((2, 4, 3)) == (2,)
+    assert grammar.allowed_prefix((2, 2)) == (2, 2)
     for token in (2, 3, 0, 1):
         grammar.advance(token)
     assert inner.at == 2
@@ -138,7 +138,7 @@ def test_a_grammar_begins_behind_the_last_token_of_the_reasoning_and_goes_back_b
     assert (inner.at, list(grammar.mask())) == (1, [False, True, False, False, False])
     grammar.retreat(2)
     assert (inner.at, list(grammar.mask())) == (0, [True, True, True, True, False])
-    assert grammar.allowed((0, 3, 0)) == (0, 3, 0)
+    assert grammar.allowed_prefix((0, 3, 0)) == (0, 3, 0)
 
 
 @pytest.mark.parametrize("ended, counted", [(False, 8), (True, 6)])

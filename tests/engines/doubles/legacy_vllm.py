@@ -281,7 +281,7 @@ class Served:
             max_logprobs=engine.settings.max_logprobs,
             prompt_logprobs=True,
             token_prompts=True,
-            grammar=engine.compiled,
+            grammar=engine.compile,
         )
 
     def application(self) -> Starlette:

@@ -147,7 +147,7 @@ class Served:
             max_logprobs=engine.shape.vocabulary,
             prompt_logprobs=True,
             token_prompts=True,
-            grammar=engine.compiled,
+            grammar=engine.compile,
         )
         generation = Path(args.model_path) / "generation_config.json"
         self.checkpoints_own = json.loads(generation.read_text()) if generation.is_file() and args.sampling_defaults == "model" else {}

@@ -192,7 +192,7 @@ def booted(given, options):
         max_logprobs=settings.max_logprobs,
         prompt_logprobs=False,  # openai_protocol.py@0076e93: no field asks for them
         token_prompts=True,
-        grammar=engine.compiled,
+        grammar=engine.compile,
     )
     # docs: without guided_decoding_backend guided requests fail.
     guided = bool(options.get("guided_decoding_backend"))
