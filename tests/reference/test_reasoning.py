@@ -120,7 +120,7 @@ class Counting:
     def retreat(self, count):
         self.at -= count
 
-    def allowed(self, tokens):
+    def allowed_prefix(self, tokens):
         return tokens[: next((i for i, token in enumerate(tokens) if token != self.at + i), len(tokens))]
 
 
