@@ -56,7 +56,7 @@ def test_regexes_choices_and_grammars_compile_and_are_read_by_the_judge():
     assert len(specifications) == len(structured.REGEXES) + len(structured.CHOICES) + len(structured.GRAMMARS)
     for wanted in specifications.values():
         ((kind, specification),) = wanted.items()
-        assert grammars.compiled(GrammarKind(kind), specification)
+        assert grammars.compile(GrammarKind(kind), specification)
 
 
 def test_a_grammar_that_cannot_be_compiled_stands_among_sound_ones_and_is_not_judged():
