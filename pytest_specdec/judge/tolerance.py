@@ -17,6 +17,7 @@ from pytest_specdec.stats.jumps import JUMP_RATE
 from pytest_specdec.stats.logprob_noise import NORMAL_UP_TO, Calibration, calibrate
 from pytest_specdec.stats.near_ties import HALF_PRECISION, SINGLE_PRECISION, UNSEEN, FlipNoise, sigma_of
 from pytest_specdec.stats.noise import EXACT, ROUNDING, BootNoise, KernelNoise, answer_scales, boot_noise, is_noisier, kernel_noise
+from pytest_specdec.stats.noise_comparison import tolerated_floor
 from pytest_specdec.stats.request_params import penalties
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ times was seen."""
 _SURELY_NOISIER = 1.1
 """Times the lawful noise above which a verify kernel is surely not lawful (size: tests/stats/test_noise.py, by simulation)."""
 _VERIFY_FLOOR_HALF, _VERIFY_FLOOR_SINGLE = NORMAL_UP_TO, EXACT
-"""Nats of noise that are lawful in a verify kernel, however exact decoding is."""
+"""Nats of noise that are lawful in a verify kernel, however exact decoding is; where one boot of the baseline answered and scored,
+the noise that two boots may have between them if that is more."""
 _MARGIN = 1.3
 """Factor on the measured differences: they differ between the tokens that show them and those that are judged."""
 _UNKNOWN = 0.125
@@ -227,7 +229,8 @@ def _grant(captured: Captured, calibration: Calibration) -> _Granted:
         reason = f"logit noise {noise:g}, granted to {kind}: nothing was reported that shows it"
         return _Granted(noise=noise, reason=reason, floor=floor, floor_reason=least)
     decode, verify = calibration.noise, kernel_noise(captured.verify_calibration).scale or 0.0
-    most = max(VERIFY_FACTOR * decode, _VERIFY_FLOOR_SINGLE if single else _VERIFY_FLOOR_HALF)
+    stated = _VERIFY_FLOOR_SINGLE if single else _VERIFY_FLOOR_HALF
+    most = max(VERIFY_FACTOR * decode, stated, tolerated_floor(single_precision=single, one_boot=captured.one_boot))
     is_lawful = not is_noisier(answer_scales(captured.verify_calibration.answers), _SURELY_NOISIER * most)
     noise = max(decode, min(verify, most)) if is_lawful else decode
     factor = verify / decode if decode > ROUNDING and verify > decode else 1.0

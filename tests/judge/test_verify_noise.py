@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge import greedy
+from pytest_specdec.judge.tolerance import allowed_gap
 from pytest_specdec.model.baseline import VERIFY_NOISE, Gate
 from pytest_specdec.model.captured import ReportedDraws
 from pytest_specdec.model.verdict import Finding, Outcome
@@ -137,3 +138,10 @@ def test_a_kernel_noisier_than_any_lawful_one_excuses_no_token():
     within = dict.fromkeys(range(20), 4.0 * 8.0 * NOISE)
     assert "wrong" not in greedy.judge(run(4.5, wrong=within)).headline.replace("0 of", "")
     assert "tokens wrong" in greedy.judge(run(9.0, wrong=within)).headline
+
+
+@pytest.mark.parametrize("boots, granted", [(("control",), NOISE), (("baseline", "control"), 0.15)])
+def test_within_one_boot_what_two_boots_differ_by_is_granted_to_the_variant(boots, granted):
+    """Boots that add .1 nats each differ by .14, and by .158 in one run of 250: of that an attached baseline shows nothing."""
+    given = replace(run(5.5, decode=draws(0.7)), capabilities={}, scored_by=boots)
+    assert allowed_gap(given, ()).noise == pytest.approx(granted, rel=0.05)
