@@ -9,7 +9,6 @@ import uuid
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
 from starlette.responses import JSONResponse, Response
 
 from pytest_specdec.model.workload import Route
@@ -17,63 +16,17 @@ from specdec_reference.rules import EngineRules
 from specdec_reference.tool_calls import ToolCallReader, ToolReading
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from collections.abc import Sequence as Several
 
-    from numpy.typing import NDArray
     from starlette.types import Receive, Scope, Send
 
     from pytest_specdec.model.workload import JSON
     from specdec_reference.engine import ReferenceEngine
     from specdec_reference.openai_request import EngineRequest
+    from specdec_reference.sampler import Entry
     from specdec_reference.sequence import Delta, RunningSequence
     from specdec_reference.tokenizer import Tokenizer
     from specdec_reference.tool_calls import CallPiece
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One position: the token that is there and the most probable ones."""
-
-    token: int
-    logprob: float
-    rank: int
-    """From 1: how many tokens are at least as probable, itself included."""
-    top: tuple[tuple[int, float], ...]
-    """(token, logprob) of the most probable tokens, best first."""
-
-
-def entries(logits: NDArray[np.float32], tokens: Sequence[int], top: int) -> list[Entry]:
-    """Return an entry for each row of ``logits``.
-
-    ``logits`` are raw, (rows, vocabulary), with one of ``tokens`` for each row.
-    """
-    rows = np.arange(len(logits))
-    largest = logits.max(axis=1, keepdims=True)
-    log_normaliser = largest[:, 0] + np.log(np.exp(logits - largest).sum(axis=1, dtype=np.float64))
-    chosen = logits[rows, list(tokens)]
-    ranks = 1 + (logits > chosen[:, None]).sum(axis=1)
-    top_ids = _top_ids(logits, top)
-    values = np.take_along_axis(logits, top_ids, axis=1) - log_normaliser[:, None]
-    return [
-        Entry(token=token, logprob=logprob, rank=rank, top=tuple(zip(best_ids, best_values, strict=True)))
-        for token, logprob, rank, best_ids, best_values in zip(
-            tokens, (chosen - log_normaliser).tolist(), ranks.tolist(), top_ids.tolist(), values.tolist(), strict=True
-        )
-    ]
-
-
-def _top_ids(logits: NDArray[np.float32], top: int) -> NDArray[np.intp]:
-    """Return the ids of each row's ``top`` largest logits.
-
-    They are (rows, top), largest first.
-    """
-    width = logits.shape[1]
-    ids = (
-        np.argpartition(logits, width - top, axis=1)[:, width - top :] if 0 < top < width else np.argsort(logits, axis=1)[:, width - top :]
-    )
-    order = np.argsort(-np.take_along_axis(logits, ids, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(ids, order, axis=1)
 
 
 def error(status: int, message: str, param: str | None = None) -> dict[str, JSON]:

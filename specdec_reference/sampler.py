@@ -1,4 +1,4 @@
-"""The sampler: from raw logits, penalties, biases and bans to the distribution that a request asks for, and to a token.
+"""The sampler: from raw logits, penalties, biases and bans to the requested distribution, to a token and its log-probabilities.
 
 Sources: presence penalty, frequency penalty and logit bias of the OpenAI API reference, as vLLM has them: the prompt does not count.
 Repetition penalty: Keskar et al. 2019 (arXiv 1909.05858), as ``RepetitionPenaltyLogitsProcessor`` of transformers has it, prompt included.
@@ -189,3 +189,48 @@ def pick(distribution: NDArray[np.floating], uniforms: NDArray[np.float64]) -> N
     mass = np.cumsum(distribution, axis=1, dtype=np.float64)
     picked: NDArray[np.intp] = (mass > (uniforms * mass[:, -1])[:, None]).argmax(axis=1)
     return picked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One position: the token that is there and the most probable ones."""
+
+    token: int
+    logprob: float
+    rank: int
+    """From 1: how many tokens are at least as probable, itself included."""
+    top: tuple[tuple[int, float], ...]
+    """(token, logprob) of the most probable tokens, best first."""
+
+
+def entries(logits: NDArray[np.float32], tokens: Sequence[int], top: int) -> list[Entry]:
+    """Return an entry for each row of ``logits``.
+
+    ``logits`` are raw, (rows, vocabulary), with one of ``tokens`` for each row.
+    """
+    rows = np.arange(len(logits))
+    largest = logits.max(axis=1, keepdims=True)
+    log_normaliser = largest[:, 0] + np.log(np.exp(logits - largest).sum(axis=1, dtype=np.float64))
+    chosen = logits[rows, list(tokens)]
+    ranks = 1 + (logits > chosen[:, None]).sum(axis=1)
+    top_ids = _top_ids(logits, top)
+    values = np.take_along_axis(logits, top_ids, axis=1) - log_normaliser[:, None]
+    return [
+        Entry(token=token, logprob=logprob, rank=rank, top=tuple(zip(best_ids, best_values, strict=True)))
+        for token, logprob, rank, best_ids, best_values in zip(
+            tokens, (chosen - log_normaliser).tolist(), ranks.tolist(), top_ids.tolist(), values.tolist(), strict=True
+        )
+    ]
+
+
+def _top_ids(logits: NDArray[np.float32], top: int) -> NDArray[np.intp]:
+    """Return the ids of each row's ``top`` largest logits.
+
+    They are (rows, top), largest first.
+    """
+    width = logits.shape[1]
+    ids = (
+        np.argpartition(logits, width - top, axis=1)[:, width - top :] if 0 < top < width else np.argsort(logits, axis=1)[:, width - top :]
+    )
+    order = np.argsort(-np.take_along_axis(logits, ids, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(ids, order, axis=1)

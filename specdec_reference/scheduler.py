@@ -13,9 +13,8 @@ import numpy as np
 from specdec_reference.grammar import walk
 from specdec_reference.model import Span
 from specdec_reference.numerics import Kernel, Numerics, places
-from specdec_reference.openai_response import Entry, entries
 from specdec_reference.prefix_cache import BLOCK_TOKENS, Block, PrefixCache, blocks_of
-from specdec_reference.sampler import Sampling, distributions, pick
+from specdec_reference.sampler import Entry, Sampling, distributions, entries, pick
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

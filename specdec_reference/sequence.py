@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
     from specdec_reference.grammar import Grammar
     from specdec_reference.openai_request import EngineRequest
-    from specdec_reference.openai_response import Entry
     from specdec_reference.reasoning import ReasoningSplit
-    from specdec_reference.sampler import PenaltyState
+    from specdec_reference.sampler import Entry, PenaltyState
     from specdec_reference.tokenizer import Text
 
 

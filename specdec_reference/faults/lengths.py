@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from specdec_reference.emission import EmittedToken, TokenCounts, WrittenText
     from specdec_reference.openai_request import EngineRequest
-    from specdec_reference.openai_response import Entry
+    from specdec_reference.sampler import Entry
     from specdec_reference.sequence import Delta, RunningSequence
 
 OTHERS = [family for family in Family if family not in {Family.LENGTHS, Family.SPEED}]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from specdec_reference.openai_request import EngineRequest
-    from specdec_reference.openai_response import Entry
     from specdec_reference.rejection_sampler import DraftProposal, VerifyWindows
+    from specdec_reference.sampler import Entry
     from specdec_reference.sequence import Delta, RunningSequence
 
 HandOut: TypeAlias = "Callable[[DraftProposal, VerifyWindows, NDArray[np.float32]], list[Delta]]"

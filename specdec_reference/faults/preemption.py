@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from specdec_reference.openai_response import Entry
+    from specdec_reference.sampler import Entry
     from specdec_reference.sequence import Delta, RunningSequence
 
 _VOCABULARY: Final = 4096
