@@ -114,7 +114,7 @@ def page(cells: Mapping[str, Outcomes]) -> str:
         for world in dict.fromkeys(world for world, other, _ in keys if other == fault):
             chosen = {cell: cells[f"{world} | {fault} | {cell}"] for one, other, cell in keys if (one, other) == (world, fault)}
             lines += _world(world, chosen)
-        lines += [*_all(cells, fault), ""]
+        lines += [*(_all(cells) if fault == HEALTHY else ()), ""]
     return "\n".join(lines)
 
 
@@ -124,11 +124,12 @@ def _world(world: str, cells: Mapping[str, Outcomes]) -> list[str]:
     return [*lines, _total(f"**{world}** | **any of {len(cells)}**", red, whole)] if len(cells) > 1 and whole else lines
 
 
-def _all(cells: Mapping[str, Outcomes], fault: str) -> list[str]:
+def _all(cells: Mapping[str, Outcomes]) -> list[str]:
+    """Return the line that counts the whole runs of correct servers."""
     by_world: dict[str, list[Outcomes]] = {}
     for key, one in cells.items():
         world, other, _ = key.split(" | ")
-        if other == fault:
+        if other == HEALTHY:
             by_world.setdefault(world, []).append(one)
     counts = [_whole(several) for several in by_world.values()]
     red, whole = (sum(each) for each in zip(*counts, strict=True))
