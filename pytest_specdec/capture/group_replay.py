@@ -64,14 +64,16 @@ def _retry_calibration(sender: Sender, first: Job, failed: Sequence[TimedAnswer]
 def _concurrent_jobs(sender: Sender, jobs: Sequence[Job], failed: Sequence[tuple[Job, TimedAnswer]]) -> list[Job]:
     """Return the failed requests and those concurrent with them.
 
-    In the order of the workload. Of more than may be in flight, those sent nearest in time.
+    In the order of the workload. Of more than may be in flight, those sent nearest in time. A request whose
+    client left counts as in flight ever after: a server notices it late, and may die of it only then.
     """
     timings = [sent.answer.timing for _, sent in failed if sent.answer.timing is not None]
     first_s, last_s = min((t.sent_s for t in timings), default=0.0), max((t.done_s for t in timings), default=0.0)
     in_flight = []
     for job in jobs:
-        timing = sender.sent[job.key].answer.timing if job.key in sender.sent else None
-        if timing is not None and timing.sent_s < last_s and timing.done_s > first_s:
+        answer = sender.sent[job.key].answer if job.key in sender.sent else None
+        timing = answer.timing if answer is not None else None
+        if answer is not None and timing is not None and timing.sent_s < last_s and (answer.aborted or timing.done_s > first_s):
             in_flight.append((abs(timing.sent_s - first_s), job))
     free_slots = sender.arm.concurrency(sender.workload.concurrency) - len(failed)
     nearest = sorted(in_flight, key=lambda pair: pair[0])[: max(0, free_slots)]

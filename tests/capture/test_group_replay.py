@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from pytest_specdec.capture import planner
+from pytest_specdec.capture import group_replay, planner
+from pytest_specdec.capture.client import TimedAnswer
+from pytest_specdec.capture.failure import Job
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.server import server, watchdog
 from pytest_specdec.files import captured, transcripts
 from pytest_specdec.judge import liveness
 from pytest_specdec.model.status import State
-from pytest_specdec.model.transcript import FailureKind
+from pytest_specdec.model.transcript import Answer, FailureKind, Timing
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import CALIBRATION, Depth, Family
 
@@ -105,6 +109,19 @@ def test_what_was_in_flight_beside_a_5xx_is_sent_again_with_it(run, config, work
     run(with_args(config, "draft-k3", break_on=" of ", company=2, slow=0.4), workload(requests=2))
     (together,) = [c for c in transcripts.read(directory, "draft-k3", "greedy").server_failures if c.recurred]
     assert (together.group, together.ending, together.failure) == (("p0", "p1"), FailureKind.ERROR, 0)
+
+
+def test_a_request_whose_client_left_is_in_flight_until_the_server_fails(workload):
+    """A server notices late that a client left, and the next request may be sent before: it dies with both in its hands."""
+    left, answered, failed = jobs = [Job(request=request, pass_index=0) for request in workload(requests=3).requests]
+
+    def sent(job, sent_s, done_s, **fields):
+        timing = Timing(sent_s=sent_s, first_s=None, done_s=done_s)
+        return TimedAnswer(answer=Answer(request_id=job.request.id, status=None, timing=timing, **fields))
+
+    answers = {left.key: sent(left, 1.0, 1.1, aborted=True), answered.key: sent(answered, 1.0, 1.1)}
+    sender = SimpleNamespace(sent=answers, workload=workload(), arm=SimpleNamespace(concurrency=lambda asked: asked))
+    assert group_replay._concurrent_jobs(sender, jobs, [(failed, sent(failed, 1.2, 1.3))]) == [left, failed]
 
 
 def test_a_server_with_no_restart_left_goes_on_after_a_5xx(run, config, workload, directory, with_args):
