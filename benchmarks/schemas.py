@@ -214,6 +214,7 @@ def _run() -> Schema:
         "schema": {"const": run.SCHEMA},
         "version": {"description": "Of pytest-specdec.", **text},
         **{name: own[name] for name in ("made_at", "directory", "replayed")},
+        "class": {"description": "What the run came to, in one word.", "enum": [member.value for member in run.RunClass]},
         **{name: {**truths[name], "type": "boolean"} for name in ("red", "judged")},
         "counts": {
             "description": "Judgements by outcome; no verdict counts the tests without one.",
@@ -230,6 +231,13 @@ def _run() -> Schema:
             "additionalProperties": texts_by,
         },
         "not_counted": {**truths["not_counted"], "type": "array", "items": text},
+        "findings": {
+            "description": "What one fault turned red, by variant; the first test leads, and the others follow from it.",
+            "type": "array",
+            "items": _object(
+                {"pair": text, "name": text, "families": {"type": "array", "items": text}, "tests": {"type": "array", "items": text}}
+            ),
+        },
         **{name: own[name] for name in ("notes", "judgements")},
     }
     description = "What a session captured or replayed and what was judged of it. The Markdown report is a function of the same values."

@@ -18,7 +18,7 @@ from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_specdec.judge.verdicts import quote, say
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Outcome, SharedCheck
 from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
@@ -424,5 +424,6 @@ def _fail_ending(captured: Captured, wrong: Sequence[WrongEnd]) -> Verdict:
         evidence=(*map(str, wrong[:_SHOWN]), *more),
         cell=f"{len(wrong)} wrong ends",
         names=flaw.value,
+        check=SharedCheck.ENDING,
         figures={"answers": float(answers), "wrong_ends": float(len(wrong))},
     )

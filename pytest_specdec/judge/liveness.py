@@ -10,7 +10,7 @@ from pytest_specdec.judge.prerequisites import RESUME, is_refusal, messages, ref
 from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.transcript import FailureKind
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Outcome, SharedCheck
 from pytest_specdec.model.workload import Family
 from pytest_specdec.stats import proportions
 
@@ -72,7 +72,7 @@ def _check_replaced(captured: Captured) -> Verdict | None:
     for transcript in (captured.speculative, *captured.baseline_boots):
         if transcript.replaced:
             headline = f"somebody else started the server of {transcript.arm} anew while it answered: {transcript.replaced}"
-            return say(captured, Outcome.INVALID, headline, settle=RESUME)
+            return say(captured, Outcome.INVALID, headline, settle=RESUME, transient=True)
     return None
 
 
@@ -119,6 +119,7 @@ def _fail_alone(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
         evidence=[line for each in deadly for line in _lines(each)],
         cell=f"{len(deadly)} {first.ending.value}",
         names=f"the server {verb} a request" + (f" with {parameters}" if parameters else ""),
+        check=SharedCheck.SERVER,
         figures={"server_failures": len(deadly)},
     )
 
@@ -137,6 +138,7 @@ def _fail_together(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdi
         evidence=[line for each in (*deadly, *_beside(captured, deadly)) for line in _lines(each)],
         cell=f"{first.ending.value}, {count} in flight",
         names=f"the server {verb} with several requests in flight{left}",
+        check=SharedCheck.SERVER,
         figures={"server_failures": len(deadly), "smallest_group": count},
     )
 
@@ -174,6 +176,7 @@ def _judge_scattered(captured: Captured) -> Verdict | None:
         evidence=(*variant.unexplained, *(line for each in captured.speculative.server_failures for line in _lines(each))),
         cell=f"{count} scattered",
         names="scattered failures: the server dies, hangs or answers 5xx now and then",
+        check=SharedCheck.SERVER,
         figures={"scattered_failures": count, "requests": variant.requests, "baseline_requests": baseline_requests, "p_value": p_value},
     )
 
@@ -206,6 +209,7 @@ def _infrastructure(captured: Captured, server_failures: Sequence[ServerFailure]
         short=(f"ending       {_ending(server_failures[0])}", *_quote_log(server_failures[0], 3)),
         evidence=[line for each in server_failures for line in _lines(each)],
         settle=settle,
+        transient=bool(settle),
         figures={"server_failures": len(server_failures)},
     )
 

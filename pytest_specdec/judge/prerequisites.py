@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge.bursts import describe_bursts, uncounted_bursts
 from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.pair import BASELINE, SCORER, DraftKind
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Outcome, SharedCheck
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,8 @@ def _access_lost(captured: Captured) -> Verdict | None:
         if lost:
             words = f"{lost[0].status}: {quote(lost[0].error or '', 100)}"
             headline = f"access to {arm.arm} was lost: {len(lost)} of {len(arm.answers)} requests got no answer, first {lost[0].request_id}"
-            return say(captured, Outcome.INVALID, f"{headline}, {words}", settle=RESUME, figures={"denied_requests": len(lost)})
+            figures = {"denied_requests": len(lost)}
+            return say(captured, Outcome.INVALID, f"{headline}, {words}", settle=RESUME, transient=True, figures=figures)
     return None
 
 
@@ -149,6 +150,7 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
         short=(f"likely: {causes}",),
         evidence=(f"counters over these answers: {shown}", *(() if missing is not _UNKNOWN else (describe_bursts(streams),))),
         cell="not speculating",
+        check=SharedCheck.DRAFTING,
         figures={} if counters is None else {"drafts": counters.drafts, "accepted_tokens": counters.accepted_tokens},
     )
 

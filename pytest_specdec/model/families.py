@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pytest_specdec.model.verdict import SharedCheck
 from pytest_specdec.model.workload import Depth
 
 __all__ = ["CORRECTNESS_ALPHA", "COUNTED", "FAMILIES", "RESERVED", "SHORT_BY", "SPEED_ALPHA", "Budget", "FamilyRow", "with_outside"]
@@ -63,6 +64,10 @@ class FamilyRow:
     """Whether evidence within ``SHORT_BY`` of an alarm is red as well."""
     lossy: bool = False
     """Whether it asks for the baseline's distribution, so that ``lossy: true`` in a config has it report instead of gate."""
+    follows: tuple[str, ...] = ()
+    """Families whose traffic is plainer: what they find explains what this one finds in the same run."""
+    explains: tuple[SharedCheck, ...] = ()
+    """Shared checks that fail in other families by what this one finds: an overrun limit is a wrong end in all of them."""
 
     def over(self, depth: Depth) -> int:
         """Return the number of workloads at ``depth``."""
@@ -104,6 +109,10 @@ _ROWS = (
         name="sampling",
         judge="pytest_specdec.judge.sampling",
         promise="T>0: the baseline's distribution",
+        follows=(
+            "greedy",
+            "seeds",
+        ),
         budget=Budget.CORRECTNESS,
         part=0.63,
         workloads=4,
@@ -116,6 +125,7 @@ _ROWS = (
         name="parameters",
         judge="pytest_specdec.judge.parameters",
         promise="sampling parameters honoured",
+        follows=("greedy", "sampling"),
         budget=Budget.CORRECTNESS,
         part=0.045,
         workloads=3,
@@ -126,6 +136,10 @@ _ROWS = (
         name="logprobs",
         judge="pytest_specdec.judge.logprobs",
         promise="reported log-probabilities",
+        follows=(
+            "greedy",
+            "sampling",
+        ),
         budget=Budget.CORRECTNESS,
         part=0.054,
         workloads=3,
@@ -137,28 +151,59 @@ _ROWS = (
         name="structured",
         judge="pytest_specdec.judge.structured",
         promise="structured answers valid",
+        follows=(
+            "greedy",
+            "sampling",
+            "parameters",
+        ),
+        explains=(SharedCheck.ENDING,),
         budget=Budget.CORRECTNESS,
         part=0.063,
         workloads=5,
         smoke=4,
         tests=_DOCUMENTS,
     ),
-    FamilyRow(name="liveness", judge="pytest_specdec.judge.liveness", promise="survives unusual requests"),
+    FamilyRow(name="liveness", judge="pytest_specdec.judge.liveness", promise="survives unusual requests", explains=(SharedCheck.SERVER,)),
     FamilyRow(
         name="seeds",
         judge="pytest_specdec.judge.seeds",
         promise="seeds and diversity",
+        follows=(
+            "greedy",
+            "speed",
+        ),
         budget=Budget.CORRECTNESS,
         part=0.009,
         lossy=True,
         tests=("repeats", "repeats in company", "equal draws"),
     ),
-    FamilyRow(name="lengths", judge="pytest_specdec.judge.lengths", promise="answers end where they should", workloads=2, smoke=2),
-    FamilyRow(name="invariants", judge="pytest_specdec.judge.invariants", promise="every answer keeps the rules", whole_run=True),
+    FamilyRow(
+        name="lengths",
+        judge="pytest_specdec.judge.lengths",
+        promise="answers end where they should",
+        explains=(SharedCheck.ENDING,),
+        workloads=2,
+        smoke=2,
+    ),
+    FamilyRow(
+        name="invariants",
+        judge="pytest_specdec.judge.invariants",
+        promise="every answer keeps the rules",
+        explains=(
+            SharedCheck.ENDING,
+            SharedCheck.DRAFTING,
+        ),
+        whole_run=True,
+    ),
     FamilyRow(
         name="tools",
         judge="pytest_specdec.judge.tools",
         promise="tool calls, whole and streamed",
+        follows=(
+            "greedy",
+            "structured",
+        ),
+        explains=(SharedCheck.ENDING,),
         budget=Budget.CORRECTNESS,
         part=0.009,
         tests=("wrong calls", "streams unlike whole answers"),
@@ -167,6 +212,7 @@ _ROWS = (
         name="state",
         judge="pytest_specdec.judge.state",
         promise="no memory of earlier requests",
+        follows=("greedy",),
         budget=Budget.CORRECTNESS,
         part=0.009,
         lossy=True,
@@ -176,6 +222,11 @@ _ROWS = (
         name="concurrency",
         judge="pytest_specdec.judge.concurrency",
         promise="the same in company as alone",
+        follows=(
+            "greedy",
+            "structured",
+            "speed",
+        ),
         budget=Budget.CORRECTNESS,
         part=0.009,
         lossy=True,
@@ -185,6 +236,8 @@ _ROWS = (
         name="context",
         judge="pytest_specdec.judge.context",
         promise="right up to the context limit",
+        follows=("greedy",),
+        explains=(SharedCheck.ENDING,),
         budget=Budget.CORRECTNESS,
         part=0.009,
         workloads=2,
@@ -195,6 +248,11 @@ _ROWS = (
         name="pressure",
         judge="pytest_specdec.judge.pressure",
         promise="right when memory runs out",
+        follows=(
+            "greedy",
+            "structured",
+            "concurrency",
+        ),
         budget=Budget.CORRECTNESS,
         part=0.009,
         lossy=True,
@@ -204,6 +262,7 @@ _ROWS = (
         name="speed",
         judge="pytest_specdec.judge.speed",
         promise="speed",
+        explains=(SharedCheck.DRAFTING,),
         budget=Budget.SPEED,
         part=1.0,
         workloads=7,

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pytest_specdec.model.promise import Promise
 from pytest_specdec.model.workload import Family
 
-__all__ = ["Finding", "Outcome", "Verdict"]
+__all__ = ["Finding", "Outcome", "SharedCheck", "Verdict"]
 
 
 class Outcome(StrEnum):
@@ -24,6 +24,14 @@ class Outcome(StrEnum):
     NOT_DECIDED = "speed not decided"
     REFUSED = "refused"
     INVALID = "invalid"
+
+
+class SharedCheck(StrEnum):
+    """Checks that every judge makes before its own."""
+
+    SERVER = "the server survives"
+    ENDING = "answers end as they should"
+    DRAFTING = "the server speculates"
 
 
 class Finding(StrEnum):
@@ -72,6 +80,10 @@ class Verdict:
     """What was measured, and a pass so rules out; null where no report asks for it."""
     finding: Finding | None = None
     """What a comparison with a stored run, or a gate on noise, found; null without one."""
+    check: SharedCheck | None = None
+    """The check that failed if it is one that every judge makes; null for a family's own."""
+    transient: bool = False
+    """Whether nothing was decided for a reason outside the engine, so that the same command may come to a verdict."""
     parameters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """What each arm does with each sampling parameter, by arm and parameter: ``honoured``, ``refused``; empty where that is not judged."""
 

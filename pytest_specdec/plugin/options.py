@@ -44,6 +44,8 @@ class Settings:
     deadline_s: float | None
     boots: int | None
     """Boots of each variant that speed is measured over; None where the command line does not say."""
+    exit_codes: bool
+    """Whether the exit code tells a finding from a setup, from infrastructure and from what is undecided."""
     day: date
     """By which waivers are judged, UTC."""
 
@@ -114,6 +116,11 @@ def add(parser: pytest.Parser) -> None:
         help="Report files besides run.json, comma-separated: md, or a format of another package (default: md).",
     )
     _add_baselines(group)
+    option(
+        "--specdec-exit-codes",
+        action="store_true",
+        help="Exit 1 for a finding only, 75 for infrastructure, which a retry may settle, 76 if undecided, 78 for an invalid setup.",
+    )
     option("--specdec-date", metavar="DAY", type=_parse_day, help="Day by which waivers expire, such as 2027-01-31 (default: today, UTC).")
 
 
@@ -190,6 +197,7 @@ def resolve(config: pytest.Config) -> Settings:
         reports=_report_formats(config.getoption("--specdec-report")),
         deadline_s=config.getoption("--specdec-deadline"),
         boots=_boot_count(config.getoption("--specdec-boots"), replay),
+        exit_codes=config.getoption("--specdec-exit-codes"),
         day=config.getoption("--specdec-date") or datetime.now(tz=UTC).date(),
     )
 

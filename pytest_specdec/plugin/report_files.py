@@ -19,11 +19,12 @@ from pytest_specdec.files.run_directory import atomic_write, writable
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.plugin.options import REPORT_FORMATS
 from pytest_specdec.report import benchmark_json, junit, markdown
+from pytest_specdec.report.escape import printable
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.run import Run, TimedAnswers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_specdec.files.run_directory import RunDirectory
     from pytest_specdec.files.secrets import Secrets
@@ -150,6 +151,20 @@ def withhold_speeds(config: pytest.Config, run: Run) -> None:
     log = config.stash.get(xml_key, None)
     for reporter in log.node_reporters_ordered if log is not None and run.not_counted else ():
         junit.withhold_speed(reporter.to_xml(), run.not_counted)
+
+
+def point_to_leaders(config: pytest.Config, run: Run) -> None:
+    """Name the leading failure in each follower's case of the JUnit file."""
+    log = config.stash.get(xml_key, None)
+    for reporter in log.node_reporters_ordered if log is not None and run.causes else ():
+        junit.add_leader(reporter.to_xml(), run)
+
+
+def shorten_followers(reports: Mapping[str, pytest.TestReport], run: Run) -> None:
+    """Replace what followers print by the failure that leads them."""
+    for cause in (cause for causes in run.causes.values() for cause in causes):
+        for report in (reports[follower.nodeid] for follower in cause.followers if follower.nodeid in reports):
+            report.longrepr = printable(cause.pointer)
 
 
 def _convert_benchmark(benchmark: benchmark_json.Benchmark) -> Any:  # noqa: ANN401 - pytest-benchmark has no types

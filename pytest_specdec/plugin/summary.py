@@ -57,6 +57,8 @@ class SummaryPlugin:
         self._judgements: list[JudgementResult] = []
         self._left_out: set[tuple[str, str]] = set()
         """Reason and name."""
+        self._failed: dict[str, pytest.TestReport] = {}
+        """By node id."""
         self._run: Run | None = None
 
     @pytest.hookimpl(tryfirst=True)
@@ -65,6 +67,8 @@ class SummaryPlugin:
 
         Other plugins see it after that.
         """
+        if report.failed:
+            self._failed[report.nodeid] = report
         carried = judgements.detach(report)
         if carried:
             self._judgements += judgements.judgements(report, carried)
@@ -98,8 +102,13 @@ class SummaryPlugin:
             self._write_files(self._run)
         report_files.add_benchmarks(self._config, self._run)
         report_files.withhold_speeds(self._config, self._run)
+        report_files.point_to_leaders(self._config, self._run)
+        if not self._run.verbose:
+            report_files.shorten_followers(self._failed, self._run)
         if exitstatus == pytest.ExitCode.OK and (self._run.red or (self._run.status and self._run.status.error)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self._config.stash[SETTINGS].exit_codes and session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
+            session.exitstatus = self._run.run_class.exit_code
 
     def _gather_run(self) -> Run:
         """Return the run with everything for the reports."""
@@ -168,7 +177,7 @@ class SummaryPlugin:
                 terminalreporter.write_line(line)
         except (RunError, OSError) as error:
             terminalreporter.write_line(f"reports not written: {error}", **MARKUP[Tone.BAD])
-        _print(terminalreporter, terminal.next_steps(run))
+        _print(terminalreporter, (*terminal.next_steps(run), terminal.result(run)))
 
     def _write_files(self, run: Run) -> tuple[str, ...]:
         """Write the files and return a line for each.

@@ -15,6 +15,7 @@ from pytest_specdec.report.table import CellText, Tone
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from pytest_specdec.report.causes import Cause
     from pytest_specdec.report.run import JudgementResult, Run
 
 BROKEN: Mapping[Family, str] = {
@@ -45,10 +46,11 @@ def correctness(run: Run) -> CellText:
     results = [j for j in run.judgements if j.family is not Family.SPEED]
     if not results:
         return CellText(text="CORRECTNESS: not tested", tone=Tone.UNSURE)
-    red = [j for j in results if _has_fault(j)]
+    red = [j for j in results if j.has_fault]
     if red:
         failure_kind = "NOISE ABOVE ITS GATE" if all(j.misses_noise_gate for j in red) else "FAILED"
-        return CellText(text=f"CORRECTNESS: {failure_kind} ({_pair_names(red)})", tone=Tone.BAD)
+        findings = sum(any(failure in red for failure in cause.failures) for causes in run.causes.values() for cause in causes)
+        return CellText(text=f"CORRECTNESS: {failure_kind}, {findings} finding{'s' * (findings != 1)} ({_pair_names(red)})", tone=Tone.BAD)
     if not any(j.judged for j in results) or run.refusing:
         whose = f" of {', '.join(run.refusing)}: all refused" if any(j.judged for j in results) else ""
         return CellText(text=printable(f"CORRECTNESS: nothing could be judged{whose}"), tone=Tone.BAD)
@@ -80,7 +82,7 @@ def speed(run: Run) -> CellText:
     The speedup is above its gate, below it, or not decided. Variants with wrong tokens are left out.
     """
     results = [j for j in run.judgements if j.family is Family.SPEED]
-    slow = {j.pair for j in results if _has_fault(j)}
+    slow = {j.pair for j in results if j.has_fault}
     void = [j for j in results if j.pair in run.not_counted and j.pair not in slow]
     if not void:
         return _answer_on_speed(results)
@@ -98,7 +100,7 @@ def _answer_on_speed(results: list[JudgementResult]) -> CellText:
     """Return the answer on speed by these judgements."""
     if not results:
         return CellText(text="SPEED: not tested", tone=Tone.UNSURE)
-    red = [j for j in results if _has_fault(j)]
+    red = [j for j in results if j.has_fault]
     if red:
         failure_kind = "SOME REQUESTS ARE NOT DRAFTED FOR" if all(map(_compares_traffic, red)) else "BELOW ITS GATE"
         failure_kind = "ACCEPTANCE HAS CHANGED" if all(map(_compares_stored_acceptance, red)) else failure_kind
@@ -140,18 +142,20 @@ def not_gated(run: Run) -> Iterator[CellText]:
 
 
 def faults(run: Run) -> Iterator[CellText]:
-    """Yield a sentence for each variant with a fault.
+    """Yield a sentence for each cause of failures.
 
-    It holds the first broken promise, its fault, and the other families that are wrong.
+    It holds the broken promise, the fault, and the tests that saw it.
     """
-    for pair in run.pairs:
-        red = [j for family in table.families(run) for j in run.of(pair, family) if _has_fault(j)]
-        if red:
-            others = dict.fromkeys(j.family.value for j in red if j.family is not red[0].family)
-            also = f"; also wrong: {', '.join(others)}" if others else ""
-            yield CellText(
-                text=printable(f"{_kind_of_fault(red[0])}: {pair}: {_broken_promise(red[0])} ({_fault_name(red[0])}){also}"), tone=Tone.BAD
-            )
+    for pair, causes in run.causes.items():
+        for cause in causes:
+            text = f"{_kind_of_fault(cause.leader)}: {pair}: {_broken_promise(cause.leader)}: {cause.name} ({_describe_tests(cause)})"
+            yield CellText(text=printable(text), tone=Tone.BAD)
+
+
+def _describe_tests(cause: Cause) -> str:
+    """Return the number of a cause's tests, with their families."""
+    count = len(cause.failures)
+    return f"{count} test{'s' * (count != 1)}: {', '.join(cause.families)}"
 
 
 def waived_lines(run: Run) -> Iterator[CellText]:
@@ -194,22 +198,6 @@ def _compares_traffic(result: JudgementResult) -> bool:
 def _compares_stored_acceptance(result: JudgementResult) -> bool:
     """Return True if the fault is a change from stored acceptance."""
     return result.verdict is not None and result.verdict.finding in {Finding.WORSE, Finding.MORE}
-
-
-def _fault_name(result: JudgementResult) -> str:
-    """Return the fault's name, or a stand-in."""
-    verdict = result.verdict
-    if verdict is None or verdict.outcome is Outcome.NOT_SPECULATING:
-        return result.workload
-    return verdict.names or verdict.headline
-
-
-def _has_fault(judgement: JudgementResult) -> bool:
-    """Return True if a judgement failed by a fault.
-
-    A required decision that is missing is no fault.
-    """
-    return judgement.result is PytestOutcome.FAILED and (judgement.verdict is None or judgement.verdict.red)
 
 
 def _is_decided(judgement: JudgementResult) -> bool:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
     from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.report.run import Run
 
 
 def properties(verdict: Verdict) -> tuple[tuple[str, str], ...]:
@@ -29,6 +30,23 @@ def properties(verdict: Verdict) -> tuple[tuple[str, str], ...]:
         ("specdec.workload", printable(verdict.workload)),
         ("specdec.headline", printable(verdict.headline)),
     )
+
+
+def add_leader(case: Element, run: Run) -> None:
+    """Add to a test case the failure that its own follows from, as ``<system-out>``."""
+    values = _property_values(case)
+    place = tuple(values.get(f"specdec.{name}") for name in ("pair", "family", "workload"))
+    for causes in run.causes.values():
+        for cause in causes:
+            if place in {tuple(map(printable, (j.pair, j.family, j.workload))) for j in cause.followers}:
+                output = case.makeelement("system-out", {})
+                output.text = printable(cause.pointer)
+                case.append(output)
+
+
+def _property_values(case: Element) -> dict[str | None, str | None]:
+    properties = case.find("properties")
+    return {} if properties is None else {element.get("name"): element.get("value") for element in properties}
 
 
 def withhold_speed(case: Element, pairs: Collection[str]) -> None:

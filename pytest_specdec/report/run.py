@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec import __version__
 from pytest_specdec.files import codec
+from pytest_specdec.model.status import State
 from pytest_specdec.model.verdict import Finding, Outcome, Verdict
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import parameter_table
+from pytest_specdec.report.causes import Cause, find_causes
 from pytest_specdec.report.formats import ReportFormat, When
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.status import Status
     from pytest_specdec.model.workload import JSON, Workload
 
-SCHEMA = "pytest-specdec/run/3"
+SCHEMA = "pytest-specdec/run/4"
 NOT_COUNTED = "not counted: tokens are wrong"
 """Stands for speed and acceptance of a variant with wrong answers: the speed of wrong tokens is no speed."""
 _BESIDE_TOKENS = frozenset({Family.SPEED, Family.LOGPROBS, Family.LIVENESS, Family.SEEDS})
@@ -49,6 +51,35 @@ class PytestOutcome(StrEnum):
 _BROKEN = frozenset({PytestOutcome.FAILED, PytestOutcome.WAIVED})
 
 
+class RunClass(StrEnum):
+    """What a run came to. The first that holds counts: a finding stands, whatever else went wrong."""
+
+    FINDING = "finding"
+    """The variant breaks a promise, or misses a gate: its owner acts, and a retry changes nothing."""
+    SETUP_INVALID = "setup invalid"
+    """The baseline cannot judge, or the config is out of date: who wrote the config acts."""
+    INFRASTRUCTURE = "infrastructure"
+    """A server failed once, or answers are missing: the same command may well come to a verdict."""
+    UNDECIDED = "undecided"
+    """Nothing is wrong, and something that had to be decided was not: more answers settle it."""
+    CLEAN = "clean"
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code under ``--specdec-exit-codes``.
+
+        A finding has pytest's own. Infrastructure has EX_TEMPFAIL of sysexits.h, which invites a retry, and an
+        invalid setup EX_CONFIG.
+        """
+        return {
+            RunClass.CLEAN: 0,
+            RunClass.FINDING: 1,
+            RunClass.INFRASTRUCTURE: 75,
+            RunClass.UNDECIDED: 76,
+            RunClass.SETUP_INVALID: 78,
+        }[self]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgementResult:
     """One test's word on one pair and workload: a verdict, or the error that stood in its way."""
@@ -70,6 +101,14 @@ class JudgementResult:
         if self.verdict is None:
             return self.result in {PytestOutcome.PASSED, PytestOutcome.FAILED}
         return self.verdict.outcome not in {Outcome.INCONCLUSIVE, Outcome.SUSPICIOUS, Outcome.REFUSED, Outcome.INVALID}
+
+    @property
+    def has_fault(self) -> bool:
+        """True if it failed by a fault.
+
+        A required decision that is missing is no fault.
+        """
+        return self.result is PytestOutcome.FAILED and (self.verdict is None or self.verdict.red)
 
     @property
     def misses_noise_gate(self) -> bool:
@@ -146,6 +185,18 @@ class Run:
         return failed or not self.judged or bool(self.refusing)
 
     @property
+    def run_class(self) -> RunClass:
+        """What the run came to, in one word."""
+        if self.causes:
+            return RunClass.FINDING
+        red = [j for j in self.judgements if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}]
+        if any(map(_is_setup, red)) or self.refusing:
+            return RunClass.SETUP_INVALID
+        if any(map(_is_infrastructure, red)) or self.status is None or self.status.error or self.status.state is not State.COMPLETE:
+            return RunClass.INFRASTRUCTURE
+        return RunClass.UNDECIDED if red or self.suspicious or not self.judged else RunClass.CLEAN
+
+    @property
     def judged(self) -> bool:
         """Whether anything could be judged at all."""
         return any(j.judged for j in self.judgements)
@@ -184,6 +235,12 @@ class Run:
         return tuple(pair for pair in self.pairs if pair in wrong)
 
     @property
+    def causes(self) -> dict[str, tuple[Cause, ...]]:
+        """The causes of the failures, by pair in the order of the plan."""
+        failures = {pair: [j for j in self.judgements if j.pair == pair and j.has_fault] for pair in self.pairs}
+        return {pair: find_causes(failed, self.plan.rows) for pair, failed in failures.items() if failed}
+
+    @property
     def unclean(self) -> dict[str, str]:
         """The reasons against a baseline, by variant.
 
@@ -196,6 +253,24 @@ class Run:
     def of(self, pair: str, family: Family) -> tuple[JudgementResult, ...]:
         """Return the judgements of one pair in one family."""
         return tuple(j for j in self.judgements if j.pair == pair and j.family is family)
+
+
+def _is_setup(judgement: JudgementResult) -> bool:
+    """Return True if the baseline cannot judge, or a waiver is not needed."""
+    verdict = judgement.verdict
+    if verdict is None:
+        return judgement.error.startswith("invalid")
+    if verdict.outcome in {Outcome.PASS, Outcome.REFUSED}:
+        return True
+    return verdict.outcome is Outcome.INVALID and not verdict.transient
+
+
+def _is_infrastructure(judgement: JudgementResult) -> bool:
+    """Return True if answers are missing for a reason outside the engine."""
+    verdict = judgement.verdict
+    if verdict is None:
+        return judgement.result is PytestOutcome.ERROR
+    return verdict.transient
 
 
 def _reason_against_baseline(judgements: Iterable[JudgementResult]) -> str:
@@ -240,6 +315,7 @@ def document(run: Run) -> JSON:
         "made_at": run.made_at,
         "directory": run.directory,
         "replayed": run.replayed,
+        "class": run.run_class.value,
         "red": run.red,
         "judged": run.judged,
         "counts": count_outcomes(run.judgements),
@@ -249,9 +325,16 @@ def document(run: Run) -> JSON:
         "capabilities": {arm: _capabilities_summary(capabilities) for arm, capabilities in run.capabilities.items()},
         "parameters": codec.encode(parameter_table.effects(run)),
         "not_counted": list(run.not_counted),
+        "findings": [_finding_summary(pair, cause) for pair, causes in run.causes.items() for cause in causes],
         "notes": list(run.notes),
         "judgements": [codec.encode(judgement) for judgement in run.judgements],
     }
+
+
+def _finding_summary(pair: str, cause: Cause) -> JSON:
+    """Return what one fault turned red, as run.json holds it."""
+    tests: list[JSON] = [failure.nodeid for failure in cause.failures]
+    return {"pair": pair, "name": cause.name, "families": list(cause.families), "tests": tests}
 
 
 def _plan_summary(plan: Plan) -> JSON:

@@ -10,7 +10,7 @@ from pytest_specdec.model.workload import Family
 from pytest_specdec.report import answer, parameter_table, speed_table, table
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.formats import ReportFormat, When
-from pytest_specdec.report.run import count_outcomes
+from pytest_specdec.report.run import RunClass, count_outcomes
 from pytest_specdec.report.table import CellText, Tone, reasons
 
 if TYPE_CHECKING:
@@ -54,6 +54,22 @@ def next_steps(run: Run) -> tuple[Line, ...]:
     None where everything was captured and nothing is open.
     """
     return tuple((CellText(text=printable(f"Next: {step}"), tone=Tone.BAD if run.red else Tone.UNSURE),) for step in _next_steps(run))
+
+
+_RESULTS = {
+    RunClass.CLEAN: "",
+    RunClass.FINDING: "",
+    RunClass.SETUP_INVALID: ": the baseline or the config, and no verdict on the variant",
+    RunClass.INFRASTRUCTURE: ": a failure outside the engine; the same command may come to a verdict",
+    RunClass.UNDECIDED: ": nothing wrong found, and not everything decided",
+}
+_RESULT_TONES = {RunClass.CLEAN: Tone.GOOD, RunClass.UNDECIDED: Tone.UNSURE}
+
+
+def result(run: Run) -> Line:
+    """Return the last line: the class of the run."""
+    run_class = run.run_class
+    return (CellText(text=f"RESULT: {run_class.value}{_RESULTS[run_class]}", tone=_RESULT_TONES.get(run_class, Tone.BAD)),)
 
 
 def _next_steps(run: Run) -> Iterator[str]:

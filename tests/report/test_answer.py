@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.model.promise import AcceptedLength, CheckedTokens, DraftedTraffic
-from pytest_specdec.model.verdict import Finding, Outcome
+from pytest_specdec.model.verdict import Finding, Outcome, SharedCheck
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import answer, markdown, table, terminal
 from pytest_specdec.report.run import PytestOutcome, document
@@ -15,7 +15,7 @@ NOT_GATED = "SPEED: NOT GATED (draft-k3), because the interval contains the gate
 
 @pytest.mark.parametrize("kind, result, correctness, speed", [
     ("greedy", PytestOutcome.PASSED, "CORRECTNESS: nothing wrong found", "SPEED: not tested"),
-    ("failed", PytestOutcome.FAILED, "CORRECTNESS: FAILED (ngram-k3)", "SPEED: not tested"),
+    ("failed", PytestOutcome.FAILED, "CORRECTNESS: FAILED, 1 finding (ngram-k3)", "SPEED: not tested"),
     ("greedy", PytestOutcome.ERROR, "CORRECTNESS: 1 of 1 judgements could not be made", "SPEED: not tested"),
     ("speed", PytestOutcome.PASSED, "CORRECTNESS: not tested", NOT_GATED),
     ("speed", PytestOutcome.FAILED, "CORRECTNESS: not tested", NOT_GATED),  # required, and not decided
@@ -58,7 +58,7 @@ def test_drafting_by_kind_of_traffic_is_no_matter_of_the_gate(make_run, verdicts
     off = make_run(above, judged(replace(kinds, outcome=Outcome.FAIL), PytestOutcome.FAILED))
     assert answer.speed(off).text == "SPEED: SOME REQUESTS ARE NOT DRAFTED FOR (draft-k3)"
     (sentence,) = answer.faults(off)
-    assert "some requests do not get the drafts that others get (drafting is off for chat requests)" in sentence.text
+    assert "some requests do not get the drafts that others get: drafting is off for chat requests (1 test: speed)" in sentence.text
 
 
 def test_a_change_of_acceptance_is_no_matter_of_the_speed_gate(make_run, verdicts, judged):
@@ -67,7 +67,7 @@ def test_a_change_of_acceptance_is_no_matter_of_the_speed_gate(make_run, verdict
     run = make_run(judged(worse, PytestOutcome.FAILED))
     assert answer.speed(run).text == "SPEED: ACCEPTANCE HAS CHANGED (draft-k3)"
     assert [line.text for line in answer.faults(run)] == [
-        "WRONG: draft-k3: acceptance is not what it was in the stored run (the drafter got worse)"
+        "WRONG: draft-k3: acceptance is not what it was in the stored run: the drafter got worse (1 test: speed)"
     ]
     missed = judged(replace(worse, finding=Finding.SAME, names=""), PytestOutcome.FAILED)
     assert answer.speed(make_run(missed)).text == "SPEED: BELOW ITS GATE (draft-k3)"
@@ -75,10 +75,11 @@ def test_a_change_of_acceptance_is_no_matter_of_the_speed_gate(make_run, verdict
 
 def test_a_missed_gate_on_noise_calls_no_answer_wrong(make_run, verdicts, judged):
     noisy = judged(replace(verdicts["failed"], finding=Finding.TOO_NOISY, names=Finding.TOO_NOISY), PytestOutcome.FAILED)
-    assert answer.correctness(make_run(noisy)).text == "CORRECTNESS: NOISE ABOVE ITS GATE (ngram-k3)"
+    assert answer.correctness(make_run(noisy)).text == "CORRECTNESS: NOISE ABOVE ITS GATE, 1 finding (ngram-k3)"
     (sentence,) = answer.faults(make_run(noisy))
-    assert sentence.text == f"FAILED: ngram-k3: a gate of the config is missed ({Finding.TOO_NOISY})"
-    assert answer.correctness(make_run(noisy, judged(verdicts["failed"], PytestOutcome.FAILED))).text == "CORRECTNESS: FAILED (ngram-k3)"
+    assert sentence.text == f"FAILED: ngram-k3: a gate of the config is missed: {Finding.TOO_NOISY} (1 test: greedy)"
+    both = make_run(noisy, judged(verdicts["failed"], PytestOutcome.FAILED))
+    assert answer.correctness(both).text == "CORRECTNESS: FAILED, 2 findings (ngram-k3)"
 
 
 def test_undecided_judgements_are_counted_beside_those_that_found_nothing(make_run, verdicts, judged):
@@ -98,11 +99,14 @@ def test_a_variant_that_refused_everything_is_no_green_run(make_run, verdicts, j
     assert not make_run(judged(verdicts["greedy"]), skipped, judged(replace(verdicts["greedy"], pair="ngram-k3"))).red
 
 
-def test_a_variant_has_one_sentence_whatever_the_number_of_its_faults(make_run, verdicts, judged):
+def test_a_variant_has_one_sentence_for_each_cause_of_its_failures(make_run, verdicts, judged):
     wrong = [replace(verdicts["failed"], family=family) for family in (Family.STRUCTURED, Family.SAMPLING, Family.GREEDY)]
-    (sentence,) = answer.faults(make_run(*(judged(verdict, PytestOutcome.FAILED) for verdict in wrong)))
-    assert answer.BROKEN[Family.GREEDY] in sentence.text
-    assert sentence.text.endswith("also wrong: sampling, structured")
+    dies = replace(verdicts["failed"], family=Family.LIVENESS, names="the server dies on a request", check=SharedCheck.SERVER)
+    run = make_run(*(judged(verdict, PytestOutcome.FAILED) for verdict in (dies, *wrong)))
+    first, second = (sentence.text for sentence in answer.faults(run))
+    assert first == f"WRONG: ngram-k3: {answer.BROKEN[Family.GREEDY]}: accept-all (3 tests: greedy, sampling, structured)"
+    assert second.endswith("the server dies on a request (1 test: liveness)")
+    assert answer.correctness(run).text == "CORRECTNESS: FAILED, 2 findings (ngram-k3)"
 
 
 def test_a_required_decision_that_is_missing_is_no_fault(make_run, verdicts, judged):

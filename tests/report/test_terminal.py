@@ -22,7 +22,7 @@ def next_of(run):
 def test_red_begins_with_a_sentence_per_variant_and_ends_with_the_replay(make_run, verdicts, judged):
     run = make_run(judged(verdicts["greedy"]), judged(verdicts["failed"], PytestOutcome.FAILED))
     first, second = text_of(run).splitlines()[:2]
-    assert first.startswith("CORRECTNESS: FAILED (ngram-k3) ")
+    assert first.startswith("CORRECTNESS: FAILED, 1 finding (ngram-k3) ")
     assert second.startswith("WRONG: ngram-k3: ")
     assert "accept-all" in second
     (step,) = next_of(run)

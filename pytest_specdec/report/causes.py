@@ -1,0 +1,114 @@
+"""Causes: the failures of one variant that follow from one fault, and the one that leads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.verdict import SharedCheck
+from pytest_specdec.model.workload import Family
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pytest_specdec.model.families import FamilyRow
+    from pytest_specdec.report.run import JudgementResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """What one fault turned red in one variant."""
+
+    leader: JudgementResult
+    """The earliest and most specific failure, whose name the fault is given."""
+    followers: tuple[JudgementResult, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The fault's name, or what stands for it."""
+        return fault_name(self.leader)
+
+    @property
+    def pointer(self) -> str:
+        """What a follower says in place of its own evidence."""
+        return f"follows from {self.leader.nodeid}: {self.name}"
+
+    @property
+    def failures(self) -> tuple[JudgementResult, ...]:
+        """The leader and its followers."""
+        return (self.leader, *self.followers)
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families that saw it, the leader's first."""
+        return tuple(dict.fromkeys(str(j.family) for j in self.failures))
+
+
+def find_causes(failures: Sequence[JudgementResult], rows: Mapping[str, FamilyRow]) -> tuple[Cause, ...]:
+    """Return the causes of one variant's ``failures``, those with most failures first.
+
+    Two failures have one cause if they have one name, or if one follows from the other:
+
+    - A check that every judge makes fails by what a family finds that explains it, but that follows no greedy which fails it too.
+    - What a family finds by itself follows from what the families find that its row follows, and from wrong ends of greedy's answers.
+    """
+    follows = {index: {i for i, other in enumerate(failures) if _follows(one, other, failures, rows)} for index, one in enumerate(failures)}
+    groups = _connected(len(failures), [(one, other) for one, others in follows.items() for other in others] + _same_names(failures))
+    causes = [_cause([failures[i] for i in group], [failures[i] for i in group if not follows[i] & set(group)], rows) for group in groups]
+    return tuple(sorted(causes, key=lambda cause: -len(cause.failures)))
+
+
+def _follows(one: JudgementResult, other: JudgementResult, failures: Iterable[JudgementResult], rows: Mapping[str, FamilyRow]) -> bool:
+    """Return True if ``one`` follows from ``other``, under another name."""
+    if fault_name(one) == fault_name(other):
+        return False
+    mine, theirs = _check(one), _check(other)
+    if mine is None:
+        is_plain_end = other.family == Family.GREEDY and theirs is SharedCheck.ENDING
+        return other.family in rows[one.family].follows and (theirs is None or is_plain_end)
+    if theirs is not None or mine not in rows[other.family].explains:
+        return False
+    is_plain = any(failure.family == Family.GREEDY and _check(failure) is mine for failure in failures)
+    return not (is_plain and Family.GREEDY in rows[other.family].follows)
+
+
+def fault_name(failure: JudgementResult) -> str:
+    """Return the name of a failure's fault, without the figures of one workload.
+
+    The test's id where it has no verdict.
+    """
+    verdict = failure.verdict
+    if verdict is None:
+        return failure.nodeid
+    name = verdict.names or verdict.headline
+    return name.partition(" (")[0] if verdict.check is SharedCheck.DRAFTING else name
+
+
+def _check(failure: JudgementResult) -> SharedCheck | None:
+    return failure.verdict.check if failure.verdict else None
+
+
+def _same_names(failures: Sequence[JudgementResult]) -> list[tuple[int, int]]:
+    """Return pairs of failures with one name."""
+    first: dict[str, int] = {}
+    return [(first.setdefault(fault_name(failure), index), index) for index, failure in enumerate(failures)]
+
+
+def _connected(count: int, edges: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """Return the groups of connected numbers below ``count``."""
+    group_of = list(range(count))
+    for one, other in edges:
+        old, new = group_of[one], group_of[other]
+        group_of = [new if group == old else group for group in group_of]
+    return [[i for i in range(count) if group_of[i] == group] for group in dict.fromkeys(group_of)]
+
+
+def _cause(failures: Sequence[JudgementResult], heads: Sequence[JudgementResult], rows: Mapping[str, FamilyRow]) -> Cause:
+    """Return the cause of connected failures.
+
+    Of those that follow from no other the leader is of the family that explains the failed check, else of the first row.
+    """
+    order = list(rows)
+    leader = min(heads or failures, key=lambda failure: (_check(failure) not in rows[failure.family].explains, order.index(failure.family)))
+    followers = sorted((failure for failure in failures if failure is not leader), key=lambda failure: order.index(failure.family))
+    return Cause(leader=leader, followers=tuple(followers))

@@ -1,0 +1,86 @@
+"""Failures that follow from one fault are one cause, under the name of the earliest and most specific."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.model.families import FAMILIES
+from pytest_specdec.model.verdict import SharedCheck
+from pytest_specdec.report.causes import find_causes
+from pytest_specdec.report.run import PytestOutcome
+from tests.report.runs import FAILED, judgement
+
+OVERRUN = "max_tokens is overrun by part of a window"
+PAST, COUNT = "answers go on after their end", "usage counts other tokens than were answered"
+UNVERIFIED, LENIENT = "draft tokens accepted without verification", "lenient acceptance 1.25 p/q"
+DIES = "the server dies on a request with logprobs=5"
+NOTHING = "nothing drafted in the judged requests"
+OFF = "drafting is off for requests with a grammar"
+
+
+def failed(family, name, check=None, workload="w"):
+    return judgement(replace(FAILED, family=family, names=name, check=check, workload=workload), PytestOutcome.FAILED)
+
+
+def ending(family, name=PAST):
+    return failed(family, name, SharedCheck.ENDING)
+
+
+def leaders(*failures):
+    return [(cause.leader.family, len(cause.failures)) for cause in find_causes(failures, FAMILIES)]
+
+
+@pytest.mark.parametrize(
+    "failures, expected",
+    [
+        ([ending("greedy"), failed("lengths", OVERRUN), ending("parameters"), ending("seeds")], [("lengths", 4)]),
+        ([ending("greedy"), failed("tools", "a tool call is delivered as text"), ending("parameters")], [("greedy", 3)]),
+        ([failed("lengths", OVERRUN), ending("parameters"), ending("seeds")], [("lengths", 3)]),
+        ([ending("greedy", COUNT), ending("invariants", COUNT), ending("state", COUNT)], [("invariants", 3)]),
+        ([failed("invariants", "special tokens stand in the text"), ending("greedy"), ending("tools")], [("invariants", 3)]),
+        ([failed("sampling", LENIENT), failed("greedy", UNVERIFIED), failed("parameters", UNVERIFIED)], [("greedy", 3)]),
+        (
+            [failed("sampling", LENIENT), failed("structured", "worse"), failed("tools", "a required tool call does not come")],
+            [("sampling", 3)],
+        ),
+        ([failed("logprobs", DIES, SharedCheck.SERVER), failed("liveness", DIES, SharedCheck.SERVER)], [("liveness", 2)]),
+        ([failed("structured", f"{NOTHING} (0 drafts)", SharedCheck.DRAFTING), failed("speed", OFF)], [("speed", 2)]),
+        (
+            [failed("structured", f"{NOTHING} (0 drafts)", SharedCheck.DRAFTING), failed("tools", f"{NOTHING} (9)", SharedCheck.DRAFTING)],
+            [("structured", 2)],
+        ),
+    ],
+)
+def test_failures_of_one_fault_are_one_cause_led_by_the_most_specific(failures, expected):
+    assert leaders(*failures) == leaders(*reversed(failures)) == expected
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [
+        [failed("greedy", UNVERIFIED), failed("liveness", DIES, SharedCheck.SERVER)],
+        [failed("state", "the second identical prompt is answered wrongly"), failed("concurrency", "answers go wrong only in company")],
+        [failed("logprobs", "reported log-probabilities are zero"), ending("lengths")],
+        [failed("greedy", UNVERIFIED), failed("invariants", "usage counts another prompt")],
+    ],
+)
+def test_failures_that_explain_nothing_of_each_other_are_causes_of_their_own(failures):
+    assert len(leaders(*failures)) == 2
+
+
+def test_the_cause_with_most_failures_comes_first_and_tests_without_a_verdict_have_their_own():
+    asserted = judgement(None, PytestOutcome.FAILED, nodeid="mine.py::test_tone", pair="draft-k3", workload="w", family=FAILED.family)
+    causes = find_causes([asserted, ending("state"), ending("seeds")], FAMILIES)
+    assert [len(cause.failures) for cause in causes] == [2, 1]
+    assert causes[0].families == ("seeds", "state")
+
+
+def test_what_rows_follow_leads_nowhere_back():
+    """A circle would have no leader."""
+    left = {name: set(row.follows) for name, row in FAMILIES.items()}
+    while left:
+        free = {name for name, follows in left.items() if not follows & left.keys()}
+        assert free, f"a circle among {sorted(left)}"
+        left = {name: follows for name, follows in left.items() if name not in free}
