@@ -232,10 +232,14 @@ def _run() -> Schema:
         },
         "not_counted": {**truths["not_counted"], "type": "array", "items": text},
         "findings": {
-            "description": "What one fault turned red, by variant; the first test leads, and the others follow from it.",
+            "description": "What one fault turned red: its tests by variant, of which the first leads and the others follow from it.",
             "type": "array",
             "items": _object(
-                {"pair": text, "name": text, "families": {"type": "array", "items": text}, "tests": {"type": "array", "items": text}}
+                {
+                    "name": text,
+                    "family": {**text, "description": "The leading test's."},
+                    "tests": {"type": "object", "additionalProperties": {"type": "array", "items": text}},
+                }
             ),
         },
         **{name: own[name] for name in ("notes", "judgements")},

@@ -25,6 +25,20 @@ class SpeedLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyQuantiles:
+    """How long the clients of one arm waited for one thing, seconds."""
+
+    what: str
+    """As reports say it: ``time to first token``."""
+    arm: str
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    count: int
+    """Of the sample; the 99th percentile of fewer than 100 is their largest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Speedup:
     """The speed of a pair on a timed workload."""
 
@@ -48,6 +62,8 @@ class Speedup:
     """Gates that it was held against."""
     unfit: str = ""
     """Why the times do not show the servers' speed of decoding; empty where they do."""
+    latencies: tuple[LatencyQuantiles, ...] = ()
+    """By what is waited for, the baseline's before the speculative arm's."""
 
     @property
     def ratio(self) -> float:
@@ -72,6 +88,10 @@ class DraftedTraffic:
     kind: Literal["drafted traffic"] = "drafted traffic"
     kinds: int = 0
     """Kinds in which a fault would have been found."""
+    steps: int = 0
+    """Verify steps with a draft, of all traffic."""
+    accepted_by_position: tuple[float, ...] = ()
+    """The share of those steps in which each draft position was accepted, from the first position on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +110,10 @@ class SampledTokens:
     tokens: int
     log10_wealth: float
     """The highest evidence against a correct sampler, a power of ten."""
+    curve: tuple[float, ...] = ()
+    """The evidence over the tokens, powers of ten: the highest in each of as many equal parts, in their order."""
+    best_bettor: str = ""
+    """The fault that the bettor with most evidence bets on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

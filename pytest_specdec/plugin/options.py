@@ -112,8 +112,8 @@ def add(parser: pytest.Parser) -> None:
     option(
         "--specdec-report",
         metavar="FORMATS",
-        default="md",
-        help="Report files besides run.json, comma-separated: md, or a format of another package (default: md).",
+        default="md,html",
+        help="Report files besides run.json, comma-separated: md, html, or a format of another package (default: md,html).",
     )
     _add_baselines(group)
     option(

@@ -15,7 +15,6 @@ from pytest_specdec.report.table import CellText, Tone
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from pytest_specdec.report.causes import Cause
     from pytest_specdec.report.run import JudgementResult, Run
 
 BROKEN: Mapping[Family, str] = {
@@ -49,7 +48,7 @@ def correctness(run: Run) -> CellText:
     red = [j for j in results if j.has_fault]
     if red:
         failure_kind = "NOISE ABOVE ITS GATE" if all(j.misses_noise_gate for j in red) else "FAILED"
-        findings = sum(any(failure in red for failure in cause.failures) for causes in run.causes.values() for cause in causes)
+        findings = sum(any(failure in red for failure in finding.failures) for finding in run.findings)
         return CellText(text=f"CORRECTNESS: {failure_kind}, {findings} finding{'s' * (findings != 1)} ({_pair_names(red)})", tone=Tone.BAD)
     if not any(j.judged for j in results) or run.refusing:
         whose = f" of {', '.join(run.refusing)}: all refused" if any(j.judged for j in results) else ""
@@ -142,20 +141,14 @@ def not_gated(run: Run) -> Iterator[CellText]:
 
 
 def faults(run: Run) -> Iterator[CellText]:
-    """Yield a sentence for each cause of failures.
+    """Yield a sentence for each finding.
 
-    It holds the broken promise, the fault, and the tests that saw it.
+    It holds the variants, the broken promise, the fault, and the tests that saw it.
     """
-    for pair, causes in run.causes.items():
-        for cause in causes:
-            text = f"{_kind_of_fault(cause.leader)}: {pair}: {_broken_promise(cause.leader)}: {cause.name} ({_describe_tests(cause)})"
-            yield CellText(text=printable(text), tone=Tone.BAD)
-
-
-def _describe_tests(cause: Cause) -> str:
-    """Return the number of a cause's tests, with their families."""
-    count = len(cause.failures)
-    return f"{count} test{'s' * (count != 1)}: {', '.join(cause.families)}"
+    for finding in run.findings:
+        who, promise = ", ".join(finding.by_pair), _broken_promise(finding.leader)
+        text = f"{_kind_of_fault(finding.leader)}: {who}: {promise}: {finding.name} ({finding.tests})"
+        yield CellText(text=printable(text), tone=Tone.BAD)
 
 
 def waived_lines(run: Run) -> Iterator[CellText]:

@@ -44,6 +44,43 @@ class Cause:
         return tuple(dict.fromkeys(str(j.family) for j in self.failures))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedCause:
+    """One fault as all variants show it that have it by one name: what a reader calls a finding."""
+
+    by_pair: dict[str, Cause]
+
+    @property
+    def leader(self) -> JudgementResult:
+        """The leading failure of the first variant."""
+        return next(iter(self.by_pair.values())).leader
+
+    @property
+    def name(self) -> str:
+        """The fault's name, or what stands for it."""
+        return fault_name(self.leader)
+
+    @property
+    def failures(self) -> tuple[JudgementResult, ...]:
+        """The failures of all variants, the leader first."""
+        return tuple(failure for cause in self.by_pair.values() for failure in cause.failures)
+
+    @property
+    def tests(self) -> str:
+        """The number of its tests, with the families that saw it."""
+        count, families = len(self.failures), dict.fromkeys(family for cause in self.by_pair.values() for family in cause.families)
+        return f"{count} test{'s' * (count != 1)}: {', '.join(families)}"
+
+
+def share(causes: Mapping[str, Sequence[Cause]]) -> tuple[SharedCause, ...]:
+    """Return the causes by pair, those of one name and leading family together."""
+    shared: dict[tuple[str, str], dict[str, Cause]] = {}
+    for pair, of_pair in causes.items():
+        for cause in of_pair:
+            shared.setdefault((cause.name, str(cause.leader.family)), {})[pair] = cause
+    return tuple(SharedCause(by_pair=by_pair) for by_pair in shared.values())
+
+
 def find_causes(failures: Sequence[JudgementResult], rows: Mapping[str, FamilyRow]) -> tuple[Cause, ...]:
     """Return the causes of one variant's ``failures``, those with most failures first.
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_specdec.model.baseline import Environment
+    from pytest_specdec.report.causes import Cause
     from pytest_specdec.report.run import JudgementResult, Run
 
 LIMIT_BYTES = 900 * 1024
@@ -32,7 +33,8 @@ def render(run: Run) -> str:
     Sections that do not fit are counted instead of shown.
     """
     head = "\n".join(_head_lines(run))
-    sections = [*map(_failure_section, _failed_judgements(run)), "\n".join(_tail_lines(run))]
+    causes = [cause for of_pair in run.causes.values() for cause in of_pair]
+    sections = [*map(_cause_section, causes), *map(_failure_section, _unmade_judgements(run)), "\n".join(_tail_lines(run))]
     return _fit_sections(head, sections)
 
 
@@ -86,8 +88,15 @@ def _speed_lines(run: Run) -> Iterator[str]:
         yield from _table_lines([speed_table.HEADER, *speed_table.rows(speedup)], align="--:")
 
 
-def _failed_judgements(run: Run) -> tuple[JudgementResult, ...]:
-    return tuple(j for j in run.judgements if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR})
+def _unmade_judgements(run: Run) -> tuple[JudgementResult, ...]:
+    """Return the judgements that failed without a fault of the engine."""
+    return tuple(j for j in run.judgements if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR} and not j.has_fault)
+
+
+def _cause_section(cause: Cause) -> str:
+    """Return a folded section with the leading failure's evidence, and a line per follower."""
+    followers = "".join(f"\n- `{_escape_code(j.nodeid)}` {escape(j.verdict.headline if j.verdict else j.error)}" for j in cause.followers)
+    return _failure_section(cause.leader) + (f"\n\nWith it, by the same cause:\n{followers}\n" if followers else "")
 
 
 def _failure_section(judgement: JudgementResult) -> str:

@@ -13,7 +13,7 @@ from pytest_specdec.model.status import State
 from pytest_specdec.model.verdict import Finding, Outcome, Verdict
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import parameter_table
-from pytest_specdec.report.causes import Cause, find_causes
+from pytest_specdec.report.causes import Cause, SharedCause, find_causes, share
 from pytest_specdec.report.formats import ReportFormat, When
 
 if TYPE_CHECKING:
@@ -241,6 +241,11 @@ class Run:
         return {pair: find_causes(failed, self.plan.rows) for pair, failed in failures.items() if failed}
 
     @property
+    def findings(self) -> tuple[SharedCause, ...]:
+        """The causes that reports call findings, each with the variants that have it."""
+        return share(self.causes)
+
+    @property
     def unclean(self) -> dict[str, str]:
         """The reasons against a baseline, by variant.
 
@@ -325,16 +330,16 @@ def document(run: Run) -> JSON:
         "capabilities": {arm: _capabilities_summary(capabilities) for arm, capabilities in run.capabilities.items()},
         "parameters": codec.encode(parameter_table.effects(run)),
         "not_counted": list(run.not_counted),
-        "findings": [_finding_summary(pair, cause) for pair, causes in run.causes.items() for cause in causes],
+        "findings": [_finding_summary(finding) for finding in run.findings],
         "notes": list(run.notes),
         "judgements": [codec.encode(judgement) for judgement in run.judgements],
     }
 
 
-def _finding_summary(pair: str, cause: Cause) -> JSON:
+def _finding_summary(finding: SharedCause) -> JSON:
     """Return what one fault turned red, as run.json holds it."""
-    tests: list[JSON] = [failure.nodeid for failure in cause.failures]
-    return {"pair": pair, "name": cause.name, "families": list(cause.families), "tests": tests}
+    by_pair: dict[str, JSON] = {pair: [failure.nodeid for failure in cause.failures] for pair, cause in finding.by_pair.items()}
+    return {"name": finding.name, "family": str(finding.leader.family), "tests": by_pair}
 
 
 def _plan_summary(plan: Plan) -> JSON:

@@ -58,7 +58,6 @@ def next_steps(run: Run) -> tuple[Line, ...]:
 
 _RESULTS = {
     RunClass.CLEAN: "",
-    RunClass.FINDING: "",
     RunClass.SETUP_INVALID: ": the baseline or the config, and no verdict on the variant",
     RunClass.INFRASTRUCTURE: ": a failure outside the engine; the same command may come to a verdict",
     RunClass.UNDECIDED: ": nothing wrong found, and not everything decided",
@@ -69,7 +68,15 @@ _RESULT_TONES = {RunClass.CLEAN: Tone.GOOD, RunClass.UNDECIDED: Tone.UNSURE}
 def result(run: Run) -> Line:
     """Return the last line: the class of the run."""
     run_class = run.run_class
-    return (CellText(text=f"RESULT: {run_class.value}{_RESULTS[run_class]}", tone=_RESULT_TONES.get(run_class, Tone.BAD)),)
+    what = _first_finding(run) if run_class is RunClass.FINDING else _RESULTS[run_class]
+    return (CellText(text=printable(f"RESULT: {run_class.value}{what}"), tone=_RESULT_TONES.get(run_class, Tone.BAD)),)
+
+
+def _first_finding(run: Run) -> str:
+    """Return the first finding and the number of others."""
+    first, *others = run.findings
+    more = f", and {len(others)} more" if others else ""
+    return f": {', '.join(first.by_pair)}: {first.name}{more}"
 
 
 def _next_steps(run: Run) -> Iterator[str]:

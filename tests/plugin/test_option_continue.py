@@ -151,9 +151,9 @@ def test_a_run_of_an_older_release_is_refused(stored, refused_as_older):
 def test_a_report_of_an_older_release_is_refused(project, stored):
     """A report of another schema is no report without inconclusive verdicts."""
     path = stored / "run.json"
-    path.write_text(path.read_text().replace("pytest-specdec/run/3", "pytest-specdec/run/2"))
+    path.write_text(path.read_text().replace("pytest-specdec/run/4", "pytest-specdec/run/3"))
     result = project.run(f"--specdec-continue={stored}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        ["ERROR: an older release wrote this run", f"  where:    {path}", "  found:    schema 'pytest-specdec/run/2'"]
+        ["ERROR: an older release wrote this run", f"  where:    {path}", "  found:    schema 'pytest-specdec/run/3'"]
     )

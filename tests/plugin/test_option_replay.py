@@ -36,7 +36,7 @@ def test_a_replay_that_fails_exits_like_any_other(project, stored):
 
 def test_a_replay_reports_where_it_is_told(project, stored):
     project.run(f"--specdec-replay={stored}", "--specdec-run-dir=again", config=None)
-    assert {path.name for path in (project.path / "again").iterdir()} == {"run.json", "report.md"}
+    assert {path.name for path in (project.path / "again").iterdir()} == {"run.json", "report.md", "report.html"}
 
 
 def test_a_replay_keeps_depth_and_shares_of_the_run(project, stored):

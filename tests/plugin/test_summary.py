@@ -109,3 +109,29 @@ def test_a_gate_on_noise_that_greedy_does_not_judge_is_noted(project, family, no
     assert len([note for note in project.document["notes"] if fnmatch(note, line)]) == notes
     if notes:
         result.stdout.fnmatch_lines([f"note: {line}"])
+
+
+FOLLOWING = """
+import pytest
+from sample import *
+
+@pytest.mark.specdec(workload("chat"), family="greedy")
+def test_chat(specdec_captured, specdec_check):
+    specdec_check(say(specdec_captured, Outcome.FAIL, names="accept-all"))
+
+@pytest.mark.specdec(workload("code"), family="greedy")
+def test_code(specdec_captured, specdec_check):
+    specdec_check(say(specdec_captured, Outcome.FAIL, names="accept-all"))
+"""
+
+
+def test_a_follower_points_to_its_leader_on_the_terminal_and_in_junit(project):
+    result = project.tests(FOLLOWING).run("--junit-xml=out.xml")
+    pointer = "follows from test_it.py::test_chat[draft-k3]: accept-all"
+    assert result.stdout.lines.count(pointer) == 1
+    cases = {case.get("name"): case for case in ET.parse(project.path / "out.xml").findall(".//testcase")}
+    assert cases["test_code[draft-k3]"].findtext("system-out") == pointer
+    assert cases["test_chat[draft-k3]"].find("system-out") is None
+    result.stdout.fnmatch_lines(
+        ["WRONG: draft-k3, ngram-k3: *accept-all (4 tests: greedy)", "RESULT: finding: draft-k3, ngram-k3: accept-all"]
+    )

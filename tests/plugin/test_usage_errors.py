@@ -8,7 +8,7 @@ from pytest_specdec.plugin.options import DEPTHS
 
 OPTIONS = [
     (("--specdec-depth=depe",), "*--specdec-depth: *'depe'*'deep'?*"),
-    (("--specdec-report=html",), "*--specdec-report: *md*'html'*"),
+    (("--specdec-report=pdf",), "*--specdec-report: *md*'pdf'*"),
     (("--specdec-deadline=-1",), "*--specdec-deadline*-1*"),
     (("--specdec-deadline=soon",), "*--specdec-deadline: *1h30m*'soon'*"),
     (("--specdec-deadline=0m",), "*--specdec-deadline*0m*"),

@@ -8,7 +8,16 @@ from pytest_specdec.model.baseline import Environment
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
 from pytest_specdec.model.plan import Boot, Judgement, Plan, Role
-from pytest_specdec.model.promise import AcceptedLength, CheckedTokens, SampledTokens, SpeedFigure, SpeedLimits, Speedup
+from pytest_specdec.model.promise import (
+    AcceptedLength,
+    CheckedTokens,
+    DraftedTraffic,
+    LatencyQuantiles,
+    SampledTokens,
+    SpeedFigure,
+    SpeedLimits,
+    Speedup,
+)
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
@@ -41,6 +50,10 @@ SPEED = Verdict(
         ttft=SpeedFigure(baseline=0.0256, speculative=0.016, speedup=1.6),
         limits=SpeedLimits(low=0.91, high=2.9),
         gates=1,
+        latencies=tuple(
+            LatencyQuantiles(what="time to first token", arm=arm, p50_s=p50_s, p90_s=0.04, p99_s=0.05, count=24)
+            for arm, p50_s in (("baseline", 0.0256), ("speculative", 0.016))
+        ),
     ),
     figures={
         "baseline_response_tokens_per_s": 22.96,
@@ -91,7 +104,10 @@ PLAN = Plan(
         Workload(name="chat", version=1, requests=(Request(id="chat-1", route=Route.CHAT, body={"max_tokens": 64}),)),
         Workload(name="vacation", version=1, requests=(), passes=4),
     ),
-    judgements=tuple(Judgement(pair=pair, workload="chat", family=Family.GREEDY, alpha=2e-5) for pair in ("draft-k3", "ngram-k3")),
+    judgements=(
+        *(Judgement(pair=pair, workload="chat", family=Family.GREEDY, alpha=2e-5) for pair in ("draft-k3", "ngram-k3")),
+        Judgement(pair="ngram-k3", workload="drawn", family=Family.SAMPLING, alpha=2e-5),
+    ),
     boots=(
         Boot(index=0, role=Role.BASELINE, arm="baseline"),
         Boot(index=1, role=Role.VARIANT, arm="draft-k3"),
@@ -130,7 +146,8 @@ HOSTILE = "\x1b[2J\r\n::error::<script>`|`\u202e"
 def sampled(pair, tokens, log10_wealth, **fields):
     figures = {"tokens": tokens, "log10_wealth": log10_wealth}
     text = f"{tokens:,.0f} sampled tokens checked; emitting 25% of the draft tokens that should be rejected would have been caught (99%)"
-    promise = SampledTokens(tokens=int(tokens), log10_wealth=log10_wealth)
+    curve = tuple(round(log10_wealth * part / 10, 2) for part in range(11))
+    promise = SampledTokens(tokens=int(tokens), log10_wealth=log10_wealth, curve=curve, best_bettor="lenient acceptance")
     about = {"headline": text, "rules_out": text, "cell": f"10^{log10_wealth:.1f}", "names": "", "promise": promise}
     return replace(GREEDY, **{"pair": pair, "family": Family.SAMPLING, "workload": "drawn", "figures": figures, **about, **fields})
 
@@ -141,10 +158,17 @@ def acceptance(pair):
     return replace(SPEED, pair=pair, outcome=Outcome.PASS, settle="", workload="chat", **about)
 
 
+def traffic(pair):
+    promise = DraftedTraffic(kinds=8, steps=1200, accepted_by_position=(0.61, 0.4, 0.25))
+    about = {"headline": "drafts are made and accepted in 8 kinds of traffic alike", "cell": "8 kinds compared", "figures": {"kinds": 8.0}}
+    return replace(SPEED, pair=pair, outcome=Outcome.PASS, settle="", workload="kinds", promise=promise, **about)
+
+
 GREEN = run_of(
     *(judgement(replace(GREEDY, pair=pair)) for pair in ("draft-k3", "ngram-k3")),
     *(judgement(sampled(pair, tokens, 0.3)) for pair, tokens in (("draft-k3", 2937.0), ("ngram-k3", 2784.0))),
     *(judgement(acceptance(pair)) for pair in ("draft-k3", "ngram-k3")),
+    judgement(traffic("draft-k3")),
     judgement(
         replace(
             SPEED,

@@ -190,3 +190,13 @@ def test_right_tokens_have_a_speed_whatever_else_is_wrong(make_run, verdicts, ju
     run = wrong_and_fast(make_run, verdicts, judged, result, **fields)
     assert run.not_counted == ()
     assert answer.speed(run).text == "SPEED: above its gate"
+
+
+def test_variants_with_one_fault_share_a_line(make_run, verdicts, judged):
+    other = replace(verdicts["failed"], pair="draft-k3", workload="w2")
+    run = make_run(*(judged(verdict, PytestOutcome.FAILED) for verdict in (verdicts["failed"], other)))
+    (line,) = answer.faults(run)
+    assert line.text == "WRONG: draft-k3, ngram-k3: tokens at temperature 0 are not the baseline's: accept-all (2 tests: greedy)"
+    assert answer.correctness(run).text == "CORRECTNESS: FAILED, 1 finding (ngram-k3, draft-k3)"
+    (finding,) = document(run)["findings"]
+    assert list(finding["tests"]) == ["draft-k3", "ngram-k3"]

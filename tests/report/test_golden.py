@@ -12,7 +12,7 @@ from pytest_specdec import __version__
 from pytest_specdec.model.status import Progress
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.plugin.options import REPORT_FORMATS
-from pytest_specdec.report import benchmark_json, failure, junit, markdown, plan, progress, run, terminal
+from pytest_specdec.report import benchmark_json, failure, html, junit, markdown, plan, progress, run, terminal
 from tests.report.runs import GREEN, MIXED, PLAN
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -48,6 +48,7 @@ def failure_text(shown):
 FORMATS = {
     "terminal.txt": terminal_text,
     "md": markdown.FORMAT.render,
+    "html": html.FORMAT.render,
     "json": lambda shown: run.FORMAT.render(shown).replace(f'"version": "{__version__}"', '"version": "VERSION"'),
     "junit.txt": junit_text,
     "benchmark.json": benchmark_text,

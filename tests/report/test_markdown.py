@@ -16,7 +16,7 @@ def test_an_error_is_shown_whole(make_run, judged):
 
 def test_a_report_fits_into_a_step_summary(make_run, verdicts, judged):
     huge = replace(verdicts["failed"], evidence=("x" * 50_000,))
-    text = markdown.render(make_run(*[judged(huge, PytestOutcome.FAILED)] * 200))
+    text = markdown.render(make_run(*(judged(replace(huge, names=f"fault {number}"), PytestOutcome.FAILED) for number in range(200))))
     assert len(text.encode()) < 1024 * 1024
     assert "sections left out for size" in text
     assert "… cut; run.json has the whole" in text

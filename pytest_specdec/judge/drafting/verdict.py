@@ -22,8 +22,9 @@ from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats.proportions import greater_than_other
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from pytest_specdec.judge.drafting.profile import DraftTally
     from pytest_specdec.judge.drafting.traffic import DraftedAnswer
     from pytest_specdec.model.captured_run import CapturedRun
     from pytest_specdec.model.pair import DraftKind
@@ -181,7 +182,7 @@ def _fail(run: CapturedRun, striking: Sequence[DraftFinding], level: float) -> V
         evidence=(*map(str, striking), *profile.lines(tallies)),
         cell=first.cell,
         names=first.name,
-        promise=DraftedTraffic(),
+        promise=_promise(tallies),
         figures={**_drafting_figures(run), "p_value": first.p_value, "bad_answers": float(first.bad), **profile.figures(tallies)},
     )
 
@@ -198,7 +199,7 @@ def _pass(
     if not binding:
         headline = f"no kind of traffic has enough answers of which it is known what was drafted ({len(counted)} answers)"
         settle = "a deeper depth, or more suites in one run"
-        return say(run.whole, Outcome.NOT_DECIDED, headline, settle=settle, promise=DraftedTraffic(), figures=figures)
+        return say(run.whole, Outcome.NOT_DECIDED, headline, settle=settle, promise=_promise(tallies), figures=figures)
     return say(
         run.whole,
         Outcome.PASS,
@@ -206,9 +207,14 @@ def _pass(
         evidence=(*profile.lines(tallies), *map(str, results), *((f"too few answers: {', '.join(others)}",) if others else ())),
         rules_out=f"{len(counted)} answers; drafting that is off for one of {len(binding)} kinds would have been caught",
         cell=f"{len(binding)} kinds compared",
-        promise=DraftedTraffic(kinds=len(binding)),
+        promise=_promise(tallies, kinds=len(binding)),
         figures={**figures, "kinds": float(len(binding)), "answers": float(len(counted))},
     )
+
+
+def _promise(tallies: Mapping[str, DraftTally], *, kinds: int = 0) -> DraftedTraffic:
+    whole = tallies.get(profile.ALL)
+    return DraftedTraffic(kinds=kinds, steps=whole.steps if whole else 0, accepted_by_position=whole.shares if whole else ())
 
 
 def _drafting_figures(run: CapturedRun) -> dict[str, float]:

@@ -105,6 +105,8 @@ def is_suspicious(log_peak: float, log_end: float, alpha: float) -> bool:
 
 
 MOST_BETTORS = 8
+_CURVE_PARTS = 60
+"""Parts of the tokens that the drawn evidence has a value for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -355,7 +357,14 @@ def _windows(observed: Observed) -> str:
 
 
 def _sampled_tokens(analysis: _Analysis) -> SampledTokens:
-    return SampledTokens(tokens=analysis.observed.tokens, log10_wealth=float(analysis.book.peak / LN_10))
+    book = analysis.book
+    parts = np.array_split(book.log_wealth / LN_10, min(_CURVE_PARTS, len(book.log_wealth)) or 1)
+    return SampledTokens(
+        tokens=analysis.observed.tokens,
+        log10_wealth=float(book.peak / LN_10),
+        curve=tuple(round(float(part.max()), 2) for part in parts if part.size),
+        best_bettor=book.winner.fault.value,
+    )
 
 
 def _sampling_figures(analysis: _Analysis) -> Mapping[str, float]:

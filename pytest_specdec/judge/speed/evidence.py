@@ -43,6 +43,7 @@ def speedup(captured: Captured, measured: MeasuredSpeed, *, gates: int = 0, unfi
         boot_log_ratio=measured.control,
         gates=gates,
         unfit=unfit,
+        latencies=latency.quantiles(_sides(captured)),
     )
 
 

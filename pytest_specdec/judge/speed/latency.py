@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_specdec.model.promise import LatencyQuantiles
 from pytest_specdec.stats.answer_timing import content_ttft_s, latency_s, seconds_per_token, ttft_s
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.baseline import Slo
     from pytest_specdec.model.transcript import Answer, Transcript
 
-__all__ = ["ArmLatency", "Goodput", "Percentiles", "figures", "latency", "lines", "percentiles"]
+__all__ = ["ArmLatency", "Goodput", "Percentiles", "figures", "latency", "lines", "percentiles", "quantiles"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +156,16 @@ def lines(arms: Sequence[ArmLatency]) -> tuple[str, ...]:
 
 def _beside(values: Sequence[tuple[str, object]]) -> str:
     return "; ".join(f"{arm} {value}" for arm, value in values)
+
+
+def quantiles(sides: Sequence[tuple[str, ArmLatency]]) -> tuple[LatencyQuantiles, ...]:
+    """Return what the clients of each side waited for, the sides next to each other."""
+    return tuple(
+        LatencyQuantiles(what=title, arm=side, p50_s=of.p50_s, p90_s=of.p90_s, p99_s=of.p99_s, count=of.count)
+        for name, title in (*_ROWS, _REQUEST)
+        for side, arm in sides
+        if (of := getattr(arm, name)) is not None
+    )
 
 
 def figures(side: str, arm: ArmLatency) -> dict[str, float]:

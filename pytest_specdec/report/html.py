@@ -1,0 +1,310 @@
+"""A run as one HTML page: opens from disk, runs no script, asks no network, reads in light, dark and print."""
+
+from __future__ import annotations
+
+import html as markup
+from importlib import resources
+from math import log10
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.promise import DraftedTraffic, SampledTokens, Speedup
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.report import answer, failure, parameter_table, speed_table, svg, table
+from pytest_specdec.report.escape import printable
+from pytest_specdec.report.formats import ReportFormat, When
+from pytest_specdec.report.run import PytestOutcome, RunClass, count_outcomes
+from pytest_specdec.report.table import Tone, reasons
+from pytest_specdec.stats.proportions import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.report.causes import SharedCause
+    from pytest_specdec.report.run import JudgementResult, Run
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+"""Allows the page's own style and nothing else: model text that got through as markup would still do nothing."""
+_TITLES = {
+    RunClass.CLEAN: "Nothing wrong found",
+    RunClass.FINDING: "Finding",
+    RunClass.SETUP_INVALID: "Setup invalid: no verdict on the variant",
+    RunClass.INFRASTRUCTURE: "Infrastructure: run it again",
+    RunClass.UNDECIDED: "Undecided",
+}
+_CLASS_TONES = {RunClass.CLEAN: Tone.GOOD, RunClass.FINDING: Tone.BAD, RunClass.SETUP_INVALID: Tone.BAD}
+_EVIDENCE_LINES = 60
+"""Lines of evidence shown of a failure; run.json has all."""
+
+
+def render(run: Run) -> str:
+    """Return the page; a function of the run alone."""
+    style = resources.files("pytest_specdec.report").joinpath("page.css").read_text(encoding="utf-8")
+    head = (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="color-scheme" content="light dark">\n'
+        f"<title>{_text(f'specdec: {run.plan.config}: {run.run_class.value}')}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+    )
+    return head + "\n".join(line for part in _parts(run) for line in part) + "\n</main>\n</body>\n</html>\n"
+
+
+def _parts(run: Run) -> Iterator[Iterable[str]]:
+    yield _head(run)
+    yield _findings(run)
+    yield _overview(run)
+    yield _evidence(run)
+    yield _speeds(run)
+    yield _acceptance(run)
+    yield _latencies(run)
+    yield _detectable(run)
+    yield _capabilities(run)
+    yield _environment(run)
+    yield _notes(run)
+
+
+def _text(text: str) -> str:
+    """Return text of any origin, escaped for HTML."""
+    return markup.escape(printable(text))
+
+
+def _head(run: Run) -> Iterator[str]:
+    """Yield the class of the run, the answers and the counts."""
+    plan, run_class = run.plan, run.run_class
+    yield "<header>"
+    yield f'<p class="class {_CLASS_TONES.get(run_class, Tone.UNSURE).value}">{_text(_TITLES[run_class])}</p>'
+    yield f"<h1>{_text(f'{plan.config}: {plan.engine} {plan.model}')}</h1>"
+    if run.judgements:
+        for part in (answer.correctness(run), answer.speed(run)):
+            yield f'<p class="answer {part.tone.value}">{_text(part.text)}</p>'
+    counts = ", ".join(f"{count} {name}" for name, count in count_outcomes(run.judgements).items()) or "no verdict"
+    when = ", ".join(filter(None, [f"{plan.depth.value} depth", "replayed" if run.replayed else "", run.made_at]))
+    yield f'<p class="aside">{_text(f"{when}: {counts}")}</p>'
+    yield from (f'<p class="unsure">{_text(line.text)}</p>' for line in (*answer.waived_lines(run), *answer.not_gated(run)))
+    yield "</header>"
+
+
+def _findings(run: Run) -> Iterator[str]:
+    """Yield a section per cause, and one for tests without a verdict."""
+    findings = run.findings
+    if findings:
+        yield f"<h2>{len(findings)} finding{'s' * (len(findings) != 1)}</h2>"
+    for finding in findings:
+        yield from _finding(run, finding)
+    errors = [j for j in run.judgements if j.result is PytestOutcome.ERROR or (j.result is PytestOutcome.FAILED and not j.has_fault)]
+    if errors:
+        yield f"<h2>{len(errors)} judgement{'s' * (len(errors) != 1)} not made</h2>"
+        yield from (line for judgement in errors for line in _failure(judgement, run))
+
+
+def _finding(run: Run, finding: SharedCause) -> Iterator[str]:
+    leader, who = finding.leader, ", ".join(finding.by_pair)
+    yield f'<section class="finding"><h3>{_text(f"{who}: {finding.name}")}</h3>'
+    if leader.verdict is not None:
+        yield f"<p>{_text(leader.verdict.headline)}</p>"
+        yield _pre(leader.verdict.short)
+        if leader.verdict.settle:
+            yield f"<p>{_text(f'To settle it: {leader.verdict.settle}')}</p>"
+    yield f'<p class="aside">{_text(f"seen by {finding.tests}")}</p>'
+    yield from (line for judgement in finding.failures for line in _failure(judgement, run))
+    yield "</section>"
+
+
+def _failure(judgement: JudgementResult, run: Run) -> Iterator[str]:
+    """Yield a folded failure: its evidence, and the command that judges the same answers again."""
+    verdict = judgement.verdict
+    first = judgement.error.partition("\n")[0]
+    title = failure.headline(verdict) if verdict else f"{judgement.pair} {judgement.family}: {first}"
+    lines = (failure.evidence(verdict) if verdict else judgement.error).split("\n")
+    more = [f"… and {len(lines) - _EVIDENCE_LINES} lines more in run.json"] if len(lines) > _EVIDENCE_LINES else []
+    yield f"<details><summary>{_text(title)}</summary>"
+    yield f"<p><code>{_text(judgement.nodeid)}</code></p>"
+    yield _pre([*lines[:_EVIDENCE_LINES], *more])
+    yield f"<p>Judge the same answers again: <code>{_text(f'{run.commands.replay} {judgement.nodeid!r}')}</code></p></details>"
+
+
+def _pre(lines: Sequence[str]) -> str:
+    text = "\n".join(map(_text, lines))
+    return f"<pre>{text}</pre>" if lines else ""
+
+
+def _table(rows: Sequence[Sequence[str]], caption: str, *, numbers: bool = False) -> Iterator[str]:
+    """Yield a table of escaped cells: a header row and bodies whose first cell names the row."""
+    header, *body = rows
+    yield f'<div class="scroll" role="region" tabindex="0" aria-label="{_text(caption)}"><table{" class=numbers" * numbers}>'
+    yield f"<caption>{_text(caption)}</caption>"
+    yield f"<thead><tr>{''.join(f'<th scope=col>{cell}</th>' for cell in header)}</tr></thead><tbody>"
+    yield from (f"<tr><th scope=row>{first}</th>{''.join(f'<td>{cell}</td>' for cell in rest)}</tr>" for first, *rest in body)
+    yield "</tbody></table></div>"
+
+
+def _overview(run: Run) -> Iterator[str]:
+    """Yield the table of promises, and the reasons for what is missing."""
+    if not run.judgements:
+        return
+    yield "<h2>Promises</h2>"
+    rows = [[f'<span class="{cell.tone.value}">{_text(cell.text.strip())}</span>' for cell in row] for row in table.table(run)]
+    yield from _table(rows, "Each promise of each variant")
+    lines = reasons(run)
+    if lines:
+        yield f"<ul>{''.join(f'<li>{_text(line)}</li>' for line in lines)}</ul>"
+    untested = answer.not_tested(run)
+    if untested:
+        yield f'<p class="aside">{_text(untested)}</p>'
+
+
+def _detectable(run: Run) -> Iterator[str]:
+    rows = answer.detectable(run)
+    if rows:
+        yield f"<h2>What would have been caught</h2><details><summary>What each of {len(rows)} passing judgements rules out</summary>"
+        yield from _table([["where", "what"], *([_text(where), _text(what)] for where, what in rows)], "By variant and workload")
+        yield "</details>"
+
+
+def _speeds(run: Run) -> Iterator[str]:
+    """Yield each speedup with its interval, and its figures."""
+    speeds = speed_table.speeds(run)
+    if not speeds:
+        return
+    yield "<h2>Speed</h2>"
+    rows = [
+        [_text(f"{verdict.pair}, {verdict.workload}"), _drawn(speedup), _text(speed_table.sentence(run, verdict))]
+        for verdict, speedup in speeds
+    ]
+    yield from _table(
+        [["workload", "speedup", "verdict"], *rows],
+        "Speedup by workload, on a logarithmic axis from 0.25 to 4 with 1 marked, and its 95 % interval",
+    )
+    figures = [
+        [_text(f"{verdict.pair}, {verdict.workload}"), *map(_text, row)] for verdict, speedup in speeds for row in speed_table.rows(speedup)
+    ]
+    yield "<details><summary>Tokens per second and seconds of both arms</summary>"
+    yield from _table([["workload", *map(_text, speed_table.HEADER)], *figures], "Speed by workload", numbers=True)
+    yield "</details>"
+
+
+def _drawn(speedup: Speedup) -> str:
+    """Return a drawn speedup; the sentence beside it says the same."""
+    limits = speedup.limits
+    return svg.interval(speedup.ratio, limits.low, limits.high) if limits else svg.interval(speedup.ratio, None, None)
+
+
+def _evidence(run: Run) -> Iterator[str]:
+    """Yield the evidence against each variant's sampler over the tokens, of the workload where it is highest."""
+    alarms = {(planned.pair, planned.workload): -log10(planned.alpha) for planned in run.plan.judgements if planned.alpha}
+    highest: dict[str, tuple[Verdict, SampledTokens]] = {}
+    for verdict in (judgement.verdict for judgement in run.judgements if judgement.verdict):
+        promise = verdict.promise
+        if isinstance(promise, SampledTokens) and promise.curve:
+            known = highest.get(verdict.pair)
+            if known is None or promise.log10_wealth > known[1].log10_wealth:
+                highest[verdict.pair] = verdict, promise
+    if highest:
+        yield "<h2>Evidence against the sampler</h2>"
+        yield '<p class="aside">Powers of ten over the sampled tokens; above the dashed line the variant fails.</p><div class="figures">'
+    for pair, (verdict, promise) in highest.items():
+        alarm = alarms.get((pair, verdict.workload))
+        at = f", alarm at 10^{alarm:.1f}" if alarm is not None else ""
+        words = f"{pair}, {verdict.workload}: 10^{promise.log10_wealth:.1f} at its highest of {promise.tokens:,} tokens{at}"
+        bet = f"; most of it on: {promise.best_bettor}" if alarm is not None and promise.log10_wealth >= alarm else ""
+        yield f"<figure>{svg.curve(promise.curve, alarm)}<figcaption>{_text(words + bet)}</figcaption></figure>"
+    if highest:
+        yield "</div>"
+
+
+def _acceptance(run: Run) -> Iterator[str]:
+    """Yield the part of drafts accepted by position, with the 95 % interval that steps have if they are independent."""
+    rows = []
+    for verdict in _verdicts(run):
+        promise = verdict.promise
+        if isinstance(promise, DraftedTraffic) and promise.accepted_by_position:
+            rows.append(
+                [_text(verdict.pair), f"{promise.steps:,}", *(_share(part, promise.steps) for part in promise.accepted_by_position)]
+            )
+    if rows:
+        most = max(map(len, rows))
+        header = ["variant", "verify steps", *(f"position {position}" for position in range(1, most - 1))]
+        yield "<h2>Acceptance by draft position</h2>"
+        yield from _table(
+            [header, *([*row, *["-"] * (most - len(row))] for row in rows)],
+            "Part of the verify steps that accept each draft position, with 95 % limits as if steps were independent",
+        )
+
+
+def _share(part: float, steps: int) -> str:
+    """Return a share of steps with its interval, drawn and in words."""
+    found = limits(round(part * steps), steps)
+    words = f"{part:.1%} [{found.low:.1%}, {found.high:.1%}]"
+    return f'<span class="whole-line">{svg.share(part, found.low, found.high)} {_text(words)}</span>'
+
+
+def _latencies(run: Run) -> Iterator[str]:
+    """Yield the quantiles of what clients waited for, seconds."""
+    rows = [
+        [
+            _text(f"{verdict.pair}, {verdict.workload}"),
+            _text(of.what),
+            _text(of.arm),
+            *map(_milliseconds, (of.p50_s, of.p90_s, of.p99_s)),
+            f"{of.count:,}",
+        ]
+        for verdict in _verdicts(run)
+        if isinstance(verdict.promise, Speedup)
+        for of in verdict.promise.latencies
+    ]
+    if rows:
+        yield "<h2>Latency</h2><details><summary>Milliseconds that clients waited, by quantile</summary>"
+        yield from _table([["workload", "what", "arm", "p50", "p90", "p99", "of"], *rows], "Milliseconds", numbers=True)
+        yield "</details>"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{1e3 * value:,.1f}"
+
+
+def _verdicts(run: Run) -> Iterator[Verdict]:
+    """Yield the verdicts whose speed and acceptance count."""
+    for judgement in run.judgements:
+        verdict = judgement.verdict
+        if verdict and verdict.outcome is not Outcome.INVALID and verdict.pair not in run.not_counted:
+            yield verdict
+
+
+def _capabilities(run: Run) -> Iterator[str]:
+    features = [[_text(cell.text) for cell in row] for row in table.capability_rows(run)]
+    parameters = [[_text(cell) for cell in row] for row in parameter_table.rows(run)]
+    if features or parameters:
+        yield "<h2>Capabilities</h2>"
+    if features:
+        yield from _table(features, "What each server does with each feature")
+    if parameters:
+        yield from _table(parameters, "What each server does with each sampling parameter")
+
+
+def _environment(run: Run) -> Iterator[str]:
+    environment = run.environment
+    if environment is None:
+        return
+    yield "<h2>Environment</h2>"
+    devices = ", ".join(environment.devices) or "no accelerator"
+    rows = [
+        ("engine", f"{environment.engine} {environment.engine_version}"),
+        ("model", environment.model),
+        ("machine", f"{environment.processor}, {environment.cores} cores, {environment.memory_gib:.0f} GiB, {devices}"),
+        ("system", f"{environment.system}, Python {environment.python}"),
+        *((f"{variant} {name}", value) for variant, values in environment.variants.items() for name, value in values.items()),
+        *environment.packages.items(),
+    ]
+    yield from _table([["what", "value"], *([_text(name), _text(value)] for name, value in rows)], "Where the run was captured")
+
+
+def _notes(run: Run) -> Iterator[str]:
+    if run.notes:
+        yield f"<h2>Notes</h2><ul>{''.join(f'<li>{_text(note)}</li>' for note in run.notes)}</ul>"
+    yield f"<footer><p>Run directory <code>{_text(run.directory)}</code></p>"
+    for label, command in (("Judge the same answers again", run.commands.replay), ("Capture what is missing", run.commands.resume)):
+        yield f"<p>{label}: <code>{_text(command)}</code></p>"
+    yield "</footer>"
+
+
+FORMAT = ReportFormat(name="html", target="report.html", when=When.FILES, render=render)

@@ -1,0 +1,57 @@
+"""Drawings of a page, as inline SVG: an interval, a share, a curve. Each is hidden from screen readers, which get the words beside it."""
+
+from __future__ import annotations
+
+from math import log
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LEAST, _MOST = 0.25, 4.0
+"""The speedups at the ends of the axis; beyond them an interval ends at the edge."""
+_WIDTH, _HEIGHT = 160, 20
+"""Of an interval, pixels."""
+_CURVE_WIDTH, _CURVE_HEIGHT = 420, 110
+
+
+def interval(ratio: float, low: float | None, high: float | None) -> str:
+    """Return a speedup on a logarithmic axis, 1 marked, with its interval where it has one."""
+    middle = _HEIGHT // 2
+    drawn = f'<line class="one" x1="{_place(1.0)}" x2="{_place(1.0)}" y1="0" y2="{_HEIGHT}"/>'
+    if low is not None and high is not None:
+        drawn += f'<line class="range" x1="{_place(low)}" x2="{_place(high)}" y1="{middle}" y2="{middle}"/>'
+    return _svg(_WIDTH, _HEIGHT, f'{drawn}<circle class="mark" cx="{_place(ratio)}" cy="{middle}" r="4"/>')
+
+
+def _place(ratio: float) -> str:
+    within = min(max(ratio, _LEAST), _MOST)
+    return f"{_WIDTH * log(within / _LEAST) / log(_MOST / _LEAST):.1f}"
+
+
+def share(part: float, low: float, high: float) -> str:
+    """Return a share of 1 as a bar, its interval across the end."""
+    end, left, right = (f"{100 * value:.1f}" for value in (part, low, high))
+    edge = '<rect class="whole" x="0" y="3" width="100" height="10"/>'
+    bar = f'<rect class="bar" x="0" y="3" width="{end}" height="10"/>'
+    return _svg(100, 16, f'{edge}{bar}<line class="range" x1="{left}" x2="{right}" y1="8" y2="8"/>')
+
+
+def curve(values: Sequence[float], limit: float | None) -> str:
+    """Return values over equal parts of an axis, with the line that they must not cross."""
+    least = min(0.0, *values)
+    most = max(1.0, *values, limit or 0.0) * 1.05
+
+    def height(value: float) -> str:
+        return f"{_CURVE_HEIGHT * (most - value) / (most - least):.1f}"
+
+    width = _CURVE_WIDTH / len(values)
+    points = " ".join(f"{width * (index + 0.5):.1f},{height(value)}" for index, value in enumerate(values))
+    lines = f'<line class="axis" x1="0" x2="{_CURVE_WIDTH}" y1="{height(0.0)}" y2="{height(0.0)}"/>'
+    if limit is not None:
+        lines += f'<line class="alarm" x1="0" x2="{_CURVE_WIDTH}" y1="{height(limit)}" y2="{height(limit)}"/>'
+    return _svg(_CURVE_WIDTH, _CURVE_HEIGHT, f'{lines}<polyline class="curve" points="{points}"/>')
+
+
+def _svg(width: int, height: int, drawn: str) -> str:
+    return f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" aria-hidden="true">{drawn}</svg>'
