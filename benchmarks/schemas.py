@@ -19,11 +19,10 @@ from pytest_specdec.gates import baseline_file
 from pytest_specdec.model.baseline import FIGURES, Environment, Gate
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.families import FAMILIES
-from pytest_specdec.model.pair import Variant
-from pytest_specdec.model.plan import Judgement, Plan
+from pytest_specdec.model.plan import Plan
 from pytest_specdec.model.status import Status
 from pytest_specdec.model.transcript import Answer, Position, Score, Transcript
-from pytest_specdec.model.workload import OUTSIDE_FAMILY, Family, Workload
+from pytest_specdec.model.workload import OUTSIDE_FAMILY, Family
 from pytest_specdec.report import run
 
 if TYPE_CHECKING:
@@ -222,8 +221,7 @@ def _run() -> Schema:
             "propertyNames": {"enum": list(run.COUNTED_AS)},
             "additionalProperties": {"type": "integer", "minimum": 1},
         },
-        "plan": _plan_summary(made),
-        **{name: own[name] for name in ("environment", "status")},
+        **{name: own[name] for name in ("plan", "environment", "status")},
         "capabilities": {"description": "By arm.", "type": "object", "additionalProperties": known},
         "parameters": {
             "description": "What each arm does with each sampling parameter, by arm and parameter; the worst that a workload shows.",
@@ -242,32 +240,12 @@ def _run() -> Schema:
                 }
             ),
         },
-        **{name: own[name] for name in ("notes", "judgements")},
+        **{name: own[name] for name in ("notes", "commands", "judgements")},
     }
     description = "What a session captured or replayed and what was judged of it. The Markdown report is a function of the same values."
     used = _reachable(properties, made.by_name)
     made.by_name = {name: schema for name, schema in made.by_name.items() if name in used}
     return made.document(run.SCHEMA, "A run of pytest-specdec: run.json", description, _object(properties))
-
-
-def _plan_summary(made: Definitions) -> Schema:
-    whole, sent = made.fields(Plan), made.fields(Workload, {"requests"})
-    count = {"type": "integer", "minimum": 0}
-    workload = {
-        **{name: sent[name] for name in ("name", "version")},
-        "digest": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
-        "requests": count,
-        "own_requests": {**_description(inspect.getdoc(Workload.own_requests) or ""), **count},
-    }
-    properties = {
-        **{name: whole[name] for name in ("config", "engine", "model", "depth")},
-        "pairs": {"description": "The variants judged, each against the baseline.", "type": "array", "items": made.schema_of(Variant)},
-        "workloads": {**whole["workloads"], "items": _object(workload)},
-        "judgements": {"description": "The judgements planned.", "type": "array", "items": made.schema_of(Judgement)},
-        "boots": {"description": "How many.", **count},
-        "estimate_s": whole["estimate_s"],
-    }
-    return {"description": "What was planned before anything booted.", **_object(properties)}
 
 
 def _reachable(schema: object, definitions: Schema) -> set[str]:

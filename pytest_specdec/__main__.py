@@ -1,4 +1,4 @@
-"""``python -m pytest_specdec init`` and ``doctor CONFIG``: what has no place in a pytest run."""
+"""The commands of ``python -m pytest_specdec``: what has no place in a pytest run."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import signal
 import sys
 from argparse import ArgumentParser
 
-from pytest_specdec import __version__, doctor_command, init
+from pytest_specdec import __version__, doctor_command, init, report_command
 
-_ABOUT = "Prepare a gate for a server with speculative decoding; pytest runs it."
+_ABOUT = "Prepare a gate for a server with speculative decoding, which pytest runs, and report on its runs."
 UNREAD = 128 + signal.SIGPIPE
 """The exit code after SIGPIPE, as of a program piped into ``head``."""
 
@@ -24,6 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     init.add(commands)
     doctor_command.add(commands)
+    report_command.add(commands)
     arguments = parser.parse_args(argv)
     try:
         return int(arguments.run(arguments))

@@ -23,6 +23,7 @@ from pytest_specdec.plugin import commands, judgements, report_files, run_state,
 from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.report import table, terminal
 from pytest_specdec.report.plan import own_prompts
+from pytest_specdec.report.plan_summary import summarise
 from pytest_specdec.report.run import JudgementResult, Run
 from pytest_specdec.report.table import Tone
 
@@ -60,6 +61,7 @@ class SummaryPlugin:
         self._failed: dict[str, pytest.TestReport] = {}
         """By node id."""
         self._run: Run | None = None
+        self._plan: Plan | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -113,7 +115,8 @@ class SummaryPlugin:
     def _gather_run(self) -> Run:
         """Return the run with everything for the reports."""
         directory, settings = RunDirectory.open(self._root), self._config.stash[SETTINGS]
-        plan, environment = run_documents.read_plan(directory), _read_or_none(run_documents.read_environment, directory)
+        self._plan = plan = run_documents.read_plan(directory)
+        environment = _read_or_none(run_documents.read_environment, directory)
         baseline_notes = baseline_file.notes(settings.baselines, plan.config, environment)
         status = _read_or_none(run_documents.read_status, directory)
         status_notes = (*_capture_error(status), *status.warnings) if status else ()
@@ -136,7 +139,7 @@ class SummaryPlugin:
         return Run(
             directory=commands.as_typed(self._root, self._config),
             replayed=settings.replay is not None,
-            plan=plan,
+            plan=summarise(plan),
             environment=environment,
             status=status,
             judgements=_sort_results(plan, self._judgements),
@@ -206,12 +209,12 @@ class SummaryPlugin:
         print.
         """
         settings, environment = self._config.stash[SETTINGS], run.environment
-        if environment is None:
+        if environment is None or self._plan is None:
             return ()
-        if run.plan.within_one_boot:
+        if self._plan.within_one_boot:
             refusal = "baseline not updated: which machine attached servers run on is not known; state gates.speedup in the config"
             return (refusal,) if settings.update_baselines else ()
-        results = self._baseline_results(run)
+        results = self._baseline_results(run, self._plan)
         unclean_lines = update.not_clean(results)
         if settings.update_baselines:
             updated = update.update(settings.baselines, run.plan.config, environment, results)
@@ -230,12 +233,12 @@ class SummaryPlugin:
             f"baseline candidate: {self._as_typed(path)}; to gate on it: {commands.move_command(path, baseline_path, self._config)}",
         )
 
-    def _baseline_results(self, run: Run) -> update.Results:
+    def _baseline_results(self, run: Run, plan: Plan) -> update.Results:
         """Return the verdicts and accepted lengths for a baseline file."""
         verdicts = tuple(judgement.verdict for judgement in run.judgements if judgement.verdict)
         return update.Results(
             verdicts=verdicts,
-            lengths=_read_lengths(RunDirectory.open(self._root), run.plan, verdicts),
+            lengths=_read_lengths(RunDirectory.open(self._root), plan, verdicts),
             accepted=self._config.stash[SETTINGS].accept_regression,
             unclean=run.unclean,
         )

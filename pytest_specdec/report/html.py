@@ -233,9 +233,9 @@ def _acceptance(run: Run) -> Iterator[str]:
 
 def _share(part: float, steps: int) -> str:
     """Return a share of steps with its interval, drawn and in words."""
-    found = limits(round(part * steps), steps)
-    words = f"{part:.1%} [{found.low:.1%}, {found.high:.1%}]"
-    return f'<span class="whole-line">{svg.share(part, found.low, found.high)} {_text(words)}</span>'
+    interval = limits(round(part * steps), steps)
+    words = f"{part:.1%} [{interval.low:.1%}, {interval.high:.1%}]"
+    return f'<span class="whole-line">{svg.share(part, interval.low, interval.high)} {_text(words)}</span>'
 
 
 def _latencies(run: Run) -> Iterator[str]:

@@ -8,22 +8,22 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pytest_specdec import __version__
+from pytest_specdec.errors import RunError
 from pytest_specdec.files import codec
-from pytest_specdec.model.status import State
+from pytest_specdec.model.baseline import Environment
+from pytest_specdec.model.captured import Capabilities
+from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.verdict import Finding, Outcome, Verdict
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import parameter_table
 from pytest_specdec.report.causes import Cause, SharedCause, find_causes, share
 from pytest_specdec.report.formats import ReportFormat, When
+from pytest_specdec.report.plan_summary import PlanSummary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pytest_specdec.model.baseline import Environment
-    from pytest_specdec.model.captured import Capabilities
-    from pytest_specdec.model.plan import Plan
-    from pytest_specdec.model.status import Status
-    from pytest_specdec.model.workload import JSON, Workload
+    from pytest_specdec.model.workload import JSON
 
 SCHEMA = "pytest-specdec/run/4"
 NOT_COUNTED = "not counted: tokens are wrong"
@@ -162,7 +162,7 @@ class Run:
     directory: str
     """As a person would type it."""
     replayed: bool
-    plan: Plan
+    plan: PlanSummary
     environment: Environment | None
     status: Status | None
     judgements: tuple[JudgementResult, ...]
@@ -324,7 +324,7 @@ def document(run: Run) -> JSON:
         "red": run.red,
         "judged": run.judged,
         "counts": count_outcomes(run.judgements),
-        "plan": _plan_summary(run.plan),
+        "plan": codec.encode(run.plan),
         "environment": codec.encode(run.environment),
         "status": codec.encode(run.status),
         "capabilities": {arm: _capabilities_summary(capabilities) for arm, capabilities in run.capabilities.items()},
@@ -332,6 +332,7 @@ def document(run: Run) -> JSON:
         "not_counted": list(run.not_counted),
         "findings": [_finding_summary(finding) for finding in run.findings],
         "notes": list(run.notes),
+        "commands": codec.encode(run.commands),
         "judgements": [codec.encode(judgement) for judgement in run.judgements],
     }
 
@@ -342,21 +343,6 @@ def _finding_summary(finding: SharedCause) -> JSON:
     return {"name": finding.name, "family": str(finding.leader.family), "tests": by_pair}
 
 
-def _plan_summary(plan: Plan) -> JSON:
-    """Return the plan as run.json holds it."""
-    return {
-        "config": plan.config,
-        "engine": plan.engine,
-        "model": plan.model,
-        "depth": plan.depth.value,
-        "pairs": [codec.encode(pair.variant) for pair in plan.pairs],
-        "workloads": [_workload_summary(workload) for workload in plan.workloads],
-        "judgements": [codec.encode(judgement) for judgement in plan.judgements],
-        "boots": len(plan.boots),
-        "estimate_s": plan.estimate_s,
-    }
-
-
 def _capabilities_summary(capabilities: Capabilities) -> JSON:
     """Return the capabilities without the streams.
 
@@ -365,9 +351,23 @@ def _capabilities_summary(capabilities: Capabilities) -> JSON:
     return {field.name: codec.encode(getattr(capabilities, field.name)) for field in fields(capabilities) if field.name != "streams"}
 
 
-def _workload_summary(workload: Workload) -> JSON:
-    counts: dict[str, JSON] = {"requests": len(workload.requests), "own_requests": workload.own_requests}
-    return {"name": workload.name, "version": workload.version, "digest": workload.digest, **counts}
+def read(text: str, where: str) -> Run:
+    """Return the run that ``render`` wrote as ``text``, without timings and without streams of probes.
+
+    Raises RunError naming ``where`` for what is no such document, and for one of another release.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        what, remedy = "the file is not JSON", "restore the file that the session wrote, or replay the run"
+        raise RunError(what, where=where, found=str(error), expected="run.json as a session wrote it", remedy=remedy) from None
+    codec.check_schema(where, data.get("schema") if isinstance(data, dict) else None, SCHEMA)
+    values = {field.name: data[field.name] for field in fields(Run) if field.name in data}
+    try:
+        return codec.decode(Run, values)
+    except RunError as error:
+        place = f"{where}  {error.where}".rstrip()
+        raise RunError(error.what, where=place, found=error.found, expected=error.expected, remedy=error.remedy) from None
 
 
 def render(run: Run) -> str:

@@ -21,6 +21,7 @@ from pytest_specdec.model.promise import (
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.verdict import Outcome, Verdict
 from pytest_specdec.model.workload import Depth, Family, Request, Route, Workload
+from pytest_specdec.report.plan_summary import summarise
 from pytest_specdec.report.run import Commands, JudgementResult, PytestOutcome, Run, TimedAnswers
 
 __all__ = ["ENVIRONMENT", "FAILED", "GREEDY", "GREEN", "MIXED", "PLAN", "SPEED", "judgement", "run_of"]
@@ -128,7 +129,7 @@ def run_of(*judgements, **fields):
         **{
             "directory": ".specdec/reference-1",
             "replayed": False,
-            "plan": PLAN,
+            "plan": summarise(PLAN),
             "environment": ENVIRONMENT,
             "status": Status(state=State.COMPLETE, boots=5, wall_s=80.0),
             "judgements": judgements,
@@ -284,8 +285,8 @@ MIXED = run_of(
     judgement(replace(FAILED, pair=VARIANTS[-1], headline=f"3 tokens: {HOSTILE}", names=f"accept-all {HOSTILE}"), PytestOutcome.FAILED),
     judgement(None, PytestOutcome.FAILED, pair="draft-k3", workload="chat", family=Family.TOOLS),
     plan=replace(
-        PLAN,
-        pairs=tuple(replace(PLAN.pairs[0], variant=Variant(name=name, draft=Draft(kind=DraftKind.MODEL, tokens=3))) for name in VARIANTS),
+        summarise(PLAN),
+        pairs=tuple(Variant(name=name, draft=Draft(kind=DraftKind.MODEL, tokens=3)) for name in VARIANTS),
         judgements=tuple(Judgement(pair=pair, workload="drawn", family=Family.SAMPLING, alpha=2e-5) for pair in VARIANTS),
     ),
     capabilities={

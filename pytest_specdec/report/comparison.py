@@ -1,0 +1,165 @@
+"""What changed between two stored runs: findings, judgements, speed, capabilities, environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.promise import AcceptedLength, Speedup
+from pytest_specdec.report.escape import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_specdec.model.baseline import Environment
+    from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.report.run import JudgementResult, Run
+
+_NONE = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing that differs."""
+
+    what: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        """Return the line that people read."""
+        return printable(f"{self.what}: {self.old} -> {self.new}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Two runs held against each other; each part is empty where nothing changed."""
+
+    found: tuple[str, ...]
+    """Findings of the new run alone, ``VARIANT: NAME``."""
+    gone: tuple[str, ...]
+    """Findings of the old run alone."""
+    kept: tuple[str, ...]
+    """Findings of both."""
+    judgements: tuple[Change, ...]
+    """Tests whose outcome changed, and those of one run alone."""
+    measures: tuple[Change, ...]
+    """Speedups and accepted lengths."""
+    unlike: str
+    """Why figures of speed do not compare: two machines, say; empty where they do."""
+    capabilities: tuple[Change, ...]
+    environment: tuple[Change, ...]
+
+    @property
+    def headline(self) -> str:
+        """The answer in one line."""
+        if self.found:
+            return f"WORSE: {_count(self.found, 'new finding')}"
+        if self.gone:
+            return f"BETTER: {_count(self.gone, 'finding')} gone" + (f", {len(self.kept)} as before" if self.kept else "")
+        return f"NO NEW FINDING: {len(self.kept)} as before" if self.kept else "NO FINDING in either run"
+
+
+def compare(old: Run, new: Run) -> Comparison:
+    """Return what changed from ``old`` to ``new``."""
+    before, after = _finding_names(old), _finding_names(new)
+    return Comparison(
+        found=tuple(name for name in after if name not in before),
+        gone=tuple(name for name in before if name not in after),
+        kept=tuple(name for name in after if name in before),
+        judgements=tuple(_changes(_outcomes(old), _outcomes(new))),
+        measures=tuple(_figure_changes(old, new)),
+        unlike=_unlike(old.environment, new.environment),
+        capabilities=tuple(_changes(_support(old), _support(new))),
+        environment=tuple(_changes(_conditions(old.environment), _conditions(new.environment))),
+    )
+
+
+def lines(comparison: Comparison) -> Iterator[str]:
+    """Yield the comparison as people read it, the most important first."""
+    yield comparison.headline
+    for title, names in (("new", comparison.found), ("gone", comparison.gone), ("as before", comparison.kept)):
+        yield from (printable(f"  {title}: {name}") for name in names)
+    sections = (
+        ("judgements", comparison.judgements),
+        (f"speed and acceptance{f' ({comparison.unlike})' if comparison.unlike else ''}", comparison.measures),
+        ("capabilities", comparison.capabilities),
+        ("environment", comparison.environment),
+    )
+    for title, changes in sections:
+        if changes:
+            yield ""
+            yield f"{title}:"
+            yield from (f"  {change}" for change in changes)
+
+
+def _count(names: tuple[str, ...], what: str) -> str:
+    return f"{len(names)} {what}{'s' * (len(names) != 1)}"
+
+
+def _finding_names(run: Run) -> tuple[str, ...]:
+    return tuple(f"{pair}: {cause.name}" for pair, causes in run.causes.items() for cause in causes)
+
+
+def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
+    """Yield what differs, in the order of the old run and then of the new one."""
+    for what in dict.fromkeys((*old, *new)):
+        if old.get(what) != new.get(what):
+            yield Change(what=what, old=old.get(what, _NONE), new=new.get(what, _NONE))
+
+
+def _outcomes(run: Run) -> dict[str, str]:
+    return {f"{judgement.nodeid} ({judgement.workload})": _outcome(judgement) for judgement in run.judgements}
+
+
+def _outcome(judgement: JudgementResult) -> str:
+    return judgement.verdict.outcome.value if judgement.verdict else f"no verdict, {judgement.result.value}"
+
+
+def _figure_changes(old: Run, new: Run) -> Iterator[Change]:
+    """Yield the speedups and accepted lengths of both runs, changed or not, where both counted."""
+    before, after = _figures(old), _figures(new)
+    yield from (Change(what=what, old=before[what], new=after[what]) for what in before if what in after)
+
+
+def _figures(run: Run) -> dict[str, str]:
+    verdicts = (judgement.verdict for judgement in run.judgements if judgement.verdict and judgement.pair not in run.not_counted)
+    return {f"{verdict.pair}, {verdict.workload}": figure for verdict in verdicts if (figure := _figure(verdict))}
+
+
+def _figure(verdict: Verdict) -> str:
+    promise = verdict.promise
+    if isinstance(promise, AcceptedLength):
+        return f"{promise.tokens_per_step:.2f} tokens per step"
+    if not isinstance(promise, Speedup):
+        return ""
+    limits = promise.limits
+    return f"{promise.ratio:.2f}x" + (f" [{limits.low:.2f}, {limits.high:.2f}]" if limits else "")
+
+
+def _unlike(old: Environment | None, new: Environment | None) -> str:
+    if old is None or new is None:
+        return "of an unknown machine"
+    return "" if old.machine == new.machine else "of two machines, not comparable"
+
+
+def _support(run: Run) -> dict[str, str]:
+    return {
+        f"{arm} {feature}": support.value
+        for arm, capabilities in sorted(run.capabilities.items())
+        for feature, support in sorted(capabilities.support.items())
+    }
+
+
+def _conditions(environment: Environment | None) -> dict[str, str]:
+    """Return what a figure depends on, by name."""
+    if environment is None:
+        return {}
+    return {
+        "engine": f"{environment.engine} {environment.engine_version}".strip(),
+        "model": environment.model,
+        "machine": environment.machine,
+        "system": f"{environment.system}, Python {environment.python}",
+        **{f"{variant} {name}": value for variant, values in environment.variants.items() for name, value in values.items()},
+        **environment.packages,
+    }
