@@ -93,7 +93,7 @@ def _findings(run: Run) -> Iterator[str]:
         yield from _finding(run, finding)
     errors = [j for j in run.judgements if j.result is PytestOutcome.ERROR or (j.result is PytestOutcome.FAILED and not j.has_fault)]
     if errors:
-        yield f"<h2>{len(errors)} judgement{'s' * (len(errors) != 1)} not made</h2>"
+        yield f"<h2>{len(errors)} judgement{'s' * (len(errors) != 1)} not made or not decided</h2>"
         yield from (line for judgement in errors for line in _failure(judgement, run))
 
 
@@ -144,6 +144,7 @@ def _overview(run: Run) -> Iterator[str]:
         return
     yield "<h2>Promises</h2>"
     rows = [[f'<span class="{cell.tone.value}">{_text(cell.text.strip())}</span>' for cell in row] for row in table.table(run)]
+    rows[0][0] = "promise"
     yield from _table(rows, "Each promise of each variant")
     lines = reasons(run)
     if lines:
