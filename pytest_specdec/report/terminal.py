@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_specdec.model.status import State
@@ -86,8 +87,20 @@ def _next_steps(run: Run) -> Iterator[str]:
         return
     if any(verdict.family is Family.SAMPLING for verdict in run.suspicious):
         yield f"capture more tokens, under the same false-alarm share: {run.commands.continued}"
-    if run.red:
+    yield from _steps_by_class(run)
+    if run.red and not run.replayed:
         yield f"judge the same answers again, without a server: {run.commands.replay}"
+
+
+def _steps_by_class(run: Run) -> Iterator[str]:
+    """Yield what to do about a red run, by its class."""
+    if run.run_class is RunClass.FINDING:
+        leader = run.findings[0].leader
+        yield f"read all of its evidence: python -m pytest_specdec show {shlex.quote(run.directory)} {shlex.quote(leader.nodeid)}"
+        if all(failure.family is Family.SPEED for finding in run.findings for failure in finding.failures) and not run.replayed:
+            yield "seconds vary from boot to boot: the same command again is a second opinion"
+    if run.run_class is RunClass.INFRASTRUCTURE and not run.replayed:
+        yield f"ask again what a server failed on: {run.commands.resume}"
 
 
 def _unsettled_lines(run: Run) -> Iterator[Line]:

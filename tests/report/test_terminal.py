@@ -25,8 +25,22 @@ def test_red_begins_with_a_sentence_per_variant_and_ends_with_the_replay(make_ru
     assert first.startswith("CORRECTNESS: FAILED, 1 finding (ngram-k3) ")
     assert second.startswith("WRONG: ngram-k3: ")
     assert "accept-all" in second
-    (step,) = next_of(run)
-    assert step.endswith(": " + run.commands.replay)
+    first, last = next_of(run)
+    assert first.endswith(": python -m pytest_specdec show .specdec/reference-1 'suites/greedy/test_greedy.py::test_x[draft-k3]'")
+    assert last.endswith(": " + run.commands.replay)
+    assert last not in next_of(replace(run, replayed=True)), "that would be the same again"
+
+
+def test_a_speed_alone_is_asked_for_again(make_run, verdicts, judged):
+    slow = judged(replace(verdicts["speed"], outcome=Outcome.FAIL), PytestOutcome.FAILED)
+    assert next_of(make_run(slow))[1].endswith("the same command again is a second opinion")
+    assert len(next_of(make_run(slow, judged(verdicts["failed"], PytestOutcome.FAILED)))) == 2
+
+
+def test_a_failure_that_a_retry_may_settle_ends_with_the_resume(make_run, verdicts, judged):
+    once = replace(verdicts["greedy"], outcome=Outcome.INVALID, transient=True)
+    first, _ = next_of(make_run(judged(verdicts["greedy"]), judged(once, PytestOutcome.FAILED)))
+    assert first == "Next: ask again what a server failed on: pytest --specdec-resume .specdec/reference-1"
 
 
 def test_suspicion_stands_above_the_table_and_ends_with_the_continuation(make_run, verdicts, judged):
