@@ -108,36 +108,27 @@ def _answer_on_speed(results: list[JudgementResult]) -> CellText:
         return CellText(text="SPEED: not measured", tone=Tone.BAD)
     undecided = [j for j in results if not (_is_decided(j) or _compares_traffic(j))]
     if undecided:
-        return CellText(text=f"SPEED: NOT GATED ({_pair_names(undecided)}){_describe_undecided(undecided[0])}", tone=Tone.UNSURE)
+        return CellText(text=f"SPEED: NOT GATED ({_pair_names(undecided)})", tone=Tone.UNSURE)
     speedups = [j.verdict.promise for j in results if j.verdict and isinstance(j.verdict.promise, Speedup)]
     if not any(speedup.gates for speedup in speedups):
         return CellText(text=f"SPEED: {'reported, without a gate' if speedups else 'not tested'}", tone=Tone.UNSURE)
     return CellText(text="SPEED: above its gate", tone=Tone.GOOD)
 
 
-def _describe_undecided(undecided: JudgementResult) -> str:
-    """Return the reason no gate decided, and the remedy.
-
-    The remedy is what would settle it. Empty without a verdict.
-    """
-    verdict = undecided.verdict
-    if verdict is None:
-        return ""
-    return printable(f", because {verdict.reason or verdict.headline}, settle it with {verdict.settle or 'another run'}")
-
-
 def not_gated(run: Run) -> Iterator[CellText]:
-    """Yield a sentence per speed left undecided by gates.
+    """Yield a sentence per reason for which gates left speeds undecided.
 
-    Those that the first line explains are left out.
+    It names the variants and workloads, and what would settle it.
     """
-    first_line = speed(run).text
+    by_reason: dict[tuple[str, str], list[str]] = {}
     for j in run.judgements:
-        if j.pair in run.not_counted or j.verdict is None or j.verdict.outcome is not Outcome.NOT_DECIDED:
-            continue
-        if _describe_undecided(j) not in first_line:
+        verdict = j.verdict
+        if j.pair not in run.not_counted and verdict is not None and verdict.outcome is Outcome.NOT_DECIDED:
             status = "NOT DECIDED" if _compares_traffic(j) else "NOT GATED"
-            yield CellText(text=printable(f"{status}: {j.pair} ({j.workload}){_describe_undecided(j)}"), tone=Tone.UNSURE)
+            reason = f"because {verdict.reason or verdict.headline}, settle it with {verdict.settle or 'another run'}"
+            by_reason.setdefault((status, reason), []).append(f"{j.pair} ({j.workload})")
+    for (status, reason), subjects in by_reason.items():
+        yield CellText(text=printable(f"{status}: {', '.join(subjects)}, {reason}"), tone=Tone.UNSURE)
 
 
 def faults(run: Run) -> Iterator[CellText]:
