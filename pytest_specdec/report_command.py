@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_specdec.errors import RunError
+from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files.run_directory import atomic_write, read_text
+from pytest_specdec.plugin.report_files import FileFormat, load_format
 from pytest_specdec.report import comparison, failure, run, terminal
 from pytest_specdec.report.escape import printable
-from pytest_specdec.report.formats import ReportFormat, When
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _SubParsersAction
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pytest_specdec.report.run import JudgementResult, Run
     from pytest_specdec.report.table import CellText
 
-GROUP = "pytest_specdec.report_formats"
+_DOCUMENT = "run.json"
 _TERMINAL = "terminal"
 _ABOUT_REPORT = "Render stored runs again, from run.json alone. Exits with 0 whatever the runs hold, with 2 where one cannot be read."
 _ABOUT_COMPARE = (
     "Say what changed between two stored runs. Exits with 0 unless the new run has a finding that the old one has not, which exits with 1, "
     "and with 2 where a run cannot be read."
 )
+_MOST_IDS = 12
+"""Test ids that an error lists."""
 _ABOUT_SHOW = "Print the judgements of a stored run whose test id holds TEST, with all of their evidence. Exits with 2 if none does."
 
 
@@ -52,20 +53,33 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
 
 def report(arguments: Namespace) -> int:
     """Render each run in each format; return the exit code."""
+    names = tuple(dict.fromkeys(arguments.format.split(",")))
     try:
-        formats = [_find_format(name) for name in dict.fromkeys(arguments.format.split(",")) if name != _TERMINAL]
+        formats = _load_formats(names, arguments)
         for path in arguments.runs:
             stored = _read(path)
-            if _TERMINAL in arguments.format.split(","):
+            if _TERMINAL in names:
                 _print_lines((*terminal.FORMAT.render(stored), *terminal.next_steps(stored), terminal.result(stored)))
             for form in formats:
                 target = (arguments.out or _document(path).parent) / form.target
                 target.parent.mkdir(parents=True, exist_ok=True)
                 atomic_write(target, form.render(stored))
                 sys.stdout.write(f"{target}\n")
-    except RunError as error:
+    except SpecdecError as error:
         return _refuse(error)
     return 0
+
+
+def _load_formats(names: Sequence[str], arguments: Namespace) -> list[FileFormat]:
+    """Return the formats that write files. Raises SpecdecError for one that would write over another file."""
+    formats = [load_format(name) for name in names if name != _TERMINAL]
+    if any(form.target == _DOCUMENT for form in formats):
+        what, remedy = "a report would write over the run", "name another format: run.json is what reports are made from"
+        raise SpecdecError(what, where="--format", found=arguments.format, expected="formats other than json", remedy=remedy)
+    if formats and arguments.out and len(arguments.runs) > 1:
+        what, remedy = "the reports of several runs would write over each other", "name one run, or leave --out away"
+        raise SpecdecError(what, where="--out", found=f"{len(arguments.runs)} runs", expected="one", remedy=remedy)
+    return formats
 
 
 def show(arguments: Namespace) -> int:
@@ -76,9 +90,11 @@ def show(arguments: Namespace) -> int:
     except RunError as error:
         return _refuse(error)
     if not matching:
-        ids = "\n".join(judgement.nodeid for judgement in stored.judgements) or "no judgement"
-        what, expected = "the run holds no such test", f"an id with {arguments.test!r}"
-        return _refuse(RunError(what, where=str(arguments.run_path), found=ids, expected=expected))
+        ids = [judgement.nodeid for judgement in stored.judgements]
+        more = [f"… and {len(ids) - _MOST_IDS} more"] if len(ids) > _MOST_IDS else []
+        text = "\n".join(map(printable, [*ids[:_MOST_IDS], *more])) or "no judgement"
+        what, expected, remedy = "the run holds no such test", f"an id with {arguments.test!r}", "name a part of one of these ids"
+        return _refuse(RunError(what, where=str(arguments.run_path), found=text, expected=expected, remedy=remedy))
     sys.stdout.write("\n\n".join(_describe(stored, judgement) for judgement in matching) + "\n")
     return 0
 
@@ -97,16 +113,13 @@ def _describe(stored: Run, judgement: JudgementResult) -> str:
     """Return everything that is known of one judgement."""
     verdict = judgement.verdict
     text = f"{failure.headline(verdict)}\n{failure.evidence(verdict)}" if verdict else printable(judgement.error or judgement.result.value)
-    leader = next(
-        (cause.pointer for causes in stored.causes.values() for cause in causes if judgement in cause.followers),
-        "",
-    )
-    replay = f"replay: {stored.commands.replay} {judgement.nodeid!r}"
-    return "\n".join(filter(None, [printable(judgement.nodeid), text, printable(leader), printable(replay)]))
+    replay = f"replay: {judgement.replay}" if judgement.replay else ""
+    parts = [printable(judgement.nodeid), text, printable(stored.pointers.get(judgement.nodeid, "")), printable(replay)]
+    return "\n".join(filter(None, parts))
 
 
 def _document(path: Path) -> Path:
-    return path / "run.json" if path.is_dir() else path
+    return path / _DOCUMENT if path.is_dir() else path
 
 
 def _read(path: Path) -> Run:
@@ -115,25 +128,18 @@ def _read(path: Path) -> Run:
     try:
         text = read_text(document)
     except (OSError, UnicodeDecodeError) as error:
-        what, remedy = "there is no run to report", "name a run directory; a session writes run.json at its end"
-        raise RunError(what, where=str(document), found=str(error), expected="run.json", remedy=remedy) from None
+        what = "there is no run to report"
+        remedy = (
+            "name a run directory that a session wrote to its end, or write one: pytest suites/ --specdec-replay RUN --specdec-run-dir DIR"
+        )
+        raise RunError(what, where=str(document), found=str(error), expected=_DOCUMENT, remedy=remedy) from None
     return run.read(text, str(document))
-
-
-def _find_format(name: str) -> ReportFormat[Run, str]:
-    """Return the format that writes a file under this name. Raises RunError."""
-    form = next((point.load() for point in metadata.entry_points(group=GROUP, name=name)), None)
-    if not isinstance(form, ReportFormat) or form.when is not When.FILES:
-        known = ", ".join(sorted({point.name for point in metadata.entry_points(group=GROUP)}))
-        what, expected = "no such format for a stored run", f"{_TERMINAL}, or one that writes a file, of: {known}"
-        raise RunError(what, where="--format", found=name, expected=expected)
-    return form
 
 
 def _print_lines(lines: Iterable[Iterable[CellText]]) -> None:
     sys.stdout.writelines("".join(piece.text for piece in line).rstrip() + "\n" for line in lines)
 
 
-def _refuse(error: RunError) -> int:
+def _refuse(error: SpecdecError) -> int:
     sys.stderr.write(f"{error}\n")
     return 2

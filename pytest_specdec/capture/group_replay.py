@@ -65,7 +65,7 @@ def _concurrent_jobs(sender: Sender, jobs: Sequence[Job], failed: Sequence[tuple
     """Return the failed requests and those concurrent with them.
 
     In the order of the workload. Of more than may be in flight, those sent nearest in time. A request whose
-    client left counts as in flight ever after: a server notices it late, and may die of it only then.
+    client left counts until the failure: a server notices late that a client left, and may die of it only then.
     """
     timings = [sent.answer.timing for _, sent in failed if sent.answer.timing is not None]
     first_s, last_s = min((t.sent_s for t in timings), default=0.0), max((t.done_s for t in timings), default=0.0)

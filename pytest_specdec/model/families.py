@@ -65,9 +65,9 @@ class FamilyRow:
     lossy: bool = False
     """Whether it asks for the baseline's distribution, so that ``lossy: true`` in a config has it report instead of gate."""
     follows: tuple[str, ...] = ()
-    """Families whose traffic is plainer: what they find explains what this one finds in the same run."""
+    """Families that send simpler requests. If one of them fails in a run, this family's failures have the same cause."""
     explains: tuple[SharedCheck, ...] = ()
-    """Shared checks that fail in other families by what this one finds: an overrun limit is a wrong end in all of them."""
+    """Checks of every judge that this family explains: an overrun token limit, which lengths finds, is a wrong end in all families."""
 
     def over(self, depth: Depth) -> int:
         """Return the number of workloads at ``depth``."""

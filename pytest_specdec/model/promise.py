@@ -26,10 +26,10 @@ class SpeedLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyQuantiles:
-    """How long the clients of one arm waited for one thing, seconds."""
+    """Three quantiles of one latency of one arm's answers, seconds."""
 
     what: str
-    """As reports say it: ``time to first token``."""
+    """The latency, in words: ``time to first token``."""
     arm: str
     p50_s: float
     p90_s: float
@@ -63,7 +63,7 @@ class Speedup:
     unfit: str = ""
     """Why the times do not show the servers' speed of decoding; empty where they do."""
     latencies: tuple[LatencyQuantiles, ...] = ()
-    """By what is waited for, the baseline's before the speculative arm's."""
+    """In the order of the answer: first token to whole request; of each the baseline's first."""
 
     @property
     def ratio(self) -> float:
@@ -111,9 +111,9 @@ class SampledTokens:
     log10_wealth: float
     """The highest evidence against a correct sampler, a power of ten."""
     curve: tuple[float, ...] = ()
-    """The evidence over the tokens, powers of ten: the highest in each of as many equal parts, in their order."""
+    """The highest evidence in each of some equal parts of the tokens, in order; powers of ten."""
     best_bettor: str = ""
-    """The fault that the bettor with most evidence bets on."""
+    """The fault whose bettor has won most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,7 +81,7 @@ class Verdict:
     finding: Finding | None = None
     """What a comparison with a stored run, or a gate on noise, found; null without one."""
     check: SharedCheck | None = None
-    """The check that failed if it is one that every judge makes; null for a family's own."""
+    """The check that failed, if every judge makes it; null for a check of the family alone."""
     transient: bool = False
     """Whether nothing was decided for a reason outside the engine, so that the same command may come to a verdict."""
     parameters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
 
 CELL = "specdec.cell"
-"""Pair, workload and family of the test."""
+"""Pair, workload and family of the test, and the command that replays it."""
 ERROR = "specdec.error"
 LEFT_OUT = "specdec.left_out"
 """A test without a planned judgement, and the reason."""
@@ -67,6 +67,8 @@ def judgements(report: pytest.TestReport, carried: Sequence[tuple[str, object]])
         family=Family(properties.cell["family"]),
         result=_pytest_outcome(report),
         error=_error_text(report, properties),
+        is_invalid=any(error.get("is_invalid") for error in properties.errors),
+        replay=properties.cell["replay"],
     )
     return _judgements_by_verdict(without_verdict, properties) or (without_verdict,)
 

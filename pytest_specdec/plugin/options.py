@@ -45,7 +45,7 @@ class Settings:
     boots: int | None
     """Boots of each variant that speed is measured over; None where the command line does not say."""
     exit_codes: bool
-    """Whether the exit code tells a finding from a setup, from infrastructure and from what is undecided."""
+    """Whether the session exits with the code of the run's class."""
     day: date
     """By which waivers are judged, UTC."""
 
@@ -218,7 +218,7 @@ def _path_option(config: pytest.Config, option: str) -> Path | None:
 def _report_formats(text: str) -> tuple[str, ...]:
     """Return the names of the report formats; unknown ones are refused."""
     names = tuple(name for name in text.split(",") if name)
-    if names in {(), ("md",)}:
+    if {"md", "html"}.issuperset(names):
         return names
     from importlib import metadata  # noqa: PLC0415 - only a report of one's own pays for it
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 from _pytest.junitxml import xml_key
 
-from pytest_specdec.errors import RunError
+from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files import transcripts
 from pytest_specdec.files.run_directory import atomic_write, writable
 from pytest_specdec.model.pair import BASELINE
@@ -40,7 +40,7 @@ def file_formats(requested: Sequence[str]) -> tuple[FileFormat, ...]:
     Raises pytest.UsageError for one that is missing, cannot be loaded, writes no file, or takes the name of another
     file of the run.
     """
-    formats = tuple(_load_format(name) for name in dict.fromkeys(("json", *requested)))
+    formats = tuple(_load_or_refuse(name) for name in dict.fromkeys(("json", *requested)))
     used_names = set(_RUN_FILES)
     for form in formats:
         if form.target in used_names or Path(form.target).name != form.target:
@@ -53,24 +53,32 @@ def file_formats(requested: Sequence[str]) -> tuple[FileFormat, ...]:
 _RUN_FILES = ("plan.json", "config.yaml", "environment.json", "status.json", "progress.jsonl", "session.json", "variables.json")
 
 
-def _load_format(name: str) -> FileFormat:
-    """Return the format called ``name``.
+def _load_or_refuse(name: str) -> FileFormat:
+    """Return the format called ``name``. Raises pytest.UsageError."""
+    try:
+        return load_format(name)
+    except SpecdecError as error:
+        raise _usage_error(name, error.found, error.expected) from None
 
-    Raises pytest.UsageError.
+
+def load_format(name: str) -> FileFormat:
+    """Return the format called ``name``, of this package or another.
+
+    Raises SpecdecError if there is none, if it cannot be loaded, and if it writes no file.
     """
+    what, remedy = f"no report format {name!r} that writes a file", "name md, html or json, or install the package of the format"
     points = [*metadata.entry_points(group=REPORT_FORMATS, name=name)]
     if len(points) != 1:
-        raise _usage_error(
-            name,
-            f"{len(points)} entry points {[point.value for point in points]}",
-            f"one in the group {REPORT_FORMATS} of an installed package",
-        )
+        values = f"{len(points)} entry points {[point.value for point in points]}"
+        raise SpecdecError(what, found=values, expected=f"one in the group {REPORT_FORMATS} of an installed package", remedy=remedy)
     try:
         form = points[0].load()
     except Exception as error:  # noqa: BLE001 - another package's import may raise anything
-        raise _usage_error(name, f"{type(error).__name__} in {points[0].value}: {error}", "a module that can be imported") from None
+        reason = f"{type(error).__name__} in {points[0].value}: {error}"
+        raise SpecdecError(what, found=reason, expected="a module that can be imported", remedy=remedy) from None
     if not isinstance(form, ReportFormat) or form.name != name or form.when is not When.FILES:
-        raise _usage_error(name, f"{form!r} in {points[0].value}", f"a ReportFormat called {name!r} that is due with When.FILES")
+        expected = f"a ReportFormat called {name!r} that is due with When.FILES"
+        raise SpecdecError(what, found=f"{form!r} in {points[0].value}", expected=expected, remedy=remedy)
     return form
 
 
@@ -155,16 +163,16 @@ def withhold_speeds(config: pytest.Config, run: Run) -> None:
 
 def point_to_leaders(config: pytest.Config, run: Run) -> None:
     """Name the leading failure in each follower's case of the JUnit file."""
-    log = config.stash.get(xml_key, None)
-    for reporter in log.node_reporters_ordered if log is not None and run.causes else ():
-        junit.add_leader(reporter.to_xml(), run)
+    log, by_test = config.stash.get(xml_key, None), junit.pointers(run)
+    for reporter in log.node_reporters_ordered if log is not None and by_test else ():
+        junit.add_pointer(reporter.to_xml(), by_test)
 
 
 def shorten_followers(reports: Mapping[str, pytest.TestReport], run: Run) -> None:
     """Replace what followers print by the failure that leads them."""
-    for cause in (cause for causes in run.causes.values() for cause in causes):
-        for report in (reports[follower.nodeid] for follower in cause.followers if follower.nodeid in reports):
-            report.longrepr = printable(cause.pointer)
+    for nodeid, pointer in run.pointers.items():
+        if nodeid in reports:
+            reports[nodeid].longrepr = printable(pointer)
 
 
 def _convert_benchmark(benchmark: benchmark_json.Benchmark) -> Any:  # noqa: ANN401 - pytest-benchmark has no types

@@ -61,7 +61,6 @@ class SummaryPlugin:
         self._failed: dict[str, pytest.TestReport] = {}
         """By node id."""
         self._run: Run | None = None
-        self._plan: Plan | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -115,8 +114,7 @@ class SummaryPlugin:
     def _gather_run(self) -> Run:
         """Return the run with everything for the reports."""
         directory, settings = RunDirectory.open(self._root), self._config.stash[SETTINGS]
-        self._plan = plan = run_documents.read_plan(directory)
-        environment = _read_or_none(run_documents.read_environment, directory)
+        plan, environment = run_documents.read_plan(directory), _read_or_none(run_documents.read_environment, directory)
         baseline_notes = baseline_file.notes(settings.baselines, plan.config, environment)
         status = _read_or_none(run_documents.read_status, directory)
         status_notes = (*_capture_error(status), *status.warnings) if status else ()
@@ -209,12 +207,13 @@ class SummaryPlugin:
         print.
         """
         settings, environment = self._config.stash[SETTINGS], run.environment
-        if environment is None or self._plan is None:
+        if environment is None:
             return ()
-        if self._plan.within_one_boot:
+        plan = run_documents.read_plan(RunDirectory.open(self._root))
+        if plan.within_one_boot:
             refusal = "baseline not updated: which machine attached servers run on is not known; state gates.speedup in the config"
             return (refusal,) if settings.update_baselines else ()
-        results = self._baseline_results(run, self._plan)
+        results = self._baseline_results(run, plan)
         unclean_lines = update.not_clean(results)
         if settings.update_baselines:
             updated = update.update(settings.baselines, run.plan.config, environment, results)

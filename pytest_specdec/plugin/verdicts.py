@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pytest_specdec.plugin.run_state import RunState
 
 _Read = TypeVar("_Read")
+_INVALID = "invalid"
+"""Begins the error of a test whose baseline cannot judge."""
 
 UNSETTLED = frozenset({Outcome.INCONCLUSIVE, Outcome.SUSPICIOUS})
 """Verdicts that more answers settle. Suspicion blames nobody, so it raises no alarm, and no run that ends with it is green at depth."""
@@ -123,7 +125,8 @@ def _planned_judgement(item: pytest.Item, pair: Pair) -> Judgement:
     judgement = run.judgement(pair.name, mark.workload.name, mark.family)
     if judgement is None:
         return _skip_unplanned(item, run, mark)
-    attach(item, CELL, {"pair": pair.name, "workload": mark.workload.name, "family": mark.family.value})
+    replay = commands.replay_of(item, run.root)
+    attach(item, CELL, {"pair": pair.name, "workload": mark.workload.name, "family": mark.family.value, "replay": replay})
     return judgement
 
 
@@ -154,7 +157,7 @@ def _read_or_refuse(item: pytest.Item, run: RunState, read: Callable[[], _Read])
     except RunError as error:
         missing = error
     # Outside the except block, or pytest would show the cause a second time.
-    kind = "invalid" if isinstance(missing, ScoreError) else "not captured"
+    kind = _INVALID if isinstance(missing, ScoreError) else "not captured"
     return _end_setup(item, run, kind, str(missing), cause=missing.found or str(missing))
 
 
@@ -166,7 +169,7 @@ def _check_control(item: pytest.Item, run: RunState, whole: Captured, measured: 
     outcome, text = _control_verdict(run, whole, measured)
     if outcome is Outcome.FAIL:
         why = f"the control fails {whole.family} on {whole.workload.name}: no variant can be judged by such a baseline"
-        _end_setup(item, run, "invalid", f"{why}\n{text}")
+        _end_setup(item, run, _INVALID, f"{why}\n{text}")
 
 
 def _control_verdict(run: RunState, whole: Captured, measured: Captured | CapturedRun) -> tuple[Outcome, str]:
@@ -190,7 +193,7 @@ def _end_setup(item: pytest.Item, run: RunState, kind: str, text: str, *, cause:
     It is shown in full the first time its cause shows, by reference from then on.
     """
     text = "\n".join(map(printable, text.split("\n")))  # it may quote a server's log
-    attach(item, ERROR, {"text": f"{kind}: {text}"})
+    attach(item, ERROR, {"text": f"{kind}: {text}", "is_invalid": kind == _INVALID})
     first_test = run.reported.setdefault(cause or text, item.nodeid)
     pytest.fail(f"{kind}: {text}" if first_test == item.nodeid else f"{kind}: see {first_test}", pytrace=False)
 

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
-    """What one fault turned red in one variant."""
+    """The failures of one variant that one fault explains."""
 
     leader: JudgementResult
-    """The earliest and most specific failure, whose name the fault is given."""
+    """The failure that names the fault: the first in the order of the families that has no other cause."""
     followers: tuple[JudgementResult, ...] = ()
 
     @property
     def name(self) -> str:
-        """The fault's name, or what stands for it."""
+        """The name of the fault, or the headline where it has none."""
         return fault_name(self.leader)
 
     @property
     def pointer(self) -> str:
-        """What a follower says in place of its own evidence."""
+        """The line that a follower prints in place of its own evidence."""
         return f"follows from {self.leader.nodeid}: {self.name}"
 
     @property
@@ -46,7 +46,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedCause:
-    """One fault as all variants show it that have it by one name: what a reader calls a finding."""
+    """One fault in all the variants that have it. Reports call it a finding."""
 
     by_pair: dict[str, Cause]
 
@@ -57,7 +57,7 @@ class SharedCause:
 
     @property
     def name(self) -> str:
-        """The fault's name, or what stands for it."""
+        """The name of the fault, or the headline where it has none."""
         return fault_name(self.leader)
 
     @property
@@ -67,13 +67,16 @@ class SharedCause:
 
     @property
     def tests(self) -> str:
-        """The number of its tests, with the families that saw it."""
+        """The number of failed tests, and their families: ``34 tests: greedy, sampling``."""
         count, families = len(self.failures), dict.fromkeys(family for cause in self.by_pair.values() for family in cause.families)
         return f"{count} test{'s' * (count != 1)}: {', '.join(families)}"
 
 
 def share(causes: Mapping[str, Sequence[Cause]]) -> tuple[SharedCause, ...]:
-    """Return the causes by pair, those of one name and leading family together."""
+    """Return the faults of all variants.
+
+    Causes of two variants are one fault if their leaders have the same name and family.
+    """
     shared: dict[tuple[str, str], dict[str, Cause]] = {}
     for pair, of_pair in causes.items():
         for cause in of_pair:
@@ -82,22 +85,26 @@ def share(causes: Mapping[str, Sequence[Cause]]) -> tuple[SharedCause, ...]:
 
 
 def find_causes(failures: Sequence[JudgementResult], rows: Mapping[str, FamilyRow]) -> tuple[Cause, ...]:
-    """Return the causes of one variant's ``failures``, those with most failures first.
+    """Return the causes of one variant's ``failures``, the one with most failures first.
 
-    Two failures have one cause if they have one name, or if one follows from the other:
+    Two failures have one cause if their faults have the same name, or if one follows from the other. A failure
+    without a verdict, such as an assertion in a test of one's own, has a cause to itself. One follows from another
 
-    - A check that every judge makes fails by what a family finds that explains it, but that follows no greedy which fails it too.
-    - What a family finds by itself follows from what the families find that its row follows, and from wrong ends of greedy's answers.
+    - where it failed a check that all judges make, if the other's family explains that check. Except where greedy
+      fails the check too, and the other's family itself follows greedy: then both follow greedy.
+    - where it failed its family's own check, if its row follows the other's family, and the other failed its own
+      check too, or is greedy with answers that end wrongly.
     """
-    follows = {index: {i for i, other in enumerate(failures) if _follows(one, other, failures, rows)} for index, one in enumerate(failures)}
-    groups = _connected(len(failures), [(one, other) for one, others in follows.items() for other in others] + _same_names(failures))
+    follows = [{i for i, other in enumerate(failures) if _follows(one, other, failures, rows)} for one in failures]
+    edges = [(one, other) for one, others in enumerate(follows) for other in others]
+    groups = _connected_components(len(failures), [*edges, *_same_names(failures)])
     causes = [_cause([failures[i] for i in group], [failures[i] for i in group if not follows[i] & set(group)], rows) for group in groups]
     return tuple(sorted(causes, key=lambda cause: -len(cause.failures)))
 
 
 def _follows(one: JudgementResult, other: JudgementResult, failures: Iterable[JudgementResult], rows: Mapping[str, FamilyRow]) -> bool:
     """Return True if ``one`` follows from ``other``, under another name."""
-    if fault_name(one) == fault_name(other):
+    if one.verdict is None or other.verdict is None or fault_name(one) == fault_name(other):
         return False
     mine, theirs = _check(one), _check(other)
     if mine is None:
@@ -131,8 +138,8 @@ def _same_names(failures: Sequence[JudgementResult]) -> list[tuple[int, int]]:
     return [(first.setdefault(fault_name(failure), index), index) for index, failure in enumerate(failures)]
 
 
-def _connected(count: int, edges: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Return the groups of connected numbers below ``count``."""
+def _connected_components(count: int, edges: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """Return the connected components of a graph whose vertices are the numbers below ``count``."""
     group_of = list(range(count))
     for one, other in edges:
         old, new = group_of[one], group_of[other]
@@ -141,9 +148,10 @@ def _connected(count: int, edges: Iterable[tuple[int, int]]) -> list[list[int]]:
 
 
 def _cause(failures: Sequence[JudgementResult], heads: Sequence[JudgementResult], rows: Mapping[str, FamilyRow]) -> Cause:
-    """Return the cause of connected failures.
+    """Return the cause of connected failures, of which ``heads`` follow from no other.
 
-    Of those that follow from no other the leader is of the family that explains the failed check, else of the first row.
+    The leader is the head whose family explains the check that it failed; else the first head in the order of
+    the families.
     """
     order = list(rows)
     leader = min(heads or failures, key=lambda failure: (_check(failure) not in rows[failure.family].explains, order.index(failure.family)))

@@ -33,20 +33,20 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Two runs held against each other; each part is empty where nothing changed."""
+    """The differences between two runs."""
 
     found: tuple[str, ...]
-    """Findings of the new run alone, ``VARIANT: NAME``."""
+    """Findings that only the new run has, ``VARIANT: NAME``."""
     gone: tuple[str, ...]
-    """Findings of the old run alone."""
+    """Findings that only the old run has."""
     kept: tuple[str, ...]
     """Findings of both."""
     judgements: tuple[Change, ...]
-    """Tests whose outcome changed, and those of one run alone."""
+    """Tests with another outcome, and tests that only one of the runs has."""
     measures: tuple[Change, ...]
-    """Speedups and accepted lengths."""
+    """Speedups and accepted lengths of both runs, also where they are the same."""
     unlike: str
-    """Why figures of speed do not compare: two machines, say; empty where they do."""
+    """Why speeds cannot be compared, such as two machines; empty where they can."""
     capabilities: tuple[Change, ...]
     environment: tuple[Change, ...]
 
@@ -152,7 +152,7 @@ def _support(run: Run) -> dict[str, str]:
 
 
 def _conditions(environment: Environment | None) -> dict[str, str]:
-    """Return what a figure depends on, by name."""
+    """Return engine, model, machine and packages, by name."""
     if environment is None:
         return {}
     return {

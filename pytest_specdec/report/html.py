@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html as markup
-from importlib import resources
 from math import log10
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,8 @@ from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.report import answer, failure, parameter_table, speed_table, svg, table
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.formats import ReportFormat, When
-from pytest_specdec.report.run import PytestOutcome, RunClass, count_outcomes
+from pytest_specdec.report.page_style import STYLE
+from pytest_specdec.report.run import RunClass, count_outcomes
 from pytest_specdec.report.table import Tone, reasons
 from pytest_specdec.stats.proportions import limits
 
@@ -39,12 +39,11 @@ _EVIDENCE_LINES = 60
 
 def render(run: Run) -> str:
     """Return the page; a function of the run alone."""
-    style = resources.files("pytest_specdec.report").joinpath("page.css").read_text(encoding="utf-8")
     head = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="color-scheme" content="light dark">\n'
-        f"<title>{_text(f'specdec: {run.plan.config}: {run.run_class.value}')}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{_text(f'specdec: {run.plan.config}: {run.run_class.value}')}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n"
     )
     return head + "\n".join(line for part in _parts(run) for line in part) + "\n</main>\n</body>\n</html>\n"
 
@@ -85,19 +84,19 @@ def _head(run: Run) -> Iterator[str]:
 
 
 def _findings(run: Run) -> Iterator[str]:
-    """Yield a section per cause, and one for tests without a verdict."""
+    """Yield a section per finding, and one for the judgements that failed without one."""
     findings = run.findings
     if findings:
         yield f"<h2>{len(findings)} finding{'s' * (len(findings) != 1)}</h2>"
     for finding in findings:
-        yield from _finding(run, finding)
-    errors = [j for j in run.judgements if j.result is PytestOutcome.ERROR or (j.result is PytestOutcome.FAILED and not j.has_fault)]
-    if errors:
-        yield f"<h2>{len(errors)} judgement{'s' * (len(errors) != 1)} not made or not decided</h2>"
-        yield from (line for judgement in errors for line in _failure(judgement, run))
+        yield from _finding(finding)
+    undecided = run.undecided
+    if undecided:
+        yield f"<h2>{len(undecided)} judgement{'s' * (len(undecided) != 1)} not made or not decided</h2>"
+        yield from (line for judgement in undecided for line in _failure(judgement))
 
 
-def _finding(run: Run, finding: SharedCause) -> Iterator[str]:
+def _finding(finding: SharedCause) -> Iterator[str]:
     leader, who = finding.leader, ", ".join(finding.by_pair)
     yield f'<section class="finding"><h3>{_text(f"{who}: {finding.name}")}</h3>'
     if leader.verdict is not None:
@@ -106,11 +105,11 @@ def _finding(run: Run, finding: SharedCause) -> Iterator[str]:
         if leader.verdict.settle:
             yield f"<p>{_text(f'To settle it: {leader.verdict.settle}')}</p>"
     yield f'<p class="aside">{_text(f"seen by {finding.tests}")}</p>'
-    yield from (line for judgement in finding.failures for line in _failure(judgement, run))
+    yield from (line for judgement in finding.failures for line in _failure(judgement))
     yield "</section>"
 
 
-def _failure(judgement: JudgementResult, run: Run) -> Iterator[str]:
+def _failure(judgement: JudgementResult) -> Iterator[str]:
     """Yield a folded failure: its evidence, and the command that judges the same answers again."""
     verdict = judgement.verdict
     first = judgement.error.partition("\n")[0]
@@ -120,7 +119,7 @@ def _failure(judgement: JudgementResult, run: Run) -> Iterator[str]:
     yield f"<details><summary>{_text(title)}</summary>"
     yield f"<p><code>{_text(judgement.nodeid)}</code></p>"
     yield _pre([*lines[:_EVIDENCE_LINES], *more])
-    yield f"<p>Judge the same answers again: <code>{_text(f'{run.commands.replay} {judgement.nodeid!r}')}</code></p></details>"
+    yield f"<p>Judge the same answers again: <code>{_text(judgement.replay)}</code></p></details>"
 
 
 def _pre(lines: Sequence[str]) -> str:
@@ -129,7 +128,10 @@ def _pre(lines: Sequence[str]) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], caption: str, *, numbers: bool = False) -> Iterator[str]:
-    """Yield a table of escaped cells: a header row and bodies whose first cell names the row."""
+    """Yield a table.
+
+    The first row is the header; in every other row the first cell names the row. Cells are HTML, escaped already.
+    """
     header, *body = rows
     yield f'<div class="scroll" role="region" tabindex="0" aria-label="{_text(caption)}"><table{" class=numbers" * numbers}>'
     yield f"<caption>{_text(caption)}</caption>"
@@ -169,7 +171,7 @@ def _speeds(run: Run) -> Iterator[str]:
         return
     yield "<h2>Speed</h2>"
     rows = [
-        [_text(f"{verdict.pair}, {verdict.workload}"), _drawn(speedup), _text(speed_table.sentence(run, verdict))]
+        [_text(f"{verdict.pair}, {verdict.workload}"), svg.speedup(speedup), _text(speed_table.sentence(run, verdict))]
         for verdict, speedup in speeds
     ]
     yield from _table(
@@ -184,21 +186,18 @@ def _speeds(run: Run) -> Iterator[str]:
     yield "</details>"
 
 
-def _drawn(speedup: Speedup) -> str:
-    """Return a drawn speedup; the sentence beside it says the same."""
-    limits = speedup.limits
-    return svg.interval(speedup.ratio, limits.low, limits.high) if limits else svg.interval(speedup.ratio, None, None)
-
-
 def _evidence(run: Run) -> Iterator[str]:
-    """Yield the evidence against each variant's sampler over the tokens, of the workload where it is highest."""
+    """Yield a curve per variant: the evidence against its sampler, token by token.
+
+    Of its workloads the one with the highest evidence is drawn.
+    """
     alarms = {(planned.pair, planned.workload): -log10(planned.alpha) for planned in run.plan.judgements if planned.alpha}
     highest: dict[str, tuple[Verdict, SampledTokens]] = {}
     for verdict in (judgement.verdict for judgement in run.judgements if judgement.verdict):
         promise = verdict.promise
         if isinstance(promise, SampledTokens) and promise.curve:
-            known = highest.get(verdict.pair)
-            if known is None or promise.log10_wealth > known[1].log10_wealth:
+            best = highest.get(verdict.pair)
+            if best is None or promise.log10_wealth > best[1].log10_wealth:
                 highest[verdict.pair] = verdict, promise
     if highest:
         yield "<h2>Evidence against the sampler</h2>"
@@ -214,7 +213,7 @@ def _evidence(run: Run) -> Iterator[str]:
 
 
 def _acceptance(run: Run) -> Iterator[str]:
-    """Yield the part of drafts accepted by position, with the 95 % interval that steps have if they are independent."""
+    """Yield the acceptance rate of each draft position, with the 95 % interval of independent steps."""
     rows = []
     for verdict in _verdicts(run):
         promise = verdict.promise
@@ -240,7 +239,7 @@ def _share(part: float, steps: int) -> str:
 
 
 def _latencies(run: Run) -> Iterator[str]:
-    """Yield the quantiles of what clients waited for, seconds."""
+    """Yield the latency quantiles of both arms, milliseconds."""
     rows = [
         [
             _text(f"{verdict.pair}, {verdict.workload}"),
@@ -264,7 +263,10 @@ def _milliseconds(value: float) -> str:
 
 
 def _verdicts(run: Run) -> Iterator[Verdict]:
-    """Yield the verdicts whose speed and acceptance count."""
+    """Yield the verdicts with figures to show.
+
+    Not those that are invalid, nor those of a variant with wrong tokens.
+    """
     for judgement in run.judgements:
         verdict = judgement.verdict
         if verdict and verdict.outcome is not Outcome.INVALID and verdict.pair not in run.not_counted:

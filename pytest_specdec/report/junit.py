@@ -11,7 +11,7 @@ from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.run import NOT_COUNTED
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from xml.etree.ElementTree import Element
 
     from pytest_specdec.model.verdict import Verdict
@@ -32,21 +32,24 @@ def properties(verdict: Verdict) -> tuple[tuple[str, str], ...]:
     )
 
 
-def add_leader(case: Element, run: Run) -> None:
-    """Add to a test case the failure that its own follows from, as ``<system-out>``."""
-    values = _property_values(case)
-    place = tuple(values.get(f"specdec.{name}") for name in ("pair", "family", "workload"))
-    for causes in run.causes.values():
-        for cause in causes:
-            if place in {tuple(map(printable, (j.pair, j.family, j.workload))) for j in cause.followers}:
-                output = case.makeelement("system-out", {})
-                output.text = printable(cause.pointer)
-                case.append(output)
+def pointers(run: Run) -> dict[tuple[str | None, ...], str]:
+    """Return the line of each follower, by the name of its test, pair, family and workload: a case knows no other id."""
+    by_id = run.pointers
+    return {
+        (j.nodeid.rpartition("::")[2], *map(printable, (j.pair, j.family.value, j.workload))): by_id[j.nodeid]
+        for j in run.judgements
+        if j.nodeid in by_id
+    }
 
 
-def _property_values(case: Element) -> dict[str | None, str | None]:
-    properties = case.find("properties")
-    return {} if properties is None else {element.get("name"): element.get("value") for element in properties}
+def add_pointer(case: Element, by_test: Mapping[tuple[str | None, ...], str]) -> None:
+    """Add to a follower's test case the failure that causes its own, as ``<system-out>``."""
+    values = {one.get("name"): one.get("value") for one in case.iterfind("properties/property")}
+    pointer = by_test.get((case.get("name"), *(values.get(f"specdec.{name}") for name in ("pair", "family", "workload"))))
+    if pointer is not None:
+        output = case.makeelement("system-out", {})
+        output.text = printable(pointer)
+        case.append(output)
 
 
 def withhold_speed(case: Element, pairs: Collection[str]) -> None:

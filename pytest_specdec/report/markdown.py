@@ -8,14 +8,14 @@ from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.report import answer, failure, parameter_table, speed_table, table
 from pytest_specdec.report.escape import escape, printable
 from pytest_specdec.report.formats import ReportFormat, When
-from pytest_specdec.report.run import PytestOutcome, count_outcomes
+from pytest_specdec.report.run import count_outcomes
 from pytest_specdec.report.table import Tone, reasons
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pytest_specdec.model.baseline import Environment
-    from pytest_specdec.report.causes import Cause
+    from pytest_specdec.report.causes import SharedCause
     from pytest_specdec.report.run import JudgementResult, Run
 
 LIMIT_BYTES = 900 * 1024
@@ -33,8 +33,7 @@ def render(run: Run) -> str:
     Sections that do not fit are counted instead of shown.
     """
     head = "\n".join(_head_lines(run))
-    causes = [cause for of_pair in run.causes.values() for cause in of_pair]
-    sections = [*map(_cause_section, causes), *map(_failure_section, _unmade_judgements(run)), "\n".join(_tail_lines(run))]
+    sections = [*map(_finding_section, run.findings), *map(_failure_section, run.undecided), "\n".join(_tail_lines(run))]
     return _fit_sections(head, sections)
 
 
@@ -88,15 +87,11 @@ def _speed_lines(run: Run) -> Iterator[str]:
         yield from _table_lines([speed_table.HEADER, *speed_table.rows(speedup)], align="--:")
 
 
-def _unmade_judgements(run: Run) -> tuple[JudgementResult, ...]:
-    """Return the judgements that failed without a fault of the engine."""
-    return tuple(j for j in run.judgements if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR} and not j.has_fault)
-
-
-def _cause_section(cause: Cause) -> str:
-    """Return a folded section with the leading failure's evidence, and a line per follower."""
-    followers = "".join(f"\n- `{_escape_code(j.nodeid)}` {escape(j.verdict.headline if j.verdict else j.error)}" for j in cause.followers)
-    return _failure_section(cause.leader) + (f"\n\nWith it, by the same cause:\n{followers}\n" if followers else "")
+def _finding_section(finding: SharedCause) -> str:
+    """Return a folded section with the leading failure's evidence, and a line for each other failure of the same fault."""
+    _, *others = finding.failures
+    lines = "".join(f"\n- `{_escape_code(j.nodeid)}` {escape(j.verdict.headline if j.verdict else j.error)}" for j in others)
+    return _failure_section(finding.leader) + (f"\n\nThe same fault in:\n{lines}\n" if lines else "")
 
 
 def _failure_section(judgement: JudgementResult) -> str:

@@ -52,16 +52,16 @@ _BROKEN = frozenset({PytestOutcome.FAILED, PytestOutcome.WAIVED})
 
 
 class RunClass(StrEnum):
-    """What a run came to. The first that holds counts: a finding stands, whatever else went wrong."""
+    """The result of a run in one word. If several hold, the first of these counts."""
 
     FINDING = "finding"
-    """The variant breaks a promise, or misses a gate: its owner acts, and a retry changes nothing."""
+    """The variant breaks a promise or misses a gate. A retry changes nothing."""
     SETUP_INVALID = "setup invalid"
-    """The baseline cannot judge, or the config is out of date: who wrote the config acts."""
+    """The baseline cannot judge, or the config is out of date. The author of the config has to act."""
     INFRASTRUCTURE = "infrastructure"
-    """A server failed once, or answers are missing: the same command may well come to a verdict."""
+    """A server failed once, or answers are missing. The same command may come to a verdict."""
     UNDECIDED = "undecided"
-    """Nothing is wrong, and something that had to be decided was not: more answers settle it."""
+    """Nothing wrong was found, but not everything required was decided. More answers settle it."""
     CLEAN = "clean"
 
     @property
@@ -92,6 +92,10 @@ class JudgementResult:
     verdict: Verdict | None = None
     error: str = ""
     """Why there is no verdict; empty when there is one, or when the test came to its end without one."""
+    is_invalid: bool = False
+    """Whether there is no verdict because the baseline cannot judge."""
+    replay: str = ""
+    """The command that judges the same answers again."""
     waiver: str = ""
     """The known bug, owner and last day of the waiver that spoke of this judgement; empty without one."""
 
@@ -241,6 +245,23 @@ class Run:
         return {pair: find_causes(failed, self.plan.rows) for pair, failed in failures.items() if failed}
 
     @property
+    def pointers(self) -> dict[str, str]:
+        """The line that each follower prints, by its test's id.
+
+        A test that leads a cause has none, though it may have failed by another fault too.
+        """
+        causes = [cause for of_pair in self.causes.values() for cause in of_pair]
+        leading = {cause.leader.nodeid for cause in causes}
+        followers = ((follower.nodeid, cause.pointer) for cause in causes for follower in cause.followers)
+        return {nodeid: pointer for nodeid, pointer in followers if nodeid not in leading}
+
+    @property
+    def undecided(self) -> tuple[JudgementResult, ...]:
+        """The judgements that failed without a fault of the engine: not made, invalid, or not decided."""
+        failed = (j for j in self.judgements if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR})
+        return tuple(j for j in failed if not j.has_fault)
+
+    @property
     def findings(self) -> tuple[SharedCause, ...]:
         """The causes that reports call findings, each with the variants that have it."""
         return share(self.causes)
@@ -264,7 +285,7 @@ def _is_setup(judgement: JudgementResult) -> bool:
     """Return True if the baseline cannot judge, or a waiver is not needed."""
     verdict = judgement.verdict
     if verdict is None:
-        return judgement.error.startswith("invalid")
+        return judgement.is_invalid
     if verdict.outcome in {Outcome.PASS, Outcome.REFUSED}:
         return True
     return verdict.outcome is Outcome.INVALID and not verdict.transient

@@ -1,4 +1,4 @@
-"""Drawings of a page, as inline SVG: an interval, a share, a curve. Each is hidden from screen readers, which get the words beside it."""
+"""Drawings of the HTML page, as inline SVG. Screen readers skip them and read the words beside them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_specdec.model.promise import Speedup
+
 _LEAST, _MOST = 0.25, 4.0
-"""The speedups at the ends of the axis; beyond them an interval ends at the edge."""
+"""The speedups at the ends of the axis. A longer interval ends there."""
 _WIDTH, _HEIGHT = 160, 20
-"""Of an interval, pixels."""
+"""Of a speedup, pixels."""
 _CURVE_WIDTH, _CURVE_HEIGHT = 420, 110
 
 
-def interval(ratio: float, low: float | None, high: float | None) -> str:
+def speedup(figure: Speedup) -> str:
     """Return a speedup on a logarithmic axis, 1 marked, with its interval where it has one."""
-    middle = _HEIGHT // 2
+    middle, limits = _HEIGHT // 2, figure.limits
     drawn = f'<line class="one" x1="{_place(1.0)}" x2="{_place(1.0)}" y1="0" y2="{_HEIGHT}"/>'
-    if low is not None and high is not None:
-        drawn += f'<line class="range" x1="{_place(low)}" x2="{_place(high)}" y1="{middle}" y2="{middle}"/>'
-    return _svg(_WIDTH, _HEIGHT, f'{drawn}<circle class="mark" cx="{_place(ratio)}" cy="{middle}" r="4"/>')
+    if limits is not None:
+        drawn += f'<line class="range" x1="{_place(limits.low)}" x2="{_place(limits.high)}" y1="{middle}" y2="{middle}"/>'
+    return _svg(_WIDTH, _HEIGHT, f'{drawn}<circle class="mark" cx="{_place(figure.ratio)}" cy="{middle}" r="4"/>')
 
 
 def _place(ratio: float) -> str:
@@ -30,7 +32,7 @@ def _place(ratio: float) -> str:
 
 
 def share(part: float, low: float, high: float) -> str:
-    """Return a share of 1 as a bar, its interval across the end."""
+    """Return a share as a bar, with its interval."""
     end, left, right = (f"{100 * value:.1f}" for value in (part, low, high))
     edge = '<rect class="whole" x="0" y="3" width="100" height="10"/>'
     bar = f'<rect class="bar" x="0" y="3" width="{end}" height="10"/>'
@@ -38,7 +40,7 @@ def share(part: float, low: float, high: float) -> str:
 
 
 def curve(values: Sequence[float], limit: float | None) -> str:
-    """Return values over equal parts of an axis, with the line that they must not cross."""
+    """Return a curve of equally spaced values, with a dashed line at ``limit``."""
     least = min(0.0, *values)
     most = max(1.0, *values, limit or 0.0) * 1.05
 

@@ -25,8 +25,8 @@ CHECKS = {
 MOST_CAUSES, LEAST_LED = 1.3, 0.95
 
 
-def failure_of(index, found):
-    name, family = found["name"], Family(found["family"])
+def failure_of(index, entry):
+    name, family = entry["name"], Family(entry["family"])
     check = next((check for check, pattern in CHECKS.items() if re.match(pattern, name)), None)
     verdict = Verdict(outcome=Outcome.FAIL, family=family, pair="draft-k3", workload="w", headline=name, names=name, check=check)
     return JudgementResult(nodeid=str(index), pair="draft-k3", workload="w", family=family, result=PytestOutcome.FAILED, verdict=verdict)
@@ -37,9 +37,9 @@ def cells():
     """Of each cell with a named failure: its failures as found, and its causes."""
     whole = []
     for cell in json.loads(MATRIX.read_text(encoding="utf-8"))["cells"]:
-        found = [one for one in cell["findings"] if one["name"]]
-        if found:
-            whole.append((found, find_causes([failure_of(index, one) for index, one in enumerate(found)], FAMILIES)))
+        failures = [one for one in cell["findings"] if one["name"]]
+        if failures:
+            whole.append((failures, find_causes([failure_of(index, one) for index, one in enumerate(failures)], FAMILIES)))
     return whole
 
 
@@ -50,6 +50,7 @@ def test_a_fault_has_few_causes(cells):
 
 def test_the_leading_name_is_the_faults_own(cells):
     led = [
-        found[int(causes[0].leader.nodeid)]["name"] in {one["name"] for one in found if one["found"] == "caught"} for found, causes in cells
+        failures[int(causes[0].leader.nodeid)]["name"] in {one["name"] for one in failures if one["found"] == "caught"}
+        for failures, causes in cells
     ]
     assert sum(led) / len(led) >= LEAST_LED

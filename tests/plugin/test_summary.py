@@ -119,19 +119,26 @@ from sample import *
 def test_chat(specdec_captured, specdec_check):
     specdec_check(say(specdec_captured, Outcome.FAIL, names="accept-all"))
 
-@pytest.mark.specdec(workload("code"), family="greedy")
-def test_code(specdec_captured, specdec_check):
+@pytest.mark.specdec(workload("chat"), family="greedy")
+def test_again(specdec_captured, specdec_check):
     specdec_check(say(specdec_captured, Outcome.FAIL, names="accept-all"))
+
+@pytest.mark.specdec(workload("chat"), family="structured")
+def test_own(specdec_captured):
+    assert specdec_captured.workload.name == "a mistake in a test of one's own"
 """
 
 
-def test_a_follower_points_to_its_leader_on_the_terminal_and_in_junit(project):
-    result = project.tests(FOLLOWING).run("--junit-xml=out.xml")
+@pytest.mark.parametrize("workers", [(), ("-n2",)], ids=["alone", "xdist"])
+def test_a_follower_points_to_its_leader_on_the_terminal_and_in_junit(project, workers):
+    result = project.tests(FOLLOWING).run("--junit-xml=out.xml", *workers, subprocess=bool(workers))
     pointer = "follows from test_it.py::test_chat[draft-k3]: accept-all"
     assert result.stdout.lines.count(pointer) == 1
     cases = {case.get("name"): case for case in ET.parse(project.path / "out.xml").findall(".//testcase")}
-    assert cases["test_code[draft-k3]"].findtext("system-out") == pointer
+    assert cases["test_again[draft-k3]"].findtext("system-out") == pointer
     assert cases["test_chat[draft-k3]"].find("system-out") is None
-    result.stdout.fnmatch_lines(
-        ["WRONG: draft-k3, ngram-k3: *accept-all (4 tests: greedy)", "RESULT: finding: draft-k3, ngram-k3: accept-all"]
-    )
+    assert cases["test_own[draft-k3]"].find("system-out") is None
+    result.stdout.fnmatch_lines(["WRONG: draft-k3, ngram-k3: *accept-all (4 tests: greedy)"])
+    result.stdout.fnmatch_lines(["E *a mistake in a test of one's own*"])
+    commands = {judgement["nodeid"]: judgement["replay"] for judgement in project.document["judgements"]}
+    assert commands["test_it.py::test_own[draft-k3]"].startswith("pytest 'test_it.py::test_own[draft-k3]' --specdec-replay ")

@@ -20,12 +20,12 @@ NOTHING = "nothing drafted in the judged requests"
 OFF = "drafting is off for requests with a grammar"
 
 
-def failed(family, name, check=None, workload="w"):
+def failure(family, name, check=None, workload="w"):
     return judgement(replace(FAILED, family=family, names=name, check=check, workload=workload), PytestOutcome.FAILED)
 
 
 def ending(family, name=PAST):
-    return failed(family, name, SharedCheck.ENDING)
+    return failure(family, name, SharedCheck.ENDING)
 
 
 def leaders(*failures):
@@ -35,20 +35,23 @@ def leaders(*failures):
 @pytest.mark.parametrize(
     "failures, expected",
     [
-        ([ending("greedy"), failed("lengths", OVERRUN), ending("parameters"), ending("seeds")], [("lengths", 4)]),
-        ([ending("greedy"), failed("tools", "a tool call is delivered as text"), ending("parameters")], [("greedy", 3)]),
-        ([failed("lengths", OVERRUN), ending("parameters"), ending("seeds")], [("lengths", 3)]),
+        ([ending("greedy"), failure("lengths", OVERRUN), ending("parameters"), ending("seeds")], [("lengths", 4)]),
+        ([ending("greedy"), failure("tools", "a tool call is delivered as text"), ending("parameters")], [("greedy", 3)]),
+        ([failure("lengths", OVERRUN), ending("parameters"), ending("seeds")], [("lengths", 3)]),
         ([ending("greedy", COUNT), ending("invariants", COUNT), ending("state", COUNT)], [("invariants", 3)]),
-        ([failed("invariants", "special tokens stand in the text"), ending("greedy"), ending("tools")], [("invariants", 3)]),
-        ([failed("sampling", LENIENT), failed("greedy", UNVERIFIED), failed("parameters", UNVERIFIED)], [("greedy", 3)]),
+        ([failure("invariants", "special tokens stand in the text"), ending("greedy"), ending("tools")], [("invariants", 3)]),
+        ([failure("sampling", LENIENT), failure("greedy", UNVERIFIED), failure("parameters", UNVERIFIED)], [("greedy", 3)]),
         (
-            [failed("sampling", LENIENT), failed("structured", "worse"), failed("tools", "a required tool call does not come")],
+            [failure("sampling", LENIENT), failure("structured", "worse"), failure("tools", "a required tool call does not come")],
             [("sampling", 3)],
         ),
-        ([failed("logprobs", DIES, SharedCheck.SERVER), failed("liveness", DIES, SharedCheck.SERVER)], [("liveness", 2)]),
-        ([failed("structured", f"{NOTHING} (0 drafts)", SharedCheck.DRAFTING), failed("speed", OFF)], [("speed", 2)]),
+        ([failure("logprobs", DIES, SharedCheck.SERVER), failure("liveness", DIES, SharedCheck.SERVER)], [("liveness", 2)]),
+        ([failure("structured", f"{NOTHING} (0 drafts)", SharedCheck.DRAFTING), failure("speed", OFF)], [("speed", 2)]),
         (
-            [failed("structured", f"{NOTHING} (0 drafts)", SharedCheck.DRAFTING), failed("tools", f"{NOTHING} (9)", SharedCheck.DRAFTING)],
+            [
+                failure("structured", f"{NOTHING} (0 drafts)", SharedCheck.DRAFTING),
+                failure("tools", f"{NOTHING} (9)", SharedCheck.DRAFTING),
+            ],
             [("structured", 2)],
         ),
     ],
@@ -60,10 +63,10 @@ def test_failures_of_one_fault_are_one_cause_led_by_the_most_specific(failures, 
 @pytest.mark.parametrize(
     "failures",
     [
-        [failed("greedy", UNVERIFIED), failed("liveness", DIES, SharedCheck.SERVER)],
-        [failed("state", "the second identical prompt is answered wrongly"), failed("concurrency", "answers go wrong only in company")],
-        [failed("logprobs", "reported log-probabilities are zero"), ending("lengths")],
-        [failed("greedy", UNVERIFIED), failed("invariants", "usage counts another prompt")],
+        [failure("greedy", UNVERIFIED), failure("liveness", DIES, SharedCheck.SERVER)],
+        [failure("state", "the second identical prompt is answered wrongly"), failure("concurrency", "answers go wrong only in company")],
+        [failure("logprobs", "reported log-probabilities are zero"), ending("lengths")],
+        [failure("greedy", UNVERIFIED), failure("invariants", "usage counts another prompt")],
     ],
 )
 def test_failures_that_explain_nothing_of_each_other_are_causes_of_their_own(failures):
@@ -84,3 +87,9 @@ def test_what_rows_follow_leads_nowhere_back():
         free = {name for name, follows in left.items() if not follows & left.keys()}
         assert free, f"a circle among {sorted(left)}"
         left = {name: follows for name, follows in left.items() if name not in free}
+
+
+def test_a_failure_without_a_verdict_has_a_cause_to_itself():
+    """An assertion in a test of one's own may be a mistake of the test: its traceback stays."""
+    own = judgement(None, PytestOutcome.FAILED, pair="ngram-k3", workload="w", family=FAMILIES["structured"].name, nodeid="own.py::test_it")
+    assert leaders(failure("greedy", UNVERIFIED), own) == [("greedy", 1), ("structured", 1)]

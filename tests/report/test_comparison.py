@@ -52,15 +52,15 @@ def test_figures_are_shown_with_what_forbids_to_compare_them():
 
 
 def test_capabilities_and_environment():
-    lost = run_of(
+    after = run_of(
         GOOD,
         capabilities={"baseline": Capabilities(support={"min_p": FeatureSupport.REFUSED})},
         environment=replace(ENVIRONMENT, engine_version="0.2.0"),
     )
-    kept = run_of(GOOD, capabilities={"baseline": Capabilities(support={"min_p": FeatureSupport.HONOURED})})
-    found = compare(kept, lost)
-    assert [str(change) for change in found.capabilities] == ["baseline min_p: honoured -> refused"]
-    assert [str(change) for change in found.environment] == ["engine: reference 0.1.0 -> reference 0.2.0"]
+    before = run_of(GOOD, capabilities={"baseline": Capabilities(support={"min_p": FeatureSupport.HONOURED})})
+    changes = compare(before, after)
+    assert [str(change) for change in changes.capabilities] == ["baseline min_p: honoured -> refused"]
+    assert [str(change) for change in changes.environment] == ["engine: reference 0.1.0 -> reference 0.2.0"]
 
 
 def test_hostile_text_is_escaped():

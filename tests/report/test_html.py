@@ -48,20 +48,20 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(params=[GREEN, MIXED], ids=["green", "mixed"])
-def shown(request):
+def sample(request):
     return request.param
 
 
-def test_a_page_is_well_formed_and_asks_for_nothing(shown):
-    page = Page(html.render(shown))
+def test_a_page_is_well_formed_and_asks_for_nothing(sample):
+    page = Page(html.render(sample))
     assert not page.open
     assert set(page.names) <= ALLOWED
     assert not {name for name, _ in page.attributes} & {"src", "href", "srcset", "action", "style"}
     assert not [name for name, _ in page.attributes if name.startswith("on")]
     (policy,) = [value for name, value in page.attributes if name == "content" and "default-src" in value]
     assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'")
-    assert "url(" not in html.render(shown)
-    assert "@import" not in html.render(shown)
+    assert "url(" not in html.render(sample)
+    assert "@import" not in html.render(sample)
 
 
 def test_text_of_models_is_text():
@@ -73,14 +73,14 @@ def test_text_of_models_is_text():
     assert '<img src=x onerror="alert(1)">' in "".join(page.texts)
 
 
-def test_a_page_is_a_function_of_the_run(shown):
-    assert html.render(shown) == html.render(replace(shown))
+def test_a_page_is_a_function_of_the_run(sample):
+    assert html.render(sample) == html.render(replace(sample))
 
 
-def test_the_class_and_the_answers_come_first(shown):
-    texts = [text.strip() for text in Page(html.render(shown)).texts if text.strip()]
+def test_the_class_and_the_answers_come_first(sample):
+    texts = [text.strip() for text in Page(html.render(sample)).texts if text.strip()]
     first = texts[texts.index(next(text for text in texts if text.startswith("specdec: "))) + 2 :][:4]
-    assert first[0] == {RunClass.CLEAN: "Nothing wrong found", RunClass.FINDING: "Finding"}[shown.run_class]
+    assert first[0] == {RunClass.CLEAN: "Nothing wrong found", RunClass.FINDING: "Finding"}[sample.run_class]
     assert first[2].startswith("CORRECTNESS: ")
     assert first[3].startswith("SPEED: ")
 
@@ -89,6 +89,7 @@ def test_every_failure_has_the_command_that_judges_it_again():
     text = html.render(MIXED)
     red = [j for j in MIXED.judgements if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}]
     assert text.count("<p>Judge the same answers again: ") == len(red) + 1, "and one for the run"
+    assert text.count(html._text(red[0].replay)) == len(red)
     assert len(red) > 5
 
 

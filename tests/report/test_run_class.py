@@ -16,8 +16,8 @@ INVALID = judgement(replace(GREEDY, outcome=Outcome.INVALID), PytestOutcome.FAIL
 ONCE = judgement(replace(GREEDY, outcome=Outcome.INVALID, transient=True), PytestOutcome.FAILED)
 OPEN = judgement(replace(GREEDY, outcome=Outcome.INCONCLUSIVE), PytestOutcome.FAILED)
 EXCUSED = judgement(replace(GREEDY, outcome=Outcome.SUSPICIOUS), PytestOutcome.SKIPPED)
-CONTROL = judgement(None, PytestOutcome.ERROR, error="invalid: the control fails", pair="draft-k3", workload="chat", family=GREEDY.family)
-MISSING = replace(CONTROL, error="not captured: the capture is incomplete")
+MISSING = judgement(None, PytestOutcome.ERROR, error="not captured: no answers", pair="draft-k3", workload="chat", family=GREEDY.family)
+CONTROL = replace(MISSING, error="invalid: the control fails", is_invalid=True)
 HEALED = judgement(GREEDY, PytestOutcome.FAILED, waiver="#7")
 REFUSED = judgement(replace(GREEDY, outcome=Outcome.REFUSED), PytestOutcome.SKIPPED)
 

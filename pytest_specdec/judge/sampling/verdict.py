@@ -106,7 +106,7 @@ def is_suspicious(log_peak: float, log_end: float, alpha: float) -> bool:
 
 MOST_BETTORS = 8
 _CURVE_PARTS = 60
-"""Parts of the tokens that the drawn evidence has a value for."""
+"""Points of the evidence curve in reports."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

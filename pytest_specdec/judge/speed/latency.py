@@ -159,7 +159,7 @@ def _beside(values: Sequence[tuple[str, object]]) -> str:
 
 
 def quantiles(sides: Sequence[tuple[str, ArmLatency]]) -> tuple[LatencyQuantiles, ...]:
-    """Return what the clients of each side waited for, the sides next to each other."""
+    """Return the quantiles of each latency, of each side in turn."""
     return tuple(
         LatencyQuantiles(what=title, arm=side, p50_s=of.p50_s, p90_s=of.p90_s, p99_s=of.p99_s, count=of.count)
         for name, title in (*_ROWS, _REQUEST)

@@ -1,3 +1,8 @@
+"""The style sheet of the HTML page: light, dark and print."""
+
+from __future__ import annotations
+
+STYLE = """\
 :root {
   --ink: #1c1e21; --paper: #ffffff; --soft: #5a6068; --line: #d5d9de; --field: #f4f5f7;
   --good: #14663a; --unsure: #7a4f00; --bad: #a3141f; --mark: #22569c;
@@ -32,7 +37,8 @@ th, td { text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0; 
 thead th { font-weight: 600; }
 .numbers td { font-variant-numeric: tabular-nums; }
 svg { vertical-align: middle; } .whole-line { white-space: nowrap; }
-.figures { display: flex; flex-wrap: wrap; gap: 1rem 2rem; } figure { margin: 0; width: 420px; max-width: 100%; } figure svg { max-width: 100%; height: auto; }
+.figures { display: flex; flex-wrap: wrap; gap: 1rem 2rem; } figure { margin: 0; width: 420px; max-width: 100%; }
+figure svg { max-width: 100%; height: auto; }
  figcaption { color: var(--soft); font-size: .92rem; }
 .one { stroke: var(--soft); stroke-dasharray: 3 3; } .range { stroke: var(--mark); stroke-width: 3; } .mark { fill: var(--mark); }
 .bar { fill: var(--mark); opacity: .45; } .whole { fill: var(--field); } .axis { stroke: var(--line); }
@@ -40,3 +46,4 @@ svg { vertical-align: middle; } .whole-line { white-space: nowrap; }
 @media print {
   body { font-size: 10pt; } main { max-width: none; padding: 0; } details > *, pre { break-inside: avoid; } .scroll { overflow: visible; }
 }
+"""
