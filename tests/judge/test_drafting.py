@@ -68,6 +68,9 @@ def test_traffic_that_is_all_drafted_for_passes_and_says_how_many_kinds():
     assert verdict.outcome is Outcome.PASS
     assert verdict.headline == "drafts are made and accepted in 8 kinds of traffic alike, over 35 answers of 1 workloads"
     assert verdict.figures["kinds"] == 8.0
+    assert verdict.promise.kinds == 8
+    assert verdict.promise.steps == 35 * 2
+    assert verdict.promise.accepted_by_position == pytest.approx((1.0, 1.0, 0.5))
 
 
 def test_shorter_drafts_in_company_are_named_by_the_requests_in_flight():

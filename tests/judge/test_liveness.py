@@ -96,6 +96,7 @@ def test_a_server_failure_that_does_not_recur_is_infrastructure_and_never_a_pass
     assert verdict.outcome is Outcome.INVALID
     assert verdict.headline.startswith("infrastructure: the server dies on request chat-01 once")
     assert "--specdec-resume" in verdict.settle
+    assert verdict.transient
     assert "request chat-01: died: api server, exit code -9; did not recur" in verdict.evidence
 
 
@@ -115,6 +116,7 @@ def test_a_baseline_with_a_server_failure_of_its_own_cannot_judge(arm):
     assert verdict.outcome is Outcome.INVALID
     assert f"the {arm} itself hangs on request chat-01" in verdict.headline
     assert verdict.settle == ""
+    assert not verdict.transient
 
 
 def test_a_baseline_that_died_once_may_live_the_next_time():
@@ -186,6 +188,7 @@ def test_a_lost_key_or_quota_is_no_refusal(status):
         assert verdict.outcome is Outcome.INVALID
         assert f'2 of 4 requests got no answer, first chat-01, {status}: "no such key"' in verdict.headline
         assert "--specdec-resume" in verdict.settle
+        assert verdict.transient
     everything = [answer(f"chat-{i:02}", status=status) for i in range(4)]
     assert judged(everything, everything).outcome is Outcome.INVALID
 
@@ -312,6 +315,7 @@ def test_a_server_that_somebody_else_started_anew_is_invalid_and_may_be_asked_ag
     assert verdict.outcome is Outcome.INVALID
     assert "its counters went back" in verdict.headline
     assert "--specdec-resume" in verdict.settle
+    assert verdict.transient
 
 
 CHAT = (Route.CHAT,)

@@ -45,6 +45,14 @@ def test_a_suspicious_verdict_says_how_far_it_is_and_what_settles_it():
     assert verdict.cell.endswith(f"10^{found:.1f}")
 
 
+def test_the_promise_carries_the_curve_of_the_evidence_and_what_was_bet_on():
+    promise = sampling.judge(toy_speculation.captured("model", "leak", answers=56)).promise
+    assert len(promise.curve) > 20
+    assert max(promise.curve) == pytest.approx(promise.log10_wealth, abs=0.01)
+    assert promise.curve[0] < 0.5 < promise.curve[-1]
+    assert promise.best_bettor == "acceptance too lenient"
+
+
 @pytest.mark.parametrize(
     "score, control_peak, holds",
     [

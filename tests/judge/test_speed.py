@@ -212,6 +212,9 @@ def test_latencies_and_what_keeps_the_objective_stand_in_the_evidence_and_gate_n
     assert "goodput of baseline: 0 of 5 answers keep time per token 1 ms: 0.00 requests/s" in verdict.evidence
     assert any(line.startswith("inter-token latency p50 / p90 / p99: baseline 10.0 /") for line in verdict.evidence)
     assert verdict.figures["speculative_inter_token_p50_s"] == pytest.approx(1 / 180, rel=0.01)
+    told = {(of.what, of.arm): of for of in verdict.promise.latencies}
+    assert told["inter-token latency", "speculative"].p50_s == pytest.approx(1 / 180, rel=0.01)
+    assert told["inter-token latency", "baseline"].p50_s == pytest.approx(1 / 100, rel=0.01)
 
 
 def test_both_boots_of_the_baseline_count_and_are_compared():

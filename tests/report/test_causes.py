@@ -10,7 +10,7 @@ from pytest_specdec.model.families import FAMILIES
 from pytest_specdec.model.verdict import SharedCheck
 from pytest_specdec.report.causes import find_causes
 from pytest_specdec.report.run import PytestOutcome
-from tests.report.runs import FAILED, judgement
+from tests.report.runs import FAILED, judgement, run_of
 
 OVERRUN = "max_tokens is overrun by part of a window"
 PAST, COUNT = "answers go on after their end", "usage counts other tokens than were answered"
@@ -93,3 +93,14 @@ def test_a_failure_without_a_verdict_has_a_cause_to_itself():
     """An assertion in a test of one's own may be a mistake of the test: its traceback stays."""
     own = judgement(None, PytestOutcome.FAILED, pair="ngram-k3", workload="w", family=FAMILIES["structured"].name, nodeid="own.py::test_it")
     assert leaders(failure("greedy", UNVERIFIED), own) == [("greedy", 1), ("structured", 1)]
+
+
+def test_a_follower_points_to_its_leader_unless_its_test_leads_another_cause():
+    """One test judges two workloads: in one it leads, in the other it follows."""
+    first = judgement(replace(FAILED, names=UNVERIFIED), PytestOutcome.FAILED, nodeid="first")
+    again = judgement(replace(FAILED, names=UNVERIFIED, workload="again"), PytestOutcome.FAILED, nodeid="again")
+    both = judgement(replace(FAILED, names=UNVERIFIED, workload="both"), PytestOutcome.FAILED, nodeid="both")
+    alone = judgement(replace(FAILED, family="liveness", names=DIES, workload="alone"), PytestOutcome.FAILED, nodeid="both")
+    run = run_of(first, again, both, alone)
+    assert len(run.findings) == 2
+    assert run.pointers == {"again": f"follows from first: {UNVERIFIED}"}
