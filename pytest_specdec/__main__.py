@@ -7,7 +7,7 @@ import signal
 import sys
 from argparse import ArgumentParser
 
-from pytest_specdec import __version__, doctor_command, init, report_command
+from pytest_specdec import __version__, doctor_command, init, report_command, repro_command
 
 _ABOUT = "Prepare a gate for a server with speculative decoding, which pytest runs, and report on its runs."
 UNREAD = 128 + signal.SIGPIPE
@@ -25,6 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     init.add(commands)
     doctor_command.add(commands)
     report_command.add(commands)
+    repro_command.add(commands)
     arguments = parser.parse_args(argv)
     try:
         return int(arguments.run(arguments))

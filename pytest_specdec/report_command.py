@@ -57,7 +57,7 @@ def report(arguments: Namespace) -> int:
     try:
         formats = _load_formats(names, arguments)
         for path in arguments.runs:
-            stored = _read(path)
+            stored = read_run(path)
             if _TERMINAL in names:
                 _print_lines((*terminal.FORMAT.render(stored), *terminal.next_steps(stored), terminal.result(stored)))
             for form in formats:
@@ -66,7 +66,7 @@ def report(arguments: Namespace) -> int:
                 atomic_write(target, form.render(stored))
                 sys.stdout.write(f"{target}\n")
     except SpecdecError as error:
-        return _refuse(error)
+        return refuse(error)
     return 0
 
 
@@ -85,16 +85,10 @@ def _load_formats(names: Sequence[str], arguments: Namespace) -> list[FileFormat
 def show(arguments: Namespace) -> int:
     """Print the judgements that match; return the exit code."""
     try:
-        stored = _read(arguments.run_path)
-        matching = [judgement for judgement in stored.judgements if arguments.test in judgement.nodeid]
+        stored = read_run(arguments.run_path)
+        matching = judgements_matching(stored, arguments.test, arguments.run_path)
     except RunError as error:
-        return _refuse(error)
-    if not matching:
-        ids = [judgement.nodeid for judgement in stored.judgements]
-        more = [f"… and {len(ids) - _MOST_IDS} more"] if len(ids) > _MOST_IDS else []
-        text = "\n".join(map(printable, [*ids[:_MOST_IDS], *more])) or "no judgement"
-        what, expected, remedy = "the run holds no such test", f"an id with {arguments.test!r}", "name a part of one of these ids"
-        return _refuse(RunError(what, where=str(arguments.run_path), found=text, expected=expected, remedy=remedy))
+        return refuse(error)
     sys.stdout.write("\n\n".join(_describe(stored, judgement) for judgement in matching) + "\n")
     return 0
 
@@ -102,11 +96,26 @@ def show(arguments: Namespace) -> int:
 def compare(arguments: Namespace) -> int:
     """Print what changed; return the exit code."""
     try:
-        changes = comparison.compare(_read(arguments.old), _read(arguments.new))
+        changes = comparison.compare(read_run(arguments.old), read_run(arguments.new))
     except RunError as error:
-        return _refuse(error)
+        return refuse(error)
     sys.stdout.writelines(f"{line}\n" for line in comparison.lines(changes))
     return 1 if changes.found else 0
+
+
+def judgements_matching(stored: Run, test: str, path: Path) -> list[JudgementResult]:
+    """Return the judgements whose test id holds ``test``.
+
+    ``path`` is where the run is stored. Raises RunError if there are none.
+    """
+    matching = [judgement for judgement in stored.judgements if test in judgement.nodeid]
+    if matching:
+        return matching
+    ids = [judgement.nodeid for judgement in stored.judgements]
+    more = [f"… and {len(ids) - _MOST_IDS} more"] if len(ids) > _MOST_IDS else []
+    text = "\n".join(map(printable, [*ids[:_MOST_IDS], *more])) or "no judgement"
+    what, expected, remedy = "the run holds no such test", f"an id with {test!r}", "name a part of one of these ids"
+    raise RunError(what, where=str(path), found=text, expected=expected, remedy=remedy)
 
 
 def _describe(stored: Run, judgement: JudgementResult) -> str:
@@ -122,7 +131,7 @@ def _document(path: Path) -> Path:
     return path / _DOCUMENT if path.is_dir() else path
 
 
-def _read(path: Path) -> Run:
+def read_run(path: Path) -> Run:
     """Return the run at ``path``. Raises RunError."""
     document = _document(path)
     try:
@@ -140,6 +149,7 @@ def _print_lines(lines: Iterable[Iterable[CellText]]) -> None:
     sys.stdout.writelines("".join(piece.text for piece in line).rstrip() + "\n" for line in lines)
 
 
-def _refuse(error: SpecdecError) -> int:
+def refuse(error: SpecdecError) -> int:
+    """Print the error; return the exit code of wrong usage."""
     sys.stderr.write(f"{error}\n")
     return 2

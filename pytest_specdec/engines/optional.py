@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Engine, Get
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["AnyEngine", "ConfigTemplate", "Recognising", "SmallCache"]
+__all__ = ["AnyEngine", "BugForm", "ConfigTemplate", "Recognising", "SmallCache"]
 
 
 @runtime_checkable
@@ -53,4 +53,15 @@ class ConfigTemplate(Protocol):
 
         Sections left out get their general form. ``speculator`` is a draft model, or a method without one.
         Raises EngineError if a model is needed and None is given.
+        """
+
+
+@runtime_checkable
+class BugForm(Protocol):
+    """An engine whose issue tracker has a form for bugs; for any other, ``repro`` writes a plain one."""
+
+    def bug_form(self) -> str:
+        """Return the form's sections in Markdown.
+
+        ``{environment}``, ``{description}`` and ``{reproduction}`` stand for what is filled in.
         """

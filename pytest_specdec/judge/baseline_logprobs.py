@@ -13,7 +13,7 @@ from pytest_specdec.judge.prerequisites import speculating
 from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.promise import CheckedTokens
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.stats import proportions
 from pytest_specdec.stats.noise_comparison import EXACT, TOLERATED, jump_limit, scale, tolerated_factor, tolerated_floor
 from pytest_specdec.stats.sequences import first_difference
@@ -224,6 +224,7 @@ def _fail_logprobs(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pa
         evidence=tuple(map(str, far[:_SHOWN])),
         cell=f"{len(far)} of {len(pairs)} off",
         names=name,
+        example=Example(symptom=Symptom.LOGPROBS, request_id=worst.request_id, token=worst.index, limit_nats=peers.limit),
         figures={
             "tokens": float(len(pairs)),
             "tokens_far_off": float(len(far)),

@@ -17,7 +17,7 @@ from pytest_specdec.judge.structured.documents import documents
 from pytest_specdec.judge.structured.output_formats import formats
 from pytest_specdec.judge.tolerance import ASK_AGAIN
 from pytest_specdec.judge.verdicts import against, quote, say
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.stats import proportions
 
 if TYPE_CHECKING:
@@ -186,6 +186,7 @@ def _fail_wrong_tokens(captured: Captured, tokens: Company) -> Verdict | None:
         evidence=_by_wave(tokens),
         cell=f"wrong at {_list_numbers(sizes)}",
         names=name,
+        example=Example(symptom=Symptom.TEXT, request_id=first.request_id, token=first.index),
         figures=_concurrency_figures(tokens),
     )
 

@@ -15,7 +15,7 @@ from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import BASELINE
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.prompts.context import LIMITED, fitted, is_open
 
 if TYPE_CHECKING:
@@ -169,6 +169,7 @@ def _fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verd
         evidence=(*map(str, breaches), *messages(captured.speculative.answers)),
         cell=f"{len(breaches)} wrong",
         names=flaw.value,
+        example=Example(symptom=Symptom.ANSWER, request_id=first.request_id),
         figures={"answers": float(len(captured.speculative.answers)), "wrong_answers": float(len(breaches))},
     )
 

@@ -18,7 +18,7 @@ from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_specdec.judge.verdicts import quote, say
-from pytest_specdec.model.verdict import Outcome, SharedCheck
+from pytest_specdec.model.verdict import Example, Outcome, SharedCheck, Symptom
 from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
@@ -425,5 +425,6 @@ def _fail_ending(captured: Captured, wrong: Sequence[WrongEnd]) -> Verdict:
         cell=f"{len(wrong)} wrong ends",
         names=flaw.value,
         check=SharedCheck.ENDING,
+        example=Example(symptom=Symptom.ANSWER, request_id=first.end.answer.request_id, pass_index=first.end.answer.pass_index),
         figures={"answers": float(answers), "wrong_ends": float(len(wrong))},
     )

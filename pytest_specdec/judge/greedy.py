@@ -25,7 +25,7 @@ from pytest_specdec.judge.verdicts import LN_10, against, guess, quote, say
 from pytest_specdec.judge.verify_noise import gated_noise
 from pytest_specdec.model.pair import SCORER
 from pytest_specdec.model.promise import CheckedTokens
-from pytest_specdec.model.verdict import Finding, Outcome
+from pytest_specdec.model.verdict import Example, Finding, Outcome, Symptom
 from pytest_specdec.stats.near_ties import GreedyTokens, wealth
 from pytest_specdec.stats.request_params import penalties
 
@@ -245,8 +245,22 @@ def _fail_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
         evidence=(*_evidence(captured, tally), *_list_wrong_tokens(wrong)),
         cell=f"{len(wrong):,} of {_scored_tokens(tally.answers):,} tokens wrong",
         names="" if name == greedy_diagnosis.UNNAMED else name,
+        example=_example(captured, wrong),
         figures=_greedy_figures(tally),
     )
+
+
+def _example(captured: Captured, wrong: Sequence[tuple[ScoredAnswer, int]]) -> Example:
+    """Return the wrong token with the widest gap, among those after the baseline's own tokens if there are any.
+
+    A client compares texts, and these differ from the first near-tie on.
+    """
+    baseline = {answer.key: answer.choice.token_ids for answer in captured.baseline.answers}
+    shared = [
+        (scored, index) for scored, index in wrong if baseline.get(scored.answer.key, ())[:index] == scored.answer.choice.token_ids[:index]
+    ]
+    scored, index = _worst(shared or wrong)
+    return Example(symptom=Symptom.TEXT, request_id=scored.answer.request_id, pass_index=scored.answer.pass_index, token=index)
 
 
 def _worst(wrong: Sequence[tuple[ScoredAnswer, int]]) -> tuple[ScoredAnswer, int]:

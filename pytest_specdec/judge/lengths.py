@@ -11,7 +11,7 @@ from pytest_specdec.judge.length_rules import LengthFlaw, breach, cases, texts
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import messages, refusal, speculating
 from pytest_specdec.judge.verdicts import say
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,6 +81,7 @@ def _fail_lengths(captured: Captured, own: Sequence[LengthCase]) -> Verdict | No
         evidence=(*map(str, breaches[:_SHOWN]), *_left_out(lawless), *messages(captured.speculative.answers)),
         cell=f"{len(breaches)} wrong ends",
         names=flaw.value,
+        example=Example(symptom=Symptom.ANSWER, request_id=first.case.answer.request_id, pass_index=first.case.answer.pass_index),
         figures={"answers": float(len(own)), "wrong_ends": float(len(breaches))},
     )
 

@@ -10,7 +10,7 @@ from pytest_specdec.judge.prerequisites import RESUME, is_refusal, messages, ref
 from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.transcript import FailureKind
-from pytest_specdec.model.verdict import Outcome, SharedCheck
+from pytest_specdec.model.verdict import Example, Outcome, SharedCheck, Symptom
 from pytest_specdec.model.workload import Family
 from pytest_specdec.stats import proportions
 
@@ -120,6 +120,7 @@ def _fail_alone(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
         cell=f"{len(deadly)} {first.ending.value}",
         names=f"the server {verb} a request" + (f" with {parameters}" if parameters else ""),
         check=SharedCheck.SERVER,
+        example=Example(symptom=Symptom.UNANSWERED, request_id=first.request_id),
         figures={"server_failures": len(deadly)},
     )
 
@@ -139,6 +140,9 @@ def _fail_together(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdi
         cell=f"{first.ending.value}, {count} in flight",
         names=f"the server {verb} with several requests in flight{left}",
         check=SharedCheck.SERVER,
+        example=Example(
+            symptom=Symptom.UNANSWERED, request_id=first.request_id, beside=tuple(id_ for id_ in first.group if id_ != first.request_id)
+        ),
         figures={"server_failures": len(deadly), "smallest_group": count},
     )
 
@@ -290,6 +294,7 @@ def _fail_answers(captured: Captured) -> Verdict | None:
                 short=lines[:4],
                 evidence=lines,
                 cell=f"{len(bad)} bad",
+                example=Example(symptom=Symptom.ANSWER, request_id=bad[0].request_id, pass_index=bad[0].pass_index),
                 figures={"bad_answers": len(bad)},
             )
     return None

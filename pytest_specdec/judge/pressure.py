@@ -13,7 +13,7 @@ from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import is_refusal, refusal
 from pytest_specdec.judge.verdicts import say
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -45,7 +45,9 @@ def _check_unanswered(captured: Captured) -> Verdict | None:
         return None
     headline = f"{UNANSWERED}: {len(lost)} of {len(captured.speculative.answers)} have no answer; first: request {lost[0].request_id}"
     lines = [f"request {each.request_id}: status {each.status}, {each.error}" for each in lost]
-    return say(captured, Outcome.FAIL, headline, short=lines[:3], evidence=lines, cell=f"{len(lost)} lost", names=UNANSWERED)
+    example = Example(symptom=Symptom.UNANSWERED, request_id=lost[0].request_id, pass_index=lost[0].pass_index)
+    cell = f"{len(lost)} lost"
+    return say(captured, Outcome.FAIL, headline, short=lines[:3], evidence=lines, cell=cell, names=UNANSWERED, example=example)
 
 
 def _judge_parts(captured: Captured) -> Verdict:

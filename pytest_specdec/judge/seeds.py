@@ -19,7 +19,7 @@ from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import is_refusal, refusal, speculating
 from pytest_specdec.judge.tolerance import VERIFY_FACTOR, allowed_gap
 from pytest_specdec.judge.verdicts import quote, say
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.stats import proportions
 
 if TYPE_CHECKING:
@@ -206,8 +206,17 @@ def _not_repeated(captured: Captured, mine: Repeats, theirs: Repeats) -> Verdict
     if p_value > captured.alpha:
         headline = f"not enough evidence: {counted}"
         return say(captured, Outcome.INCONCLUSIVE, headline, short=shown, evidence=evidence, settle="run at deep depth", figures=figures)
-    cell = f"{len(unequal)} of {len(mine.pairs)} not repeated"
-    return say(captured, Outcome.FAIL, f"{name}: {counted}", short=shown, evidence=evidence, cell=cell, names=name, figures=figures)
+    return say(
+        captured,
+        Outcome.FAIL,
+        f"{name}: {counted}",
+        short=shown,
+        evidence=evidence,
+        cell=f"{len(unequal)} of {len(mine.pairs)} not repeated",
+        names=name,
+        example=Example(symptom=Symptom.UNREPEATED, request_id=again.request_id),
+        figures=figures,
+    )
 
 
 def _rates(mine: Repeats, theirs: Repeats) -> str:

@@ -15,7 +15,7 @@ from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import refusal
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.judge.verdicts import say
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.stats import proportions
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ def _check_emptied(captured: Captured) -> Verdict | None:
         evidence=[f"{each.request_id}: {_length(each)} tokens, finish reason {each.choice.finish_reason}" for each in bad],
         cell=f"{len(bad)} empty",
         names=SECOND_EMPTY,
+        example=Example(symptom=Symptom.ANSWER, request_id=first.request_id, pass_index=first.pass_index),
         figures={"emptied_answers": float(len(bad)), "repeated_prompts": float(len(repeats))},
     )
 

@@ -16,7 +16,7 @@ from pytest_specdec.judge.tool_rules import BY_MODEL, Breach, Broken, apart, bre
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.pair import BASELINE
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.stats import proportions
 
 if TYPE_CHECKING:
@@ -197,6 +197,7 @@ def _fail_tools(captured: Captured, wrong: Sequence[Breach]) -> Verdict:
         evidence=(*map(str, wrong[:_SHOWN]), *([f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else [])),
         cell=f"{len(wrong)} wrong",
         names=broken.value,
+        example=Example(symptom=Symptom.ANSWER, request_id=first.request_id),
         figures={"answers": float(answers), "wrong_answers": float(len(wrong)), "wrong_streamed": float(mostly)},
     )
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.promise import Promise
-    from pytest_specdec.model.verdict import Finding, Outcome, SharedCheck
+    from pytest_specdec.model.verdict import Example, Finding, Outcome, SharedCheck
 
 __all__ = ["LN_10", "against", "guess", "likely", "power", "quote", "say"]
 
@@ -48,6 +48,7 @@ def say(
     figures: Mapping[str, float] | None = None,
     promise: Promise | None = None,
     finding: Finding | None = None,
+    example: Example | None = None,
     check: SharedCheck | None = None,
     transient: bool = False,
     parameters: Mapping[str, Mapping[str, str]] | None = None,
@@ -70,6 +71,7 @@ def say(
         figures=figures or {},
         promise=promise,
         finding=finding,
+        example=example,
         check=check,
         transient=transient,
         parameters=parameters or {},

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pytest_specdec.model.promise import Promise
 from pytest_specdec.model.workload import Family
 
-__all__ = ["Finding", "Outcome", "SharedCheck", "Verdict"]
+__all__ = ["Example", "Finding", "Outcome", "SharedCheck", "Symptom", "Verdict"]
 
 
 class Outcome(StrEnum):
@@ -50,6 +50,38 @@ class Finding(StrEnum):
     """Makes no token wrong, in a family of tokens: numerics may differ, and the config gates them."""
 
 
+class Symptom(StrEnum):
+    """What is wrong with an example, as a client without this package can see it."""
+
+    TEXT = "another text"
+    """Up to the wrong token, the text differs from the baseline's."""
+    ANSWER = "another answer"
+    """Text, tool calls, finish reason or usage differ from the baseline's."""
+    LOGPROBS = "other log-probabilities"
+    """Reported log-probabilities differ from the baseline's by more than a limit."""
+    DOCUMENT = "an invalid document"
+    """The text is not the JSON that was asked for."""
+    UNREPEATED = "another answer to the same request"
+    """The request has a seed, and its answer changes."""
+    UNANSWERED = "no answer"
+    """The server dies, hangs or reports an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One answer that shows the fault."""
+
+    symptom: Symptom
+    request_id: str
+    pass_index: int = 0
+    token: int | None = None
+    """The index of the wrong token; null if the answer is wrong as a whole."""
+    limit_nats: float | None = None
+    """The largest lawful difference of two log-probabilities; null for another symptom."""
+    beside: tuple[str, ...] = ()
+    """Requests to be in flight together with it, if the judge found the smallest such group."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The result of a judge for one pair and one workload."""
@@ -80,6 +112,8 @@ class Verdict:
     """What was measured, and a pass so rules out; null where no report asks for it."""
     finding: Finding | None = None
     """What a comparison with a stored run, or a gate on noise, found; null without one."""
+    example: Example | None = None
+    """An answer that shows the fault; null if no single answer does."""
     check: SharedCheck | None = None
     """The check that failed, if every judge makes it; null for a check of the family alone."""
     transient: bool = False

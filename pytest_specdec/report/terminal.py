@@ -97,6 +97,8 @@ def _steps_by_class(run: Run) -> Iterator[str]:
     if run.run_class is RunClass.FINDING:
         leader = run.findings[0].leader
         yield f"read all of its evidence: python -m pytest_specdec show {shlex.quote(run.directory)} {shlex.quote(leader.nodeid)}"
+        if leader.verdict and leader.verdict.example:
+            yield f"show it without this package: python -m pytest_specdec repro {shlex.quote(run.directory)} {shlex.quote(leader.nodeid)}"
         if all(failure.family is Family.SPEED for finding in run.findings for failure in finding.failures) and not run.replayed:
             yield "seconds vary from boot to boot: the same command again is a second opinion"
     if run.run_class is RunClass.INFRASTRUCTURE and not run.replayed:

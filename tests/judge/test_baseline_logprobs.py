@@ -11,7 +11,7 @@ import pytest
 from pytest_specdec.judge import logprobs
 from pytest_specdec.model.captured import Capabilities, ReportedDraws
 from pytest_specdec.model.transcript import Position, SpecCounters
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.model.workload import Request, Route
 from tests.judge.captured_values import a_workload, answer, captured
 
@@ -53,6 +53,7 @@ def test_the_baselines_values_pass_and_say_how_near():
 def test_values_that_are_far_off_fail():
     verdict = judged(answers(tuple(value - 1.0 for value in TRUE)))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "reported log-probabilities are not the baseline's")
+    assert verdict.example == Example(symptom=Symptom.LOGPROBS, request_id="chat-00", token=1, limit_nats=0.5)
 
 
 def test_values_of_the_neighbour_are_named_so():

@@ -9,7 +9,7 @@ import pytest
 from pytest_specdec.judge import concurrency
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.transcript import FailureKind, ServerFailure
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from tests.judge.captured_values import VARIANT, a_pair, a_workload, answer, captured, position, requests, score
 
 WAVES = (1, 1, 4, 8)
@@ -45,6 +45,7 @@ def test_right_tokens_in_every_company_pass():
 def test_tokens_that_are_wrong_in_company_fail_by_their_size():
     verdict = judged(wrong=(6, 9))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "answers go wrong only in company")
+    assert verdict.example == Example(symptom=Symptom.TEXT, request_id="chat-06", token=5)
     assert "2 of 560 tokens wrong with 8 in flight, 0 of 80 alone" in verdict.headline
 
 

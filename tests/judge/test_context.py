@@ -9,7 +9,7 @@ import pytest
 from pytest_specdec.judge import context
 from pytest_specdec.judge.context import ContextFlaw
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.prompts.context import EDGES, LONG, fitted
 from tests.judge.captured_values import VARIANT, answer, captured, score
 
@@ -74,6 +74,7 @@ def test_each_breach_is_named(flaw, wrong):
 def test_a_wrong_token_is_named_by_how_near_the_limit_is(flaw, name, index):
     verdict = judged(LONG_256, gaps={name: {index: 3.0}})
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, flaw.value)
+    assert verdict.example == Example(symptom=Symptom.ANSWER, request_id=name)
 
 
 def test_what_one_boot_of_the_baseline_refuses_decides_nothing():

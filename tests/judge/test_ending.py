@@ -7,7 +7,7 @@ import pytest
 from pytest_specdec.judge import greedy, liveness, logprobs, sampling, speed, structured
 from pytest_specdec.judge.ending import BadEnd, check_endings
 from pytest_specdec.model.transcript import Usage
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from tests.judge.captured_values import VARIANT, a_workload, answer, captured, requests, score
 
 EOS = 2
@@ -95,6 +95,7 @@ def test_what_the_control_does_too_is_no_fault_of_the_variant(mine, flaw, words_
 def test_every_family_that_judges_answers_asks_for_their_ends(judge):
     verdict = judge.judge(seen(changed(at_0=stopped(0, words(0, 13), "length")), family=judge.__name__.rpartition(".")[2]))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, BadEnd.CUT.value)
+    assert verdict.example == Example(symptom=Symptom.ANSWER, request_id="chat-00")
 
 
 def test_the_end_of_the_context_is_a_limit_too():

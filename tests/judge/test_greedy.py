@@ -12,7 +12,7 @@ from pytest_specdec.model.captured import Capabilities, FeatureSupport, Reported
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.plan import ROUNDS
 from pytest_specdec.model.transcript import FailureKind, Score, ServerFailure, SpecCounters
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from tests.judge import toy_server
 from tests.judge.captured_values import VARIANT, a_pair, a_workload, answer, calibration, captured, position, requests, score, transcript
 
@@ -66,6 +66,7 @@ def test_a_faithful_server_passes_and_says_which_rate_it_rules_out():
 def test_one_token_above_the_tolerance_fails():
     verdict = greedy.judge(seen({4: {17: 0.26}}))
     assert verdict.outcome is Outcome.FAIL
+    assert verdict.example == Example(symptom=Symptom.TEXT, request_id="chat-04", token=17)
     assert "1 of 600 tokens" in verdict.headline
     assert "request chat-04, token 18 of 60" in verdict.headline
     assert "0.26 nats below the best token, 0.25 allowed (fixed minimum)" in verdict.short[2]
@@ -494,3 +495,11 @@ def test_every_request_of_the_workload_may_be_answered_in_several_passes():
         captured("greedy", mine, mine, scores={VARIANT: scored(VARIANT, mine)}, workload=a_workload(requests(1), passes=5))
     )
     assert verdict.figures["tokens"] == 300
+
+
+def test_the_example_comes_after_the_baselines_own_tokens_where_one_does():
+    """Texts differ from the first near-tie on, so that a token after another prefix shows in no text."""
+    gaps = {4: {17: 1.0}, 5: {20: 9.0}}
+    parted = [replace(one, choices=(replace(one.choice, token_ids=(7, *one.choice.token_ids[1:])),)) for one in ten()[5:6]]
+    assert greedy.judge(seen(gaps)).example.request_id == "chat-05"
+    assert greedy.judge(seen(gaps, mine=[*ten()[:5], *parted, *ten()[6:]])).example.request_id == "chat-04"

@@ -9,7 +9,7 @@ import pytest
 from pytest_specdec.judge import lengths
 from pytest_specdec.judge.length_rules import LengthFlaw
 from pytest_specdec.model.transcript import Usage
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.model.workload import Request, Route, Workload
 from tests.judge.captured_values import answer, captured, transcript
 
@@ -182,6 +182,7 @@ def test_an_end_of_sequence_is_learned_from_the_baseline_and_may_not_be_passed()
     wrong = [ended(0, *range(70, 79)), *lawful[1:]]
     verdict = lengths.judge(captured("lengths", wrong, lawful, lawful, workload=workload))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, LengthFlaw.END.value)
+    assert verdict.example == Example(symptom=Symptom.ANSWER, request_id="end-0")
 
 
 def without_ids(given):

@@ -8,7 +8,7 @@ from pytest_specdec.judge import liveness
 from pytest_specdec.model.captured import UnexplainedFailures
 from pytest_specdec.model.timing import Timing
 from pytest_specdec.model.transcript import FailureKind, ServerFailure, SpecCounters
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.model.workload import Family, Request, Route
 from tests.judge.captured_values import VARIANT, a_workload, answer, captured, requests, transcript
 
@@ -48,6 +48,7 @@ def test_a_server_failure_that_recurs_and_that_the_baseline_survives_fails_by_na
     assert verdict.outcome is Outcome.FAIL
     assert verdict.headline.startswith(f"the server {verb} request chat-01, alone on a fresh server")
     assert verdict.names == f'the server {verb} a request with response_format={{"type":"json_object"}}'
+    assert verdict.example == Example(symptom=Symptom.UNANSWERED, request_id="chat-01")
     assert verdict.short == (
         'parameters   response_format={"type":"json_object"}',
         f"ending       {ending.value}: api server, exit code -9",
@@ -150,6 +151,7 @@ def test_an_empty_answer_fails_where_the_baseline_says_something():
     verdict = judged(four(at_2=answer("chat-02")))
     assert verdict.outcome is Outcome.FAIL
     assert "1 of 4 answers empty" in verdict.headline
+    assert verdict.example == Example(symptom=Symptom.ANSWER, request_id="chat-02")
     assert "chat-02" in verdict.headline
     assert judged(four(at_2=answer("chat-02")), four(at_2=answer("chat-02"))).outcome is Outcome.PASS
 
@@ -241,6 +243,7 @@ def test_a_group_that_recurs_is_a_finding_that_names_it():
     assert verdict.headline.startswith("the server dies with 2 requests in flight")
     assert verdict.short[0] == "in flight    chat-01, chat-02"
     assert verdict.cell == "died, 2 in flight"
+    assert verdict.example == Example(symptom=Symptom.UNANSWERED, request_id="chat-01", beside=("chat-02",))
     assert "recurred with 2 in flight: chat-01, chat-02" in verdict.evidence[0]
 
 

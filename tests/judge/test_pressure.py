@@ -8,7 +8,7 @@ import pytest
 
 from pytest_specdec.judge import pressure
 from pytest_specdec.model.transcript import Usage
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from tests.judge.captured_values import VARIANT, a_workload, answer, captured, requests, score, transcript
 
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "required": ["n"]}}}
@@ -80,6 +80,7 @@ def test_an_answer_that_never_came_fails():
 
     verdict = judged(answers(chat_01=lost))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, pressure.UNANSWERED)
+    assert verdict.example == Example(symptom=Symptom.UNANSWERED, request_id="chat-01")
 
 
 def test_refused_documents_do_not_matter():

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_specdec.judge import seeds
 from pytest_specdec.model.transcript import Choice
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Outcome, Symptom
 from pytest_specdec.prompts import OPEN_ENDED
 from pytest_specdec.prompts.seeding import seeding
 from tests.judge.captured_values import VARIANT, answer, arm, captured, score
@@ -94,6 +94,8 @@ def test_a_server_that_honours_seeds_passes_though_its_answers_are_not_the_basel
 def test_each_fault_has_its_name(rule, name):
     verdict = judged(rule, control=honest)
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, name)
+    asked_again = verdict.example is not None and verdict.example.symptom is Symptom.UNREPEATED
+    assert asked_again is (rule in {ignoring, by_row})
 
 
 @pytest.mark.parametrize("rule", [ignoring, by_row, constant, unseeded_alike, choices_alike, shared_in_company])

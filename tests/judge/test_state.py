@@ -8,7 +8,7 @@ import pytest
 
 from pytest_specdec.judge import state
 from pytest_specdec.model.transcript import Usage
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.model.workload import Request, Route
 from tests.judge.captured_values import VARIANT, a_workload, answer, captured, score
 
@@ -89,6 +89,7 @@ def cut(tokens):
 def test_a_repeated_prompt_that_gets_next_to_nothing_fails():
     verdict = judged(answers(warm_a=cut(1)))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, state.SECOND_EMPTY)
+    assert verdict.example == Example(symptom=Symptom.ANSWER, request_id="warm/a")
     assert "1 of 3 prompts asked again; first: request warm/a" in verdict.headline
 
 

@@ -11,7 +11,7 @@ from pytest_specdec.judge.structured import text_grammars
 from pytest_specdec.judge.structured.documents import Flaw
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.transcript import FailureKind, Position, Score, ServerFailure, SpecCounters
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.model.workload import Request, Route
 from tests.judge.captured_values import SPECULATING, VARIANT, a_workload, answer, captured, requests, transcript
 
@@ -109,6 +109,7 @@ def constrained(mine, theirs, *formats, **fields):
 def test_an_answer_that_goes_on_behind_its_pattern_fails():
     verdict = constrained(texts(*["AB-123"] * 9, "AB-123 or so"), texts(*["AB-123"] * 10), *[PLATE] * 10)
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "text goes on behind the document")
+    assert verdict.example == Example(symptom=Symptom.DOCUMENT, request_id="chat-09")
 
 
 def test_what_the_baseline_does_not_enforce_is_left_out_and_said():
@@ -125,6 +126,7 @@ def test_white_space_until_the_limit_fails_where_the_baseline_ends():
     endless = texts(*['{"name": "Ada",' + " " * 90] * 20, finish="length")
     verdict = judged(endless, texts(*[GOOD] * 20))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "the grammar is stuck in white space until the limit")
+    assert verdict.example == Example(symptom=Symptom.DOCUMENT, request_id="chat-00")
     assert judged([*endless[:1], *texts(*[GOOD] * 20)[1:]]).outcome is Outcome.PASS, "one may come of a model that likes white space"
     alike = judged(endless, endless)
     assert (alike.outcome, alike.figures["endless_documents"]) == (Outcome.PASS, 20), "what the model writes without drafts too is no fault"
@@ -391,6 +393,7 @@ DISTRIBUTIONS = {OWN: -2.0, LIKELIER: -0.5, UNLIKELIER: -4.0, NEAR: -2.1}
 def test_a_likelier_token_than_the_baselines_own_was_not_masked():
     verdict = greedily((1, 2, LIKELIER, 3), (1, 2, OWN, 5), DISTRIBUTIONS)
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "the grammar is not enforced on speculated tokens")
+    assert verdict.example == Example(symptom=Symptom.TEXT, request_id="chat-00", token=2)
     assert "token 2 of chat-00" in verdict.short[0]
     assert "id 8 p=0.607   1.5 nats apart, 0.25 allowed" in verdict.short[2]
     assert (verdict.figures["wrong_tokens"], verdict.figures["likelier_tokens"], verdict.figures["compared_tokens"]) == (1, 1, 3)

@@ -9,7 +9,7 @@ import pytest
 from pytest_specdec.judge import tools
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.transcript import ToolCall, Usage
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.prompts.tools import twins
 from tests.judge.captured_values import answer, captured
 
@@ -67,6 +67,7 @@ def test_other_tokens_are_judged_alone():
     assert judged(healthy(shift=50)).outcome is Outcome.PASS
     verdict = judged(recalled(recalled(healthy(shift=50), "escapes-streamed", arguments="{"), "escapes", arguments="{"))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "the arguments of a tool call are not valid JSON")
+    assert verdict.example == Example(symptom=Symptom.ANSWER, request_id="escapes")
 
 
 def test_a_stream_of_other_tokens_than_the_baselines_is_held_beside_the_arms_own_whole_answer():

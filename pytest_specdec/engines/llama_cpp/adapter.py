@@ -34,6 +34,24 @@ _FILES = (DRAFT_MODEL, "lookup-cache-static", "lookup-cache-dynamic", "chat-temp
 _REMEDY = "build llama-server, or set engine.executable or engine.image"
 
 
+_BUG_FORM = """\
+### Name and Version
+
+{environment}
+
+### Which llama.cpp modules do you know to be affected?
+
+llama-server
+
+### Problem description & steps to reproduce
+
+{description}
+
+{reproduction}
+"""
+"""Its .github/ISSUE_TEMPLATE/019-bug-misc.yml."""
+
+
 class LlamaCpp:
     """One engine of the registry (flags: llama.cpp's ``common/arg.cpp``)."""
 
@@ -61,6 +79,10 @@ class LlamaCpp:
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``--spec-type`` and related flags."""
         return drafters.draft(args)
+
+    def bug_form(self) -> str:
+        """Return the sections of its bug form, to be filled in."""
+        return _BUG_FORM
 
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
         """Return the models to take from the hub.

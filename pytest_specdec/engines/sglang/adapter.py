@@ -47,6 +47,24 @@ _VERSION = "from importlib.metadata import version; print(version('sglang'))"
 _REMEDY = "install sglang in a venv of its own and set engine.venv; or set engine.executable, a python that has it, or engine.image"
 
 
+_BUG_FORM = """\
+### Describe the bug
+
+{description}
+
+### Reproduction
+
+{reproduction}
+
+### Environment
+
+{environment}
+
+(paste the output of `python3 -m sglang.check_env` here)
+"""
+"""Its .github/ISSUE_TEMPLATE/1-bug-report.yml."""
+
+
 class Sglang:
     """One engine of the registry (flags: ``srt/arg_groups/fields`` of 0.5.23)."""
 
@@ -76,6 +94,10 @@ class Sglang:
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``--speculative-algorithm`` and its numbers."""
         return draft(args)
+
+    def bug_form(self) -> str:
+        """Return the sections of its bug form, to be filled in."""
+        return _BUG_FORM
 
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
         """Return ``model`` and the drafter's; either may come from the hub."""

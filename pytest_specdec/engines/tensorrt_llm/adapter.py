@@ -39,6 +39,42 @@ _PARALLEL, _PIPELINE = ("tp-size", "tensor-parallel-size"), ("pp-size", "pipelin
 _REMEDY = "pip install tensorrt-llm, or set engine.executable, engine.venv or engine.image"
 
 
+_BUG_FORM = """\
+### System Info
+
+{environment}
+
+### Who can help?
+
+### Information
+
+- [ ] The official example scripts
+- [x] My own modified scripts
+
+### Tasks
+
+- [ ] An officially supported task in the `examples` folder (such as GLUE/SQuAD, ...)
+- [x] My own task or dataset (give details below)
+
+### Reproduction
+
+{reproduction}
+
+### Expected behavior
+
+The same answer as without speculative decoding.
+
+### actual behavior
+
+{description}
+
+### additional notes
+
+none
+"""
+"""Its .github/ISSUE_TEMPLATE/06-bug-report.yml."""
+
+
 class TensorRtLlm:
     """One engine of the registry (flags: ``commands/serve.py`` of TensorRT-LLM; options: its ``llmapi/llm_args.py``)."""
 
@@ -70,6 +106,10 @@ class TensorRtLlm:
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``speculative_config``."""
         return options.draft(args)
+
+    def bug_form(self) -> str:
+        """Return the sections of its bug form, to be filled in."""
+        return _BUG_FORM
 
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
         """Return ``model`` and the drafter; either may come from the hub."""

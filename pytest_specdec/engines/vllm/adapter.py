@@ -57,6 +57,22 @@ _BRIDGE = "draft_sample_method: greedy and use_heterogeneous_vocab: true, with w
 _REMEDY = "pip install 'pytest-specdec[vllm]', or set engine.executable, engine.venv or engine.image"
 
 
+_BUG_FORM = """\
+### Your current environment
+
+{environment}
+
+(paste the output of `python collect_env.py` here)
+
+### 🐛 Describe the bug
+
+{description}
+
+{reproduction}
+"""
+"""Its .github/ISSUE_TEMPLATE/400-bug-report.yml."""
+
+
 class Vllm:
     """One engine of the registry (flags: vLLM's ``arg_utils.py`` and ``cli_args.py``)."""
 
@@ -95,6 +111,10 @@ class Vllm:
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``--speculative-config``."""
         return draft(args)
+
+    def bug_form(self) -> str:
+        """Return the sections of its bug form, to be filled in."""
+        return _BUG_FORM
 
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
         """Return ``model`` and the drafter's; either may come from the hub."""

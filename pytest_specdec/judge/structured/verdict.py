@@ -24,7 +24,7 @@ from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.promise import CheckedDocuments
-from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.stats import proportions
 
 if TYPE_CHECKING:
@@ -172,6 +172,7 @@ def _chosen_wrongly(captured: Captured, choices: GreedyChoices) -> Verdict | Non
         evidence=tuple(map(str, choices.wrong[:20])),
         cell=f"{len(choices.wrong)} wrong tokens",
         names=NOT_ENFORCED if likelier else WORSE,
+        example=Example(symptom=Symptom.TEXT, request_id=first.request_id, token=first.index),
         figures={"wrong_tokens": len(choices.wrong), "likelier_tokens": len(likelier), "compared_tokens": choices.shared.tokens},
     )
 
@@ -207,6 +208,7 @@ def _fail_documents(
         evidence=document_counts.evidence(captured, (mine, *others)),
         cell=f"{mine.checked - len(mine.faulty)} of {mine.checked}",
         names=fault_name(mine.documents, list(wanted.values())),
+        example=Example(symptom=Symptom.DOCUMENT, request_id=first.request_id),
         figures=document_counts.figures(mine, others) | {"p_value": p_value},
     )
 
@@ -226,6 +228,7 @@ def _stuck(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments
         evidence=document_counts.evidence(captured, (mine, *others)),
         cell=f"{count} endless",
         names=STUCK,
+        example=Example(symptom=Symptom.DOCUMENT, request_id=first.request_id),
         figures=document_counts.figures(mine, others),
     )
 

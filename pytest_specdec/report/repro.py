@@ -1,0 +1,330 @@
+"""A repro: one wrong answer as a folder of files that need nothing of this package."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.verdict import Symptom
+from pytest_specdec.model.workload import Family, GrammarKind, Route
+from pytest_specdec.report import repro_script
+from pytest_specdec.report.escape import printable
+from pytest_specdec.report.repro_script import Sending
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.model.baseline import Environment
+    from pytest_specdec.model.transcript import Answer, Score
+    from pytest_specdec.model.verdict import Example, Verdict
+    from pytest_specdec.model.workload import JSON, Request, Workload
+
+__all__ = ["PLAIN_FORM", "ArmRecord", "Repro", "files", "server_command", "situation"]
+
+_PATHS = {Route.CHAT: "/chat/completions", Route.COMPLETIONS: "/completions"}
+"""Below an address that ends in /v1."""
+_JSON = {GrammarKind.JSON, GrammarKind.JSON_OBJECT}
+_WRONG = {
+    Symptom.TEXT: "The same request to the same model gets another text with speculative decoding than without.",
+    Symptom.ANSWER: "The same request to the same model gets another answer with speculative decoding than without.",
+    Symptom.LOGPROBS: "The same request to the same model gets other log-probabilities with speculative decoding than without.",
+    Symptom.DOCUMENT: "With speculative decoding an answer breaks the grammar that was asked for; without, it keeps to it.",
+    Symptom.UNREPEATED: "With speculative decoding a request with a seed gets another answer each time; without, the same one.",
+    Symptom.UNANSWERED: "With speculative decoding the server does not survive a request; without, it answers.",
+}
+PLAIN_FORM = """\
+### Environment
+
+{environment}
+
+### What happens
+
+{description}
+
+### What should happen
+
+The same answer as without speculative decoding.
+
+### Reproduction
+
+{reproduction}
+"""
+_PORTS = {"baseline": 8001, "speculative": 8002}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmRecord:
+    """One arm's server and answer, as the run has them."""
+
+    command: str
+    """The command of its server; empty if the server ran already."""
+    answer: Answer | None
+    score: Score | None = None
+    """The answer's tokens under the baseline; None without scores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repro:
+    """One wrong answer, and what it takes to get it again."""
+
+    verdict: Verdict
+    example: Example
+    request: Request
+    groups: tuple[tuple[Request, ...], ...]
+    """Requests to be sent, group after group, in the order of the run; ``request`` is one of the last."""
+    concurrency: int
+    """Most requests in flight in the run."""
+    streamed: bool
+    """Whether the wrong answer was streamed."""
+    deadline_s: float
+    body: Mapping[str, JSON]
+    """Fields that the config lays over each body."""
+    baseline: ArmRecord
+    speculative: ArmRecord
+    environment: Environment
+    replay: str
+    """The command that judges the run's answers again."""
+
+
+def situation(example: Example, family: str, workload: Workload) -> tuple[tuple[Request, ...], ...]:
+    """Return the groups of requests that bring ``example`` about, each in the order of the run.
+
+    They are the smallest group that a judge found, or else what the family is about: the requests before it in
+    *state*, those in flight with it in *concurrency* and *pressure*. In any other family the request goes alone.
+    """
+    own = workload.by_id[example.request_id]
+    if example.beside:
+        return (tuple(request for request in workload.requests if request is own or request.id in example.beside),)
+    if family == Family.STATE:
+        return tuple((request,) for request in workload.requests[: workload.requests.index(own) + 1])
+    if family in {Family.CONCURRENCY, Family.PRESSURE}:
+        return (next(turn for turn in workload.turns if own in turn),)
+    return ((own,),)
+
+
+def server_command(line: str, arm: str) -> str:
+    """Return a server's command with a plain interpreter and the port that this arm has in the repro.
+
+    ``line`` is the first line of the server's log. Empty if the log has no command.
+    """
+    if not line.startswith("# "):
+        return ""
+    words = shlex.split(line.removeprefix("# "))
+    if words and re.fullmatch(r"(.*/)?python[0-9.]*", words[0]):
+        words[0] = "python"
+    return re.sub(r"(?<=--port[ =])\d+", str(_PORTS[arm]), shlex.join(words))
+
+
+def files(repro: Repro, form: str = PLAIN_FORM) -> dict[str, str]:
+    """Return the text of each file of the folder, by name.
+
+    ``form`` is that of the engine's issue tracker, as :class:`pytest_specdec.engines.optional.BugForm` has it.
+    """
+    own, last = repro.request, repro.groups[-1]
+    sending = Sending(index=last.index(own), most=min(len(last), repro.concurrency), streamed=repro.streamed, deadline_s=repro.deadline_s)
+    script = repro_script.script(repro.example, sending, characters=_shared_characters(repro) + 1, is_json=_is_json(repro))
+    issue = form.format(environment=_facts(repro), description=_description(repro), reproduction=_reproduction(repro, script))
+    return {
+        "README.md": _readme(repro),
+        "repro.py": script,
+        "requests.json": _json([[_sent(repro, request) for request in group] for group in repro.groups]),
+        "request.json": _json({"model": "MODEL", **own.body, **repro.body}),
+        "curl.sh": _curl(own),
+        "observed.json": _json({arm: _observed(record) for arm, record in _records(repro).items()}),
+        "issue.md": f"[Bug]: {_title(repro)}\n\n{issue.rstrip()}\n",
+    }
+
+
+def _is_json(repro: Repro) -> bool:
+    """Return True if the answer is bound to be JSON, by the field of the OpenAI API."""
+    grammar = repro.request.grammar
+    return grammar is not None and grammar.kind in _JSON and "response_format" in repro.request.body
+
+
+def _records(repro: Repro) -> dict[str, ArmRecord]:
+    return {"baseline": repro.baseline, "speculative": repro.speculative}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
+def _sent(repro: Repro, request: Request) -> list[object]:
+    return [_PATHS[request.route], {**request.body, **repro.body}]
+
+
+def _written(record: ArmRecord) -> str:
+    return record.answer.choice.written if record.answer and record.answer.choices else ""
+
+
+def _shared_characters(repro: Repro) -> int:
+    """Return how many characters both texts begin with."""
+    pairs = zip(_written(repro.baseline), _written(repro.speculative), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _observed(record: ArmRecord) -> dict[str, object] | None:
+    """Return what one server answered, with the scores of its tokens under the baseline."""
+    answer = record.answer
+    if answer is None:
+        return None
+    choices = [
+        {
+            "text": choice.written,
+            "token_ids": choice.token_ids,
+            "finish_reason": choice.finish_reason,
+            "logprobs": choice.logprobs,
+            "tokens_per_verify_step": choice.windows,
+        }
+        for choice in answer.choices
+    ]
+    usage = answer.usage and {"prompt_tokens": answer.usage.prompt_tokens, "completion_tokens": answer.usage.completion_tokens}
+    positions = record.score.positions if record.score else ()
+    scores = [
+        {"token_id": own.token_id, "logprob": own.logprob, "best_token_id": own.top_ids[0], "best_logprob": own.top_logprobs[0]}
+        for own in positions
+        if own.top_ids
+    ]
+    return {
+        "status": answer.status,
+        "error": answer.error,
+        "choices": choices,
+        "usage": usage,
+        "prompt_token_ids": answer.prompt_token_ids,
+        "prompt_logprobs": answer.prompt_logprobs,
+        "under_the_baseline": scores,
+    }
+
+
+def _curl(request: Request) -> str:
+    return (
+        "#!/bin/sh\n"
+        "# The request alone, to one server, under a name that its /v1/models lists: sh curl.sh http://127.0.0.1:8002/v1 MODEL\n"
+        f'sed "s|\\"MODEL\\"|\\"$2\\"|" "$(dirname "$0")/request.json" | curl -s "$1{_PATHS[request.route]}" '
+        '-H "Content-Type: application/json" -H "Authorization: Bearer ${OPENAI_API_KEY:-none}" -d @-\n'
+    )
+
+
+def _title(repro: Repro) -> str:
+    """Return the fault in one line."""
+    fault = repro.verdict.names or repro.verdict.headline.partition(":")[0]
+    return printable(f"Speculative decoding ({_drafter(repro)}): {fault}")
+
+
+def _drafter(repro: Repro) -> str:
+    drafter = repro.environment.variants.get(repro.verdict.pair, {}).get("draft", "")
+    return f"{repro.verdict.pair}, {drafter}" if drafter else repro.verdict.pair
+
+
+def _way(repro: Repro) -> str:
+    """Return how the script sends the request, and how the run did."""
+    before, beside = len(repro.groups) - 1, len(repro.groups[-1]) - 1
+    together = f"with {beside} others, up to {repro.concurrency} in flight" if beside else "alone"
+    after = f", after {before} others, one at a time" if before else ""
+    run = f"; in the run up to {repro.concurrency} requests were in flight" if not beside and repro.concurrency > 1 else ""
+    return f"The script sends the request {together}{after}{run}."
+
+
+def _difference(repro: Repro) -> list[str]:
+    """Return lines on the two answers around their first difference."""
+    cut = _shared_characters(repro)
+    shared = _written(repro.speculative)[:cut]
+    if repro.example.symptom is Symptom.UNANSWERED or not any(map(_written, _records(repro).values())):
+        return []
+    rows = [f"{arm + ':':<13}{json.dumps(_written(record)[cut : cut + 60], ensure_ascii=False)}" for arm, record in _records(repro).items()]
+    ends = [
+        f"{arm + ':':<13}{len(record.answer.choice.token_ids)} tokens, finish_reason {record.answer.choice.finish_reason}"
+        for arm, record in _records(repro).items()
+        if record.answer and record.answer.choices
+    ]
+    return [f"both begin   {json.dumps(shared[-80:], ensure_ascii=False)}", "then", *rows, "end", *ends]
+
+
+def _commands(repro: Repro) -> str:
+    lines = []
+    for arm, record in _records(repro).items():
+        command = record.command or f"(a server that ran already; put its address into {arm.upper()} below)"
+        lines += [f"# the {arm} server", command, ""]
+    return "\n".join(lines).rstrip()
+
+
+def _steps(repro: Repro) -> str:
+    """Return the commands that show the fault."""
+    run = "BASELINE=http://127.0.0.1:8001/v1 SPECULATIVE=http://127.0.0.1:8002/v1 python repro.py"
+    return _fenced("sh", f"{_commands(repro)}\n\npip install {repro_script.packages(repro.example, is_json=_is_json(repro))}\n{run}")
+
+
+def _reproduction(repro: Repro, script: str) -> str:
+    requests = _json([[_sent(repro, request) for request in group] for group in repro.groups])
+    return "\n\n".join(
+        (_steps(repro), _way(repro), "`repro.py`:", _fenced("python", script), "`requests.json`, beside it:", _fenced("json", requests))
+    )
+
+
+def _description(repro: Repro) -> str:
+    lines = (repro.verdict.headline, "", *_difference(repro), *(("", *repro.verdict.short) if repro.verdict.short else ()))
+    return f"{_WRONG[repro.example.symptom]}\n\n{_fenced('text', chr(10).join(map(printable, lines)))}"
+
+
+def _fenced(language: str, text: str) -> str:
+    """Return ``text`` as a block of code, under a fence longer than any in it."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def _facts(repro: Repro) -> str:
+    """Return the versions and the machine, line by line."""
+    environment = repro.environment
+    facts = (
+        ("engine", f"{environment.engine} {environment.engine_version}"),
+        ("model", environment.model),
+        ("speculation", _drafter(repro)),
+        ("dtype", environment.variants.get(repro.verdict.pair, {}).get("dtype", "")),
+        ("machine", ", ".join(filter(None, (environment.processor, *environment.devices)))),
+        ("system", f"{environment.system}, Python {environment.python}"),
+    )
+    return "\n".join(f"- {what}: {value}" for what, value in facts if value)
+
+
+def _readme(repro: Repro) -> str:
+    return "\n".join(
+        (
+            f"# {_title(repro)}",
+            "",
+            _description(repro),
+            "",
+            "## See it",
+            "",
+            _steps(repro),
+            "",
+            "It exits with 1 and prints `WRONG` while the fault is there, with 0 once it is gone, with 2 if the baseline does not answer.",
+            " ".join((_way(repro), *_caution(repro))),
+            "",
+            "## Versions",
+            "",
+            _facts(repro),
+            "",
+            "## Files",
+            "",
+            "- `repro.py`, `requests.json`: the script and what it sends",
+            "- `request.json`, `curl.sh`: the request alone, for curl",
+            "- `observed.json`: both answers of the run: texts, token ids, log-probabilities, and the tokens' scores under the baseline",
+            "- `issue.md`: text for the engine's issue tracker, with its template's fields",
+            "",
+            f"All of the run's answers are judged again by `{repro.replay}`.",
+            "",
+        )
+    )
+
+
+def _caution(repro: Repro) -> tuple[str, ...]:
+    """Return what the script cannot tell from a fault: a near-tie, in half precision."""
+    exact = repro.environment.variants.get(repro.verdict.pair, {}).get("dtype", "") == "float32"
+    if exact or repro.example.symptom not in {Symptom.TEXT, Symptom.ANSWER}:
+        return ()
+    near_ties = "It compares texts. In half precision two candidates that are nearly as likely may change places without any fault; "
+    return (f"{near_ties}the judgement above took that into account.",)

@@ -1,0 +1,216 @@
+"""A script that shows one fault on two servers with the openai package alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.verdict import Symptom
+
+if TYPE_CHECKING:
+    from pytest_specdec.model.verdict import Example
+
+__all__ = ["Sending", "packages", "script"]
+
+TRIES = 5
+"""Times that requests are sent together: which of them meets the fault depends on the order in which they arrive."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending:
+    """How a script sends the requests beside it."""
+
+    index: int
+    """Of the wrong answer's request in the last group, from 0."""
+    most: int
+    """Requests in flight together at most."""
+    streamed: bool
+    """Whether that request is streamed; the others are not."""
+    deadline_s: float
+
+
+_BEGINNING = '''\
+"""Ask two servers the same; exits with 1 while the speculative one is wrong, with 0 when it is right, with 2 if the baseline fails.
+
+    pip install PACKAGES
+    BASELINE=http://127.0.0.1:8001/v1 SPECULATIVE=http://127.0.0.1:8002/v1 python repro.py
+"""
+
+import json
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+IMPORTS
+
+# Groups of [path, body], sent one after another, up to MOST requests in flight. Request INDEX of the last group, from 0, goes wrong.
+GROUPS = json.loads((Path(__file__).parent / "requests.json").read_text(encoding="utf-8"))
+
+
+def ask(arm):
+    client = OpenAI(base_url=os.environ[arm], api_key=os.environ.get("OPENAI_API_KEY", "none"), max_retries=0, timeout=DEADLINE)
+    model = client.models.list().data[0].id
+
+    def send(request):
+        path, body = request
+        SEND
+
+    for group in GROUPS:
+        with ThreadPoolExecutor(MOST) as pool:
+            answers = list(pool.map(send, group))
+    return answers[INDEX]
+
+
+def text(answer):
+    choice = answer["choices"][0]
+    message = choice.get("message") or {}
+    calls = [call["function"] for call in message.get("tool_calls") or []]
+    return choice.get("text") or (message.get("content") or "") + (json.dumps(calls) if calls else "")
+'''
+
+_WHOLE = 'return client.post(path, body={"model": model, **body}, cast_to=object)'
+_STREAMED = """\
+if request is not GROUPS[-1][INDEX]:
+            return client.post(path, body={"model": model, **body}, cast_to=object)
+        body = {"model": model, **body, "stream": True, "stream_options": {"include_usage": True}}
+        return join(client.post(path, body=body, cast_to=object, stream=True, stream_cls=Stream[object]))"""
+_JOIN = """\
+def join(chunks):
+    content, calls, finish_reason, usage = "", {}, None, None
+    for chunk in chunks:
+        usage = chunk.get("usage") or usage
+        for choice in chunk["choices"][:1]:
+            delta = choice.get("delta") or {}
+            content += choice.get("text") or delta.get("content") or ""
+            finish_reason = choice.get("finish_reason") or finish_reason
+            for call in delta.get("tool_calls") or []:
+                function = calls.setdefault(call["index"], {"name": "", "arguments": ""})
+                for name, part in (call.get("function") or {}).items():
+                    function[name] += part or ""
+    message = {"content": content, "tool_calls": [{"function": function} for function in calls.values()]}
+    return {"choices": [{"message": message, "finish_reason": finish_reason}], "usage": usage}
+"""
+
+_TEXT = """\
+def look(baseline, speculative):
+    # Up to the first character that was another one in the run.
+    baseline, speculative = text(baseline)[:CHARACTERS], text(speculative)[:CHARACTERS]
+    print("baseline:   ", repr(baseline))
+    print("speculative:", repr(speculative))
+    return "the texts differ" if speculative != baseline else ""
+"""
+
+_ANSWER = """\
+def facts(answer):
+    choice, usage = answer["choices"][0], answer["usage"]
+    return {"text": text(answer), "finish_reason": choice["finish_reason"], "completion_tokens": usage["completion_tokens"]}
+
+
+def look(baseline, speculative):
+    print("baseline:   ", facts(baseline))
+    print("speculative:", facts(speculative))
+    return "the answers differ" if facts(speculative) != facts(baseline) else ""
+"""
+
+_LOGPROBS = """\
+def logprobs(answer):
+    choice = answer["choices"][0]
+    reported = choice.get("logprobs") or {}
+    prompt = choice.get("prompt_logprobs") or answer.get("prompt_logprobs") or []
+    of_prompt = [next(iter(token.values()))["logprob"] for token in prompt if token]
+    return of_prompt or reported.get("token_logprobs") or [token["logprob"] for token in reported.get("content") or []]
+
+
+def look(baseline, speculative):
+    pairs = [(b, s) for b, s in zip(logprobs(baseline), logprobs(speculative)) if b is not None and s is not None]
+    worst = max(pairs, key=lambda pair: abs(pair[0] - pair[1]))
+    print(f"{len(pairs)} log-probabilities; furthest apart: baseline {worst[0]:.4f}, speculative {worst[1]:.4f}")
+    return "log-probabilities differ by more than LIMIT nats" if abs(worst[0] - worst[1]) > LIMIT else ""
+"""
+
+_DOCUMENT = """\
+def fault(document):
+    schema = (GROUPS[-1][INDEX][1]["response_format"].get("json_schema") or {}).get("schema", {})
+    try:
+        jsonschema.validate(json.loads(document), schema)
+    except (ValueError, jsonschema.ValidationError) as error:
+        return str(error).splitlines()[0]
+    return ""
+
+
+def look(baseline, speculative):
+    print("baseline:   ", text(baseline), fault(text(baseline)) or "(valid)")
+    print("speculative:", text(speculative), fault(text(speculative)) or "(valid)")
+    return "the document is invalid" if fault(text(speculative)) and not fault(text(baseline)) else ""
+"""
+
+_UNREPEATED = """\
+def look(baseline, speculative):
+    again = {arm: text(ask(arm)) for arm in ("BASELINE", "SPECULATIVE")}
+    print("baseline:   ", repr(text(baseline)), "then", repr(again["BASELINE"]))
+    print("speculative:", repr(text(speculative)), "then", repr(again["SPECULATIVE"]))
+    repeats = text(baseline) == again["BASELINE"]
+    return "a seed does not repeat its answer" if repeats and text(speculative) != again["SPECULATIVE"] else ""
+"""
+
+_UNANSWERED = """\
+def look(baseline, speculative):
+    return ""
+"""
+
+_END = """\
+wrong = ""
+for _ in range(TRIES):
+    try:
+        baseline = ask("BASELINE")
+    except OpenAIError as error:
+        print(f"the baseline has no answer: {error!r}", file=sys.stderr)
+        sys.exit(2)
+    try:
+        speculative = ask("SPECULATIVE")
+    except OpenAIError as error:
+        wrong = f"the speculative server has no answer, and the baseline has one: {error!r}"
+    wrong = wrong or look(baseline, speculative)
+    if wrong:
+        break
+print("WRONG: " + wrong if wrong else "right: the fault does not show")
+sys.exit(1 if wrong else 0)
+"""
+
+
+def script(example: Example, sending: Sending, *, characters: int, is_json: bool) -> str:
+    """Return a Python script that shows ``example`` and needs no file but ``requests.json`` beside it.
+
+    ``characters`` is the length of the text up to the first difference. ``is_json`` says that the answer is bound
+    to be JSON; documents under other grammars are compared with the baseline's.
+    """
+    look = {
+        Symptom.TEXT: _TEXT,
+        Symptom.ANSWER: _ANSWER,
+        Symptom.LOGPROBS: _LOGPROBS,
+        Symptom.DOCUMENT: _DOCUMENT if is_json else _ANSWER,
+        Symptom.UNREPEATED: _UNREPEATED,
+        Symptom.UNANSWERED: _UNANSWERED,
+    }[example.symptom]
+    names = "OpenAI, OpenAIError, Stream" if sending.streamed else "OpenAI, OpenAIError"
+    needed = packages(example, is_json=is_json)
+    text = "\n\n".join((_BEGINNING, *((_JOIN,) if sending.streamed else ()), look, _END))
+    for placeholder, value in (
+        ("SEND\n", f"{_STREAMED if sending.streamed else _WHOLE}\n"),
+        ("PACKAGES", needed),
+        ("IMPORTS", "".join(f"import {other}\n" for other in needed.split()[1:]) + f"from openai import {names}"),
+        ("INDEX", str(sending.index)),
+        ("MOST", str(sending.most)),
+        ("DEADLINE", f"{sending.deadline_s:g}"),
+        ("CHARACTERS", str(characters)),
+        ("LIMIT", f"{example.limit_nats or 0.0:g}"),
+        ("TRIES", str(TRIES if sending.most > 1 else 1)),
+    ):
+        text = text.replace(placeholder, value)
+    return text
+
+
+def packages(example: Example, *, is_json: bool) -> str:
+    """Return the packages that the script needs."""
+    return "openai jsonschema" if is_json and example.symptom is Symptom.DOCUMENT else "openai"

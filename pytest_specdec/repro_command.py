@@ -1,0 +1,153 @@
+"""The command ``repro RUN TEST``: one wrong answer of a stored run as a folder that needs nothing of this package."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec.config.load import load
+from pytest_specdec.engines.optional import BugForm
+from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.errors import EngineError, RunError
+from pytest_specdec.files import run_documents, transcripts
+from pytest_specdec.files.run_directory import RunDirectory, atomic_write, read_text
+from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.report import repro
+from pytest_specdec.report_command import judgements_matching, read_run, refuse
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace, _SubParsersAction
+
+    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.transcript import Answer, Score, Transcript
+    from pytest_specdec.model.verdict import Example, Verdict
+    from pytest_specdec.report.run import Run
+
+_ABOUT = (
+    "Write a folder that shows one wrong answer of a stored run: a README, the two server commands, a script for the openai package, the "
+    "request for curl, both answers, and text for the engine's issue tracker. Exits with 2 if the run has no such answer."
+)
+
+
+def add(commands: _SubParsersAction[ArgumentParser]) -> None:
+    """Register the command."""
+    parser = commands.add_parser("repro", help="write a folder that shows one wrong answer", description=_ABOUT, allow_abbrev=False)
+    parser.add_argument("run_path", metavar="RUN", type=Path, help="a run directory")
+    parser.add_argument("test", metavar="TEST", help="a part of the test's id: test_greedy, or [draft-k3]")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="where the folder is written (default: repro-PAIR-FAMILY)")
+    parser.set_defaults(run=write_repro)
+
+
+def write_repro(arguments: Namespace) -> int:
+    """Write the folder; return the exit code."""
+    try:
+        stored = read_run(arguments.run_path)
+        verdict, replay = _find_verdict(stored, arguments.test, arguments.run_path)
+        assert verdict.example is not None
+        folder = arguments.out or Path(f"repro-{verdict.pair}-{verdict.family.value}")
+        _check_unused(folder)
+        read = _read_repro(_open_capture(stored, arguments.run_path), verdict, verdict.example, replay)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in repro.files(read, _bug_form(read.environment.engine)).items():
+            atomic_write(folder / name, text)
+    except RunError as error:
+        return refuse(error)
+    sys.stdout.write(f"{folder / 'README.md'}\n")
+    return 0
+
+
+def _check_unused(folder: Path) -> None:
+    """Raise RunError if something is in the folder: nothing is written over."""
+    if folder.exists() and any(folder.iterdir()):
+        what, remedy = "the folder is in use, and nothing is written over", "name a new one: --out DIR"
+        raise RunError(what, where="--out", found=str(folder), expected="a new or empty directory", remedy=remedy)
+
+
+def _open_capture(stored: Run, path: Path) -> RunDirectory:
+    """Return the directory with the run's answers: ``path``, or the one that a replay into ``path`` read."""
+    try:
+        return RunDirectory.open(path)
+    except RunError:
+        return RunDirectory.open(Path(stored.directory))
+
+
+def _find_verdict(stored: Run, test: str, path: Path) -> tuple[Verdict, str]:
+    """Return the first red verdict with an example, and its replay command. Raises RunError without one."""
+    red = [judgement for judgement in judgements_matching(stored, test, path) if judgement.verdict and judgement.verdict.red]
+    for judgement in red:
+        if judgement.verdict and judgement.verdict.example:
+            return judgement.verdict, judgement.replay
+    if red:
+        what, found = "no single answer shows this fault", str(red[0].verdict.headline if red[0].verdict else "")
+        remedy = f"show its evidence: python -m pytest_specdec show {path} {test!r}"
+        raise RunError(what, where=str(path), found=found, expected="a fault that one answer has", remedy=remedy)
+    what, remedy = "no such test found a fault", f"see which did: python -m pytest_specdec report {path}"
+    raise RunError(what, where=str(path), found="no red judgement", expected=f"one with {test!r} in its id", remedy=remedy)
+
+
+def _read_repro(directory: RunDirectory, verdict: Verdict, example: Example, replay: str) -> repro.Repro:
+    plan = run_documents.read_plan(directory)
+    name, id_ = _locate_request(plan, verdict.workload, example.request_id, directory.plan)
+    example = replace(example, request_id=id_)
+    mine, theirs = (_read_transcript(directory, arm, name) for arm in (verdict.pair, BASELINE))
+    workload = run_documents.read_workload(directory, plan, name).with_room(mine.room)
+    return repro.Repro(
+        verdict=verdict,
+        example=example,
+        request=workload.by_id[example.request_id],
+        groups=repro.situation(example, verdict.family, workload),
+        concurrency=max(map(len, workload.in_waves)) if workload.waves else min(workload.concurrency, len(workload.requests)),
+        streamed=workload.stream if workload.by_id[id_].stream is None else bool(workload.by_id[id_].stream),
+        deadline_s=workload.deadline_s,
+        body=load(directory.config).engine.body,
+        baseline=_read_arm(directory, plan, theirs, example, "baseline"),
+        speculative=_read_arm(directory, plan, mine, example, "speculative"),
+        environment=run_documents.read_environment(directory),
+        replay=replay,
+    )
+
+
+def _locate_request(plan: Plan, workload: str, request_id: str, path: Path) -> tuple[str, str]:
+    """Return the workload and the id of an example's request.
+
+    A verdict on a whole run has the ids of other workloads' requests as ``WORKLOAD/ID``. Raises RunError if the
+    plan in ``path`` has no such request.
+    """
+    name, _, id_ = request_id.partition("/")
+    requests = {planned.name: planned.by_id for planned in plan.workloads}
+    for place in ((workload, request_id), (name, id_)):
+        if place[1] in requests.get(place[0], {}):
+            return place
+    what, remedy = "the run does not hold the request", "restore the files that the capture wrote, or capture again"
+    raise RunError(what, where=str(path), found=workload, expected=f"request {request_id}", remedy=remedy)
+
+
+def _read_transcript(directory: RunDirectory, arm: str, workload: str) -> Transcript:
+    transcript = transcripts.read(directory, arm, workload)
+    if transcript is None:
+        what, remedy = "the run does not hold the answers", "restore the files that the capture wrote, or capture again"
+        raise RunError(what, where=str(directory.transcript(arm, workload)), found="no file", expected="answers", remedy=remedy)
+    return transcript
+
+
+def _read_arm(directory: RunDirectory, plan: Plan, transcript: Transcript, example: Example, role: str) -> repro.ArmRecord:
+    """Return an arm's command, its answer to the example's request, and the scores of that answer."""
+    boot = plan.boots[transcript.boot]
+    log = directory.server_log(boot.index, boot.arm)
+    first_line = read_text(log).partition("\n")[0] if log.is_file() else ""
+    key = example.request_id, example.pass_index
+    answer: Answer | None = next((answer for answer in transcript.answers if answer.key == key), None)
+    scores = transcripts.read_scores(directory, BASELINE, transcript.arm, transcript.workload)
+    score: Score | None = next((score for score in scores if score.key == key), None)
+    return repro.ArmRecord(command=repro.server_command(first_line, role), answer=answer, score=score)
+
+
+def _bug_form(kind: str) -> str:
+    """Return the form of the engine's issue tracker; a plain one if the engine has none or is not installed."""
+    try:
+        engine = engine_of(kind)
+    except EngineError:
+        return repro.PLAIN_FORM
+    return engine.bug_form() if isinstance(engine, BugForm) else repro.PLAIN_FORM

@@ -1,0 +1,107 @@
+"""``python -m pytest_specdec repro RUN TEST``: a folder for one wrong answer, or one error that says why there is none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_specdec.__main__ import main
+
+FAULTS = """
+import pytest
+from sample import *
+from pytest_specdec.model.verdict import Example, Symptom
+
+def fail(captured, example=None):
+    return say(captured, Outcome.FAIL, names="a fault", headline="a fault: 1 token", example=example)
+
+@pytest.mark.specdec(CHAT, family="greedy")
+def test_shown(specdec_captured, specdec_check):
+    specdec_check(fail(specdec_captured, Example(symptom=Symptom.TEXT, request_id="chat-1", token=1)))
+
+@pytest.mark.specdec(CHAT, family="context")
+def test_of_a_run(specdec_captured, specdec_check):
+    specdec_check(fail(specdec_captured, Example(symptom=Symptom.ANSWER, request_id="code/code-2")))
+
+@pytest.mark.specdec(CHAT, family="structured")
+def test_statistical(specdec_captured, specdec_check):
+    specdec_check(fail(specdec_captured))
+
+@pytest.mark.specdec(CODE, family="lengths")
+def test_right(specdec_captured, specdec_check):
+    specdec_check(say(specdec_captured))
+
+@pytest.mark.specdec(CHAT, family="tools")
+def test_lost(specdec_captured, specdec_check):
+    specdec_check(fail(specdec_captured, Example(symptom=Symptom.TEXT, request_id="gone-7")))
+"""
+
+
+@pytest.fixture
+def run(project, monkeypatch):
+    """A red run, and its place as the current folder."""
+    project.config("").tests(FAULTS)
+    text = (project.path / "suites/configs/tiny.yaml").read_text()
+    config = text.replace("model: target}", "model: target, body: {user: me}}")
+    (project.path / "suites/configs/tiny.yaml").write_text(config)
+    project.run("-k", "draft")
+    monkeypatch.chdir(project.path)
+    (directory,) = project.runs
+    for log, port in (("0-baseline", 4000), ("1-draft-k3", 5000)):
+        (directory / "servers").mkdir(exist_ok=True)
+        (directory / f"servers/{log}.log").write_text(f"# /opt/python3 -m server --port {port}\nready\n")
+    return directory
+
+
+def test_a_folder_is_written_from_the_runs_files(run, capsys):
+    assert main(["repro", str(run), "test_shown"]) == 0
+    assert capsys.readouterr().out == "repro-draft-k3-greedy/README.md\n"
+    readme = (run.parents[1] / "repro-draft-k3-greedy/README.md").read_text()
+    assert "# Speculative decoding (draft-k3): a fault\n" in readme
+    assert "\npython -m server --port 8001\n" in readme
+    assert "\npython -m server --port 8002\n" in readme
+    assert "test_shown[draft-k3]" in readme
+    ((path, body),) = json.loads((run.parents[1] / "repro-draft-k3-greedy/requests.json").read_text())[0]
+    assert path == "/chat/completions"
+    assert body == {"messages": [{"role": "user", "content": "1"}], "max_tokens": 8, "temperature": 0, "user": "me"}
+
+
+def test_nothing_is_written_over(run, capsys):
+    (run / "servers/note").write_text("mine")
+    assert main(["repro", str(run), "test_shown", "--out", str(run / "servers")]) == 2
+    assert "the folder is in use" in capsys.readouterr().err
+
+
+def test_a_verdict_on_a_whole_run_names_the_workload_too(run, tmp_path):
+    assert main(["repro", str(run), "test_of_a_run", "--out", str(tmp_path / "out")]) == 0
+    assert '"content": "2"' in (tmp_path / "out/requests.json").read_text()
+
+
+def test_a_replay_into_another_folder_finds_the_answers_of_its_run(run, project, tmp_path):
+    project.run(f"--specdec-replay={run}", f"--specdec-run-dir={tmp_path / 'again'}", "-k", "draft")
+    assert main(["repro", str(tmp_path / "again"), "test_shown", "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out/repro.py").is_file()
+
+
+@pytest.mark.parametrize("test, what, remedy", [
+    ("test_statistical", "no single answer shows this fault", "python -m pytest_specdec show"),
+    ("test_right", "no such test found a fault", "python -m pytest_specdec report"),
+    ("test_none", "the run holds no such test", "name a part of one of these ids"),
+    ("test_lost", "the run does not hold the request", "capture again"),
+])  # fmt: skip
+def test_what_has_no_folder_is_one_error(run, capsys, test, what, remedy):
+    assert main(["repro", str(run), test]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"{what}\n")
+    assert remedy in error
+    assert not list(run.parents[1].glob("repro-*"))
+
+
+def test_a_run_without_its_answers_is_one_error(run, capsys):
+    (run / "transcripts/draft-k3/chat.jsonl").unlink()
+    assert main(["repro", str(run), "test_shown"]) == 2
+    assert capsys.readouterr().err.startswith("the run does not hold the answers\n")
+    (run / "plan.json").unlink()
+    assert main(["repro", str(run), "test_shown"]) == 2
+    assert capsys.readouterr().err.startswith("the folder is no run directory\n")

@@ -1,0 +1,262 @@
+"""A repro folder: what it says, and a script that tells a wrong server from a right one."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from pytest_specdec.engines.optional import BugForm
+from pytest_specdec.engines.registry import installed_engines
+from pytest_specdec.model.transcript import Answer, Choice, Position, Score, Usage
+from pytest_specdec.model.verdict import Example, Symptom
+from pytest_specdec.model.workload import Family, Request, Route, Workload
+from pytest_specdec.report import repro, repro_script
+from tests.report.runs import ENVIRONMENT, FAILED
+
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object", "required": ["a"]}}}
+BODY = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8, "temperature": 0.0, "response_format": SCHEMA}
+REQUESTS = tuple(Request(id=f"chat-{i}", route=Route.CHAT, body={**BODY, "seed": i}) for i in range(5))
+WORKLOAD = Workload(name="chat", version=1, requests=REQUESTS, waves=(2, 3))
+
+
+def answer(text, **fields):
+    choice = Choice(text=text, token_ids=tuple(range(len(text))), finish_reason="stop")
+    usage = Usage(prompt_tokens=3, completion_tokens=len(text))
+    return Answer(**{"request_id": "chat-3", "status": 200, "choices": (choice,), "usage": usage, **fields})
+
+
+POSITION = Position(token_id=1, logprob=-9.0, top_ids=(2,), top_logprobs=(-0.1,))
+SCORE = Score(request_id="chat-3", arm="draft-k3", under="baseline", positions=(POSITION,))
+
+
+def repro_of(symptom=Symptom.TEXT, *, texts=("the same beginning", "the same end"), **fields):
+    arms = [repro.ArmRecord(command=f"serve --port {port}", answer=answer(text)) for port, text in zip((8001, 8002), texts, strict=True)]
+    example = Example(symptom=symptom, request_id="chat-3", limit_nats=0.5)
+    return repro.Repro(**{
+        "verdict": replace(FAILED, example=example),
+        "example": example,
+        "request": REQUESTS[3],
+        "groups": ((REQUESTS[3],),),
+        "concurrency": 3,
+        "streamed": False,
+        "deadline_s": 5.0,
+        "body": {},
+        "baseline": arms[0],
+        "speculative": replace(arms[1], score=SCORE),
+        "environment": ENVIRONMENT,
+        "replay": "pytest x --specdec-replay .specdec/run",
+        **fields,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize("family, beside, expected", [
+    (Family.GREEDY, (), [[3]]),
+    (Family.GREEDY, (0, 4), [[0, 3, 4]]),
+    (Family.STATE, (), [[0], [1], [2], [3]]),
+    (Family.CONCURRENCY, (), [[2, 3, 4]]),
+    (Family.PRESSURE, (), [[2, 3, 4]]),
+])  # fmt: skip
+def test_a_request_comes_with_those_that_its_family_is_about(family, beside, expected):
+    example = Example(symptom=Symptom.TEXT, request_id="chat-3", beside=tuple(f"chat-{i}" for i in beside))
+    groups = repro.situation(example, family, WORKLOAD)
+    assert [[int(request.id.removeprefix("chat-")) for request in group] for group in groups] == expected
+
+
+@pytest.mark.parametrize("line, expected", [
+    ("# /a/venv/bin/python3.11 -m vllm.server --port 40283 --x '{\"a\": 1}'", "python -m vllm.server --port 8002 --x '{\"a\": 1}'"),
+    ("# vllm serve m --port=4", "vllm serve m --port=8002"),
+    ("ready: no command", ""),
+    ("", ""),
+])  # fmt: skip
+def test_a_server_command_has_no_place_of_this_machine_and_a_port_of_the_repros(line, expected):
+    assert repro.server_command(line, "speculative") == expected
+
+
+def test_a_folder_says_what_is_wrong_how_to_see_it_and_under_which_versions():
+    files = repro.files(repro_of())
+    assert sorted(files) == ["README.md", "curl.sh", "issue.md", "observed.json", "repro.py", "request.json", "requests.json"]
+    readme = files["README.md"]
+    assert readme.startswith("# Speculative decoding (ngram-k3): accept-all\n")
+    for line in ('both begin   "the same "', 'baseline:    "beginning"', 'speculative: "end"', "serve --port 8001", "serve --port 8002"):
+        assert f"\n{line}\n" in readme
+    assert "- engine: reference 0.1.0\n" in readme
+    assert "judged again by `pytest x --specdec-replay .specdec/run`" in readme
+    assert json.loads(files["requests.json"]) == [[["/chat/completions", dict(REQUESTS[3].body)]]]
+    assert json.loads(files["request.json"]) == {"model": "MODEL", **REQUESTS[3].body}
+    observed = json.loads(files["observed.json"])
+    assert observed["baseline"]["choices"][0]["text"] == "the same beginning"
+    assert observed["speculative"]["under_the_baseline"][0] == {
+        "token_id": 1,
+        "logprob": -9.0,
+        "best_token_id": 2,
+        "best_logprob": -0.1,
+    }
+
+
+def test_fields_that_the_config_lays_over_bodies_are_sent_too():
+    files = repro.files(repro_of(body={"chat_template_kwargs": {"enable_thinking": False}}))
+    assert json.loads(files["requests.json"])[0][0][1]["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+def test_hostile_text_ends_no_block_of_code():
+    files = repro.files(repro_of(texts=("```` \x1b[2J\n<script>", "~~~ ``` \u202e")))
+    for name in ("README.md", "issue.md"):
+        text = files[name]
+        assert not re.search("[\x00-\x09\x0b-\x1f\u202e]", text)
+        block = re.search(r"^(`{3,})text\n(.*?)^\1$", text, re.MULTILINE | re.DOTALL)
+        assert block is not None
+        assert len(block[1]) > 4
+        assert "<script>" not in text.replace(block[0], "")
+
+
+@pytest.mark.parametrize("engine", [engine for engine in installed_engines() if isinstance(engine, BugForm)], ids=lambda e: e.kind)
+def test_each_trackers_form_is_filled(engine):
+    issue = repro.files(repro_of(), engine.bug_form())["issue.md"]
+    assert issue.startswith("[Bug]: Speculative decoding (ngram-k3): accept-all\n\n### ")
+    for part in ("- engine: reference", "the same ", "python repro.py", "look(", '"/chat/completions"'):
+        assert part in issue
+    assert not re.search(r"\{(environment|description|reproduction)\}", issue)
+
+
+class _Replies(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.reply(json.dumps({"object": "list", "data": [{"id": "served", "object": "model"}]}))
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        assert body.pop("model") == "served"
+        self.server.bodies.append(body)
+        replies = self.server.replies
+        reply = replies[min(len(self.server.bodies), len(replies)) - 1]
+        if reply is None:
+            self.send_error(500)
+        elif isinstance(reply, list):
+            self.reply("".join(f"data: {json.dumps(chunk)}\n\n" for chunk in reply) + "data: [DONE]\n\n", kind="text/event-stream")
+        else:
+            self.reply(json.dumps(reply))
+
+    def reply(self, text, kind="application/json"):
+        content = text.encode()
+        self.send_response(200)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def serve(*replies):
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Replies) as server:
+        server.replies, server.bodies = replies, []
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def reply(text, *, finish="stop", tokens=3, logprobs=None):
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish, "prompt_logprobs": None}
+    top = None if logprobs is None else [None, *({"7": {"logprob": value}} for value in logprobs)]
+    return {"choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": tokens}, "prompt_logprobs": top}
+
+
+@pytest.fixture
+def run_script(tmp_path, monkeypatch, capsys):
+    """Run a repro's script against two servers; return its exit code, its last line and what the speculative server was sent."""
+
+    def run(made, baseline, speculative):
+        for name, text in repro.files(made).items():
+            (tmp_path / name).write_text(text, encoding="utf-8")
+        with serve(*baseline) as one, serve(*speculative) as other:
+            for name, server in (("BASELINE", one), ("SPECULATIVE", other)):
+                monkeypatch.setenv(name, f"http://127.0.0.1:{server.server_port}/v1")
+            with pytest.raises(SystemExit) as exit_:
+                runpy.run_path(str(tmp_path / "repro.py"))
+        captured = capsys.readouterr()
+        return exit_.value.code, (captured.out or captured.err).strip().splitlines()[-1], other.bodies
+
+    return run
+
+
+OK = reply('{"a": 1}')
+
+
+@pytest.mark.parametrize("symptom, right, wrong", [
+    (Symptom.TEXT, reply("the same beginning"), reply("the same end")),
+    (Symptom.ANSWER, OK, reply('{"a": 1}', finish="length")),
+    (Symptom.ANSWER, OK, reply('{"a": 1}', tokens=4)),
+    (Symptom.LOGPROBS, reply("", logprobs=[-0.1, -1.0]), reply("", logprobs=[-0.1, -1.6])),
+    (Symptom.DOCUMENT, OK, reply('{"a": 1')),
+    (Symptom.DOCUMENT, OK, reply('{"b": 1}')),
+    (Symptom.UNANSWERED, OK, None),
+])  # fmt: skip
+def test_the_script_is_red_while_the_fault_is_there_and_green_when_it_is_gone(run_script, symptom, right, wrong):
+    made = repro_of(symptom)
+    code, line, bodies = run_script(made, [right], [wrong])
+    assert (code, line.partition(":")[0]) == (1, "WRONG")
+    assert bodies == [REQUESTS[3].body]
+    assert run_script(made, [right], [right])[:2] == (0, "right: the fault does not show")
+    imports = {line.split()[1].partition(".")[0] for line in repro.files(made)["repro.py"].splitlines() if re.match("(from|import) ", line)}
+    assert imports - sys.stdlib_module_names <= {"openai", "jsonschema"}
+
+
+def test_a_seed_is_asked_twice(run_script):
+    made, one, other = repro_of(Symptom.UNREPEATED), reply("one"), reply("other")
+    assert run_script(made, [one, one], [other, one])[0] == 1
+    assert run_script(made, [one, one], [other, other])[0] == 0
+    assert run_script(made, [one, other], [other, one])[0] == 0
+
+
+def test_log_probabilities_within_the_limit_and_a_baseline_without_an_answer_are_no_fault(run_script):
+    near = [reply("", logprobs=[-1.0])], [reply("", logprobs=[-1.4])]
+    assert run_script(repro_of(Symptom.LOGPROBS), *near)[0] == 0
+    code, line, bodies = run_script(repro_of(), [None], [OK])
+    assert (code, line.partition(":")[0], bodies) == (2, "the baseline has no answer", [])
+
+
+def test_groups_are_sent_one_after_another_and_one_of_the_last_is_judged(run_script):
+    groups = ((REQUESTS[0],), (REQUESTS[3], REQUESTS[1]))
+    same = reply("the same beginning")
+    code, _, bodies = run_script(repro_of(groups=groups), [same], [same])
+    assert code == 0
+    assert bodies[0]["seed"] == 0
+    assert {body["seed"] for body in bodies[1:3]} == {1, 3}
+    assert len(bodies) == 3 * repro_script.TRIES
+
+
+def test_requests_in_flight_together_are_sent_again_until_the_fault_shows(run_script):
+    groups = ((REQUESTS[3], REQUESTS[1]),)
+    same, other = reply("the same beginning"), reply("the same end")
+    code, _, bodies = run_script(repro_of(groups=groups), [same], [same, same, same, same, other])
+    assert (code, len(bodies)) == (1, 6)
+
+
+def test_a_streamed_answer_is_put_together(run_script):
+    """What comes in chunks: text, a tool call whose arguments are split, the finish reason, and at last the usage."""
+
+    def chunk(finish=None, **delta):
+        return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+    def call(arguments, **named):
+        return {"index": 0, "function": {**named, "arguments": arguments}}
+
+    def chunks(finish, first='{"a', second='": 1}'):
+        calls = chunk(tool_calls=[call(first, name="f")]), chunk(tool_calls=[call(second)])
+        return [chunk(role="assistant", content="So "), *calls, chunk(finish), {"choices": [], "usage": {"completion_tokens": 4}}]
+
+    made = repro_of(Symptom.ANSWER, streamed=True)
+    code, _, bodies = run_script(made, [chunks("tool_calls")], [chunks("stop")])
+    assert code == 1
+    assert bodies == [{**REQUESTS[3].body, "stream": True, "stream_options": {"include_usage": True}}]
+    assert run_script(made, [chunks("stop")], [chunks("stop", '{"a": ', "1}")])[0] == 0
+    assert run_script(made, [chunks("stop")], [chunks("stop", '{"a": ', "2}")])[0] == 1
