@@ -1,4 +1,4 @@
-"""A run as GitHub-flavoured Markdown, small enough for a step summary."""
+"""A run as GitHub-flavoured Markdown, small enough for a comment on a pull request."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from pytest_specdec.report.run import count_outcomes
 from pytest_specdec.report.table import Tone, reasons
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_specdec.model.baseline import Environment
     from pytest_specdec.report.causes import SharedCause
     from pytest_specdec.report.run import JudgementResult, Run
 
-LIMIT_BYTES = 900 * 1024
-"""GitHub drops a step summary above 1,024 KiB whole."""
+LIMIT_BYTES = 62 * 1024
+"""GitHub refuses a comment of more than 65,536 characters, and drops a step summary above 1,024 KiB whole."""
 
-EVIDENCE_BYTES = 16 * 1024
+EVIDENCE_BYTES = 8 * 1024
 """Per failure."""
+COLUMNS = 4
+"""Of a table: more do not fit a comment's width."""
 
 _SIGNS = {Tone.GOOD: "✅ ", Tone.BAD: "❌ ", Tone.UNSURE: "⚠️ ", Tone.PLAIN: ""}
 
@@ -33,7 +35,8 @@ def render(run: Run) -> str:
     Sections that do not fit are counted instead of shown.
     """
     head = "\n".join(_head_lines(run))
-    sections = [*map(_finding_section, run.findings), *map(_failure_section, run.undecided), "\n".join(_tail_lines(run))]
+    speed, tail = _folded("Speed", _speed_lines(run)), _folded("Capabilities and environment", _tail_lines(run))
+    sections = [*map(_finding_section, run.findings), *map(_failure_section, run.undecided), *speed, *tail, "\n".join(_last_lines(run))]
     return _fit_sections(head, sections)
 
 
@@ -49,8 +52,14 @@ def _fit_sections(head: str, sections: Sequence[str]) -> str:
     return "\n".join([*fitting, *([f"\n_{left_out} sections left out for size; run.json has everything._"] if left_out else [])]) + "\n"
 
 
+def _folded(title: str, lines: Iterable[str]) -> tuple[str, ...]:
+    """Return the lines as a section to unfold; () without lines."""
+    text = "\n".join(lines)
+    return (f"\n<details><summary>{title}</summary>\n{text}\n\n</details>",) if text else ()
+
+
 def _head_lines(run: Run) -> Iterator[str]:
-    """Yield title, answers, faults, table and speed."""
+    """Yield title, answers, faults and the table of promises."""
     plan = run.plan
     counts = ", ".join(f"{count} {name}" for name, count in count_outcomes(run.judgements).items()) or "no verdict"
     unsettled = any(j.verdict is not None and j.verdict.outcome is Outcome.NOT_DECIDED for j in run.judgements)
@@ -65,12 +74,23 @@ def _head_lines(run: Run) -> Iterator[str]:
         yield f"\n**⚠️ Suspicious: {escape(f'{verdict.pair} {verdict.family.value}')}** {escape(verdict.headline)}."
     yield from (f"\n⚠️ **{escape(line.text)}**" for line in answer.not_gated(run))
     yield ""
-    yield from _table_lines([[f"{_SIGNS[cell.tone]}{escape(cell.text.strip())}" for cell in row] for row in table.table(run)])
+    yield from _narrow_tables([[f"{_SIGNS[cell.tone]}{escape(cell.text.strip())}" for cell in row] for row in table.table(run)])
     reason_lines = reasons(run)
     if reason_lines:
         yield ""
         yield from (f"- {escape(line)}" for line in reason_lines)
-    yield from _speed_lines(run)
+
+
+def _narrow_tables(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield tables of at most ``COLUMNS`` columns, each beginning with the first column of ``rows``.
+
+    A row with nothing in a table's own columns is left out of it.
+    """
+    for start in range(1, max(2, len(rows[0])), COLUMNS - 1):
+        if start > 1:
+            yield ""
+        header, *body = ((row[0], *row[start : start + COLUMNS - 1]) for row in rows)
+        yield from _table_lines([header, *(row for row in body if set(row[1:]) != {"-"})])
 
 
 def _table_lines(rows: Sequence[Sequence[str]], align: str = ":--") -> Iterator[str]:
@@ -126,6 +146,10 @@ def _tail_lines(run: Run) -> Iterator[str]:
     if run.environment:
         yield "\n### Environment\n"
         yield from _environment_lines(run.environment)
+
+
+def _last_lines(run: Run) -> Iterator[str]:
+    """Yield where the run is, and how it is judged again."""
     yield f"\nRun directory: `{_escape_code(run.directory)}`"
     if run.red:
         yield f"\nJudge the same answers again: `{_escape_code(run.commands.replay)}`"
@@ -139,7 +163,7 @@ def _capability_lines(run: Run) -> Iterator[str]:
     features = [[cell.text for cell in row] for row in table.capability_rows(run)]
     for index, rows in enumerate(filter(None, (features, parameter_table.rows(run)))):
         yield "" if index else "\n### Capabilities\n"
-        yield from _table_lines([[escape(text) for text in row] for row in rows])
+        yield from _narrow_tables([[escape(text) for text in row] for row in rows])
 
 
 def _detectable_lines(run: Run) -> Iterator[str]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Sending", "packages", "script"]
 
-TRIES = 5
+TRIES = 10
 """Times that requests are sent together: which of them meets the fault depends on the order in which they arrive."""
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import markdown
+from pytest_specdec.report.plan_summary import summarise
 from pytest_specdec.report.run import PytestOutcome
 
 
@@ -14,9 +15,28 @@ def test_an_error_is_shown_whole(make_run, judged):
     assert "    line two" in text
 
 
-def test_a_report_fits_into_a_step_summary(make_run, verdicts, judged):
+def test_no_table_is_wider_than_a_comment(make_run, verdicts, judged, plan):
+    pairs = [f"variant-{number}" for number in range(8)]
+    failures = (judged(replace(verdicts["failed"], pair=pair, names=f"fault of {pair}"), PytestOutcome.FAILED) for pair in pairs)
+    one = plan.pairs[0]
+    wide = replace(plan, pairs=tuple(replace(one, variant=replace(one.variant, name=pair)) for pair in pairs))
+    run = make_run(*failures, plan=summarise(wide))
+    text = markdown.render(run)
+    tables = [line.count(" |") for line in text.splitlines() if line.startswith("|")]
+    assert max(tables) == 4
+    assert all(f" {pair} |" in text for pair in pairs)
+
+
+def test_the_most_important_comes_first(make_run, verdicts, judged):
+    text = markdown.render(make_run(judged(verdicts["failed"], PytestOutcome.FAILED)))
+    parts = ("**CORRECTNESS", "| T=0", "<details><summary>❌", "<summary>Capabilities and environment", "Run directory")
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_a_report_fits_into_a_comment(make_run, verdicts, judged):
     huge = replace(verdicts["failed"], evidence=("x" * 50_000,))
     text = markdown.render(make_run(*(judged(replace(huge, names=f"fault {number}"), PytestOutcome.FAILED) for number in range(200))))
-    assert len(text.encode()) < 1024 * 1024
+    assert len(text.encode()) < 65_536
     assert "sections left out for size" in text
     assert "… cut; run.json has the whole" in text

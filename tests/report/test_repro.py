@@ -237,7 +237,7 @@ def test_groups_are_sent_one_after_another_and_one_of_the_last_is_judged(run_scr
 def test_requests_in_flight_together_are_sent_again_until_the_fault_shows(run_script):
     groups = ((REQUESTS[3], REQUESTS[1]),)
     same, other = reply("the same beginning"), reply("the same end")
-    code, _, bodies = run_script(repro_of(groups=groups), [same], [same, same, same, same, other])
+    code, _, bodies = run_script(repro_of(groups=groups), [same], [*[same] * 4, other])
     assert (code, len(bodies)) == (1, 6)
 
 
