@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["add", "run"]
 
-_ABOUT = """Write a commented config, NAME.yaml, and with --suites an editable copy of the suites. Nothing is overwritten. Without --engine:
-the built-in engine on its own small models, which needs no GPU."""
+_ABOUT = """Write a commented config, NAME.yaml, with --suites an editable copy of the suites, and with --ci the files of a CI job.
+Nothing is overwritten; with --ci a config that is there stays, and gets its job. Without --engine: the built-in engine on its own
+small models, which needs no GPU."""
 _NAME = "my-model"
 _SCHEMA = Path(shipped.__file__).with_name("schema.json")
 _HEAD = """\
@@ -72,6 +73,16 @@ specdec_config = {name}
 """
 
 
+_SCRIPT = "specdec-ci.sh"
+_CI = {
+    "github": {"github.yml": ".github/workflows/specdec.yml", _SCRIPT: _SCRIPT, "specdec-comment.sh": "specdec-comment.sh"},
+    "gitlab": {"gitlab.yml": "specdec.gitlab-ci.yml", _SCRIPT: _SCRIPT},
+    "buildkite": {"buildkite.yml": ".buildkite/specdec.yml", _SCRIPT: _SCRIPT},
+    "jenkins": {"Jenkinsfile": "Jenkinsfile.specdec", _SCRIPT: _SCRIPT},
+}
+"""The files of each CI system, from those beside the shipped configs."""
+
+
 def add(commands: _SubParsersAction[ArgumentParser]) -> None:
     """Register the command."""
     parser = commands.add_parser("init", help="write a config to begin with", description=_ABOUT, allow_abbrev=False)
@@ -80,18 +91,22 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
     parser.add_argument("--model", help="its target model: a name that the engine knows, or a path")
     parser.add_argument("--speculator", metavar="MODEL", help="the draft model or head, or a method that needs none, such as ngram")
     parser.add_argument("--suites", action="store_true", help="copy the suites into suites/, to be edited")
+    parser.add_argument("--ci", metavar="SYSTEM", choices=_CI, help=f"write a job that judges the config: {', '.join(_CI)}")
     parser.set_defaults(run=run)
 
 
 def run(arguments: Namespace) -> int:
     """Write the files, print the next commands, return the exit code."""
     here, path = Path.cwd(), Path(f"{arguments.name.removesuffix('.yaml')}.yaml")
+    job = [Path(target) for target in _CI.get(arguments.ci, {}).values()]
+    is_new = not (arguments.ci and path.is_file())
     try:
-        _check_unused(arguments.name, [path, *([Path("suites")] if arguments.suites else [])])
-        text = _config_text(arguments, path.stem, here)
-        _write_new(path, text)
+        _check_unused(arguments.name, [*([path] if is_new else []), *([Path("suites")] if arguments.suites else []), *job])
+        if is_new:
+            _write_new(path, _config_text(arguments, path.stem, here))
         config = load.load(path)
-        files = [str(path), *(_copy_suites(str(path.with_suffix(""))) if arguments.suites else ())]
+        files = [*([str(path)] if is_new else []), *(_copy_suites(str(path.with_suffix(""))) if arguments.suites else ())]
+        files += _write_job(arguments.ci, path, here)
     except SpecdecError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -167,6 +182,17 @@ def _copy_suites(name: str) -> tuple[str, ...]:
         return ("suites/",)
     _write_new(Path(_SETTINGS[0]), _INI.format(name=name))
     return ("suites/", _SETTINGS[0])
+
+
+def _write_job(system: str | None, config: Path, here: Path) -> list[str]:
+    """Write the files of a CI job for ``config`` and return their names; nothing without a system."""
+    suites = "suites/" if shipped.arguments(here) == "suites/" else f"--pyargs {shipped.MODULE}"
+    targets = _CI[system] if system else {}
+    for source, target in targets.items():
+        text = (_SCHEMA.parent / "ci" / source).read_text(encoding="utf-8")
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        _write_new(Path(target), text.replace("@CONFIG@", shlex.quote(str(config.with_suffix("")))).replace("@SUITES@", suites))
+    return list(targets.values())
 
 
 def _next_commands(path: Path, here: Path) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files.run_directory import atomic_write, read_text
 from pytest_specdec.plugin.report_files import FileFormat, load_format
-from pytest_specdec.report import comparison, failure, run, terminal
+from pytest_specdec.report import comparison, failure, github_annotations, run, terminal
 from pytest_specdec.report.escape import printable
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_specdec.report.table import CellText
 
 _DOCUMENT = "run.json"
-_TERMINAL = "terminal"
+_TERMINAL, _ANNOTATIONS = "terminal", "annotations"
 _ABOUT_REPORT = "Render stored runs again, from run.json alone. Exits with 0 whatever the runs hold, with 2 where one cannot be read."
 _ABOUT_COMPARE = (
     "Say what changed between two stored runs. Exits with 0 unless the new run has a finding that the old one has not, which exits with 1, "
@@ -37,7 +37,10 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
     parser = commands.add_parser("report", help="render stored runs again", description=_ABOUT_REPORT, allow_abbrev=False)
     parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help=about)
     parser.add_argument(
-        "--format", metavar="FORMATS", default=_TERMINAL, help="terminal, or files with commas between them: md,html (default: terminal)"
+        "--format",
+        metavar="FORMATS",
+        default=_TERMINAL,
+        help="terminal, annotations of GitHub, or files with commas between them: md,html (default: terminal)",
     )
     parser.add_argument("--out", metavar="DIR", type=Path, help="where files are written (default: beside run.json)")
     parser.set_defaults(run=report)
@@ -60,6 +63,8 @@ def report(arguments: Namespace) -> int:
             stored = read_run(path)
             if _TERMINAL in names:
                 _print_lines((*terminal.FORMAT.render(stored), *terminal.next_steps(stored), terminal.result(stored)))
+            if _ANNOTATIONS in names:
+                sys.stdout.write(github_annotations.render(stored))
             for form in formats:
                 target = (arguments.out or _document(path).parent) / form.target
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +77,7 @@ def report(arguments: Namespace) -> int:
 
 def _load_formats(names: Sequence[str], arguments: Namespace) -> list[FileFormat]:
     """Return the formats that write files. Raises SpecdecError for one that would write over another file."""
-    formats = [load_format(name) for name in names if name != _TERMINAL]
+    formats = [load_format(name) for name in names if name not in {_TERMINAL, _ANNOTATIONS}]
     if any(form.target == _DOCUMENT for form in formats):
         what, remedy = "a report would write over the run", "name another format: run.json is what reports are made from"
         raise SpecdecError(what, where="--format", found=arguments.format, expected="formats other than json", remedy=remedy)

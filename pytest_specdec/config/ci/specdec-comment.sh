@@ -1,0 +1,14 @@
+#!/bin/sh
+# Write specdec-run/report.md into the one comment of a GitHub pull request that has it: sh specdec-comment.sh CONFIG NUMBER
+#
+# Needs gh, GH_TOKEN and GITHUB_REPOSITORY, as a GitHub runner has them.
+set -eu
+marker="<!-- pytest-specdec $1 -->"
+comments="repos/$GITHUB_REPOSITORY/issues/$2/comments"
+{ echo "$marker"; cat specdec-run/report.md; } > specdec-comment.md
+id=$(gh api --paginate "$comments" --jq ".[] | select(.body | startswith(\"$marker\")) | .id" | head -n 1)
+if [ -n "$id" ]; then
+    gh api --method PATCH "repos/$GITHUB_REPOSITORY/issues/comments/$id" -F body=@specdec-comment.md
+else
+    gh api "$comments" -F body=@specdec-comment.md
+fi

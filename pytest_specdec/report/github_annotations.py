@@ -1,0 +1,48 @@
+"""A run as workflow commands of GitHub Actions, which mark the job with each finding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.report import failure
+from pytest_specdec.report.escape import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.report.causes import SharedCause
+    from pytest_specdec.report.run import JudgementResult, Run
+
+__all__ = ["render"]
+
+MOST = 10
+"""Annotations of one kind that GitHub shows of a step."""
+_MESSAGE = {"%": "%25", "\r": "%0D", "\n": "%0A"}
+_PROPERTY = {**_MESSAGE, ":": "%3A", ",": "%2C"}
+"""https://docs.github.com/actions/reference/workflow-commands-for-github-actions"""
+
+
+def render(run: Run) -> str:
+    """Return an error for each finding and a warning for each undecided judgement, ``MOST`` of a kind; empty without any."""
+    errors = [_error(finding) for finding in run.findings[:MOST]]
+    warnings = [_warning(judgement) for judgement in run.undecided[:MOST]]
+    return "".join(f"{line}\n" for line in (*errors, *warnings))
+
+
+def _error(finding: SharedCause) -> str:
+    leader = finding.leader
+    headline = failure.headline(leader.verdict) if leader.verdict else leader.nodeid
+    return _command("error", f"{', '.join(finding.by_pair)}: {finding.name}", f"{headline} ({finding.tests})")
+
+
+def _warning(judgement: JudgementResult) -> str:
+    what = failure.headline(judgement.verdict) if judgement.verdict else judgement.error.partition("\n")[0]
+    return _command("warning", f"{judgement.pair} {judgement.family}: undecided", what)
+
+
+def _command(kind: str, title: str, message: str) -> str:
+    return f"::{kind} title={_escape(title, _PROPERTY)}::{_escape(message, _MESSAGE)}"
+
+
+def _escape(text: str, table: Mapping[str, str]) -> str:
+    return "".join(table.get(character, character) for character in printable(text))

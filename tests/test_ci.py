@@ -1,0 +1,162 @@
+"""What ``init --ci`` writes and ``action.yml`` runs: valid for its system, and scripts that act on exit codes as they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_specdec.__main__ import main
+from pytest_specdec.config.shipped import MODULE
+from pytest_specdec.files import yaml
+from pytest_specdec.report import github_annotations, run
+from tests.report.runs import GREEN, MIXED
+
+ROOT = Path(__file__).parents[1]
+ACTION = ROOT / "action.yml"
+FILES = {
+    "github": (".github/workflows/specdec.yml", "vendor.github-workflows"),
+    "gitlab": ("specdec.gitlab-ci.yml", "vendor.gitlab-ci"),
+    "buildkite": (".buildkite/specdec.yml", "vendor.buildkite"),
+    "jenkins": ("Jenkinsfile.specdec", ""),
+}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("SPECDEC_CONFIG", "SPECDEC_SUITES", "SPECDEC_BASELINES", "PYTEST_ADDOPTS"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def check(schema, path):
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, str(path)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+
+
+@pytest.mark.parametrize("system", FILES)
+def test_a_job_is_valid_for_its_system_and_calls_what_is_written_beside_it(here, system, capsys):
+    assert main(["init", "my gate", "--ci", system]) == 0
+    target, schema = FILES[system]
+    text = (here / target).read_text()
+    assert f"{target}, specdec-ci.sh" in capsys.readouterr().out
+    assert "@" not in text.replace("actions/checkout@", "").replace("actions/upload-artifact@", "")
+    for script in re.findall(r"sh (specdec-[\w-]+\.sh)", text):
+        assert (here / script).is_file()
+    script = (here / "specdec-ci.sh").read_text()
+    assert "'my gate'" in script
+    assert f"--pyargs {MODULE}" in script
+    if schema:
+        check(schema, here / target)
+
+
+def test_a_config_that_is_there_stays_and_gets_its_job(here, capsys):
+    assert main(["init", "gate"]) == 0
+    config = (here / "gate.yaml").read_text() + "# mine\n"
+    (here / "gate.yaml").write_text(config)
+    assert main(["init", "gate", "--ci", "gitlab"]) == 0
+    assert (here / "gate.yaml").read_text() == config
+    assert main(["init", "gate", "--ci", "buildkite"]) == 2
+    assert "specdec-ci.sh is there already and stays as it is" in capsys.readouterr().err
+    assert not (here / ".buildkite").exists()
+
+
+@pytest.fixture
+def job(here):
+    """A job whose interpreter writes down its arguments and exits with the next of some codes."""
+    assert main(["init", "gate", "--ci", "github"]) == 0
+    python = here / ".specdec-env/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        "#!/bin/sh\nprintf '%s\\n' \"$*\" >> calls\nmkdir -p specdec-run; touch specdec-run/plan.json\n"
+        "code=$(head -n 1 codes); sed -i 1d codes; exit $code\n"
+    )
+    python.chmod(0o755)
+
+    def call(*codes, depth="smoke"):
+        (here / "codes").write_text("".join(f"{code}\n" for code in codes))
+        ran = subprocess.run(["sh", "specdec-ci.sh", depth], capture_output=True, text=True, check=False)
+        return ran.returncode, (here / "calls").read_text().splitlines()
+
+    return call
+
+
+@pytest.mark.parametrize("codes, calls", [((0,), 1), ((1,), 1), ((76,), 1), ((78,), 1), ((75, 0), 2), ((75, 75), 2), ((75, 1), 2)])
+def test_only_infrastructure_is_asked_again_and_the_last_code_counts(job, codes, calls):
+    code, called = job(*codes)
+    assert (code, len(called)) == (codes[-1], calls)
+    assert re.search(r"--specdec-config=gate .*--specdec-exit-codes .*--specdec-depth=smoke --specdec-run-dir=specdec-run$", called[0])
+    assert all(call.endswith("--specdec-resume=specdec-run") for call in called[1:])
+
+
+def test_the_script_judges_the_reference_pair(here, monkeypatch):
+    assert main(["init", "gate", "--suites", "--ci", "github"]) == 0
+    (here / ".specdec-env").symlink_to(sys.prefix)
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-k 'greedy and draft' -p no:cacheprovider")
+    ran = subprocess.run(["sh", "specdec-ci.sh", "smoke"], capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stdout
+    assert "RESULT: clean" in ran.stdout
+    for name in ("specdec-run/run.json", "specdec-run/report.html", "specdec-run/report.md", "specdec.xml"):
+        assert (here / name).is_file()
+
+
+GH = """#!/bin/sh
+printf '%s\\n' "$*" >> gh-calls
+case "$*" in *--jq*) printf "$FOUND" ;; esac
+"""
+
+
+@pytest.mark.parametrize("found, last", [
+    ("", "api repos/o/r/issues/7/comments -F body=@specdec-comment.md"),
+    ("41\\n42\\n", "api --method PATCH repos/o/r/issues/comments/41 -F body=@specdec-comment.md"),
+])  # fmt: skip
+def test_a_pull_request_has_one_comment(here, monkeypatch, found, last):
+    assert main(["init", "gate", "--ci", "github"]) == 0
+    (here / "gh").write_text(GH)
+    (here / "gh").chmod(0o755)
+    (here / "specdec-run").mkdir()
+    (here / "specdec-run/report.md").write_text("## specdec\n")
+    environment = {**os.environ, "PATH": f"{here}:{os.environ['PATH']}", "GITHUB_REPOSITORY": "o/r", "FOUND": found}
+    subprocess.run(["sh", "specdec-comment.sh", "gate", "7"], env=environment, check=True)
+    assert (here / "gh-calls").read_text().splitlines()[-1] == last
+    assert (here / "specdec-comment.md").read_text() == "<!-- pytest-specdec gate -->\n## specdec\n"
+
+
+def test_the_action_is_valid_and_runs_what_the_package_ships():
+    check("vendor.github-actions", ACTION)
+    action = yaml.load(ACTION.read_text(), "action.yml").data
+    scripts = [step["run"] for step in action["runs"]["steps"] if "run" in step]
+    for script in scripts:
+        subprocess.run(["sh", "-n", "-c", script], check=True)
+        assert "${{" not in script, "an input in a script is code to whoever sets it"
+        for path in re.findall(r"pytest_specdec/config/ci/[\w.-]+", script):
+            assert (ROOT / path).is_file()
+    assert shlex.split(action["inputs"]["suites"]["default"]) == ["--pyargs", MODULE]
+
+
+def test_annotations_name_findings_first_and_escape_what_a_runner_would_carry_out():
+    assert github_annotations.render(GREEN) == ""
+    lines = github_annotations.render(MIXED).splitlines()
+    kinds = [line.split()[0] for line in lines]
+    assert kinds == sorted(kinds)
+    assert len([kind for kind in kinds if kind == "::error"]) == min(len(MIXED.findings), github_annotations.MOST)
+    for line in lines:
+        assert re.fullmatch(r"::(error|warning) title=[^:,\r\n]*::[^\r\n]*", line)
+        assert not re.search(r"%(?!25|0A|0D|3A|2C)", line)
+        assert not set("\x1b\u202e") & set(line)
+
+
+def test_the_report_command_prints_annotations(here, capsys):
+    (here / "run.json").write_text(run.render(MIXED))
+    assert main(["report", ".", "--format", "annotations"]) == 0
+    assert capsys.readouterr().out == github_annotations.render(MIXED)
+    assert [path.name for path in here.iterdir()] == ["run.json"]
+    assert json.loads((here / "run.json").read_text())["class"] == "finding"
