@@ -107,15 +107,15 @@ def situation(example: Example, family: str, workload: Workload) -> tuple[tuple[
 
 
 def server_command(line: str, arm: str) -> str:
-    """Return a server's command with a plain interpreter and the port that this arm has in the repro.
+    """Return a server's command without the folder of its program, and with the port that this arm has in the repro.
 
     ``line`` is the first line of the server's log. Empty if the log has no command.
     """
     if not line.startswith("# "):
         return ""
     words = shlex.split(line.removeprefix("# "))
-    if words and re.fullmatch(r"(.*/)?python[0-9.]*", words[0]):
-        words[0] = "python"
+    program = words[0].rpartition("/")[2] if words else ""
+    words[:1] = ["python" if re.fullmatch(r"python[0-9.]*", program) else program]
     return re.sub(r"(?<=--port[ =])\d+", str(_PORTS[arm]), shlex.join(words))
 
 
@@ -230,10 +230,10 @@ def _way(repro: Repro) -> str:
 
 
 def _difference(repro: Repro) -> list[str]:
-    """Return lines on the two answers around their first difference."""
+    """Return lines on the two answers around their first difference; empty for a symptom that is in no text."""
     cut = _shared_characters(repro)
     shared = _written(repro.speculative)[:cut]
-    if repro.example.symptom is Symptom.UNANSWERED or not any(map(_written, _records(repro).values())):
+    if repro.example.symptom in {Symptom.UNANSWERED, Symptom.LOGPROBS}:
         return []
     rows = [f"{arm + ':':<13}{json.dumps(_written(record)[cut : cut + 60], ensure_ascii=False)}" for arm, record in _records(repro).items()]
     ends = [

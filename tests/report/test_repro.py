@@ -72,7 +72,7 @@ def test_a_request_comes_with_those_that_its_family_is_about(family, beside, exp
 
 @pytest.mark.parametrize("line, expected", [
     ("# /a/venv/bin/python3.11 -m vllm.server --port 40283 --x '{\"a\": 1}'", "python -m vllm.server --port 8002 --x '{\"a\": 1}'"),
-    ("# vllm serve m --port=4", "vllm serve m --port=8002"),
+    ("# /opt/env/bin/vllm serve /models/m --port=4", "vllm serve /models/m --port=8002"),
     ("ready: no command", ""),
     ("", ""),
 ])  # fmt: skip
