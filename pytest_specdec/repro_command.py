@@ -13,7 +13,9 @@ from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError, RunError
 from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.files.run_directory import RunDirectory, atomic_write, read_text
+from pytest_specdec.live_shrinking import LiveLimits, shrink_on
 from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.verdict import Symptom
 from pytest_specdec.report import repro
 from pytest_specdec.report_command import judgements_matching, read_run, refuse
 
@@ -37,6 +39,11 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
     parser.add_argument("run_path", metavar="RUN", type=Path, help="a run directory")
     parser.add_argument("test", metavar="TEST", help="a part of the test's id: test_greedy, or [draft-k3]")
     parser.add_argument("--out", metavar="DIR", type=Path, help="where the folder is written (default: repro-PAIR-FAMILY)")
+    parser.add_argument("--shrink", action="store_true", help="leave out of the requests what the fault does not need, on live servers")
+    parser.add_argument("--baseline", metavar="URL", help="address of the live baseline, to /v1, for --shrink")
+    parser.add_argument("--speculative", metavar="URL", help="address of the live server with the fault, likewise")
+    parser.add_argument("--most-requests", metavar="N", type=int, default=5000, help="sent by --shrink at most (default: 5000)")
+    parser.add_argument("--most-minutes", metavar="M", type=float, default=5.0, help="that --shrink takes at most (default: 5)")
     parser.set_defaults(run=write_repro)
 
 
@@ -48,14 +55,28 @@ def write_repro(arguments: Namespace) -> int:
         assert verdict.example is not None
         folder = arguments.out or Path(f"repro-{verdict.pair}-{verdict.family.value}")
         _check_unused(folder)
-        read = _read_repro(_open_capture(stored, arguments.run_path), verdict, verdict.example, replay)
+        made = _read_repro(_open_capture(stored, arguments.run_path), verdict, verdict.example, replay)
+        if arguments.shrink:
+            made = _shrink_live(made, arguments)
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in repro.files(read, _bug_form(read.environment.engine)).items():
+        for name, text in repro.files(made, _bug_form(made.environment.engine)).items():
             atomic_write(folder / name, text)
     except RunError as error:
         return refuse(error)
     sys.stdout.write(f"{folder / 'README.md'}\n")
     return 0
+
+
+def _shrink_live(made: repro.Repro, arguments: Namespace) -> repro.Repro:
+    """Return a smaller repro that shows the fault on live servers. Raises RunError if it does not show there at all."""
+    if not arguments.baseline or not arguments.speculative:
+        what, remedy = "shrinking needs both servers", "start them by the commands of the README that is written without --shrink"
+        raise RunError(what, where="--shrink", found="no address", expected="--baseline URL --speculative URL", remedy=remedy)
+    if made.example.symptom is Symptom.UNANSWERED:
+        what, remedy = "a fault that takes the server down is not shrunk", "leave --shrink away"
+        raise RunError(what, where="--shrink", found=made.example.symptom.value, expected="a server that stays up", remedy=remedy)
+    limits = LiveLimits(requests=arguments.most_requests, seconds=60.0 * arguments.most_minutes)
+    return shrink_on(made, arguments.baseline, arguments.speculative, limits)
 
 
 def _check_unused(folder: Path) -> None:

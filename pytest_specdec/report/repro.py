@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Example, Verdict
     from pytest_specdec.model.workload import JSON, Request, Workload
 
-__all__ = ["PLAIN_FORM", "ArmRecord", "Repro", "files", "server_command", "situation"]
+__all__ = ["PLAIN_FORM", "ArmRecord", "Repro", "files", "requests_of", "script_of", "server_command", "situation"]
 
 _PATHS = {Route.CHAT: "/chat/completions", Route.COMPLETIONS: "/completions"}
 """Below an address that ends in /v1."""
@@ -88,6 +88,8 @@ class Repro:
     environment: Environment
     replay: str
     """The command that judges the run's answers again."""
+    shrunk: str = ""
+    """What was left out on live servers, as a sentence; empty if the requests are those of the run."""
 
 
 def situation(example: Example, family: str, workload: Workload) -> tuple[tuple[Request, ...], ...]:
@@ -124,19 +126,37 @@ def files(repro: Repro, form: str = PLAIN_FORM) -> dict[str, str]:
 
     ``form`` is that of the engine's issue tracker, as :class:`pytest_specdec.engines.optional.BugForm` has it.
     """
-    own, last = repro.request, repro.groups[-1]
-    sending = Sending(index=last.index(own), most=min(len(last), repro.concurrency), streamed=repro.streamed, deadline_s=repro.deadline_s)
-    script = repro_script.script(repro.example, sending, characters=_shared_characters(repro) + 1, is_json=_is_json(repro))
+    own = repro.request
+    script = script_of(repro, characters=_shared_characters(repro) + 1)
     issue = form.format(environment=_facts(repro), description=_description(repro), reproduction=_reproduction(repro, script))
     return {
         "README.md": _readme(repro),
         "repro.py": script,
-        "requests.json": _json([[_sent(repro, request) for request in group] for group in repro.groups]),
+        "requests.json": requests_of(repro),
         "request.json": _json({"model": "MODEL", **own.body, **repro.body}),
         "curl.sh": _curl(own),
         "observed.json": _json({arm: _observed(record) for arm, record in _records(repro).items()}),
         "issue.md": f"[Bug]: {_title(repro)}\n\n{issue.rstrip()}\n",
     }
+
+
+def script_of(repro: Repro, *, characters: int, tries: int = repro_script.TRIES) -> str:
+    """Return the script of a repro; requests that go together are sent up to ``tries`` times."""
+    last = repro.groups[-1]
+    most = min(len(last), repro.concurrency)
+    sending = Sending(
+        index=last.index(repro.request),
+        most=most,
+        streamed=repro.streamed,
+        deadline_s=repro.deadline_s,
+        tries=tries if most > 1 else 1,
+    )
+    return repro_script.script(repro.example, sending, characters=characters, is_json=_is_json(repro))
+
+
+def requests_of(repro: Repro) -> str:
+    """Return the JSON that the script of a repro reads."""
+    return _json([[_sent(repro, request) for request in group] for group in repro.groups])
 
 
 def _is_json(repro: Repro) -> bool:
@@ -223,8 +243,8 @@ def _drafter(repro: Repro) -> str:
 def _way(repro: Repro) -> str:
     """Return how the script sends the request, and how the run did."""
     before, beside = len(repro.groups) - 1, len(repro.groups[-1]) - 1
-    together = f"with {beside} others, up to {repro.concurrency} in flight" if beside else "alone"
-    after = f", after {before} others, one at a time" if before else ""
+    together = f"with {beside} other{'s' * (beside > 1)}, up to {repro.concurrency} in flight" if beside else "alone"
+    after = f", after {before} other{'s' * (before > 1)}, one at a time" if before else ""
     run = f"; in the run up to {repro.concurrency} requests were in flight" if not beside and repro.concurrency > 1 else ""
     return f"The script sends the request {together}{after}{run}."
 
@@ -237,7 +257,7 @@ def _difference(repro: Repro) -> list[str]:
         return []
     rows = [f"{arm + ':':<13}{json.dumps(_written(record)[cut : cut + 60], ensure_ascii=False)}" for arm, record in _records(repro).items()]
     ends = [
-        f"{arm + ':':<13}{len(record.answer.choice.token_ids)} tokens, finish_reason {record.answer.choice.finish_reason}"
+        f"{arm + ':':<13}{record.answer.tokens or 0} tokens, finish_reason {record.answer.choice.finish_reason}"
         for arm, record in _records(repro).items()
         if record.answer and record.answer.choices
     ]
@@ -259,7 +279,7 @@ def _steps(repro: Repro) -> str:
 
 
 def _reproduction(repro: Repro, script: str) -> str:
-    requests = _json([[_sent(repro, request) for request in group] for group in repro.groups])
+    requests = requests_of(repro)
     return "\n\n".join(
         (_steps(repro), _way(repro), "`repro.py`:", _fenced("python", script), "`requests.json`, beside it:", _fenced("json", requests))
     )
@@ -302,7 +322,7 @@ def _readme(repro: Repro) -> str:
             _steps(repro),
             "",
             "It exits with 1 and prints `WRONG` while the fault is there, with 0 once it is gone, with 2 if the baseline does not answer.",
-            " ".join((_way(repro), *_caution(repro))),
+            " ".join(filter(None, (_way(repro), repro.shrunk, *_caution(repro)))),
             "",
             "## Versions",
             "",

@@ -6,10 +6,7 @@ import json
 import re
 import runpy
 import sys
-import threading
-from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -20,6 +17,7 @@ from pytest_specdec.model.verdict import Example, Symptom
 from pytest_specdec.model.workload import Family, Request, Route, Workload
 from pytest_specdec.report import repro, repro_script
 from tests.report.runs import ENVIRONMENT, FAILED
+from tests.report.stub_server import serve
 
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object", "required": ["a"]}}}
 BODY = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8, "temperature": 0.0, "response_format": SCHEMA}
@@ -126,44 +124,6 @@ def test_each_trackers_form_is_filled(engine):
     assert not re.search(r"\{(environment|description|reproduction)\}", issue)
 
 
-class _Replies(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.reply(json.dumps({"object": "list", "data": [{"id": "served", "object": "model"}]}))
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        assert body.pop("model") == "served"
-        self.server.bodies.append(body)
-        replies = self.server.replies
-        reply = replies[min(len(self.server.bodies), len(replies)) - 1]
-        if reply is None:
-            self.send_error(500)
-        elif isinstance(reply, list):
-            self.reply("".join(f"data: {json.dumps(chunk)}\n\n" for chunk in reply) + "data: [DONE]\n\n", kind="text/event-stream")
-        else:
-            self.reply(json.dumps(reply))
-
-    def reply(self, text, kind="application/json"):
-        content = text.encode()
-        self.send_response(200)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_):
-        pass
-
-
-@contextmanager
-def serve(*replies):
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Replies) as server:
-        server.replies, server.bodies = replies, []
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield server
-        server.shutdown()
-
-
 def reply(text, *, finish="stop", tokens=3, logprobs=None):
     choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish, "prompt_logprobs": None}
     top = None if logprobs is None else [None, *({"7": {"logprob": value}} for value in logprobs)]
@@ -181,7 +141,7 @@ def run_script(tmp_path, monkeypatch, capsys):
             for name, server in (("BASELINE", one), ("SPECULATIVE", other)):
                 monkeypatch.setenv(name, f"http://127.0.0.1:{server.server_port}/v1")
             with pytest.raises(SystemExit) as exit_:
-                runpy.run_path(str(tmp_path / "repro.py"))
+                runpy.run_path(str(tmp_path / "repro.py"), run_name="__main__")
         captured = capsys.readouterr()
         return exit_.value.code, (captured.out or captured.err).strip().splitlines()[-1], other.bodies
 

@@ -1,0 +1,131 @@
+"""Shrinking on live servers: the repro's own script says whether a smaller request still shows the fault."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import runpy
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_specdec.errors import RunError
+from pytest_specdec.model.transcript import Answer, Choice, Usage
+from pytest_specdec.model.verdict import Symptom
+from pytest_specdec.report import repro, repro_script, shrink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytest_specdec.model.workload import Request
+
+__all__ = ["LiveLimits", "shrink_on"]
+
+_TRIES = 2
+"""Times that requests are sent together: more would be spent on every request that can be left out."""
+_WHOLE = 10**9
+"""Characters of the texts that are compared: a smaller prompt has its first difference elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveLimits:
+    """What shrinking may take; what is reached by then is the result."""
+
+    requests: int
+    seconds: float
+
+
+def shrink_on(made: repro.Repro, baseline: str, speculative: str, limits: LiveLimits) -> repro.Repro:
+    """Return a smaller repro of the same fault, with the answers that the servers at the two addresses give to it.
+
+    Raises RunError if the fault does not show on them, or if one of them does not answer.
+    """
+    with tempfile.TemporaryDirectory(prefix="specdec-shrink-") as folder, _addresses(BASELINE=baseline, SPECULATIVE=speculative):
+        trials = _Trials(made, Path(folder), limits)
+        if not trials.shows(made.groups, made.request):
+            what, remedy = "the fault does not show on these servers", "are they those of the run? its README has their commands"
+            raise RunError(what, where=speculative, found="right answers", expected="the fault", remedy=remedy)
+        groups, request = shrink.shrink(made.groups, made.request, trials.shows)
+        return trials.repro_of(groups, request)
+
+
+class _Trials:
+    """The repro's script, run on live servers with one smaller set of requests after another."""
+
+    def __init__(self, made: repro.Repro, folder: Path, limits: LiveLimits) -> None:
+        self._made, self._folder, self._limits = made, folder, limits
+        self._requests, self._began_s = 0, time.monotonic()
+
+    def shows(self, groups: shrink.Groups, own: Request) -> bool:
+        """Return True if the script says that ``own`` is answered wrongly; False once the limits are reached."""
+        if self._requests >= self._limits.requests or time.monotonic() - self._began_s >= self._limits.seconds:
+            return False
+        if own.grammar is None and self._made.example.symptom is Symptom.DOCUMENT:
+            return False
+        smaller = replace(self._made, groups=groups, request=own)
+        self._requests += 2 * sum(map(len, groups))
+        script = self._load(repro.script_of(smaller, characters=_WHOLE, tries=_TRIES), smaller)
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
+            try:
+                code = script["main"]()
+            except Exception:  # noqa: BLE001 - a request without a field that the script reads shows nothing
+                return False
+        if code == 2 and groups is self._made.groups:  # noqa: PLR2004 - the script's code for it
+            what, remedy = "the live baseline has no answer", "start it by the command of the README"
+            raise RunError(what, where="--baseline", found=errors.getvalue().strip(), expected="an answer", remedy=remedy)
+        return bool(code == 1)
+
+    def repro_of(self, groups: shrink.Groups, request: Request) -> repro.Repro:
+        """Return the repro of smaller requests, with what both servers answer now."""
+        smaller = replace(self._made, groups=groups, request=request)
+        script = self._load(repro.script_of(smaller, characters=_WHOLE), smaller)
+        for _ in range(repro_script.TRIES if len(groups[-1]) > 1 else 1):
+            baseline, speculative = (_answer(script, arm, request.id) for arm in ("BASELINE", "SPECULATIVE"))
+            if baseline != speculative:
+                break
+        left = f"{sum(map(len, groups))} of {sum(map(len, self._made.groups))} requests are left"
+        seconds = time.monotonic() - self._began_s
+        return replace(
+            smaller,
+            baseline=replace(self._made.baseline, answer=baseline, score=None),
+            speculative=replace(self._made.speculative, answer=speculative, score=None),
+            shrunk=f"The requests were shrunk on live servers: {left}, after {self._requests:,} sent in {seconds:.0f} s.",
+        )
+
+    def _load(self, text: str, smaller: repro.Repro) -> dict[str, Any]:
+        """Return the names that the script defines."""
+        (self._folder / "requests.json").write_text(repro.requests_of(smaller), encoding="utf-8")
+        path = self._folder / "repro.py"
+        path.write_text(text, encoding="utf-8")
+        return runpy.run_path(str(path))
+
+
+def _answer(script: dict[str, Any], arm: str, request_id: str) -> Answer:
+    """Return what a server answers to the shrunk requests."""
+    ask: Callable[[str], dict[str, Any]] = script["ask"]
+    reply = ask(arm)
+    usage = reply.get("usage") or {}
+    return Answer(
+        request_id=request_id,
+        status=200,
+        choices=(Choice(text=script["text"](reply), finish_reason=reply["choices"][0].get("finish_reason")),),
+        usage=Usage(prompt_tokens=usage.get("prompt_tokens", 0), completion_tokens=usage.get("completion_tokens", 0)),
+    )
+
+
+@contextlib.contextmanager
+def _addresses(**urls: str) -> Iterator[None]:
+    """Set the variables that the script reads, until the block ends."""
+    before = {name: os.environ.get(name) for name in urls}
+    os.environ.update(urls)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
