@@ -73,6 +73,11 @@ def judgements(report: pytest.TestReport, carried: Sequence[tuple[str, object]])
     return _judgements_by_verdict(without_verdict, properties) or (without_verdict,)
 
 
+def repeated_error(carried: Sequence[tuple[str, object]]) -> str:
+    """Return the kind of an error that another test has shown in full; empty for any other."""
+    return next((str(error["repeats"]) for error in _read_properties(carried).errors if "repeats" in error), "")
+
+
 def left_out(carried: Sequence[tuple[str, object]]) -> set[tuple[str, str]]:
     """Return reason and name of a test without a planned judgement."""
     values = [json.loads(str(value)) for name, value in carried if name == LEFT_OUT]

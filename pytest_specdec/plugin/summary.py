@@ -60,6 +60,8 @@ class SummaryPlugin:
         """Reason and name."""
         self._failed: dict[str, pytest.TestReport] = {}
         """By node id."""
+        self._repeated: dict[str, str] = {}
+        """The kind of each test's error, by node id, if another test has shown it in full; else empty."""
         self._run: Run | None = None
 
     @pytest.hookimpl(tryfirst=True)
@@ -72,8 +74,16 @@ class SummaryPlugin:
             self._failed[report.nodeid] = report
         carried = judgements.detach(report)
         if carried:
+            self._repeated[report.nodeid] = judgements.repeated_error(carried)
             self._judgements += judgements.judgements(report, carried)
             self._left_out |= judgements.left_out(carried)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_report_teststatus(self, report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, str] | None:
+        """Count an error that another test has shown in full under its kind, so that it is printed once."""
+        kind = self._repeated.get(report.nodeid, "")
+        is_listed = report.when == "setup" and report.failed and bool(kind) and not self._config.get_verbosity() > 0
+        return (kind, "E", kind.upper()) if is_listed else None
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None]:

@@ -193,8 +193,9 @@ def _end_setup(item: pytest.Item, run: RunState, kind: str, text: str, *, cause:
     It is shown in full the first time its cause shows, by reference from then on.
     """
     text = "\n".join(map(printable, text.split("\n")))  # it may quote a server's log
-    attach(item, ERROR, {"text": f"{kind}: {text}", "is_invalid": kind == _INVALID})
     first_test = run.reported.setdefault(cause or text, item.nodeid)
+    repeats = {} if first_test == item.nodeid else {"repeats": kind}
+    attach(item, ERROR, {"text": f"{kind}: {text}", "is_invalid": kind == _INVALID, **repeats})
     pytest.fail(f"{kind}: {text}" if first_test == item.nodeid else f"{kind}: see {first_test}", pytrace=False)
 
 

@@ -146,7 +146,7 @@ def test_a_plan_that_names_a_family_without_declaring_it_is_refused(install, pro
 
 def test_a_judge_that_fails_the_control_makes_its_workload_invalid(install):
     result = install(judge=JUDGE.replace("WORD", "three")).run()
-    result.assert_outcomes(errors=2)
+    result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*invalid: the control fails acme.tone on tone*", "*3 of 3 answers are rude*"])
 
 
