@@ -53,9 +53,10 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Check the config, print every check, return the exit code.
+    """Check the config and return the exit code.
 
-    Each check is printed as it comes.
+    Every check is printed as it comes. The code is 0 if no check failed, 1 if one did, and 2 if the config cannot be
+    found. With ``--contract`` the contract of the engine's adapter is checked instead.
     """
     here, depth = Path.cwd(), Depth(arguments.depth)
     try:
@@ -77,9 +78,10 @@ def run(arguments: Namespace) -> int:
 
 
 def _check_contract(path: Path, variant: str, document: Path | None) -> int:
-    """Check the contract, print every outcome, return the exit code.
+    """Check the contract of the engine's adapter.
 
-    Each outcome is printed as it comes.
+    Every outcome is printed as it comes. Returns the exit code. The code is 0 if every claim is kept and 1 otherwise,
+    also if a server could not be visited.
     """
     from pytest_specdec.plugin import contract  # noqa: PLC0415 - the checks without it pay for no pytest
 
@@ -95,9 +97,10 @@ def _check_contract(path: Path, variant: str, document: Path | None) -> int:
 
 
 def _variant_name(path: Path, name: str) -> str:
-    """Return the name of a variant of a config, of the first one without ``name``.
+    """Return the name of the variant to check.
 
-    Raises ConfigError if it has no such variant, or a variable is unset.
+    It is ``name``, or the config's first variant if that is empty. Raises ConfigError if it has no such variant, or if
+    a variable is not set.
     """
     names = [settings.name for settings in variables.fill(load.load(path), os.environ).variants]
     if name and name not in names:
@@ -115,7 +118,8 @@ def _find_config(name: str, here: Path) -> Path:
 def _run_checks(config: Config, depth: Depth, baselines: Path, here: Path) -> Iterator[Check]:
     """Yield every check as soon as it is known.
 
-    ``here`` is where pytest would be started.
+    ``here`` is the folder that pytest would be started in. The checks end with an unknown engine. The plan is made in the
+    background, and only if the pair lint does not refuse the config, since it would fail for the same reason.
     """
     names = ", ".join(variant.name for variant in config.variants)
     yield ok("config", f"{config.engine.kind} serving {config.engine.model}, variants {names}")
@@ -146,7 +150,11 @@ def _run_checks(config: Config, depth: Depth, baselines: Path, here: Path) -> It
 
 
 def _print_checks(checks: Iterable[Check], command: str, secrets: Secrets) -> int:
-    """Print every check and a closing line; return the exit code."""
+    """Print every check and a closing line.
+
+    Secrets are masked. Returns 1 if a check failed, else 0. If none failed, ``command``, which starts a run, is printed
+    too.
+    """
     counts: Counter[Level] = Counter()
     for check in checks:
         counts[check.level] += 1

@@ -96,7 +96,10 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Write the files, print the next commands, return the exit code."""
+    """Write the files and print the next commands.
+
+    Returns the exit code: 2 after an error, else 0.
+    """
     here, path = Path.cwd(), Path(f"{arguments.name.removesuffix('.yaml')}.yaml")
     job = [Path(target) for target in _CI.get(arguments.ci, {}).values()]
     is_new = not (arguments.ci and path.is_file())
@@ -120,7 +123,7 @@ def run(arguments: Namespace) -> int:
 def _check_unused(name: str, files: list[Path]) -> None:
     """Raise ConfigError for an empty name or an existing file.
 
-    Both are checked before any file is written.
+    This is done before any file is written.
     """
     if not name:
         what = "the config has no name"
@@ -133,7 +136,7 @@ def _check_unused(name: str, files: list[Path]) -> None:
 
 
 def _write_new(path: Path, text: str) -> None:
-    """Write a new file. Raises ConfigError if it cannot be written."""
+    """Write a new file; raise ConfigError if it exists or cannot be written."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -145,7 +148,8 @@ def _write_new(path: Path, text: str) -> None:
 def _config_text(arguments: Namespace, name: str, here: Path) -> str:
     """Return the text of the config.
 
-    Raises ConfigError for a model or speculator without an engine.
+    It has a head, the engine's part, and the sections that this part lacks. Without an engine it is the reference
+    engine's. Raises ConfigError if a model or speculator is given without an engine.
     """
     if arguments.engine is None and (arguments.model or arguments.speculator):
         what, option = "no engine is named", "--model" if arguments.model else "--speculator"
@@ -159,9 +163,9 @@ def _config_text(arguments: Namespace, name: str, here: Path) -> str:
 
 
 def _config_body(engine: Engine, model: str | None, speculator: str | None) -> str:
-    """Return the engine's config text, or the keys shared by all.
+    """Return the engine's own config text, or a general one.
 
-    Raises EngineError if the engine writes no config of its own and no model is given.
+    Raises EngineError if the engine has none and no model is given.
     """
     if isinstance(engine, ConfigTemplate):
         return engine.template(model, speculator)
@@ -173,9 +177,9 @@ def _config_body(engine: Engine, model: str | None, speculator: str | None) -> s
 
 
 def _copy_suites(name: str) -> tuple[str, ...]:
-    """Copy the suites and return the names of the written files.
+    """Copy the suites and return the names of the files written.
 
-    A pytest.ini for the suites to find the config is added, unless a file may hold settings of pytest already.
+    A pytest.ini that names the config is added, unless another file may have pytest settings, which it would hide.
     """
     shutil.copytree(shipped.SUITES, "suites", ignore=shutil.ignore_patterns("configs", "__pycache__"))
     if any(Path(settings).exists() for settings in _SETTINGS):
@@ -196,6 +200,9 @@ def _write_job(system: str | None, config: Path, here: Path) -> list[str]:
 
 
 def _next_commands(path: Path, here: Path) -> tuple[str, str]:
-    """Return the commands to type next."""
+    """Return the commands to type next.
+
+    They are the doctor, and the suites at smoke depth.
+    """
     name = shlex.quote(str(path.with_suffix("")))
     return f"python -m pytest_specdec doctor {name}", f"pytest {shipped.arguments(here)} --specdec-config={name} --specdec-depth=smoke"

@@ -1,4 +1,4 @@
-"""Alternation: the timed requests of servers side by side, part by part, and more passes where those taken vary too much."""
+"""Alternation: the timed requests of servers side by side, part by part, and more passes if those sent vary too much."""
 
 from __future__ import annotations
 
@@ -35,14 +35,18 @@ class Alternation:
 
     arms: Sequence[TimedArm]
     boot_sd: float
-    """What the log of a server's speed is stated to vary by from boot to boot."""
+    """Stated standard deviation of the log of a server's speed from boot to boot."""
     may_extend: bool
     """Whether more passes than planned may be taken."""
     earlier: int = 0
-    """Passes that arms of an earlier wave have taken: these arms are compared with them, and take as many."""
+    """Passes that arms of an earlier wave have sent: these arms are compared with those, and so send as many."""
 
     def run(self) -> int:
-        """Send all passes to every arm, and return their number."""
+        """Send all passes to every arm, and return their number.
+
+        More passes than planned are sent, two at a time, while a variant's passes vary too much, if ``may_extend`` is
+        set.
+        """
         for arm in self.arms:
             arm.runner.begin()
         planned = self.arms[0].runner.passes
@@ -66,9 +70,9 @@ class Alternation:
     def _send_passes(self, passes: Iterable[int]) -> None:
         """Send the passes part by part, alternating the arms' order.
 
-        Every other pass begins in the reverse order. A shared machine is slower for some seconds, then
-        faster. Whole passes last as long: sent one arm after the other, each arm would be timed at another
-        speed.
+        The order is reversed from part to part, and every other pass begins with the reverse order. A shared machine
+        is slower for some seconds, then faster, and whole passes last as long as such a phase: if each arm sent a
+        whole pass at once, each would be timed at another speed of the machine.
         """
         for pass_index in passes:
             for part_index in range(len(self.arms[0].runner.parts)):
@@ -78,7 +82,8 @@ class Alternation:
     def _is_steady(self) -> bool:
         """Return True if every variant's passes vary little enough.
 
-        Also True if more passes would show nothing, as when an arm has no server or no time left.
+        Returns True too if more passes would show nothing, as when an arm has no server or no time left, or when no
+        baseline is timed here. A single pass counts as steady, since it has no spread.
         """
         if not all(arm.runner.is_available for arm in self.arms):
             return True

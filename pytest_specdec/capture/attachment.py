@@ -1,6 +1,6 @@
-"""Attachment: what attached servers must have in common, asked of them before any workload.
+"""Attachment: what attached servers must have in common, checked before any workload.
 
-That two addresses are of one server shows only where its counters can be read, and where nobody else moves them meanwhile.
+That two addresses are of one server shows only if its counters can be read, and if no other client moves them meanwhile.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FIRST_S = 15.0
 """Seconds for a first answer: these servers run already."""
 _DEADLINE_S = 60.0
 _LOOKS = 3
-"""Times that two addresses are looked at: others may move the counters in between."""
+"""Times that two addresses are compared: other clients may move the counters in between."""
 
 
 def _probe_request(name: str, **fields: JSON) -> Request:
@@ -47,7 +47,7 @@ _PROBES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Visited:
+class _VisitedServer:
     """The replies and counters of one attached server."""
 
     name: str
@@ -56,15 +56,15 @@ class _Visited:
     answers: tuple[Answer, ...]
     """One per probe."""
     drafts: int | None
-    """Verify steps meanwhile; None where they are not counted."""
+    """Verify steps meanwhile; None if they are not counted."""
 
 
 def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, str]:
     """Return the attached variants to leave out, each with the reason.
 
-    They cannot be compared with the baseline; the other variants are captured. Comparable servers are
-    reachable, not one and the same, and of one model and tokenizer. Raises EngineError if the baseline or all
-    variants fail this check.
+    A variant is left out if it cannot be compared with the baseline; the other variants are captured. Comparable
+    servers are reachable, are two and not one, and serve the same model with the same tokenizer. Raises EngineError
+    if the baseline or all variants fail this check.
     """
     boots = _one_boot_per_arm([boot for boot in recipes.plan.boots if boot.attached and boot.role is not Role.SCORER])
     refused: dict[str, EngineError] = {}
@@ -87,7 +87,10 @@ def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, str]:
 
 @contextmanager
 def _record_refusals(boot: Boot, refused: dict[str, EngineError]) -> Iterator[None]:
-    """Record a variant's EngineError, but raise any other server's."""
+    """Record a variant's EngineError, but raise any other server's.
+
+    The other variants are then captured without it.
+    """
     try:
         yield
     except EngineError as error:
@@ -99,7 +102,7 @@ def _record_refusals(boot: Boot, refused: dict[str, EngineError]) -> Iterator[No
 def _one_boot_per_arm(boots: Sequence[Boot]) -> list[Boot]:
     """Return one boot per arm, the baseline's first.
 
-    The control counts as the baseline.
+    The control counts as the baseline, since its boots visit the same server.
     """
     by_arm: dict[str, Boot] = {}
     for boot in sorted(boots, key=lambda boot: boot.role not in {Role.BASELINE, Role.CONTROL}):
@@ -110,7 +113,8 @@ def _one_boot_per_arm(boots: Sequence[Boot]) -> list[Boot]:
 def _compare_with_baseline(servers: Sequence[tuple[Boot, ArmServer]], refused: dict[str, EngineError]) -> None:
     """Record every variant not comparable with the baseline.
 
-    Raises EngineError for any other server. Does nothing without the baseline's server.
+    Raises EngineError if another server than a variant is not comparable, or if the baseline itself speculates. Does
+    nothing without the baseline's server.
     """
     if not servers or servers[0][0].role not in {Role.BASELINE, Role.CONTROL}:
         return
@@ -129,10 +133,10 @@ def _compare_with_baseline(servers: Sequence[tuple[Boot, ArmServer]], refused: d
                 _expect_comparable(boot, baseline, _visit(boot, other_arm))
 
 
-def _expect_comparable(boot: Boot, baseline: _Visited, other: _Visited) -> None:
+def _expect_comparable(boot: Boot, baseline: _VisitedServer, other: _VisitedServer) -> None:
     """Raise EngineError if a server is not comparable.
 
-    A draft model may be another model, but reads prompts alike.
+    Only a variant has to serve the baseline's model. A draft model is another model, but has to read prompts alike.
     """
     if boot.role is Role.VARIANT:
         _expect_same_model(baseline, other)
@@ -146,11 +150,12 @@ def _url(arm: ArmServer) -> str:
 def _expect_two_servers(baseline: ArmServer, other: ArmServer) -> None:
     """Raise EngineError if both addresses lead to one server.
 
-    A request is sent to one address. If the counters of both are equal before it and after it, and have
-    moved, they belong to one server. Others may move them in between, so the check is repeated.
+    A request is sent to one address. If the counters of both are equal before it and after it, and have moved, they
+    belong to one server. Other clients may move the counters in between, so the check is repeated. Two arms may share
+    an address if the config has them send different requests.
     """
     if _url(baseline) == _url(other):
-        return  # the pair lint has seen to it that they are asked for something else
+        return  # the pair lint has checked that the requests differ
     for _ in range(_LOOKS):
         traffic_before = (baseline.traffic(), other.traffic())
         baseline.client.send(_PROBES[0], streamed=False, deadline_s=_DEADLINE_S)
@@ -167,12 +172,15 @@ def _expect_two_servers(baseline: ArmServer, other: ArmServer) -> None:
             raise EngineError(what, where=f"{_url(baseline)}, {_url(other)}", found=counters, expected="two servers", remedy=remedy)
 
 
-def _visit(boot: Boot, arm: ArmServer) -> _Visited:
-    """Send the probes and return the replies and counters."""
+def _visit(boot: Boot, arm: ArmServer) -> _VisitedServer:
+    """Send the probes and return the replies and counters.
+
+    Counters are read before and after the probes, so that their growth shows whether this server drafts.
+    """
     setup, counters_before = arm.recipe.setup, arm.counters()
     answers = tuple(arm.client.send(probe, streamed=False, deadline_s=_DEADLINE_S).answer for probe in _PROBES)
     counters_after, cards = arm.counters(), listed_models(get(setup, "/v1/models"))
-    return _Visited(
+    return _VisitedServer(
         name=boot.arm if boot.role in {Role.VARIANT, Role.DRAFT} else Role.BASELINE.value,
         arm=arm,
         max_model_len=cards.get(arm.model, {}).get("max_model_len"),
@@ -181,11 +189,11 @@ def _visit(boot: Boot, arm: ArmServer) -> _Visited:
     )
 
 
-def _expect_same_model(baseline: _Visited, other: _Visited) -> None:
+def _expect_same_model(baseline: _VisitedServer, other: _VisitedServer) -> None:
     """Raise EngineError if the context length or engine version differs.
 
-    Only values reported by both servers are compared. Each server lists the model under the name given in the
-    config, or was not asked.
+    Only values reported by both servers are compared. The model's name is not: every server was checked for the
+    config's name when it was reached.
     """
     facts = {
         "max_model_len": (baseline.max_model_len, other.max_model_len),
@@ -193,12 +201,12 @@ def _expect_same_model(baseline: _Visited, other: _Visited) -> None:
     }
     for fact, (of_baseline, of_other) in facts.items():
         if of_baseline and of_other and of_baseline != of_other:
-            found = f"{fact} {of_baseline} of the baseline and {of_other} of {other.name}"
+            values = f"{fact} {of_baseline} of the baseline and {of_other} of {other.name}"
             what, remedy = "the attached servers are no pair", "serve the same model by the same release; only speculation may differ"
-            raise EngineError(what, where=_both_urls(baseline, other), found=found, expected="the same", remedy=remedy)
+            raise EngineError(what, where=_both_urls(baseline, other), found=values, expected="the same", remedy=remedy)
 
 
-def _expect_same_prompts(baseline: _Visited, other: _Visited) -> None:
+def _expect_same_prompts(baseline: _VisitedServer, other: _VisitedServer) -> None:
     """Raise EngineError if both servers read a probe's prompt differently.
 
     Token ids are compared, or token counts if ids are missing. A prompt refused by only one of the servers
@@ -212,14 +220,14 @@ def _expect_same_prompts(baseline: _Visited, other: _Visited) -> None:
             raise EngineError(what, where=where, found=f"probe {probe.id!r}: {difference}", expected="the same tokens", remedy=remedy)
 
 
-def _both_urls(baseline: _Visited, other: _Visited) -> str:
+def _both_urls(baseline: _VisitedServer, other: _VisitedServer) -> str:
     return f"{_url(baseline.arm)}, {_url(other.arm)}"
 
 
 def _describe_difference(baseline_answer: Answer, other_answer: Answer) -> str:
     """Describe how two servers read the same prompt differently.
 
-    Empty if they read it alike.
+    Returns an empty string if they read it alike.
     """
     if baseline_answer.ok != other_answer.ok:
         refused = other_answer if baseline_answer.ok else baseline_answer

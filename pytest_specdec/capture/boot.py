@@ -1,4 +1,4 @@
-"""One boot: what its server is asked, each piece written as soon as it is whole."""
+"""One boot: its server's probes, answers and scores, each piece written as soon as it is whole."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 
 _PAUSE_S = 0.05
-"""Between two looks at whether another server's answers are there."""
+"""Seconds between two checks for another server's answers."""
 _DEFAULT_S = Limits().request_s
 """The default of a workload's deadline and of the config's."""
 
 
 @dataclass(slots=True, kw_only=True)
 class BootSession:
-    """One boot at work: its server, and what that is asked, with its own reporter."""
+    """One boot at work: its server, the requests that it gets, and its own reporter."""
 
     boot: Boot
     recipes: ServerRecipes
@@ -69,8 +69,8 @@ class BootSession:
     def start(self) -> None:
         """Boot the server.
 
-        Raises BootError if it does not come up, CaptureError if it is of another build. Nothing of it is left
-        then.
+        Raises BootError if it does not come up, CaptureError if it is of another build. In both cases no process of
+        it is left.
         """
         self.reporter.step(self.boot, "booting", self.boot.arm)
         with self.shared():
@@ -84,7 +84,10 @@ class BootSession:
             self.completeness.record_boot()
 
     def stop(self, *, graceful: bool = True) -> None:
-        """End the server and record its restarts and times."""
+        """End the server and record its restarts and times.
+
+        It is killed at once unless ``graceful``. Its end is recorded even if stopping fails.
+        """
         try:
             self.reporter.step(self.boot, "stopping", self.boot.arm)
         finally:
@@ -122,7 +125,7 @@ class BootSession:
                 if self._may_lack_counters:
                     capabilities = replace(capabilities, streams=BurstProbe(self.arm).run())
             if self.arm.lost:
-                return  # what was found then is no property of the engine: a resume asks again
+                return  # the results are no property of the engine: a resume probes again
             run_documents.write_capabilities(self.recipes.directory, name, capabilities)
             if name == self._scoring_arm and capabilities.route is not self.recipes.plan.route:
                 self.reporter.step(self.boot, f"probed: scores come by {capabilities.route.value}, not by the planned route", name)
@@ -134,15 +137,16 @@ class BootSession:
     def _may_lack_counters(self) -> bool:
         """True if the server's counters may be missing or hidden.
 
-        The engine may have none, or the server is somebody else's. False for a draft model and the scorer.
+        The engine may have none, or the server belongs to somebody else. It is False for a draft model and the
+        scorer, whose drafting is not judged.
         """
         return self.boot.role not in {Role.DRAFT, Role.SCORER} and (self.boot.attached or self.arm.recipe.dialect.counters_path is None)
 
     def workloads(self, *, timed: bool | None = None) -> list[tuple[str, Workload]]:
         """Return the arms of this boot, each with a workload.
 
-        The boot answers all of these as these arms. With ``timed``, only timed (True) or only untimed (False)
-        workloads.
+        A boot that is both baseline and control answers every workload twice, once as each arm. ``timed`` selects
+        only timed workloads (True) or only untimed ones (False), None selects all.
         """
         workloads = [self.recipes.plan.workload(name) for name in self.boot.answers]
         return [(arm, workload) for arm in self.boot.arms for workload in workloads if timed in {None, workload.timed}]
@@ -152,8 +156,8 @@ class BootSession:
     ) -> None:
         """Answer ``workloads`` as their arms and write the answers.
 
-        ``taker`` gives the callback for an arm's answers to a workload, or None. A baseline that decides the token
-        limits may be asked again with larger ones, so the callback gets none of its answers; the other arms wait for
+        ``taker`` returns the callback for an arm's answers to a workload, or None. A baseline that decides the token
+        limits may answer again with larger ones, so the callback gets none of its answers; the other arms wait for
         it. The baseline is probed first and a variant last: a probe that kills a variant then costs no answers.
         """
         if self.boot.role is not Role.VARIANT:
@@ -171,7 +175,10 @@ class BootSession:
             self.probe()
 
     def _answer_last_whole_round(self, workload: Workload) -> WorkloadResult:
-        """Have the baseline answer until its token limits suffice."""
+        """Have the baseline answer until its token limits suffice.
+
+        The limits are raised while they cut off most of its documents; all arms then answer under the same limits.
+        """
         return last_whole_round(
             lambda room: self._answer_round(self.runner(BASELINE, workload, None, room)),
             lambda answers: sufficient_room(self._fill_prompts(workload), answers, self._context_tokens(), self.recipes.plan.depth),
@@ -181,7 +188,10 @@ class BootSession:
         )
 
     def _answer_round(self, runner: WorkloadRunner) -> WorkloadResult:
-        """Send all passes of a runner and return the result."""
+        """Send all passes of a runner and return the result.
+
+        A timed workload has the machine alone meanwhile.
+        """
         with self.exclusive() if runner.workload.timed else self.shared():
             runner.begin()
             for pass_index in range(runner.passes):
@@ -192,7 +202,7 @@ class BootSession:
     def _wait_for_baseline(self, deciding: Boot, workload: Workload) -> None:
         """Wait until the baseline's answers settle all arms' token limits.
 
-        Servers that run side by side need this. Raises DeadlineError.
+        Only servers that run side by side wait here. Raises DeadlineError if the capture's time is used up meanwhile.
         """
         if not self.completeness.is_settled(deciding, BASELINE, workload.name):
             self.reporter.step(self.boot, "waiting for the baseline", self.boot.arm, workload.name)
@@ -205,8 +215,8 @@ class BootSession:
     ) -> WorkloadRunner:
         """Announce the work of ``arm`` on ``workload``; return its runner.
 
-        ``room`` is the multiple of the planned token limits; by default the baseline's, or 1 without its
-        answers. Raises DeadlineError.
+        ``room`` is the multiple of the planned token limits; by default the baseline's, or 1 without its answers.
+        Raises DeadlineError if the capture's time is used up.
         """
         self.reporter.check()
         self.reporter.step(self.boot, "answering", arm, workload.name, of=len(workload.requests) * workload.passes)
@@ -230,13 +240,14 @@ class BootSession:
     def keep(self, result: WorkloadResult) -> None:
         """Check the server, then write its answers.
 
-        Raises BootError when another server may have answered, CaptureError when it is of another build.
+        Raises BootError if another server may have answered, CaptureError if it is of another build. An incomplete
+        transcript is written under a name of its own.
         """
         self.arm.check_port()
         self._check_build()
         transcript, workload = result.transcript, result.transcript.workload
         if result.missing:
-            # Kept beside the whole ones under another name, so that no judge takes part of a workload for all of it.
+            # Stored under another name than a whole transcript, so that no judge takes part of a workload for all of it.
             transcript = replace(transcript, workload=f"{workload}.partial")
         self._warn_of_other_clients(transcript)
         if transcript.server_failures and self.recipes.plan.workload(workload).calibrates:
@@ -249,7 +260,10 @@ class BootSession:
         self.completeness.record_transcript(transcript.arm, workload, result.missing)
 
     def _warn_of_other_clients(self, transcript: Transcript) -> None:
-        """Warn of other clients' traffic on an attached server."""
+        """Warn of other clients' requests on an attached server.
+
+        Answers by another server and a restart by somebody else are reported too.
+        """
         where = f"{transcript.arm}, {transcript.workload}"
         if transcript.foreign:
             self.completeness.warn(f"{where}: others used the server meanwhile: {transcript.foreign} more than were asked for here")
@@ -262,8 +276,8 @@ class BootSession:
     def scoring(self, workload: Workload) -> TranscriptScorer:
         """Return the scorer for answers to ``workload`` on this server.
 
-        The route is the one found by then by the capability probe of the scorer, or of the baseline without
-        one. A draft model is scored by the baseline's route.
+        The route is read when the first score is wanted, from the capability probe of the scorer, or of the baseline
+        without a scorer: that probe may not have run yet. A draft model is scored by the baseline's route.
         """
         requests = self._fill_prompts(workload).by_id
         return TranscriptScorer(
@@ -286,14 +300,15 @@ class BootSession:
     def score(self, task: ScoringTask, scoring: TranscriptScorer) -> str:
         """Score one arm's answers to one workload; write the scores.
 
-        Returns the reason for missing scores, empty if none are missing.
+        Returns the reason why scores are missing, or an empty string. A server that cannot score given tokens returns
+        its reason too, but nothing counts as missing then, since a later capture would get no scores either.
         """
         self.reporter.check()
         transcript = transcripts.read(self.recipes.directory, task.arm, task.workload)
         if transcript is None:
             return "not all of its requests were answered"
         if reason := self._unscorable_reason():
-            # So the capability probe says. Nothing is missing then: what the judges of tokens say of it is their business.
+            # The capability probe found this. Nothing is missing then; the judges of tokens report it.
             self.completeness.record_scores(self.boot, task, "")
             return reason
         self.reporter.step(self.boot, "scoring", task.arm, task.workload, of=len(transcript.answers))
@@ -307,7 +322,8 @@ class BootSession:
     def _drop_missing_ids(self, transcript: Transcript) -> Transcript:
         """Return a transcript without its answers lacking token ids.
 
-        Unchanged unless the engine gives token ids to some answers only.
+        Returns the whole transcript unless the engine gives token ids for some answers only. Without them nothing can
+        be scored, and these answers would count as missing scores.
         """
         capabilities = run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities())
         if not capabilities.lacks_ids:
@@ -317,7 +333,7 @@ class BootSession:
     def _unscorable_reason(self) -> str:
         """Return the reason why this server cannot score given tokens.
 
-        Empty if it can. A draft model's distribution is obtained in the same way as the baseline's.
+        Returns an empty string if it can. A draft model's distribution is obtained in the same way as the baseline's.
         """
         if self.boot.role is not Role.DRAFT:
             return run_documents.unscorable(self.recipes.directory)
@@ -329,7 +345,7 @@ class BootSession:
     def _check_build(self) -> None:
         """Record the engine's version and the attached models' names.
 
-        Raises CaptureError when an earlier server had another version.
+        Raises CaptureError if an earlier server had another version: the answers would not be those of one engine.
         """
         directory, recorded = self.recipes.directory, run_documents.read_environment(self.recipes.directory)
         updated = recorded
@@ -359,7 +375,7 @@ class BootSession:
     def heartbeat(self) -> None:
         """Report progress during a step without a count.
 
-        Raises DeadlineError.
+        Raises DeadlineError if the capture's time is used up.
         """
         self.reporter.check()
         self.reporter.update(0, 0)
@@ -373,7 +389,7 @@ class BootSession:
     def _baseline_answers(self, workload: Workload) -> Transcript | None:
         """Return the baseline's answers to the very same requests.
 
-        None if they are not there yet or cannot be read.
+        Returns None if they are not there yet or cannot be read.
         """
         try:
             transcript = transcripts.read(self.recipes.directory, BASELINE, workload.name)
@@ -384,6 +400,6 @@ class BootSession:
     def _request_s(self, workload: Workload) -> float:
         """Return the deadline of a request in seconds.
 
-        It is the workload's own, or the config's if the workload sets none.
+        It is the workload's own deadline, or the config's if the workload has the default.
         """
         return self.recipes.config.limits.request_s if workload.deadline_s == _DEFAULT_S else workload.deadline_s

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import Request
 
 _FEW = 5
-"""As good as twenty where the draft's distribution is one-hot, and several times cheaper."""
+"""Top tokens if the draft's distribution is one-hot: as good as twenty, and several times cheaper."""
 _ONE = 1
-"""Of a drafter that drafts its best token nothing else is used."""
+"""Top tokens of a drafter that drafts its best token: nothing else is used."""
 _NEIGHBOURS = 2
 """Variant boots between two baseline boots: with three, one would have no baseline boot next to it."""
 
@@ -37,7 +37,7 @@ def arm_top_tokens(arm: str, workload: Workload, pairs: Sequence[Pair]) -> int:
 def draft_top_tokens(workload: Workload, pairs: Sequence[Pair]) -> int:
     """Return the number of top tokens needed of a draft model.
 
-    It is the draft model shared by ``pairs``.
+    ``pairs`` share this draft model. If all of them draft greedily, one is enough: only the best token is used.
     """
     greedy = all(pair.variant.draft.sampling is DraftSampling.GREEDY for pair in pairs)
     return min(_ONE, workload.top_tokens) if greedy else workload.top_tokens
@@ -51,7 +51,8 @@ def _pair_top_tokens(pair: Pair, workload: Workload) -> int:
 def _is_plain(request: Request) -> bool:
     """Return True if few top tokens give the requested distribution exactly.
 
-    They do so as well as many for a greedy request, and for plain draws at temperature 1.
+    They do so as well as many for a greedy request, and for plain draws at temperature 1, without truncation or
+    penalties: the reported probabilities then are those of the draw.
     """
     body = request.body
     truncated = body.get("top_k") not in {None, 0, -1} or body.get("top_p") not in {None, 1} or body.get("min_p") not in {None, 0}
@@ -61,8 +62,8 @@ def _is_plain(request: Request) -> bool:
 def fewest_boots(pairs: Sequence[Pair], workloads: Sequence[Workload], placement: Placement, *, has_scorer: bool) -> tuple[Boot, ...]:
     """Return the fewest boots to answer and score ``workloads``.
 
-    One of each variant, the baseline, the scorer and each draft model, and further ones for workloads that
-    ask for a small cache.
+    There is one boot of each variant, the baseline, the scorer and each draft model, and there are further ones for
+    workloads that ask for a small cache.
     """
     return tuple(
         add_small_cache_boots(move_scores_to_scorer(layout(pairs, workloads, Depth.SMOKE, placement), has_scorer=has_scorer), workloads)
@@ -72,7 +73,8 @@ def fewest_boots(pairs: Sequence[Pair], workloads: Sequence[Workload], placement
 def layout(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, placement: Placement) -> Iterator[Boot]:
     """Return the boots of a placement in their order.
 
-    In turn the last baseline boot scores, side by side the first.
+    If servers run in turn, the last baseline boot scores, since everything is answered by then. Side by side the
+    first one scores, while the others answer.
     """
     return (_boots_in_turn if placement is Placement.IN_TURN else _boots_side_by_side)(pairs, workloads, depth)
 
@@ -80,10 +82,10 @@ def layout(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth, p
 def add_calibration(planned: Iterable[Boot], calibration: Sequence[Workload], workloads: Sequence[Workload]) -> Iterator[Boot]:
     """Yield the boots, with the calibration's answers and scores added.
 
-    Boots of the baseline and the first of each variant answer the calibration too. It is scored with all its
-    top tokens. The variants report the results of their verify kernel, the baseline those of decoding one
-    token at a time. One of the baseline's boots is scored by the other and one by itself; the difference is
-    the part that stays the same within one boot.
+    Boots of the baseline and the first of each variant answer the calibration too. It is scored with all its top
+    tokens. The variants report the results of their verify kernel, the baseline those of decoding one token at a
+    time. One baseline boot is scored by the other and one by itself: the difference is the part of the noise that
+    stays the same within one boot.
     """
     boots = tuple(planned)
     arms = [arm for boot in boots if _is_calibrated(boot) for arm in boot.arms]
@@ -101,7 +103,7 @@ def _is_calibrated(boot: Boot) -> bool:
 def timed_apart(planned: Sequence[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
     """Yield the boots without timed workloads, then the timed boots.
 
-    Timed boots answer nothing else. They directly follow one another, so that little drifts between them.
+    Timed boots answer nothing else. They directly follow one another, so that the machine drifts little between them.
     """
     timed_names = {workload.name for workload in workloads if workload.timed}
     timed_boots = []
@@ -123,11 +125,10 @@ def further(
 
     They come after the boots of a layout, so that each variant has ``boots_of_each`` boots in all.
 
-    In turn a baseline boot follows every two variant boots, so that each of these has one just before or just
-    after it: after B S B come S B, S B …; after B S1 S2 B come S2 S1 B, S1 S2 B …, which is the fewest.
-    Variants change their order from block to block: steady drift adds as much to one as to the other. Side by
-    side a baseline boot comes first, with as many variants as run at the same time, and their requests
-    alternate.
+    If servers run in turn, a baseline boot follows every two variant boots, so that each of these has one just before
+    or just after it: after B S B come S B, S B …; after B S1 S2 B come S2 S1 B, S1 S2 B …, which is the fewest.
+    Variants change their order from block to block: steady drift adds as much to one as to the other. Side by side a
+    baseline boot comes first, with as many variants as run at the same time, and their requests alternate.
     """
     timed = tuple(workload.name for workload in workloads if workload.timed)
     variants_per_baseline = _NEIGHBOURS if placement is Placement.IN_TURN else max(1, servers - 1)
@@ -149,8 +150,8 @@ def _timed_boot(role: Role, arm: str, timed: tuple[str, ...], number: int) -> Bo
 def add_small_cache_boots(planned: Iterable[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
     """Yield the boots, with small-cache boots for workloads asking for them.
 
-    Each follows a boot of the baseline or of a variant. The control answers these workloads with the usual
-    cache, and so does the one boot that is baseline and control at smoke depth.
+    Each small-cache boot follows a boot of the baseline or of a variant. The control answers these workloads with the
+    usual cache, and so does the one boot that is baseline and control at smoke depth.
     """
     small_cache_names = {workload.name for workload in workloads if workload.small_cache}
     for boot in planned:
@@ -168,7 +169,7 @@ def add_small_cache_boots(planned: Iterable[Boot], workloads: Sequence[Workload]
 def move_scores_to_scorer(planned: Iterable[Boot], *, has_scorer: bool) -> Iterator[Boot]:
     """Yield the boots, with the baseline's scores moved to any scorer.
 
-    Unchanged without a scorer.
+    They are unchanged without a scorer. A draft model still scores by itself: its own distribution is wanted.
     """
     for boot in planned:
         is_scoring = bool(boot.scores) and boot.role is not Role.DRAFT and has_scorer
@@ -180,8 +181,8 @@ def move_scores_to_scorer(planned: Iterable[Boot], *, has_scorer: bool) -> Itera
 def needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
     """Return the reason why nothing needs ``boot``, empty otherwise.
 
-    Nothing needs a draft model, a control or a scorer that serves ``dead`` variants only, or a further boot
-    to measure their speed.
+    ``dead`` variants did not come up. Nothing needs a draft model, a control or a scorer that serves such variants
+    only, or a further boot to measure their speed.
     """
     if boot.role is Role.DRAFT:
         served = {task.arm for task in boot.scores} - {CONTROL}
@@ -200,7 +201,8 @@ def needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
 def _boots_in_turn(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:
     """Yield the boots in turn, the last baseline boot scoring.
 
-    By then everything is answered.
+    By then every arm has answered, so that one boot can score all answers. At smoke depth it is the only baseline
+    boot, and is the control too.
     """
     scores = _scoring_tasks(pairs, workloads)
     if depth is not Depth.SMOKE:
@@ -214,7 +216,8 @@ def _boots_in_turn(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: 
 def _boots_side_by_side(pairs: Sequence[Pair], workloads: Sequence[Workload], depth: Depth) -> Iterator[Boot]:
     """Yield the boots side by side, the first baseline boot scoring.
 
-    It stays and scores while others answer, as do the draft models.
+    It stays and scores while others answer, as do the draft models. At smoke depth it is the only baseline boot, and
+    is the control too.
     """
     first = replace(_baseline_boot(workloads), scores=_scoring_tasks(pairs, workloads))
     if depth is Depth.SMOKE:
@@ -240,6 +243,7 @@ def _workload_names(workloads: Sequence[Workload]) -> tuple[str, ...]:
 
 
 def _scoring_tasks(pairs: Sequence[Pair], workloads: Sequence[Workload]) -> tuple[ScoringTask, ...]:
+    """Return the tasks to score every arm's answers to scored workloads."""
     arms = (*(pair.name for pair in pairs), CONTROL, BASELINE)
     return tuple(
         ScoringTask(arm=arm, workload=workload.name, top_tokens=arm_top_tokens(arm, workload, pairs))

@@ -1,4 +1,4 @@
-"""The burst probe: copy-heavy prompts streamed one at a time, for evidence of drafting where a server counts no drafts.
+"""The burst probe: copy-heavy prompts streamed one at a time, for evidence of drafting if a server counts no drafts.
 
 Every prompt is asked twice, and again while that takes no time: a busy machine disturbs short streams the most. Tokens of one verify step
 arrive together at the same place in every answer; tokens that arrive together because the client, the machine or the network was busy do so
@@ -25,12 +25,12 @@ _FUNCTIONS = 4
 _TOKENS = 48
 _ROUNDS, _MOST_ROUNDS = 2, 6
 _SHORT_S = 5.0
-"""Until then the prompts are asked again."""
+"""Seconds until which the prompts are sent again."""
 _DEADLINE_S = 60.0
 
 
 class BurstProbe:
-    """Asks one arm for a thousand streamed tokens or more, and for none where its answers show their verify steps."""
+    """Asks one arm for a thousand streamed tokens or more, and stops at once if its answers report their verify steps."""
 
     def __init__(self, arm: ArmServer) -> None:
         self._arm = arm
@@ -38,8 +38,9 @@ class BurstProbe:
     def run(self) -> tuple[Stream, ...]:
         """Return the arrivals of the streamed answers.
 
-        Prompts without an answer are left out. A server that counts its drafts is not asked: the result is
-        empty.
+        Prompts without an answer are left out. A server that counts its drafts gets no requests, and the result is
+        empty. The probe ends early if the server fails, or if an answer reports its verify steps: arrivals are then
+        not needed as evidence.
         """
         if self._arm.counters() is not None:
             return ()
@@ -59,7 +60,7 @@ class BurstProbe:
     def _send(self, prompt: int) -> TimedAnswer | None:
         """Return the answer to a prompt.
 
-        None when the server failed or is gone, or when the time is used up.
+        Returns None if the server failed or is gone, or if the time is used up.
         """
         left_s = self._arm.left_s()
         if not self._arm.running or left_s <= 0:
@@ -89,7 +90,7 @@ def _prompt_text(prompt: int) -> str:
 def _stream_of_answer(prompt: int, sent: TimedAnswer) -> Stream | None:
     """Return the arrivals of an answer.
 
-    None if it was refused or brought no text.
+    Returns None if it was refused or brought no text.
     """
     answer, text_arrivals = sent.answer, [arrival for arrival in sent.arrivals if arrival.size.characters]
     if not text_arrivals or answer.timing is None:

@@ -28,7 +28,7 @@ _HOT = 2.0
 """The highest temperature the protocol allows: at it a filter to one token shows."""
 _WARM = 0.7
 _FAR = 1.0
-"""Nats at most that one token counts for."""
+"""Nats that one token counts for at most."""
 _TOP = 5
 """Every token that is drawn under this top-k is listed among as many."""
 _DEADLINE_S = 60.0
@@ -56,7 +56,7 @@ _HARMLESS: Mapping[str, Mapping[str, JSON]] = {
     "seed again": {**_SEEDED, "seed": 1},
     "other seed": {**_SEEDED, "seed": 2},
 }
-"""Independent of each other, so that they are asked side by side."""
+"""Independent of each other, so that they are sent concurrently."""
 _DANGEROUS: Mapping[str, Mapping[str, JSON]] = {
     "top_k": {**_PLAIN, "temperature": _HOT, "seed": 1, "top_k": 1},
     "warm": {**_PLAIN, "temperature": _WARM, "seed": 1, "logprobs": 1, "top_k": _TOP},
@@ -80,7 +80,8 @@ class CapabilityProbe:
     def run(self) -> Capabilities:
         """Return the capabilities of the arm.
 
-        A feature that could not be tried is unknown.
+        A feature that could not be tried is UNKNOWN. The chat route counts as IGNORED if the dialect sends chats to
+        another route.
         """
         answers = self._send_concurrently(_HARMLESS)
         plain = answers["plain"]
@@ -111,9 +112,9 @@ class CapabilityProbe:
         return dict(pool)
 
     def _send(self, route: Route, body: Mapping[str, JSON]) -> Answer | None:
-        """Return the answer to a question.
+        """Return the answer to one request of the probe.
 
-        None when the server failed, denied access or is gone, or when the time is used up.
+        Returns None if the server failed, denied access or is gone, or if the time is used up.
         """
         left_s = self._arm.left_s()
         if not self._arm.running or left_s <= 0:
@@ -131,12 +132,12 @@ class CapabilityProbe:
     def _try_scoring(self, plain: Answer | None, route: ScoringRoute) -> FeatureSupport:
         """Return the support for scoring by ``route``.
 
-        The server is asked for the distribution at the tokens of a greedy answer. If it read the ids, these
-        are its best tokens, except for near-ties.
+        The server is asked for the distribution at the tokens of a greedy answer. If it read the ids, these are its
+        best tokens, except for near-ties.
 
-        The first one is no draft token, so that a variant which drafts wrongly is not taken for a server that
-        cannot score. Lists of the scored token alone are no distribution: every token would pass for the best
-        one.
+        The first one is no draft token. It alone is enough, so that a variant which drafts wrongly is not taken for a
+        server that cannot score. Lists of the scored token alone are no distribution: every token would pass for the
+        best one.
         """
         distribution = self._distribution(plain, route)
         if distribution is None or distribution.failed or distribution.denied:
@@ -149,7 +150,10 @@ class CapabilityProbe:
         return FeatureSupport.HONOURED if best[0] or 2 * sum(best) > len(best) else FeatureSupport.IGNORED
 
     def _try_stop(self, plain: Answer | None) -> FeatureSupport:
-        """Try to stop at a piece of the server's known answer."""
+        """Try to stop at a piece of the server's known answer.
+
+        Returns UNKNOWN if the answer has no text to stop at.
+        """
         text = plain.choice.text if plain else ""
         word = text[len(text) // 2 :][:4]
         if not word.strip():
@@ -160,8 +164,9 @@ class CapabilityProbe:
     def _reports_raw_logprobs(self, warm: Answer | None, route: ScoringRoute) -> bool:
         """Return True if reported log-probabilities lie nearer the raw distribution.
 
-        They are reported at temperature 0.7 and top-k 5. True if unknown. The raw and the processed
-        distribution are tens of percents apart, noise and biased scores a few.
+        They are reported at temperature 0.7 and top-k 5, and compared with both forms of the distribution that the
+        server gives as scores of the same tokens. Returns True if the distribution is unknown. The raw and the
+        processed distribution lie tens of percent apart, noise and biased scores only a few.
         """
         distribution = self._distribution(warm, route)
         if distribution is None or warm is None:
@@ -176,7 +181,7 @@ class CapabilityProbe:
     def _distribution(self, answer: Answer | None, route: ScoringRoute) -> ScoredSequence | None:
         """Return the server's distribution at the tokens of an answer.
 
-        None without token ids, or if the server does not run.
+        Returns None without token ids of prompt and answer, or if the server does not run.
         """
         if answer is None or not answer.prompt_token_ids or not answer.choice.token_ids or not self._arm.running:
             return None
@@ -186,7 +191,7 @@ class CapabilityProbe:
     def _try_format(self, feature: str) -> FeatureSupport:
         """Ask for a response format and look at the text.
 
-        Unknown if the token limit cut the answer in its reasoning.
+        Returns UNKNOWN if the token limit cut the answer within its reasoning, before any document.
         """
         answer = self._send(Route.CHAT, {**_CHAT, "response_format": _FORMATS[feature]})
         if answer is not None and answer.choice.cut_in_reasoning:
@@ -209,7 +214,7 @@ def _raw_logprob(position: Position) -> float:
 def _warm_logprob(position: Position) -> float:
     """Return the log-probability under the warm question's distribution.
 
-    NaN if the token is not among those left by it.
+    Returns NaN if the token is not among its top tokens.
     """
     weights = {token: logprob / _WARM for token, logprob in zip(position.top_ids, position.top_logprobs, strict=True)}
     if position.token_id not in weights:
@@ -225,7 +230,7 @@ def _distance(reported: float, expected: float) -> float:
 def _support_by_effect(answer: Answer | None, effect: Callable[[Choice], bool]) -> FeatureSupport:
     """Return the support for a feature, judged by its effect.
 
-    Unknown without an answer.
+    Returns UNKNOWN without an answer, REFUSED for a refusal, and IGNORED for an answer without the effect.
     """
     if answer is None:
         return FeatureSupport.UNKNOWN
@@ -241,8 +246,8 @@ def _same_text(choice: Choice, plain: Answer | None) -> bool:
 def _support_for_seeds(first: Answer | None, repeat: Answer | None, other_seed: Answer | None) -> FeatureSupport:
     """Return the support for seeds, judged by three answers.
 
-    The same seed must give the same text. If another seed does not give another text, there was nothing to
-    repeat, and the support is unknown.
+    The same seed must give the same text. If another seed does not give another text, there was nothing to repeat,
+    and the support is UNKNOWN.
     """
     if first is None or repeat is None or other_seed is None:
         return FeatureSupport.UNKNOWN
@@ -256,7 +261,7 @@ def _support_for_seeds(first: Answer | None, repeat: Answer | None, other_seed: 
 def _support_for_sampled_ids(answer: Answer | None) -> FeatureSupport:
     """Return the support for token ids above temperature 0.
 
-    Unknown for a refused answer: the refusal counts against the seed.
+    Returns UNKNOWN for a refused answer: the refusal counts against the seed, not against the ids.
     """
     return _support_by_effect(answer, lambda choice: bool(choice.token_ids)) if answer is not None and answer.ok else FeatureSupport.UNKNOWN
 

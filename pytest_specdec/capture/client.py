@@ -31,11 +31,11 @@ _OK = 200
 _CLIENT_ERRORS = range(400, 500)
 _TOO_MANY = 429
 _AGAIN_S = 0.5
-"""Seconds before a request refused with a 429 is sent again, where the reply names none; doubled each time."""
+"""Seconds before a request refused with a 429 is sent again, if the reply names none; doubled each time."""
 _FRAME = 4
-"""Parts of a stream besides those with tokens: a role, usage, the end."""
+"""Parts of a stream in addition to those with tokens: a role, usage, the end."""
 _MAX_MESSAGE = 2_000
-"""Characters of a server's error that are kept."""
+"""Characters of a server's error that are stored."""
 _ASK_S = 30.0
 """Seconds for requests of a dialect outside the workload, such as for the ids of a prompt."""
 _LOST: tuple[type[Exception], ...] = (openai.APIConnectionError, OSError, HTTPX.HTTPError)
@@ -71,17 +71,17 @@ class TimedAnswer:
     answer: Answer
     ending: FailureKind | None = None
     counters: SpecCounters | None = None
-    """The verify steps of this answer alone, where the server reports them."""
+    """The verify steps of this answer alone; None if the server does not report them."""
     limited: int = 0
     """Times that it was refused with a 429, too many requests, and sent again."""
     arrivals: tuple[Arrival, ...] = ()
-    """The chunks of a stream; empty where the answer was not streamed."""
+    """The chunks of a stream; empty if the answer was not streamed."""
     denial: str = ""
     """Why its 4xx is no refusal of the engine's, as of a lost key; empty for anything else."""
     on_silent_route: bool = False
-    """Whether it was refused, and a plain request on its route too, of which none was answered here."""
+    """Whether it and a plain request on its route were both refused, and that route has answered nothing yet."""
     refusal: TimedAnswer | None = None
-    """What the same request got before it was sent again and answered; None elsewhere."""
+    """The refusal of the same request before it was sent again and answered; None otherwise."""
 
     @property
     def tokens(self) -> int:
@@ -107,7 +107,7 @@ class Client:
         self._model = model
         self._draft_tokens = draft_tokens
         self._prompt_ids: dict[str, tuple[int, ...]] = {}
-        """By what a request asks with, where replies do not hold them."""
+        """Token ids of prompts by the prompt's key, for servers whose replies do not hold them."""
         self.busy = BusyTime()
         self._openai = openai.OpenAI(
             base_url=f"{setup.url}/v1",
@@ -139,7 +139,7 @@ class Client:
     def content(self, request: Request, *, deadline_s: float) -> bytes:
         """Return the bytes of HTTP/1.1 for this request, streamed.
 
-        They are those that the openai package would send.
+        They are those that the openai package would send: the stamper sends them without it.
         """
         path, body = self._path_and_body(request, streamed=True)
         recorder = Recorder()
@@ -151,7 +151,8 @@ class Client:
     def read(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
         """Return the answer brought by an exchange.
 
-        An answer outside the protocol is a failure.
+        An answer outside the protocol is a failure of the server. A request whose client was meant to leave early
+        gives an aborted answer.
         """
         if exchange.received is not None and exchange.received.left:
             return _aborted_answer(request, pass_index, exchange)
@@ -204,7 +205,8 @@ class Client:
     def _describe_failure(self, failed: Exchange, error: Exception, late: str, *, is_late: bool) -> Exchange:
         """Return the exchange with the error that ended it.
 
-        ``late`` is the error of one whose time was used up. A refusal is not the server's failure.
+        ``late`` is the error text of a request whose time was used up, which counts as HUNG. A lost connection counts
+        as DIED, a reply outside the protocol as ERROR. A refusal is no failure of the server.
         """
         if isinstance(error, openai.APIStatusError):
             return replace(
@@ -243,7 +245,7 @@ class Client:
     def _send_api_request(self, request: ApiRequest) -> Mapping[str, JSON] | None:
         """Return the reply to a request of the dialect's own.
 
-        None if it was refused, failed or is malformed.
+        Returns None if it was refused, failed or is malformed.
         """
         # Some servers insist on the model's name on every route.
         exchange = self.exchange(request.path, {"model": self._model, **request.body}, deadline_s=_ASK_S)
@@ -277,7 +279,8 @@ class Client:
     def _parse_answer(self, request: Request, exchange: Exchange, *, streamed: bool, pass_index: int) -> TimedAnswer:
         """Return an exchange's answer, or the server's failure.
 
-        Raises ValueError if the reply is outside the protocol.
+        An error object in a reply of status 200 is a failure too, and an error may answer a request for a stream
+        unstreamed. Raises ValueError if the reply is outside the protocol.
         """
         if exchange.received is None:
             return _failed_answer(request, pass_index, exchange, exchange.error or "", exchange.ending)
@@ -300,7 +303,7 @@ class Client:
     def _parse_stream(self, request: Request, exchange: Exchange, events: Sequence[Event], pass_index: int) -> TimedAnswer:
         """Return the answer streamed in events, or the server's failure.
 
-        Raises ValueError if the reply is outside the protocol.
+        A stream without its end counts as a lost connection. Raises ValueError if the reply is outside the protocol.
         """
         stamped_chunks = [(at_s, self._dialect.reply(chunk)) for at_s, chunk in sse.objects(events)]
         error = next((chunk["error"] for _, chunk in stamped_chunks if chunk.get("error")), None)
@@ -323,7 +326,8 @@ class Client:
     def _complete_reply(self, request: Request, parsed: responses.ParsedResponse) -> responses.ParsedResponse:
         """Fill in the text and prompt ids missing in a reply.
 
-        The dialect may know them: the text of token ids, and the ids of the prompt.
+        The dialect may know them: the text of token ids, and the ids of the prompt. A reply without token ids is
+        returned unchanged.
         """
         if not any(choice.token_ids for choice in parsed.choices):
             return parsed
@@ -355,7 +359,7 @@ def _lacks_content(choice: Choice) -> bool:
 def retry_after_s(headers: Mapping[str, str]) -> float:
     """Return the seconds of the ``retry-after`` header.
 
-    0 without it, or if it holds a date.
+    Returns 0 without it, or if it holds a date.
     """
     text = headers.get("retry-after", "")
     return float(text) if text.isascii() and text.isdecimal() else 0.0
@@ -381,7 +385,7 @@ def _describe_malformed(error: Exception) -> str:
 def _expect_no_text_after_the_end(events: Sequence[Event]) -> None:
     """Raise ValueError if part of the answer follows its end.
 
-    A client may stop reading at the end and would miss that part.
+    A client may stop reading at ``[DONE]`` and would miss that part.
     """
     done = next(number for number, event in enumerate(events) if event.data == sse.DONE)
     if any(chunk.get("choices") for _, chunk in sse.objects(events[done:])):
@@ -398,7 +402,10 @@ def _timed_answer(
     counters: SpecCounters | None,
     arrivals: tuple[Arrival, ...] = (),
 ) -> TimedAnswer:
-    """Return a parsed response as a timed answer."""
+    """Return a parsed response as a timed answer.
+
+    The answer itself holds the counters only if its windows are unknown, since windows show the same step by step.
+    """
     answer = Answer(
         request_id=request.id,
         pass_index=pass_index,
@@ -425,7 +432,8 @@ def _aborted_answer(request: Request, pass_index: int, exchange: Exchange) -> Ti
 def _failed_answer(request: Request, pass_index: int, exchange: Exchange, error: str, ending: FailureKind | None) -> TimedAnswer:
     """Return a timed answer without choices, with an error.
 
-    ``ending`` is None if the server is not to blame.
+    ``ending`` is None if the server is not to blame. An answer whose reply came but was no answer has no status, so
+    that its 200 does not count as an answer.
     """
     answer = Answer(
         request_id=request.id,

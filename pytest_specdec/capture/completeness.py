@@ -1,4 +1,4 @@
-"""Completeness: what a plan wants, what has been written, and why the rest is missing."""
+"""Completeness: the results that a plan needs, those that are written, and why the rest is missing."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Completeness:
-    """Keeps the account of one capture."""
+    """Records the complete and the missing results of one capture."""
 
     def __init__(self, plan: Plan, *, earlier: Status | None = None, version: str = "") -> None:
-        """Open the account of ``plan``, or continue an earlier one.
+        """Begin the record of ``plan``, or continue an earlier one.
 
-        ``earlier`` is the account of an earlier capture, by an engine of ``version``.
+        ``earlier`` is the status of an earlier capture, by an engine of ``version``.
         """
         self._plan = plan
         self._version = version
@@ -61,7 +61,7 @@ class Completeness:
 
         A server without a version changes nothing.
 
-        Raises CaptureError when an earlier part of the run was captured from another version.
+        Raises CaptureError if earlier servers of the run had another version.
         """
         with self._lock:
             if version and self._version and version != self._version:
@@ -74,7 +74,10 @@ class Completeness:
             return is_first
 
     def record_end(self, boot: Boot, arm: ArmServer) -> None:
-        """Record the restarts, times and busy share of a stopped server."""
+        """Record a stopped server's restarts, times and busy fraction.
+
+        A server that never became ready has no times.
+        """
         with self._lock:
             self._restarts += arm.restarts
             if arm.wall_s > 0:
@@ -116,10 +119,10 @@ class Completeness:
         self._boot_errors[boot.index] = error
 
     def status(self, *, wall_s: float, done_s: Mapping[EstimatedStep, float], error: str = "") -> Status:
-        """Close the account and return the capture's status.
+        """Return the capture's status, with everything still missing.
 
-        ``done_s`` are the seconds that steps took. ``error`` is the error that ended the whole capture, empty
-        without one.
+        ``done_s`` are the seconds that steps took. ``error`` is the error that ended the whole capture, empty without
+        one.
         """
         missing = tuple(entry for boot in self._plan.boots for entry in self._missing_results(boot, error))
         return Status(
@@ -146,7 +149,7 @@ class Completeness:
     def _missing_answers(self, arm: str, boot: Boot, reason: str) -> list[MissingAnswers]:
         """Return the missing answers of an arm, by workload.
 
-        One entry without a workload if a boot gave no answers at all.
+        Returns one entry without a workload if the boot gave no answers at all.
         """
         unanswered = [name for name in boot.answers if (arm, name) not in self._answered]
         if len(unanswered) == len(boot.answers) and not any((arm, name) in self._answer_gaps for name in unanswered):
@@ -154,9 +157,9 @@ class Completeness:
         return [MissingAnswers(arm=arm, workload=name, reason=self._answer_gaps.get((arm, name), reason)) for name in unanswered]
 
     def _missing_scores(self, boot: Boot, reason: str) -> list[MissingAnswers]:
-        """Return the missing scores of the answers at hand.
+        """Return the missing scores of the existing answers.
 
-        Scores of tokens that are missing themselves are left out.
+        Scores of missing answers are left out.
         """
         return [
             MissingAnswers(

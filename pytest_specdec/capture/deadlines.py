@@ -15,11 +15,11 @@ FACTOR = 10.0
 FLOOR_S = 10.0
 """Seconds that every answer gets: a pause of the machine is no hang."""
 FIRST_S = 60.0
-"""Seconds for an arm's first answers, and where only its own pace is known: kernels and grammars may be compiled meanwhile."""
+"""Seconds for an arm's first answers, and if only its own pace is known: kernels and grammars may be compiled meanwhile."""
 _SLOWER = 5.0
 """Times the arm's slowest answer so far that the others get: a compilation or a busy machine slows some of them as much."""
 _CHARACTERS = 4.0
-"""Of a body per token, about: an estimate of how much there is to read."""
+"""Characters of a body per token, about: an estimate of how much there is to read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +33,8 @@ class Deadline:
 class Deadlines:
     """The deadlines of one workload's requests on one arm.
 
-    What the baseline needed for the same request decides, times :data:`FACTOR`. Where that is not known, as at smoke depth, where variants
-    answer first, it is the arm's own pace in this workload; before there is one, the limit. No deadline is above the limit.
+    What the baseline needed for the same request decides, times :data:`FACTOR`. If that is not known, as at smoke depth, where variants
+    answer first, the arm's own pace in this workload decides; before there is one, the limit. No deadline is above the limit.
     """
 
     def __init__(self, limit_s: float, baseline: Transcript | None, *, paced: bool) -> None:
@@ -52,7 +52,8 @@ class Deadlines:
     def deadline_of(self, request: Request, pass_index: int, slowest_s: float) -> Deadline:
         """Return the deadline of one request.
 
-        ``slowest_s`` is the time of the arm's slowest answer so far, 0 before the first.
+        ``slowest_s`` is the time of the arm's slowest answer so far, 0 before the first. The deadline has no reason
+        if it is the limit itself.
         """
         least_s = max(FLOOR_S, _SLOWER * slowest_s) if slowest_s else FIRST_S
         answer = self._baseline.get((request.id, pass_index))
@@ -75,8 +76,8 @@ class Deadlines:
 def _needed_s(request: Request, answer: Answer) -> float | None:
     """Return the baseline's seconds for the longest answer allowed.
 
-    Its answer's time is stretched to the request's token limit: another answer may be longer. None without a
-    time or a token limit.
+    The time of its answer is stretched to the request's token limit, since another arm's answer may be longer.
+    Returns None without a time or a token limit.
     """
     limit = request.token_limit
     emitted = max([len(choice.token_ids) for choice in answer.choices] or [0]) or (answer.usage.completion_tokens if answer.usage else 0)

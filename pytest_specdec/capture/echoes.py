@@ -20,7 +20,7 @@ class Echo:
     """An echoed prompt."""
 
     logprobs: tuple[float, ...] | None
-    """Natural-log probabilities of its tokens from the second on; None where one of them is no number."""
+    """Natural-log probabilities of its tokens from the second on; None if one of them is no number."""
     rest: Mapping[str, JSON]
     """The lists of the answer after it."""
 
@@ -28,10 +28,10 @@ class Echo:
 def read(choice: Mapping[str, JSON], prompt_tokens: int) -> Echo | None:
     """Return the echo in a choice's lists.
 
-    None if they do not begin with null: only the first token of a prompt has that.
+    Returns None if they do not begin with null: only the first token of a prompt has that.
 
-    It takes as many entries as the prompt has tokens, however many there are: one too few shows in the lists
-    after it.
+    As many entries are taken as the prompt has tokens, even if the server echoed another number: the error then shows
+    in the lists of the answer.
     """
     lists = choice.get("logprobs")
     values = lists.get("token_logprobs") if isinstance(lists, Mapping) else None
@@ -44,7 +44,7 @@ def read(choice: Mapping[str, JSON], prompt_tokens: int) -> Echo | None:
 def _finite_numbers(values: Sequence[JSON]) -> tuple[float, ...] | None:
     """Return the values as numbers.
 
-    None if one of them is no finite number.
+    Returns None if one of them is no finite number.
     """
     numbers = tuple(
         float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,4 +1,4 @@
-"""Enlargement: where boots take minutes, their servers are asked more than the depth needs."""
+"""Enlargement: if boots take minutes, their servers get more requests than the depth needs."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ LONG_BOOT_S = 90.0
 MOST = 10
 """Times the depth's number of requests, at most."""
 PART = 1 / 3
-"""What more requests may cost, of what the boots cost that answer them."""
+"""Time that the additional requests may take, at most, as a fraction of the boots' time."""
 _STEPS = 2
-"""Of the factor, per unit."""
+"""Steps of the factor per unit."""
 
 
 def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None = None) -> Mapping[str, int]:
     """Return larger request counts for the sampled workloads, by name.
 
-    One factor applies to all; only workloads that send more than the depth's number are named. Empty at smoke
-    depth, or if boots are quick.
+    One factor applies to all: the largest whose additional requests take at most :data:`PART` of the time of the
+    boots, which is spent anyway. Only workloads that send more than the depth's number are named. Returns an empty
+    mapping at smoke depth, or if boots are quick.
 
-    ``deepest`` are whole lists by name, none of which is exceeded. The run is not planned beyond
+    ``deepest`` are the full workloads by name, whose lengths are not exceeded. The run is not planned beyond
     ``deadline_s``.
     """
     boots = [boot for boot in plan.boots if boot.answers and not (boot.attached or boot.small_cache or boot.timed)]
@@ -63,7 +64,7 @@ def _larger_counts(plan: Plan, deepest: Mapping[str, Workload], factor: float) -
 def _estimate_s(plan: Plan, workloads: Sequence[Workload], *, booting: bool = False) -> float:
     """Estimate the seconds of the plan with these workloads.
 
-    With ``booting`` only those of its boots.
+    With ``booting`` only its boots count.
     """
     steps = estimate.steps(plan.boots, workloads, plan.rates, route=plan.route)
     return estimate.total([step for step in steps if step.doing == "booting" or not booting], plan.servers)

@@ -34,7 +34,8 @@ _KIB_PER_GIB = 1024**2
 def environment(config: Config, engine_version: str) -> Environment:
     """Return the environment of this capture.
 
-    The capture's figures depend on it, besides the code under test.
+    The capture's results depend on it, in addition to the code under test. ``engine_version`` is empty before the
+    first server is ready.
     """
     return Environment(
         engine=config.engine.kind,
@@ -54,7 +55,7 @@ def environment(config: Config, engine_version: str) -> Environment:
 def _describe_variant(config: Config, variant: VariantSettings) -> dict[str, str]:
     """Return the checkpoints, dtype and flags of a variant's server.
 
-    Only as far as the config states them.
+    They are given as the config states them, without asking a server. A dtype that it leaves out is ``auto``.
     """
     engine = engine_of(config.engine.kind)
     args = fill(config, variant, os.environ)
@@ -70,7 +71,7 @@ def _describe_variant(config: Config, variant: VariantSettings) -> dict[str, str
 def _describe_draft(config: Config, engine: Engine, args: Mapping[str, JSON]) -> str:
     """Return the kind, checkpoint and draft tokens of a drafter.
 
-    Empty if the config does not state them.
+    Returns an empty string if the config does not state them.
     """
     try:
         draft, models = engine.draft(args), engine.models(config.engine.model, args)[1:]
@@ -84,7 +85,7 @@ def _describe_draft(config: Config, engine: Engine, args: Mapping[str, JSON]) ->
 def _name_with_digest(config: Config, name: str) -> str:
     """Return ``name`` with a digest of the checkpoint.
 
-    The digest covers its files' names and sizes and its settings; weights are not read. Only ``name`` if the
+    The digest covers its files' names and sizes and its settings; weights are not read. Returns ``name`` alone if the
     checkpoint is not on this machine.
     """
     location = checkpoint.folder(config, name)
@@ -126,7 +127,7 @@ def load_per_core() -> float:
 def has_accelerator() -> bool:
     """Return True if this process may use an NVIDIA device.
 
-    Its device file decides, and CUDA_VISIBLE_DEVICES; no driver is asked.
+    The device files and CUDA_VISIBLE_DEVICES decide; no driver is called.
     """
     return os.environ.get("CUDA_VISIBLE_DEVICES") != "" and any(Path("/dev").glob("nvidia[0-9]*"))
 
@@ -134,7 +135,7 @@ def has_accelerator() -> bool:
 def devices() -> tuple[str, ...]:
     """Return the names of the NVIDIA accelerators.
 
-    Empty without any, or when their driver does not answer in time.
+    Returns an empty tuple without any, or if their driver does not answer in time.
     """
     return _query_devices("name")
 
@@ -148,9 +149,9 @@ def uuids() -> tuple[str, ...]:
 
 
 def _query_devices(field: str) -> tuple[str, ...]:
-    """Return a field of every accelerator, asked of nvidia-smi.
+    """Return a field of every accelerator, as nvidia-smi reports it.
 
-    Empty without the tool, or if it fails.
+    Returns an empty tuple without the tool, or if it fails.
     """
     tool = shutil.which("nvidia-smi")
     if tool is None:
@@ -166,7 +167,7 @@ def _query_devices(field: str) -> tuple[str, ...]:
 def _read_field(path: str, name: str) -> str:
     """Return the first value of a field in a file.
 
-    Empty if the file cannot be read or has no such field.
+    Returns an empty string if the file cannot be read or has no such field.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -178,7 +179,7 @@ def _read_field(path: str, name: str) -> str:
 def _installed_version(package: str) -> str:
     """Return the version of an installed package.
 
-    Empty if it is not installed.
+    Returns an empty string if it is not installed.
     """
     try:
         return importlib.metadata.version(package)

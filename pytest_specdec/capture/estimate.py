@@ -24,13 +24,13 @@ _CONTINUED = 8.0
 """Times that a token costs to score by a continuation of its own: 5 with the reference engine, 11 with vLLM on two busy cores."""
 
 _MOSTLY = 0.5
-"""Part of a plan to capture before its times can predict the next one."""
+"""Fraction of a plan to capture before its times can predict the next one."""
 
 _CROWDED = 0.2
-"""Part of a boot by which each further concurrent one delays it: three at once took 50 s where one took 35."""
+"""Fraction of a boot by which each further concurrent one delays it: three at once took 50 s, one alone 35 s."""
 
 _VISIT_S = 0.5
-"""To find an attached server ready."""
+"""Seconds to find an attached server ready."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +77,8 @@ def seconds(planned: Sequence[EstimatedStep]) -> float:
 def seconds_side_by_side(planned: Sequence[EstimatedStep], servers: int) -> float:
     """Return the seconds of all steps with ``servers`` booting at once.
 
-    Less than their sum: boots overlap, and scoring runs while others answer. The answers share one machine
-    and add up.
+    It is less than their sum: boots overlap, and scoring runs while others answer. The answers share one machine, so
+    that their times add up.
     """
     boots = [step.seconds for step in planned if step.doing == "booting"]
     waves = [boots[start : start + servers] for start in range(0, len(boots), servers)]
@@ -89,10 +89,11 @@ def seconds_side_by_side(planned: Sequence[EstimatedStep], servers: int) -> floa
 def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_s: Mapping[int, float], wall_s: float) -> Rates | None:
     """Return the rates measured in a capture of ``plan``.
 
-    With them the estimate of ``plan`` would have been right. None if less than half of it was done.
+    With them the estimate of ``plan`` would have been right. Returns None if less than half of it was done, too
+    little to predict the next plan.
 
-    ``done_s`` are the seconds that whole steps took, ``readiness_s`` those of boots, ``wall_s`` those of the
-    whole capture.
+    ``done_s`` are the seconds that whole steps took, ``readiness_s`` those of boots, ``wall_s`` those of the whole
+    capture.
     """
     rates = plan.rates
     planned = [step for step in steps(plan.boots, plan.workloads, rates, route=plan.route) if step.doing != "probing"]
@@ -114,7 +115,7 @@ def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_
 def _correct_rate(rate: float, doing: str, done_s: Mapping[EstimatedStep, float]) -> float:
     """Return the rate corrected by the seconds taken.
 
-    With it the estimate of the finished work would have been right. Unchanged if nothing was done.
+    With it the estimate of the finished work would have been right. Returns it unchanged if nothing was done.
     """
     expected_s = sum(step.seconds for step in done_s if step.doing == doing)
     took_s = sum(step_s for step, step_s in done_s.items() if step.doing == doing)
@@ -136,7 +137,8 @@ def _rates_side_by_side(plan: Plan, done: Sequence[EstimatedStep], readiness_s: 
 def _boot_steps(boot: Boot, find_workload: Callable[[str], Workload], rates: Rates) -> Iterator[EstimatedStep]:
     """Yield the steps of one boot, in order.
 
-    A variant is probed after its answers, any other arm before them.
+    A variant is probed after its answers, which a probe that kills it then does not cost; any other arm is probed
+    before them.
     """
     yield EstimatedStep(boot=boot.index, doing="booting", arm=boot.arm, seconds=_VISIT_S if boot.attached else rates.boot_s)
     probe = EstimatedStep(boot=boot.index, doing="probing", arm=boot.arms[0], seconds=_PROBE_TOKENS / rates.tokens_per_s)

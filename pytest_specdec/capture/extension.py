@@ -1,4 +1,4 @@
-"""Extensions: a plan taken further by more requests of its own workloads, which are judged together with what is there."""
+"""Extensions: a plan with more requests of its own workloads, which are judged together with the answers that exist."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 
 def again_s(plan: Plan) -> float:
-    """Return the seconds of asking again, at most.
+    """Return the most seconds that further rounds may take.
 
-    They cover every workload with counts, in all rounds. 0 at smoke depth, or without such workloads.
+    All workloads judged by counts are then sent again, in all rounds. Returns 0 at smoke depth, or without such
+    workloads.
     """
     counted = {judgement.workload for judgement in plan.judgements if judgement.family in COUNTED}
     if plan.depth is Depth.SMOKE or not counted:
@@ -46,13 +47,13 @@ def base(plan: Plan) -> Plan:
 def extend(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], round_: int, *, again: Collection[str] = ()) -> Plan:
     """Return ``plan`` with one more round of requests.
 
-    Each workload in ``deepest``, given as whole lists by name, gets as many requests again, for the variants
-    ``pairs``. Those named in ``again`` send the same requests in the same traffic, each after a line with the
-    number of the round: a fault comes back, and a jump that kernels repeat at the same prefix is not counted
+    Each workload in ``deepest``, given as whole lists by name, gets as many more requests as were sent already, for
+    the variants ``pairs``. Workloads named in ``again`` send the same requests together again, each after a line with
+    the number of the round: a fault then comes back, but a jump that kernels repeat at the same prefix is not counted
     twice.
 
-    A plan that has this round already is returned as it is. Every round boots the variants, one baseline and
-    the draft models once.
+    A plan that has this round already is returned as it is. Every round boots the variants, one baseline and the
+    draft models once.
     """
     if rounds(plan) >= round_:
         return plan

@@ -61,7 +61,7 @@ class Failure:
 
     @property
     def is_error_only(self) -> bool:
-        """True if the server answered 5xx to all and kept running."""
+        """True if the server answered 5xx to all and still runs."""
         return all(server_failure.ending is FailureKind.ERROR for server_failure in self._requests.values())
 
     def record_answer(self, sent: TimedAnswer) -> None:
@@ -76,7 +76,7 @@ class Failure:
     def recurred_together(self, sent: TimedAnswer, group: Sequence[str]) -> ServerFailure:
         """Record another failure of ``group``, all of it in flight.
 
-        The group is smaller than any before it. ``sent`` is the first of its requests that failed.
+        It replaces the larger group recorded before. ``sent`` is the first of its requests that failed.
         """
         self._group = self._describe_failure(sent, self._describe_end([sent]), recurred=True, group=tuple(group))
         return self._group
@@ -84,7 +84,7 @@ class Failure:
     def _describe_end(self, failed: Sequence[TimedAnswer]) -> str:
         """Return the end of the server in words.
 
-        Empty if it goes on, or hangs.
+        Returns an empty string if it goes on, or hangs.
         """
         return self._arm.wait_for_end() if any(sent.ending not in _RUNNING for sent in failed) else ""
 
@@ -108,6 +108,9 @@ class Failure:
 
 
 def terminate_unless_sound(arm: ArmServer, failed: Sequence[TimedAnswer]) -> None:
-    """End the server, unless it only answered 5xx."""
+    """End the server, unless it only answered 5xx.
+
+    A server that answered 5xx still runs and needs no restart.
+    """
     if any(sent.ending is not FailureKind.ERROR for sent in failed):
         arm.terminate()

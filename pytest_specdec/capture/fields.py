@@ -17,7 +17,7 @@ MAX_INT = 2**31
 def read_objects(data: Mapping[str, JSON], name: str) -> list[Mapping[str, JSON]]:
     """Return the list of objects under ``name``; empty without one.
 
-    Raises ValueError when something else is in it.
+    Raises ValueError if something else is in it.
     """
     objects = []
     for item in read_list(data, name):
@@ -30,7 +30,7 @@ def read_objects(data: Mapping[str, JSON], name: str) -> list[Mapping[str, JSON]
 def read_ids(data: Mapping[str, JSON], name: str) -> tuple[int, ...]:
     """Return the list of token ids under ``name``; empty without one.
 
-    Raises ValueError when something else is in it.
+    Raises ValueError if something else is in it.
     """
     ids = [read_count(name, item) for item in read_list(data, name)]
     if None in ids:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 def replay(sender: Sender, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequence[Job]) -> None:
     """Replay failed requests and concurrent ones on a fresh server.
 
-    Only where there may be a fresh server. A calibration is retried instead.
+    Nothing is sent if there may be no fresh server; a server that did more than answer 5xx is then ended. A
+    calibration is only retried once. Until its replay is answered, each failed request is recorded as unanswered.
     """
     if sender.workload.calibrates:
         _retry_calibration(sender, failed[0][0], [sent for _, sent in failed])
@@ -64,8 +65,9 @@ def _retry_calibration(sender: Sender, first: Job, failed: Sequence[TimedAnswer]
 def _concurrent_jobs(sender: Sender, jobs: Sequence[Job], failed: Sequence[tuple[Job, TimedAnswer]]) -> list[Job]:
     """Return the failed requests and those concurrent with them.
 
-    In the order of the workload. Of more than may be in flight, those sent nearest in time. A request whose
-    client left counts until the failure: a server notices late that a client left, and may die of it only then.
+    They are in the order of the workload. If more of them overlap than may be in flight at once, those sent nearest
+    in time are taken. A request whose client left counts until the failure: a server notices late that a client left,
+    and may die of it only then.
     """
     timings = [sent.answer.timing for _, sent in failed if sent.answer.timing is not None]
     first_s, last_s = min((t.sent_s for t in timings), default=0.0), max((t.done_s for t in timings), default=0.0)
@@ -99,7 +101,10 @@ class GroupReplay:
             self._replay_group(group)
 
     def _replay_alone(self, jobs: Sequence[Job]) -> None:
-        """Send each request alone; quarantine those failing again."""
+        """Send each request alone; quarantine those failing again.
+
+        One that fails again explains the failure by itself; it gets no answer.
+        """
         for job in jobs:
             self.sender.ensure_running()
             replayed = self.sender.send(job)
@@ -115,11 +120,11 @@ class GroupReplay:
     def _replay_group(self, group: Sequence[Job]) -> None:
         """Send the group at once; if it fails, limit concurrency.
 
-        It is sent to this server and then to a fresh one. If either fails, a smaller group that still fails
-        is looked for. From then on no more requests are sent at a time than the server survives.
+        It is sent to this server and then to a fresh one. If either fails, a smaller group that still fails is looked
+        for. From then on no more requests are sent at a time than the server survives.
 
-        A server that answered 5xx and goes on running gets only the first of the two: the restart is left to
-        a death of the same workload.
+        A server that answered 5xx and goes on running gets only the first of the two: the restart is saved for a
+        death in the same workload. A group of one request was replayed alone already.
         """
         if len(group) == 1:
             return
@@ -131,9 +136,10 @@ class GroupReplay:
     def _max_survived(self, group: Sequence[Job]) -> int:
         """Return how many concurrent requests the server survives.
 
-        Groups of 2, 4, 8 … are sent, up to one that fails. 1 if no restart is left to see.
+        Groups of 2, 4, 8 … are sent, up to one that fails. If no restart is left, the largest size survived so far is
+        returned, or 1.
 
-        Growing groups cost one more death, where halves of a whole that fails might cost one each.
+        Growing groups cost only one more death; halving a group that fails might cost one death for each half.
         """
         size = 1
         while 2 * size < len(group) and (self.sender.arm.running or self.sender.restart()):
@@ -144,7 +150,10 @@ class GroupReplay:
         return size
 
     def _fails_together(self, group: Sequence[Job]) -> bool:
-        """Send a group at once; return True if the server fails."""
+        """Send a group at once; return True if the server fails.
+
+        The failure is recorded with the group's requests.
+        """
         self.sender.ensure_running()
         failed = [sent for job, sent in ThreadPool(group, self.sender.send, len(group)) if self.sender.has_failed(job, sent)]
         if failed:

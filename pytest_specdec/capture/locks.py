@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MAX_WAIT_S = 3600.0
-"""Seconds to wait for other captures where no deadline is given."""
+"""Seconds to wait for other captures if no deadline is given."""
 _PAUSE_S = 0.05
 
 
 def folder() -> Path:
     """Return the folder of this user's lock files.
 
-    It is made if need be. Raises LeaseError when it is not this user's alone.
+    It is made if it does not exist. Raises LeaseError if it is not this user's alone: another user could then replace
+    the locks.
     """
     path = Path(tempfile.gettempdir()) / f"pytest-specdec-{os.getuid()}"
     try:
@@ -80,7 +81,8 @@ def shared(wait_s: float, heartbeat: Callable[[], None]) -> Iterator[None]:
 def _hold(name: str, mode: int, wait_s: float, heartbeat: Callable[[], None], what: str) -> Iterator[None]:
     """Hold the lock ``name`` while the block runs.
 
-    Raises LeaseError after ``wait_s`` seconds. ``what`` names what is locked.
+    Raises LeaseError after ``wait_s`` seconds. An exclusive holder writes its process number into the file, for the
+    error of those that wait. ``what`` names what is locked.
     """
     path = folder() / f"{safe(name)}.lock"
     descriptor = _open_file(path)
@@ -102,7 +104,8 @@ def _hold(name: str, mode: int, wait_s: float, heartbeat: Callable[[], None], wh
 def _open_file(path: Path) -> int:
     """Open a lock file, but never follow a link.
 
-    The file is written over, so a link in its place raises LeaseError.
+    The file is written over, so that a link to another file would destroy that file. Raises LeaseError for a link, or
+    for anything but a plain file.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
@@ -115,6 +118,7 @@ def _open_file(path: Path) -> int:
 
 
 def _unsafe_error(path: Path, found: str) -> LeaseError:
+    """Return the error for a lock file or folder not to be trusted."""
     return LeaseError(
         "the locks of captures on this machine cannot be trusted",
         where=str(path),
@@ -134,6 +138,7 @@ def _try_lock(descriptor: int, mode: int) -> bool:
 
 
 def _busy_error(what: str, path: Path) -> LeaseError:
+    """Return the error for a lock held by another capture."""
     return LeaseError(
         f"another capture holds {what}",
         where=str(path),

@@ -48,8 +48,8 @@ class BootWaves:
 def boot_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
     """Return the waves of ``boots``, at most ``servers`` up at once.
 
-    The servers that score stay while there is room for one more with them. A draft model without room comes after the
-    boots whose tokens it scores.
+    The servers that score stay up through all waves, as long as one more server fits beside them. A draft model that
+    does not fit comes after the boots whose tokens it scores. Further boots for speed are not in these waves.
     """
     further = [boot for boot in boots if boot.number > 1]
     boots = [boot for boot in boots if boot.number == 1]
@@ -70,12 +70,12 @@ def _group_by_baseline(further: Sequence[Boot]) -> Iterator[tuple[Boot, ...]]:
 
 _THREADS = 4
 _MAX_WAITING = 256
-"""Answers that may wait to be scored; with more, the thread that brings one is held up once the baseline is probed."""
+"""Answers that may wait to be scored; with more, the thread that adds one has to wait, once the baseline is probed."""
 _SCORING_PAUSE_S = 0.1
 
 
 class ScoringQueue:
-    """One scoring server's queue; what it leaves undone, for whatever reason, is done in its turn."""
+    """One scoring server's queue of answers; whatever it leaves unscored is scored later, in the order of the plan."""
 
     def __init__(self, session: BootSession) -> None:
         self._session = session
@@ -84,16 +84,16 @@ class ScoringQueue:
         self._scorings: dict[str, TranscriptScorer] = {}
 
     def scoring(self, workload: str) -> TranscriptScorer:
-        """Return the one scorer of answers to ``workload`` here.
+        """Return the scorer of answers to ``workload`` here.
 
-        It is always the same.
+        Every call returns the same one, so that sequences already scored are not scored again.
         """
         return self._scorings.setdefault(workload, self._session.scoring(self._session.recipes.plan.workload(workload)))
 
     def start(self) -> None:
         """Start the scoring threads.
 
-        Answers wait until the baseline is probed.
+        Answers wait until the baseline is probed, since the probe decides how they are scored.
         """
         for _ in range(_THREADS):
             threading.Thread(target=self._score_queued_answers, name="specdec-scoring", daemon=True).start()
@@ -109,14 +109,14 @@ class ScoringQueue:
     def drain(self) -> None:
         """Wait until every queued answer is scored.
 
-        Ends early if the rest will not be scored, as where no capabilities were probed.
+        Ends early if the rest will not be scored, as without probed capabilities.
         """
         with self._waiting.all_tasks_done:
             while self._waiting.unfinished_tasks and self._session.probed and not self._is_over:
                 self._waiting.all_tasks_done.wait(_SCORING_PAUSE_S)
 
     def close(self) -> None:
-        """Take and begin no more."""
+        """Stop accepting answers and scoring further ones."""
         self._closed.set()
 
     @property
@@ -126,7 +126,8 @@ class ScoringQueue:
     def _put(self, job: _Job) -> None:
         """Queue an answer, waiting for room once the baseline is probed.
 
-        Before that, an answer without room is left to its turn: a baseline may never be probed.
+        Before that, an answer without room is left for later: a baseline may never be probed, and waiting would not
+        end.
         """
         while not self._is_over:
             probed = self._session.probed
@@ -137,7 +138,10 @@ class ScoringQueue:
                 return
 
     def _score_queued_answers(self) -> None:
-        """Score queued answers once the baseline is probed, until closed."""
+        """Score queued answers once the baseline is probed, until closed.
+
+        Errors are ignored here: an unscored answer is scored again later, and raises its error then.
+        """
         while not (self._session.probed or self._is_over):
             self._closed.wait(_SCORING_PAUSE_S)
         while not self._is_over:
@@ -146,7 +150,7 @@ class ScoringQueue:
             except queue.Empty:
                 continue
             try:
-                # A failure of the server, the end of the time, a bug: the request is scored in its turn, which raises what is wrong.
+                # Whatever the error is, the request is scored again by _Worker.score, which raises it.
                 with suppress(Exception), self._session.shared():
                     scorer.prefetch(scorer.request(answer, top_tokens))
             finally:
@@ -161,7 +165,8 @@ _END_S = 30.0
 def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, completeness: Completeness) -> None:
     """Run all boots, at most ``plan.servers`` at once.
 
-    A boot that fails does not stop the others, unless it is the scoring baseline.
+    The further boots for speed run in waves of their own, once all other servers have ended. A boot that fails does
+    not stop the others, unless it is the baseline or control that scores, without which nothing is judged.
     """
     planned = boot_waves(boots, recipes.plan.servers)
     workers = _Workers(reporter)
@@ -211,7 +216,10 @@ class _Worker:
         self.session.stop(graceful=graceful)
 
     def score(self) -> None:
-        """Drain the queue, then score the answers given so far."""
+        """Drain the queue, then score the answers given so far.
+
+        An answer scored before is skipped, so that this may be called after every wave.
+        """
         self.queue.drain()
         for task in self.boot.scores:
             key = (task.arm, task.workload)
@@ -273,7 +281,7 @@ class _Workers:
     def kill(self) -> None:
         """End all running workers at once.
 
-        Nothing is running after a capture that came to its end.
+        Does nothing after a capture that came to its end, since no worker runs then.
         """
         running = [worker for worker in self._workers if worker.up or any(thread.is_alive() for thread in self._threads)]
         if running:
@@ -288,14 +296,15 @@ class _Workers:
     def _run_and_record_failure(self, worker: _Worker, work: Callable[[_Worker], None]) -> None:
         """Run ``work`` and record its failure.
 
-        A boot that fails ends the capture only if it scores as baseline or control.
+        A boot that fails ends the capture only if it scores as baseline or control. A variant that did not come up is
+        noted, so that no server is booted for it alone.
         """
         try:
             work(worker)
         except EngineError as error:
             worker.session.completeness.record_error(worker.boot, str(error))
             if not worker.up:
-                worker.queue.close()  # nothing takes answers out of it, and arms would wait for room
+                worker.queue.close()  # nothing takes answers out of the queue, and arms would wait for room
             if worker.boot.role is Role.VARIANT and not worker.up and not worker.boot.small_cache:
                 self._dead.add(worker.boot.arm)
             if worker.boot.scores and worker.boot.role not in {Role.DRAFT, Role.SCORER}:
@@ -321,7 +330,11 @@ class _Wave:
         self._all = list(dict.fromkeys([*staying, *coming]))
 
     def run(self) -> None:
-        """Boot, measure timed workloads, answer the rest, and score the unscored."""
+        """Boot, measure timed workloads, answer the rest, and score the unscored.
+
+        If anything is timed, all servers boot before the first request: timed requests alternate between them, and
+        nothing else runs meanwhile.
+        """
         if any(worker.session.workloads(timed=True) for worker in self._coming):
             self._workers.run(self._coming, _Worker.start)
             self._measure()
@@ -333,7 +346,8 @@ class _Wave:
     def _measure(self) -> None:
         """Send timed requests to one arm after the other.
 
-        Nothing else runs meanwhile, so that drift affects all arms alike.
+        Nothing else runs meanwhile, so that drift affects all arms alike. Arms of a later wave send as many passes as
+        those of the earlier ones.
         """
         timed_workloads = [(worker.session, *pair) for worker in _workers_up(self._coming) for pair in worker.session.workloads(timed=True)]
         for name in dict.fromkeys(workload.name for _, _, workload in timed_workloads):
@@ -351,7 +365,10 @@ class _Wave:
         worker.session.answer(worker.session.workloads(timed=False), self._scoring_callback)
 
     def _scoring_callback(self, arm: str, workload: str) -> Callable[[Answer], None]:
-        """Return a callback passing answers to every queue scoring them."""
+        """Return a callback passing answers to every queue scoring them.
+
+        Several servers may score the same answer, such as the baseline and a draft model.
+        """
         takers = [
             worker.queue.taker(workload, task.top_tokens)
             for worker in self._all
@@ -369,8 +386,8 @@ class _Wave:
 def _alternation(runners: Sequence[tuple[BootSession, WorkloadRunner]], earlier: int) -> Alternation:
     """Return the alternation of one timed workload between all arms.
 
-    At smoke depth and under a deadline its passes are those planned. ``earlier`` is the number of passes already sent
-    to arms that had no room in this wave.
+    At smoke depth and under a deadline only the planned passes are sent. ``earlier`` is the number of passes already
+    sent to arms of earlier waves.
     """
     session = runners[0][0]
     return Alternation(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MIN_SERVERS = 2
 """Servers that have to fit for them to stand side by side."""
 _USABLE = 0.8
-"""Part of the machine's memory that servers may fill; the rest is for the system and for us."""
+"""Fraction of the machine's memory that servers may fill; the rest is for the system and for this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class MachinePlacement:
 
     placement: Placement
     servers: int = 1
-    """At most, at once."""
+    """Most servers that may run at once."""
     reason: str = ""
 
 
@@ -50,7 +50,7 @@ def placement(config: Config, engine: Engine) -> MachinePlacement:
 
     ``auto`` is resolved from the machine's size and the engine's estimate of one server.
 
-    Raises PlanError when side by side is asked for and the servers' port is pinned, or a server is attached.
+    Raises PlanError if the config sets side by side, but pins the servers' port or attaches a server.
     """
     if config.placement is Placement.IN_TURN:
         return MachinePlacement(placement=Placement.IN_TURN)
@@ -71,7 +71,10 @@ _DRAFT = "draft models"
 
 
 def _attached_arms(config: Config) -> frozenset[str]:
-    """Return the names of the arms with an attached server."""
+    """Return the names of the arms with an attached server.
+
+    All draft models count as one arm.
+    """
     engine_url = config.engine.url
     addresses = {BASELINE: config.baseline.url or engine_url, **{variant.name: variant.url or engine_url for variant in config.variants}}
     scorer_url = config.scorer.url if config.scorer else None
@@ -81,7 +84,7 @@ def _attached_arms(config: Config) -> frozenset[str]:
 def _placement_with_attached_servers(config: Config) -> MachinePlacement:
     """Return the placement in turn, the only one for attached servers.
 
-    Raises PlanError where the config asks for servers side by side.
+    Raises PlanError if the config asks for servers side by side.
     """
     if config.placement is Placement.AUTO:
         return MachinePlacement(placement=Placement.IN_TURN, reason="attached servers are visited in turn")
@@ -104,7 +107,7 @@ def _is_served(boot: Boot, attached: frozenset[str]) -> bool:
 def _placement_with_pinned_port(config: Config) -> MachinePlacement:
     """Return the placement in turn: a pinned port is not shared.
 
-    Raises PlanError where the config asks for servers side by side.
+    Raises PlanError if the config asks for servers side by side.
     """
     if config.placement is Placement.AUTO:
         return MachinePlacement(placement=Placement.IN_TURN, reason="the config pins the servers' port")
@@ -116,7 +119,7 @@ def _placement_with_pinned_port(config: Config) -> MachinePlacement:
 def _servers_that_fit(config: Config, engine: Engine) -> tuple[int, str]:
     """Return how many servers fit this machine, and the reason.
 
-    0 where the memory of one server is unknown.
+    Returns 0 if the memory of one server is unknown.
     """
     footprint = engine.footprint(config, accelerated=environment.has_accelerator())
     if footprint.device_share is not None:
@@ -151,14 +154,17 @@ def make(
 ) -> Plan:
     """Return the plan of ``wanted`` under ``config``.
 
-    ``only`` names the variants to capture, all of them by default. The false-alarm budget is split over ``collected``, the workloads
-    before tests were deselected. ``outside`` are the families of other packages. ``rates`` come from the model's size by default.
-    ``enlarged`` gives the requests of workloads that send more than the depth says, by default what long boots allow in ``deadline_s``.
-    Speed is measured over ``speed_boots`` boots of each variant.
+    ``only`` names the variants to capture, all of them by default. The false-alarm budget is split over
+    ``collected``, the workloads before tests were deselected, and not over the selected ones alone. ``outside`` are
+    the families of other packages. ``rates`` come from the model's size by default. ``enlarged`` gives the requests
+    of workloads that send more than the depth's number, by default what long boots allow in ``deadline_s``. Under a
+    deadline the time of further rounds is 0, since none are sent. Speed is measured over ``speed_boots`` boots of
+    each variant.
 
     N variants with D draft models take N + 2 + D boots, at smoke depth one less.
 
-    Raises PlanError where the selected tests do not go together, ConfigError or EngineError where a variant does not speculate.
+    Raises PlanError if the selected tests do not go together, ConfigError or EngineError if a variant does not
+    speculate.
     """
     engine = engine_of(config.engine.kind)
     pairs = _select_pairs(_pairs(config, engine), only)
@@ -199,7 +205,7 @@ def make(
 
 
 def plan_servers(config: Config, rates: Rates, depth: Depth = Depth.STANDARD, *, draft_scored: bool = False) -> Plan:
-    """Return a plan of the servers of ``config``, whatever they are asked."""
+    """Return a plan of the config's servers, with one empty workload."""
     workload = Workload(name="any", version=1, requests=(), draft_scored=draft_scored)
     return make(config, (SelectedWorkload(workload=workload, family=Family.GREEDY),), depth, rates=rates)
 
@@ -238,7 +244,11 @@ def _lay_out(
     has_speed_boots: bool,
     speed_boots: int,
 ) -> Plan:
-    """Return the plan with its workloads, boots, visits and estimated seconds."""
+    """Return the plan with its workloads, boots and estimated seconds.
+
+    The calibration is added before scores move to a scorer, which then scores it too. Timed workloads get boots of
+    their own only with ``has_speed_boots``.
+    """
     workloads = tuple(sorted((*judged, *calibration), key=_plan_sort_key))
     served_boots = (boot for boot in boot_layout.layout(plan.pairs, judged, plan.depth, plan.placement) if _is_served(boot, attached))
     layout = boot_layout.add_small_cache_boots(
@@ -263,7 +273,7 @@ def _pairs(config: Config, engine: Engine) -> tuple[Pair, ...]:
 def _variant(config: Config, engine: Engine, name: str, index: int) -> Variant:
     """Return the variant with its draft.
 
-    Raises PlanError when it does not speculate.
+    Raises PlanError if it does not speculate.
     """
     draft = engine.draft(arguments.fill(config, config.variants[index], os.environ))
     if draft is None:
@@ -276,7 +286,7 @@ def _variant(config: Config, engine: Engine, name: str, index: int) -> Variant:
 def _select_pairs(pairs: tuple[Pair, ...], only: Sequence[str] | None) -> tuple[Pair, ...]:
     """Return the pairs of the variants in ``only``.
 
-    Returns all of them where ``only`` is None. Raises PlanError for an unknown name.
+    Returns all of them if ``only`` is None. Raises PlanError for an unknown name.
     """
     names = [pair.name for pair in pairs]
     for name in only or ():
@@ -290,7 +300,8 @@ def _select_pairs(pairs: tuple[Pair, ...], only: Sequence[str] | None) -> tuple[
 def _unique_workloads(selected: Sequence[SelectedWorkload]) -> tuple[Workload, ...]:
     """Return the workloads of all selected tests, each once.
 
-    Raises PlanError where two share a name, or where there are none.
+    Scores that no selected test reads are dropped. Raises PlanError if different ones share a name, or if there are
+    none.
     """
     workloads: dict[str, Workload] = {}
     for entry in selected:
@@ -322,7 +333,7 @@ def _withheld_workloads(config: Config, engine: Engine, wanted: Sequence[Selecte
 def _risky_workloads(config: Config, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
     """Return the workloads too risky for attached servers, with the reason.
 
-    They may take a server down. Empty without an attached server, or where the config allows it.
+    They may take a server down. Returns an empty mapping without an attached server, or if the config allows them.
     """
     if config.may_kill or not _attached_arms(config):
         return {}
@@ -334,7 +345,7 @@ def _risky_workloads(config: Config, wanted: Sequence[SelectedWorkload], depth: 
 def _workloads_lacking_small_cache(config: Config, engine: Engine, wanted: Sequence[SelectedWorkload], depth: Depth) -> dict[str, str]:
     """Return small-cache workloads without a server for them, with the reason.
 
-    Attached servers are not started anew with a small cache, and some engines have no setting for one.
+    Attached servers cannot be restarted with a small cache, and some engines have no setting for one.
     """
     names = sorted({entry.workload.name for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.small_cache})
     if names and _attached_arms(config):
@@ -350,7 +361,7 @@ def _may_kill(entry: SelectedWorkload) -> bool:
 def _select_sent_workloads(
     wanted: Sequence[SelectedWorkload], config: Config, depth: Depth, *, withheld: Collection[str], attached: bool
 ) -> list[SelectedWorkload]:
-    """Return the workloads sent to every arm, by name.
+    """Return the workloads sent to every arm, sorted by name.
 
     Each is within the concurrency allowed for every arm.
     """
@@ -375,7 +386,7 @@ def calibrations(judged: Sequence[Workload], depth: Depth) -> tuple[Workload, ..
 def _has_speed_boots(config: Config, attached: frozenset[str]) -> bool:
     """Return True if timed workloads have servers of their own.
 
-    Raises PlanError if they would and a server is attached, since that is not started anew.
+    Raises PlanError if they would and a server is attached, since it keeps the settings that it was started with.
     """
     if config.speed is None or not attached:
         return config.speed is not None
@@ -384,7 +395,10 @@ def _has_speed_boots(config: Config, attached: frozenset[str]) -> bool:
 
 
 def _check_speed_boots(speed_boots: int, workloads: Sequence[Workload], attached: frozenset[str]) -> None:
-    """Raise PlanError if speed cannot be measured over several boots."""
+    """Raise PlanError if speed cannot be measured over several boots.
+
+    Attached servers cannot be booted again, and without a timed workload further boots would have nothing to answer.
+    """
     if speed_boots == 1:
         return
     where = "--specdec-boots"
@@ -399,7 +413,7 @@ def _check_speed_boots(speed_boots: int, workloads: Sequence[Workload], attached
 def _name_sort_key(entry: SelectedWorkload) -> tuple[str, Family]:
     """Return the sort key of a workload: name, then family.
 
-    Tests in another order, such as a shuffled one, come to the same plan.
+    With it, tests in another order, such as a shuffled one, come to the same plan.
     """
     return (entry.workload.name, entry.family)
 
@@ -407,7 +421,7 @@ def _name_sort_key(entry: SelectedWorkload) -> tuple[str, Family]:
 def _plan_sort_key(workload: Workload) -> tuple[bool, bool, str]:
     """Return the sort key of a workload in the plan.
 
-    Timed workloads meet a fresh server. Workloads that may kill the server come last.
+    Timed workloads come first, on a fresh server. Workloads that may kill the server come last.
     """
     return (workload.may_kill, not workload.timed, workload.name)
 
@@ -418,7 +432,10 @@ def _workloads_per_family(wanted: Sequence[SelectedWorkload], depth: Depth) -> C
 
 
 def _judgements(pairs: Sequence[Pair], selected: Sequence[SelectedWorkload], shares: Mapping[Family, float]) -> tuple[Judgement, ...]:
-    """Return the judgements of all pairs with their alpha."""
+    """Return the judgements of all pairs with their alpha.
+
+    A pair, workload and family is judged once, however many tests select it.
+    """
     workload_families = dict.fromkeys((entry.workload.name, entry.family) for entry in selected)
     return tuple(
         Judgement(pair=pair.name, workload=workload, family=family, alpha=shares[family])

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Boot
 
 _EVERY_S = 0.5
-"""Between two reports of a step that counts requests."""
+"""Seconds between two reports of a step that counts requests."""
 _HEARTBEAT_S = 5.0
-"""Between two reports of a step without a count, such as a boot."""
+"""Seconds between two reports of a step without a count, such as a boot."""
 _MAX_PART = 0.95
-"""Of such a step's estimate, however long it takes."""
+"""Largest fraction of such a step that counts as done while it runs, however long it takes."""
 
 
 @dataclass(slots=True)
@@ -32,11 +32,11 @@ class _CaptureClock:
     began_s: float
     deadline_s: float | None
     ended: str = ""
-    """Why nothing more is to be done, where the time is not what ended it."""
+    """Why the capture was ended before its deadline; empty if it was not."""
     left_s: dict[int, float] = field(default_factory=dict)
-    """Expected seconds that each boot of several has still to do."""
+    """Expected seconds left for each of several concurrent boots."""
     done_s: dict[EstimatedStep, float] = field(default_factory=dict)
-    """Seconds that steps took, those that count requests and came to their end."""
+    """Seconds that completed steps took, of those that count requests."""
 
 
 class Reporter:
@@ -54,7 +54,7 @@ class Reporter:
     ) -> None:
         """Take the steps of all ``boots`` and the clock ``now_s``.
 
-        The deadline is held against that clock.
+        The deadline is checked against that clock. Reporters of concurrent boots share one ``clock``.
         """
         self._steps = steps
         self._boots = boots
@@ -89,7 +89,7 @@ class Reporter:
     def done_s(self) -> Mapping[EstimatedStep, float]:
         """Seconds taken by each completed step of the estimate.
 
-        Only steps that count requests and came to their end, of all boots.
+        It holds the completed steps of all boots, of those that count requests.
         """
         return dict(self._clock.done_s)
 
@@ -97,14 +97,17 @@ class Reporter:
     def left_s(self) -> float:
         """Seconds until the deadline; infinite without one.
 
-        0 once the capture was ended.
+        It is 0 once the capture was ended.
         """
         if self._clock.ended:
             return 0.0
         return float("inf") if self._clock.deadline_s is None else self._clock.deadline_s - self.elapsed_s
 
     def check(self) -> None:
-        """Raise DeadlineError when the time is used up."""
+        """Raise DeadlineError if the capture's time is used up.
+
+        Its text is the reason given to :meth:`end`, if there is one.
+        """
         if self._clock.ended:
             raise DeadlineError(self._clock.ended)
         if self.left_s <= 0:
@@ -117,24 +120,28 @@ class Reporter:
             )
 
     def step(self, boot: Boot, doing: str, arm: str, workload: str = "", *, of: int = 0) -> None:
-        """Begin a step."""
+        """Begin a step.
+
+        ``of`` is the number of requests that it counts, 0 for a step without a count.
+        """
         self._current = Progress(at_s=self.elapsed_s, boot=boot.index, boots=self._boots, arm=arm, doing=doing, workload=workload, of=of)
         self.update(0, 0, now=True)
 
     def extend(self, of: int) -> None:
-        """Have the step at work count to ``of``."""
+        """Set the number of requests counted by the current step."""
         if self._current is not None:
             self._current = replace(self._current, of=of)
 
     def say(self, what: str) -> None:
-        """Say something about the boot at work at once."""
+        """Report a message about the current boot at once."""
         if self._current is not None:
             self._on_progress(replace(self._current, at_s=round(self.elapsed_s, 3), doing=what, workload="", of=0))
 
     def update(self, done: int, tokens: int, *, now: bool = False) -> None:
         """Report the step's progress, at most twice a second.
 
-        The end of a step is always reported.
+        A step without a count is reported every few seconds, the beginning (``now``) and the end of a step always.
+        The time of a completed step that counts requests is recorded, to correct the rates of later estimates.
         """
         current = self._current
         interval_s = _EVERY_S if current and current.of else _HEARTBEAT_S
@@ -163,8 +170,8 @@ class Reporter:
     def _fraction_by_clock(self, current: Progress) -> float:
         """Return the done fraction of a step without a count.
 
-        It is the time taken so far against the estimate. 1 for a step that was not estimated: the estimated one before it
-        is over.
+        It is the time taken so far against the estimate. Returns 1 for a step that was not estimated: the estimated
+        step before it is over then.
         """
         index = self._planned_step(current)
         return min((self._reported_s - current.at_s) / self._steps[index].seconds, _MAX_PART) if index is not None else 1.0
@@ -172,7 +179,8 @@ class Reporter:
     def _remaining_s(self, current: Progress, fraction: float) -> float | None:
         """Return the seconds left, scaled by the pace so far.
 
-        The pace compares the clock with the estimate of the steps already done. None without steps.
+        The pace compares the clock with the estimate of the steps already done. With several boots it is the time of
+        the slowest, and never more than the time until the deadline. Returns None without steps.
         """
         if not self._steps:
             return None
@@ -192,7 +200,7 @@ class Reporter:
     def _planned_step(self, current: Progress) -> int | None:
         """Return the index of the matching step of the estimate.
 
-        None for a step that was not estimated, such as stopping.
+        Returns None for a step that was not estimated, such as stopping.
         """
         return next((i for i, step in enumerate(self._steps) if _is_same_step(step, current)), None)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _RUNS = 5
 """Earlier runs at most; the estimate takes their median."""
 _LOOKED_AT = 50
-"""Newest runs of any config that are looked at for them."""
+"""Newest runs of any config that are searched for them."""
 
 _GB_PER_S = {
     "B300": 8000.0,
@@ -53,13 +53,13 @@ _GB_PER_S = {
     "L4": 300.0,
     "GB10": 273.0,
 }
-"""Memory bandwidth of devices by a part of their name (NVIDIA's data sheets); the first that fits counts."""
+"""Memory bandwidth of devices by a word in their name (NVIDIA's data sheets); the first that fits counts."""
 _UNKNOWN_DEVICE = 1000.0
 _CPU = 40.0
 """Two channels of DDR4-3200 have 51."""
 
 _REACHED = 0.75
-"""Part of the bandwidth that one stream reaches by the weights it reads.
+"""Fraction of the bandwidth that one stream reaches by the weights it reads.
 
 Published: 0.84 (Qwen3-32B, RTX PRO 6000), 0.75 (Llama-3.1-8B, H100; Llama-3.3-70B FP8, H200), 0.77 (Llama-3.1-8B, A100), 0.64
 (Llama-3.3-70B FP8, H100).
@@ -76,7 +76,8 @@ _SHARED_CORES = 0.5
 def expected_rates(config: Config, folder: Path) -> Rates:
     """Return the median rates of the newest matching runs in ``folder``.
 
-    Matching runs have the same config, engine, model and machine. Without any, the rates of :func:`scale_to_size`.
+    Matching runs have the same config, engine, model and machine. Without any, returns the rates of
+    :func:`scale_to_size`.
     """
     earlier_rates = _earlier_rates(config, folder)
     if not earlier_rates:
@@ -94,7 +95,8 @@ def expected_rates(config: Config, folder: Path) -> Rates:
 def scale_to_size(config: Config) -> Rates:
     """Return the engine's own rates, adjusted to the model's size.
 
-    They are slowed down by the weights that every boot loads and every token reads. Raises EngineError.
+    They are slowed down by the weights that every boot loads and every token reads. They stay as they are if the size
+    is unknown, or if the server is attached, whose device is unknown. Raises EngineError.
     """
     engine = engine_of(config.engine.kind)
     pace, size = engine.pace, model_size.of(config.engine.model, Path(config.resolve(config.engine.model)))
@@ -121,13 +123,13 @@ def scale_to_size(config: Config) -> Rates:
 def _device_gb_per_s(config: Config, engine: Engine) -> float:
     """Return the bandwidth of all devices of one server, in GB/s.
 
-    0 where it runs on the CPU.
+    Returns 0 if it runs on the CPU, or if its share of a device is unknown.
     """
     if not environment.has_accelerator():
         return 0.0
     try:
         footprint = engine.footprint(config, accelerated=True)
-    except EngineError:  # what is missing is said when it is needed
+    except EngineError:  # whatever is missing is reported when it is needed
         return 0.0
     if footprint.device_share is None:
         return 0.0
@@ -137,7 +139,10 @@ def _device_gb_per_s(config: Config, engine: Engine) -> float:
 
 
 def _earlier_rates(config: Config, folder: Path) -> list[Rates]:
-    """Return the rates of the newest matching runs, newest first."""
+    """Return the rates of the newest matching runs, newest first.
+
+    At most five runs count. Runs that cannot be read, or of another config, engine, model or machine, are skipped.
+    """
     rates: list[Rates] = []
     current_environment: Environment | None = None
     for directory in _newest_runs(folder):

@@ -1,4 +1,4 @@
-"""Refusals: a 4xx counts as the engine's only where the same request, sent again, gets it too, and plain ones are answered.
+"""Refusals: a 4xx counts as the engine's only if the same request, sent again, gets it too, and plain ones are answered.
 
 An expired key, a used-up quota, a proxy that times out and an unloaded model all look like refusals, but are not.
 """
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.server.server import ArmServer
 
 _PAUSE_S = 0.5
-"""Before a request is sent again that got a status of keys, quotas and proxies."""
+"""Seconds before a request is sent again that got a status of keys, quotas and proxies."""
 _DEADLINE_S = 60.0
 _PLAIN_CHAT = Request(
     id="plain", route=Route.CHAT, body={"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1, "temperature": 0.0}
 )
-"""What every server answers that has the route; asked where the route has answered nothing yet."""
+"""A request that every server with the route answers; sent if the route has answered nothing yet."""
 _NO_ROUTE = {404, 405}
 _TOO_MANY = 429
 
@@ -37,9 +37,10 @@ def examine(arm: ArmServer, request: Request, sent: TimedAnswer, again: Callable
 
     ``again`` sends the request once more. Safe to call from several threads.
 
-    A refusal that holds is returned as it is. Where it does not hold, the later answer is returned, with the refusal
-    in it. Anything else that looks like a refusal has its ``denial``. Where the server answers not even one token any
-    more, ``arm.lost`` has the reason.
+    An answer or a failure is returned as it is. A refusal is returned as it is if it is repeated while other requests
+    are answered. If the second attempt is answered, that answer is returned with the refusal in it: the engine does
+    not always refuse this request. Any other 4xx gets a ``denial``, the reason why it is no refusal. If the server
+    answers not even one token any more, ``arm.lost`` gets the reason too.
     """
     if not turns_away(sent.answer.status) or sent.ending is not None:
         if sent.answer.ok:
@@ -48,7 +49,7 @@ def examine(arm: ArmServer, request: Request, sent: TimedAnswer, again: Callable
     if arm.lost:
         return replace(sent, denial=arm.lost)
     is_refusal = _is_refusal(arm, request, sent)
-    if sent.answer.status != _TOO_MANY:  # which the client has sent again for as long as there was time
+    if sent.answer.status != _TOO_MANY:  # the client has already sent a 429 again until the time was used up
         time.sleep(0.0 if is_refusal else _PAUSE_S)
         later = again()
         if later.ending is not None:
@@ -65,7 +66,7 @@ def examine(arm: ArmServer, request: Request, sent: TimedAnswer, again: Callable
 def _is_refusal(arm: ArmServer, request: Request, sent: TimedAnswer) -> bool:
     """Return True if the status refuses the request itself.
 
-    A 404 or 405 does not on a route that has answered before: the route is there.
+    A 404 or 405 does not refuse it if the route has answered before, since the route is there.
     """
     return sent.answer.refused and not (sent.answer.status in _NO_ROUTE and request.route in arm.answered)
 
@@ -88,7 +89,8 @@ def _compare_with_one_token(arm: ArmServer, request: Request, sent: TimedAnswer,
 def _compare_with_plain(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
     """Send a plain request on the same route and classify ``sent``.
 
-    Where the plain request is refused too, the fields of ``sent`` are not the reason for its refusal.
+    If the plain request is refused too, the fields of ``sent`` are not the reason for its refusal: access was lost if
+    the route has answered before, else the route is marked as silent.
     """
     check = _send_check(arm, arm.answered.get(request.route, _PLAIN_CHAT), sent)
     if check.ending is FailureKind.DIED:
@@ -117,7 +119,7 @@ def _refusal_unless_access_lost(arm: ArmServer, request: Request, sent: TimedAns
 def _deny_for_lost_access(arm: ArmServer, request: Request, sent: TimedAnswer, check: TimedAnswer) -> TimedAnswer:
     """Return ``sent`` as denied, and note the lost access.
 
-    ``check`` is the one-token request, turned away too.
+    ``check`` is the reply to the one-token request, which was refused as well. The first such reason stays.
     """
     arm.lost = arm.lost or (
         f"access lost: {arm.recipe.setup.url} answers no request any more: {_describe_refusal(request, sent)}, "
@@ -128,7 +130,10 @@ def _deny_for_lost_access(arm: ArmServer, request: Request, sent: TimedAnswer, c
 
 
 def _note_answered(arm: ArmServer, request: Request) -> None:
-    """Remember the shortest request answered on each route."""
+    """Remember the shortest request answered on each route.
+
+    The route's plain request is this one, since it is cheap to send.
+    """
     shortest = arm.answered.get(request.route)
     if shortest is None or _token_limit(request) < _token_limit(shortest):
         arm.answered[request.route] = replace(request, abort_after=None, stream=None)
@@ -141,7 +146,8 @@ def _token_limit(request: Request) -> float:
 def _send_check(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
     """Send a further request to check on ``sent``.
 
-    If it fails, its failure is returned under the request id and pass of ``sent``.
+    The tokens of its answer are counted apart from the workload's. If it fails, its failure is returned under the
+    request id and pass of ``sent``.
     """
     check = arm.client.send(request, streamed=False, deadline_s=max(1.0, min(_DEADLINE_S, arm.left_s())))
     if check.ending is not None:

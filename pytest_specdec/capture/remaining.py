@@ -1,4 +1,4 @@
-"""What an earlier capture of the same plan left whole, and what remains to be done."""
+"""The results that an earlier capture of the same plan left whole, and the work that remains."""
 
 from __future__ import annotations
 
@@ -49,10 +49,11 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
 
     Results that are not whole count as missing.
 
-    A timed workload is kept only when all arms have it: figures of two occasions are not compared. Where the baseline
-    may raise the token limits of a workload, no arm's answers are kept without the baseline's. Answers around a
-    server death that no request reproduces are not whole: they are judged as an infrastructure error, and a second
-    occasion may do without one. Where such deaths are so many that they are a finding, the answers stay as they are.
+    A timed workload counts only if all arms have it whole: figures measured at two times are not compared. If the
+    baseline may raise the token limits of a workload, no arm's answers count without the baseline's, since all arms
+    answer under the same limits. Answers around a server death that no request reproduces are not whole: they are
+    judged as an infrastructure error, and another capture may pass without one. If such deaths are so many that they
+    are a finding, the answers stay as they are.
     """
     variants_with_findings = _variants_with_findings(directory, plan)
     planned_keys = [(arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms]
@@ -78,7 +79,8 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
 def has_unexplained(directory: RunDirectory, plan: Plan) -> bool:
     """Return True if another capture would renew some existing answers.
 
-    Nothing needs to be missing for that.
+    That may be so although nothing is missing: answers around an unexplained server death, or on a lost route, are
+    captured again.
     """
     variants_with_findings = _variants_with_findings(directory, plan)
     arm_transcripts = (transcripts.read(directory, arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms)
@@ -91,7 +93,7 @@ def has_unexplained(directory: RunDirectory, plan: Plan) -> bool:
 def discard_torn(directory: RunDirectory) -> None:
     """Remove the unreadable capabilities of arms.
 
-    They are probed again, and decide nothing about results that are there already.
+    They are probed again; existing results do not depend on them.
     """
     for path in directory.capabilities.glob("*.json"):
         try:
@@ -120,7 +122,8 @@ def discard(directory: RunDirectory, plan: Plan, reusable: ReusableResults) -> N
 def _two_armed_answers_to_repeat(plan: Plan, whole: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
     """Return the answers of two-armed boots to be captured again.
 
-    A boot that is two arms answers for both.
+    A boot that is both baseline and control answers as both: if the answers of one are not whole, those of the other
+    are captured again too.
     """
     whole_keys = set(whole)
     two_armed = [(boot.arms, name) for boot in plan.boots if len(boot.arms) > 1 for name in boot.answers]
@@ -130,14 +133,18 @@ def _two_armed_answers_to_repeat(plan: Plan, whole: Iterable[tuple[str, str]]) -
 def _variants_with_findings(directory: RunDirectory, plan: Plan) -> set[str]:
     """Return the variants with a finding in their non-recurring failures.
 
-    A finding is so many failures that did not recur.
+    A finding is several such failures of the variant, and none of the baseline's arms: then they are the variant's
+    own fault.
     """
     failures = {pair.name: server_failures.read(directory, plan, pair.name) for pair in plan.pairs}
     return {name for name, arms in failures.items() if arms and arms[name].are_finding(other for arm, other in arms.items() if arm != name)}
 
 
 def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, findings: Collection[str]) -> bool:
-    """Return True if an arm's answers need not be captured again."""
+    """Return True if an arm's answers need not be captured again.
+
+    They are captured again if they cannot be read, or if the plan's requests have changed since.
+    """
     try:
         transcript = transcripts.read(directory, arm, name)
     except RunError:
@@ -160,7 +167,8 @@ def _has_lost_a_route(directory: RunDirectory, plan: Plan, transcript: Transcrip
 def _is_unexplained(transcript: Transcript, findings: Collection[str]) -> bool:
     """Return True if a failure in the transcript has no explanation.
 
-    A server died and nothing explains it, somebody else replaced it, it denied access, or another server answered.
+    This is so if a server died and nothing explains it, or if somebody else replaced it, it denied access, or another
+    server answered.
 
     A request that explains a death also explains the requests in flight with it. Deaths of an arm in ``findings`` do
     not count.
@@ -170,7 +178,10 @@ def _is_unexplained(transcript: Transcript, findings: Collection[str]) -> bool:
 
 
 def _is_scored(directory: RunDirectory, under: str, task: ScoringTask) -> bool:
-    """Return True if every emitted token has its score."""
+    """Return True if every emitted token has its score.
+
+    Returns False if the answers or the scores cannot be read.
+    """
     try:
         transcript = transcripts.read(directory, task.arm, task.workload)
         scores = transcripts.read_scores(directory, under, task.arm, task.workload, top_tokens=task.top_tokens)

@@ -27,7 +27,7 @@ _REASONING = ("reasoning_content", "reasoning")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedResponse:
-    """What one response says."""
+    """The contents of one response."""
 
     choices: tuple[Choice, ...] = ()
     prompt_token_ids: tuple[int, ...] = ()
@@ -48,7 +48,7 @@ class ChunkSize:
 def parse_body(data: Mapping[str, JSON], steps: VerifySteps | None) -> ParsedResponse:
     """Return the reply in an unstreamed body.
 
-    Raises ValueError when it has no choices, or fields that are not of the protocol.
+    Raises ValueError if it has no choices, or fields that are not of the protocol.
     """
     by_index = _choices_by_index(data)
     echo = None if len(by_index) != 1 else echoes.read(next(iter(by_index.values())), _count_prompt_tokens(data, by_index))
@@ -72,10 +72,10 @@ def _count_prompt_tokens(data: Mapping[str, JSON], choices: Mapping[int, Mapping
 def parse_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None, draft_tokens: int | None) -> ParsedResponse:
     """Return the reply assembled from the chunks of a stream.
 
-    Windows come from ``steps``. Without them they come from the chunks' lengths, if none is longer than a verify step
-    can be: ``draft_tokens`` + 1. ``draft_tokens`` is None where a chunk is no verify step.
+    Windows, the numbers of tokens that each verify step emitted, come from ``steps``, or else from the chunks'
+    lengths. ``draft_tokens`` is the most that one step drafts, or None if a chunk is no verify step.
 
-    Raises ValueError when there are no choices, or fields that are not of the protocol.
+    Raises ValueError if there are no choices, or fields that are not of the protocol.
     """
     chunk_choices = [(chunk, _choices_by_index(chunk)) for chunk in chunks]
     pieces: dict[int, list[Mapping[str, JSON]]] = {}
@@ -94,7 +94,7 @@ def parse_stream(chunks: Sequence[Mapping[str, JSON]], steps: VerifySteps | None
 def is_finished(chunks: Sequence[Mapping[str, JSON]]) -> bool:
     """Return True if the last chunk with choices finishes them.
 
-    Each of its choices then has its ``finish_reason``. Raises ValueError when fields are not of the protocol.
+    Each of its choices then has its ``finish_reason``. Raises ValueError if fields are not of the protocol.
     """
     last = next((choices for chunk in reversed(chunks) if (choices := _choices_by_index(chunk))), {})
     return bool(last) and all(read_string(choice, "finish_reason") for choice in last.values())
@@ -103,8 +103,8 @@ def is_finished(chunks: Sequence[Mapping[str, JSON]]) -> bool:
 def size(chunk: Mapping[str, JSON]) -> ChunkSize:
     """Return the size of one chunk of a stream.
 
-    An opening role chunk and a closing usage chunk bring nothing. Raises ValueError when the chunk's fields are not
-    of the protocol.
+    An opening role chunk and a closing usage chunk bring nothing. Raises ValueError if the chunk's fields are not of
+    the protocol.
     """
     choices = _choices_by_index(chunk).values()
     content = sum(len(_read_text(choice)) + _count_call_characters(choice) for choice in choices)
@@ -118,7 +118,7 @@ def size(chunk: Mapping[str, JSON]) -> ChunkSize:
 def _choices_by_index(data: Mapping[str, JSON]) -> dict[int, Mapping[str, JSON]]:
     """Return the choices of a body or a chunk by index.
 
-    The index is 0 where none is given. Raises ValueError when an index is given twice.
+    The index is 0 if none is given. Raises ValueError if an index is given twice.
     """
     choices = read_objects(data, "choices")
     by_index = {_read_index(choice): choice for choice in choices}
@@ -149,7 +149,11 @@ def _read_choice(index: int, choice: Mapping[str, JSON]) -> Choice:
 
 
 def _join_choice(index: int, pieces: Sequence[Mapping[str, JSON]], draft_tokens: int | None) -> Choice:
-    """Return one choice joined from its pieces in the chunks."""
+    """Return one choice joined from its pieces in the chunks.
+
+    The chunks' token counts are its windows only if a chunk is a verify step: the first has one token, the prefill's,
+    and none has more than ``draft_tokens`` + 1.
+    """
     choices = [_read_choice(index, piece) for piece in pieces]
     logprobs = [choice.logprobs for choice in choices if choice.logprobs is not None]
     listed = [choice.listed for choice in choices if choice.listed is not None]
@@ -173,7 +177,7 @@ def _join_choice(index: int, pieces: Sequence[Mapping[str, JSON]], draft_tokens:
 def _read_stop_id(choice: Mapping[str, JSON]) -> int | None:
     """Return the stop token id of a choice.
 
-    None for any other value, so that another engine's ``stop_reason`` never makes an answer unreadable.
+    Returns None for any other value, so that another engine's ``stop_reason`` never makes an answer unreadable.
     """
     reason = choice.get("stop_reason")
     return reason if isinstance(reason, int) and not isinstance(reason, bool) and 0 <= reason < MAX_INT else None
@@ -182,8 +186,9 @@ def _read_stop_id(choice: Mapping[str, JSON]) -> int | None:
 def _add_windows(choices: tuple[Choice, ...], steps: VerifySteps | None) -> tuple[Choice, ...]:
     """Return ``choices`` with the windows of ``steps``.
 
-    Windows are taken only where they cover the tokens: a step without a draft may have gone uncounted. Without any
-    draft each token was a step of its own.
+    They are added only if they cover all tokens, since a step without a draft may have gone uncounted. If nothing was
+    drafted, each token was a step of its own. Returns ``choices`` unchanged without ``steps``, and if there are
+    several.
     """
     if steps is None or len(choices) != 1:
         return choices
@@ -252,7 +257,7 @@ def _read_arguments(function: Mapping[str, JSON]) -> str:
 def _read_message(choice: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     """Return the message of a chat answer or of its chunk.
 
-    None on the completions route.
+    Returns None on the completions route.
     """
     messages = (choice.get(name) for name in ("message", "delta"))
     return next((message for message in messages if isinstance(message, Mapping)), None)
@@ -269,8 +274,8 @@ def _join_surrogates(text: str) -> str:
 def _read_logprobs(value: JSON) -> tuple[float, ...] | None:
     """Return the log-probabilities of a choice's tokens.
 
-    They are read from the completions form (``token_logprobs``) or the chat form (``content[].logprob``). None where
-    one of them is null.
+    They are read from the completions form (``token_logprobs``) or the chat form (``content[].logprob``). Returns
+    None without any, or if one of them is null.
     """
     if not isinstance(value, Mapping):
         return None
@@ -283,8 +288,8 @@ def _read_logprobs(value: JSON) -> tuple[float, ...] | None:
 def _read_listed_tokens(value: JSON) -> tuple[ListedTokens, ...] | None:
     """Return the top tokens listed with each emitted token.
 
-    They are read from the completions form, objects by name, or from the chat form. None where there are none. Values
-    that are no numbers are left out: lists are judged, and never make an answer unreadable.
+    They are read from the completions form, objects by name, or from the chat form. Returns None if there are none.
+    Values that are no numbers are left out: lists are judged, and never make an answer unreadable.
     """
     if not isinstance(value, Mapping):
         return None
@@ -315,8 +320,9 @@ def _finite_number(value: JSON) -> float | None:
 def _read_prompt_logprobs(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str, JSON]]) -> tuple[float, ...] | None:
     """Return the log-probabilities of the prompt, read from vLLM's form.
 
-    They stand at the top of a chat answer or in a completion's choice: null for the first token, then an object by
-    id. The prompt's own token stands first in its object.
+    They are at the top of a chat answer or in a completion's choice: null for the first token, then an object by id.
+    The prompt's own token stands first in its object. Returns None without any, or if one of them is no finite
+    number.
     """
     first_choice = choices[min(choices)] if choices else {}
     entries = data.get("prompt_logprobs") or first_choice.get("prompt_logprobs")
@@ -349,9 +355,9 @@ def _read_prompt_ids(data: Mapping[str, JSON], choices: Mapping[int, Mapping[str
 
 
 def _read_usage(value: JSON) -> Usage | None:
-    """Return the token counts.
+    """Return the token counts of a reply's usage.
 
-    None without prompt or completion tokens.
+    Returns None without prompt or completion tokens.
     """
     if not isinstance(value, Mapping):
         return None

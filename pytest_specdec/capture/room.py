@@ -1,6 +1,6 @@
-"""Room for documents: the token limits of a structured workload, raised where most of the baseline's documents do not end within them.
+"""Room for documents: the token limits of a structured workload, raised if most of the baseline's documents do not end within them.
 
-The baseline alone decides, before any other arm is asked: all arms answer under the same limits.
+The baseline alone decides, before any other arm answers: all arms answer under the same limits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import Workload
 
 MOST = 4
-"""Times the planned limits, at most: asked again twice, each time with twice as much."""
+"""Times the planned limits, at most: the baseline answers again twice, each time with twice as many tokens."""
 _MOST_AT_SMOKE = 2
 """One more round of the baseline alone: a quick look stays one."""
 _ROUNDS_LEFT = 3
@@ -30,11 +30,11 @@ _ROUNDS_LEFT = 3
 def deciding_boot(plan: Plan, workload: str) -> Boot | None:
     """Return the baseline's boot deciding a workload's token limits.
 
-    It may raise them where the documents of the workload are judged.
+    It may raise them if the documents of the workload are judged.
 
-    None where the baseline is not the first to answer, as in turn at smoke depth: its one boot is the last, when the
-    variants' servers are gone. Side by side the other arms wait for it. None also for a workload that may take a
-    server down. It is not asked twice: short documents show as well that the server survives.
+    Returns None if the baseline is not the first to answer, as in turn at smoke depth: its one boot comes last, when
+    the variants' servers are gone. Side by side the other arms wait for it. Returns None too for a workload that may
+    take a server down, so that it is not sent twice: short documents show as well that the server survives.
     """
     is_judged = any((judgement.workload, judgement.family) == (workload, Family.STRUCTURED) for judgement in plan.judgements)
     first_boot = next((boot for boot in plan.boots if workload in boot.answers), None)
@@ -53,11 +53,11 @@ def last_whole_round(
 ) -> WorkloadResult:
     """Return the baseline's answers from its last whole round.
 
-    From the first round where none is whole.
+    If no round is whole, those of the first are returned.
 
-    ``ask`` has a round answered with so many times the planned limits. ``wanted`` gives the multiple that its answers
-    call for. A further round that is cut short, or fails the server, costs no answers: those before it stay. No
-    further round begins with little time left.
+    ``ask`` sends a round with that multiple of the planned limits. ``wanted`` returns the multiple that the answers
+    call for. A further round that is cut short, or in which the server fails, costs no answers: those of the round
+    before are returned. No further round begins with little time left.
     """
     result = ask(1)
     while _is_whole(result) and left_s() >= _ROUNDS_LEFT * result.transcript.wall_s:
@@ -85,9 +85,10 @@ def _is_whole(result: WorkloadResult) -> bool:
 def sufficient_room(workload: Workload, transcript: Transcript, context_tokens: int, depth: Depth) -> int:
     """Return the sufficient multiple of the planned token limits.
 
-    ``transcript`` had ``transcript.room`` times the limits of ``workload``. The multiple is twice as large where its
-    documents were cut off more often than not and ``context_tokens``, 0 where unknown, hold every request. Else it
-    stays. All requests get the same: drawn documents that happened to end early would be a selection.
+    ``transcript`` was captured with ``transcript.room`` times the limits of ``workload``. The multiple is doubled if
+    most of its documents were cut off and ``context_tokens``, 0 if unknown, hold every request; otherwise it stays.
+    All requests get the same multiple: to keep only the drawn documents that happened to end early would be a
+    selection.
     """
     grammar_ids = {request.id for request in workload.requests if request.grammar}
     answers = [answer for answer in transcript.answers if answer.ok and answer.request_id in grammar_ids]

@@ -46,13 +46,14 @@ def record(
 ) -> Status:
     """Carry out ``plan`` in ``directory`` and return the status.
 
-    Boots, asks, scores and writes everything in the plan except for the ``reusable`` results already there.
+    Everything in the plan is booted, answered, scored and written, except for the ``reusable`` results already there.
+    Servers left by killed captures are ended first, and the accelerators are locked against other captures.
 
     Errors of an engine, a lock or the deadline are in the status, with the results missing because of them.
     ConfigError is raised before anything boots. An interrupt is raised again after the servers are stopped and the
     status is written.
     """
-    # A process that waits for another's capture never pays for openai.
+    # A process that only waits for another's capture does not have to import openai.
     from pytest_specdec.capture import attachment, parallel, sequential  # noqa: PLC0415 - as above
     from pytest_specdec.capture.server_recipes import ServerRecipes  # noqa: PLC0415
 
@@ -127,7 +128,7 @@ def _progress_writer(directory: RunDirectory, tell: Callable[[Progress], None]) 
 
     def write(progress: Progress) -> None:
         with lock:
-            with suppress(RunError):  # nothing is decided by it: what follows it says that the disk is full
+            with suppress(RunError):  # nothing depends on it, and the next document reports a full disk
                 run_documents.append_progress(directory, progress)
             tell(progress)
 
@@ -162,7 +163,7 @@ def _write_status_at_end(directory: RunDirectory, completeness: Completeness, re
 def begin(config: Config, plan: Plan, directory: RunDirectory) -> None:
     """Write the documents common to every run.
 
-    They are for a run that ends before its first boot. Those of an earlier capture stay.
+    A run that ends before its first boot needs them as well. Documents of an earlier capture stay as they are.
     """
     if not directory.environment.is_file():
         run_documents.write_environment(directory, environment.environment(config, ""))
@@ -179,9 +180,10 @@ def _write_first_documents(config: Config, plan: Plan, directory: RunDirectory) 
 def devices() -> tuple[str, ...]:
     """Return the accelerators of this process, in a fixed order.
 
-    The order is the same for all processes. Empty without an accelerator.
+    The order is the same for all processes. Returns an empty tuple without an accelerator.
 
-    CUDA_VISIBLE_DEVICES names them by number or by the beginning of their UUID. Here each has one name.
+    CUDA_VISIBLE_DEVICES names them by number or by the beginning of their UUID. Here each has only one name, so that
+    all processes lock a device by the same name.
     """
     names = environment.devices()
     if not names:
@@ -194,7 +196,7 @@ def devices() -> tuple[str, ...]:
 def _device_name(name: str, uuids: Sequence[str]) -> str:
     """Return the UUID of a device named by number or prefix.
 
-    Returns ``name`` as it is where no device fits.
+    Returns ``name`` as it is if no device fits.
     """
     if name.isdecimal():
         return uuids[int(name)] if int(name) < len(uuids) else name
@@ -205,8 +207,8 @@ def _device_name(name: str, uuids: Sequence[str]) -> str:
 def raise_on_sigterm(error: BaseException | None = None) -> Iterator[None]:
     """Turn SIGTERM into an exception, to stop servers on exit.
 
-    It is ``error``, or else SystemExit where nothing handles the signal already. Signals reach the main thread only;
-    in other threads this does nothing.
+    It is ``error``, or else SystemExit. Without ``error``, a handler that is already set stays. Signals reach the
+    main thread only; in other threads this does nothing.
     """
     is_handled = error is None and signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
     if is_handled or threading.current_thread() is not threading.main_thread():

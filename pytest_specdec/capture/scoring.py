@@ -62,7 +62,7 @@ class PromptLogprobs:
         self._deadline_s = deadline_s
 
     def distribution(self, request: ScoringRequest) -> ScoredSequence:
-        """Send the tokens as a prompt and read their distribution."""
+        """Send prompt and answer as one prompt and read the answer's distribution."""
         dialect = self._arm.recipe.dialect
         api_request = dialect.scoring(request.prompt_token_ids, request.token_ids, request.top_tokens)
         sequence_tokens = len(request.prompt_token_ids) + len(request.token_ids)
@@ -92,7 +92,7 @@ class Continuations:
     def distribution(self, request: ScoringRequest) -> ScoredSequence:
         """Continue every prefix and read the distribution off the replies.
 
-        A request without a distribution ends it.
+        It ends with the first request without a distribution, and returns that request's error.
         """
         positions: list[Position] = []
         ids, step = request.token_ids, self._arm.recipe.dialect.prefixes_per_request
@@ -143,7 +143,8 @@ def _request_distribution(
 ) -> ScoredSequence:
     """Send ``api_request`` and read the distribution off its reply.
 
-    The reply lists about ``listed`` tokens.
+    The reply lists about ``listed`` tokens, and may be as long as these take. Without a distribution the reason is
+    returned.
     """
     if api_request is None:
         return ScoredSequence(error="400: the engine has no such request", refused=True)
@@ -185,9 +186,9 @@ class TranscriptScorer:
     arm: ArmServer
     under: str
     scorer: Callable[[], Scorer]
-    """Called once, when the first distribution is wanted."""
+    """Called once, when the first distribution is wanted: by then the capability probe has found the route."""
     prompt_token_ids: Callable[[str], tuple[int, ...]]
-    """Returns the ids of a request's prompt, by its id: asked where the answers' own server does not say them."""
+    """Returns the ids of a request's prompt, by its id: called if the answer does not hold them."""
     reporter: Reporter
     _known: dict[ScoringRequest, ScoredSequence] = field(default_factory=dict)
     _route: Scorer | None = None
@@ -195,7 +196,7 @@ class TranscriptScorer:
     def score(self, transcript: Transcript, top_tokens: int) -> ScoredTranscript:
         """Return one score per answer of status 200, in order.
 
-        A score has no positions where the distribution is not to be had.
+        A score has no positions if no distribution could be obtained.
         """
         answers = [answer for answer in transcript.answers if answer.ok]
         requests = [self.request(answer, top_tokens) for answer in answers]
@@ -217,15 +218,15 @@ class TranscriptScorer:
     def request(self, answer: Answer, top_tokens: int) -> ScoringRequest:
         """Return the token sequence of an answer, to be scored.
 
-        It has no tokens where the ids of its prompt cannot be known.
+        It has no tokens if the ids of its prompt cannot be known.
         """
         prompt = answer.prompt_token_ids or (self.prompt_token_ids(answer.request_id) if answer.choice.token_ids else ())
         return ScoringRequest(prompt_token_ids=prompt, token_ids=answer.choice.token_ids if prompt else (), top_tokens=top_tokens)
 
     def prefetch(self, request: ScoringRequest) -> None:
-        """Score one sequence before its turn, from any thread.
+        """Score one sequence before its transcript, from any thread.
 
-        Where the server fails, the sequence is left to its turn.
+        A sequence on which the server fails is left to :meth:`score`, which restarts the server.
         """
         if request.token_ids and request not in self._known:
             distribution = self._distribution(request)
@@ -239,7 +240,8 @@ class TranscriptScorer:
     def _score_requests(self, requests: Sequence[ScoringRequest]) -> None:
         """Score all ``requests``, retrying failed ones once on a fresh server.
 
-        An attached server is asked once, unless the config allows to send it again what it failed on.
+        A sequence that fails again keeps its failed result. On an attached server nothing is retried, unless the
+        config allows it.
         """
         while self.reporter.left_s > 0 and self.arm.ensure_running():
             pending = [request for request in requests if request not in self._known]
@@ -253,7 +255,10 @@ class TranscriptScorer:
                 return
 
     def _score_concurrently(self, requests: Sequence[ScoringRequest], concurrency: int) -> None:
-        """Score ``requests`` until one fails or the time is over."""
+        """Score ``requests`` until one fails or the time is over.
+
+        The progress is reported after every sequence.
+        """
         threads = self.arm.concurrency(concurrency)
         pool = ThreadPool(
             requests, self._distribution, threads, until=lambda distribution: distribution.failed, is_over=lambda: self.reporter.left_s <= 0
@@ -270,7 +275,7 @@ class TranscriptScorer:
 def _describe_gaps(answers: Sequence[Answer], distributions: Sequence[ScoredSequence]) -> str:
     """Return the number of unscored answers and the first reason.
 
-    Unscored are answers with tokens but no distribution. Empty when there are none.
+    Unscored are answers with tokens but no distribution. Returns an empty string if there are none.
     """
     default_reasons = {
         True: "no token ids came with the answer",

@@ -1,4 +1,4 @@
-"""The sender: the requests of a workload sent to one arm, their answers kept, and its server replaced where it fails."""
+"""The sender: the requests of a workload sent to one arm, their answers stored, and its server replaced if it fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _RESTARTS = 2
 """Times that one workload may have the server started again: after that its verdict is settled, and others need the arm's restarts."""
 _MIN_S = 0.1
-"""Seconds that a request gets which is sent in the capture's last moment."""
+"""Seconds that a request sent in the capture's last moment gets."""
 
 
 class Unavailable(Exception):  # noqa: N818 - not an error of ours: the rest of the workload cannot be answered
@@ -56,12 +56,12 @@ class Sender:
         self.sent: dict[tuple[str, int], TimedAnswer] = {}
         """Answers and refusals, by request and pass."""
         self.unanswered: dict[tuple[str, int], Answer] = {}
-        """What stands in for missing answers, with the reason."""
+        """Stand-ins for missing answers, each with the reason."""
         self.server_failures: list[ServerFailure] = []
         self.denials: dict[str, None] = {}
-        """Why requests got a 4xx that refuses none of them."""
+        """Reasons for every 4xx that was no refusal of its request."""
         self.load: LoadSamples | None = None
-        """That of the client, where the stamper sent."""
+        """The client's load; None unless the stamper sent the requests."""
         self._deadlines = deadlines
         self._on_answer = on_answer
         self._cut_off: set[tuple[str, int]] = set()
@@ -99,14 +99,14 @@ class Sender:
     def send_all(self, jobs: Sequence[Job]) -> Iterable[tuple[Job, TimedAnswer]]:
         """Send ``jobs`` concurrently and yield their answers.
 
-        A failure ends it early, except where the stamper sends.
+        A failure ends it early, unless the stamper sends the requests: it sends all of them.
         """
         return self._send_timed(jobs) if self._is_stamped else self.create_pool(jobs)
 
     def create_pool(self, jobs: Sequence[Job]) -> ThreadPool[Job, TimedAnswer]:
         """Return the pool sending ``jobs`` until one fails.
 
-        A denial and the end of the time stop it too.
+        A denial and the end of the capture's time stop it too.
         """
         return ThreadPool(
             jobs,
@@ -117,13 +117,13 @@ class Sender:
         )
 
     def keep_unless_failed(self, job: Job, sent: TimedAnswer) -> bool:
-        """Record what came of a request, and return True.
+        """Record a request's outcome; return False if the server failed it.
 
-        The answer is kept, or the request set aside as cut off by the end of the capture's time. Returns False if the
-        server failed the request.
+        Otherwise the answer is kept, or the request is set aside as cut off by the end of the capture's time. A
+        request whose client was meant to leave never counts as failed by the server's death.
         """
         if sent.ending is FailureKind.DIED and job.request.abort_after is not None:
-            # Alone again it would leave before the server's end shows: those beside it tell, and what was in flight is replayed together.
+            # Sent again alone, it would leave before the server's end shows: the requests in flight with it show the end.
             sent = replace(sent, ending=None, answer=replace(sent.answer, aborted=True))
         if sent.ending is None:
             self.keep(job, sent)
@@ -136,7 +136,8 @@ class Sender:
     def has_failed(self, job: Job, sent: TimedAnswer) -> bool:
         """Return True if the server failed the request.
 
-        A request cut off by the capture's own deadline has not failed.
+        A request cut off by the capture's own deadline has not failed, and none has once the capture's time is used
+        up.
         """
         is_cut_off = sent.ending is FailureKind.HUNG and job.key in self._cut_off
         return sent.ending is not None and not is_cut_off and self.reporter.left_s > 0
@@ -156,7 +157,7 @@ class Sender:
             failure.record_answer(sent)
             self.server_failures += failure.server_failures
             sent = replace(sent, refusal=None)
-        self.sent[job.key] = replace(sent, arrivals=())  # an object per chunk, which nothing reads after this
+        self.sent[job.key] = replace(sent, arrivals=())  # one object per chunk, and nothing reads them later
         self.reporter.update(len(self.sent), sum(answer.tokens for answer in self.sent.values()))
         if self._on_answer is not None and sent.answer.ok:
             self._on_answer(sent.answer)
@@ -179,7 +180,10 @@ class Sender:
         return self.workload.timed and sending.is_possible(self.arm.client.url)
 
     def _send_timed(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, TimedAnswer]]:
-        """Send all ``jobs``, then yield their answers."""
+        """Send all ``jobs`` by the stamper, then yield their answers.
+
+        The stamper sends each request only once; one refused with a 429 is sent again by the ordinary client.
+        """
         deadlines = [self._deadline(job) for job in jobs]
         timed_requests = [
             TimedRequest(request=job.request, pass_index=job.pass_index, deadline_s=deadline.seconds)
@@ -195,14 +199,17 @@ class Sender:
             yield job, self._resend_after_429(job) if is_rate_limited else self._examine(job, self._note_outcome(job, sent, deadline))
 
     def _resend_after_429(self, job: Job) -> TimedAnswer:
-        """Send a request again after a 429, with pauses."""
+        """Send a request again after a 429, with pauses.
+
+        The 429 that the stamper got is counted too.
+        """
         sent = self.send(job)
         return replace(sent, limited=sent.limited + 1)
 
     def send(self, job: Job, *, examined: bool = True) -> TimedAnswer:
         """Send one request and note its outcome.
 
-        A refusal is ``examined``, by sending the request again.
+        A refusal is ``examined`` by default: the request is sent again, to see whether the refusal holds.
         """
         workload, deadline = self.workload, self._deadline(job)
         sent = self.arm.client.send(
@@ -253,7 +260,7 @@ class Sender:
     def restart(self) -> bool:
         """Replace the server by a fresh one and return True.
 
-        Returns False, and leaves things as they are, where no restart is left.
+        Returns False, and leaves the server as it is, if no restart is left.
         """
         if not self._may_restart:
             return False
@@ -264,7 +271,7 @@ class Sender:
     def ensure_running(self) -> None:
         """Start the server if it does not run.
 
-        Raises Unavailable where none is left.
+        Raises Unavailable if the server denies all access, or if no restart or no time is left.
         """
         if self.arm.lost:
             raise Unavailable(self.arm.lost)

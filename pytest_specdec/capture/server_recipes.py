@@ -64,7 +64,7 @@ class ServerRecipes:
     def _peer(self, boot: Boot, setup: ServerSetup) -> ServerSetup | None:
         """Return the setup of the baseline's server for a variant.
 
-        None unless the variant is attached, and the baseline is attached at another address.
+        Returns None unless the variant is attached, and the baseline is attached at another address.
         """
         baselines = (self._setup(other) for other in self.plan.boots if other.role in {Role.BASELINE, Role.CONTROL} and other.attached)
         baseline = next(baselines, None) if boot.role is Role.VARIANT else None
@@ -83,6 +83,7 @@ class ServerRecipes:
         return self._recipe(boot, setup, engine_of(config.engine.kind).command(config, setup))
 
     def _recipe(self, boot: Boot, setup: ServerSetup, command: Command | None) -> ServerRecipe:
+        """Return the recipe of a server, with its arm's limits."""
         config = self.config_of(boot)
         return ServerRecipe(
             dialect=engine_of(config.engine.kind).dialect(config, setup),
@@ -97,7 +98,11 @@ class ServerRecipes:
         )
 
     def _setup(self, boot: Boot) -> ServerSetup:
-        """Return the server setup of ``boot``, its port still open."""
+        """Return the server setup of ``boot``, with no port yet.
+
+        Arguments and variables of the engine come first; those for speed boots, for the arm, and arguments for a
+        small cache are laid over them in this order.
+        """
         engine, overlay = self.config_of(boot).engine, self._overlay(boot)
         speed = (self.config.speed if boot.timed else None) or Overlay()
         env = {name: _expand_variables(value, "env", name) for name, value in {**engine.env, **speed.env, **overlay.env}.items()}
@@ -141,7 +146,7 @@ _UNNAMED = Role.DRAFT.value
 def _small_cache_args(config: Config) -> Mapping[str, JSON]:
     """Return the engine's arguments for a small cache.
 
-    Empty if the engine has none.
+    Returns an empty mapping if the engine has none.
     """
     engine = engine_of(config.engine.kind)
     return (engine.small_cache(config) or {}) if isinstance(engine, SmallCache) else {}
@@ -158,6 +163,6 @@ def _expand_values(values: Mapping[str, str], *path: str) -> dict[str, str]:
 def _base_url(url: str | None) -> str | None:
     """Return the address of an attached server without ``/v1``.
 
-    Requests need it in this form. None without an address.
+    Requests need it in this form. Returns None without an address.
     """
     return None if url is None else url.rstrip("/").removesuffix("/v1")

@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Burst:
-    """Chunks that were read in one go, as part of what followed as well."""
+    """Chunks that were read in one go, with their share of the whole answer."""
 
     at_s: float
     """When the first of them was read."""
     token_ids: int
-    """0 where the server reports none."""
+    """0 if the server reports none."""
     share: float
-    """Of the characters of the whole answer, 0..1."""
+    """Fraction of the characters of the whole answer, 0..1."""
 
     def tokens(self, usage: Usage | None) -> int | None:
         """Return the number of tokens in the burst.
 
-        They are counted by their ids, else by their share of the text. None where neither is known.
+        They are counted by their ids, else by their fraction of the text. Returns None if neither is known.
         """
         if self.token_ids:
             return self.token_ids
@@ -89,7 +89,11 @@ def timing(sized: Sequence[Arrival], usage: Usage | None, *, sent_s: float, done
 
 
 def first(sized: Sequence[Arrival]) -> Burst | None:
-    """Return the first burst of a stream's chunks; None without any."""
+    """Return the first burst of a stream's chunks; None without any.
+
+    It ends at the first gap that shows that the client waited for a chunk: chunks without such a gap were there
+    already.
+    """
     if not sized:
         return None
     burst_ends = (i for i in range(1, len(sized)) if sized[i].at_s - sized[i - 1].at_s > WAITED_S)
@@ -109,7 +113,7 @@ _MAX_EVENTS = 2**19
 """Several times what the longest answers take; some hundred bytes of memory each, however short they are."""
 _ORDER_MARK = b"\xef\xbb\xbf"
 DONE = "[DONE]"
-"""What the last event says."""
+"""The data of the last event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,14 +142,14 @@ class ReceivedResponse:
     def json(self) -> Mapping[str, JSON]:
         """Return the body as a JSON object.
 
-        Raises ValueError when it is not one.
+        Raises ValueError if it is not one.
         """
         return parse_object(self.body)
 
     def events(self) -> tuple[Event, ...]:
         """Return the server-sent events, each stamped with its last byte's arrival.
 
-        Comments are left out. Raises ValueError when there are more events than any answer has, their text is not
+        Comments are left out. Raises ValueError if there are more events than any answer has, their text is not
         UTF-8, or the body is a web page.
         """
         if page := web_page(self.body):
@@ -167,7 +171,8 @@ class ReceivedResponse:
 def read(parts: Iterable[bytes], *, events: int | None = None) -> ReceivedResponse:
     """Read ``parts`` to their end, stamping each.
 
-    With ``events``, read only to the end of the first ``events`` events.
+    With ``events``, only so many events are read. The response is then marked as left by the client, unless
+    ``[DONE]`` has come by then.
     """
     stamps: list[float] = []
     received: list[bytes] = []
@@ -191,7 +196,10 @@ class _EventCounter:
         self._rest = b""
 
     def count(self, part: bytes) -> int:
-        """Take the next part and return how many events have ended."""
+        """Count the next part and return how many events have ended.
+
+        The end of the text is kept for the next part, since parts may divide the end of an event or ``[DONE]``.
+        """
         text = self._rest + part
         self.is_done = self.is_done or DONE.encode() in text
         start = 0
@@ -205,7 +213,7 @@ class _EventCounter:
 def objects(events: Iterable[Event]) -> Iterator[tuple[float, Mapping[str, JSON]]]:
     """Yield each event's stamp and JSON object, except the closing ``[DONE]``.
 
-    Raises ValueError when one is not an object.
+    Raises ValueError if one is not an object.
     """
     for event in events:
         if event.data != DONE:
@@ -221,7 +229,7 @@ def _event_data(block: bytes) -> str:
 def parse_object(text: str | bytes) -> Mapping[str, JSON]:
     """Return the JSON object in a server's reply.
 
-    Raises ValueError when it is not one, or has NaN in it: JSON has no NaN.
+    Raises ValueError if it is not one, or has NaN in it: JSON has no NaN.
     """
     if page := web_page(text):
         msg = f"expected a JSON object, found {page}"
@@ -241,7 +249,7 @@ _PAGE_HEAD, _MAX_TITLE = 8192, 80
 def web_page(text: str | bytes) -> str:
     """Return ``a web page titled '…'`` for a web page.
 
-    Proxies and wrong addresses answer with such pages. Empty for any other text.
+    Proxies and wrong addresses answer with such pages. Returns an empty string for any other text.
     """
     beginning = text[:_PAGE_HEAD]
     page = beginning.decode(errors="replace") if isinstance(beginning, bytes) else beginning

@@ -43,7 +43,8 @@ class ThreadPool(Generic[J, R]):
     def __iter__(self) -> Iterator[tuple[J, R]]:
         """Yield each job with its result.
 
-        An exception of ``work`` is raised here.
+        Results come as they are ready, not in the order of the jobs. An exception of ``work`` is raised here. No
+        further job begins once the iteration is left.
         """
         for _ in range(self._threads):
             threading.Thread(target=self._run_jobs, name="specdec-request", daemon=True).start()
@@ -76,7 +77,7 @@ class ThreadPool(Generic[J, R]):
     def _run_jobs(self) -> None:
         """Run jobs in one thread until none may be started.
 
-        A closing None in the queue says that the thread has ended.
+        A closing None in the queue tells the iteration that the thread has ended.
         """
         while (job := self._next_job()) is not None:
             try:

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 HTTPX = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]
 """What this version of openai stands on: httpx, or what came after it."""
 MAX_BYTES = 64 * 1024**2
-"""Of a body, decoded; a thousand times what an answer takes."""
+"""Bytes of a body, decoded; a thousand times what an answer takes."""
 MAX_PARTS = 2**20
 """Chunks, each of which takes memory of its own; a token takes at most one."""
 _PART_BYTES = 65_536
-"""Decoded at once."""
+"""Bytes decoded at once."""
 _AT_ONCE = struct.pack("ii", 1, 0)
 """Has the kernel reset the connection when it is closed: a server in the middle of sending learns then that the client has left."""
 _COMPRESSED = {"gzip", "x-gzip", "deflate"}
@@ -43,7 +43,7 @@ _EITHER_HEADER = zlib.MAX_WBITS | 32
 
 
 class ExchangeLimits:
-    """What one exchange may take, for as long as the block runs: seconds, and bytes of its body."""
+    """The limits of one exchange while the block runs: seconds, and bytes of its body."""
 
     def __init__(self, *, seconds: float, max_bytes: int = MAX_BYTES) -> None:
         self.overdue = False
@@ -70,9 +70,10 @@ class ExchangeLimits:
             _bounds.reset(self._token)
 
     def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """Take the socket as soon as it is connected.
+        """Store the socket as soon as it is connected.
 
-        This is the ``trace`` extension of httpx's requests.
+        The timer shuts it later; if the time is already used up, it is shut at once. This is the ``trace`` extension
+        of httpx's requests.
         """
         if event == "connection.connect_tcp.complete":
             with self._lock:
@@ -81,9 +82,9 @@ class ExchangeLimits:
                     self._shut_socket()
 
     def release(self) -> None:
-        """Leave the socket alone from here on.
+        """Forget the socket, so that the timer leaves it alone.
 
-        Its number may soon be another's.
+        Once it is closed, its number may be that of another connection.
         """
         with self._lock:
             self._socket = None
@@ -91,9 +92,10 @@ class ExchangeLimits:
     def count(self, part: bytes) -> None:
         """Count the bytes and parts received.
 
-        Raises ValueError when they are more than the limits, and a timeout when they came too late.
+        Raises ValueError if they are more than the limits, and a timeout if they came too late.
 
-        Data received before the socket was shut is still handed on, piece by piece: the time is over for it too.
+        Data received before the socket was shut would still be handed on, piece by piece, although the time is used
+        up.
         """
         if self.overdue:
             raise HTTPX.ReadTimeout(_OVERDUE)
@@ -118,7 +120,7 @@ class ExchangeLimits:
 
 
 class BusyTime:
-    """Adds up the union of the intervals of requests that may overlap, from its making on."""
+    """Measures the seconds during which at least one request was in flight, and the seconds since it was made."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -137,7 +139,12 @@ class BusyTime:
 
     @contextmanager
     def count_request(self) -> Iterator[None]:
-        """Count one request for as long as the block runs."""
+        """Count one request as in flight while the block runs.
+
+        When the last of several overlapping requests ends, the time since the first of them began is added to the
+        busy seconds, so that overlaps count once. Every end also moves the end of the wall time: the quotient of both
+        is reported as how busy the server was.
+        """
         with self._lock:
             if not self._in_flight:
                 self._since_s = self._now_s()
@@ -158,7 +165,7 @@ _bounds: ContextVar[ExchangeLimits] = ContextVar("bounds")
 def _trust_store() -> ssl.SSLContext | bool:
     """Return the authorities for checking certificates.
 
-    They are those of SSL_CERT_FILE or SSL_CERT_DIR where set, else httpx's default.
+    They are those of SSL_CERT_FILE or SSL_CERT_DIR if one is set, else httpx's default.
 
     https://docs.openssl.org/master/man7/openssl-env/
     """
@@ -177,7 +184,8 @@ class Transport(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # whi
     def handle_request(self, request: Any) -> Any:  # noqa: ANN401 - the types of that module
         """Send ``request`` and return its response.
 
-        The body is decoded and counted as it is read.
+        The body is decoded and counted as it is read. Uncompressed bodies are requested. A transport error after the
+        time limit is raised as a timeout.
         """
         bounds = _bounds.get()
         request.extensions = {**request.extensions, "trace": bounds.trace}
@@ -215,7 +223,7 @@ class Recorder(HTTPX.BaseTransport):  # type: ignore[misc, name-defined]  # as a
 
 
 class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as above
-    """A response's body, decoded, counted, and at an end when the time is."""
+    """A response's body, decoded and counted, which ends with an error once its time is used up."""
 
     def __init__(self, stream: Any, encoding: str, bounds: ExchangeLimits) -> None:  # noqa: ANN401 - as above
         self._stream = stream
@@ -240,9 +248,9 @@ class _Body(HTTPX.SyncByteStream):  # type: ignore[misc, name-defined]  # as abo
             yield part
 
     def _decode(self) -> Iterator[bytes]:
-        """Yield the body decoded, after it was compressed unasked.
+        """Yield the decoded parts of a body compressed unasked.
 
-        Raises ValueError when it cannot be decoded.
+        Raises ValueError if it cannot be decoded.
         """
         decoder = decompressor(self._encoding)
         for part in self._stream:
@@ -270,7 +278,7 @@ def decompressor(encoding: str) -> Any:  # noqa: ANN401 - zlib does not name its
 def inflate(decoder: Any, part: bytes) -> Iterator[bytes]:  # noqa: ANN401 - zlib does not name its class
     """Yield ``part`` decoded, a little at a time.
 
-    It may be a thousand times as long. Raises ValueError when it cannot be decoded.
+    The decoded data may be a thousand times as long. Raises ValueError if it cannot be decoded.
     """
     try:
         while decoded := decoder.decompress(part, _PART_BYTES):
@@ -284,5 +292,8 @@ _OVERDUE = "the response was not over in time"
 
 
 def _timeout_if_overdue(bounds: ExchangeLimits, error: Exception) -> Exception:
-    """Return a timeout if the timer shut the socket, else ``error``."""
+    """Return a timeout if the timer shut the socket, else ``error``.
+
+    The error of a socket shut by the timer would look like a connection lost by the server.
+    """
     return HTTPX.ReadTimeout(_OVERDUE) if bounds.overdue else error

@@ -53,8 +53,8 @@ class WorkloadRunner:
         """Take the workload, its arm and the callback ``on_answer``.
 
         ``on_answer`` is called with every answer of status 200 as soon as it is there. ``digest`` is that of the
-        planned workload, where the sent one was completed by a server's report. Token limits are ``room`` times the
-        planned ones.
+        planned workload: prompts may since have been filled up to a server's context limit. Token limits are ``room``
+        times the planned ones.
         """
         self._arm = arm
         self._workload = workload.with_room(room)
@@ -68,8 +68,8 @@ class WorkloadRunner:
         self._before: SpecCounters | None = None
         self._counters: SpecCounters | None = None
         self._account = TrafficAccount(arm)
-        self._counted_beside = Discrepancy()
-        self._preempted: int | None = None
+        self._counter_discrepancy = Discrepancy()
+        self._preemptions_at_begin: int | None = None
         self._preemptions: int | None = None
         self._machine_load: float | None = None
         self._started_at = ""
@@ -97,26 +97,33 @@ class WorkloadRunner:
         self._reporter.extend(len(self._workload.requests) * passes)
 
     def begin(self) -> None:
-        """Warm up, if the workload is timed, and read the counters."""
+        """Warm up, if the workload is timed, and read the counters.
+
+        :meth:`end` reads the counters again, so that their growth belongs to this workload.
+        """
         self._started_at = datetime.now(UTC).isoformat()
         with self._until_unavailable():
             self._warm_up()
             self._arm.note_processes()
             self._before = self._arm.counters()
             self._account.begin()
-            self._preempted = self._arm.preemptions() if self._workload.small_cache else None
+            self._preemptions_at_begin = self._arm.preemptions() if self._workload.small_cache else None
 
     @property
     def parts(self) -> tuple[tuple[Request, ...], ...]:
-        """Parts of a pass for taking turns with other arms.
+        """Parts of a pass that alternate with those of other arms.
 
-        Its requests where they go one by one, else its turns.
+        They are single requests if the workload sends one at a time, else its turns.
         """
         turns = self._workload.turns
         return tuple((request,) for turn in turns for request in turn) if self._workload.concurrency == 1 else turns
 
     def answer(self, pass_index: int, part: int | None = None) -> None:
-        """Send one pass turn by turn, or one of its ``parts``."""
+        """Send one pass turn by turn, or one of its ``parts``.
+
+        Requests that the server failed are replayed, and the rest is then sent until each has an answer or a reason
+        for none. The pass ends early if no server or no time is left.
+        """
         began_s = time.monotonic()
         with self._until_unavailable():
             for turn in self._workload.turns if part is None else (self.parts[part],):
@@ -134,17 +141,20 @@ class WorkloadRunner:
             self._machine_load = max(self._machine_load or 0.0, environment.load_per_core())
 
     def end(self) -> None:
-        """Read the counters again."""
+        """Read the counters again and record their growth.
+
+        Nothing is read if no server was left for the workload.
+        """
         if not self._unavailable:
             self._counters = self._count_drafts(self._before)
-            self._counted_beside = self._discrepancy()
+            self._counter_discrepancy = self._discrepancy()
             after = self._arm.preemptions() if self._workload.small_cache else None
-            self._preemptions = None if after is None else after - self._preempted_before
+            self._preemptions = None if after is None else after - self._preemptions_before
 
     @property
-    def _preempted_before(self) -> int:
+    def _preemptions_before(self) -> int:
         """Preemptions before the workload; a fresh server's count begins at 0."""
-        return 0 if self._sender.restarts else self._preempted or 0
+        return 0 if self._sender.restarts else self._preemptions_at_begin or 0
 
     def result(self) -> WorkloadResult:
         """Return the transcript, with the reason if it is not whole.
@@ -156,7 +166,7 @@ class WorkloadRunner:
 
     @contextmanager
     def _until_unavailable(self) -> Iterator[None]:
-        """End the block when no server is left, and remember why."""
+        """End the block when no server is left, and record why."""
         try:
             yield
         except Unavailable as error:
@@ -174,7 +184,8 @@ class WorkloadRunner:
     def _warm_up(self) -> None:
         """Have a server running, warmed up if the workload is timed.
 
-        Warming up sends all requests once and keeps no answer.
+        Warming up sends all requests once and keeps no answer. A server failure in it is recorded; a server that did
+        more than answer 5xx is replaced.
         """
         if self._workload.timed:
             self._sender.ensure_running()
@@ -191,8 +202,10 @@ class WorkloadRunner:
     def _count_drafts(self, before: SpecCounters | None) -> SpecCounters | None:
         """Return the server's draft counters for these answers.
 
-        After a restart, or where the server's counters are inexact, those that the answers report. None where they
-        are incomplete or come too late.
+        They are the growth of its counters since ``before``, read until two readings agree. After a restart, which
+        sets the counters back, or if they are inexact, the counts that every answer reports are summed instead.
+        Returns None if the server has no counters, if only some answers report counts after a restart, or if a log
+        may not yet count these answers.
         """
         is_restarted = self._sender.restarts > 0
         if is_restarted or not self._arm.recipe.dialect.counters_exact:
@@ -209,7 +222,7 @@ class WorkloadRunner:
                 break
             after = later
         growth = None if after is None else after - (before or SpecCounters())
-        # A log that says nothing new yet is no server that drafts nothing, and what is new in it may be of the requests before these.
+        # A log without a new line does not show that nothing was drafted, and a new line may count earlier requests.
         is_late = self._arm.counters_lag and growth is not None and (not growth.drafts or self._has_windows())
         return None if is_late else growth
 
@@ -220,17 +233,20 @@ class WorkloadRunner:
     def _discrepancy(self) -> Discrepancy:
         """Return the discrepancy in an attached server's counters.
 
-        Other clients, other servers and a restart since the workload began leave it there. Empty after a restart by
-        this capture or a server failure.
+        Other clients, other servers and a restart by somebody else may cause it. It is empty after a restart by this
+        capture or a server failure, since the counters then do not show these answers alone.
         """
         if self._sender.restarts or self._sender.server_failures:
             return Discrepancy()
-        # What it made of an answer that nobody read is not known.
+        # The tokens that it generated for an answer that nobody read are not known.
         has_unread_answers = self._sender.unanswered or any(request.abort_after is not None for request in self._workload.requests)
         return self._account.end(None if has_unread_answers else [sent.answer for sent in self._sender.ok_answers])
 
     def _transcript(self) -> Transcript:
-        """Return the transcript of all passes."""
+        """Return the transcript of all passes.
+
+        Requests without an answer have one of status None, with the reason.
+        """
         jobs = self._sender.jobs(self._passes)
         return Transcript(
             arm=self._name,
@@ -242,10 +258,10 @@ class WorkloadRunner:
             server_failures=tuple(self._sender.server_failures),
             restarts=self._sender.restarts,
             concurrency=limit if (limit := self._arm.concurrency(self._workload.concurrency)) < self._workload.concurrency else None,
-            replaced=self._counted_beside.replaced,
-            foreign=self._counted_beside.foreign,
-            elsewhere=self._counted_beside.elsewhere,
-            uncounted=self._counted_beside.uncounted,
+            replaced=self._counter_discrepancy.replaced,
+            foreign=self._counter_discrepancy.foreign,
+            elsewhere=self._counter_discrepancy.elsewhere,
+            uncounted=self._counter_discrepancy.uncounted,
             silent_routes=self._silent_routes(jobs),
             limited=sum(sent.limited for sent in self._sender.sent.values()),
             client=None if self._sender.load is None else self._sender.load.load,

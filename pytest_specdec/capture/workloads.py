@@ -1,4 +1,4 @@
-"""Every copy of a workload on its way to the servers: as the config, the depth, the machine and a further round ask it."""
+"""Every copy of a workload on its way to the servers: as the config, the depth, the machine and a further round need it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt
 
     The plan holds all that is sent, so that judging needs nothing else of the config.
 
-    Where the config states no context, requests up to it stay open: the servers then report the length of theirs.
+    If the config states no context length, prompts that fill the context stay open until the servers report their
+    limit.
     """
     context_tokens = _least_value(config, engine_of(config.engine.kind).rules.context) if context.is_open(workload) else None
     if context_tokens is not None:
@@ -52,7 +53,8 @@ def apply_config(workload: Workload, config: Config, prompts: Sequence[OwnPrompt
 def _conversation_key(request: Request) -> str:
     """Return the first user message, as the key of a conversation.
 
-    Requests that agree in it are compared with each other, or continue each other.
+    Requests with the same one are compared with each other, or continue each other, and so have to ask for the same
+    reasoning.
     """
     messages = request.body.get("messages")
     entries = [message for message in messages if isinstance(message, Mapping)] if isinstance(messages, Sequence) else []
@@ -62,9 +64,9 @@ def _conversation_key(request: Request) -> str:
 def add_reasoning(request: Request, reasoning: Reasoning, turn: int = 0) -> Request:
     """Return a chat request asking for reasoning as configured.
 
-    What the request itself asks for stays. Of several ways to ask, it gets the one whose ``turn`` it is. Where a
-    grammar binds its answer, the document comes after the reasoning and would be cut by the limit, so that the limit
-    is raised.
+    What the request itself asks for stays. Several configured ways to ask are used in turn, by ``turn``. If a grammar
+    binds its answer, the document comes after the reasoning and would be cut by the limit, so that the limit is
+    raised.
     """
     if request.route is not Route.CHAT:
         return request
@@ -91,7 +93,7 @@ def limit_concurrency(workload: Workload, config: Config, *, attached: bool) -> 
     """Return the workload within the concurrency allowed for every arm.
 
     All arms get the same number of requests in flight. Timed groups get no larger than the servers admit: a request
-    that waits for room shows nothing about speculation.
+    that waits for room shows nothing about the speed of speculation.
     """
     limit = config.concurrency(attached=attached)
     if workload.timed and workload.waves:
@@ -103,7 +105,7 @@ def limit_concurrency(workload: Workload, config: Config, *, attached: bool) -> 
 def _admission_limit(config: Config) -> int | None:
     """Return the lowest limit on concurrently computed requests of all servers.
 
-    None where the arguments of one of them do not state it.
+    Returns None if the arguments of one of them do not state it.
     """
     return _least_value(config, engine_of(config.engine.kind).rules.admitted)
 
@@ -111,7 +113,7 @@ def _admission_limit(config: Config) -> int | None:
 def _least_value(config: Config, names: Sequence[str]) -> int | None:
     """Return the least value of an argument in any server.
 
-    ``names`` are the names of the argument. None where one of the servers has no such argument.
+    ``names`` are the names of the argument. Returns None if one of the servers has no such argument.
     """
     arms = [fill(config, config.baseline, os.environ), *(fill(config, variant, os.environ) for variant in config.variants)]
     plain_args = [{plain(name): value for name, value in args.items()} for args in arms]
@@ -132,7 +134,7 @@ def enlarge(workloads: Sequence[Workload], deepest: Mapping[str, Workload], requ
 
 
 _FILLING = threading.Lock()
-"""Servers side by side fill a workload once."""
+"""Held so that servers side by side fill a workload only once."""
 
 
 def fill_prompts(workload: Workload, directory: RunDirectory, plan: Plan, context_tokens: Callable[[], int]) -> Workload:
@@ -156,7 +158,11 @@ def fill_prompts(workload: Workload, directory: RunDirectory, plan: Plan, contex
 
 
 def repeat(workload: Workload, round_: int) -> Workload:
-    """Return ``workload`` as sent again in a further round."""
+    """Return ``workload`` as sent again in a further round.
+
+    Each prompt begins with the number of the round: at an equal prefix deterministic kernels repeat a harmless jump
+    as faithfully as a fault.
+    """
     requests = tuple(request.with_prefix(f"Part {round_}.") for request in workload.requests)
     return replace(workload, name=f"{workload.name}.more{round_}", requests=requests)
 
@@ -175,7 +181,8 @@ def extend_requests(sent: Sequence[Workload], deepest: Workload, round_: int) ->
 def _unsent_requests(whole: Workload, sent_ids: set[str], round_: int) -> Iterator[Request]:
     """Yield the rest of the list, then all of it repeatedly.
 
-    A repeated request with a seed gets another one, which follows from the request and the round.
+    A repeated request with a seed gets another one, so that it draws anew; that seed follows from the request and the
+    round.
     """
     yield from (request for request in whole.requests if request.id not in sent_ids)
     lap = 0

@@ -203,18 +203,18 @@ class Config:
     reasoning: Reasoning = field(default_factory=Reasoning)
 
     def resolve(self, text: str) -> str:
-        """Return ``text`` as an absolute path if the path exists.
+        """Return ``text`` as an absolute path if that exists.
 
-        A relative path starts at the config file's folder; ``~`` is the home directory. Returns ``text``
-        unchanged if nothing is there: ``Qwen/Qwen3-8B`` stays a model's name unless there is such a folder.
+        Otherwise it is returned unchanged. A relative path starts at the config file's folder, and ``~`` is the home
+        directory. So ``Qwen/Qwen3-8B`` stays a model's name unless there is such a folder.
         """
         resolved = self.path.parent / Path(text).expanduser()
         return str(resolved.absolute()) if text and resolved.exists() else text
 
     def of_scorer(self) -> Config:
-        """Return a config of the scorer's server alone.
+        """Return a config whose engine is the scorer, to start its server.
 
-        Raises ValueError without a scorer.
+        It has no variants and no overlays. Raises ValueError without a scorer.
         """
         if self.scorer is None:
             msg = f"{self.name} has no scorer"
@@ -222,9 +222,10 @@ class Config:
         return replace(self, engine=self.scorer, baseline=Overlay(), variants=(), draft=Overlay(), scorer=None)
 
     def concurrency(self, *, attached: bool) -> int | None:
-        """Return the most requests in flight at a server.
+        """Return the limit on requests in flight at one server.
 
-        None without a limit.
+        None without a limit. Without a limit in the config an attached server gets four at most, since others may need
+        it.
         """
         return self.limits.concurrency or (_ATTACHED_CONCURRENCY if attached else None)
 

@@ -36,10 +36,7 @@ _UNSPLIT = "an open quote"
 
 
 def settings(data: Mapping[str, Any]) -> DockerSettings:
-    """Return the settings of ``engine.docker``.
-
-    Call it after :func:`problems` found nothing.
-    """
+    """Return the settings of ``engine.docker``, which must be free of :func:`problems`."""
     gpus = data.get("gpus", "")
     return DockerSettings(
         options=tuple(words(data.get("options", ()))),
@@ -50,18 +47,18 @@ def settings(data: Mapping[str, Any]) -> DockerSettings:
 
 
 def words(options: Sequence[str]) -> Iterator[str]:
-    """Yield the words of ``options``.
+    """Yield the words of ``options``, as a shell splits them.
 
-    One of ``options`` may hold an option and its value.
+    One entry of ``options`` may hold an option together with its value.
     """
     for option in options:
         yield from _split_words(option)
 
 
 def option_values(options: Sequence[str], *names: str) -> Iterator[str]:
-    """Yield the values of the option called by any of ``names``.
+    """Yield the values of an option, given under any of its ``names``.
 
-    They may be given as ``--volume x``, ``--volume=x`` or ``-vx``.
+    The forms ``--volume x``, ``--volume=x`` and ``-vx`` are known.
     """
     for index, word in enumerate(options):
         for name in names:
@@ -73,9 +70,9 @@ def option_values(options: Sequence[str], *names: str) -> Iterator[str]:
 
 
 def problems(document: YamlDocument) -> Iterator[Problem]:
-    """Yield the problems of ``docker`` beyond the schema's reach.
+    """Yield the problems of ``docker`` that the JSON Schema cannot express.
 
-    These are settings without an image, and options that must not be given.
+    These are settings without an image, and options that would take the container out of this package's control.
     """
     for name in ("engine", "scorer"):
         engine = document.data.get(name) if isinstance(document.data, Mapping) else None
@@ -89,20 +86,20 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
 
 
 def _refused_options(document: YamlDocument, path: KeyPath, options: Sequence[JSON]) -> Iterator[Problem]:
-    """Yield a problem for every option that must not be given."""
+    """Yield a problem for every forbidden option of ``docker run``."""
     previous_word = ""
     for index, option in enumerate(options):
         for word in _split_words(option) if isinstance(option, str) else ():
             if reason := _refusal(word, previous_word):
-                found, expected = word.partition("=")[0], "an option that leaves the container to us"
-                yield validate.problem(document, (*path, index), found, expected, reason)
+                option_name, expected = word.partition("=")[0], "an option that leaves the container to us"
+                yield validate.problem(document, (*path, index), option_name, expected, reason)
             previous_word = word
 
 
 def _split_words(option: str) -> list[str]:
     """Return the words of an option, as a shell splits it.
 
-    An open quote gives one word to be refused.
+    A text with an open quote cannot be split; it gives the one word ``_UNSPLIT``, which is refused later.
     """
     try:
         return shlex.split(option)
@@ -111,9 +108,10 @@ def _split_words(option: str) -> list[str]:
 
 
 def _refusal(word: str, previous_word: str) -> str:
-    """Return the reason to refuse ``word``; empty if it is allowed.
+    """Return the reason to refuse a word of the options.
 
-    ``previous_word`` is the word just before it.
+    Empty if the word is allowed. After ``--env`` (the ``previous_word``) the word is a variable, and may have no value:
+    values belong under the config's ``env``, so that they reach no command line.
     """
     if word == _UNSPLIT:
         return "close its quotes"
@@ -125,9 +123,9 @@ def _refusal(word: str, previous_word: str) -> str:
 
 
 def _option_names(word: str) -> Iterator[str]:
-    """Yield the options in a word.
+    """Yield the names of all options that a word may give.
 
-    There are several for short options written together, such as ``-it``.
+    A word of joined short options, such as ``-it``, gives several.
     """
     if word.startswith("-"):
         yield word.partition("=")[0]

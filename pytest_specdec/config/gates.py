@@ -22,9 +22,9 @@ _NO_SLOWER = 1.0
 
 
 def read_gates(document: YamlDocument, name: str) -> Iterator[Gate]:
-    """Yield the gates of a config called ``name``.
+    """Yield the gates of the config called ``name``.
 
-    The speedup has a gate even if the config states none.
+    If it states no floor for the speedup, the floor is 1: a variant must be no slower than the baseline.
     """
     data: Any = document.data
     gates = data.get("gates", {})
@@ -40,7 +40,7 @@ def read_gates(document: YamlDocument, name: str) -> Iterator[Gate]:
 def not_finite(document: YamlDocument) -> Iterator[Problem]:
     """Yield a problem for each non-finite number in gates and SLO.
 
-    The schema accepts such numbers, but a gate of ``.nan`` never fails, and an ``slo`` of it is never kept.
+    The JSON Schema accepts such numbers, but a gate of ``.nan`` never fails, and no latency meets an ``slo`` of it.
     """
     data: Any = document.data if isinstance(document.data, Mapping) else {}
     gates = data.get("gates")
@@ -53,9 +53,9 @@ def not_finite(document: YamlDocument) -> Iterator[Problem]:
 
 
 def check(config: Config, pairs: Sequence[Pair]) -> None:
-    """Raise ConfigError if a variant cannot reach the gated acceptance length.
+    """Raise ConfigError if a variant cannot reach the gate on the acceptance length.
 
-    A step of k draft tokens emits k + 1 tokens at most.
+    A verify step of k draft tokens emits at most k + 1 tokens, the bonus token included.
     """
     at_least = next((gate.at_least for gate in config.gates if gate.figure == ACCEPTANCE_LENGTH), None)
     step_lengths = [(pair.variant.draft.tokens + 1, pair.name) for pair in pairs if pair.variant.draft.tokens > 0]

@@ -42,9 +42,9 @@ class ArmSettings:
     """Address, headers and body fields: arms that agree in them ask one server for the same."""
 
     def at(self, path: tuple[str, ...]) -> Setting | None:
-        """Return the value at ``path`` into the arguments; None if absent.
+        """Return the setting at ``path`` in the arguments; None if absent.
 
-        JSON strings are parsed, and dotted flags are found too.
+        A nested value may stand in a mapping, in a string of JSON, or in a flag with dots, such as ``a.b``.
         """
         if ".".join(path) in self.args:
             return self.args[".".join(path)]
@@ -55,18 +55,21 @@ class ArmSettings:
 
 
 def baseline(config: Config) -> ArmSettings:
-    """Return the baseline, the arm without speculation."""
+    """Return the settings of the baseline's server."""
     return _arm_settings(config.engine, config.baseline, ("baseline",))
 
 
 def variants(config: Config) -> Iterator[tuple[str, ArmSettings]]:
-    """Yield every variant's name and arm."""
+    """Yield every variant's name and the settings of its server."""
     for variant in config.variants:
         yield variant.name, _arm_settings(config.engine, variant, ("variants", variant.name))
 
 
 def _arm_settings(engine: EngineSettings, overlay: Overlay | VariantSettings, where: KeyPath) -> ArmSettings:
-    """Return one arm's settings: ``overlay`` laid over ``engine``."""
+    """Return one arm's settings, those of ``overlay`` replacing those of ``engine``.
+
+    An argument that the overlay sets to null is left out.
+    """
     layers: tuple[tuple[KeyPath, EngineSettings | Overlay | VariantSettings], ...] = ((("engine",), engine), (where, overlay))
     args: dict[str, Setting] = {}
     env: dict[str, Setting] = {}
@@ -90,7 +93,7 @@ def _arm_settings(engine: EngineSettings, overlay: Overlay | VariantSettings, wh
 def _setting_inside(setting: Setting | None, name: str) -> Setting | None:
     """Return the setting called ``name`` in a mapping.
 
-    The mapping may be JSON in a string. None if there is no such setting.
+    The mapping may be JSON in a string. None if there is no such setting, or no mapping.
     """
     value = _parse_json(setting.value) if setting else None
     for key, item in value.items() if setting and isinstance(value, Mapping) else ():
@@ -100,9 +103,9 @@ def _setting_inside(setting: Setting | None, name: str) -> Setting | None:
 
 
 def _parse_json(value: JSON) -> JSON:
-    """Return the JSON in a string.
+    """Return the value of a string of JSON.
 
-    Any other value, and a string without JSON, stays unchanged.
+    Other values, and strings that are no JSON, are returned unchanged.
     """
     if not isinstance(value, str):
         return value
@@ -115,7 +118,7 @@ def _parse_json(value: JSON) -> JSON:
 def check(config: Config, rules: EngineRules) -> tuple[Problem, ...]:
     """Return the warnings of :func:`lint`.
 
-    Raises ConfigError with all of the problems under which nothing may be captured.
+    Raises ConfigError if it has problems of the kind that forbids a capture, with all of these.
     """
     problems = lint(config, rules)
     refused = [problem for problem in problems if problem.refused]
@@ -127,12 +130,12 @@ def check(config: Config, rules: EngineRules) -> tuple[Problem, ...]:
 def lint(config: Config, rules: EngineRules) -> tuple[Problem, ...]:
     """Return the reasons against a fair comparison of the arms.
 
-    They are those of ``config`` under an engine's ``rules``, in the order of the file.
+    They are in the order of the file. ``rules`` are those of the config's engine.
 
-    Refused are a missing address, one server attached as both arms, a speculative setting that cannot be read,
-    a baseline that speculates, a drafting method or a number of draft tokens with which no server boots, and
-    lossy modes unless the config sets ``lossy: true``. The rest are warnings. Values with a ``${VAR}`` are not
-    looked at.
+    A config is refused for a missing address, for one server attached as both arms, for a speculative setting that
+    cannot be read, for a baseline that speculates, for a drafting method or a number of draft tokens that no server
+    boots with, and for lossy modes unless it sets ``lossy: true``. All other problems are warnings. Values with a
+    ``${VAR}`` are not checked, since they are unknown here.
     """
     pair = _Pair(config, rules)
     problems = dict.fromkeys(pair.unreadable())
@@ -153,9 +156,9 @@ class _Pair:
         self._variants = dict(variants(config))
 
     def unreadable(self) -> Iterator[Problem]:
-        """Look for a speculative setting without a readable mapping.
+        """Yield a problem for every speculative setting without its mapping.
 
-        It must be a mapping or JSON of one, since the rest of the lint reads it.
+        It must be a mapping, or a string of JSON with one, since the other checks read it.
         """
         for arm in (self._baseline, *self._variants.values()):
             for name in self._rules.mappings & arm.args.keys():
@@ -166,10 +169,10 @@ class _Pair:
                     yield self._problem(setting.path, f"{opening}{setting.value!r:.42}", expected, refused=True)
 
     def addresses(self) -> Iterator[Problem]:
-        """Look for missing addresses and one server attached as both arms.
+        """Yield a problem for every arm without the server it needs.
 
-        An arm needs an address if the engine starts no server. A variant that is started here is reported too
-        if the baseline is attached.
+        Such arms are one without an address if this engine's servers are never started here, a variant started here while
+        the baseline's server runs elsewhere, and a variant that sends the baseline's own requests to the baseline's server.
         """
         expected = "the address of a server that runs already: http://HOST:PORT"
         for arm in (self._baseline, *self._variants.values()):
@@ -186,16 +189,15 @@ class _Pair:
                 yield self._problem(variant.url.path, address, "the address of the server that speculates", hint, refused=True)
 
     def baseline(self) -> Iterator[Problem]:
-        """Look for a speculative setting in the baseline's arguments."""
+        """Yield a problem for every speculative setting of the baseline."""
         for name, setting in self._baseline.args.items():
             if self._rules.speculates(name):
                 yield self._problem(setting.path, "a speculative setting in the baseline", "none", "put it under variants", refused=True)
 
     def drafting(self) -> Iterator[Problem]:
-        """Look for unknown drafting methods and unusable draft token counts.
+        """Yield a problem for every unknown drafting method and unusable count.
 
-        A method is unknown if the engine does not take it. A count is unusable if it is no whole number above
-        0, or if it is missing though the engine needs one.
+        A count is rejected if it is no whole number above 0, or if it is missing though the engine needs one.
         """
         for variant in self._variants.values():
             if any(self._rules.speculates(name) for name in variant.args):
@@ -203,7 +205,10 @@ class _Pair:
                 yield from self._check_draft_tokens(variant)
 
     def _check_method(self, variant: ArmSettings) -> Iterator[Problem]:
-        """Look for an unknown drafting method."""
+        """Yield a problem if the engine does not know the drafting method.
+
+        It is a warning if a newer release may have that method and no known name is similar.
+        """
         setting, rule = variant.at(self._rules.method), self._rules.drafting
         if setting is None or _is_open(setting.value):
             return
@@ -215,7 +220,7 @@ class _Pair:
         yield self._problem(setting.path, method, _join_names(rule.methods), hint, refused=rule.complete or bool(hint))
 
     def _check_draft_tokens(self, variant: ArmSettings) -> Iterator[Problem]:
-        """Look for a missing or unusable number of draft tokens."""
+        """Yield a problem for each missing or invalid draft token count."""
         rule, method = self._rules.drafting, variant.at(self._rules.method)
         settings = [setting for path in rule.tokens if (setting := variant.at(path)) is not None]
         expected = "the number of draft tokens, a whole number above 0"
@@ -226,7 +231,10 @@ class _Pair:
             yield self._problem((*variant.where, "args"), f"no {rule.tokens[0][-1].replace('-', '_')}", expected, refused=True)
 
     def lossy(self) -> Iterator[Problem]:
-        """Look for lossy modes: they change the distribution."""
+        """Yield a problem for every lossy mode.
+
+        Such a mode changes the distribution of answers. It is a warning if the config sets ``lossy: true``.
+        """
         for variant in self._variants.values():
             for mode in self._rules.lossy:
                 setting = variant.at(mode.path)
@@ -236,18 +244,19 @@ class _Pair:
                     yield self._problem(setting.path, text, mode.lossless, hint, refused=not self._lossy_allowed)
 
     def differences(self) -> Iterator[Problem]:
-        """Compare every setting of either arm except the speculative ones.
+        """Yield a problem for every other difference between the arms' settings.
 
-        Settings that only count are left out too.
+        Speculative settings may differ, and so may those that only count drafts, which a baseline refuses.
         """
         for variant in self._variants.values():
             yield from self._compare_settings(variant.args, self._baseline.args, (*variant.where, "args"))
             yield from self._compare_settings(variant.env, self._baseline.env, (*variant.where, "env"))
 
     def silent(self) -> Iterator[Problem]:
-        """Look for silent changes by the engine to unpinned settings.
+        """Yield a problem for every silently changed setting.
 
-        A setting is pinned if the config states it.
+        The engine changes it by itself when it speculates. A setting that the config states keeps its value, and is
+        left out.
         """
         for variant in self._variants.values():
             for change in self._rules.silent:
@@ -271,10 +280,10 @@ class _Pair:
         return method is not None and any(name in change.methods for name in self._rules.drafting.named(method.value))
 
     def _is_pinned(self, change: SilentChange, variant: ArmSettings) -> bool:
-        """Return True if the config pins the changed setting.
+        """Return True if the config itself states the setting.
 
-        The baseline must state it, since another value in a variant is then a difference. A speculative setting
-        must be stated by the variant.
+        The engine then keeps it. The baseline must state it; if a variant has another value, :meth:`differences`
+        reports that. A speculative setting must be stated by the variant, since a baseline has none.
         """
         names = (change.name, *change.also)
         if change.env:
@@ -283,7 +292,7 @@ class _Pair:
         return any(stated_by.at(tuple(name.split("."))) is not None for name in names)
 
     def _describe_place(self, change: SilentChange) -> str:
-        """Return the place to state a setting, in words."""
+        """Return in words where the config should state a setting."""
         if self._rules.speculates(change.name):
             return "it in the variant's args, true or false"
         return f"it in engine.{'env' if change.env else 'args'}, for both arms"
@@ -301,15 +310,18 @@ class _Pair:
 
 
 def _overlay_path(*settings: Setting | None) -> KeyPath | None:
-    """Return the path of the overlay's setting in a difference.
+    """Return the path of the first setting that an overlay states.
 
-    None if one of the arms only takes out a setting of the engine.
+    None if both settings are the engine's or absent: one arm then takes the engine's setting out.
     """
     return next((setting.path for setting in settings if setting is not None and setting.path[0] != "engine"), None)
 
 
 def _is_open(value: JSON) -> bool:
-    """Return True if a variable is still to be filled in."""
+    """Return True if the value has a ``${VAR}``.
+
+    It is filled in at launch.
+    """
     return isinstance(value, str) and "${" in value
 
 

@@ -49,9 +49,10 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def load(path: Path) -> Config:
-    """Return the config in the file ``path``, ``${VAR}`` as written.
+    """Return the config in the file ``path``, with every ``${VAR}`` as written.
 
-    Raises ConfigError with all of its problems at once. The engine looks for models and programs later.
+    Raises ConfigError with all of its problems at once. Models and programs are not looked for here; the engine does
+    that.
     """
     text = _read_config_text(path)
     document = yaml.load(text, str(path))
@@ -96,9 +97,9 @@ def load(path: Path) -> Config:
 
 
 def _reasoning_settings(*, tokens: int = 0, effort: str | list[str] | None = None, template: JSON = None) -> Reasoning:
-    """Return the settings, with ``effort`` and ``template`` as tuples.
+    """Return the reasoning settings, with ``effort`` and ``template`` as tuples.
 
-    Either may be given as one value or as a list of several.
+    The config may state each of them as one value or as a list.
     """
     efforts, templates = ([] if value is None else value if isinstance(value, list) else [value] for value in (effort, template))
     return Reasoning(
@@ -109,10 +110,10 @@ def _reasoning_settings(*, tokens: int = 0, effort: str | list[str] | None = Non
 
 
 def find(name: str, here: Path, root: Path | None = None) -> Path:
-    """Return the config file called ``name``, with or without its suffix.
+    """Return the path of the config file called ``name``.
 
-    ``name`` is a path, a config of ``here`` or ``root``, or a shipped one. Raises ConfigError with the nearest
-    name, every name there is, and the folders searched.
+    The suffix may be left out. ``name`` is a path, a config in ``here`` or ``root``, or one that comes with this
+    package. Raises ConfigError with the nearest name, all names and the folders searched if there is no such file.
     """
     roots = tuple(dict.fromkeys(folder for folder in (here, root) if folder is not None))
     folders = (*roots, *(folder / "suites" / "configs" for folder in reversed(roots)), shipped.CONFIGS)
@@ -144,9 +145,9 @@ def _read_config_text(path: Path) -> str:
 
 
 def _check_json_args(document: YamlDocument) -> Iterator[Problem]:
-    """Check the JSON of every ``args`` given as a string.
+    """Yield a problem for every ``args`` string that holds no JSON mapping.
 
-    The schema checks the others.
+    The JSON Schema checks ``args`` that are mappings.
     """
     for path, args in _all_args(document.data):
         if isinstance(args, str) and not isinstance(_parse_arguments(args), Mapping):
@@ -156,9 +157,9 @@ def _check_json_args(document: YamlDocument) -> Iterator[Problem]:
 
 
 def _check_required_features(document: YamlDocument) -> Iterator[Problem]:
-    """Check the names under ``require``.
+    """Yield a problem for every unknown feature under ``require``.
 
-    A feature that no request asks for would never fail.
+    Such a requirement could never fail, since no request asks for the feature.
     """
     names = document.data.get("require") if isinstance(document.data, Mapping) else None
     for index, name in enumerate(names if isinstance(names, list) else ()):
@@ -180,9 +181,9 @@ def _all_args(data: JSON) -> Iterator[tuple[yaml.KeyPath, JSON]]:
 
 
 def _parse_arguments(args: JSON) -> JSON:
-    """Return arguments, parsed if they are JSON in a string.
+    """Return ``args``, parsed if they are a string of JSON.
 
-    None for a string without JSON.
+    None if that fails.
     """
     try:
         return json.loads(args) if isinstance(args, str) else args
@@ -196,7 +197,7 @@ def _variant_settings(name: str, settings: Mapping[str, Any]) -> VariantSettings
 
 
 def _overlay_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields common to every overlay."""
+    """Return the fields that the engine and every overlay have in common."""
     return {
         "args": _parse_arguments(settings.get("args", {})),
         "env": {name: str(value) for name, value in settings.get("env", {}).items()},

@@ -30,7 +30,7 @@ _EXAMPLE = '{"id": "refund-01", "messages": [{"role": "user", "content": "..."}]
 def read(config: Config) -> tuple[OwnPrompt, ...]:
     """Return the prompts of the config's prompts file, in order.
 
-    Empty if ``config`` names no file. Raises ConfigError with all problems of the file, each with its line.
+    Empty if ``config`` names no file. Raises ConfigError with all problems of the file and their lines.
     """
     if not config.prompts:
         return ()
@@ -47,7 +47,7 @@ def read(config: Config) -> tuple[OwnPrompt, ...]:
 def _read_prompts_text(config: Config, path: Path) -> str:
     """Return the text of the prompts file.
 
-    Raises ConfigError naming the nearest file if it cannot be read.
+    Raises ConfigError if it cannot be read; for a missing file the error suggests one with a similar name.
     """
     try:
         return path.read_text(encoding="utf-8-sig")
@@ -73,7 +73,10 @@ class _Lines:
 
 
 def _parse_lines(path: Path, text: str) -> _Lines:
-    """Return the prompts in a text, and the problems found."""
+    """Return the prompts in a text, with their line numbers.
+
+    The problems of other lines are returned too.
+    """
     lines = _Lines()
     for number, line in enumerate(text.split("\n"), 1):  # not splitlines: a JSON string may hold U+2028
         if not line.strip():
@@ -91,7 +94,7 @@ def _parse_lines(path: Path, text: str) -> _Lines:
 
 
 def _line_problems(path: Path, number: int, data: JSON) -> Iterator[Problem]:
-    """Yield the problems of one line."""
+    """Yield the problems of one line, those of the JSON Schema first."""
     document = yaml.YamlDocument(data=data, source=str(path), lines={})
     for problem in validate.problems(document, _SCHEMA):
         yield replace(problem, line=number, path="the line" if problem.path == "the file" else problem.path)
@@ -100,9 +103,10 @@ def _line_problems(path: Path, number: int, data: JSON) -> Iterator[Problem]:
 
 
 def _content_problems(data: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]]:
-    """Yield the problems of prompt and messages.
+    """Yield the problems of ``prompt`` and ``messages``.
 
-    Each is its place, what was found and what was expected.
+    Each is given as place, found and expected value. A line needs exactly one of the two, and ``messages`` if it has a
+    schema.
     """
     content_fields = [name for name in ("prompt", "messages") if name in data]
     if len(content_fields) != 1:
@@ -112,9 +116,9 @@ def _content_problems(data: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]
 
 
 def _schema_problems(data: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]]:
-    """Yield the problem of an invalid schema.
+    """Yield the problem of an invalid JSON Schema.
 
-    It is its place, what was found and what was expected.
+    It is given as place, found and expected value.
     """
     schema = data.get("schema")
     if not isinstance(schema, dict):
@@ -127,7 +131,7 @@ def _schema_problems(data: Mapping[str, JSON]) -> Iterator[tuple[str, str, str]]
 
 
 def _duplicate_ids(path: Path, parsed: Sequence[tuple[int, Mapping[str, JSON]]]) -> Iterator[Problem]:
-    """Yield a problem for every repeated id."""
+    """Yield a problem for every id that an earlier line has too."""
     line_of_id: dict[str, int] = {}
     for number, data in parsed:
         name = data.get("id")
@@ -152,7 +156,7 @@ def _problem(path: Path, line: int, place: str, found: str, expected: str) -> Pr
 
 
 def _refuse_repeated_keys(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
-    """Return an object of ``pairs``; ValueError for a repeated key."""
+    """Return a mapping of ``pairs``; raise ValueError if a key is repeated."""
     data = dict(pairs)
     if len(data) < len(pairs):
         names = [name for name, _ in pairs]
@@ -162,6 +166,9 @@ def _refuse_repeated_keys(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
 
 
 def _refuse_constant(name: str) -> None:
-    """Refuse NaN and infinities: JSON does not have them."""
+    """Raise ValueError for NaN and infinities.
+
+    Python accepts them, but JSON does not have them.
+    """
     msg = f"{name} is no number of JSON"
     raise ValueError(msg)

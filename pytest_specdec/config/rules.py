@@ -51,9 +51,9 @@ class DraftingRule:
     """Whether the engine has a number of draft tokens of its own where the config states none."""
 
     def named(self, value: object) -> tuple[object, ...]:
-        """Return the methods in a setting's value.
+        """Return the drafting methods in a setting's value.
 
-        A list, or a text with commas, holds several.
+        A list, or a text with commas, has several.
         """
         methods = value.split(",") if isinstance(value, str) else value
         return tuple(methods) if isinstance(methods, (list, tuple)) else (value,)
@@ -84,17 +84,11 @@ class EngineRules:
     """Whether nothing is ever started: every arm needs a ``url``."""
 
     def speculates(self, name: str) -> bool:
-        """Return True if ``name`` belongs to the speculative setting.
-
-        ``name`` is an argument or an environment variable.
-        """
+        """Return True if ``name``, an argument or environment variable, is a speculative setting."""
         name = plain(name)
         return name in self.names or name.startswith(self.prefixes)
 
 
 def plain(name: str) -> str:
-    """Return the one spelling of a flag.
-
-    ``--speculative_config`` and ``speculative-config`` are the same.
-    """
+    """Return a flag's name in one spelling: ``--speculative_config`` as ``speculative-config``."""
     return name.lstrip("-").replace("_", "-").lower()

@@ -12,9 +12,10 @@ CONFIGS = SUITES / "configs"
 
 
 def arguments(here: Path) -> str:
-    """Return the pytest arguments to run the suites in ``here``.
+    """Return the pytest arguments to run the suites from ``here``.
 
-    A copy of the suites in ``here`` comes before those that come with the package.
+    A copy in ``here`` is preferred. Otherwise they name the package's own suites, by module if it is installed and by
+    folder in a checkout.
     """
     if any((here / "suites").rglob("test_*.py")):
         return "suites/"

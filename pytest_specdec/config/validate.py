@@ -43,10 +43,7 @@ class Problem:
 
 
 def error(problems: Sequence[Problem], what: str = "the config") -> ConfigError:
-    """Return one error with all of ``problems``, in file order.
-
-    ``what`` is the thing with the problems, such as ``the config``.
-    """
+    """Return one error with all of ``problems`` of ``what``, in file order."""
     ordered = sorted(problems, key=lambda problem: (problem.line, problem.path))
     count = "a problem" if len(ordered) == 1 else f"{len(ordered)} problems"
     lines = "\n".join(f"  {problem}" for problem in ordered)
@@ -54,18 +51,15 @@ def error(problems: Sequence[Problem], what: str = "the config") -> ConfigError:
 
 
 def dotted_path(path: KeyPath) -> str:
-    """Return ``path`` in dotted form; the root is ``the file``.
-
-    Examples are ``require[1]`` and ``engine.args``.
-    """
+    """Return ``path`` in dotted form: ``engine.args``, ``require[1]``, or ``the file`` for the root."""
     text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
     return text.lstrip(".") or "the file"
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return a hint with the nearest of ``names``, or nothing.
+    """Return a hint such as ``did you mean 'variants'?``.
 
-    It is ``did you mean 'variants'?`` if one of ``names`` is close to ``name``, and empty otherwise.
+    Empty if no name is similar.
     """
     close = difflib.get_close_matches(name, list(names), n=1)
     return f"did you mean '{close[0]}'?" if close else ""
@@ -111,17 +105,14 @@ class _Words(NamedTuple):
 
 
 def problems(document: YamlDocument, schema: str = "schema.json") -> tuple[Problem, ...]:
-    """Return every violation of ``schema`` in ``document``.
-
-    ``schema`` is a file of this package.
-    """
+    """Return every violation of ``schema``, a file of this package, in ``document``."""
     errors = list(_validator(schema).iter_errors(document.data))
     intended = {path for error in errors if error.validator == "additionalProperties" for path in _intended_keys(error)}
     return tuple(dict.fromkeys(problem for error in errors for problem in _problems_of_error(document, error, intended)))
 
 
 def problem(document: YamlDocument, path: KeyPath, found: str, expected: str, suggestion: str = "") -> Problem:
-    """Return a problem at ``path``, with its line."""
+    """Return a problem at ``path``, with that path's line in the file."""
     return Problem(
         source=document.source, line=document.line(path), path=dotted_path(path), found=found, expected=expected, suggestion=suggestion
     )
@@ -134,9 +125,9 @@ def _validator(name: str) -> Draft202012Validator:
 
 
 def _problems_of_error(document: YamlDocument, error: _Error, intended: set[KeyPath]) -> Iterator[Problem]:
-    """Yield the problems of one schema error.
+    """Yield the problems behind one error of the JSON Schema.
 
-    Keys in ``intended`` are not reported as missing: they were misspelt.
+    Keys in ``intended`` are not reported as missing, since they were only misspelt.
     """
     path: KeyPath = tuple(error.absolute_path)
     if error.validator == "additionalProperties":
@@ -157,10 +148,7 @@ def _problems_of_error(document: YamlDocument, error: _Error, intended: set[KeyP
 
 
 def _intended_keys(error: _Error) -> Iterator[KeyPath]:
-    """Yield the keys meant by misspelt ones.
-
-    These keys are not reported as missing too.
-    """
+    """Yield the paths of the keys probably meant by misspelt ones."""
     known_keys = _schema_properties(error)
     for name in _unknown_keys(error):
         yield from ((*error.absolute_path, key) for key in known_keys if nearest(name, known_keys) == nearest(key, [key]))
@@ -176,7 +164,10 @@ def _unknown_keys(error: _Error) -> list[str]:
 
 
 def _type_words(error: _Error) -> _Words:
-    """Return the words for a value of another type."""
+    """Return the words for a value of the wrong type.
+
+    For a number in place of a text they advise to quote it.
+    """
     types = [error.validator_value] if isinstance(error.validator_value, str) else error.validator_value
     quoting = "quote it" if "string" in types and isinstance(error.instance, (bool, int, float)) else ""
     return _Words(_describe_value(error.instance), _join_names([_TYPES[name] for name in types], "or"), quoting)
@@ -189,7 +180,7 @@ def _enum_words(error: _Error) -> _Words:
 
 
 def _family_words(error: _Error) -> _Words:
-    """Return the words for a name of no family."""
+    """Return the words for a name that is no family's."""
     bundled, outside = error.validator_value
     names = [*bundled["enum"], _PATTERNS[outside["pattern"]]]
     return _Words(_describe_value(error.instance), _join_names(names, "or"), nearest(str(error.instance), bundled["enum"]))

@@ -38,10 +38,10 @@ _Layer = TypeVar("_Layer", "EngineSettings", "Overlay", "VariantSettings")
 
 
 def expand(value: JSON, environ: Mapping[str, str], path: KeyPath = ()) -> JSON:
-    """Return ``value`` with every ``${VAR}`` replaced from ``environ``, once.
+    """Return ``value`` with every ``${VAR}`` in its strings replaced from ``environ``.
 
-    All strings in ``value`` are searched. ``path`` is where the value stands, for the error. Raises ConfigError
-    naming a variable that is not set.
+    A ``${VAR}`` in a variable's own value is not replaced again. Raises ConfigError if a variable is not set, with
+    ``path`` as its place.
     """
     if isinstance(value, str):
         return _VARIABLE.sub(lambda match: _look_up(match[1], environ, path), value)
@@ -53,10 +53,10 @@ def expand(value: JSON, environ: Mapping[str, str], path: KeyPath = ()) -> JSON:
 
 
 def fill(config: Config, environ: Mapping[str, str]) -> Config:
-    """Return ``config`` with every ``${VAR}`` replaced, once.
+    """Return ``config`` with the ``${VAR}`` of its plain settings replaced.
 
-    Those in keys, headers and variables' values stay: they are filled in at launch. Raises ConfigError naming
-    the first variable that is not set, whatever takes it.
+    API keys, headers and ``env`` keep theirs until a server is launched. Raises ConfigError for the first variable that
+    is not set, even if it is one of those.
     """
     for error in unset(config.text, environ)[:1]:
         raise error
@@ -81,7 +81,7 @@ def _expand_engine(engine: EngineSettings, environ: Mapping[str, str], name: str
 def _expand_layer(layer: _Layer, environ: Mapping[str, str], path: KeyPath) -> _Layer:
     """Return ``layer`` with the variables in its values replaced.
 
-    Those in headers and in ``env`` stay.
+    Those in headers and ``env`` stay.
     """
     args = {name: expand(value, environ, (*path, "args", name)) for name, value in layer.args.items()}
     body = {name: expand(value, environ, (*path, "body", name)) for name, value in layer.body.items()}
@@ -117,7 +117,7 @@ def _expand_text(value: str, environ: Mapping[str, str], *path: str | int) -> st
 
 
 def names(value: JSON) -> tuple[str, ...]:
-    """Return the variables in the strings of ``value``, each once."""
+    """Return the names of the variables in the strings of ``value``, each once."""
     if isinstance(value, str):
         return tuple(dict.fromkeys(match[1] for match in _VARIABLE.finditer(value)))
     items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
@@ -125,9 +125,9 @@ def names(value: JSON) -> tuple[str, ...]:
 
 
 def unset(config: str, environ: Mapping[str, str]) -> tuple[ConfigError, ...]:
-    """Return an error for every variable not set.
+    """Return an error for every unset variable of a config's text.
 
-    Each names the first place in the text of a config that takes the variable.
+    Each error has the first place that uses the variable.
     """
     errors: dict[str, ConfigError] = {}
     for path, text in _plain_values(yaml.load(config, "config.yaml").data, ()):
@@ -140,7 +140,7 @@ def unset(config: str, environ: Mapping[str, str]) -> tuple[ConfigError, ...]:
 
 
 def _look_up(name: str, environ: Mapping[str, str], path: KeyPath) -> str:
-    """Return the value of a variable; ConfigError if not set."""
+    """Return the value of a variable; raise ConfigError if it is not set."""
     if name not in environ:
         what, hint = f"the environment variable {name} is not set", nearest(name, environ)
         remedy = f"export {name}=…" + (f"; {hint}" if hint else "")
@@ -149,19 +149,19 @@ def _look_up(name: str, environ: Mapping[str, str], path: KeyPath) -> str:
 
 
 def secrets_of(config: str, environ: Mapping[str, str] = os.environ) -> Secrets:
-    """Return the secrets of the environment and of a config.
+    """Return the secrets to mask, of environment and config.
 
-    A config's secrets are those that its text takes from the environment. They are known by the names of keys
-    and of variables. In headers, bodies and servers' environments they are known by their place, unless the
-    config names them under ``public`` or shows their value elsewhere.
+    A variable's value is a secret if the name of the variable, or of the key it stands at, marks one. In headers, bodies
+    and servers' environments every variable is a secret, since any of them may be a key there, unless the config lists
+    it under ``public`` or shows its value elsewhere.
     """
     return secrets.Secrets.of(environ, also=_values_to_mask(yaml.load(config, "config.yaml").data, environ))
 
 
 def written_out(document: YamlDocument) -> Iterator[Problem]:
-    """Yield a problem for every secret in the config itself.
+    """Yield a problem for every secret written into the config itself.
 
-    The secret is not shown. It must not be there, since the file is kept with the run.
+    The config must not have any, since the file is copied into every run. The problem does not quote the secret.
     """
     for path, text in _plain_values(document.data, ()):
         if not text or names(text):
@@ -176,9 +176,9 @@ def written_out(document: YamlDocument) -> Iterator[Problem]:
 
 
 def find_unused(document: YamlDocument) -> Iterator[Problem]:
-    """Yield a problem for every unused name under ``public``.
+    """Yield a problem for every name under ``public`` without use.
 
-    Such a name is no variable of the config: its value would stay masked, or be shown.
+    It is probably misspelt, and the variable that was meant would stay masked.
     """
     used_names = names(document.data)
     for index, name in enumerate(_public_names(document.data)):
@@ -188,10 +188,9 @@ def find_unused(document: YamlDocument) -> Iterator[Problem]:
 
 
 def find_misplaced(document: YamlDocument) -> Iterator[Problem]:
-    """Yield a problem for every misplaced variable.
+    """Yield a problem for every ``${…}`` that would not be replaced.
 
-    It looks like a variable but would reach a server as written: it is in a name, or its braces hold more than
-    a name.
+    It would reach a server as written, since it stands in a key or has more than a name in its braces.
     """
     for path, text in _plain_values(document.data, ()):
         if match := _SHELL.search(text):
@@ -204,7 +203,7 @@ def find_misplaced(document: YamlDocument) -> Iterator[Problem]:
 
 
 def _key_paths(data: JSON, path: KeyPath) -> Iterator[KeyPath]:
-    """Yield the path of every key, at any depth."""
+    """Yield the path of every key of a mapping, at any depth."""
     if isinstance(data, Mapping):
         for name, value in data.items():
             yield (*path, str(name))
@@ -215,7 +214,11 @@ def _key_paths(data: JSON, path: KeyPath) -> Iterator[KeyPath]:
 
 
 def _values_to_mask(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the values to mask among those of a config's variables."""
+    """Yield the values of a config's variables to be masked.
+
+    :func:`secrets_of` has the rules. A value that is a path in ``env`` is not masked, nor is one too short to mask. If a
+    setting that is a secret joins variables and text, its whole text is masked too.
+    """
     readable = {environ[name] for name in _public_names(data) if name in environ} | set(_readable_values(data, environ))
     for path, text in _plain_values(data, ()):
         variable_names = [name for name in names(text) if name in environ]
@@ -234,9 +237,9 @@ def _public_names(data: JSON) -> tuple[str, ...]:
 
 
 def _readable_values(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the values shown by the config.
+    """Yield the values shown by the config or a report anyway.
 
-    These are the values written out, and those of models, programs and images.
+    These are values without a variable, and those of models, programs and images.
     """
     for path, text in _plain_values(data, ()):
         if path[-1] in _PLACES and _private_part(path) == "" and environ.keys() >= set(names(text)):
@@ -246,18 +249,19 @@ def _readable_values(data: JSON, environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _private_part(path: KeyPath) -> str:
-    """Return the private part of an arm around a value.
+    """Return the private section of an arm around a value.
 
-    Everything in such a part is private. Empty if the value is in no such part.
+    It is ``headers``, ``body`` or ``env``. Every variable in such a section is taken for a secret. Empty if the value
+    stands elsewhere.
     """
     part = path[2:3] if path[:1] == ("variants",) else path[1:2]
     return str(part[0]) if part and part[0] in _PRIVATE else ""
 
 
 def _plain_values(data: JSON, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    """Yield every plain value with its path.
+    """Yield every string and number with its path.
 
-    Values inside of arguments that are JSON in a string count too.
+    Those within ``args`` given as a string of JSON are included.
     """
     if isinstance(data, str) and path[-1:] == ("args",):
         data = _parse_json(data)
@@ -272,7 +276,10 @@ def _plain_values(data: JSON, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _parse_json(text: str) -> JSON:
-    """Return the JSON in a string; any other string unchanged."""
+    """Return the value of a string of JSON.
+
+    Any other string is returned unchanged.
+    """
     try:
         return json.loads(text)  # type: ignore[no-any-return]
     except ValueError:
@@ -280,9 +287,9 @@ def _parse_json(text: str) -> JSON:
 
 
 def _marks_secret(path: KeyPath) -> bool:
-    """Return True if the last name in ``path`` marks a secret.
+    """Return True if the last key in ``path`` names a secret.
 
-    A name under ``env`` is a variable's.
+    Directly under ``env`` the key is a variable's name, for which other patterns hold.
     """
     keys = [step for step in path if isinstance(step, str)]
     return bool(keys) and (secrets.is_secret(keys[-1]) or (keys[-2:-1] == ["env"] and secrets.is_secret(keys[-1], variable=True)))
@@ -294,16 +301,16 @@ _COST = 2**14
 
 
 def digests(config: str, environ: Mapping[str, str]) -> Variables:
-    """Return the digests of the variables in a config's text."""
+    """Return the salted digests of the variables in a config's text.
+
+    They show whether a value has changed without storing it.
+    """
     salt = token_hex(_SALT_BYTES)
     return Variables(salt=salt, digests=_digest_variables(config, environ, salt))
 
 
 def find_changed(then: Variables, config: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the variables changed since ``then``.
-
-    Their value is another one, or they have been set or unset since.
-    """
+    """Return the names of variables changed, set or unset since ``then``."""
     current_digests = _digest_variables(config, environ, then.salt)
     return tuple(name for name in dict.fromkeys([*then.digests, *current_digests]) if then.digests.get(name) != current_digests.get(name))
 

@@ -29,10 +29,9 @@ def stated_waivers(document: YamlDocument, name: str) -> Iterator[Waiver]:
 
 
 def problems(document: YamlDocument) -> Iterator[Problem]:
-    """Yield the problems of waivers beyond the schema's reach.
+    """Yield the problems of waivers that the JSON Schema cannot express.
 
-    These are days that no calendar has, variants that the config does not have, and two waivers of one
-    judgement.
+    These are days that do not exist, variants that the config does not have, and a second waiver of one judgement.
     """
     data = document.data if isinstance(document.data, Mapping) else {}
     entries, variants = data.get("waivers"), data.get("variants")
@@ -48,13 +47,16 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
 
 
 def _check_day(document: YamlDocument, index: int, expires: object) -> Iterator[Problem]:
-    """Yield a problem unless ``expires`` is a day."""
+    """Yield a problem if ``expires`` is no existing day.
+
+    The schema checks values that are no text.
+    """
     if isinstance(expires, str) and day(expires) is None:
         yield validate.problem(document, ("waivers", index, "expires"), repr(expires), "a day, such as 2027-01-31")
 
 
 def _check_variant(document: YamlDocument, index: int, variant: object, variants: object) -> Iterator[Problem]:
-    """Yield a problem unless the config has the variant."""
+    """Yield a problem if the config does not have the variant."""
     if isinstance(variant, str) and isinstance(variants, Mapping) and variant not in variants:
         hint = validate.nearest(variant, variants)
         yield validate.problem(document, ("waivers", index, "variant"), repr(variant), f"one of {', '.join(variants)}", hint)

@@ -35,12 +35,12 @@ class Arm:
     env: Mapping[str, str]
     speculative: bool
     attached: ServerSetup | None = None
-    """How the server is asked, where it runs already; None for one that a run starts."""
+    """How an attached server is reached; None for a server that a run starts."""
 
     def command(self, config: Config, engine: Engine) -> Command:
-        """Return the command for serving this arm, on port 0.
+        """Return the command that serves this arm.
 
-        Raises EngineError when engine or model are not there.
+        Its port is 0 in place of the real one. Raises EngineError if engine or model are missing.
         """
         args = {name: value for name, value in self.args.items() if name != "port"}
         setup = ServerSetup(model=self.model, port=0, args=args, env=self.env, speculative=self.speculative, secrets=Secrets())
@@ -48,10 +48,11 @@ class Arm:
 
 
 def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Arm, ...]:
-    """Return the baseline, every variant, and the draft models.
+    """Return the servers of a run.
 
-    The baseline comes also with the settings for speed. Draft models are those that can be served alone. An attached
-    scorer comes last.
+    They are the baseline, every variant, and draft models that can be served alone. If the config has settings for
+    speed, the baseline with these comes second. An attached scorer comes last; one that a run starts is left out, since
+    its engine may be another. Draft models of attached variants count only if they have an address.
 
     Raises EngineError for an unreadable setting.
     """
@@ -75,7 +76,7 @@ def arms(config: Config, engine: Engine, environ: Mapping[str, str]) -> tuple[Ar
 
 
 def scorer(config: Config, environ: Mapping[str, str]) -> Arm | None:
-    """Return the server for scoring only; None without one.
+    """Return the server that only scores; None without one.
 
     Its engine may be another than the config's.
     """
@@ -89,7 +90,10 @@ def scorer(config: Config, environ: Mapping[str, str]) -> Arm | None:
 def _make_arm(
     config: Config, environ: Mapping[str, str], name: str, path: KeyPath, overlay: Overlay | VariantSettings, *, model: str
 ) -> Arm:
-    """Return an arm with its overlay applied and variables filled in."""
+    """Return an arm with its overlay applied and variables filled in.
+
+    Settings with a variable that is not set are left out, since another check reports them.
+    """
     paths: dict[str, KeyPath] = {plain(key): ("engine", "args", key) for key in config.engine.args}
     paths.update({plain(key): (*path, "args", key) for key in overlay.args})
     return Arm(
@@ -106,9 +110,10 @@ def _make_arm(
 def _attached_setup(
     config: Config, environ: Mapping[str, str], overlay: Overlay | VariantSettings, *, is_draft: bool, model: str
 ) -> ServerSetup | None:
-    """Return the setup for the server at the arm's address.
+    """Return the setup of an arm's attached server.
 
-    None without an address. A variable that is not set is reported elsewhere, and left out here.
+    None without an address. A draft model does not inherit the engine's address, since it is another server. Settings
+    with a variable that is not set are left out, since another check reports them.
     """
     url = overlay.url or (None if is_draft else config.engine.url)
     if url is None:
@@ -129,5 +134,8 @@ def _attached_setup(
 
 
 def _fill_variables(values: Mapping[str, JSON], environ: Mapping[str, str]) -> dict[str, JSON]:
-    """Return the values whose variables are all set, filled in."""
+    """Return the values with their variables filled in.
+
+    A value is left out if one of its variables is not set.
+    """
     return {name: expand(value, environ) for name, value in values.items() if environ.keys() >= set(names(value))}

@@ -25,7 +25,10 @@ _LIMIT_S = 5.0
 
 
 def checks(config: Config, engine: Engine, arms: Sequence[Arm]) -> Iterator[Check]:
-    """Yield a check of every arm with an attached server."""
+    """Yield a check of every attached server.
+
+    It has to answer, take the key and serve the model.
+    """
     for arm in arms:
         if arm.attached is not None:
             try:
@@ -36,18 +39,19 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm]) -> Iterator[Chec
 
 
 def _name_engine(check: Check, config: Config, engine: Engine, setup: ServerSetup) -> Check:
-    """Return the check, with the engine at the address if recognised.
+    """Return the check with the server's engine added.
 
-    It is named where the config leaves the engine open and an engine recognises its server.
+    Nothing is added if no engine recognises its server. It is looked for only if the config leaves the engine open.
     """
     recognised = recognise(engine, config, setup) if isinstance(engine, AnyEngine) else None
     return check if recognised is None else replace(check, line=f"{check.line}: a server of {recognised.kind}")
 
 
 def _check_server(name: str, setup: ServerSetup) -> Check:
-    """Check an arm's server: it answers and takes the key.
+    """Return the check of one attached server.
 
-    Raises BootError if it does not serve the model.
+    It fails if nothing answers at the address or the key is refused. A server that lists no models gives a warning only,
+    since a run can find out by a request. Raises BootError if the model is not among those listed.
     """
     reply = look(setup, "/v1/models", seconds=_LIMIT_S)
     if is_untrusted(reply):

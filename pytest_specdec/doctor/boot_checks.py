@@ -45,9 +45,10 @@ class _Servers:
 
 
 def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executor) -> Iterator[Check]:
-    """Yield every check as soon as it is known.
+    """Yield every check of the servers to be started.
 
-    Slow questions to the engine's program run in ``pool``. Of ``servers``, those that run already are left out.
+    Each is yielded as soon as it is known. Attached ones among ``servers`` are left out. Slow calls of the engine's
+    program run in ``pool``.
     """
     started = _servers_to_start(servers)
     if started:
@@ -70,9 +71,9 @@ def _servers_to_start(servers: Sequence[Arm]) -> list[Arm]:
 
 
 def _scorer_to_start(config: Config) -> _Servers | None:
-    """Return the scorer, if a run would start it, else None.
+    """Return the scorer if a run would start it.
 
-    Raises EngineError for an unknown engine.
+    None without one, or if it is attached. Raises EngineError for an unknown engine.
     """
     arm = scorer(config, os.environ)
     if config.scorer is None or arm is None or arm.attached:
@@ -81,9 +82,9 @@ def _scorer_to_start(config: Config) -> _Servers | None:
 
 
 def _rename_to_scorer(results: Iterable[Check]) -> Iterator[Check]:
-    """Yield checks of the scorer's engine and flags, renamed.
+    """Yield checks of the scorer's engine and flags under the scorer's name.
 
-    They get the scorer's name, and its place in the config.
+    Their places in the config change from ``engine.`` to ``scorer.``, since an engine takes itself for the config's own.
     """
     for check in results:
         line = f"its flags: {check.line}" if check.name == "flags" else check.line
@@ -92,7 +93,10 @@ def _rename_to_scorer(results: Iterable[Check]) -> Iterator[Check]:
 
 
 def _check_without_program(config: Config, engine: Engine, servers: Sequence[Arm]) -> Iterator[Check]:
-    """Yield the checks without running anything of the engine."""
+    """Yield the checks that need no program of the engine.
+
+    They are of models, ports, devices and memory.
+    """
     if not servers:
         return
     yield from models.checks(config, engine, servers, models.ModelHub.of({**os.environ, **servers[0].env}))
@@ -105,7 +109,7 @@ def _check_without_program(config: Config, engine: Engine, servers: Sequence[Arm
 def _footprint(config: Config, engine: Engine) -> Footprint:
     """Return the footprint of one server on an accelerator.
 
-    Empty for a missing model, which has been reported by now.
+    Empty if the model is missing, since another check has reported that.
     """
     try:
         return engine.footprint(config, accelerated=True)
@@ -114,11 +118,11 @@ def _footprint(config: Config, engine: Engine) -> Footprint:
 
 
 def require(config: Config) -> None:
-    """Raise EngineError if a server of ``config`` would fail at boot.
+    """Raise EngineError if a server would fail at boot.
 
-    The error holds everything that would end one, before anything is booted.
-
-    A command line that the engine's parser took once is not shown to it again: it imports its framework to answer.
+    The error has all reasons for that. A command line that the engine's parser has accepted before is not checked
+    again, since the parser imports the whole framework to answer. A marker file remembers it, and is written only if
+    every check passes.
     """
     engine = engine_of(config.engine.kind)
     servers = _Servers(config=config, engine=engine, arms=tuple(_servers_to_start(arms(config, engine, os.environ))))
@@ -133,10 +137,11 @@ def require(config: Config) -> None:
         path.touch()
 
 
-def _check_arguments(servers: _Servers, pool: Executor, taken: list[Path]) -> tuple[Check, ...]:
-    """Check the arguments with the engine's parser.
+def _check_arguments(servers: _Servers, pool: Executor, markers: list[Path]) -> tuple[Check, ...]:
+    """Check the servers' arguments with the engine's parser.
 
-    The file that remembers an accepted command line is added to ``taken``. () if the parser took the same before.
+    Returns () if there is no server, or if the parser has accepted the same command lines before. If it accepts them now,
+    the marker file that remembers them is added to ``markers``.
     """
     if not servers.arms:
         return ()
@@ -144,20 +149,21 @@ def _check_arguments(servers: _Servers, pool: Executor, taken: list[Path]) -> tu
     if marker and marker.is_file():
         return ()
     results = engine_checks.flags(servers.config, servers.engine, servers.arms, pool)
-    taken += [marker] if marker and all(check.level is Level.OK for check in results) else []
+    markers += [marker] if marker and all(check.level is Level.OK for check in results) else []
     return results
 
 
 def _ends_boot(check: Check) -> bool:
-    """Return True if a run has to stop for a check.
+    """Return True if a run has to stop because of a check.
 
-    Memory that another capture holds now may be free when the run's turn comes.
+    A failed check of device memory does not count while another capture runs, since the memory may be free when this run
+    gets the devices.
     """
     return check.level is Level.FAIL and not (check.name == "device" and machine.leases(locks.folder()).level is not Level.OK)
 
 
 def _raise_if_failed(config: Config, failed: Iterable[Check]) -> None:
-    """Raise EngineError if there are failed checks."""
+    """Raise EngineError with all failed checks, if there are any."""
     lines = [text for check in failed for text in (f"{check.name}: {check.line}", *(f"  {detail}" for detail in check.details))]
     if lines:
         what, remedy = "a server would die at boot", f"python -m pytest_specdec doctor {config.path}"
@@ -165,10 +171,11 @@ def _raise_if_failed(config: Config, failed: Iterable[Check]) -> None:
 
 
 def _accepted_marker(config: Config, engine: Engine, servers: Sequence[Arm]) -> Path | None:
-    """Return the marker file of accepted command lines.
+    """Return the path of the marker for accepted command lines.
 
-    It shows that the engine's parser took them, and holds nothing of them. None if they cannot be built, or for an
-    engine in an image.
+    The marker file shows that the engine's parser has accepted them. Its name is a hash of the command lines, of the
+    program's time and size, and of this package's version; it holds no text of them. None if the commands cannot be
+    built, or if the engine is in an image.
     """
     try:
         engine.check(config)

@@ -30,17 +30,17 @@ class Check:
 
 
 def ok(name: str, line: str, *details: str) -> Check:
-    """Return a check without anything to do."""
+    """Return a check that passed."""
     return Check(name=name, level=Level.OK, line=line, details=details)
 
 
 def warn(name: str, line: str, *details: str, remedy: str = "") -> Check:
-    """Return a check of something suspect, or not possible to check."""
+    """Return a check that found something suspect, or could not be made."""
     return Check(name=name, level=Level.WARN, line=line, details=(*details, *([f"remedy:   {remedy}"] if remedy else ())))
 
 
 def fail(name: str, line: str, *details: str, remedy: str) -> Check:
-    """Return a check of an obstacle to starting a run."""
+    """Return a check that found something a run cannot start with."""
     return Check(name=name, level=Level.FAIL, line=line, details=(*details, f"remedy:   {remedy}"))
 
 

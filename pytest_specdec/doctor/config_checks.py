@@ -37,9 +37,10 @@ _LINT = "warning:"
 
 
 def pair(config: Config, engine: Engine) -> tuple[Check, ...]:
-    """Check the arms for other differences and for lossy modes.
+    """Return the checks of the pair lint.
 
-    They are to differ in the speculative setting only. A lossy mode loses the distribution.
+    The arms have to differ in the speculative setting only. Lossy modes, which change the distribution of answers, are
+    reported too.
     """
     problems = tuple(map(_check_of_problem, lint(config, engine.rules)))
     if config.lossy:
@@ -57,19 +58,16 @@ def _check_of_problem(problem: Problem) -> Check:
 
 
 def variables(config: Config, environ: Mapping[str, str]) -> tuple[Check, ...]:
-    """Check the config for unset ``${VAR}``.
+    """Return a failed check for each variable not set.
 
-    Values are not looked at.
+    If all are set, one check says so. () if the config has no variables. Their values are not read.
     """
     missing = tuple(error_check("variables", error) for error in unset(config.text, environ))
     return missing or ((ok("variables", "all set"),) if "${" in config.text else ())
 
 
 def prompts(config: Config) -> tuple[Check, ...]:
-    """Check the file of the config's prompts.
-
-    It has to be readable. () without prompts.
-    """
+    """Check that the config's prompts file can be read; () without one."""
     try:
         own_prompts = prompt_file.read(config)
     except SpecdecError as error:
@@ -79,9 +77,9 @@ def prompts(config: Config) -> tuple[Check, ...]:
 
 
 def waivers(config: Config, day: date) -> tuple[Check, ...]:
-    """Return a check per known failure of the config.
+    """Return a check per waiver of the config.
 
-    Waivers that expired before ``day`` give warnings.
+    Those that expired before ``day`` give warnings.
     """
     valid = [waiver for waiver in config.waivers if day <= waiver.expires]
     expired = tuple(
@@ -96,9 +94,9 @@ def waivers(config: Config, day: date) -> tuple[Check, ...]:
 
 
 def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check, ...]:
-    """Check the gates of the baseline file and the config.
+    """Check the gates of the config and of this machine's baseline file.
 
-    Shown are the baseline file that applies here, and the gates that hold without one.
+    A file that cannot be used fails. Stored floors that do not hold here, and files of other machines only, give warnings.
     """
     try:
         baseline_file.check(folder, config.name)
@@ -116,9 +114,9 @@ def gates(config: Config, folder: Path, environment: Environment) -> tuple[Check
 
 
 def plan(config: Config, depth: Depth, here: Path) -> Check:
-    """Return the plan of the suites or the boots.
+    """Return the plan that pytest prints for the suites, as a check.
 
-    It is that of the boots if there are no suites or the config has no plan at all.
+    If there are no suites, or if the boots cannot be planned, it is the check of the boots alone.
     """
     boots, folder = _check_boots(config, depth, here), suites(config, here)
     if folder is None or boots.level is Level.FAIL:
@@ -129,18 +127,18 @@ def plan(config: Config, depth: Depth, here: Path) -> Check:
 
 
 def suites(config: Config, here: Path) -> Path | None:
-    """Return the config's folder of test modules, None without one.
+    """Return the folder of test modules for a config; None without any.
 
-    It is the folder ``suites`` that the config lies in, else ``suites`` in ``here``, else those that ship.
+    It is the folder ``suites`` that the config lies in, else ``suites`` in ``here``, else that of this package.
     """
     candidates = (config.path.absolute().parent.parent, here / "suites", shipped.SUITES)
     return next((candidate for candidate in candidates if candidate.name == "suites" and any(candidate.rglob("test_*.py"))), None)
 
 
 def collection(result: ProgramResult, folder: Path) -> Check:
-    """Return the plan printed by a collection.
+    """Return a check with the plan that a collection by pytest printed.
 
-    If it printed none, the check fails and shows why.
+    If it printed none, the check fails with the last lines of its output.
     """
     lines = result.out.splitlines()
     header_index = next((index for index, line in enumerate(lines) if line.startswith(_PLAN)), None)
@@ -151,7 +149,10 @@ def collection(result: ProgramResult, folder: Path) -> Check:
 
 
 def _check_boots(config: Config, depth: Depth, here: Path) -> Check:
-    """Return the boots at ``depth``, whatever the workloads are."""
+    """Return a check with the planned boots at ``depth``.
+
+    It has their time too, and no workload.
+    """
     try:
         boot_plan = planner.plan_servers(config, rates.expected_rates(config, here / RUNS), depth, draft_scored=True)
     except SpecdecError as error:
@@ -168,7 +169,7 @@ def _check_boots(config: Config, depth: Depth, here: Path) -> Check:
 
 
 def _describe_arm(boot: Boot) -> str:
-    """Return the name of a boot's arm, for people."""
+    """Return the name of a boot's arm in words."""
     if boot.also_baseline:
         return "baseline and control"
     return f"draft model {boot.arm}" if boot.role is Role.DRAFT else boot.arm

@@ -44,17 +44,17 @@ class Help:
     abbreviates: bool = False
 
     def knows(self, flag: str) -> bool:
-        """Return True if the parser would take ``flag``.
+        """Return True if the parser accepts ``flag``.
 
-        Where it abbreviates, that may be the beginning of the only flag that begins so.
+        A parser that allows abbreviations also accepts the beginning of a flag, if only one flag begins so.
         """
         return flag in self.flags or (self.abbreviates and len([name for name in self.flags if name.startswith(flag)]) == 1)
 
 
 def checks(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -> Iterator[Check]:
-    """Yield the checks of the program and of the flags.
+    """Yield the checks of the engine's program and of every arm's flags.
 
-    Both questions to the program run in ``pool``.
+    The program is asked for its version and its help at the same time, in ``pool``.
     """
     try:
         commands = _commands_by_arm(config, engine, arms)
@@ -77,7 +77,7 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) 
 def flags(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -> tuple[Check, ...]:
     """Check every arm's flags with the engine's parser.
 
-    If the engine is not there, one check reports that.
+    There is one failed check if the engine is missing, and one warning if its help cannot be asked for.
     """
     try:
         commands = _commands_by_arm(config, engine, arms)
@@ -93,23 +93,29 @@ def flags(config: Config, engine: Engine, arms: Sequence[Arm], pool: Executor) -
 
 
 def _commands_by_arm(config: Config, engine: Engine, arms: Sequence[Arm]) -> list[tuple[Arm, tuple[str, ...]]]:
-    """Return every arm's command.
+    """Return every arm with its command.
 
-    Raises ConfigError or EngineError when the engine or a model is not there.
+    Raises ConfigError or EngineError if the engine or a model is missing.
     """
     engine.check(config)
     return [(arm, arm.command(config, engine).argv) for arm in arms]
 
 
 def _check_image(name: str) -> Check:
-    """Check for the engine's image on this machine."""
+    """Check that the engine's image is on this machine.
+
+    A missing one gives a warning.
+    """
     if probe.run(("docker", "image", "inspect", name), {}, _QUICK_S).exit_code == 0:
         return ok("engine", f"image {name}")
     return warn("engine", f"image {name} is not on this machine: the first boot pulls it", remedy=f"docker pull {name}")
 
 
 def _check_version(kind: str, program: EngineProgram, result: ProgramResult) -> Check:
-    """Check for the version printed by the engine's program."""
+    """Check that the engine's program prints its version.
+
+    This shows that the program runs.
+    """
     version = result.version(program.version_prefix)
     if version:
         return ok("engine", f"{kind} {version}, {os.path.normpath(program.version[0])}")
@@ -119,11 +125,11 @@ def _check_version(kind: str, program: EngineProgram, result: ProgramResult) -> 
 
 
 def help_of(program: EngineProgram, argvs: Sequence[Sequence[str]], arm: Arm) -> Help:
-    """Return the program's flags, and its complaint about a value.
+    """Return the flags in a program's help.
 
-    The value is one in ``argvs``, the commands of all arms.
-
-    A parser reads the arguments before its help flag, so that one call shows both; only a complaint takes another.
+    An error of the parser about a value in ``argvs`` is returned too. ``argvs`` are the commands of all arms. A parser
+    reads the arguments before its help flag, so that one call checks them and prints the help. Only if it reports an
+    error a second call, without the arguments, is needed for the help.
     """
     bare_result = None
     for spelling in _HELP:
@@ -137,18 +143,18 @@ def help_of(program: EngineProgram, argvs: Sequence[Sequence[str]], arm: Arm) ->
 
 
 def _join_arguments(argvs: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return the model and all arms' flags in one row.
+    """Return the flags of all arms as one command's arguments.
 
-    A parser reads them all and keeps the last of each.
+    The model comes first. A parser checks the value of every flag, also if the same flag comes again.
     """
     positional = [tuple(takewhile(lambda word: not word.startswith("--"), argv)) for argv in argvs]
     return (*positional[0][1:][-1:], *(word for prefix, argv in zip(positional, argvs, strict=True) for word in argv[len(prefix) :]))
 
 
 def listed_flags(help_text: str) -> frozenset[str]:
-    """Return the flags listed by a help text, long and short.
+    """Return the long and short flags that a help text lists.
 
-    Those that only its prose mentions are left out.
+    Flags that are only mentioned in the text about others are left out.
     """
     entries = (match[1] for line in help_text.splitlines() if (match := _ENTRY.match(line)))
     # The words of the help begin after two spaces; after a comma they are padding before another name of the flag.
@@ -156,9 +162,9 @@ def listed_flags(help_text: str) -> frozenset[str]:
 
 
 def flags_of(argv: Iterable[str]) -> Iterator[str]:
-    """Yield the flags of a command line, as help spells them.
+    """Yield the flags of a command line as a help text spells them.
 
-    They have dashes, and nothing of what follows a dot.
+    Underscores become dashes, and ``--a.b=c`` becomes ``--a``.
     """
     for word in argv:
         if word.startswith("--"):
@@ -169,7 +175,8 @@ def flags_of(argv: Iterable[str]) -> Iterator[str]:
 def flag_checks(config: Config, commands: Sequence[tuple[Arm, Sequence[str]]], listed: Help) -> tuple[Check, ...]:
     """Check every arm's flags against the engine's help.
 
-    The parser has to know every flag, and take its value.
+    The parser's error about a value is reported too. The error is left out if it is about an unknown flag, which has a
+    check of its own.
     """
     if not listed.flags:
         return (warn("flags", "not checked: the engine's help could not be read", f"found:    {listed.complaint}"),)
@@ -185,15 +192,19 @@ def flag_checks(config: Config, commands: Sequence[tuple[Arm, Sequence[str]]], l
 
 
 def _describe_unknown(arm: Arm, flag: str, listed: Help, document: YamlDocument) -> str:
-    """Return the place of an unknown flag, and a suggestion."""
+    """Return a line on an unknown flag and its place.
+
+    The nearest known flag is suggested.
+    """
     suggestion = nearest(flag, listed.flags)
     return f"{_locate_flag(arm, flag, document)}: found {flag}, which the engine does not know" + (f"; {suggestion}" if suggestion else "")
 
 
 def _locate_flag(arm: Arm, flag: str, document: YamlDocument) -> str:
-    """Return ``file:line  path`` of the argument given by ``flag``.
+    """Return ``file:line  path`` of the argument that gave ``flag``.
 
-    It is its own, its negation's, or a dotted one's.
+    The argument may have the flag's name, the name without ``no-``, or a name with dots after it. If there is none, the
+    engine's adapter added the flag.
     """
     name = plain(flag)
     dotted_paths = (path for spelling, path in arm.paths.items() if spelling.partition(".")[0] == name)

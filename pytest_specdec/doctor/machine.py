@@ -39,16 +39,16 @@ class Device(NamedTuple):
 
 
 def ports(arms: Sequence[Arm]) -> tuple[Check, ...]:
-    """Check the ports pinned by the config.
+    """Check that the ports set by the config are free.
 
-    Each has to be free. If one cannot be bound, its check names the process that holds it.
+    The check of a port in use names the process that holds it.
     """
     numbers = dict.fromkeys(int(value) for arm in arms if (value := str(arm.args.get("port", ""))).isdecimal())
     return tuple(map(_check_port, numbers)) or (ok("port", "none pinned: every boot takes a free one"),)
 
 
 def _check_port(number: int) -> Check:
-    """Check for a port free to bind."""
+    """Check that a port can be bound."""
     try:
         require_port(number)
     except EngineError as error:
@@ -57,9 +57,9 @@ def _check_port(number: int) -> Check:
 
 
 def disk(folder: Path) -> Check:
-    """Check the disk for writing a run under ``folder``.
+    """Check that a run can be written under ``folder``.
 
-    The folder need not exist.
+    There must also be space for it. The folder need not exist; its nearest existing parent is checked.
     """
     place, free = _nearest(folder)
     line, remedy = f"{free:.1f} GiB free for runs in {folder}", "make room, or give --specdec-run-dir on another disk"
@@ -71,9 +71,9 @@ def disk(folder: Path) -> Check:
 
 
 def download(cache: Path, models: Sequence[str]) -> Check:
-    """Check the room for ``models``, downloaded by the first boots.
+    """Check the free space for ``models`` that the first boots will download.
 
-    Their sizes are not known here.
+    Their sizes are unknown here, so that a warning is given below a fixed number of GiB.
     """
     _, free = _nearest(cache)
     line = f"{free:.1f} GiB free in {cache}, to which {', '.join(models)} will be downloaded"
@@ -81,7 +81,7 @@ def download(cache: Path, models: Sequence[str]) -> Check:
 
 
 def _nearest(folder: Path) -> tuple[Path, float]:
-    """Return the nearest existing folder, and the GiB free there."""
+    """Return ``folder`` or its nearest existing parent, and the GiB free there."""
     place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     return place, shutil.disk_usage(place).free / _GIB
 
@@ -100,9 +100,9 @@ def devices(result: ProgramResult) -> tuple[Device, ...]:
 
 
 def accelerators(present: Sequence[Device], footprint: Footprint) -> tuple[Check, ...]:
-    """Check the number and the free memory of the devices.
+    """Check the number and free memory of the devices.
 
-    They have to be what one server takes.
+    They must be enough for one server. Without a device there is a warning if the engine needs one.
     """
     if not present:
         line = "no accelerator: nvidia-smi lists none"
@@ -116,7 +116,11 @@ def accelerators(present: Sequence[Device], footprint: Footprint) -> tuple[Check
 
 
 def _check_memory(device: Device, footprint: Footprint) -> Check:
-    """Check the free memory of one device."""
+    """Check the free memory of one device.
+
+    It fails if the config states a share of the memory that is not free. Without a stated share, a device in use gives a
+    warning, since the engine's default may not fit.
+    """
     free_gib, device_share = device.total_gib - device.used_gib, footprint.device_share
     line = f"{device.number}: {device.name}, {free_gib:.1f} of {device.total_gib:.1f} GiB free"
     remedy = f"end what holds its memory (nvidia-smi), or lower {footprint.options}"
@@ -128,10 +132,7 @@ def _check_memory(device: Device, footprint: Footprint) -> Check:
 
 
 def leases(folder: Path) -> Check:
-    """Check the locks in ``folder`` for another capture.
-
-    It is the folder of :mod:`pytest_specdec.capture.locks`.
-    """
+    """Check by the lock files in ``folder`` (:mod:`pytest_specdec.capture.locks`) if another capture runs."""
     held_locks = [f"{path.stem} ({_last_holder(path)})" for path in sorted(folder.glob("*.lock")) if _is_held(path)]
     if held_locks:
         return warn("lease", f"another capture is at work: {', '.join(held_locks)}", remedy="a run waits for it for up to an hour")
@@ -149,6 +150,9 @@ def _is_held(path: Path) -> bool:
 
 
 def _last_holder(path: Path) -> str:
-    """Return a text on the holder of a lock."""
+    """Return in words who holds a lock.
+
+    It is the process that last held it alone, or several that share it.
+    """
     process_id = path.read_text(encoding="ascii", errors="replace").strip()
     return f"last held alone by process {process_id}" if process_id.isdigit() else "shared"

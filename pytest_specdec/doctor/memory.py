@@ -27,7 +27,7 @@ _BYTES = (
     (re.compile(r"fp4|int4|w4a|awq|gptq|4bit|gpt-oss", re.IGNORECASE), 0.55),
     (re.compile(r"fp8|int8|w8a|8bit", re.IGNORECASE), 1.0),
 )
-"""What a parameter takes, by a word in a model's name; 2 without one."""
+"""Bytes per parameter, by a word in a model's name; 2 without one."""
 _BILLION_GIB = 1e9 / 1024**3
 
 
@@ -44,7 +44,7 @@ class _Weights:
 def checks(config: Config, engine: Engine, arms: Sequence[Arm], devices: Sequence[Device], footprint: Footprint) -> tuple[Check, ...]:
     """Check the weights of every arm against device memory.
 
-    () if there is no device, or the engine takes none.
+    They must fit into the share of it that a server uses. () if there is no device, or if the engine uses none.
     """
     if not devices or footprint.device_share is None:
         return ()
@@ -56,7 +56,11 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], devices: Sequenc
 
 
 def _check_arm(config: Config, arm: Arm, weights: _Weights, room_gib: float, options: str) -> Check | None:
-    """Check the weights of one arm; None if they fit."""
+    """Return the check of an arm with too large weights.
+
+    None if they fit. It is only a warning if the size is partly guessed from a model's name, or if the server may hold
+    the weights in fewer bits than they are stored in.
+    """
     total_gib = weights.stored_gib + weights.guessed_gib
     if total_gib <= room_gib:
         return None
@@ -70,16 +74,19 @@ def _check_arm(config: Config, arm: Arm, weights: _Weights, room_gib: float, opt
 
 
 def _arm_weights(config: Config, engine: Engine, arm: Arm) -> _Weights:
-    """Return the weights of an arm, stored and guessed."""
+    """Return the GiB of an arm's weights.
+
+    They are read off stored checkpoints, and guessed by name for other models.
+    """
     gib_by_model = {model: checkpoint.weights_gib(checkpoint.folder(config, model)) for model in engine.models(arm.model, arm.args)}
     guessed_gib = sum(by_name_gib(model, arm.args) for model, gib in gib_by_model.items() if gib is None)
     return _Weights(stored_gib=sum(gib or 0.0 for gib in gib_by_model.values()), guessed_gib=guessed_gib)
 
 
 def by_name_gib(model: str, args: Mapping[str, JSON]) -> float:
-    """Return the GiB of a model's weights, by its name.
+    """Return the GiB of a model's weights by a name such as ``Llama-3.3-70B-FP8``.
 
-    The name is one such as ``Llama-3.3-70B-FP8``. 0 if it holds no size.
+    0 if the name has no number of parameters.
     """
     match = _PARAMETERS.search(model.rpartition("/")[2])
     if match is None:
@@ -90,9 +97,9 @@ def by_name_gib(model: str, args: Mapping[str, JSON]) -> float:
 
 
 def _may_shrink(config: Config, arm: Arm) -> bool:
-    """Return True if weights may become smaller than stored.
+    """Return True if weights may take less than stored.
 
-    An argument does that, or a checkpoint in float32 that is served in half precision.
+    An argument may quantise or offload them, or a float32 checkpoint may be served in half precision.
     """
     if any(word in plain(name) for name in arm.args for word in _SHRINKING):
         return True

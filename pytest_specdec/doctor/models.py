@@ -42,9 +42,9 @@ class ModelHub:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> ModelHub:
-        """Read the variables of huggingface_hub.
+        """Return the hub's settings by the variables that huggingface_hub reads.
 
-        Of tokens, only their presence is read.
+        Of an access token only its presence is read.
         """
         home = Path(environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface").expanduser()
         token = Path(environ.get("HF_TOKEN_PATH") or home / "token")
@@ -55,14 +55,17 @@ class ModelHub:
         )
 
     def holds(self, name: str) -> bool:
-        """Return True if the cache has a snapshot, complete or not."""
+        """Return True if the cache has a snapshot of the model.
+
+        The snapshot may be incomplete.
+        """
         return any((self.cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/*"))
 
 
 def checks(config: Config, engine: Engine, arms: Sequence[Arm], hub: ModelHub) -> Iterator[Check]:
-    """Yield the checks of the models and of room for downloads.
+    """Yield a check of every model of the arms.
 
-    Every model that the engine leaves to the hub is checked once.
+    Each model is checked once. A check of the space for downloads follows.
     """
     by_model: dict[str, str] = {}
     for arm in arms:
@@ -75,7 +78,10 @@ def checks(config: Config, engine: Engine, arms: Sequence[Arm], hub: ModelHub) -
 
 
 def check(config: Config, arm: str, model: str, hub: ModelHub) -> Check:
-    """Check one model, as far as possible without loading it."""
+    """Check one model without loading it.
+
+    It must be a local checkpoint, or a name on the hub.
+    """
     path = Path(os.path.normpath(config.resolve(model)))
     if path.exists():
         return _check_local_model(arm, path)
@@ -87,15 +93,18 @@ def check(config: Config, arm: str, model: str, hub: ModelHub) -> Check:
 
 
 def _is_on_hub(config: Config, model: str) -> bool:
-    """Return True if ``model`` is a name on the hub.
+    """Return True if ``model`` can be a name on the hub.
 
-    ``org/name`` is a path only where there is such a folder.
+    It has the form of one, and is no existing path.
     """
     return not Path(config.resolve(model)).exists() and _NAME.fullmatch(model) is not None and not model.endswith(".gguf")
 
 
 def _check_local_model(arm: str, path: Path) -> Check:
-    """Check a model in a file or folder."""
+    """Check that a path is a model.
+
+    It must be a file, or a folder with config.json.
+    """
     if path.is_file() or (path / "config.json").is_file():
         return ok("models", f"{arm}: {path}")
     remedy = "name the folder of a checkpoint, weights and config.json"
@@ -103,7 +112,11 @@ def _check_local_model(arm: str, path: Path) -> Check:
 
 
 def _check_hub_model(arm: str, model: str, hub: ModelHub) -> Check:
-    """Check a model on the hub: cached, or possible to fetch."""
+    """Check a model of the hub.
+
+    It must be cached, or possible to download. It fails if the hub is offline, and warns if the model's licence needs a
+    token that is not set.
+    """
     if hub.holds(model):
         return ok("models", f"{arm}: {model}, in the hub cache {hub.cache}")
     if hub.offline:
@@ -116,7 +129,10 @@ def _check_hub_model(arm: str, model: str, hub: ModelHub) -> Check:
 
 
 def _fail_absent_model(arm: str, model: str, path: Path) -> Check:
-    """Return a failed check, with a similar name beside it."""
+    """Return a failed check for a missing model.
+
+    A similar name in its folder is suggested.
+    """
     siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     suggestions = difflib.get_close_matches(path.name, siblings, n=1)
     hint = f"; did you mean {str(Path(model).parent / suggestions[0])!r}?" if suggestions else ""

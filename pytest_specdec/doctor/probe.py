@@ -32,19 +32,19 @@ class ProgramResult:
 
     @property
     def last_words(self) -> str:
-        """The last line reporting an error, or a stand-in.
+        """The line that best tells why the program failed.
 
-        Without one it is the first line that begins with an error, as llama.cpp's above its usage, or else the last
-        line.
+        It is the last line that reports an error, else the first one that begins with ``error``, as llama.cpp prints it above
+        its usage, else the last line.
         """
         lines = [line.strip() for line in self.lines]
         reporting = [line for line in reversed(lines) if "rror:" in line] or [line for line in lines if line.lower().startswith("error")]
         return (reporting or lines[::-1] or ["no output"])[0]
 
     def version(self, prefix: str) -> str:
-        """Return the version after ``prefix``, empty unless the program prints one.
+        """Return the version that the program printed after ``prefix``; empty without one.
 
-        Without a prefix it is the last line of the output.
+        Without a prefix it is the last line of standard output. Empty also if the program failed.
         """
         lines = [line.strip() for line in (self.lines if prefix else self.out.splitlines()) if line.strip()]
         versions = [line.removeprefix(prefix).strip() for line in lines if line.startswith(prefix)]
@@ -52,9 +52,10 @@ class ProgramResult:
 
 
 def run(argv: Sequence[str], env: Mapping[str, str], limit_s: float = LIMIT_S) -> ProgramResult:
-    """Run ``argv`` with ``env`` added to our own environment.
+    """Run a program and return how it ended.
 
-    After ``limit_s`` seconds it is ended, with all that it started.
+    ``env`` is added to this process's environment. After ``limit_s`` seconds the program and all processes that it
+    started are killed. The exit code is None then, and if it cannot be started.
     """
     environ = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", **env}
     try:

@@ -31,7 +31,7 @@ _OURS = {
 """vLLM's own keys of suffix decoding, and the plugin's."""
 _METHOD, _SUFFIX = "arctic", "suffix"
 _SUFFIX_TOKENS = 16
-"""Draft tokens of suffix decoding where the setting names none (the plugin's ``vllm/config.py``)."""
+"""Draft tokens of suffix decoding if the setting names none (the plugin's ``vllm/config.py``)."""
 _NO_DRAFTS_FROM = "hard_disable_by_batch_size"
 _SETTING = "ulysses_sequence_parallel_size="
 _SYNCHRONOUS = "async-scheduling"
@@ -63,9 +63,9 @@ class Arctic(Vllm):
     def recognises(self, get: Get) -> bool:
         """Return True if the server is vLLM with the plugin's settings.
 
-        They show in development mode: ``/server_info`` returns ``VllmConfig.__str__`` as the plugin's
-        ``config.py`` writes it, under ``VLLM_SERVER_DEV_MODE``. Otherwise the server passes for vLLM, with
-        the same dialect.
+        The settings show in development mode only: ``/server_info`` returns ``VllmConfig.__str__`` as the plugin's
+        ``config.py`` writes it, under ``VLLM_SERVER_DEV_MODE``. Otherwise the server passes for vLLM, with the same
+        dialect.
         """
         return super().recognises(get) and _SETTING in (get("/server_info") or "")
 
@@ -76,8 +76,8 @@ class Arctic(Vllm):
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``--speculative-config``.
 
-        A speculator of method ``arctic`` is a head on the target. Combined with suffix decoding its kind is
-        unknown.
+        A speculator of method ``arctic`` is a head on the target. Combined with suffix decoding its kind is unknown.
+        Returns None without a speculative setting.
         """
         draft, setting = vllm.draft(args), vllm.speculative_setting(args)
         if draft is None:
@@ -105,7 +105,7 @@ class Arctic(Vllm):
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return vLLM's command with the plugin on.
 
-        Without it the baseline would run other kernels.
+        Without the plugin the baseline would run other kernels than the variants.
         """
         return super().command(config, replace(setup, env={_ENABLED: "1", **setup.env}))
 
@@ -116,7 +116,10 @@ def _count_or_zero(value: JSON) -> int:
 
 
 def _require_plugin_on(config: Config) -> None:
-    """Raise EngineError if an arm switches the plugin off."""
+    """Raise EngineError if an arm switches the plugin off.
+
+    It changes kernels too, so that it has to be on in all arms or the arms would differ in more than speculation.
+    """
     env_by_place = {
         "engine": config.engine.env,
         "baseline": config.baseline.env,
@@ -134,7 +137,10 @@ def _require_plugin_on(config: Config) -> None:
 
 
 def _refuse_vllm_keys(variant: str, setting: Mapping[str, JSON]) -> None:
-    """Raise EngineError for vLLM's own keys of suffix decoding."""
+    """Raise EngineError for vLLM's own keys of suffix decoding.
+
+    The plugin has keys of its own for the same settings and does not take these.
+    """
     for name in setting:
         if name.startswith("suffix_decoding_"):
             raise EngineError(

@@ -41,7 +41,7 @@ def fill(config: Config, overlay: Overlay | VariantSettings, environ: Mapping[st
 def _expand_set_variables(value: JSON, environ: Mapping[str, str]) -> JSON:
     """Return a value with its variables filled in.
 
-    As written if one of them is not set.
+    Returns it as written if one of them is not set.
     """
     try:
         return expand(value, environ)
@@ -61,7 +61,10 @@ def flags(args: Mapping[str, JSON]) -> list[str]:
 
 
 def _flag_words(name: str, value: JSON) -> list[str]:
-    """Return one argument's words on the command line."""
+    """Return one argument's words on the command line.
+
+    A list of plain values becomes one word for each. A mapping, a nested list or a number becomes JSON.
+    """
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
     if isinstance(value, Mapping):
@@ -76,7 +79,7 @@ def _flag_words(name: str, value: JSON) -> list[str]:
 def arm_args(config: Config) -> Iterator[dict[str, JSON]]:
     """Yield the arguments of every arm, the baseline's first.
 
-    They go by their plain names.
+    They are named by their plain names.
     """
     for layer in (config.baseline.args, *(variant.args for variant in config.variants)):
         yield {plain(name): value for name, value in merge(config.engine.args, layer).items()}
@@ -91,8 +94,8 @@ def whole_number(value: JSON) -> int:
 def device_footprint(config: Config, share: str, default: float, parallel: Sequence[str]) -> Footprint:
     """Return the largest device share and device count of all arms.
 
-    ``share`` is the argument for a server's part of an accelerator's memory. An arm without it takes the
-    engine's ``default``. ``parallel`` are the names of the argument for the number of accelerators.
+    ``share`` names the argument for the fraction of an accelerator's memory that a server takes. An arm without it
+    takes the engine's ``default``. ``parallel`` are the names of the argument for the number of accelerators.
     """
     arms = list(arm_args(config))
     stated_shares = [float(fraction) for args in arms if isinstance(fraction := args.get(share), int | float) and 0 < fraction <= 1]
@@ -108,13 +111,13 @@ class PrecisionFlags:
     """An engine's arguments by which an arm computes in less than float32."""
 
     quantising: tuple[str, ...]
-    """Quantise by any value."""
+    """Names of arguments that quantise, whatever their value."""
     formats: frozenset[str] = frozenset({"bitsandbytes", "gguf"})
     """Values of ``load-format`` that are quantised."""
     overrides: str
-    """Lays fields over the checkpoint's config.json."""
+    """Name of the argument that lays fields over the checkpoint's config.json."""
     cache: str
-    """Sets the format of keys and values."""
+    """Name of the argument that sets the format of keys and values."""
     caches: frozenset[str] = frozenset({"auto"})
     """Its values that round nothing."""
 

@@ -64,7 +64,7 @@ _ARGUMENTS = ("draft", "draft-tokens", "draft-model", "draft-sampling", "ngram-m
 
 
 class AttachedDialect(PlainDialect):
-    """The OpenAI protocol, and the counters where most engines have them, for a server that no engine recognises."""
+    """The OpenAI protocol, with the counters at most engines' path, for a server that no engine recognises."""
 
     counters_path: str | None = "/metrics"
 
@@ -99,8 +99,8 @@ class Attach:
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read the drafting arguments, all of them optional.
 
-        They are ``draft``, ``draft-tokens``, ``draft-model``, ``draft-sampling``, ``ngram-min`` and
-        ``ngram-max``.
+        They are ``draft``, ``draft-tokens``, ``draft-model``, ``draft-sampling``, ``ngram-min`` and ``ngram-max``. A
+        variant without them counts as speculating too, in an unknown way.
         """
         by_flag = {plain(name): value for name, value in args.items()}
         _refuse_unknown(by_flag)
@@ -132,13 +132,13 @@ class Attach:
         raise EngineError(what, where="engine.url", found="nothing", expected="http://HOST:PORT", remedy="give every arm a `url`")
 
     def program(self, argv: Sequence[str]) -> EngineProgram | None:  # noqa: ARG002 - there is no program
-        """Return None."""
+        """Return None: no program is started here."""
         return None
 
     def vocabulary(self, config: Config) -> int:
         """Read ``vocab_size`` of a local checkpoint's config.json.
 
-        The model is the checkpoint's path. 0 if unknown.
+        The model is the checkpoint's path. Returns 0 if it is unknown.
         """
         return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
 
@@ -147,18 +147,18 @@ class Attach:
         return Footprint(memory_gib=0.0)
 
     def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - the capability probe decides
-        """Return prompt log-probabilities."""
+        """Return prompt log-probabilities, until the capability probe decides."""
         return ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:  # noqa: ARG002 - no endpoint says so
-        """Return False."""
+        """Return False: no endpoint reports the precision."""
         return False
 
 
 def _refuse_unknown(names: Iterable[str]) -> None:
     """Raise EngineError for an argument unrelated to drafting.
 
-    Such an argument would reach no server.
+    The servers run already, so that such an argument would reach none.
     """
     for name in names:
         if name not in _ARGUMENTS:

@@ -1,4 +1,4 @@
-"""A checkpoint's folder on this machine, the hub's cache included: whether it is there, its size, and its vocabulary."""
+"""A checkpoint's folder on this machine, the hub's cache included: whether it exists, its size, and its vocabulary."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def there(config: Config) -> None:
 def gib(checkpoint: Path) -> float | None:
     """Return the size of a checkpoint's weights in GiB.
 
-    None without such a folder, or without weights in it.
+    Returns None without such a folder, or without weights in it.
     """
     sizes = [path.stat().st_size for pattern in ("*.safetensors", "*.bin", "*.gguf") for path in checkpoint.glob(pattern)]
     return sum(sizes) / 1024**3 if sizes else None
@@ -46,7 +46,7 @@ def gib(checkpoint: Path) -> float | None:
 def weights_gib(checkpoint: Path) -> float | None:
     """Return the least size of a checkpoint's stored weights, in GiB.
 
-    Some checkpoints hold their weights in two formats. None without any.
+    Some checkpoints hold their weights in two formats, of which the smaller one counts. Returns None without weights.
     """
     safetensors = [path for path in checkpoint.glob("*.safetensors") if not path.name.startswith("consolidated")]
     formats = (safetensors, list(checkpoint.glob("*.bin")), list(checkpoint.glob("consolidated*.safetensors")))
@@ -102,7 +102,7 @@ def vocabulary(checkpoint: Path) -> int:
 def read_config(checkpoint: Path) -> Mapping[str, JSON]:
     """Return the config.json of a checkpoint folder.
 
-    Empty if it has none that can be read.
+    Returns an empty mapping if it has none that can be read.
     """
     try:
         settings = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
@@ -114,7 +114,7 @@ def read_config(checkpoint: Path) -> Mapping[str, JSON]:
 def is_quantised(checkpoint: Path) -> bool:
     """Return True if a checkpoint's files declare quantisation.
 
-    They may declare it for the weights or the cache. False without such files.
+    They may declare it for the weights or the cache. Returns False without such files.
     """
     settings = read_config(checkpoint)
     text_config = settings.get("text_config")

@@ -76,7 +76,7 @@ class CheckpointTokenizer:
     def converse(self, messages: Sequence[JSON], arguments: Mapping[str, JSON]) -> tuple[int, ...]:
         """Return a conversation's ids up to the assistant's turn.
 
-        Empty without a template, or if the template refuses the messages.
+        Returns an empty tuple without a template, or if the template refuses the messages.
         """
         from jinja2 import TemplateError  # noqa: PLC0415 - as above
 
@@ -95,7 +95,7 @@ class CheckpointTokenizer:
     def name(self, token_id: int) -> str:
         """Return the text of ``token_id``, decoded alone.
 
-        Servers that decode every token alone name it so. Empty for an id without a token.
+        Servers that decode every token alone name it so. Returns an empty string for an id without a token.
         """
         return self._names[token_id] if 0 <= token_id < len(self._names) else ""
 
@@ -120,7 +120,11 @@ class CheckpointTokenizer:
 
     @cached_property
     def _template(self) -> Template | None:
-        """The compiled chat template; None without one."""
+        """The compiled chat template; None without one.
+
+        It is rendered in a sandbox, as transformers does, and prints a fixed date, so that prompts are the same in
+        every boot of a run.
+        """
         from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415 - as above
 
         source = self._template_source()
@@ -135,7 +139,8 @@ class CheckpointTokenizer:
     def _template_source(self) -> str | None:
         """Return the text of the chat template; None without one.
 
-        A file of its own goes before ``tokenizer_config.json``.
+        A template file is preferred to ``tokenizer_config.json``, in which the one called ``default`` is taken of
+        several.
         """
         file = self._folder / "chat_template.jinja"
         if file.is_file():

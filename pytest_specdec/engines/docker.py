@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from pytest_specdec.files.secrets import Secrets
 
 _ANSWER_S = 20.0
-"""The daemon's time to answer."""
+"""Seconds for the daemon to answer."""
 _NAME = re.compile(r"specdec-[0-9a-f]{12}")
-"""Of every container that is started here."""
+"""The name of every container that is started here."""
 _DEFAULTS = (("--ipc", "host"), ("--ulimit", "memlock=-1"), ("--ulimit", "stack=67108864"))
 """Shared memory and locked memory as the images of all engines ask for them."""
 _HUB = {"HF_HOME": ".cache/huggingface"}
@@ -35,7 +35,7 @@ _HUB_CACHE = "HF_HUB_CACHE"
 _COMPILED = {"TORCHINDUCTOR_CACHE_DIR": ".cache/torchinductor", "TRITON_CACHE_DIR": ".triton/cache"}
 _TOKEN = "HF_TOKEN"  # noqa: S105 - the name of a variable
 _FOLDERS = ("TIKTOKEN_ENCODINGS_BASE", "TIKTOKEN_RS_CACHE_DIR")
-"""Variables of this machine that hold in the container too; where one names a folder, that is mounted."""
+"""Variables of this machine that hold in the container too; if one names a folder, that is mounted."""
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 _NO_DEVICES = {"", "-1", "none"}
 
@@ -91,7 +91,10 @@ def _daemon_complaint() -> str:
 
 
 def _volume_problems(config: Config) -> Iterator[Problem]:
-    """Yield the problems of the config's volumes."""
+    """Yield the problems of the config's volumes.
+
+    The host's path has to look like a path and to exist, the container's path has to be absolute.
+    """
     document = yaml.load(config.text, str(config.path))
     for host, path in config.engine.docker.volumes.items():
         where, folder = ("engine", "docker", "volumes", host), _host_path(config, host)
@@ -168,7 +171,7 @@ def command(
 def _resource_options(settings: DockerSettings, env: Mapping[str, str], *, accelerator: bool) -> Iterator[str]:
     """Yield the options for devices, shared memory and limits.
 
-    Those that the config gives itself are left out.
+    Those that the config states itself are left out.
     """
     stated_options = set(settings.options) | {word.partition("=")[0] for word in settings.options if word.startswith("--")}
     if accelerator and "--gpus" not in stated_options and (devices := _gpus_option_value(settings.gpus, env)):
@@ -183,7 +186,8 @@ def _resource_options(settings: DockerSettings, env: Mapping[str, str], *, accel
 def _gpus_option_value(setting: str, env: Mapping[str, str]) -> str:
     """Return the value of ``--gpus``; empty for none.
 
-    ``stated`` comes first. A server with its own ``CUDA_VISIBLE_DEVICES`` gets all devices to choose from.
+    The config's ``setting`` comes first, then our own ``CUDA_VISIBLE_DEVICES``. A server with a
+    ``CUDA_VISIBLE_DEVICES`` of its own gets all devices, since it chooses among them itself.
     """
     selection = setting or ("all" if _DEVICES in env else os.environ.get(_DEVICES, "all"))
     if selection.strip() in _NO_DEVICES:
@@ -197,7 +201,7 @@ def _gpus_option_value(setting: str, env: Mapping[str, str]) -> str:
 def _configured_value(variable: str, env: Mapping[str, str]) -> str:
     """Return a variable's value from the config or our environment.
 
-    The config comes first. Empty if neither sets it.
+    The config comes first. Returns an empty string if neither sets it.
     """
     return env.get(variable) or os.environ.get(variable) or ""
 
@@ -220,7 +224,8 @@ def _cache_variables(env: Mapping[str, str], places: Mapping[str, str]) -> Itera
 def _is_covered(host: str, place: str | None, volume_targets: Sequence[str]) -> bool:
     """Return True if a volume of the config holds the cache.
 
-    Such a volume is mounted at or above the variable's folder, or at the cache's default place.
+    Such a volume is mounted at or above the variable's folder, or at the cache's default place. The cache then needs
+    no mount of its own.
     """
     return any(PurePosixPath(host).is_relative_to(path) or (place and path.rstrip("/").endswith(f"/{place}")) for path in volume_targets)
 

@@ -40,7 +40,7 @@ def there(path: str | None, where: str, expected: str, remedy: str) -> str:
 def release(program_path: str, package: str) -> str:
     """Return the release of ``package`` in a program's environment.
 
-    An example is ``0.32.0+cpu``. Empty if unknown.
+    An example is ``0.32.0+cpu``. Returns an empty string if it is unknown.
     """
     site = Path(program_path).resolve().parent.parent / "lib"
     folders = sorted(site.glob(f"python*/site-packages/{package}-*.dist-info"))
@@ -50,7 +50,8 @@ def release(program_path: str, package: str) -> str:
 def numbers(text: str) -> tuple[int, ...]:
     """Return the leading numbers of a version.
 
-    ``0.32.0+cpu`` gives (0, 32, 0).
+    ``0.32.0+cpu`` gives (0, 32, 0). A text without leading numbers gives an empty tuple, which is less than any
+    release.
     """
     match = re.match(r"v?(\d+(?:\.\d+)*)", text)
     return tuple(map(int, match[1].split("."))) if match else ()

@@ -31,7 +31,7 @@ _DEFAULT_TOKENS = 3
 """mlx-lm's own ``--num-draft-tokens``."""
 _PROCESS_GIB = 0.5
 _SERVED = "default_model"
-"""What the server calls the models that it was started with: any other name is looked for on the hub."""
+"""The server's name for the models that it was started with: any other name is looked up on the hub."""
 _NEUTRAL: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
 """The server's own values, of its command line, stand in for what a request leaves out: temperature 0 by default."""
 _ALL_TOKENS = 1_000_000
@@ -63,7 +63,10 @@ class MlxLmDialect(PlainDialect):
         return {**_NEUTRAL, **body, **fields, **(with_usage(request) if stream else {})}
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        """Take the ids out of ``logprobs.content``."""
+        """Take the ids out of ``logprobs.content``.
+
+        Capture reads them in ``token_ids`` of each choice.
+        """
         choices = data.get("choices")
         if not isinstance(choices, Sequence):
             return data
@@ -81,13 +84,13 @@ def _content_ids(choice: Mapping[str, JSON]) -> list[JSON]:
 
 
 _CARD = {"id", "object", "created"}
-"""What a model in the list has."""
+"""Keys of a model in the list."""
 
 
 def _lists_models_with_keys(text: str | None, keys: set[str]) -> bool:
     """Return True if every listed model has exactly these keys.
 
-    False for a list without models.
+    Returns False for a list without models.
     """
     document = json_reply.value(text)
     models = document.get("data") if isinstance(document, Mapping) else None
@@ -128,7 +131,7 @@ class MlxLm:
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read ``--draft-model`` and ``--num-draft-tokens``.
 
-        Drafts are drawn by the request's own sampler. None without a draft model.
+        Drafts are drawn by the request's own sampler. Returns None without a draft model.
         """
         model, tokens = args.get(_DRAFT_MODEL), args.get(_DRAFT_TOKENS, _DEFAULT_TOKENS)
         if not isinstance(model, str):
@@ -179,12 +182,12 @@ class MlxLm:
         return checkpoint.vocabulary(Path(config.resolve(config.engine.model)))
 
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:  # noqa: ARG002 - its accelerator is the machine's memory
-        """Return the interpreter's share and the weights."""
+        """Return the memory of the interpreter and the weights."""
         weights = checkpoint.gib(Path(config.resolve(config.engine.model)))
         return Footprint(memory_gib=None if weights is None else _PROCESS_GIB + weights)
 
     def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - it has none
-        """Return the usual route: the scorer's own decides."""
+        """Return the usual route, since the scorer's own decides."""
         return ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:

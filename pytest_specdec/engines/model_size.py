@@ -15,7 +15,7 @@ class ModelSize:
 
     weights_gb: float
     active_gb: float
-    """Read for every token: all of a dense model's, of a sparse one's the active parameters' part."""
+    """Weights read for every token: all of a dense model, those of the active parameters of a sparse one."""
 
 
 _BILLIONS = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z0-9])")
@@ -64,7 +64,7 @@ def _files_gb(path: Path) -> float | None:
 def _parameter_billions(name: str) -> tuple[float, float] | None:
     """Return all parameters and the active ones, in billions.
 
-    Active parameters are those that a token reads. None if the name does not give the number.
+    Active parameters are those that a token reads. Returns None if the name does not give the number.
     """
     published = next((row for sparse, row in _SPARSE.items() if name.startswith(sparse)), None)
     if published is not None:

@@ -21,7 +21,7 @@ class Recognising(Protocol):
     def recognises(self, get: Get) -> bool:
         """Return True if the server is one of this engine's.
 
-        ``get`` asks the server. Paths that reset anything are not asked for.
+        ``get`` asks the server. It must not ask for paths that reset anything.
         """
 
 
@@ -32,7 +32,7 @@ class SmallCache(Protocol):
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
         """Return arguments for a cache of about a thousand tokens.
 
-        They are laid over the arguments of every arm. None if there are none.
+        They are laid over the arguments of every arm. Returns None if there are none.
         """
 
 

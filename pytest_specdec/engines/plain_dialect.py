@@ -67,7 +67,7 @@ class PlainDialect:
         return version if isinstance(version, str) else ""
 
     def wrong_build(self, log: str) -> str:  # noqa: ARG002 - the protocol knows no log
-        """Return nothing."""
+        """Return nothing: any build passes."""
         return ""
 
     def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:  # noqa: ARG002 - the protocol has none
@@ -75,7 +75,7 @@ class PlainDialect:
         return None
 
     def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
-        """Count the verify steps in the reply."""
+        """Return the counts of the verify steps in the reply."""
         steps = self.steps(reply)
         return steps.counters if steps else None
 
@@ -90,7 +90,7 @@ class PlainDialect:
     def traffic(self, text: str) -> Traffic:
         """Read the Prometheus counters of most engines.
 
-        These are the start of the process, prompt tokens, generated tokens and preemptions.
+        These are the start of the process, prompt tokens, generated tokens and preemptions. A missing one is None.
         """
         return Traffic(
             started_s=_first_value(text, "process_start_time_seconds"),
@@ -104,7 +104,7 @@ class PlainDialect:
         return None
 
     def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:  # noqa: ARG002
-        """Raise RequestError: nothing was asked for."""
+        """Raise RequestError: :meth:`scoring` makes no request."""
         return _refuse_scores()
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:  # noqa: ARG002 - as for scoring
@@ -115,7 +115,7 @@ class PlainDialect:
         return None
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:  # noqa: ARG002
-        """Raise RequestError: nothing was asked for."""
+        """Raise RequestError: :meth:`continuations` makes no request."""
         return _refuse_scores()
 
 
@@ -131,7 +131,7 @@ def with_usage(request: Request) -> dict[str, JSON]:
 def owner(get: Get) -> str:
     """Return the owner of the first model in ``/v1/models``.
 
-    Most engines name themselves there. Empty without one.
+    Most engines name themselves there. Returns an empty string without one.
     """
     data = json_reply.document(get("/v1/models")).get("data")
     first = data[0] if isinstance(data, list) and data else None
@@ -144,7 +144,7 @@ _SAMPLE = r"^(?:\w+:)?{}(?:\{{.*\}})?\s+(\S+)\s*$"
 def _series_values(text: str, name: str) -> list[float]:
     """Return a series' values, for any labels and engine prefix.
 
-    Empty if one of them is not a finite number.
+    Returns an empty list if one of them is not a finite number.
     """
     matches = re.findall(_SAMPLE.format(name), text, re.MULTILINE)
     try:

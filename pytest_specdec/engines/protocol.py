@@ -52,7 +52,7 @@ PROTOCOL_VERSION = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What to run, in which environment."""
+    """The command of a server and its environment."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class RoughRates:
     scored_tokens_per_s: float
     """Emitted tokens scored per second, all requests together."""
     compile_s: float = 0.0
-    """Added to a boot on an accelerator, where kernels are compiled and graphs captured."""
+    """Seconds added to a boot on an accelerator, where kernels are compiled and graphs captured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +98,9 @@ class Footprint:
     """The share of a machine that one server takes, estimated before any is started."""
 
     memory_gib: float | None = None
-    """Of the machine's memory; None where unknown."""
+    """GiB of the machine's memory; None if unknown."""
     device_share: float | None = None
-    """Of every accelerator's memory, above 0 and at most 1; None for a server that needs no accelerator."""
+    """Fraction of every accelerator's memory, above 0 and at most 1; None for a server that needs no accelerator."""
     share_stated: bool = False
     """Whether the config states the share, instead of leaving it to the engine."""
     devices: int = 1
@@ -125,7 +125,7 @@ class ServerSetup:
     attached: str | None = None
     """The address of a server that runs already and belongs to somebody else, without ``/v1``; None for one started here."""
     served_as: str = ""
-    """The name that its server lists the model under, where it is not ``model``."""
+    """The name under which its server lists the model, if it is not ``model``."""
     any_model: bool = False
     """Whether an attached server's only model is meant, whatever its name: the config names none."""
     speculative: bool = False
@@ -164,7 +164,7 @@ class VerifySteps:
     def counters(self) -> SpecCounters:
         """These steps as a server counts them.
 
-        A step without a draft is not counted.
+        A step without a draft is not counted, as servers do not count it.
         """
         longest = max(self.drafted, default=0)
         return SpecCounters(
@@ -186,7 +186,7 @@ class EngineProgram:
     abbreviates: bool
     """Whether its parser takes unambiguous beginnings of flags."""
     version_prefix: str = ""
-    """What the line with the version begins with, on either stream; empty where it is the last one."""
+    """The beginning of the line with the version, on either stream; empty if it is the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,14 +200,14 @@ class ApiRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What a server has done since it was started, by its own counters."""
+    """A server's work since it was started, by its own counters."""
 
     started_s: float | None = None
     """Start time in seconds since 1970; like the other fields, None if not reported."""
     prompt_tokens: int | None = None
     generated_tokens: int | None = None
     preemptions: int | None = None
-    """Requests that were put off for want of cache."""
+    """Requests that were put off because the cache was full."""
 
 
 Get: TypeAlias = "Callable[[str], str | None]"
@@ -221,11 +221,11 @@ class AnswerDialect(Protocol):
     """Requests of workloads as an engine takes them, and how it answers them."""
 
     chunk_per_step: bool
-    """Whether a chunk of a stream holds what one verify step emitted; False where a token has a chunk of its own."""
+    """Whether a chunk of a stream holds the tokens of one verify step; False if every token has a chunk of its own."""
     closing_event: bool
     """Whether a stream ends with ``[DONE]``; otherwise the chunk with the finish_reason is its end."""
     penalty_window: PenaltyWindow
-    """What the penalties of a request count, as it is sent."""
+    """The tokens that the penalties of a request count, as it is sent."""
 
     def path(self, request: Request) -> str:
         """Return the path for a request.
@@ -256,13 +256,13 @@ class AnswerDialect(Protocol):
     def text(self, token_ids: Sequence[int]) -> str:
         """Return the text of an answer made of ids alone.
 
-        Empty if it cannot be known.
+        Returns an empty string if it cannot be known.
         """
 
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:
         """Return the token ids of a request's prompt.
 
-        It is used when replies do not hold them. Empty if they cannot be known.
+        It is used when replies do not hold them. Returns an empty tuple if they cannot be known.
         """
 
 
@@ -270,51 +270,51 @@ class CounterDialect(Protocol):
     """An engine's reports about itself: its state, its version, and its drafting."""
 
     health_path: str | None
-    """Answers 200 when the server is ready; None where there is no such path. So are the other two."""
+    """Answers 200 when the server is ready; like the other two paths, None if there is no such path."""
     version_path: str | None
     counters_path: str | None
     counters_drain: bool
     """Whether a reading of the counters sets them back to 0."""
     counters_exact: bool
-    """Whether the counters count every draft token; otherwise what answers report of themselves goes first."""
+    """Whether the counters count every draft token; otherwise the counts in the answers themselves are preferred."""
     counters_late: bool
-    """Whether the counters may come after the answers that they count: those are streamed then, so that chunks show the steps."""
+    """Whether the counters may come after the answers that they count: answers are then streamed, so that chunks show the steps."""
 
     def version(self, text: str) -> str:
         """Return the engine's version in the text of ``version_path``.
 
-        Empty without one.
+        Returns an empty string without one.
         """
 
     def wrong_build(self, log: str) -> str:
         """Return the reason to reject this server's build; empty if right.
 
-        ``log`` is the server's log up to its readiness. The build is right if the server is the one that was
-        asked for.
+        ``log`` is the server's log up to its readiness. The build is right if the server is the one that the config
+        names.
         """
 
     def steps(self, reply: Mapping[str, JSON]) -> VerifySteps | None:
         """Return the verify steps in a reply or last stream chunk.
 
-        None if it holds none.
+        Returns None if it holds none.
         """
 
     def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
         """Return one answer's speculation counters from a reply or stream chunk.
 
-        None if it holds none.
+        Returns None if it holds none.
         """
 
     def counters(self, text: str) -> SpecCounters | None:
         """Return the speculation counters in the text of ``counters_path``.
 
-        None without any.
+        Returns None without any.
         """
 
     def logged(self, text: str) -> SpecCounters | None:
         """Return the speculation counters in a server's log.
 
-        They count from the server's start, and are used when ``counters_path`` has none. None without any.
+        They count from the server's start, and are used when ``counters_path`` has none. Returns None without any.
         """
 
     def traffic(self, text: str) -> Traffic:
@@ -333,7 +333,7 @@ class ScoringDialect(Protocol):
     def scoring(self, prompt_token_ids: Sequence[int], token_ids: Sequence[int], top_tokens: int) -> ApiRequest | None:
         """Return a request for the distribution at every given token.
 
-        Its reply holds the distribution at every one of ``token_ids``. None if no request can do this.
+        Its reply holds the distribution at every one of ``token_ids``. Returns None if no request can do this.
         """
 
     def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
@@ -345,7 +345,7 @@ class ScoringDialect(Protocol):
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
         """Return a request to continue every prefix by one token.
 
-        Its reply lists the ``top_tokens`` most probable tokens, before any processing. None if no request can
+        Its reply lists the ``top_tokens`` most probable tokens, before any processing. Returns None if no request can
         do this.
         """
 
@@ -357,14 +357,14 @@ class ScoringDialect(Protocol):
 
 
 class Dialect(AnswerDialect, CounterDialect, ScoringDialect, Protocol):
-    """Everything that an engine's servers are asked for.
+    """The requests to an engine's servers and the reading of their replies.
 
     ``engines/plain_dialect.py`` has every member for an engine that serves the OpenAI protocol and nothing beyond it.
     """
 
 
 class Engine(Protocol):
-    """One serving engine: how it is installed, started and asked."""
+    """One serving engine: how it is installed and started, and which requests it takes."""
 
     kind: str
     """The name in a config, and that of the entry point."""
@@ -374,7 +374,7 @@ class Engine(Protocol):
     rules: EngineRules
     """The rules of the pair lint."""
     scored_with: str
-    """The engine's own options under which its tokens can be scored: the remedy where they cannot."""
+    """The engine's own options under which its tokens can be scored: the remedy if they cannot."""
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
         """Return the dialect of the server of ``setup``."""
@@ -382,7 +382,7 @@ class Engine(Protocol):
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Return the draft settings in ``args``.
 
-        None if they do not speculate.
+        Returns None if they do not speculate.
         """
 
     def models(self, model: str, args: Mapping[str, JSON]) -> tuple[str, ...]:
@@ -401,7 +401,7 @@ class Engine(Protocol):
     def program(self, argv: Sequence[str]) -> EngineProgram | None:
         """Return the command lines to ask the engine's program about itself.
 
-        ``argv`` is the command of a server. None if the program cannot be asked.
+        ``argv`` is the command of a server. Returns None if the program cannot be asked.
         """
 
     def vocabulary(self, config: Config) -> int:

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 _NEEDS = ("uvicorn", "starlette", "safetensors", "tokenizers", "jinja2", "llguidance")
 _PROCESS_GIB = 0.25
-"""Of a server without its weights: twice what one was seen to take with short contexts."""
+"""GiB of a server without its weights: twice what one took with short contexts."""
 _PRESSED_TOKENS, _BLOCK_TOKENS = 256, 16
 """The longest sequence of a server with a small cache, and the engine's block."""
 _VERSION = "import pytest_specdec; print(pytest_specdec.__version__)"
 _NAMES = re.compile(r"\b(kind|model): (reference|target|draft)\b")
-"""What the shipped config names."""
+"""The names in the shipped config that a template replaces."""
 
 
 class Reference:
@@ -99,7 +99,10 @@ class Reference:
                 checkpoint.same_vocabulary(_find_checkpoint(config, draft.model, where), target, where)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
-        """Return the module's command line, draft checkpoints by their paths."""
+        """Return the module's command line, draft checkpoints by their paths.
+
+        A speculating server reports the verify steps of every answer, unless the config states otherwise.
+        """
 
         def resolve(model: str) -> str:
             return str(_find_checkpoint(config, model, "speculative-config.model"))

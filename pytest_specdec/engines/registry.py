@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 GROUP = "pytest_specdec.engines"
 LOADED: dict[str, Engine] = {}
-"""The engines asked for so far, by kind."""
+"""The engines loaded so far, by kind."""
 _MEMBERS = sorted({*Engine.__annotations__, *(name for name in vars(Engine) if not name.startswith("_"))})
 
 
@@ -50,7 +50,7 @@ def installed_engines() -> tuple[Engine, ...]:
 def _entry_point(kind: str) -> EntryPoint:
     """Return the one entry point of the engine ``kind``.
 
-    Raises EngineError if there is none, or several.
+    Raises EngineError if there is none, or if several packages have one of that name.
     """
     points = entry_points(group=GROUP)
     candidates = [point for point in points if point.name == kind]
@@ -68,6 +68,7 @@ def _entry_point(kind: str) -> EntryPoint:
 
 
 def _unknown_engine_error(kind: str, installed_kinds: list[str]) -> EngineError:
+    """Return the error for an engine that is not installed."""
     similar_kinds = difflib.get_close_matches(kind, installed_kinds, n=1)
     return EngineError(
         f"no engine {kind!r}" + (f"; did you mean {similar_kinds[0]}?" if similar_kinds else ""),
@@ -83,7 +84,8 @@ def _unknown_engine_error(kind: str, installed_kinds: list[str]) -> EngineError:
 def _load_engine(point: EntryPoint) -> Engine:
     """Return an entry point's engine, checked against the protocol.
 
-    Raises EngineError if it cannot be loaded.
+    The entry point is a class without arguments, or an object. Raises EngineError if it cannot be loaded, whatever
+    its module raises.
     """
     try:
         entry_object: Any = point.load()

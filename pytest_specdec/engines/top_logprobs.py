@@ -23,7 +23,7 @@ class ListedToken:
 
     logprob: float
     token_id: int | None = None
-    """None where the server names the token by its text alone."""
+    """None if the server names the token by its text alone."""
     text: str = ""
 
 
@@ -32,15 +32,14 @@ def position(token_id: int, listed: Sequence[ListedToken], top_tokens: int, text
 
     These are the ``top_tokens`` most probable of ``listed``. ``text`` is the text of ``token_id``, if known.
 
-    Servers append the token that they drew to the most probable ones. It is cut off, since it is there by
-    chance. Tokens of one text without ids are one outcome, with the sum of their probabilities. The emitted
-    token is that outcome when its text is that text, and the top token then has its id. Other texts get ids
-    below 0, which match no token. A token of a listed text beyond the list's end is not in the sum, which is
-    short by at most the last listed probability. An object with texts as its keys holds one token for each
-    text, and is no such listing.
+    Servers append the token that they drew to the most probable ones. It is cut off, since it is there by chance.
+    Tokens of one text without ids are one outcome, with the sum of their probabilities. The emitted token is that
+    outcome when its text is that text, and the top token then has its id. Other texts get ids below 0, which match no
+    token. A token of a listed text beyond the list's end is not in the sum, which is short by at most the last listed
+    probability. An object with texts as its keys holds one token for each text, and is no such listing.
 
-    The log-probability of ``token_id`` is that of its top token, nan without one. Raises RequestError when
-    nothing is listed, and when tokens are named by text while that of the emitted one is unknown.
+    The log-probability of ``token_id`` is that of its top token, nan without one. Raises RequestError if nothing is
+    listed, and if tokens are named by text while that of the emitted one is unknown.
     """
     ranked = sorted((token for token in listed if math.isfinite(token.logprob)), key=lambda token: -token.logprob)[:top_tokens]
     if not ranked:
@@ -65,7 +64,7 @@ def position(token_id: int, listed: Sequence[ListedToken], top_tokens: int, text
 def _merge_by_name(ranked: Sequence[ListedToken]) -> list[tuple[int | str, float]]:
     """Return ids and texts with their log-probabilities, most probable first.
 
-    Texts that occur several times are summed.
+    The probabilities of entries with the same text and no id are summed.
     """
     logprobs: dict[int | str, float] = {}
     for token in ranked:
@@ -81,7 +80,10 @@ def _log_sum(first: float, second: float) -> float:
 
 
 def _outcome_id(name: int | str, place: int, token_id: int, text: str | None) -> int:
-    """Return an outcome's id, below 0 for any other text."""
+    """Return an outcome's id, below 0 for any other text.
+
+    The outcome with the emitted token's text has that token's id.
+    """
     if isinstance(name, int):
         return name
     return token_id if name == text else _NAMELESS - place

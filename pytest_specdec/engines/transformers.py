@@ -77,7 +77,7 @@ class TransformersDialect(PlainDialect):
         self._model = model
         self._drafting = drafting
         self._eos = _read_eos_ids(Path(model))
-        self._found: CheckpointTokenizer | None = None
+        self._loaded_tokenizer: CheckpointTokenizer | None = None
 
     @property
     def _tokenizer(self) -> CheckpointTokenizer | None:
@@ -85,13 +85,13 @@ class TransformersDialect(PlainDialect):
 
         Each access looks for it again, since the first boot may download the checkpoint.
         """
-        self._found = self._found or CheckpointTokenizer.of(self._model)
-        return self._found
+        self._loaded_tokenizer = self._loaded_tokenizer or CheckpointTokenizer.of(self._model)
+        return self._loaded_tokenizer
 
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:  # noqa: ARG002 - a stream ends with its usage unasked
         """Return the body with its sampling parameters in ``generation_config``.
 
-        Parameters that it leaves out are neutral.
+        Parameters that the request leaves out are neutral. The variant's drafting is in ``generation_config`` too.
         """
         rest = {name: value for name, value in request.body.items() if name not in _TRANSLATED}
         return {
@@ -116,7 +116,7 @@ class TransformersDialect(PlainDialect):
         ids = tokenizer.encode_answer("".join(map(_reply_text, replies)))
         missing_tokens = (_expected_tokens(request, replies, steps=bool(self._drafting)) or 0) - len(ids)
         if missing_tokens == 1 and len(self._eos) == 1 and not _may_end_without_eos(request.body):
-            ids = (*ids, *self._eos)  # which is in no text
+            ids = (*ids, *self._eos)  # EOS is in no text
         elif missing_tokens != 0:
             return replies
         return [*replies[:-1], {**replies[-1], "choices": [{**(_only_choice(replies[-1]) or {}), "token_ids": list(ids)}]}]
@@ -124,7 +124,7 @@ class TransformersDialect(PlainDialect):
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:  # noqa: ARG002 - no route tokenizes
         """Return the prompt's ids by the checkpoint's tokenizer and template.
 
-        Empty without the tokenizer.
+        Returns an empty tuple without the tokenizer.
         """
         if self._tokenizer is None:
             return ()
@@ -161,7 +161,8 @@ class TransformersDialect(PlainDialect):
 def _expected_tokens(request: Request, replies: Sequence[Mapping[str, JSON]], *, steps: bool) -> int | None:
     """Return the number of tokens in an answer.
 
-    None if the server does not report it.
+    Returns None if the server does not report it. In a stream under speculation that count is of steps, and the
+    request's token limit is returned instead.
     """
     if steps and len(replies) > 1:
         limit = request.body.get("max_completion_tokens", request.body.get("max_tokens"))
@@ -180,7 +181,7 @@ def _may_end_without_eos(body: Mapping[str, JSON]) -> bool:
 def _only_choice(reply: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     """Return the only choice of a reply.
 
-    None if it has none, or several.
+    Returns None if it has none, or several.
     """
     choices = reply.get("choices")
     (choice,) = choices if isinstance(choices, Sequence) and len(choices) == 1 else (None,)
@@ -205,7 +206,7 @@ def _completion_tokens(reply: Mapping[str, JSON]) -> int | None:
 def _read_eos_ids(folder: Path) -> tuple[int, ...]:
     """Return the end-of-sequence ids of a checkpoint.
 
-    They come from generation_config.json, else from config.json. Empty without any.
+    They come from generation_config.json, else from config.json. Returns an empty tuple without any.
     """
     for name in ("generation_config.json", "config.json"):
         try:
@@ -220,7 +221,7 @@ def _read_eos_ids(folder: Path) -> tuple[int, ...]:
 def _read_drafting(args: Mapping[str, JSON]) -> dict[str, JSON]:
     """Return the speculative settings in ``args``.
 
-    They go by the library's names. Raises EngineError for a setting that no variant may set.
+    They are named as in the library. Raises EngineError for a setting that no variant may set.
     """
     setting = next((value for name, value in args.items() if plain(name) == _SETTING), None)
     if isinstance(setting, str):
@@ -274,7 +275,7 @@ class Transformers:
     def draft(self, args: Mapping[str, JSON]) -> Draft | None:
         """Read prompt lookup, or drafting by the model's own layers.
 
-        Early exit, the layers after which the model drafts for itself, goes first if both are set. None
+        Early exit, the layers after which the model drafts for itself, is preferred if both are set. Returns None
         without either.
         """
         drafting = _read_drafting(args)
@@ -333,13 +334,13 @@ class Transformers:
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
         """Return the interpreter's memory and twice the weights.
 
-        The weights may be widened. Unknown on an accelerator.
+        The weights may be stored in fewer bytes than they take in memory. The memory is unknown on an accelerator.
         """
         weights = checkpoint.gib(checkpoint.folder(config, config.engine.model))
         return Footprint(memory_gib=None if weights is None or accelerated else _PROCESS_GIB + 2 * weights)
 
     def route(self, config: Config) -> ScoringRoute:  # noqa: ARG002 - it has none
-        """Return the usual route: the scorer's own decides."""
+        """Return the usual route, since the scorer's own decides."""
         return ScoringRoute.PROMPT_LOGPROBS
 
     def single_precision(self, config: Config) -> bool:

@@ -32,14 +32,16 @@ MOST_TOKENS = 8192
 
 
 def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> ReportedDraws:
-    """Return the log-probabilities reported by ``arms`` for plain draws.
+    """Return the log-probabilities that ``arms`` reported of plain draws.
 
-    The draws are at temperature 1, and each token has its scored position. By default the arms are baseline and
-    control, without the one that scored itself if there is another. If the plan has a calibration, nothing else
-    is read, so that the noise is the same whichever tests are selected; otherwise any such draw counts. Only
-    such draws report the scored distribution both before and after processing, and at a lower temperature a
-    token is selected by the noise. Empty if none are reported. A file that cannot be read is skipped: its own
-    judgement reports the error.
+    Each comes with its scored position. Plain draws are unprocessed, at temperature 1: whether an engine reports
+    log-probabilities before or after its sampling parameters, these are those of the scored distribution. At a lower
+    temperature the noise itself would select the token. By default the arms are baseline and control, without the one
+    scored by its own boot if there is another.
+
+    If the plan has a calibration workload, nothing else is read, so that the noise is the same whichever tests are
+    selected. Otherwise plain draws of any workload count. Empty if there are none. A file that cannot be read is skipped,
+    since its own judgement reports the error.
     """
     answers: list[tuple[tuple[float, Position], ...]] = []
     tokens_left = MOST_TOKENS
@@ -52,7 +54,10 @@ def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> Reporte
 
 
 def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibrations:
-    """Return the calibrations for the judges of ``pair``."""
+    """Return the run's calibrations for the judges of ``pair``.
+
+    ``decode`` is empty only if neither boot of the baseline reported any plain draws.
+    """
     other_boot_arms = _arms_of_other_boots(plan)
     same_boot_arms = tuple(arm for arm in (BASELINE, CONTROL) if arm not in other_boot_arms)
     return Calibrations(
@@ -63,10 +68,10 @@ def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibra
 
 
 def _arms_of_other_boots(plan: Plan) -> tuple[str, ...]:
-    """Return the baseline's arms scored by another boot than their own.
+    """Return the baseline's arms whose calibration was scored by another boot.
 
-    In the calibration their scores then come from another boot, as the variant's do. Both arms if there is
-    none.
+    Their reports and scores then differ by what varies between boots, as the variant's do. Returns both arms if every
+    arm was scored by its own boot.
     """
     scored_names = [workload.name for workload in plan.workloads if workload.calibrates or workload.scored]
     calibrating = [name for name in scored_names if plan.workload(name).calibrates] or scored_names[:1]
@@ -75,9 +80,9 @@ def _arms_of_other_boots(plan: Plan) -> tuple[str, ...]:
 
 
 def _calibration_answers(directory: RunDirectory, plan: Plan, arms: Sequence[str]) -> Iterator[tuple[tuple[float, Position], ...]]:
-    """Yield the draws of ``arms``, answer by answer.
+    """Yield the plain draws of ``arms``, answer by answer.
 
-    A draw is a reported log-probability and its scored position.
+    A draw is a reported log-probability and its scored position. Files that cannot be read are skipped.
     """
     calibrations = [workload for workload in plan.workloads if workload.calibrates]
     for workload in calibrations or plan.workloads:
@@ -91,10 +96,10 @@ def _calibration_answers(directory: RunDirectory, plan: Plan, arms: Sequence[str
 def _answers_of_arm(
     directory: RunDirectory, arm: str, workload: str, request_ids: set[str], earlier_tokens: dict[tuple[str, int], tuple[int, ...]]
 ) -> Iterator[tuple[tuple[float, Position], ...]]:
-    """Yield the pairs of one arm by answer.
+    """Yield the plain draws of one arm, answer by answer.
 
-    A pair is a reported log-probability and its scored position. An answer is left out if it equals the
-    one in ``earlier_tokens`` to its request.
+    A draw is a reported log-probability and its scored position. An answer is left out if an earlier arm, recorded in
+    ``earlier_tokens``, emitted the same tokens for its request, so that they do not count twice.
     """
     transcript = transcripts.read(directory, arm, workload)
     scored = {score.key: score.positions for score in transcripts.read_scores(directory, BASELINE, arm, workload)}
@@ -117,11 +122,10 @@ def read(
 ) -> Captured:
     """Return all data of the run for one judgement.
 
-    The calibrations are those of the whole run; ``slo`` is that of its config.
+    ``calibrations`` are those of the whole run, and ``slo`` is that of its config.
 
-    Raises RunError, with the reason that the capture gave, if planned answers or scores of an arm are missing.
-    Raises it too if an arm answered another workload of that name, or under other token limits than the
-    baseline.
+    Raises RunError if planned answers or scores of an arm are missing, with the capture's reason for that, or if an arm
+    answered another workload of that name, or under other token limits than the baseline.
     """
     workload_names = _judged_workloads(plan, judgement)
     runs = [_Run(directory, plan, replace(judgement, workload=name)) for name in workload_names]
@@ -162,10 +166,10 @@ def read(
 
 
 def read_run(directory: RunDirectory, plan: Plan, judgement: Judgement) -> CapturedRun:
-    """Return all answers of one pair and the baseline, without scores.
+    """Return the answers of one pair to all workloads.
 
-    Raises RunError, as :func:`read` does, if the judgement's own workload is missing; others are listed as
-    missing.
+    They are without scores. Raises RunError, as :func:`read` does, if the judgement's own workload cannot be read.
+    Other workloads that cannot be read are listed under ``missing``.
     """
     names = dict.fromkeys(name for boot in plan.boots if boot.arm == judgement.pair for name in boot.answers)
     parts: list[Captured] = []
@@ -181,7 +185,10 @@ def read_run(directory: RunDirectory, plan: Plan, judgement: Judgement) -> Captu
 
 
 def _read_without_scores(directory: RunDirectory, plan: Plan, judgement: Judgement) -> Captured:
-    """Return the answers of one judgement, without scores."""
+    """Return the answers of one judgement, without scores.
+
+    Raises RunError as :func:`read` does.
+    """
     run = _Run(directory, plan, judgement)
     run.check_room()
     speculative, baseline = run.transcript(judgement.pair), run.transcript(BASELINE)
@@ -200,9 +207,10 @@ def _read_without_scores(directory: RunDirectory, plan: Plan, judgement: Judgeme
 
 
 def _with_draft_tokens(pair: Pair, transcript: Transcript) -> Pair:
-    """Return the pair with its number of draft tokens per step.
+    """Return the pair with its number of draft tokens per verify step.
 
-    If no setting states the number, as with attached servers, the answers show it.
+    If no setting states the number, as with attached servers, it is estimated from the counters and the longest verify
+    step of the transcript.
     """
     if pair.variant.draft.tokens:
         return pair
@@ -216,31 +224,30 @@ def _with_draft_tokens(pair: Pair, transcript: Transcript) -> Pair:
 
 
 def _judged_workloads(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
-    """Return the workload and its extensions for this pair.
+    """Return the workloads that are judged as one.
 
-    Only a sampling verdict takes them as one; otherwise the extensions are left out.
+    They are the judgement's own and, for sampling, its extensions. A sequential test goes on over further answers. In
+    other families an extension sends the same requests again, and :func:`_repeated_workloads` returns it.
     """
     return (judgement.workload, *(_extensions(plan, judgement) if judgement.family is Family.SAMPLING else ()))
 
 
 def _repeated_workloads(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
-    """Return the workloads with the same requests sent again.
-
-    Empty for sampling.
-    """
+    """Return the workloads that sent the same requests again; empty for sampling."""
     return () if judgement.family is Family.SAMPLING else _extensions(plan, judgement)
 
 
 def _extensions(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
-    """Return the judged workload's extensions answered by the variant."""
+    """Return the judged workload's extensions planned for this variant."""
     answered = {name for boot in plan.boots if boot.arm == judgement.pair for name in boot.answers}
     return tuple(name for name in plan.extensions.get(judgement.workload, ()) if name in answered)
 
 
 def _join_transcripts(parts: Sequence[Transcript]) -> Transcript:
-    """Return the parts of one arm as a single transcript.
+    """Return transcripts of one arm as a single one.
 
-    They stay in the order of their capture.
+    They are in the order of their capture. Counters are added up only if every transcript has them, since the sum has
+    to cover all answers.
     """
     first = parts[0]
     if len(parts) == 1:
@@ -265,7 +272,10 @@ def _join_transcripts(parts: Sequence[Transcript]) -> Transcript:
 
 
 def _number_failures(parts: Sequence[Transcript]) -> Iterator[tuple[int, ServerFailure]]:
-    """Yield the server failures of all parts, numbered across them."""
+    """Yield the server failures of all transcripts, numbered anew.
+
+    Each transcript numbers its own from 0, and requests with the same number were in flight together.
+    """
     numbers: dict[tuple[int, int], int] = {}
     for place, transcript in enumerate(parts):
         for failure in transcript.server_failures:
@@ -298,7 +308,7 @@ class _Run:
     def _read_transcript(self, arm: str) -> Transcript:
         """Return the answers of ``arm`` from its file.
 
-        Raises RunError if there are none, or if they are to another workload.
+        Raises RunError if there is no file, or if its answers are to another workload than the planned one.
         """
         transcript = transcripts.read(self._directory, arm, self._workload)
         if transcript is None:
@@ -313,9 +323,9 @@ class _Run:
         return transcript
 
     def check_room(self) -> None:
-        """Raise RunError if an arm had other limits than the baseline.
+        """Raise RunError if an arm answered under other token limits than the baseline.
 
-        These are the token limits under which it answered.
+        Answers cut at different lengths cannot be compared.
         """
         for arm in (self._judgement.pair, *([CONTROL] if self.is_planned(CONTROL) else [])):
             room, baseline = self.transcript(arm).room, self.transcript(BASELINE).room
@@ -326,9 +336,9 @@ class _Run:
                 raise RunError(what, where=where, found=multiple, expected=expected, remedy=_AGAIN)
 
     def further(self, pair: str) -> Iterator[BootBlock]:
-        """Yield the further boots of the variant in their order.
+        """Yield the further boots of the variant, in order.
 
-        Each has its neighbouring boots of the baseline: the last one before it and, where servers run in turn,
+        Each comes with the baseline's boots next to it. These are the last one before it and, if servers run in turn,
         the first one after it.
         """
         answering = [boot for boot in self._plan.boots if self._workload in boot.answers]
@@ -344,7 +354,8 @@ class _Run:
     def beside(self) -> tuple[Transcript, ...]:
         """Return the answers of other arms if a route was silent.
 
-        It is a route of this pair's arms. Empty otherwise.
+        A route is silent if it refused every request of one of this pair's arms. The other arms show whether the engine
+        has it. Empty otherwise.
         """
         if not any(transcript.silent_routes for transcript in self._transcripts.values()):
             return ()
@@ -353,7 +364,8 @@ class _Run:
     def scores(self, arm: str) -> tuple[Score, ...]:
         """Return the scores of ``arm`` under the baseline.
 
-        Raises RunError if the capture gave a reason for having none.
+        Raises RunError if there is no file and the capture gave a reason for that. Without a reason there were no tokens to
+        score, and the result is empty.
         """
         scores = self._read_scores(BASELINE, arm)
         if not scores and self._reason_for_missing(arm) and not self._directory.scores(BASELINE, arm, self._workload).is_file():
@@ -361,9 +373,9 @@ class _Run:
         return scores
 
     def draft_scores(self, model: str | None) -> dict[str, tuple[Score, ...]]:
-        """Return the draft model's distribution by arm; empty without a model.
+        """Return the scores under the draft model, by arm.
 
-        A verdict needs none.
+        Arms without such scores are left out, since no verdict depends on them. Empty without a draft model.
         """
         if model is None:
             return {}
@@ -371,10 +383,13 @@ class _Run:
         return {arm: distribution for arm, distribution in scores.items() if distribution}
 
     def _read_scores(self, under: str, arm: str) -> tuple[Score, ...]:
-        """Return the scores of ``arm`` under one server."""
+        """Return the scores of ``arm`` under one server.
+
+        Each has at least as many top tokens as planned.
+        """
         tasks = ((boot.under, task) for boot in self._plan.boots for task in boot.scores)
-        numbers_asked = [task.top_tokens for server, task in tasks if (server, task.arm, task.workload) == (under, arm, self._workload)]
-        return transcripts.read_scores(self._directory, under, arm, self._workload, top_tokens=min(numbers_asked, default=1))
+        planned_numbers = [task.top_tokens for server, task in tasks if (server, task.arm, task.workload) == (under, arm, self._workload)]
+        return transcripts.read_scores(self._directory, under, arm, self._workload, top_tokens=min(planned_numbers, default=1))
 
     def _missing_error(self, arm: str, what: str) -> RunError:
         where = f"{arm}/{self._workload}"

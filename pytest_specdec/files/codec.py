@@ -23,9 +23,10 @@ _RELEASE = "judge it with the release that wrote it"
 
 
 def check_schema(where: str, found: object, expected: str) -> None:
-    """Raise RunError unless ``found`` is the ``expected`` schema.
+    """Raise RunError unless a file's schema, ``found``, is the ``expected`` one.
 
-    ``found`` is the schema named in a file. A schema's name ends with its number.
+    A schema's name ends with its version. If only that differs, the error says that an older or newer release wrote the
+    file.
     """
     if found == expected:
         return
@@ -40,7 +41,8 @@ def check_schema(where: str, found: object, expected: str) -> None:
 def encode(value: object) -> JSON:
     """Return ``value`` as JSON.
 
-    Dataclasses become objects of all their fields, tuples become lists, and infinities and NaN become strings.
+    Dataclasses become objects with all their fields, tuples become lists, and infinities and NaN, which JSON does not
+    have, become strings.
     """
     if isinstance(value, Enum):
         return encode(value.value)
@@ -59,10 +61,10 @@ def encode(value: object) -> JSON:
 
 
 def decode(cls: type[T], data: JSON) -> T:
-    """Return the ``cls`` written as ``data`` by :func:`encode`.
+    """Return the object of type ``cls`` that :func:`encode` wrote as ``data``.
 
-    Missing fields take their defaults. Raises RunError naming the path of an unknown or missing field, or of a
-    value of another type.
+    Missing fields get their defaults. Raises RunError, with the path in ``data``, for an unknown field, for a missing one
+    without a default, and for a value of the wrong type.
     """
     try:
         decoder: Callable[[JSON], T] = _decoder_of(cls)  # type: ignore[arg-type]  # every class is hashable
@@ -95,7 +97,7 @@ class _Mismatch(Exception):  # noqa: N818 - it never leaves this module
 
 @cache
 def _decoder_of(hint: Any) -> _Decoder:  # noqa: ANN401 - any annotation
-    """Return the decoder of an annotation."""
+    """Return the decoder of an annotation; it is built once."""
     if hint in _PLAIN:
         return _PLAIN[hint]
     if isinstance(hint, type) and is_dataclass(hint):
@@ -159,13 +161,16 @@ def _literal_decoder(values: tuple[Any, ...]) -> _Decoder:
 
 
 def _union_decoder(members: list[Any]) -> _Decoder:
-    """Return the decoder of one type, or of dataclasses told apart by ``kind``, or None."""
+    """Return the decoder of an optional value.
+
+    It is of one type, or of dataclasses with different ``kind``.
+    """
     decoder = _decoder_of(members[0]) if len(members) == 1 else _kind_decoder(members)
     return lambda data: None if data is None else decoder(data)
 
 
 def _kind_decoder(classes: list[Any]) -> _Decoder:
-    """Return the decoder of dataclasses with a literal ``kind`` each."""
+    """Return the decoder of several dataclasses, which chooses by the field ``kind``."""
     decoders = {get_args(get_type_hints(cls)["kind"])[0]: _decoder_of(cls) for cls in classes}
     decode_kind = _literal_decoder(tuple(decoders))
 
@@ -205,7 +210,7 @@ def _mapping_decoder(key_hint: Any, value_hint: Any) -> _Decoder:  # noqa: ANN40
 
 
 def _decode_at(step: str, decoder: _Decoder, data: object) -> object:
-    """Decode ``data``, adding ``step`` to the path of an error."""
+    """Return the decoded ``data``; an error gets ``step`` in front of its path."""
     try:
         return decoder(data)
     except _Mismatch as error:
@@ -213,9 +218,9 @@ def _decode_at(step: str, decoder: _Decoder, data: object) -> object:
 
 
 def _check_type(cls: type[T], data: object, expected: str) -> T:
-    """Return ``data`` if it is of type ``cls``.
+    """Return ``data``; raise _Mismatch unless it is of type ``cls``.
 
-    Raises _Mismatch otherwise; a bool is no number.
+    A bool is no number here, though it is an int in Python.
     """
     if not isinstance(data, cls) or (isinstance(data, bool) and cls is not bool):
         raise _Mismatch(repr(data)[:_SHOWN], expected)
@@ -230,6 +235,10 @@ def _decode_int(data: object) -> int:
 
 
 def _decode_float(data: object) -> float:
+    """Return the float written as ``data``.
+
+    Infinity and NaN are written as strings.
+    """
     if isinstance(data, str) and data in {"inf", "-inf", "nan"}:
         return float(data)
     number = _check_type(int, data, "a number") if isinstance(data, int) else _check_type(float, data, "a number")
@@ -246,7 +255,7 @@ def _decode_json(data: object) -> object:
 
 
 def _is_shallow(data: object, levels: int) -> bool:
-    """Return True if ``data`` has at most ``levels`` levels."""
+    """Return True if ``data`` is nested at most ``levels`` deep."""
     items = data.values() if isinstance(data, Mapping) else data if isinstance(data, list) else ()
     return levels > 0 and all(_is_shallow(item, levels - 1) for item in items)
 

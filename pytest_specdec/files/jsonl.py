@@ -26,7 +26,7 @@ class JsonLines:
         self.rest = rest
 
     def error(self, error: RunError, line: int) -> RunError:
-        """Return ``error`` with file and line before its inner path.
+        """Return ``error`` with file and line in its place.
 
         Lines count from 1.
         """
@@ -37,13 +37,16 @@ class JsonLines:
 def compact(data: JSON) -> str:
     """Return ``data`` as JSON on one line.
 
-    Raises ValueError for NaN and infinities: JSON does not have them.
+    Raises ValueError for NaN and infinities, which JSON does not have.
     """
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def write(path: Path, schema: str, header: dict[str, JSON], rest: Iterable[JSON]) -> None:
-    """Write ``rest`` under a header, all at once."""
+    """Write a header and the lines ``rest``, in one step.
+
+    The header has the schema and the number of lines.
+    """
     texts = [compact(line) for line in rest]
     atomic_write(path, "\n".join([compact({"schema": schema, **header, "count": len(texts)}), *texts, ""]))
 
@@ -51,7 +54,7 @@ def write(path: Path, schema: str, header: dict[str, JSON], rest: Iterable[JSON]
 def read(path: Path, schema: str) -> JsonLines | None:
     """Return the lines of ``path``; None without a file.
 
-    Raises RunError, with file and line, if the file is cut or of another schema, and if it is no regular file.
+    Raises RunError, with file and line, if the file was cut or edited, has another schema, or is no regular file.
     """
     try:
         data = read_bytes(path)
@@ -75,7 +78,7 @@ def read(path: Path, schema: str) -> JsonLines | None:
 
 
 def _parse_line(path: Path, number: int, line: str) -> JSON:
-    """Return the value of a line; RunError unless it is JSON."""
+    """Return the value of a line; raise RunError unless it is JSON."""
     try:
         return json.loads(line)  # type: ignore[no-any-return]
     except (ValueError, RecursionError) as error:
@@ -85,10 +88,7 @@ def _parse_line(path: Path, number: int, line: str) -> JSON:
 
 
 def _check_header(path: Path, schema: str, first: JSON) -> dict[str, JSON]:
-    """Return the header without its schema.
-
-    Raises RunError for another schema.
-    """
+    """Return the header without its schema; raise RunError for another schema."""
     header = dict(first) if isinstance(first, dict) else {}
     check_schema(f"{path}:1", header.pop("schema", None), schema)
     return header

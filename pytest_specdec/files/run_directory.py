@@ -35,7 +35,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, root: Path) -> RunDirectory:
-        """Make ``root``.
+        """Return the run directory ``root``, created if needed.
 
         Raises RunError unless it is empty.
         """
@@ -54,10 +54,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, root: Path) -> RunDirectory:
-        """Return the run in ``root``.
-
-        Raises RunError if there is none.
-        """
+        """Return the run directory ``root``; raise RunError if it holds no run."""
         directory = cls(root)
         if not directory.plan.is_file():
             reason = "no plan.json" if root.is_dir() else "no such folder"
@@ -74,12 +71,12 @@ class RunDirectory:
 
     @property
     def environment(self) -> Path:
-        """The machine, the engine, the client."""
+        """The file on the machine, the engine and the client."""
         return self.root / "environment.json"
 
     @property
     def config(self) -> Path:
-        """The config's text as it was, variables unexpanded."""
+        """The copy of the config, with every ``${VAR}`` as written."""
         return self.root / "config.yaml"
 
     @property
@@ -99,7 +96,7 @@ class RunDirectory:
 
     @property
     def progress(self) -> Path:
-        """One line per step, while the capture runs."""
+        """The progress file, which gets a line per step while the capture runs."""
         return self.root / "progress.jsonl"
 
     @property
@@ -123,14 +120,17 @@ class RunDirectory:
 
     @property
     def baselines(self) -> Path:
-        """The folder with the run's copy of a baseline file.
+        """The folder with the copy of the run's baseline file.
 
-        That file gated the run. The copy is at ``<config>/<machine>.yaml``.
+        The copy is at ``<config>/<machine>.yaml``.
         """
         return self.root / "baselines"
 
     def workload(self, name: str) -> Path:
-        """Return the file of a workload as servers completed it."""
+        """Return the file of a workload with completed lengths.
+
+        They follow from a context that a server reported.
+        """
         return self.root / "workloads" / f"{safe(name)}.json"
 
     def server_log(self, boot: int, arm: str) -> Path:
@@ -142,9 +142,9 @@ class RunDirectory:
         return self.root / "transcripts" / safe(arm) / f"{safe(workload)}.jsonl"
 
     def scores(self, under: str, arm: str, workload: str) -> Path:
-        """Return the file with the scores of ``arm`` under ``under``.
+        """Return the file with the scores of ``arm`` under a server.
 
-        They are the distribution of ``under`` at the tokens of ``arm``.
+        They are the distribution of ``under`` at the arm's tokens.
         """
         return self.root / "scores" / safe(under) / safe(arm) / f"{safe(workload)}.jsonl"
 
@@ -152,7 +152,7 @@ class RunDirectory:
 def safe(name: str) -> str:
     """Return ``name`` as a file name; different names stay different.
 
-    ``org/model`` gets a few digits of its hash.
+    A name with other characters, such as ``org/model``, has them replaced and gets digits of its hash.
     """
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip(".-")[:_LONGEST]
     if slug == name:
@@ -162,9 +162,9 @@ def safe(name: str) -> str:
 
 @contextmanager
 def writable(path: Path) -> Iterator[None]:
-    """Turn an OSError into a RunError naming ``path``.
+    """Turn an OSError in the block into a RunError.
 
-    Examples are a full disk and a read-only folder.
+    A full disk is an example; ``path`` is the error's place.
     """
     try:
         yield
@@ -182,9 +182,8 @@ def writable(path: Path) -> Iterator[None]:
 def read_bytes(path: Path) -> bytes:
     """Return the bytes of a regular file.
 
-    Raises FileNotFoundError without a file, also for a link to a missing one. Raises RunError for a folder, a
-    pipe, a device, a loop of links, and a file of more than 1 GiB: a run may have been copied, linked or edited
-    by anybody, and reading must end.
+    Raises FileNotFoundError if there is no file, or only a link to a missing one. Raises RunError for a folder, a pipe, a
+    device, a loop of links, and a file of more than 1 GiB: anybody may have edited a run, and reading it must end.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -207,7 +206,7 @@ def read_bytes(path: Path) -> bytes:
 def read_text(path: Path) -> str:
     """Return the text of a regular file in UTF-8.
 
-    Its lines end with line feeds. Raises the errors of :func:`read_bytes`, and UnicodeDecodeError.
+    Its line ends are line feeds. Raises the errors of :func:`read_bytes`, and UnicodeDecodeError.
     """
     return read_bytes(path).decode().replace("\r\n", "\n").replace("\r", "\n")
 
@@ -223,15 +222,15 @@ def _unreadable_error(path: Path, found: str) -> RunError:
 def atomic_write(path: Path, text: str) -> None:
     """Write ``text`` to ``path`` in one step.
 
-    A reader sees the old file or the whole new one. Raises RunError if the file cannot be written. Halves of
-    surrogate pairs, which servers send and UTF-8 does not have, are written as JSON escapes them.
+    A reader sees the old file or the whole new one. Halves of surrogate pairs, which servers send and UTF-8 does not
+    have, are written as JSON escapes them. Raises RunError if the file cannot be written.
     """
     with writable(path):
         _replace_file(path, text)
 
 
 def _replace_file(path: Path, text: str) -> None:
-    """Write ``text`` beside ``path`` and move it there."""
+    """Write ``text`` to a temporary file, then rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary_path = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

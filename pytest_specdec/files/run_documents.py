@@ -38,18 +38,15 @@ _LEAST_ALPHA = 1e-9
 
 
 def write_plan(directory: RunDirectory, plan: Plan) -> None:
-    """Write the plan.
-
-    From then on the folder is a run directory.
-    """
+    """Write the plan; from then on the folder counts as a run directory."""
     _write_document(directory.plan, _PLAN, plan)
 
 
 def read_plan(directory: RunDirectory) -> Plan:
     """Return the plan.
 
-    Raises RunError if it is missing or of another schema, as all readers here. Raises it too for a family that
-    the plan does not declare, and for an impossible share of the false alarms.
+    Raises RunError if it is missing or of another schema, as all readers here do. RunError is also raised if a judgement's
+    family has no row in the plan, or if its share of the false-alarm budget is impossible.
     """
     plan = _read_document(directory.plan, _PLAN, Plan)
     undeclared = {judgement.family for judgement in plan.judgements} - plan.rows.keys()
@@ -62,9 +59,9 @@ def read_plan(directory: RunDirectory) -> Plan:
 
 
 def _check_alpha(where: str, alpha: float, row: FamilyRow) -> None:
-    """Raise RunError for an impossible share of the false alarms.
+    """Raise RunError for an impossible share of the false-alarm budget.
 
-    No plan gives such a share. Under one that is too small no fault would ever be found.
+    The plan was then edited: with too small a share no fault would ever be found.
     """
     least_alpha = _LEAST_ALPHA if row.budget.alpha * row.part else 0.0
     if not least_alpha <= alpha <= row.budget.alpha:
@@ -96,14 +93,14 @@ def read_status(directory: RunDirectory) -> Status:
 
 
 def write_session(directory: RunDirectory, session: str) -> None:
-    """Write the id of the session capturing here from now on."""
+    """Write the id of the session that captures here from now on."""
     _write_document(directory.session, _SESSION, Session(id=session))
 
 
 def session(directory: RunDirectory) -> str:
-    """Return the id of the capturing session; empty if unknown.
+    """Return the id of the session that captures here.
 
-    It is the session that captures here, or the last one that did.
+    It may be over; empty if unknown.
     """
     try:
         return _read_document(directory.session, _SESSION, Session).id
@@ -136,30 +133,33 @@ def read_capabilities(directory: RunDirectory) -> dict[str, Capabilities]:
 
 
 def read_capabilities_file(path: Path) -> tuple[str, Capabilities]:
-    """Return an arm and its probed capabilities."""
+    """Return the arm and the probed capabilities in one file."""
     document = _load_fields(path, _CAPABILITIES)
     arm = str(document.pop("arm", path.stem))
     return arm, _decode_fields(path, Capabilities, document)
 
 
 def write_workload(directory: RunDirectory, workload: Workload) -> None:
-    """Write a workload as it is sent, completed by a server's report."""
+    """Write a workload as it is sent.
+
+    Its lengths were filled in from a server's context limit.
+    """
     _write_document(directory.workload(workload.name), _WORKLOAD, workload)
 
 
 def read_workload(directory: RunDirectory, plan: Plan, name: str) -> Workload:
     """Return the workload called ``name`` as it was sent.
 
-    It is the planned one unless a server's report completed it.
+    It is the planned one, unless its lengths were filled in from a server's context limit.
     """
     path = directory.workload(name)
     return _read_document(path, _WORKLOAD, Workload) if path.is_file() else plan.workload(name)
 
 
 def unscorable(directory: RunDirectory) -> str:
-    """Return the reason if tokens cannot be scored; empty otherwise.
+    """Return the reason why given tokens cannot be scored.
 
-    The distribution at given tokens then cannot be had, by the capability probe of the scoring server.
+    It comes from the capability probe of the scoring server. Empty if it can, or if it was not probed.
     """
     capabilities = scoring(read_capabilities(directory))
     return "" if capabilities is None else capabilities.unscorable
@@ -168,7 +168,7 @@ def unscorable(directory: RunDirectory) -> str:
 def append_progress(directory: RunDirectory, progress: Progress) -> None:
     """Append one step to the progress file.
 
-    Others read the file while it grows.
+    Other processes read the file while it grows.
     """
     line = jsonl.compact(directory.secrets.masked(codec.encode(progress)))
     with writable(directory.progress):
@@ -178,7 +178,10 @@ def append_progress(directory: RunDirectory, progress: Progress) -> None:
 
 
 def read_progress(directory: RunDirectory) -> tuple[Progress, ...]:
-    """Return the steps so far; an incomplete line is left out."""
+    """Return the steps so far; () without a file.
+
+    A last line that is not complete yet, and lines that cannot be read, are left out.
+    """
     try:
         text = read_bytes(directory.progress).decode(errors="replace")
     except (OSError, RunError):
@@ -194,7 +197,7 @@ def _decode_progress(line: str) -> Progress | None:
 
 
 def _write_document(path: Path, kind: str, value: object, *, secrets: Secrets = _NONE, **more: JSON) -> None:
-    """Write a document under its schema, secrets masked."""
+    """Write a document with its schema first and all secrets masked."""
     encoded = secrets.masked(codec.encode(value))
     assert isinstance(encoded, dict)
     document = {"schema": _SCHEMA.format(kind), **more, **encoded}
@@ -208,7 +211,7 @@ def _read_document(path: Path, kind: str, cls: type[T]) -> T:
 def _load_fields(path: Path, kind: str) -> dict[str, JSON]:
     """Return a document's fields without its schema.
 
-    Raises RunError if it is missing, unreadable or of another schema.
+    Raises RunError if the file is missing, cannot be read or has another schema.
     """
     try:
         document = json.loads(read_bytes(path).decode())

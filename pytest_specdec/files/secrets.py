@@ -60,21 +60,25 @@ _BASE64 = 8
 def is_secret(name: str, *, variable: bool = False) -> bool:
     """Return True if a name marks its value as a secret.
 
-    ``name`` is a key of a config or, with ``variable``, the name of an environment variable.
+    ``name`` is a config's key or, with ``variable``, an environment variable's name. More variables than keys are
+    secrets, since engines have arguments such as ``eos_token``.
     """
     return bool((_VARIABLE if variable else _KEY).search(name))
 
 
 def is_literal(text: str) -> bool:
-    """Return True if ``text`` holds a secret by its looks.
+    """Return True if ``text`` holds a secret of known form.
 
-    These are well-known kinds of tokens, and authorization headers.
+    These are access tokens of well-known services, and authorization headers.
     """
     return bool(_LITERAL.search(text))
 
 
 def is_maskable(value: str) -> bool:
-    """Return True if a value is long enough to mask everywhere."""
+    """Return True if a value is long enough to mask everywhere.
+
+    Shorter words and numbers occur in ordinary text, which masking would make unreadable.
+    """
     return len(value) >= (_DECIMAL if value.isdecimal() else _SHORTEST)
 
 
@@ -86,9 +90,10 @@ class Secrets:
 
     @classmethod
     def of(cls, *environments: Mapping[str, str], also: Iterable[str | None] = ()) -> Secrets:
-        """Return the secrets of ``environments`` and those in ``also``.
+        """Return the secrets of ``environments``, and all values in ``also``.
 
-        Those of ``environments`` are the values of variables named like secrets (``HF_TOKEN``, ``MY_PAT``).
+        In ``environments`` a value is a secret if its variable's name marks one (``HF_TOKEN``, ``MY_PAT``), unless the value is
+        short or a number.
         """
         variable_values = {value for environment in environments for name, value in environment.items() if is_secret(name, variable=True)}
         values = {value for value in variable_values if len(value) >= _SHORTEST and not value.isdecimal()} | {
@@ -98,16 +103,16 @@ class Secrets:
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """The values in every encoding, longest first.
+        """The secrets in every possible encoding, longest first.
 
-        They are as they are and as JSON, shells, URLs, HTML, Python and base64 write them, twice over too.
+        The encodings are those of JSON, shells, URLs, HTML, Python and base64; all but base64 may be applied twice.
         """
         return _spellings(self.values)
 
     def mask(self, text: str) -> str:
         """Return ``text`` with every secret replaced by ``***``.
 
-        This covers every spelling, and every piece of a secret of 8 characters or more.
+        Every encoding of it is replaced, and every piece of 8 characters or more, since texts may be cut anywhere.
         """
         return _mask_pieces(_spellings_pattern(self.values).sub(_MASK, text), _pieces_of(self.values)) if self.values else text
 
@@ -116,10 +121,10 @@ class Secrets:
         return self.mask(text)[:most]
 
     def masked(self, data: JSON) -> JSON:
-        """Return ``data`` with the secrets in its strings replaced.
+        """Return ``data`` with the secrets in its strings masked.
 
-        This comes before it is serialised, so that no number loses digits. Names that are our own, such as an
-        arm's or a request's, stay: a secret that is a common word would make the file unreadable.
+        This is done before it is written as JSON. So no number loses digits. Values of this package's own, such as
+        names of arms and requests, are not masked: the file could not be read back if a secret were such a word.
         """
         return _mask_json(data, self) if self.values else data
 
@@ -130,7 +135,7 @@ class Secrets:
 def _mask_json(data: JSON, secrets: Secrets) -> JSON:
     """Return ``data`` with the secrets in its strings masked.
 
-    Values under names of our own stay.
+    Values under the keys ``_OURS`` stay.
     """
     if isinstance(data, str):
         return secrets.mask(data)
@@ -154,7 +159,11 @@ class _Pieces:
 
 @cache
 def _pieces_of(values: tuple[str, ...]) -> _Pieces:
-    """Return the runs of characters in all spellings of secrets."""
+    """Return the runs of characters in all encodings of secrets.
+
+    They have 8 characters, and 4 for a faster search. Runs of few distinct characters, such as blanks or rulers, are
+    left out, since ordinary text has them.
+    """
     texts = _spellings(values)
     runs = {text[start : start + _PIECE] for text in texts for start in range(len(text) - _PIECE + 1)}
     whole = frozenset(run for run in runs if len(set(run)) >= _DISTINCT)
@@ -171,9 +180,10 @@ def _mask_pieces(text: str, pieces: _Pieces) -> str:
 
 
 def _piece_spans(text: str, pieces: _Pieces) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each piece, in order.
+    """Yield start and end of each piece of a secret.
 
-    Pieces that overlap or touch count as one.
+    The text is searched in steps of 4 characters, since each run of 8 has an aligned run of 4. Only if that is known, the
+    runs of 8 around it are compared. Pieces that overlap or touch count as one.
     """
     span_start = span_end = -1
     for place in range(0, len(text) - _STEP + 1, _STEP):
@@ -196,14 +206,21 @@ def _spellings_pattern(values: tuple[str, ...]) -> re.Pattern[str]:
 
 @cache
 def _spellings(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the values in every encoding, longest first."""
+    """Return the values in every encoding, longest first.
+
+    So no part of a longer one is matched. Text is often encoded twice, as in JSON within JSON; a base64 text is not
+    encoded again.
+    """
     encoded_once = {text for value in values for text in _encodings(value)}
     encoded = {text for value in values for text in _base64_spellings(value) if len(value) >= _BASE64}
     return tuple(sorted({text for spelling in encoded_once for text in _encodings(spelling)} | encoded, key=len, reverse=True))
 
 
 def _encodings(value: str) -> Iterator[str]:
-    """Yield ``value`` as JSON, URLs, HTML and shells write it."""
+    """Yield ``value`` in the encodings of common text formats.
+
+    They are JSON, URLs, HTML, Python and shells.
+    """
     yield value
     yield from (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], json.dumps(value).replace("/", "\\/")[1:-1])
     yield from (quote(value, safe=""), quote(value), quote_plus(value), html.escape(value), repr(value)[1:-1])
@@ -212,9 +229,10 @@ def _encodings(value: str) -> Iterator[str]:
 
 
 def _base64_spellings(text: str) -> Iterator[str]:
-    """Yield the base64 of ``text`` at each of three offsets.
+    """Yield the base64 digits of ``text`` at each possible offset.
 
-    These are its possible offsets in the encoded data.
+    Base64 encodes three bytes at a time, so that the digits depend on the offset. Digits at both ends that also depend on
+    neighbouring bytes are left out.
     """
     value = text.encode(errors="surrogateescape")
     for offset in range(3):

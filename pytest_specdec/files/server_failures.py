@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def read(directory: RunDirectory, plan: Plan, pair: str) -> dict[str, UnexplainedFailures]:
-    """Return the failures of variant, baseline and control, by arm.
+    """Return the unexplained failures of a pair's arms.
 
-    The variant is that of ``pair``. Empty if the variant has none. All workloads of the plan count, unfinished
-    ones too.
+    They are the variant, the baseline and the control. Those of all workloads in the plan count, also of unfinished
+    ones. Empty if the variant has none.
     """
     variant = _failures_of_arm(directory, plan, pair)
     if not variant.unexplained:
@@ -33,9 +33,10 @@ def read(directory: RunDirectory, plan: Plan, pair: str) -> dict[str, Unexplaine
 
 
 def set_aside(directory: RunDirectory, arm: str, workload: str) -> None:
-    """Store answers with an unexplained failure under another name.
+    """Store a copy of answers with an unexplained failure.
 
-    This is done before the workload is answered again: a later success undoes no failure.
+    This is done before the workload is captured again. The failure then still counts: otherwise a run could be resumed
+    until a server that dies now and then passes.
     """
     for name in (workload, f"{workload}.partial"):
         with suppress(RunError):
@@ -46,7 +47,7 @@ def set_aside(directory: RunDirectory, arm: str, workload: str) -> None:
 
 
 def _failures_of_arm(directory: RunDirectory, plan: Plan, arm: str) -> UnexplainedFailures:
-    """Return the requests and unexplained failures of one arm."""
+    """Return the number of requests and the unexplained failures of one arm."""
     arm_transcripts = list(_readable_transcripts(directory, plan, arm))
     return UnexplainedFailures(
         requests=sum(_count_requests(transcript) for transcript in arm_transcripts),
@@ -55,9 +56,9 @@ def _failures_of_arm(directory: RunDirectory, plan: Plan, arm: str) -> Unexplain
 
 
 def _readable_transcripts(directory: RunDirectory, plan: Plan, arm: str) -> Iterator[Transcript]:
-    """Yield the readable transcripts.
+    """Yield the readable transcripts of one arm, those of its further boots included.
 
-    An unreadable one is reported by the judgement of its own workload.
+    An unreadable one is skipped, since the judgement of its workload reports it.
     """
     answered = dict.fromkeys(
         (key, name) for boot in plan.boots for key in boot.arms for name in boot.answers if _belongs_to_arm(arm, key, boot)
@@ -69,13 +70,13 @@ def _readable_transcripts(directory: RunDirectory, plan: Plan, arm: str) -> Iter
 def _belongs_to_arm(arm: str, key: str, boot: Boot) -> bool:
     """Return True if answers stored under ``key`` are of ``arm``.
 
-    They are of its first boot, or of a further one.
+    They may come from its first or a further boot.
     """
     return arm == key or (boot.number > 1 and arm == boot.arm)
 
 
 def _transcripts_of_workload(directory: RunDirectory, key: str, workload: str) -> Iterator[Transcript]:
-    """Yield the readable answers, partial and earlier ones included."""
+    """Yield the readable transcripts of one workload, partial and earlier ones included."""
     for name in (workload, f"{workload}.partial", *_names_set_aside(directory, key, workload)):
         with suppress(RunError):
             transcript = transcripts.read(directory, key, name)
@@ -88,13 +89,16 @@ def _names_set_aside(directory: RunDirectory, arm: str, workload: str) -> list[s
 
 
 def _count_requests(transcript: Transcript) -> int:
-    """Return the number of requests answered or failed."""
+    """Return the number of requests answered or failed.
+
+    Those never sent do not count.
+    """
     failed = {server_failure.request_id for server_failure in transcript.server_failures}
     return sum(answer.status is not None or answer.request_id in failed for answer in transcript.answers)
 
 
 def _describe_failures(transcript: Transcript) -> Iterator[str]:
-    """Yield one line for every unexplained failure."""
+    """Yield one line for every unexplained failure, however many requests were in flight."""
     for failures in transcript.unexplained:
         others = f" and {len(failures) - 1} more in flight" if len(failures) > 1 else ""
         yield f"{transcript.workload}: {failures[0].ending.value} on {failures[0].request_id}{others}"

@@ -28,7 +28,7 @@ _RESTORE = "restore the file that the capture wrote, or capture again"
 
 
 def write(directory: RunDirectory, transcript: Transcript) -> None:
-    """Write ``transcript`` to its place, its seconds rounded to microseconds."""
+    """Write ``transcript`` to its file, with secrets masked and seconds rounded to microseconds."""
     header = directory.secrets.masked(codec.encode(replace(transcript, answers=(), wall_s=round(transcript.wall_s, _MICROSECONDS))))
     assert isinstance(header, dict)
     del header["answers"]
@@ -37,9 +37,9 @@ def write(directory: RunDirectory, transcript: Transcript) -> None:
 
 
 def read(directory: RunDirectory, arm: str, workload: str) -> Transcript | None:
-    """Return the answers of ``arm`` to ``workload``.
+    """Return the answers of ``arm`` to ``workload``; None without a file.
 
-    None without a file. Raises RunError with file and line.
+    Raises RunError, with file and line, if the file is invalid, has the answers of another arm, or repeats a row.
     """
     lines = jsonl.read(directory.transcript(arm, workload), SCHEMA)
     if lines is None:
@@ -55,9 +55,9 @@ def read(directory: RunDirectory, arm: str, workload: str) -> Transcript | None:
 
 
 def _check_names(lines: jsonl.JsonLines, what: str, **names: tuple[object, str]) -> None:
-    """Raise RunError if the header has other names than expected.
+    """Raise RunError if the header has other names than the file's path.
 
-    The expected names follow from the file's path. Each name is given as found and as expected.
+    ``names`` has the name in the file and the expected one, by kind.
     """
     for name, (name_in_file, expected) in names.items():
         if name_in_file != expected:
@@ -66,7 +66,10 @@ def _check_names(lines: jsonl.JsonLines, what: str, **names: tuple[object, str])
 
 
 def _refuse_duplicates(lines: jsonl.JsonLines, keys: Sequence[tuple[str, int]]) -> None:
-    """Raise RunError for a repeated row: it would count twice."""
+    """Raise RunError if a request and pass has two rows.
+
+    It would count twice.
+    """
     line_of_key: dict[tuple[str, int], int] = {}
     for number, key in enumerate(keys, 2):
         if line_of_key.setdefault(key, number) != number:
@@ -95,18 +98,18 @@ SCORES_SCHEMA = "urn:pytest-specdec:score:2"
 
 
 def write_scores(directory: RunDirectory, under: str, arm: str, workload: str, scores: Sequence[Score]) -> None:
-    """Write the scores of ``arm`` under the distribution of ``under``.
+    """Write the scores of ``arm``'s tokens under the server ``under``.
 
-    Log-probabilities are rounded to 7 significant digits.
+    Log-probabilities are rounded to 7 significant digits, as many as single precision has.
     """
     header: dict[str, JSON] = {"under": under, "arm": arm, "workload": workload}
     jsonl.write(directory.scores(under, arm, workload), SCORES_SCHEMA, header, map(_encode_score, scores))
 
 
 def beside(directory: RunDirectory, plan: Plan, workload: str, arms: Collection[str]) -> Iterator[Transcript]:
-    """Yield the answers of other arms to ``workload``.
+    """Yield the answers of all arms but ``arms``.
 
-    The other arms are those not in ``arms``. Answers that cannot be read are left out.
+    They are to ``workload``; unreadable ones are left out.
     """
     for arm in (arm for boot in plan.boots if workload in boot.answers for arm in boot.arms if arm not in arms):
         with suppress(RunError):
@@ -116,10 +119,10 @@ def beside(directory: RunDirectory, plan: Plan, workload: str, arms: Collection[
 
 
 def read_scores(directory: RunDirectory, under: str, arm: str, workload: str, *, top_tokens: int = 1) -> tuple[Score, ...]:
-    """Return the scores of ``arm`` under the distribution of ``under``.
+    """Return the scores of ``arm``'s tokens under a server.
 
-    () if there are none. Raises RunError with file and line. Raises ScoreError naming the token if a position
-    is no distribution over at least ``top_tokens``.
+    () without a file. Raises RunError, with file and line, if the file is invalid. Raises ScoreError, with the token,
+    if a position is no distribution over at least ``top_tokens`` tokens.
     """
     lines = jsonl.read(directory.scores(under, arm, workload), SCORES_SCHEMA)
     if lines is None:
@@ -135,7 +138,7 @@ def read_scores(directory: RunDirectory, under: str, arm: str, workload: str, *,
 
 
 def _check_distributions(path: Path, line: int, score: Score, top_tokens: int) -> None:
-    """Raise ScoreError for the first position without a distribution."""
+    """Raise ScoreError for the first position whose log-probabilities are no distribution."""
     for place, position in enumerate(score.positions):
         if flaw := soundness.flaw(position, top_tokens=top_tokens):
             what = f"the scores of {score.arm} under {score.under} are no distributions"
@@ -168,15 +171,15 @@ def _encode_position(position: Position) -> JSON:
 
 
 def _encode_logprob(logprob: float) -> JSON:
-    """Return a log-probability with 7 significant digits.
+    """Return a log-probability with 7 significant digits, as many as single precision has.
 
-    Single precision holds so many. Infinities and NaN become strings: JSON does not have them.
+    Infinities and NaN, which JSON does not have, become strings.
     """
     return float(f"{logprob:.7g}") if math.isfinite(logprob) else str(logprob)
 
 
 def _decode_score(lines: jsonl.JsonLines, number: int, line: JSON, *, under: str, arm: str) -> Score:
-    """Return the score in a line; RunError if there is none."""
+    """Return the score in a line; raise RunError if it is invalid."""
     try:
         fields: dict[str, Any] = dict(line)  # type: ignore[arg-type]
         positions = tuple(

@@ -50,9 +50,9 @@ class YamlDocument:
     lines: Mapping[KeyPath, int]
 
     def line(self, path: KeyPath) -> int:
-        """Return the line of the key or item at ``path``.
+        """Return the line, from 1, of the key or item at ``path``.
 
-        Lines count from 1. If nothing is there, it is the line of the nearest ancestor that is.
+        If there is none, it is the line of its nearest existing ancestor.
         """
         for end in range(len(path), 0, -1):
             if path[:end] in self.lines:
@@ -79,9 +79,10 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Quote text with Unicode's own line breaks.
+    """Return a text as a YAML node.
 
-    They are then escaped: folded into plain text they would be lost.
+    It is quoted if it has one of Unicode's own line breaks. Quoted they are escaped; in plain text they would be folded
+    into spaces and lost.
     """
     return dumper.represent_scalar(f"{_PREFIX}str", str(text), style='"' if _BREAKS.search(text) else None)
 
@@ -101,7 +102,7 @@ _Dumper.add_multi_representer(
 def load(text: str, source: str) -> YamlDocument:
     """Return the one document in ``text``.
 
-    ``source`` is the file's name in errors. Raises ConfigError with file and line.
+    Raises ConfigError, with ``source`` as the file and the line, if it is no strict YAML or has too many values or levels.
     """
     reader = _Reader(source)
     try:
@@ -121,7 +122,7 @@ def load(text: str, source: str) -> YamlDocument:
 
 
 def dump(data: JSON) -> str:
-    """Return ``data`` as YAML for :func:`load` to read back unchanged."""
+    """Return ``data`` as YAML, which :func:`load` reads back unchanged."""
     return yaml.dump(data, Dumper=_Dumper, default_flow_style=None, sort_keys=False, allow_unicode=True, width=140)
 
 
@@ -138,9 +139,10 @@ class _Reader:
         return ConfigError("the file cannot be read", where=f"{self.source}:{line}", found=what, expected=expected, remedy=remedy)
 
     def value(self, node: yaml.Node, path: KeyPath) -> JSON:
-        """Return the value of a node, its lines noted.
+        """Return the value of a node, recording lines.
 
-        Raises ConfigError for too many values or levels.
+        They are the lines of all keys and items in it. Raises ConfigError for too many values or levels, which a few
+        aliases can make of a short file, and for an alias inside its own anchor.
         """
         if node in self._open:
             msg = "an alias inside its own anchor"
@@ -164,7 +166,10 @@ class _Reader:
         return self.value(node, path)
 
     def _read_mapping(self, node: yaml.MappingNode, path: KeyPath) -> JSON:
-        """Return the values of a mapping, its keys' lines noted."""
+        """Return a mapping, recording its keys' lines.
+
+        Raises ConfigError for a repeated key.
+        """
         mapping: dict[str, JSON] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -188,9 +193,9 @@ class _Reader:
 
 
 def _quoting_remedy(text: str, line: int) -> str:
-    """Return the remedy for an unquoted ``${VAR}`` inside of braces.
+    """Return the remedy for an unquoted ``${VAR}`` inside of a mapping in braces.
 
-    YAML takes the variable's own braces for a mapping there. Empty if none is near ``line``.
+    YAML takes the variable's own braces for a mapping there. Empty if there is none near ``line``.
     """
     context = "\n".join(text.split("\n")[max(0, line - 2) : line])
     return 'inside of { } put ${VAR} in quotes: "${VAR}"' if _BARE_VARIABLE.search(context) else ""
@@ -219,9 +224,9 @@ _SCALARS: Mapping[str, Callable[[str], JSON]] = {
 
 
 def scalar(text: str) -> str:
-    """Return ``text`` as YAML for the same string.
+    """Return ``text`` as a YAML string.
 
-    It is in quotes if a file without them would be read as something else.
+    It is in quotes if it would be read as something else without.
     """
     is_plain = _PLAIN.fullmatch(text) and load(f"[{text}]", "").data == [text]
     return text if is_plain else json.dumps(text, ensure_ascii=False)

@@ -28,12 +28,13 @@ class CellLengths:
 def pool_lengths(
     verdicts: Iterable[Verdict], lengths: Mapping[tuple[str, str], CellLengths], known: tuple[Gate, ...], accepted: str
 ) -> tuple[GateChange, ...]:
-    """Return the ``lengths`` by variant and workload, pooled with those in ``known``.
+    """Return the new gate of each variant and workload with accepted lengths.
 
-    Only lengths of the same requests, traffic, model, draft and dtype are pooled.
+    A run's ``lengths`` are pooled with those of the ``known`` gates if requests, traffic, model, draft and dtype are
+    the same. Otherwise, and after a failure that is ``accepted`` as a regression, the stored lengths are replaced.
 
-    Not taken are cells with too few prompts and, unless a regression is ``accepted``, those that failed or may be
-    lower or higher than stored: pooled, they would loosen the gate. An accepted one begins anew.
+    There is no new gate for a workload with too few prompts. Unless a regression is accepted, there is none either if the
+    verdict failed, or may hide a change of acceptance: pooling such lengths would loosen the gate.
     """
     cells = (
         (verdict, lengths.get((verdict.pair, verdict.workload))) for verdict in verdicts if isinstance(verdict.promise, AcceptedLength)
@@ -46,23 +47,33 @@ def pool_lengths(
 
 
 def _may_join_file(verdict: Verdict, accepted: str) -> bool:
-    """Return True if a verdict's lengths go into the file."""
+    """Return True if a verdict's accepted lengths may enter the baseline file."""
     return verdict.outcome in {Outcome.PASS, Outcome.NOT_DECIDED, Outcome.FAIL} and (bool(accepted) or not _may_loosen_gate(verdict))
 
 
 def _may_loosen_gate(verdict: Verdict) -> bool:
-    """Return True if pooling a verdict's lengths might loosen the gate."""
+    """Return True if pooling a verdict's lengths might loosen the gate.
+
+    Lengths that may lie lower or higher than the stored ones would move their mean.
+    """
     return verdict.outcome is Outcome.FAIL or verdict.finding in {Finding.MAYBE_WORSE, Finding.MAYBE_MORE}
 
 
 def _find_stored_gate(gates: Iterable[Gate], verdict: Verdict) -> Gate | None:
-    """Return the stored gate of a verdict's variant and workload."""
+    """Return the stored lengths' gate of a verdict's variant and workload.
+
+    None if there is none.
+    """
     cell = (ACCEPTANCE_LENGTH, verdict.pair, verdict.workload)
     return next((gate for gate in gates if gate.lengths and (gate.figure, gate.pair, gate.workload) == cell), None)
 
 
 def _pool(verdict: Verdict, cell: CellLengths, stored_gate: Gate | None, accepted: str) -> GateChange:
-    """Return the lengths of one cell, pooled with the stored ones."""
+    """Return one workload's gate, its lengths pooled with the stored ones.
+
+    The stored lengths are dropped if the setting or the traffic is another one, or if the verdict failed: an accepted
+    regression sets a new level.
+    """
     begins = stored_gate is None or not stored_gate.comparable or stored_gate.digest != cell.digest or verdict.outcome is Outcome.FAIL
     stored_lengths = {} if stored_gate is None or begins else stored_gate.lengths
     gate = Gate(
@@ -80,9 +91,9 @@ def _pool(verdict: Verdict, cell: CellLengths, stored_gate: Gate | None, accepte
 
 
 def _join_lengths(stored: PromptLength | None, measured: PromptLength | None) -> PromptLength:
-    """Return the mean over the steps of both runs.
+    """Return one request's mean tokens per step over both runs, weighted by steps.
 
-    The steps of one request in two runs count as one longer run of it. A reworded request begins anew.
+    Only the measured length counts if the request was reworded since; one of the two may be None, but not both.
     """
     in_order = [length for length in (stored, measured) if length is not None]
     newest = in_order[-1]
@@ -97,13 +108,13 @@ def _mean_tokens_per_step(gate: Gate) -> float:
 
 
 def _describe_gate(gate: Gate) -> str:
-    """Return a text on the origin of a gate."""
+    """Return a sentence on the runs that a gate was computed from."""
     runs = f"{gate.runs} run{'s' * (gate.runs > 1)}"
     return f"mean {_mean_tokens_per_step(gate):.3f} tokens per step of {len(gate.lengths)} requests over {runs}; a run may differ by 3 %"
 
 
 def _describe_move(stored_gate: Gate | None, new_gate: Gate, *, begins: bool) -> str:
-    """Return a text on how a mean moved, and why."""
+    """Return a line on how the mean tokens per step changed, and why."""
     means = [f"{_mean_tokens_per_step(gate):.3f}" for gate in (stored_gate, new_gate) if gate is not None]
     origin = "begun anew" if begins and stored_gate is not None else f"{new_gate.runs} run{'s' * (new_gate.runs > 1)}"
     regression = f"; accepted: {new_gate.accepted_regression}" if new_gate.accepted_regression else ""

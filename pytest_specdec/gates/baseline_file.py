@@ -44,18 +44,20 @@ def path(folder: Path, config: str, environment: Environment) -> Path:
 
 
 def gates(folder: Path, config: str, environment: Environment) -> tuple[Gate, ...]:
-    """Return the gates of this machine's baseline file.
+    """Return the gates of this machine's baseline file; () without a file.
 
-    Each has the changes since it was measured. () without a file. Speeds of another model, draft or dtype are left
-    out; :func:`notes` reports them. Lengths are kept, and their judge reports the changes.
+    Every gate lists what has changed since it was measured. Floors on the speedup of another model, draft or dtype are
+    left out, and :func:`notes` reports them. Accepted lengths stay, since their judge itself reports such changes.
     """
     return tuple(gate for gate in _compared_gates(folder, config, environment) if gate.comparable or gate.lengths)
 
 
 def notes(folder: Path, config: str, environment: Environment | None) -> tuple[str, ...]:
-    """Return a sentence for each floor no longer valid.
+    """Return sentences on stored gates that this run cannot use.
 
-    One sentence if this config has baseline files, but none of this machine. () without an environment.
+    There is one sentence for each speedup floor measured with another model, draft or dtype. Accepted lengths need none,
+    since :func:`gates` leaves them in and their judge reports the change. If the config has no file of this machine but
+    some of others, a single sentence names those. () otherwise, and without an environment.
     """
     if environment is None:
         return ()
@@ -69,15 +71,18 @@ def notes(folder: Path, config: str, environment: Environment | None) -> tuple[s
 
 
 def _compared_gates(folder: Path, config: str, environment: Environment) -> Iterator[Gate]:
-    """Yield the gates of this machine's file, with the changes since they were measured."""
+    """Yield the gates of this machine's file.
+
+    Each lists what has changed since it was measured.
+    """
     for gate in read(path(folder, config, environment)):
         yield replace(gate, changes=gate.changed(environment.key(gate.pair)))
 
 
 def check(folder: Path, config: str) -> None:
-    """Read every baseline file of ``config``.
+    """Check every baseline file of ``config``, whatever its machine.
 
-    Raises ConfigError or RunError, with file and line, for one that cannot be used, and for a gate that could never fail.
+    Raises ConfigError or RunError, with file and line, if a file cannot be used or has a gate that could never fail.
     """
     for gate in other_machines(folder / config, ""):
         for key, limit, expected in _find_vacuous_limits(gate):
@@ -87,9 +92,10 @@ def check(folder: Path, config: str) -> None:
 
 
 def _find_vacuous_limits(gate: Gate) -> Iterator[tuple[str, str, str]]:
-    """Yield key, found value and expected value of a vacuous gate.
+    """Yield key, value and expected value of each ineffective limit.
 
-    Vacuous is a gate that no run like those that made it could miss, however bad it got.
+    No run could miss such a limit. Such limits are too few accepted lengths, which are never compared, a floor of 1 on
+    the accepted length, which every step reaches, and a floor below half of the typical speedup.
     """
     if gate.lengths and len(gate.lengths) < LEAST_SHARED:
         yield "lengths", f"{len(gate.lengths)} requests", f"{LEAST_SHARED} or more: fewer are never compared"
@@ -102,10 +108,10 @@ def _find_vacuous_limits(gate: Gate) -> Iterator[tuple[str, str, str]]:
 
 
 def keep(folder: Path, config: str, environment: Environment, kept: Path) -> None:
-    """Copy this machine's baseline file into ``kept``.
+    """Copy this machine's baseline file into the folder ``kept`` of a run.
 
-    A replay is judged by the file as it was at the run, whatever it holds later. Without a file, an old copy is
-    removed.
+    A replay is then judged by the file as it was at the run, even if it has changed since. Without a file, an earlier
+    copy is removed.
     """
     source, copy = path(folder, config, environment), path(kept, config, environment)
     if source.is_file():
@@ -117,7 +123,7 @@ def keep(folder: Path, config: str, environment: Environment, kept: Path) -> Non
 def read(path: Path) -> tuple[Gate, ...]:
     """Return the gates of a baseline file; () without a file.
 
-    Raises ConfigError or RunError with file and line, also for a file whose machine is not the one in its name.
+    Raises ConfigError or RunError, with file and line, if the file is invalid or its machine is not the one in its name.
     """
     text = _read_baseline_text(path)
     if text is None:
@@ -148,7 +154,7 @@ def _read_baseline_text(path: Path) -> str | None:
 def other_machines(folder: Path, machine: str) -> tuple[Gate, ...]:
     """Return the gates of other machines' files in ``folder``.
 
-    The file of ``machine`` is left out. The gates are to be shown, never to be gated on.
+    The file of ``machine`` is left out. These gates are only displayed or checked: speeds of another machine decide nothing.
     """
     return tuple(gate for path in sorted(folder.glob("*.yaml")) if path.stem != machine for gate in read(path))
 
@@ -156,8 +162,8 @@ def other_machines(folder: Path, machine: str) -> tuple[Gate, ...]:
 def write(path: Path, environment: Environment, gates: Iterable[Gate]) -> None:
     """Write ``gates`` to ``path``, as measured in ``environment``.
 
-    The file keeps its gates on other figures, pairs and workloads. ``path`` must be named after
-    ``environment.machine``. Raises the errors of :func:`read` for an existing file.
+    Gates that the file already has on other figures, variants and workloads stay in it. Raises RunError if ``path`` is
+    not named after the environment's machine, and the errors of :func:`read` for an existing file.
     """
     _check_value(str(path), "machine", found=path.stem, expected=environment.machine, remedy=_ELSEWHERE)
     gates_by_key = {**{_gate_key(gate): gate for gate in read(path)}, **{_gate_key(gate): gate for gate in gates}}
@@ -171,13 +177,16 @@ def write(path: Path, environment: Environment, gates: Iterable[Gate]) -> None:
 
 
 def _encode_gate(gate: Gate) -> JSON:
-    """Return ``gate`` as an entry, empty fields left out."""
+    """Return ``gate`` as an entry of the file, without its empty fields."""
     values = {name: codec.encode(getattr(gate, name)) for name in FIELDS}
     return {name: value for name, value in values.items() if value not in (None, "", [], {}, 0)}
 
 
 def _decode_gate(path: Path, line: int, entry: JSON, machine: str) -> Gate:
-    """Return the gate of an entry; RunError for an invalid one."""
+    """Return the gate of an entry of the file.
+
+    Raises RunError, with the entry's line, if it has an unknown key or an unusable value.
+    """
     where, fields = f"{path}:{line}", dict(entry) if isinstance(entry, dict) else {str(entry): entry}
     unknown = sorted(fields.keys() - set(FIELDS))
     if unknown:
@@ -195,9 +204,9 @@ def _decode_gate(path: Path, line: int, entry: JSON, machine: str) -> Gate:
 
 
 def _unusable_values(gate: Gate) -> Iterator[tuple[str, str, str]]:
-    """Yield key, found and expected value of each unusable entry.
+    """Yield key, value and expected value of each unusable field.
 
-    With such an entry a gate could never fail, or has no usable number.
+    These are an unknown figure, and numbers that are not finite or out of their range.
     """
     if gate.figure not in FIGURES:
         yield "figure", repr(gate.figure), " or ".join(FIGURES)

@@ -41,19 +41,23 @@ class GateChange:
 
 
 def measure_floors(verdicts: Iterable[Verdict], known: tuple[Gate, ...], accepted: str = "") -> tuple[GateChange, ...]:
-    """Return the gate of each speed verdict fit for a floor.
+    """Return the new gate of each speed verdict fit for a floor.
 
-    The verdict's log-ratio joins those in ``known``, and the floor follows the last ten, up or down.
+    The verdict's log-ratio is added to those of the ``known`` gate, and the floor follows the last ten, up or down.
 
-    A failed verdict is taken only if a regression is ``accepted``, for the reason given, and begins anew.
+    A failed verdict makes a floor only if a regression is ``accepted``, which is the reason for it; the earlier runs are
+    then dropped, since they show the speed before the regression.
     """
-    taken = TAKEN | ({Outcome.FAIL} if accepted else set())
-    timed = ((verdict, speedup) for verdict, speedup in _select_speedups(verdicts) if verdict.outcome in taken)
-    return tuple(_join_floor(verdict, speedup, known, accepted) for verdict, speedup in timed if not _why_unfit(speedup))
+    outcomes = TAKEN | ({Outcome.FAIL} if accepted else set())
+    speedups = ((verdict, speedup) for verdict, speedup in _select_speedups(verdicts) if verdict.outcome in outcomes)
+    return tuple(_join_floor(verdict, speedup, known, accepted) for verdict, speedup in speedups if not _why_unfit(speedup))
 
 
 def unfit_verdicts(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, str]]:
-    """Yield each speed verdict unfit for a floor, with the reason."""
+    """Yield each speed verdict unfit for a floor, with the reason.
+
+    Only passed and undecided verdicts are considered.
+    """
     for verdict, speedup in _select_speedups(verdicts):
         if verdict.outcome in TAKEN and (why := _why_unfit(speedup)):
             yield verdict, why
@@ -64,9 +68,10 @@ def _select_speedups(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, Spe
 
 
 def _why_unfit(speedup: Speedup) -> str:
-    """Return the reason a speedup is unfit for a floor.
+    """Return the reason why a speedup is unfit for a floor.
 
-    Empty if it is fit.
+    Empty if it is fit. It is unfit if its times do not show the servers' speed, or if its confidence interval is too
+    wide: a floor computed from it would be too low to gate anything.
     """
     if speedup.unfit:
         return speedup.unfit
@@ -77,7 +82,11 @@ def _why_unfit(speedup: Speedup) -> str:
 
 
 def _join_floor(verdict: Verdict, speedup: Speedup, known: tuple[Gate, ...], accepted: str) -> GateChange:
-    """Return the floor with the verdict's run added."""
+    """Return a gate's new floor, with the verdict's run added.
+
+    After a failure, which was then accepted, the floor is computed from this run alone. The ratios between boots stay,
+    since they describe the machine and not the variant.
+    """
     cell = (SPEEDUP, verdict.pair, verdict.workload)
     stored = next((gate for gate in known if (gate.figure, gate.pair, gate.workload) == cell), None)
     before = stored or Gate(figure=SPEEDUP)
@@ -101,13 +110,16 @@ def _join_floor(verdict: Verdict, speedup: Speedup, known: tuple[Gate, ...], acc
 def _append_run(values: tuple[float, ...], value: float | None) -> tuple[float, ...]:
     """Return the last ``LAST_RUNS`` values, with ``value`` as the newest.
 
-    None adds no value. A machine changes, so older runs say little of it.
+    A value of None is not added. Older runs are dropped, since a machine changes with time.
     """
     return (*values, *([] if value is None else [round(value, 6)]))[-LAST_RUNS:]
 
 
 def _floor(gate: Gate) -> float:
-    """Return the floor proved by the gate's runs."""
+    """Return the speedup that healthy runs like the gate's prove.
+
+    It lies below the median by the margin, but never below ``FARTHEST`` of it.
+    """
     typical = math.exp(statistics.median(gate.log_ratios))
     return round(max(typical * math.exp(-_margin_below_typical(gate)), typical * FARTHEST), 3)
 
@@ -128,7 +140,7 @@ def _margin_below_typical(gate: Gate) -> float:
 
 
 def _describe_floor(gate: Gate, floor: float, before: Gate) -> str:
-    """Return the floor's origin, and the reason if it moved."""
+    """Return a sentence on how a floor was computed, and why it moved."""
     runs, typical = len(gate.log_ratios), math.exp(statistics.median(gate.log_ratios))
     count = f"{runs} run{'s' * (runs > 1)}{': add more' * (runs == 1)}"
     spread = boot_spread(gate.boot_log_ratios, runs=gate.log_ratios).sd
@@ -138,9 +150,10 @@ def _describe_floor(gate: Gate, floor: float, before: Gate) -> str:
 
 
 def _describe_move(stored: Gate, stored_floor: float, gate: Gate, floor: float) -> str:
-    """Return the direction and cause of a floor's move.
+    """Return a clause on the direction and cause of a floor's move.
 
-    Empty if it did not move.
+    The cause is a typical run that moved the same way by ``NOTABLE`` or more, otherwise the spread of the runs. Empty if
+    the floor did not move, or has no earlier runs.
     """
     if stored_floor == floor or not stored.log_ratios:
         return ""
@@ -154,7 +167,7 @@ def _describe_move(stored: Gate, stored_floor: float, gate: Gate, floor: float) 
 
 
 def _describe_change(before: Gate, gate: Gate) -> str:
-    """Return a line on a gate's old and new floor."""
+    """Return a line with a gate's old and new floor."""
     floors = [f"{one.at_least:g}" for one in (before, gate) if one.at_least is not None]
     accepted = f"; accepted: {gate.accepted_regression}" if gate.accepted_regression and floors[0] != floors[-1] else ""
     return f"{gate.figure} {gate.pair} {gate.workload}: at_least {' -> '.join(floors)} ({gate.reason}){accepted}"

@@ -30,10 +30,16 @@ class ConfidenceLimits(Protocol):
     """A measured figure of which any one-sided limit can be asked."""
 
     def at_least(self, error: float) -> float:
-        """Return what the true figure is below with probability ``error``."""
+        """Return the lower confidence limit.
+
+        The true figure is below it with probability ``error``.
+        """
 
     def at_most(self, error: float) -> float:
-        """Return what the true figure is above with probability ``error``."""
+        """Return the upper confidence limit.
+
+        The true figure is above it with probability ``error``.
+        """
 
 
 class GateRuling(StrEnum):
@@ -46,7 +52,7 @@ class GateRuling(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuledGate:
-    """A gate, and what was ruled."""
+    """A gate and its ruling, with the confidence limits behind it."""
 
     gate: Gate
     ruling: GateRuling
@@ -59,11 +65,14 @@ class RuledGate:
     error: float = PROVEN_ERROR
     """Chance that it is proven and not reached."""
     expected: str = ""
-    """What the upper limit is held against, where that is not the threshold itself."""
+    """The value that the upper limit is compared with, in words, if it is not the threshold itself."""
 
     @property
     def threshold(self) -> str:
-        """What is not reached where it is missed."""
+        """The gate in words.
+
+        If it comes from a baseline file, the speed expected of it is added.
+        """
         return f"{self.gate}, {self.expected}" if self.expected else str(self.gate)
 
     def __str__(self) -> str:
@@ -74,21 +83,29 @@ class RuledGate:
 
 
 def gates_on(gates: Iterable[Gate], figure: str) -> tuple[Gate, ...]:
-    """Return the gates that ask something of ``figure``."""
+    """Return the gates on ``figure`` that have a threshold."""
     return tuple(gate for gate in gates if gate.figure == figure and gate.at_least is not None)
 
 
 def rule_gates(gates: Sequence[Gate], limits: ConfidenceLimits | None, alpha: float) -> tuple[RuledGate, ...]:
-    """Hold every gate against ``limits``; None leaves all of them open."""
+    """Return the ruling on every gate by the confidence limits of its figure.
+
+    A gate is proven if the lower limit reaches its threshold, and missed if the upper limit is below it. All gates are
+    open if ``limits`` is None, since nothing was measured.
+    """
     low, high = (0.0, math.inf) if limits is None else (limits.at_least(PROVEN_ERROR), limits.at_most(alpha))
     return tuple(RuledGate(gate=gate, ruling=_ruling(gate, low, high), low=low, high=high, alpha=alpha) for gate in gates)
 
 
 def ruled_speeds(gates: Sequence[Gate], estimate: Estimate | None, alpha: float) -> tuple[RuledGate, ...]:
-    """Hold every gate on the speedup against ``estimate``; None leaves all of them open.
+    """Return the ruling on every gate on the speedup.
 
-    One of a baseline file is missed by its runs and not by its floor, which stands further down: where one more run like the median of them
-    would be as slow with a chance of less than alpha (a prediction interval), and this one is surely, at SPEED_ERROR, more than 5 % slower.
+    All gates are open if ``estimate`` is None. ``alpha`` is the chance of a false fail over all of them: it is halved if there are both
+    floors from a config and from a baseline file, since each kind is missed by a test of its own.
+
+    A gate of a baseline file is proven by its floor but missed by its runs, since the floor stands well below them. It is missed if a
+    further run like them would be this slow with a chance of less than alpha (a prediction interval), and if this run is also more than
+    5 % slower than their median, at SPEED_ERROR.
     """
     alpha /= max(1, len({bool(gate.log_ratios) for gate in gates}))
     if estimate is None:
@@ -97,6 +114,7 @@ def ruled_speeds(gates: Sequence[Gate], estimate: Estimate | None, alpha: float)
 
 
 def _ruled_speed(gate: Gate, estimate: Estimate, alpha: float) -> RuledGate:
+    """Return the ruling on one speed gate, by its threshold or its earlier runs."""
     low, runs = estimate.at_least(SPEED_ERROR), gate.log_ratios[-LAST_RUNS:]
     if not runs:
         high = estimate.at_most(alpha)
@@ -110,6 +128,7 @@ def _ruled_speed(gate: Gate, estimate: Estimate, alpha: float) -> RuledGate:
 
 
 def _ruling(gate: Gate, low: float, high: float) -> GateRuling:
+    """Return the ruling on a threshold by the lower and upper confidence limits."""
     threshold = gate.at_least or 0.0
     if high < threshold:
         return GateRuling.MISSED

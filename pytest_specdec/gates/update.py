@@ -53,7 +53,7 @@ class Update:
 def update(folder: Path, config: str, environment: Environment, results: Results) -> Update | None:
     """Write this run's speed and accepted lengths into the baseline file.
 
-    None when nothing may be taken.
+    Returns None, and writes nothing, if no verdict of the run may become a gate.
     """
     stored_gates = baseline_file.gates(folder, config, environment)
     return _write(baseline_file.path(folder, config, environment), environment, results, stored_gates)
@@ -62,16 +62,16 @@ def update(folder: Path, config: str, environment: Environment, results: Results
 def candidate(folder: Path, environment: Environment, results: Results) -> Path | None:
     """Write a candidate baseline file, ``baseline-candidate.yaml``, into ``folder``.
 
-    It is what the baseline file would be. None when nothing may be taken.
+    Its gates are computed from this run alone. Returns None if no verdict of the run may become a gate.
     """
     written = _write(folder / f"{environment.machine}.yaml", environment, results, ())
     return None if written is None else written.path.replace(folder / "baseline-candidate.yaml")
 
 
 def _write(path: Path, environment: Environment, results: Results, stored_gates: tuple[Gate, ...]) -> Update | None:
-    """Write the gates of a run into ``path``.
+    """Write a run's gates, joined with the stored ones, to ``path``.
 
-    None when nothing may be taken.
+    Returns None, and writes nothing, if no verdict of the run may become a gate.
     """
     verdicts, accepted = results.clean_verdicts, results.accepted
     changes = (
@@ -86,18 +86,19 @@ def _write(path: Path, environment: Environment, results: Results, stored_gates:
 
 
 def not_clean(results: Results) -> tuple[str, ...]:
-    """Return a line per unclean variant with speed or acceptance.
+    """Return a line per unclean variant with verdicts on speed or acceptance.
 
-    Nothing of it is taken, for want of right answers.
+    Nothing of such a variant enters a baseline file, since its answers are wrong, or its tokens were not judged.
     """
     timed = dict.fromkeys(verdict.pair for verdict in results.verdicts if isinstance(verdict.promise, _ON_SPEED))
     return tuple(f"no baseline of {pair}: {results.unclean[pair]}" for pair in timed if pair in results.unclean)
 
 
 def refusal_lines(results: Results) -> tuple[str, ...]:
-    """Return a line per rejected verdict on speed or acceptance.
+    """Return a line per speed or acceptance verdict kept out.
 
-    A failed verdict is rejected unless a regression is accepted. Unclean variants are left out.
+    A failed verdict is kept out unless a regression is accepted, a speedup also if it is unfit for a floor. Unclean
+    variants are left out, since :func:`not_clean` names them.
     """
     verdicts = results.clean_verdicts
     failed = [v for v in verdicts if v.outcome is Outcome.FAIL and not results.accepted and isinstance(v.promise, _ON_SPEED)]

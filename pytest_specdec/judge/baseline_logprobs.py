@@ -1,6 +1,6 @@
 """Log-probabilities beside the baseline's own reports: of prompts, and at temperature 0 of the tokens that both answered.
 
-Behind the same tokens both servers report one and the same number, up to the noise that two boots of the baseline show.
+After the same tokens both servers report one and the same number, up to the noise that two boots of the baseline show.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ ECHO_TORN = "the text does not begin with the prompt that is echoed"
 SHIFTED = "reported log-probabilities are those of a neighbouring token"
 
 _COMPARED = (1e-5, 0.98)
-"""Probabilities between which a difference is looked at: below, engines print marks and rounded tails; certain tokens show nothing."""
+"""Probabilities between which a difference is judged: below, engines print placeholders and rounded tails; certain tokens show nothing."""
 _WRONG_TOKENS = 3
-"""Tokens beyond the limit that make a finding where single precision has shown that nothing jumps; elsewhere their number is tested."""
+"""Tokens beyond the limit that are enough to fail if single precision has shown that nothing jumps; elsewhere their number is tested."""
 _CLOSE = 0.02
-"""Nats within which a value counts as that of a neighbour."""
+"""Nats within which a value counts as that of a neighbouring token."""
 _JUMPS = 1e-3
-"""Rate of jumps that is taken to be lawful where nothing shows the baseline's."""
+"""Rate of jumps that is tolerated if nothing shows the baseline's."""
 _LEAST = 10
 """Compared tokens below which a pass would say nothing."""
 _SHOWN = 30
@@ -52,13 +52,13 @@ class _Pair:
 
     request_id: str
     index: int
-    """Of the token, from 0; of a prompt's, from its second token."""
+    """Of the token, from 0; in a prompt, from its second token, since its first has no log-probability."""
     length: int
-    """Tokens of the prompt where it is a prompt's token, else 0."""
+    """Tokens of the prompt if the token belongs to one, else 0."""
     mine: float
     theirs: float
     neighbours: tuple[float, ...]
-    """What the baseline reported of the tokens beside it."""
+    """The baseline's log-probabilities of the tokens before and after it."""
 
     @property
     def delta(self) -> float:
@@ -66,12 +66,12 @@ class _Pair:
 
     @property
     def is_compared(self) -> bool:
-        """Whether either value is the log-probability of a token neither all but impossible nor certain."""
+        """True if either value lies between the probabilities at which a difference is judged."""
         return any(_COMPARED[0] < exp(value) < _COMPARED[1] for value in (self.mine, self.theirs))
 
     @property
     def shifted(self) -> bool:
-        """Whether it is nearer to a neighbour's value than to its own."""
+        """True if the arm's value is that of a neighbouring token of the baseline."""
         return any(abs(self.mine - other) < _CLOSE for other in self.neighbours)
 
     def __str__(self) -> str:
@@ -80,21 +80,22 @@ class _Pair:
 
 
 def beside_the_baselines(captured: Captured) -> Verdict:
-    """Return whether the judged arm reports what the baseline does behind the same tokens.
+    """Judge whether the arm reports the baseline's log-probabilities after the same tokens.
 
-    FAIL where more tokens of probability .00001 to .98 are off by half a nat, and more than noise, than between two boots of the baseline:
-    Fisher's exact test at the captured share. Where single precision has shown that its servers do not jump, three such tokens are enough.
-    FAIL too where log-probabilities of prompts are missing that the baseline reports. INCONCLUSIVE for few.
+    FAIL if a larger share of tokens of probability .00001 to .98 is off by half a nat, and more than noise explains, than between two boots
+    of the baseline, by Fisher's exact test at ``captured.alpha``. Three such tokens are enough if single precision has shown that the
+    servers do not jump. FAIL too if log-probabilities of prompts are missing that the baseline reports. REFUSED if the baseline reports
+    none although every request asks for them. INCONCLUSIVE if too few tokens can be compared.
     """
     if _wants_prompts(captured) and not any(answer.prompt_logprobs for answer in captured.baseline.answers):
         headline = "the baseline reports no log-probabilities of prompts, so there is nothing to compare with"
         return say(captured, Outcome.REFUSED, headline, cell="no prompt_logprobs")
-    missing = _missing(captured)
+    missing = _list_missing_prompts(captured)
     if missing:
         headline = f"{PROMPTS_MISSING}: {len(missing)} answers lack them, the baseline's have them; first: {missing[0]}"
         return say(captured, Outcome.FAIL, headline, evidence=missing[:_SHOWN], cell="missing", names=PROMPTS_MISSING)
-    pairs = [pair for pair in _pairs(captured.speculative, captured) if pair.is_compared]
-    peers = _peers(captured)
+    pairs = [pair for pair in _pair_with_baseline(captured.speculative, captured) if pair.is_compared]
+    peers = _compare_baseline_boots(captured)
     far = [pair for pair in pairs if abs(pair.delta) > peers.limit]
     if _beyond_chance(captured, len(far), len(pairs), peers):
         return _fail_logprobs(captured, pairs, far, peers)
@@ -105,8 +106,11 @@ def beside_the_baselines(captured: Captured) -> Verdict:
 
 
 def echo(captured: Captured) -> Verdict | None:
-    """Return FAIL where an echoed prompt does not begin the text although the baseline's does; None otherwise, and where none is echoed."""
-    torn = _torn(captured)
+    """Return FAIL if answers do not begin with the prompt that their requests echo.
+
+    Returns None if they do, if some boot of the baseline does not either, or if no request asks for an echo.
+    """
+    torn = _broken_echoes(captured)
     if not torn:
         return None
     headline = f"{ECHO_TORN}: {len(torn)} answers, the baseline's begin with it; first: {torn[0]}"
@@ -117,8 +121,8 @@ def _wants_prompts(captured: Captured) -> bool:
     return all(request.body.get("prompt_logprobs") is not None or request.body.get("echo") for request in captured.workload.requests)
 
 
-def _torn(captured: Captured) -> list[str]:
-    """Return answers that do not begin with the echoed prompt, although those of every boot of the baseline do."""
+def _broken_echoes(captured: Captured) -> list[str]:
+    """Return a line per answer without its echoed prompt, if every baseline boot echoes it."""
     prompts = {request.id: str(request.body["prompt"]) for request in captured.workload.requests if request.body.get("echo")}
     peers = [_by_key(arm) for arm in captured.baseline_boots]
     echoed = [answer for answer in captured.speculative.answers if answer.ok and answer.request_id in prompts]
@@ -130,8 +134,11 @@ def _torn(captured: Captured) -> list[str]:
     ]
 
 
-def _missing(captured: Captured) -> list[str]:
-    """Return the answers that report of their prompts nothing, or another number of values than the baseline's."""
+def _list_missing_prompts(captured: Captured) -> list[str]:
+    """Return a line per answer with fewer or more prompt log-probabilities than the baseline's.
+
+    Prompts of which the baseline reports none are left out.
+    """
     theirs = _by_key(captured.baseline)
     both = [(answer, theirs[answer.key]) for answer in captured.speculative.answers if answer.ok and answer.key in theirs]
     return [
@@ -145,8 +152,11 @@ def _by_key(transcript: Transcript) -> dict[tuple[str, int], Answer]:
     return {answer.key: answer for answer in transcript.answers if answer.ok}
 
 
-def _pairs(transcript: Transcript, captured: Captured) -> Iterator[_Pair]:
-    """Give the values of ``transcript`` beside the baseline's, wherever the same tokens stand before them."""
+def _pair_with_baseline(transcript: Transcript, captured: Captured) -> Iterator[_Pair]:
+    """Yield the log-probabilities of ``transcript`` beside the baseline's after the same tokens.
+
+    These are all of a prompt's, and at temperature 0 those of an answer up to its first difference: later ones follow other tokens.
+    """
     theirs = _by_key(captured.baseline)
     greedy = {request.id for request in captured.workload.requests if request.greedy}
     for answer in transcript.answers:
@@ -168,28 +178,34 @@ def _pair_logprobs(answer: Answer, theirs: Sequence[float], mine: Sequence[float
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Peers:
-    """How far two reports of the baseline are apart, at tokens that are compared."""
+    """Differences between two reports of the baseline, at tokens that are compared."""
 
     tokens: int
-    """Of the control beside the baseline, and of the calibration."""
+    """Compared tokens of the control beside the baseline, and of the calibration."""
     noise: float
-    """The scale of their distances, nats."""
+    """The scale of their distances, in nats."""
     limit: float
-    """Nats from which on a token is off."""
+    """Nats beyond which a token counts as off."""
     far: int
-    """Tokens beyond the limit over what is lawful for the kernel that reports."""
+    """Tokens beyond the limit divided by the factor of noise that the judged kernel may add."""
     exact: bool
-    """Whether single precision has shown that nothing jumps."""
+    """Whether the baseline computes in single precision and no compared token of it jumps."""
 
 
-def _peers(captured: Captured) -> _Peers:
-    distances = [abs(pair.delta) for boot in captured.baseline_boots[1:] for pair in _pairs(boot, captured) if pair.is_compared]
+def _compare_baseline_boots(captured: Captured) -> _Peers:
+    """Measure how far the baseline's own reports differ, over boots and calibration.
+
+    Prompts may only have the smaller factor of noise, since prefill computes them and not the verify kernel.
+    """
+    distances = [
+        abs(pair.delta) for boot in captured.baseline_boots[1:] for pair in _pair_with_baseline(boot, captured) if pair.is_compared
+    ]
     scored = ((abs(value - position.logprob), exp(position.logprob)) for value, position in captured.calibration)
     distances += [distance for distance, chance in scored if _COMPARED[0] < chance < _COMPARED[1]]
     known = captured.capabilities.get(BASELINE)
     single = known is not None and known.single_precision
     noise = scale([distance**2 for distance in distances])
-    factor = TOLERATED if _wants_prompts(captured) else tolerated_factor(noise)  # prompts pass no verify kernel
+    factor = TOLERATED if _wants_prompts(captured) else tolerated_factor(noise)
     limit = jump_limit(noise, tolerated_floor(single_precision=single, one_boot=captured.one_boot))
     return _Peers(
         tokens=len(distances),
@@ -201,6 +217,10 @@ def _peers(captured: Captured) -> _Peers:
 
 
 def _beyond_chance(captured: Captured, far: int, tokens: int, peers: _Peers) -> bool:
+    """Return True if ``far`` of ``tokens`` are more than the baseline's reports explain.
+
+    Three are enough if the servers are exact; without any report to compare with, a rate of one in a thousand is tolerated.
+    """
     if peers.exact:
         return far >= _WRONG_TOKENS
     if not peers.tokens:
@@ -209,6 +229,7 @@ def _beyond_chance(captured: Captured, far: int, tokens: int, peers: _Peers) -> 
 
 
 def _fail_logprobs(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pair], peers: _Peers) -> Verdict:
+    """Return FAIL, named by most tokens of ``far``: shifted, of prompts or of answers."""
     shifted = sum(pair.shifted for pair in far)
     of_prompts = 2 * sum(pair.length > 0 for pair in far) > len(far)
     name = SHIFTED if 2 * shifted > len(far) else OF_PROMPTS if of_prompts else OF_TOKENS
@@ -246,7 +267,7 @@ def _pass_logprobs(captured: Captured, pairs: Sequence[_Pair], peers: _Peers) ->
             f"two reports of the baseline differ by {peers.noise:.2g} nats, {peers.far:,} of {peers.tokens:,} tokens jump",
             f"prompts of {lengths} tokens",
         ),
-        rules_out=f"{len(pairs):,} tokens compared; values off by {peers.limit:.2g} nats in {_detectable(captured, len(pairs), peers):.1%} "
+        rules_out=f"{len(pairs):,} tokens compared; values off by {peers.limit:.2g} nats in {_least_rate(captured, len(pairs), peers):.1%} "
         "of them would have been caught (99%)",
         cell=f"within {worst:.2g} nats",
         promise=CheckedTokens(tokens=len(pairs)),
@@ -254,7 +275,10 @@ def _pass_logprobs(captured: Captured, pairs: Sequence[_Pair], peers: _Peers) ->
     )
 
 
-def _detectable(captured: Captured, tokens: int, peers: _Peers) -> float:
-    """Return the part of so many tokens that would have been caught with probability 0.99; 1 where none would."""
+def _least_rate(captured: Captured, tokens: int, peers: _Peers) -> float:
+    """Return the least rate of wrong values that is caught with probability 0.99.
+
+    Nearly 1 if not even wrong values at all ``tokens`` would be.
+    """
     least = next((far for far in range(1, tokens + 1) if _beyond_chance(captured, far, tokens, peers)), tokens)
     return proportions.limits(least - 1, tokens, 0.98).high

@@ -18,13 +18,13 @@ class Caveats:
     """The conditions under which answers were captured and scored."""
 
     limits: tuple[str, ...]
-    """What a pass leaves open, in a few words each."""
+    """Limits of a pass, in a few words each."""
     evidence: tuple[str, ...]
-    """A line each."""
+    """Lines of evidence, one per caveat."""
 
 
 def read_caveats(captured: Captured) -> Caveats:
-    """Return the caveats of all verdicts on ``captured``."""
+    """Return the caveats that every verdict on ``captured`` carries."""
     streams = bursts.uncounted_bursts(captured)
     drafting = (bursts.SEEN, bursts.describe_bursts(streams)) if streams is not None and streams.drafting else ()
     return Caveats(
@@ -34,7 +34,7 @@ def read_caveats(captured: Captured) -> Caveats:
 
 
 def _describe_scorer(captured: Captured) -> tuple[str, ...]:
-    """Return the scoring server, if it is not the baseline, and the route if its scores are upper bounds."""
+    """Return lines on a scoring server other than the baseline, and on scores that are upper bounds."""
     scoring = captured.scoring
     if scoring is None or not captured.scores:
         return ()
@@ -46,7 +46,7 @@ def _describe_scorer(captured: Captured) -> tuple[str, ...]:
 
 
 def _describe_concurrency(captured: Captured) -> tuple[str, ...]:
-    """Return the arms with fewer requests in flight than the workload asks for, as after a failure of several together."""
+    """Return a line per arm with fewer requests in flight, since its server fails with more."""
     most = {arm.arm: arm.concurrency for arm in (*captured.baseline_boots, captured.speculative) if arm.concurrency is not None}
     return tuple(
         f"{arm} was asked {count} at a time instead of {captured.workload.concurrency}: its server fails with more in flight"
@@ -55,7 +55,10 @@ def _describe_concurrency(captured: Captured) -> tuple[str, ...]:
 
 
 def _describe_sharing(captured: Captured) -> tuple[str, ...]:
-    """Return the arms with servers that belong to somebody else."""
+    """Return lines on attached servers that others use too, arm by arm.
+
+    They tell of foreign requests, of answers that the server's counters lack, of refusals by rate, and of a control in the same boot.
+    """
     arms = [arm for arm in (captured.baseline, captured.control, captured.speculative) if arm is not None]
     shared = (f"{arm.arm}: others used its server meanwhile: {arm.foreign} more than were asked for here" for arm in arms if arm.foreign)
     lacking = (f"{arm.arm}: {arm.uncounted}: another server answered, or they are late" for arm in arms if arm.uncounted)

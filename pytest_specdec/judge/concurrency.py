@@ -1,7 +1,8 @@
 """Concurrency: requests in flight beside others get what they would get alone.
 
-Every token at temperature 0 is held against the baseline's scores, by the wave that it was sent in. Tokens that are wrong in company and
-right alone are put down to what the wrong waves have in common. Answers that go to another request are recognised by their text.
+Requests are sent in waves, groups of one to 32 at once. Every token at temperature 0 is compared with the baseline's scores, wave by wave.
+If tokens are wrong beside other requests and right alone, the fault is named by what the wrong waves have in common. Answers to another
+request are recognised by their text.
 """
 
 from __future__ import annotations
@@ -34,18 +35,19 @@ NO_GRAMMAR = "a grammar is not kept in company"
 DEAD_DRAFTS = "drafts are hardly ever accepted in company"
 FOREIGN = "special tokens or foreign scripts appear in company"
 _ENOUGH_STEPS = 30
-"""Verify steps on either side of a size of waves."""
+"""Verify steps that are needed in the smaller waves and in the larger ones."""
 _USUAL, _RATIO = 0.3, 0.1
-"""Accepted tokens per step of smaller waves at least, and of larger ones at most as a part of that: prompts differ by less."""
+"""The least accepted tokens per step in smaller waves, and the largest fraction of it in larger ones: prompts alone differ by less."""
 _EARLY = slice(2, 7)
-"""Verify steps in which all requests of a wave are there: the first ones come while some are still taken in."""
+"""Verify steps in which all requests of a wave are in flight: during the first ones some are still being admitted."""
 
 
 def judge(captured: Captured) -> Verdict:
-    """Return whether requests in company are answered like requests alone, whatever their neighbours ask for or when they leave.
+    """Judge whether concurrent requests are answered as they would be alone.
 
-    Greedy tokens are counted as the greedy judge does, those above the tolerance against the baseline's own. Foreign text fails by Fisher's
-    exact test. A document fails where neither of the baseline's boots has an invalid one.
+    Neighbours may ask for other features, and their clients may leave. Greedy tokens above the tolerance are counted against the baseline's
+    own, as the greedy judge does. Foreign text fails by Fisher's exact test. Invalid documents fail only if neither boot of the baseline
+    has one.
     """
     return (
         server_failure(captured)
@@ -53,15 +55,16 @@ def judge(captured: Captured) -> Verdict:
         or _find_unanswered(captured)
         or _find_swapped(captured)
         or check_endings(captured)
-        or _documents(captured)
+        or _find_invalid_documents(captured)
         or _foreign(captured)
-        or _dead_drafts(captured)
+        or _find_dead_drafts(captured)
         or unscorable(captured)
         or _judge_tokens(captured)
     )
 
 
 def _find_unanswered(captured: Captured) -> Verdict | None:
+    """Return INVALID if an arm has requests without an answer, none of them refused or aborted."""
     for arm in (captured.speculative, *captured.baseline_boots):
         silent = [answer for answer in arm.answers if not (answer.ok or answer.aborted or is_refusal(answer))]
         if silent:
@@ -72,7 +75,7 @@ def _find_unanswered(captured: Captured) -> Verdict | None:
 
 
 def _find_swapped(captured: Captured) -> Verdict | None:
-    """Look for answers that are the baseline's answer to another request, or have its word in them."""
+    """Return FAIL for answers that belong to another request; None if there are none."""
     pairs = swapped_answers(captured)
     if not pairs:
         return None
@@ -90,8 +93,8 @@ def _find_swapped(captured: Captured) -> Verdict | None:
     )
 
 
-def _documents(captured: Captured) -> Verdict | None:
-    """Look for documents that break their grammar, where none of the baseline's does."""
+def _find_invalid_documents(captured: Captured) -> Verdict | None:
+    """Return FAIL for documents that break their grammar; None if some of the baseline's do so too."""
     wanted = formats(captured.workload.requests)
 
     def faulty(arm: Transcript) -> list[str]:
@@ -106,6 +109,7 @@ def _documents(captured: Captured) -> Verdict | None:
 
 
 def _foreign(captured: Captured) -> Verdict | None:
+    """Return FAIL if more answers than the baseline's have special tokens or foreign scripts as text."""
     mine = foreign(captured, captured.speculative)
     theirs = [foreign(captured, arm) for arm in captured.baseline_boots]
     others = sum(len(each.found) for each in theirs)
@@ -118,10 +122,11 @@ def _foreign(captured: Captured) -> Verdict | None:
     return say(captured, Outcome.FAIL, headline, evidence=lines, names=FOREIGN, figures={"p_value": p_value})
 
 
-def _dead_drafts(captured: Captured) -> Verdict | None:
-    """Look for a size of waves from which on drafts are hardly ever accepted, where the config draws no such line.
+def _find_dead_drafts(captured: Captured) -> Verdict | None:
+    """Return FAIL if drafts are hardly ever accepted from some size of waves on.
 
-    Only early steps count, while every request of a wave is still there, and only greedy requests: what others draw is drafted worse.
+    Returns None for the control, and if the config itself limits drafting to small batches. Only early steps count, while every request of
+    a wave is in flight. Only greedy requests count, since drafts of sampled tokens are accepted less.
     """
     if captured.is_control or captured.pair.variant.draft.most_requests:
         return None
@@ -131,7 +136,7 @@ def _dead_drafts(captured: Captured) -> Verdict | None:
         large = [accepted for other, accepted in steps if other >= size]
         enough = min(len(small), len(large)) >= _ENOUGH_STEPS and sum(small) >= _USUAL * len(small)
         if enough and sum(large) * len(small) <= _RATIO * sum(small) * len(large):
-            return _dead(captured, size, small, large)
+            return _fail_dead_drafts(captured, size, small, large)
     return None
 
 
@@ -142,7 +147,8 @@ def _early_steps(captured: Captured) -> list[tuple[int, int]]:
     return [(greedy[answer.request_id], window - 1) for answer in answers for choice in answer.choices for window in choice.steps[_EARLY]]
 
 
-def _dead(captured: Captured, size: int, small: Sequence[int], large: Sequence[int]) -> Verdict:
+def _fail_dead_drafts(captured: Captured, size: int, small: Sequence[int], large: Sequence[int]) -> Verdict:
+    """Return FAIL; ``small`` and ``large`` are accepted draft tokens per step below ``size`` and from it on."""
     return say(
         captured,
         Outcome.FAIL,
@@ -156,6 +162,10 @@ def _dead(captured: Captured, size: int, small: Sequence[int], large: Sequence[i
 
 
 def _judge_tokens(captured: Captured) -> Verdict:
+    """Judge the scored greedy tokens of all waves.
+
+    INVALID if scores are of other tokens, if no token is scored, or if the baseline's own gaps are too large to judge by.
+    """
     try:
         tokens = company(captured)
     except ValueError as error:
@@ -169,6 +179,10 @@ def _judge_tokens(captured: Captured) -> Verdict:
 
 
 def _fail_wrong_tokens(captured: Captured, tokens: Company) -> Verdict | None:
+    """Return FAIL for more tokens beyond tolerance than the baseline's boots explain.
+
+    Returns SUSPICIOUS if they are too many for noise and too few for an alarm, and None if noise explains them.
+    """
     wrong = [wave for wave in tokens.waves if wave.wrong]
     alpha, checked = captured.alpha, len(tokens.gaps)
     if not tokens.allowed.is_wrong(tokens.events, checked, alpha, tokens.repeats):
@@ -192,6 +206,7 @@ def _fail_wrong_tokens(captured: Captured, tokens: Company) -> Verdict | None:
 
 
 def _doubtful(captured: Captured, tokens: Company) -> Verdict:
+    """Return SUSPICIOUS for wrong tokens too many for noise and too few for an alarm."""
     evidence = against(tokens.allowed.log_evidence(tokens.events, len(tokens.gaps), tokens.repeats), captured.alpha)
     return say(
         captured,
@@ -207,15 +222,16 @@ def _doubtful(captured: Captured, tokens: Company) -> Verdict:
 def _by_wave(tokens: Company) -> tuple[str, ...]:
     waves = sorted(tokens.waves, key=lambda wave: (-len(wave.wrong), wave.number))
     return tuple(
-        f"wave {wave.number}: {wave.size} in flight{_with(wave)}: {len(wave.wrong)} of {wave.tokens} tokens wrong" for wave in waves
+        f"wave {wave.number}: {wave.size} in flight{_list_traits(wave)}: {len(wave.wrong)} of {wave.tokens} tokens wrong" for wave in waves
     )
 
 
-def _with(wave: WaveTokens) -> str:
+def _list_traits(wave: WaveTokens) -> str:
     return f" ({', '.join(sorted(wave.traits))})" if wave.traits else ""
 
 
 def _pass_concurrency(captured: Captured, tokens: Company) -> Verdict:
+    """Return PASS, or INCONCLUSIVE if too few tokens were checked beside other requests."""
     beside = [wave for wave in tokens.waves if wave.size > 1]
     count, left = _count(beside), sum(answer.aborted for answer in captured.speculative.answers)
     if count < LEAST_TOKENS:

@@ -1,4 +1,7 @@
-"""Company: greedy tokens by the wave that they were sent in, what wrong waves have in common, and answers that are another request's."""
+"""Concurrent requests: greedy tokens by the wave of their request, what wrong waves have in common, and answers to another request.
+
+A wave is a group of requests that are sent at once; a wave of one is a request alone.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ _BESIDE: Mapping[str, str] = {
     "leaving": "answers go wrong when a neighbour's client leaves",
     "left": "answers go wrong when a neighbour's client leaves",
 }
-"""By what only the wrong waves have."""
+"""Fault names by the trait that only wrong waves have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,7 @@ class WaveTokens:
     """From 1."""
     size: int
     traits: frozenset[str]
-    """What requests of the wave ask for, as _BESIDE has it."""
+    """Keys of _BESIDE: the features that requests of the wave ask for, and 'left' if a client left the wave before."""
     tokens: int
     wrong: tuple[WrongToken, ...]
 
@@ -70,27 +73,28 @@ class Company:
     waves: tuple[WaveTokens, ...]
     allowed: Tolerance
     gaps: tuple[float, ...]
-    """Of its tokens, nats, each computation once."""
+    """Gaps of its tokens in nats; a repeated token with the same prefix and gap counts once."""
     largest_peer_gap: float
-    """Of the baseline's own tokens, nats."""
+    """The largest gap of the baseline's own tokens, in nats."""
     repeats: tuple[EventCount, ...] = ()
-    """What came of the same requests again."""
+    """Counts from the rounds in which the same was requested again."""
 
     @property
     def events(self) -> int:
-        """Tokens that noise does not explain, each computation once."""
+        """The number of distinct tokens that noise does not explain."""
         return sum(gap > self.allowed.gap for gap in self.gaps)
 
     @property
     def count(self) -> int:
-        """Scored tokens."""
+        """The number of scored tokens."""
         return sum(wave.tokens for wave in self.waves)
 
 
 def company(captured: Captured) -> Company:
-    """Return the greedy tokens of the judged arm by wave; those under a grammar are left out, for scores know none.
+    """Return the greedy tokens of the judged arm, wave by wave.
 
-    Raises ValueError where scores are of other tokens, or a prompt whose tokens a penalty counts is unknown.
+    Tokens under a grammar are left out, since scores are of the distribution without it. Raises ValueError if scores are of other tokens,
+    or if penalties count a prompt whose token ids are missing.
     """
     mine = {each.answer.request_id: each for each in _align_scores(captured, captured.speculative)}
     peers = [each for arm in captured.baseline_boots for each in _align_scores(captured, arm)]
@@ -100,7 +104,7 @@ def company(captured: Captured) -> Company:
     for number, (turn, after) in enumerate(zip(turns, left_before, strict=False), 1):
         here = [mine[request.id] for request in turn if request.id in mine]
         traits = frozenset(trait for request in turn for trait in _traits(request)) | ({"left"} if after else set())
-        wrong = tuple(token for each in here for token in _wrong_answers(each, allowed.gap))
+        wrong = tuple(token for each in here for token in _wrong_tokens(each, allowed.gap))
         tokens = sum(len(each.gaps) for each in here)
         waves.append(WaveTokens(number=number, size=len(turn), traits=traits, tokens=tokens, wrong=wrong))
     largest = max((gap for each in peers for gap in each.gaps), default=0.0)
@@ -110,7 +114,8 @@ def company(captured: Captured) -> Company:
     return Company(waves=tuple(waves), allowed=allowed, gaps=gaps, largest_peer_gap=largest, repeats=repeats)
 
 
-def _wrong_answers(scored: ScoredAnswer, allowed: float) -> list[WrongToken]:
+def _wrong_tokens(scored: ScoredAnswer, allowed: float) -> list[WrongToken]:
+    """Return the tokens of an answer with a gap above ``allowed``."""
     tokens = enumerate(scored.gaps)
     return [WrongToken(request_id=scored.answer.request_id, index=index, gap=gap) for index, gap in tokens if gap > allowed]
 
@@ -121,6 +126,7 @@ def _align_scores(captured: Captured, arm: Transcript) -> tuple[ScoredAnswer, ..
 
 
 def _traits(request: Request) -> set[str]:
+    """Return the features that a request asks for, by keys of _BESIDE."""
     body = request.body
     traits = {
         "sampling": not request.greedy,
@@ -134,9 +140,10 @@ def _traits(request: Request) -> set[str]:
 
 
 def blame(waves: Sequence[WaveTokens]) -> str:
-    """Return what wrong tokens are put down to: the one trait that all wrong waves have, or of several the one that no right wave has.
+    """Return the fault's name from the one trait that explains the wrong waves.
 
-    A trait of every wave in company explains nothing.
+    It is the trait of all wrong waves; if they share several, the one that no right wave has. A trait of every wave of several requests
+    explains nothing. Returns WRONG_ALONE if a request alone is wrong too, and IN_COMPANY if no single trait explains the waves.
     """
     wrong, right = [w for w in waves if w.wrong], [w for w in waves if w.tokens and not w.wrong]
     if any(wave.size == 1 for wave in wrong):
@@ -150,29 +157,30 @@ def blame(waves: Sequence[WaveTokens]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwappedAnswer:
-    """An answer that fits another request."""
+    """An answer that belongs to another request."""
 
     request_id: str
     other_id: str
     text: str
     other_text: str
-    """What the baseline answered to the other request."""
+    """The baseline's answer to the other request."""
 
 
 _BEYOND = 24
-"""Characters that an answer has in common with that to another request, beyond what the baseline's own answer has."""
+"""Characters that an answer shares with the baseline's to another request, beyond those that the baseline's own answer shares."""
 _FEWEST = 2
-"""Such answers that are no chance: a near-tie may lead into a phrase that another answer begins with."""
+"""Such answers that cannot be chance: one may be, since a near-tie may lead into a phrase that another answer begins with."""
 
 
 def swapped_answers(captured: Captured) -> tuple[SwappedAnswer, ...]:
-    """Return the answers in company that have a neighbour's word in them, or are the baseline's to a neighbour.
+    """Return answers that hold another request's marker word, or its answer.
 
-    Of the latter both are of temperature 0, and fewer than two are none.
+    Only requests of one wave are compared. An answer that is the baseline's to another request counts if both are of temperature 0. If
+    there are fewer than two of these and no marker word, they are left out as chance.
     """
     own = [{a.request_id: a.choice.written for a in arm.answers if a.ok} for arm in captured.baseline_boots]
     mine = {a.request_id: a.choice.written for a in captured.speculative.answers if a.ok}
-    words = _words(captured.workload.requests)
+    words = _marker_words(captured.workload.requests)
     beside = [(request, other) for turn in captured.workload.turns for request in turn for other in turn if request is not other]
     leaked, fitting = [], []
     for request, other in beside:
@@ -185,12 +193,19 @@ def swapped_answers(captured: Captured) -> tuple[SwappedAnswer, ...]:
     return (*leaked, *(fitting if leaked or len({pair.request_id for pair in fitting}) >= _FEWEST else ()))
 
 
-def _words(requests: Sequence[Request]) -> dict[str, str]:
-    """Return each request's marker word by request id; requests without one, as of other packages, are left out."""
+def _marker_words(requests: Sequence[Request]) -> dict[str, str]:
+    """Return each request's marker word by request id.
+
+    Requests without one are left out, such as those of other packages.
+    """
     return {request.id: word for number, request in enumerate(requests) if (word := marker(number)) and word in request.prompt_key}
 
 
 def _fits_other(text: str, request_id: str, other_id: str, own: Sequence[Mapping[str, str]]) -> bool:
+    """Return True if ``text`` follows the baseline's answer to another request far longer than its own.
+
+    Requests may have answers that begin alike, so that the common beginning of the baseline's two answers is discounted.
+    """
     if other_id not in own[0] or request_id not in own[0]:
         return False
     other = own[0][other_id]
@@ -201,25 +216,28 @@ def _fits_other(text: str, request_id: str, other_id: str, own: Sequence[Mapping
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignText:
-    """Answers of one arm with something that no prompt of theirs has."""
+    """Answers of one arm with text that their own prompts do not suggest."""
 
     answers: int
     found: Mapping[str, str]
-    """By request: what it is."""
+    """By request: the special token, or the script."""
 
 
 _MARKUP = re.compile(r"<\|[^|>\s]{1,40}\|>|<\uff5c[^\uff5c>]{1,40}\uff5c>|\[/?INST\]|<(?:pad|unk|s|/s|bos|eos|mask)>")
 
 
 def foreign(captured: Captured, arm: Transcript) -> ForeignText:
-    """Return the answers with special tokens as text, or letters of a script that their prompt does not use."""
+    """Return answers with special tokens as text, or with letters of a script foreign to their prompt."""
     prompts = {request.id: request.prompt_key for request in captured.workload.requests}
     texts = {answer.request_id: answer.choice.written for answer in arm.answers if answer.ok}
-    words = {id_: what for id_, text in texts.items() if (what := _foreign(text, prompts.get(id_, "").encode().decode("unicode_escape")))}
+    words = {
+        id_: what for id_, text in texts.items() if (what := _find_foreign(text, prompts.get(id_, "").encode().decode("unicode_escape")))
+    }
     return ForeignText(answers=len(texts), found=words)
 
 
-def _foreign(text: str, prompt: str) -> str:
+def _find_foreign(text: str, prompt: str) -> str:
+    """Return the special token or the script in ``text`` that ``prompt`` lacks; empty if there is none."""
     for mark in _MARKUP.finditer(text):
         if mark[0] not in prompt:
             return str(mark[0])

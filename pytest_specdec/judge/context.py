@@ -1,4 +1,4 @@
-"""Context: sequences up to the server's longest get as many tokens as they were to have, and the baseline's choice of them."""
+"""Context: sequences up to the server's longest get as many tokens as their requests allow, and the baseline's choice of them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 __all__ = ["judge"]
 
 _NEAR = 64
-"""Tokens before the longest sequence that was asked for, in which a wrong token is put down to the limit."""
+"""Tokens up to the longest sequence of the run, within which a wrong token is put down to the context limit."""
 _ENOUGH = 20
 """Scored tokens that a pass needs."""
 
 
 class ContextFlaw(StrEnum):
-    """Kinds of breaches."""
+    """Kinds of faults at the context limit."""
 
     REFUSED = "sequences that fit the context are refused"
     ADMITTED = "sequences beyond the context are answered"
@@ -46,7 +46,7 @@ class ContextFlaw(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextBreach:
-    """An answer that is not as the baseline's own would be."""
+    """An answer, a refusal or a token that is not as the baseline's."""
 
     flaw: ContextFlaw
     request_id: str
@@ -57,13 +57,16 @@ class ContextBreach:
 
 
 def judge(captured: Captured) -> Verdict:
-    """Return whether the speculative server answers, refuses and ends at the limits as the baseline does, with the baseline's tokens."""
+    """Judge whether long sequences are answered, refused and ended as by the baseline.
+
+    Their tokens must also be the baseline's choice, if the workload is scored. REFUSED if the longest sequence is unknown.
+    """
     captured = _fill_prompts(captured)
     return (
         server_failure(captured)
-        or _limit_unknown(captured)
+        or _check_limit_known(captured)
         or refusal(captured)
-        or _fail_context(captured, [*_unlike(captured), *_find_miscounts(captured)])
+        or _fail_context(captured, [*_find_unlike_refusals(captured), *_find_miscounts(captured)])
         or _check_scored(captured)
         or _fail_context(captured, list(_wrong_tokens(captured)))
         or check_endings(captured)
@@ -73,9 +76,9 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _fill_prompts(captured: Captured) -> Captured:
-    """Fill the prompts of a run that does not hold them filled.
+    """Return the run with its prompts filled up to the baseline's limit.
 
-    Runs of earlier releases do not, and none does where no server reported a limit. They go up to the baseline's.
+    Runs of this release store them filled, unless no server reported a limit; runs of earlier releases never do.
     """
     if not is_open(captured.workload):
         return captured
@@ -83,16 +86,16 @@ def _fill_prompts(captured: Captured) -> Captured:
     return replace(captured, workload=fitted(captured.workload, limit or None))
 
 
-def _limit_unknown(captured: Captured) -> Verdict | None:
-    """Look for a workload of which only the request that needs no limit is left."""
+def _check_limit_known(captured: Captured) -> Verdict | None:
+    """Return REFUSED if only the request that needs no limit is left of the workload."""
     if len(captured.workload.requests) > 1:
         return None
     headline = "the server's longest sequence is unknown, or too long to be filled"
     return say(captured, Outcome.REFUSED, headline, settle="state it among the engine's args, as max-model-len", cell="limit unknown")
 
 
-def _unlike(captured: Captured) -> Iterator[ContextBreach]:
-    """Yield requests that one arm refuses and every boot of the baseline does not, and the other way round."""
+def _find_unlike_refusals(captured: Captured) -> Iterator[ContextBreach]:
+    """Yield requests that the arm refuses and every baseline boot answers, or vice versa."""
     peers = [{answer.key: answer for answer in peer.answers} for peer in captured.baseline_boots]
     for answer in captured.speculative.answers:
         others = [peer[answer.key] for peer in peers if answer.key in peer]
@@ -105,7 +108,7 @@ def _unlike(captured: Captured) -> Iterator[ContextBreach]:
 
 
 def _find_miscounts(captured: Captured) -> Iterator[ContextBreach]:
-    """Yield answers with fewer tokens, or more, than they were to have, where every boot of the baseline has as many."""
+    """Yield answers whose number of tokens is not max_tokens, if every baseline boot's is."""
     limits = {request.id: limits_of(request) for request in captured.workload.requests}
     exact = [
         {answer.key for answer in peer.answers if answer.ok and answer.tokens == limits[answer.request_id].most}
@@ -116,20 +119,21 @@ def _find_miscounts(captured: Captured) -> Iterator[ContextBreach]:
         if answer.ok and tokens is not None and most is not None and tokens != most and all(answer.key in keys for keys in exact):
             flaw = ContextFlaw.SHORT if tokens < most else ContextFlaw.OVERRUN
             what = (
-                f"{tokens} tokens of {most}, finish_reason {answer.choice.finish_reason!r}, behind a prompt of {_prompt(captured, answer)}"
+                f"{tokens} tokens of {most}, finish_reason {answer.choice.finish_reason!r}, "
+                f"behind a prompt of {_prompt_length(captured, answer)}"
             )
             yield ContextBreach(flaw=flaw, request_id=answer.request_id, what=what)
 
 
-def _prompt(captured: Captured, answer: Answer) -> int:
-    """Return the tokens of the prompt that was sent."""
+def _prompt_length(captured: Captured, answer: Answer) -> int:
+    """Return the number of tokens of the prompt that was sent."""
     prompt = captured.workload.by_id[answer.request_id].body["prompt"]
     return len(prompt) if isinstance(prompt, list | tuple) else len(answer.prompt_token_ids)
 
 
-def _longest(captured: Captured) -> int:
-    """Return the longest sequence that was asked for and answered, in tokens."""
-    return max((_prompt(captured, answer) + (answer.tokens or 0) for answer in captured.baseline.answers if answer.ok), default=0)
+def _longest_sequence(captured: Captured) -> int:
+    """Return the longest sequence that the baseline answered, prompt and answer, in tokens."""
+    return max((_prompt_length(captured, answer) + (answer.tokens or 0) for answer in captured.baseline.answers if answer.ok), default=0)
 
 
 def _check_scored(captured: Captured) -> Verdict | None:
@@ -137,25 +141,32 @@ def _check_scored(captured: Captured) -> Verdict | None:
 
 
 def _wrong_tokens(captured: Captured) -> Iterator[ContextBreach]:
-    """Yield the first token of each answer that noise does not explain, where there are more than the baseline's own boots show."""
+    """Yield each answer's first token beyond tolerance, if there are too many for noise.
+
+    They are too many if the baseline's own boots do not explain them at ``captured.alpha``. None are yielded without scores.
+    """
     if not captured.workload.scored:
         return
     own = scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
     peers = [each for boot in captured.baseline_boots for each in scored_answers(boot, captured.scores.get(boot.arm, ()))]
-    limits, longest = tolerance(captured, peers), _longest(captured)
+    limits, longest = tolerance(captured, peers), _longest_sequence(captured)
     gaps, limit = distinct_gaps(captured.workload, own), limits.gap
     if not limits.is_wrong(sum(gap > limit for gap in gaps), len(gaps), captured.alpha):
         return
     for each in own:
         index = next((index for index, gap in enumerate(each.gaps) if gap > limit), None)
         if index is not None:
-            position = _prompt(captured, each.answer) + index + 1
+            position = _prompt_length(captured, each.answer) + index + 1
             flaw = ContextFlaw.NEAR if position > longest - _NEAR else ContextFlaw.WRONG
             what = f"token {position} of the sequence lies {each.gaps[index]:.2f} nats below the baseline's best; {limit:.2f} are allowed"
             yield ContextBreach(flaw=flaw, request_id=each.answer.request_id, what=what)
 
 
 def _fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verdict | None:
+    """Return FAIL, named by the most frequent flaw; None without breaches.
+
+    Wrong tokens far from the context limit give the name if there are any.
+    """
     if not breaches:
         return None
     counts = Counter(breach.flaw for breach in breaches)
@@ -165,7 +176,7 @@ def _fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verd
         captured,
         Outcome.FAIL,
         f"{flaw.value}: {len(breaches)} of {len(captured.speculative.answers)} answers, none of the baseline's",
-        short=(f"first        {first}", f"longest      {_longest(captured)} tokens, prompt and answer"),
+        short=(f"first        {first}", f"longest      {_longest_sequence(captured)} tokens, prompt and answer"),
         evidence=(*map(str, breaches), *messages(captured.speculative.answers)),
         cell=f"{len(breaches)} wrong",
         names=flaw.value,
@@ -174,8 +185,8 @@ def _fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verd
     )
 
 
-def _where_from(captured: Captured) -> tuple[str, ...]:
-    """Return a line where nothing was sent up to the limit, as the servers tell none, or one that is too long to be filled."""
+def _describe_unfilled(captured: Captured) -> tuple[str, ...]:
+    """Return a line if the limit was unknown or too long to be reached."""
     limit = captured.capabilities.get(BASELINE, Capabilities()).context_tokens
     if any(request.id.startswith(LIMITED) for request in captured.workload.requests):
         return ()
@@ -183,6 +194,7 @@ def _where_from(captured: Captured) -> tuple[str, ...]:
 
 
 def _pass_context(captured: Captured) -> Verdict:
+    """Return PASS, or INCONCLUSIVE if a scored workload has too few scored tokens."""
     answers = [answer for answer in captured.speculative.answers if answer.ok]
     own = scored_answers(captured.speculative, captured.scores.get(captured.arm, ())) if captured.workload.scored else ()
     tokens = sum(len(each.positions) for each in own)
@@ -194,9 +206,9 @@ def _pass_context(captured: Captured) -> Verdict:
     return say(
         captured,
         Outcome.PASS,
-        f"{len(answers)} answers of sequences up to {_longest(captured)} tokens have their length{scored}; {alike} refused alike",
-        rules_out=f"ends, refusals and lengths at sequences of up to {_longest(captured)} tokens",
-        evidence=(*_where_from(captured), *messages(captured.speculative.answers)),
-        cell=f"up to {_longest(captured)}",
-        figures={"answers": float(len(answers)), "longest_tokens": float(_longest(captured)), "refused_requests": float(alike)},
+        f"{len(answers)} answers of sequences up to {_longest_sequence(captured)} tokens have their length{scored}; {alike} refused alike",
+        rules_out=f"ends, refusals and lengths at sequences of up to {_longest_sequence(captured)} tokens",
+        evidence=(*_describe_unfilled(captured), *messages(captured.speculative.answers)),
+        cell=f"up to {_longest_sequence(captured)}",
+        figures={"answers": float(len(answers)), "longest_tokens": float(_longest_sequence(captured)), "refused_requests": float(alike)},
     )

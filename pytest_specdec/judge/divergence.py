@@ -1,7 +1,8 @@
 """A divergence: the first token at which an answer bound to a grammar differs from the baseline's, with both raw log-probabilities.
 
 Up to there both answers are the same, so the grammar allows both the same tokens, and at temperature 0 the baseline takes the likeliest of
-them. A likelier token is forbidden: its mask was skipped. A less likely one may be allowed, and is the wrong choice.
+them. If the variant's token is likelier, the grammar forbids it and its mask was skipped. If it is less likely, the grammar may allow it,
+and it is the wrong choice.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Divergence:
     mine: Position
     theirs: Position
     gap: float
-    """Raw log-probability of the baseline's token above that of the other, nats: below 0 where the other one is the likelier."""
+    """Raw log-probability of the baseline's token minus that of the other, nats: below 0 if the other one is likelier."""
 
     def __str__(self) -> str:
         tokens = f"id {self.mine.token_id} for the baseline's {self.theirs.token_id}"
@@ -41,7 +42,7 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPrefix:
-    """Agreement of one arm's answers at temperature 0 with the baseline's."""
+    """Agreement of one arm's answers at temperature 0 with the baseline's, up to each first difference."""
 
     tokens: int
     """Compared tokens: equal ones, and each first difference that has a score."""
@@ -51,9 +52,10 @@ class SharedPrefix:
 
 
 def shared(captured: Captured, arm: Transcript) -> SharedPrefix:
-    """Compare the answers of ``arm``, token by token up to the first that differs, with the baseline's own.
+    """Compare the answers of ``arm`` with the baseline's, up to the first differing token.
 
-    Raises ValueError when a score is of another token than was answered.
+    An answer that only ends earlier than the other has no differing token. Raises ValueError if a score is of another token than was
+    answered.
     """
     own = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
     greedy = {request.id for request in captured.workload.requests if request.greedy}
@@ -69,6 +71,7 @@ def _shorter(mine: Answer, theirs: Answer) -> int:
 
 
 def _divergences(captured: Captured, arm: str, parted: list[tuple[tuple[Answer, Answer], int]]) -> Iterator[Divergence]:
+    """Yield the divergence of each pair of answers that has scores of both its tokens."""
     scores = {name: {score.key: score.positions for score in captured.scores.get(name, ())} for name in (arm, BASELINE)}
     for (mine, theirs), index in parted:
         ours, others = (_position(scores[name].get(one.key, ()), one, index) for name, one in ((arm, mine), (BASELINE, theirs)))
@@ -78,6 +81,10 @@ def _divergences(captured: Captured, arm: str, parted: list[tuple[tuple[Answer, 
 
 
 def _position(positions: tuple[Position, ...], answer: Answer, index: int) -> Position | None:
+    """Return the score of token ``index``; None if it was not scored.
+
+    Raises ValueError if it is another token's.
+    """
     if index >= len(positions):
         return None
     if positions[index].token_id != answer.choice.token_ids[index]:
@@ -87,7 +94,11 @@ def _position(positions: tuple[Position, ...], answer: Answer, index: int) -> Po
 
 
 def _gap(mine: Position, theirs: Position) -> float | None:
-    """Return the gap, or the nearest to 0 that it can be where one token is not listed, which lies below all that are; None for two."""
+    """Return the log-probability of ``theirs`` minus that of ``mine``, in nats.
+
+    An unlisted token lies below all listed ones: the value nearest to 0 that the gap can then have is returned, which claims least. None if
+    neither token is listed.
+    """
     if math.isnan(mine.logprob) and math.isnan(theirs.logprob):
         return None
     least = min(theirs.top_logprobs if math.isnan(mine.logprob) else mine.top_logprobs, default=-math.inf)

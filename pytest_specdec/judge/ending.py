@@ -1,6 +1,6 @@
 """Endings: where, why and with which token count every answer ends.
 
-The rules need no scores, so every family asks them. A rule that the baseline or the control breaks says nothing about the variant.
+The rules need no scores, so every family checks them. A rule that the baseline or the control breaks says nothing about the variant.
 
 The ids that end a sequence are learned from answers of the baseline and the control that stopped without a stop or a grammar: three
 different answers stop with such an id, and none goes on after it. An engine that stops at ids which also stand inside answers hides its end
@@ -36,7 +36,7 @@ _SHOWN = 50
 
 
 class BadEnd(StrEnum):
-    """Fault at the end of an answer."""
+    """Faults at the end of an answer."""
 
     CUT = "answers are cut short"
     PAST = "answers go on after their end"
@@ -46,7 +46,7 @@ class BadEnd(StrEnum):
 
 
 class EndKind(StrEnum):
-    """Reasons besides the model's own for an answer to end."""
+    """Kinds of requests, by what else than the model or the limit may end their answers."""
 
     PLAIN = "plain"
     STOPS = "stops"
@@ -60,7 +60,7 @@ class RequestLimits:
     """Limits that a request sets to the end of its answer."""
 
     most: int | None
-    """Tokens at most; None where the request leaves it to the server."""
+    """Tokens at most; None if the request leaves it to the server."""
     least: int
     """Tokens before which nothing ends an answer."""
     ignores_eos: bool
@@ -72,7 +72,7 @@ class RequestLimits:
 
     @property
     def kind(self) -> EndKind:
-        """What may end the answer besides the model; a grammar before stops, since it ends where no token says so."""
+        """The kind of the request; a grammar comes before stops, since no token shows its end."""
         if self.grammar:
             return EndKind.GRAMMAR
         return EndKind.STOPS if self.stop_strings or self.stop_ids else EndKind.PLAIN
@@ -104,22 +104,22 @@ def _items(value: JSON) -> Sequence[JSON]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerEnd:
-    """One choice of one answer, with the limits of its request."""
+    """One choice of one answer, with all that its end is judged by."""
 
     answer: Answer
     choice: Choice
     limits: RequestLimits
     twin: Choice | None
-    """The baseline's answer to the same request; None where there is none, or there are several choices."""
+    """The baseline's choice for the same request; None without one with token ids, with several, or for that choice itself."""
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The emitted token ids; empty where the server gives none."""
+        """The emitted token ids; empty if the server gives none."""
         return self.choice.token_ids
 
     @property
     def tokens(self) -> int | None:
-        """Emitted tokens; None where neither ids nor usage tell."""
+        """The number of emitted tokens; None if neither ids nor usage tell."""
         return (len(self.ids) or None) if len(self.answer.choices) > 1 else self.answer.tokens
 
     @property
@@ -130,71 +130,73 @@ class AnswerEnd:
 
     @property
     def below_limit(self) -> bool:
-        """Whether it ended for length below the request's own limit."""
+        """True if finish_reason is length with fewer tokens than the request allows."""
         most = self.limits.most
         return self.choice.finish_reason == "length" and self.tokens is not None and most is not None and self.tokens < most
 
     @property
     def at_limit(self) -> bool:
-        """Whether it has as many tokens as it may."""
+        """True if it has exactly as many tokens as the request allows."""
         return self.tokens is not None and self.tokens == self.limits.most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineEndings:
-    """How the baseline's boots end their own answers."""
+    """Endings of the baseline's own answers, as a measure for the variant's."""
 
     inner: frozenset[int]
-    """Ids after which answers go on: no ends of sequence."""
+    """Ids after which answers go on, which are no ends of sequence."""
     eos_ids: frozenset[int]
-    """Ids that are shown to end a sequence."""
+    """Ids that end a sequence, as the answers show; empty if they show none."""
     hidden: Mapping[EndKind, bool]
-    """By kind, whether answers stop without an end of sequence among their ids; a kind of which nothing stopped is missing."""
+    """By kind, whether some answer stops without an end of sequence among its ids; a kind without a stopped answer is missing."""
     context: int | None
-    """The fewest tokens, prompt and answer together, at which an answer ended for length below its own limit."""
+    """The fewest tokens, prompt and answer together, at which an answer ended for length below its own limit; None without such."""
     gives_ids: bool
     miscounts: Mapping[tuple[str, EndKind], frozenset[int]]
-    """By finish reason and kind, by how many tokens usage exceeds the ids; empty where the server does not give both."""
+    """By finish reason and kind, the numbers of tokens by which usage exceeds the ids; empty if the server does not give both."""
     leeway: int
     """Tokens that a speculating server may leave free at the end of the context."""
 
     def hides(self, kind: EndKind) -> bool:
-        """Whether an answer of ``kind`` may have stopped at an end that its ids do not show."""
+        """Return True if an answer of ``kind`` may end without its ids showing it."""
         return self.hidden.get(kind, self.hidden.get(EndKind.PLAIN, False))
 
     def fills(self, end: AnswerEnd) -> bool:
-        """Whether the end of the context explains ``end``."""
+        """Return True if the end of the context explains ``end``."""
         return self.context is not None and end.context >= self.context - self.leeway
 
 
 _MOST_DRAFTED = 32
-"""Tokens that a step may draft where neither setting nor answers tell: more than any engine drafts by default."""
+"""Tokens that a verify step may draft if no setting tells: more than any engine drafts by default."""
 
 
 def check_endings(captured: Captured) -> Verdict | None:
-    """Return a failure where answers end otherwise than their requests and the baseline's own answers allow; None otherwise.
+    """Return FAIL if answers end otherwise than requests and baseline allow, else None.
 
-    The rules hold of any correct server: a limit that is reported was reached, a stop has a reason, nothing follows an end, finish_reason
-    and usage agree with the tokens, and the same tokens end in the same way.
+    The rules hold for any correct server: a reported limit was reached, a stop has a reason, nothing follows an end, finish_reason and
+    usage agree with the tokens, and the same tokens end in the same way. A rule that an answer of the baseline breaks is left out. The
+    variant may end a draft and a bonus token before the end of the context; the control, which does not draft, may not.
     """
-    peers = _ends(captured, captured.baseline_boots)
+    peers = _answer_ends(captured, captured.baseline_boots)
     drafted = captured.pair.variant.draft.tokens or _MOST_DRAFTED
-    baseline = _endings(peers, leeway=0 if captured.is_control else drafted + 1)
+    baseline = _learn_endings(peers, leeway=0 if captured.is_control else drafted + 1)
     rules = [(flaw, rule) for flaw, rule in _RULES if not any(rule(peer, baseline) for peer in peers)]
-    wrong = [wrong_end for end in _ends(captured, (captured.speculative,)) if (wrong_end := _first_wrong(end, baseline, rules))]
+    wrong = [wrong_end for end in _answer_ends(captured, (captured.speculative,)) if (wrong_end := _first_wrong(end, baseline, rules))]
     return _fail_ending(captured, wrong) if wrong else None
 
 
 def end_ids(captured: Captured) -> frozenset[int]:
-    """Return the ids that end a sequence, as far as the baseline's boots show them."""
-    return _endings(_ends(captured, captured.baseline_boots), leeway=0).eos_ids
+    """Return the ids that end a sequence, as far as the baseline's answers show them."""
+    return _learn_endings(_answer_ends(captured, captured.baseline_boots), leeway=0).eos_ids
 
 
-def _ends(captured: Captured, transcripts: Sequence[Transcript]) -> list[AnswerEnd]:
+def _answer_ends(captured: Captured, transcripts: Sequence[Transcript]) -> list[AnswerEnd]:
+    """Return the ends of all answers, choice by choice, beside the baseline's own."""
     limits = {request.id: limits_of(request) for request in captured.workload.requests}
     baseline = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
     return [
-        AnswerEnd(answer=answer, choice=choice, limits=limits[answer.request_id], twin=_twin(answer, baseline.get(answer.key)))
+        AnswerEnd(answer=answer, choice=choice, limits=limits[answer.request_id], twin=_baseline_choice(answer, baseline.get(answer.key)))
         for transcript in transcripts
         for answer in transcript.answers
         if answer.ok and answer.request_id in limits
@@ -202,13 +204,17 @@ def _ends(captured: Captured, transcripts: Sequence[Transcript]) -> list[AnswerE
     ]
 
 
-def _twin(answer: Answer, other: Answer | None) -> Choice | None:
+def _baseline_choice(answer: Answer, other: Answer | None) -> Choice | None:
     if other is None or other is answer or len(answer.choices) != 1 or len(other.choices) != 1:
         return None
     return other.choice if other.choice.token_ids else None
 
 
-def _endings(peers: Sequence[AnswerEnd], *, leeway: int) -> BaselineEndings:
+def _learn_endings(peers: Sequence[AnswerEnd], *, leeway: int) -> BaselineEndings:
+    """Learn from the baseline's answers which ids end a sequence, and where its context ends.
+
+    No id counts as an end of sequence if a plain answer stops at one that also stands inside answers: the server then hides its ends.
+    """
     inner = frozenset(token for end in peers if not end.limits.ignores_eos for token in end.ids[end.limits.least : -1])
     stopped = [end for end in peers if not end.limits.ignores_eos and end.choice.finish_reason == "stop" and end.ids]
     kinds = {end.limits.kind for end in stopped} - {EndKind.STOPS}
@@ -227,6 +233,7 @@ def _endings(peers: Sequence[AnswerEnd], *, leeway: int) -> BaselineEndings:
 
 
 def _miscounts(peers: Sequence[AnswerEnd]) -> dict[tuple[str, EndKind], frozenset[int]]:
+    """Return the baseline's excesses of usage over ids, by finish reason and kind."""
     excesses: dict[tuple[str, EndKind], frozenset[int]] = {}
     for end in peers:
         if len(end.answer.choices) == 1 and end.ids and end.answer.usage:
@@ -236,17 +243,18 @@ def _miscounts(peers: Sequence[AnswerEnd]) -> dict[tuple[str, EndKind], frozense
 
 
 def _excess(answer: Answer) -> int:
+    """Return the completion tokens that usage counts beyond the ids, over all choices."""
     return (answer.usage.completion_tokens if answer.usage else 0) - sum(len(choice.token_ids) for choice in answer.choices)
 
 
 def _describe_unreached(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Report a limit that was not reached."""
+    """Describe a finish_reason length below the limit, unless the end of the context explains it."""
     explained = not end.below_limit or baseline.fills(end)
     return "" if explained else f"finish_reason 'length' after {end.tokens} of {end.limits.most} allowed tokens"
 
 
 def _early_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Report a stop where none was allowed."""
+    """Describe a stop below min_tokens, or despite ignore_eos without any stop requested."""
     limits, tokens = end.limits, end.tokens
     if end.choice.finish_reason != "stop" or tokens is None:
         return ""
@@ -256,17 +264,21 @@ def _early_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
     return f"finish_reason 'stop' after {tokens} tokens despite ignore_eos" if despite else ""
 
 
-def _endless_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Report a stop at an ordinary token before the limit, where the request has neither stops nor a grammar."""
+def _stop_below_limit(end: AnswerEnd, baseline: BaselineEndings) -> str:
+    """Describe a stop before the limit at a token that ends no sequence."""
     return "" if end.at_limit else _ordinary_stop(end, baseline)
 
 
 def _stop_at_limit(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Report a stop at an ordinary token that only the limit explains."""
+    """Describe a stop at the limit after a token that ends no sequence: its reason is length."""
     return _ordinary_stop(end, baseline) if end.at_limit else ""
 
 
 def _ordinary_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
+    """Describe a stop at a token after which the baseline's answers go on.
+
+    Empty if the request has stops or a grammar, or if the baseline's ids hide ends of sequence.
+    """
     plain = end.limits.kind is EndKind.PLAIN and end.choice.finish_reason == "stop"
     if not plain or not baseline.gives_ids or baseline.hides(EndKind.PLAIN):
         return ""
@@ -277,21 +289,24 @@ def _ordinary_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
     return f"finish_reason 'stop' after {end.tokens} tokens, at id {end.ids[-1]}, which ends no sequence" if ordinary else ""
 
 
-def _overrun(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Report more tokens than were allowed."""
+def _describe_overrun(end: AnswerEnd, baseline: BaselineEndings) -> str:
+    """Describe an answer with more tokens than the request allows."""
     most, tokens = end.limits.most, end.tokens
     return f"{tokens} tokens where max_tokens is {most}" if tokens is not None and most is not None and tokens > most else ""
 
 
 def _after_an_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Report tokens after an end of sequence or a stop id."""
+    """Describe tokens after an end of sequence or a stop id, beyond min_tokens."""
     enders = end.limits.stop_ids | (frozenset() if end.limits.ignores_eos else baseline.eos_ids)
     at = next((i for i, token in enumerate(end.ids[:-1]) if token in enders and i >= end.limits.least), None)
     return "" if at is None else f"{len(end.ids) - at - 1} tokens after id {end.ids[at]}, which ends an answer"
 
 
 def _after_a_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Report text after a stop string."""
+    """Describe text that goes on after a stop string.
+
+    Empty under min_tokens, since text does not show from which character on a stop string ends the answer.
+    """
     limits, texts = end.limits, (end.choice.reasoning, end.choice.text)
     if limits.least:
         return ""
@@ -299,8 +314,8 @@ def _after_a_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
     return next((f"text goes on after the stop string {quote(stop)}" for stop in passed), "")
 
 
-def _shorter(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Report an answer that ends where the baseline's goes on from the same tokens."""
+def _describe_early_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
+    """Describe an answer that ends although the baseline's goes on from the same tokens."""
     twin, reason = end.twin, end.choice.finish_reason
     if twin is None or not end.ids or len(end.ids) >= len(twin.token_ids) or twin.token_ids[: len(end.ids)] != end.ids:
         return ""
@@ -308,8 +323,8 @@ def _shorter(end: AnswerEnd, baseline: BaselineEndings) -> str:
     return "" if explained else f"finish_reason {reason!r} after {len(end.ids)} tokens; the baseline goes on to {len(twin.token_ids)}"
 
 
-def _longer(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Report an answer that goes on where the baseline's stops after the same tokens."""
+def _describe_late_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
+    """Describe an answer that goes on although the baseline's stops after the same tokens."""
     twin = end.twin
     if twin is None or twin.finish_reason != "stop" or baseline.hides(end.limits.kind):
         return ""
@@ -318,8 +333,8 @@ def _longer(end: AnswerEnd, baseline: BaselineEndings) -> str:
     return f"{more} tokens after the {len(twin.token_ids)} at which the baseline stops" if same else ""
 
 
-def _reason(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Report a finish_reason that is missing, unknown, or not the baseline's for the same tokens."""
+def _wrong_reason(end: AnswerEnd, baseline: BaselineEndings) -> str:
+    """Describe a finish_reason that is missing, unknown, or not the baseline's for the same tokens."""
     reason, twin = end.choice.finish_reason, end.twin
     if reason is None:
         return "no finish_reason"
@@ -328,16 +343,20 @@ def _reason(end: AnswerEnd, baseline: BaselineEndings) -> str:
     return f"finish_reason {reason!r}" if reason not in _REASONS and not end.limits.grammar else ""
 
 
-def _count(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Report a usage that differs from the ids by another number than the baseline's does."""
+def _wrong_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
+    """Describe a usage that exceeds the ids by another number than the baseline's does.
+
+    The number may differ from 0, as with an end of sequence that is counted and not shown. It is checked once per answer, at its first
+    choice. Empty if the baseline does not give both ids and usage.
+    """
     answer = end.answer
     if not baseline.miscounts or end.choice is not answer.choices[0]:
         return ""
     if answer.usage is None:
         return "no usage"
     if not any(choice.token_ids for choice in answer.choices) and any(choice.written for choice in answer.choices):
-        return ""  # without ids there is nothing to count; the judges of tokens say that they are missing
-    # Of ends that the baseline does not show, all of its own excesses and a hidden end are allowed.
+        return ""  # Without ids there is nothing to count; the judges of tokens report that they are missing.
+    # For ends that the baseline does not show, all of its own excesses are allowed, and one token for a hidden end.
     unknown = frozenset({0, 1}).union(*baseline.miscounts.values())
     allowed = [baseline.miscounts.get((str(choice.finish_reason), end.limits.kind), unknown) for choice in answer.choices]
     if _excess(answer) in {sum(parts) for parts in product(*allowed)}:
@@ -346,22 +365,23 @@ def _count(end: AnswerEnd, baseline: BaselineEndings) -> str:
     return f"usage counts {answer.usage.completion_tokens} completion tokens; the answer has {emitted} ids"
 
 
-def _reasoning_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Report more reasoning tokens than tokens."""
+def _wrong_reasoning_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
+    """Describe a usage with more reasoning tokens than completion tokens."""
     usage = end.answer.usage
     if usage is None or usage.reasoning_tokens is None or usage.reasoning_tokens <= usage.completion_tokens:
         return ""
     return f"usage counts {usage.reasoning_tokens} reasoning tokens among {usage.completion_tokens} completion tokens"
 
 
-def _text(end: AnswerEnd, baseline: BaselineEndings) -> str:
-    """Report another text or another reasoning of the same tokens; an incomplete character at the end may be shown or left out."""
+def _wrong_text(end: AnswerEnd, baseline: BaselineEndings) -> str:
+    """Describe another text or reasoning for the same tokens; an incomplete last character is ignored."""
     if end.twin is None or end.ids != end.twin.token_ids:
         return ""
     return _other_text("reasoning", end.choice.reasoning, end.twin.reasoning) or _other_text("text", end.choice.text, end.twin.text)
 
 
 def _other_text(what: str, mine: str, theirs: str) -> str:
+    """Describe where two texts of the same tokens differ; empty if they are equal."""
     mine, theirs = mine.rstrip("\ufffd"), theirs.rstrip("\ufffd")
     if mine == theirs:
         return ""
@@ -374,19 +394,19 @@ Rule: TypeAlias = Callable[[AnswerEnd, BaselineEndings], str]
 _RULES: tuple[tuple[BadEnd, Rule], ...] = (
     (BadEnd.CUT, _describe_unreached),
     (BadEnd.CUT, _early_stop),
-    (BadEnd.PAST, _overrun),
+    (BadEnd.PAST, _describe_overrun),
     (BadEnd.PAST, _after_an_end),
     (BadEnd.PAST, _after_a_stop),
-    (BadEnd.CUT, _endless_stop),
-    (BadEnd.CUT, _shorter),
-    (BadEnd.PAST, _longer),
+    (BadEnd.CUT, _stop_below_limit),
+    (BadEnd.CUT, _describe_early_end),
+    (BadEnd.PAST, _describe_late_end),
     (BadEnd.REASON, _stop_at_limit),
-    (BadEnd.REASON, _reason),
-    (BadEnd.COUNT, _count),
-    (BadEnd.COUNT, _reasoning_count),
-    (BadEnd.TEXT, _text),
+    (BadEnd.REASON, _wrong_reason),
+    (BadEnd.COUNT, _wrong_count),
+    (BadEnd.COUNT, _wrong_reasoning_count),
+    (BadEnd.TEXT, _wrong_text),
 )
-"""What holds of the ends of any correct server; a rule returns what an end breaks of it, in words, and nothing where the end keeps it."""
+"""Rules for the ends of any correct server; each returns a description of its breach, empty if the end keeps it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -402,11 +422,13 @@ class WrongEnd:
 
 
 def _first_wrong(end: AnswerEnd, baseline: BaselineEndings, rules: Sequence[tuple[BadEnd, Rule]]) -> WrongEnd | None:
+    """Return the first rule that ``end`` breaks; None if it keeps all."""
     broken = ((flaw, rule(end, baseline)) for flaw, rule in rules)
     return next((WrongEnd(flaw=flaw, end=end, what=what) for flaw, what in broken if what), None)
 
 
 def _fail_ending(captured: Captured, wrong: Sequence[WrongEnd]) -> Verdict:
+    """Return FAIL, named by the most frequent flaw."""
     counts = Counter(wrong_end.flaw for wrong_end in wrong)
     flaw, count = counts.most_common(1)[0]
     first = next(wrong_end for wrong_end in wrong if wrong_end.flaw is flaw)

@@ -43,17 +43,18 @@ if TYPE_CHECKING:
 __all__ = ["LEAST_TOKENS", "choices", "judge"]
 
 _FAR = 1.0
-"""Nats below the best token that are called numerics by few readers."""
+"""Nats below the best token that hardly anybody takes for numerics."""
 _TIE = 1e-5
-"""Nats: scores are stored with seven significant digits."""
+"""Nats up to which two tokens tie: scores are stored with seven significant digits."""
 
 
 def choices(captured: Captured, answers: Sequence[ScoredAnswer], gap: float = math.inf) -> GreedyTokens:
-    """Return the choices at all tokens of ``answers``, each prefix once: the same one again brings the same noise again.
+    """Return the candidates and the emitted token at every distinct prefix of ``answers``.
 
-    Candidates beyond ``gap`` are no near-ties: they are left out, and counted elsewhere.
+    A prefix that comes again is left out, since it brings the same noise again. Candidates more than ``gap`` nats below the best are left
+    out too: they are no near-ties, and tokens so far below are counted separately.
     """
-    positions = [position for position in _once(captured, answers) if position.top_ids]
+    positions = [position for position in _distinct_positions(captured, answers) if position.top_ids]
     widest = max((len(position.top_ids) for position in positions), default=1)
     gaps = np.full((len(positions), widest), np.inf)
     chosen = np.full(len(positions), -1, dtype=np.int64)
@@ -65,7 +66,8 @@ def choices(captured: Captured, answers: Sequence[ScoredAnswer], gap: float = ma
     return GreedyTokens(gaps=gaps, chosen=chosen)
 
 
-def _once(captured: Captured, answers: Sequence[ScoredAnswer]) -> Iterator[Position]:
+def _distinct_positions(captured: Captured, answers: Sequence[ScoredAnswer]) -> Iterator[Position]:
+    """Yield one position for each distinct prompt and prefix of ``answers``."""
     asks = {request.id: request.asks for request in captured.workload.requests}
     seen: set[tuple[str, tuple[int, ...]]] = set()
     for each in answers:
@@ -85,51 +87,55 @@ LEAST_TOKENS = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GreedyTally:
-    """Gaps of one arm's tokens under the baseline."""
+    """Gaps of one arm's tokens below the baseline's best ones, and what is allowed."""
 
     answers: tuple[ScoredAnswer, ...]
     peers: tuple[ScoredAnswer, ...]
-    """Those of the baseline's other boots."""
+    """The baseline's own scored answers, of all its boots."""
     allowed: Tolerance
     differences: tuple[FirstDifference, ...]
-    """From the baseline's own answers; each has to be a tie within tolerance or a wrong token, or is unexplained."""
+    """First differences from the baseline's own answers, classified."""
 
     gaps: tuple[float, ...]
-    """Of the judged arm's tokens, nats, each computation once."""
+    """Gaps of the judged arm's tokens in nats; a repeated token with the same prefix and gap counts once."""
     repeats: tuple[EventCount, ...] = ()
-    """What came of the same requests again."""
+    """Counts from the rounds in which the same was requested again."""
     gate: GatedNoise | None = None
-    """The verify kernel's noise, where the config gates it."""
+    """The verify kernel's noise, if the config has a gate on it."""
 
     @property
     def lengths(self) -> list[FirstDifference]:
-        """Answers that end where the baseline's goes on, or the other way round, and nothing explains it."""
+        """Answers that end where the baseline's goes on, or go on where it ends, without an explanation."""
         return [first for first in self.differences if first.kind is DifferenceKind.LENGTH]
 
     @property
     def events(self) -> int:
-        """What noise does not explain: tokens with a gap above tolerance, each computation once, and unexplained lengths."""
+        """The number of distinct tokens with a gap above tolerance and of unexplained lengths."""
         return sum(gap > self.allowed.gap for gap in self.gaps) + len(self.lengths)
 
     @property
     def wrong(self) -> list[tuple[ScoredAnswer, int]]:
-        """Tokens with a gap above tolerance: the answer and the index in it."""
+        """Tokens with a gap above tolerance, each as an answer and an index in it."""
         return [(answer, index) for answer in self.answers for index, gap in enumerate(answer.gaps) if gap > self.allowed.gap]
 
 
 def judge(captured: Captured) -> Verdict:
-    """Return whether the baseline, given the arm's own prefixes, would have chosen every token that the arm emitted.
+    """Judge whether the baseline, given the arm's prefixes, would choose the emitted tokens.
 
-    Tokens with a gap max_v l(v) - l(x) above the tolerance, and lengths that nothing explains, are counted against those of the baseline's
-    own boots (stats/excess.py); where the run has shown that its servers do not jump, one is proof. Smaller gaps fail only when a bet on
-    them reaches its alarm against logit noise (stats/near_ties.py). What is too
-    frequent for noise and too rare for an alarm is SUSPICIOUS. Presence and frequency penalties and biases are the baseline's choice too.
-    INCONCLUSIVE for few tokens, and where the engine gives no scores, whatever the strings are.
+    Tokens with a gap max_v l(v) - l(x) above the tolerance, and unexplained lengths, are counted against those of the baseline's own boots
+    (stats/excess.py); one is proof if the run has shown that its servers do not jump. Smaller gaps fail only if a bet on them reaches its
+    alarm against logit noise (stats/near_ties.py). A count too high for noise and too low for an alarm is SUSPICIOUS. Presence and
+    frequency penalties and biases are added to the scores. INCONCLUSIVE if tokens are few or the engine gives no scores, even if all
+    strings are equal.
     """
     return server_failure(captured) or refusal(captured) or check_endings(captured) or unscorable(captured) or _judge_scores(captured)
 
 
 def _judge_scores(captured: Captured) -> Verdict:
+    """Judge the scored tokens: the baseline's own first, then the arm's.
+
+    INVALID if scores are of other tokens than were answered, or if the arm has none.
+    """
     try:
         tally = _tally(captured)
         again = tuple(map(_tally, captured.repeats))
@@ -139,7 +145,7 @@ def _judge_scores(captured: Captured) -> Verdict:
         return say(captured, Outcome.INVALID, f"no token of {captured.arm} was scored under the baseline")
     tally = replace(tally, repeats=tuple(each.allowed.round(each.events, len(each.gaps)) for each in again))
     gate = gated_noise(captured, captured.alpha / 2.0)
-    if gate is not None:  # three tests of half a share, where two of a whole one are paid for
+    if gate is not None:  # The budget pays two tests at a whole alpha: with the gate there are three, each at half of it.
         captured = replace(captured, alpha=captured.alpha / 2.0)
         tally = replace(tally, gate=gate)
     return (
@@ -154,15 +160,19 @@ def _judge_scores(captured: Captured) -> Verdict:
 
 
 def _tally(captured: Captured) -> GreedyTally:
-    """Return the judged arm's tokens beside the peers'. Raises ValueError where scores do not fit."""
+    """Return the gaps of the judged arm and of the baseline's own boots.
+
+    Raises ValueError if scores are of other tokens, or if penalties count a prompt whose token ids are missing.
+    """
     answers = scored_answers(captured.speculative, penalised_scores(captured, captured.speculative))
     peers = tuple(answer for peer in captured.baseline_boots for answer in scored_answers(peer, penalised_scores(captured, peer)))
     allowed = tolerance(captured, peers)
-    differences, gaps = tuple(_differences(captured, answers, allowed)), distinct_gaps(captured.workload, answers)
+    differences, gaps = tuple(_first_differences(captured, answers, allowed)), distinct_gaps(captured.workload, answers)
     return GreedyTally(answers=answers, peers=peers, allowed=allowed, differences=differences, gaps=gaps)
 
 
-def _differences(captured: Captured, answers: Sequence[ScoredAnswer], allowed: Tolerance) -> Iterator[FirstDifference]:
+def _first_differences(captured: Captured, answers: Sequence[ScoredAnswer], allowed: Tolerance) -> Iterator[FirstDifference]:
+    """Yield the first difference of each answer from the baseline's own, if it has one."""
     baseline = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
     distributions = {score.key: score.positions for score in penalised_scores(captured, captured.baseline)}
     for scored in answers:
@@ -173,6 +183,7 @@ def _differences(captured: Captured, answers: Sequence[ScoredAnswer], allowed: T
 
 
 def _untrustworthy(captured: Captured, tally: GreedyTally) -> Verdict | None:
+    """Return INVALID if the baseline itself is too noisy to judge by, else None."""
     if tally.allowed.trustworthy:
         return None
     largest = max((gap for each in tally.peers for gap in each.gaps), default=0.0)
@@ -185,7 +196,10 @@ def _untrustworthy(captured: Captured, tally: GreedyTally) -> Verdict | None:
 
 
 def _describe_contradiction(captured: Captured, tally: GreedyTally) -> str:
-    """Return what the baseline's own tokens contradict; empty where its boots differ in the answer with the largest gap."""
+    """Describe why the baseline's tokens, equal in both boots, are not its scores' best ones.
+
+    Empty if the boots differ in the answer with the largest gap, or if there is one boot: the baseline may then just not repeat itself.
+    """
     boots = [{answer.key: answer.choice.token_ids for answer in peer.answers} for peer in (captured.baseline, captured.control) if peer]
     worst = max(tally.peers, key=lambda each: max(each.gaps, default=0.0))
     if len({boot.get(worst.answer.key) for boot in boots}) != 1 or len(boots) == 1:
@@ -205,7 +219,10 @@ def _other_weights(captured: Captured) -> str:
 
 
 def _judge_wrong_tokens(captured: Captured, tally: GreedyTally) -> Verdict | None:
-    """Fail what the baseline's own boots do not show so often; SUSPICIOUS where that is open."""
+    """Return FAIL for more tokens beyond tolerance than the baseline's boots explain.
+
+    Returns SUSPICIOUS if they are too many for noise and too few for an alarm, and None if noise explains them.
+    """
     events, tokens = tally.events, len(tally.gaps)
     if tally.allowed.is_wrong(events, tokens, captured.alpha, tally.repeats):
         return _fail_greedy(captured, tally) if tally.wrong else _fail_unexplained(captured, tally)
@@ -217,7 +234,7 @@ def _judge_wrong_tokens(captured: Captured, tally: GreedyTally) -> Verdict | Non
         Outcome.SUSPICIOUS,
         f"{events:,} of {tokens:,} tokens lie further below the best than noise explains, {_peer_rate(tally)}; "
         f"evidence {against(evidence, captured.alpha)}; {_describe_tally(tally)}",
-        short=_widest(captured, tally) if tally.wrong else (),
+        short=_describe_widest(captured, tally) if tally.wrong else (),
         evidence=(*_evidence(captured, tally), *_list_wrong_tokens(tally.wrong)),
         settle=ASK_AGAIN,
         cell=f"{events:,} of {tokens:,} tokens doubtful",
@@ -230,9 +247,10 @@ def _peer_rate(tally: GreedyTally) -> str:
 
 
 def _fail_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
-    wrong, name = tally.wrong, _name(captured, tally)
+    """Return FAIL, named by the fault that would place the wrong tokens so."""
+    wrong, name = tally.wrong, _name_fault(captured, tally)
     first, index = min(wrong, key=lambda token: (token[1], *token[0].answer.key))
-    worst, at = _worst(wrong)
+    worst, at = _widest_gap(wrong)
     far = sum(answer.gaps[index] > _FAR for answer, index in wrong)
     return say(
         captured,
@@ -241,7 +259,7 @@ def _fail_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
         f"{_describe_tally(tally)}; "
         f"widest: request {worst.answer.request_id}, token {at + 1} of {len(worst.gaps)}; "
         f"earliest: request {first.answer.request_id}, token {index + 1}",
-        short=(*_widest(captured, tally), *guess(captured)),
+        short=(*_describe_widest(captured, tally), *guess(captured)),
         evidence=(*_evidence(captured, tally), *_list_wrong_tokens(wrong)),
         cell=f"{len(wrong):,} of {_scored_tokens(tally.answers):,} tokens wrong",
         names="" if name == greedy_diagnosis.UNNAMED else name,
@@ -259,22 +277,26 @@ def _example(captured: Captured, wrong: Sequence[tuple[ScoredAnswer, int]]) -> E
     shared = [
         (scored, index) for scored, index in wrong if baseline.get(scored.answer.key, ())[:index] == scored.answer.choice.token_ids[:index]
     ]
-    scored, index = _worst(shared or wrong)
+    scored, index = _widest_gap(shared or wrong)
     return Example(symptom=Symptom.TEXT, request_id=scored.answer.request_id, pass_index=scored.answer.pass_index, token=index)
 
 
-def _worst(wrong: Sequence[tuple[ScoredAnswer, int]]) -> tuple[ScoredAnswer, int]:
-    """Return the token with the widest gap, of equal ones the earliest: the earliest of all is often the most doubtful."""
+def _widest_gap(wrong: Sequence[tuple[ScoredAnswer, int]]) -> tuple[ScoredAnswer, int]:
+    """Return the wrong token with the widest gap, the earliest of equal ones.
+
+    Reports show this one since the earliest of all is often the most doubtful.
+    """
     return min(wrong, key=lambda token: (-token[0].gaps[token[1]], token[1], *token[0].answer.key))
 
 
-def _widest(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
-    worst, index = _worst(tally.wrong)
+def _describe_widest(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
+    worst, index = _widest_gap(tally.wrong)
     baseline = {answer.key: answer for answer in captured.baseline.answers}.get(worst.answer.key)
     return divergence(worst, index, baseline, tally.allowed)
 
 
 def _fail_unexplained(captured: Captured, tally: GreedyTally) -> Verdict:
+    """Return FAIL for answer lengths that differ from the baseline's without a wrong token."""
     first = min(tally.lengths, key=lambda each: (each.index, *each.key))
     return say(
         captured,
@@ -288,7 +310,7 @@ def _fail_unexplained(captured: Captured, tally: GreedyTally) -> Verdict:
 
 
 def _check_all_scored(captured: Captured, tally: GreedyTally) -> Verdict | None:
-    """Return INVALID where an answer that differs from the baseline's was not scored."""
+    """Return INVALID if an answer that differs from the baseline's was not scored, else None."""
     scored = {each.answer.key for each in tally.answers}
     baseline = {answer.key: answer.choice.token_ids for answer in captured.baseline.answers if answer.ok}
     differing = [a for a in captured.speculative.answers if a.ok and a.key not in scored and baseline.get(a.key, ()) != a.choice.token_ids]
@@ -298,7 +320,8 @@ def _check_all_scored(captured: Captured, tally: GreedyTally) -> Verdict | None:
     return say(captured, Outcome.INVALID, headline, evidence=_evidence(captured, tally), figures=_greedy_figures(tally))
 
 
-def _name(captured: Captured, tally: GreedyTally) -> str:
+def _name_fault(captured: Captured, tally: GreedyTally) -> str:
+    """Return the fault's name from where wrong tokens stand; UNNAMED for the control, which does not speculate."""
     if captured.is_control:
         return greedy_diagnosis.UNNAMED
     if any(penalties(request.body).adds for request in captured.workload.requests):
@@ -309,7 +332,10 @@ def _name(captured: Captured, tally: GreedyTally) -> str:
 
 
 def _flips(captured: Captured, tally: GreedyTally) -> Verdict | None:
-    """Fail near-ties that fall on the other side more often than the tolerated noise makes them; INVALID where the baseline's own do."""
+    """Return FAIL if near-ties flip more often than the tolerated noise explains.
+
+    Returns INVALID if those of the baseline's own boots do so too, and None without an alarm.
+    """
     allowed, alpha = tally.allowed, captured.alpha
     mine, peers = (wealth(choices(captured, answers, allowed.gap), allowed.flips) for answers in (tally.answers, tally.peers))
     if not mine.alarms(alpha):
@@ -337,7 +363,7 @@ def _flips(captured: Captured, tally: GreedyTally) -> Verdict | None:
 
 
 def _too_noisy(captured: Captured, tally: GreedyTally) -> Verdict | None:
-    """Fail a verify kernel that is surely noisier than the config's gate allows."""
+    """Return FAIL if the verify kernel is surely noisier than the config's gate allows."""
     if tally.gate is None or not tally.gate.missed:
         return None
     return say(
@@ -354,6 +380,7 @@ def _too_noisy(captured: Captured, tally: GreedyTally) -> Verdict | None:
 
 
 def _pass_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
+    """Return PASS, or INCONCLUSIVE if fewer than ``LEAST_TOKENS`` tokens were checked."""
     tokens, gap = _scored_tokens(tally.answers), tally.allowed.gap
     figures, evidence = _greedy_figures(tally), _evidence(captured, tally)
     rate = tally.allowed.ruled_out(tokens, captured.alpha)
@@ -370,7 +397,7 @@ def _pass_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
     return say(
         captured,
         Outcome.PASS,
-        f"0 of {tokens:,} tokens wrong{_by_chance(tally)}; {_describe_tally(tally)}{_describe_unjudged(captured)}{undecided}",
+        f"0 of {tokens:,} tokens wrong{_describe_excess(tally)}; {_describe_tally(tally)}{_describe_unjudged(captured)}{undecided}",
         evidence=evidence,
         rules_out=f"{tokens:,} tokens checked; a wrong-token rate above {rate:.2%} would have been caught (99%). "
         f"Wrong: more than {gap:.3g} nats below the baseline's best token; {describe_noise(tally.allowed)}",
@@ -380,7 +407,7 @@ def _pass_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
     )
 
 
-def _by_chance(tally: GreedyTally) -> str:
+def _describe_excess(tally: GreedyTally) -> str:
     return f" ({tally.events:,} beyond the noise, too few for an alarm: {_peer_rate(tally)})" if tally.events else ""
 
 
@@ -389,7 +416,7 @@ def _scored_tokens(answers: Sequence[ScoredAnswer]) -> int:
 
 
 def _near_ties(answers: Sequence[ScoredAnswer]) -> int:
-    """Count tokens with a gap; called where none is above tolerance, or for peers, whose largest gap is tolerated."""
+    """Count the tokens that lie below the best one, by whatever gap."""
     return sum(gap > 0.0 for each in answers for gap in each.gaps)
 
 
@@ -400,6 +427,7 @@ def _describe_tally(tally: GreedyTally) -> str:
 
 
 def _describe_unjudged(captured: Captured) -> str:
+    """Describe the requests without an answer to judge; empty if there are none."""
     refusals = [answer for answer in captured.speculative.answers if is_refusal(answer)]
     silent = sum(not answer.ok for answer in captured.speculative.answers) - len(refusals)
     first = f", first {refusals[0].request_id}: {quote(refusals[0].error or '', 160)}" if refusals else ""

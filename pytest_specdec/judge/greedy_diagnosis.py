@@ -1,4 +1,4 @@
-"""Diagnosis of a wrong greedy token: where answers part, and which part of speculation explains it."""
+"""Diagnosis of a wrong greedy token: where answers diverge, and which step of speculation explains it."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ _CONTEXT_CHARACTERS = 40
 
 
 def divergence(scored: ScoredAnswer, index: int, baseline: Answer | None, allowed: Tolerance) -> tuple[str, ...]:
-    """Return three lines on token ``index`` of ``scored``: shared, baseline, speculative.
+    """Return three lines on token ``index`` of an answer: shared, baseline, speculative.
 
-    Ids always; text where the two answers agree up to this token, so that their texts part here too.
+    They always have ids. They have text if both answers agree up to this token, since only then their texts diverge here too.
     """
     position = scored.positions[index]
-    shared, theirs, mine = _texts(scored.answer, baseline, index)
+    shared, theirs, mine = _quote_texts(scored.answer, baseline, index)
     before = scored.answer.choice.token_ids[max(0, index - _CONTEXT_TOKENS) : index]
     best = position.top_ids[0] if position.top_ids else position.token_id
     best_logprob = max(position.top_logprobs, default=position.logprob)
@@ -69,14 +69,17 @@ def divergence(scored: ScoredAnswer, index: int, baseline: Answer | None, allowe
 
 
 def probability(position: Position) -> str:
-    """Return the probability, or its upper bound where only the listed tokens' are known."""
+    """Return the token's probability in words, or its upper bound if it is not listed."""
     if math.isnan(position.logprob):
         return f"p<{math.exp(min(position.top_logprobs)):.3g}"
     return f"p={math.exp(position.logprob):.3g}"
 
 
-def _texts(mine: Answer, theirs: Answer | None, index: int) -> tuple[str, str, str]:
-    """Return what both texts begin with and how each goes on, quoted; empty where the ids part before ``index``."""
+def _quote_texts(mine: Answer, theirs: Answer | None, index: int) -> tuple[str, str, str]:
+    """Return the shared text, the baseline's continuation and the arm's, quoted.
+
+    All are empty if the token ids differ before ``index``, or if the texts do not differ.
+    """
     if theirs is None or theirs.choice.token_ids[:index] != mine.choice.token_ids[:index]:
         return "", "", ""
     ours, others = mine.choice.written, theirs.choice.written
@@ -100,9 +103,9 @@ AT_DRAFTS = "draft positions are verified wrongly, the one behind a whole draft 
 UNNAMED = "wrong tokens, cause not identified"
 
 _MOST = 0.9
-"""Share of the wrong tokens that must be the draft's own: the rest may have come of it."""
+"""Fraction of the wrong tokens that must be the draft's own: the rest may follow from them."""
 _NEARLY_ALL = 0.8
-"""Share of all tokens above which the slot of a wrong one tells nothing."""
+"""Fraction of all tokens above which the slot of a wrong one tells nothing."""
 _CHANCE = 0.01
 """Probability that wrong tokens spread evenly would fall where the name says."""
 
@@ -110,70 +113,78 @@ _UNKNOWN = -1
 
 
 def fault_name(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) -> str:
-    """Return the fault's name from where the tokens with a gap above ``gap`` stand; :data:`UNNAMED` where several faults fit.
+    """Return the name of the fault that explains where wrong tokens stand.
 
-    A fault is named when the wrong tokens stand where it would put them, and evenly spread ones would do so with a probability of 1 % at
-    most. The verdict does not depend on the name: the tokens are wrong in any case.
+    Wrong are tokens with a gap above ``gap``. A fault is named if they stand where it would put them, and evenly spread ones would do so
+    with a probability of 1 % at most. :data:`UNNAMED` if no fault fits, or several do. The verdict does not depend on the name: the tokens
+    are wrong in any case.
     """
     wrong = np.concatenate([np.array(mine.gaps) > gap for mine in answers])
     known = drafting(captured)
     placed_each = [_greedy_slots(known, mine.answer) for mine in answers]
     slots = join_slots(placed_each)
     drafts = np.concatenate([_drafted_tokens(captured, known, *each) for each in zip(answers, placed_each, strict=True)])
-    if _in(wrong, _mark_draft_tokens(drafts, answers, slots), np.ones_like(wrong), _MOST):
+    if _lie_in(wrong, _mark_draft_tokens(drafts, answers, slots), np.ones_like(wrong), _MOST):
         return ACCEPTED_UNVERIFIED
     after = np.concatenate([np.logical_or.accumulate(each.after_rejection) for each in placed_each])
-    full = np.concatenate([_behind(each.bonus_slot) for each in placed_each])
-    name = _by_slot(wrong, slots, after, full)
+    full = np.concatenate([_mark_after(each.bonus_slot) for each in placed_each])
+    name = _name_by_slot(wrong, slots, after, full)
     has_windows = bool(slots.known.any())
     return EVERYWHERE if name == UNNAMED and has_windows and wrong.mean() > _NEARLY_ALL else name
 
 
-def _behind(marked: Bools) -> Bools:
-    """Return the tokens of one answer that stand behind its first marked one."""
+def _mark_after(marked: Bools) -> Bools:
+    """Mark the tokens of one answer after its first marked one."""
     return np.logical_or.accumulate(marked) & (np.cumsum(marked) - marked > 0)
 
 
 def ignored_penalties(captured: Captured, answers: Sequence[ScoredAnswer], raw: Sequence[ScoredAnswer], gap: float) -> str:
-    """Return that penalties or biases are ignored if the wrong tokens of ``answers`` are right by the ``raw`` distribution; else empty."""
+    """Return the name of ignored penalties or biases; empty if they explain nothing.
+
+    They are ignored if nearly all wrong tokens of ``answers`` lie within ``gap`` by the ``raw`` scores, to which nothing was added.
+    """
     wrong = np.concatenate([np.array(mine.gaps) > gap for mine in answers])
     plain = np.concatenate([np.array(mine.gaps) <= gap for mine in raw])
     if not wrong.any() or (wrong & plain).sum() < _MOST * wrong.sum():
         return ""
     known = drafting(captured)
     slots = join_slots([_greedy_slots(known, mine.answer) for mine in answers])
-    return IGNORED_AT_DRAFTS if slots.known.any() and _in(wrong, slots.draft_slot, slots.known) else IGNORED
+    return IGNORED_AT_DRAFTS if slots.known.any() and _lie_in(wrong, slots.draft_slot, slots.known) else IGNORED
 
 
-def _by_slot(wrong: Bools, slots: VerifySlots, after: Bools, full: Bools) -> str:
-    """Tell a wrong state from a wrong draw: the former spares all tokens before an answer's first rejection, at whichever slot.
+def _name_by_slot(wrong: Bools, slots: VerifySlots, after: Bools, full: Bools) -> str:
+    """Name the fault by the slots of wrong tokens; UNNAMED if none or several fit.
 
-    A state that is wrong behind fully accepted drafts spares all tokens up to the first bonus, also behind rejections. Where neither fits
-    and hardly a bonus token is wrong, the verify step itself goes wrong at its draft positions; where all wrong tokens stand behind a
-    bonus, it may be either.
+    A state that is not rolled back spares all tokens before an answer's first rejection (``after`` marks the others). A wrong draw is found
+    at one kind of slot, whatever came before. A state that is wrong after a fully accepted draft spares all tokens up to the first bonus
+    token (``full`` marks the others). If none of these fits and nearly all wrong tokens stand at draft slots, the verify step itself is
+    wrong there, unless all of them follow a bonus token: it may then be either fault.
     """
     by_name = ((slots.bonus_slot, BONUS), (slots.draft_slot & slots.ended, RECOVERED))
     slot, name = next((each for each in by_name if not (wrong & ~each[0]).any()), (slots.known, UNNAMED))
-    if _in(wrong, after & slot, slot):
+    if _lie_in(wrong, after & slot, slot):
         return NOT_ROLLED_BACK
-    if _in(wrong, slot, slots.known):
+    if _lie_in(wrong, slot, slots.known):
         return name
-    if _in(wrong, full, slots.known):
+    if _lie_in(wrong, full, slots.known):
         return AFTER_FULL
     either = not (wrong & ~full).any()
-    return AT_DRAFTS if not either and _in(wrong, slots.draft_slot, slots.known, _MOST) else UNNAMED
+    return AT_DRAFTS if not either and _lie_in(wrong, slots.draft_slot, slots.known, _MOST) else UNNAMED
 
 
 def _mark_draft_tokens(drafts: Ints, answers: Sequence[ScoredAnswer], slots: VerifySlots) -> Bools:
-    """Return the tokens that are accepted draft tokens, as far as windows, the draft's distribution, or both tell."""
+    """Mark accepted draft tokens by windows, by the draft's own tokens, or by both if known."""
     emitted = np.concatenate([np.array(mine.answer.choice.token_ids, dtype=np.int64) for mine in answers])
     accepted = slots.draft_slot & ~slots.ended
     drafted = drafts == emitted
     return np.asarray((slots.known & accepted & (drafted | (drafts == _UNKNOWN))) | (~slots.known & drafted))
 
 
-def _in(wrong: Bools, where: Bools, reference: Bools, most: float = 1.0) -> bool:
-    """Whether at least ``most`` of the wrong tokens lie in ``where``, by no accident: a binomial tail at its share of ``reference``."""
+def _lie_in(wrong: Bools, where: Bools, reference: Bools, most: float = 1.0) -> bool:
+    """Return True if at least ``most`` of the wrong tokens lie in ``where``, and not by chance.
+
+    Chance is a binomial tail: each wrong token lies in ``where`` as often as the tokens of ``reference`` do. False without wrong tokens.
+    """
     inside, count = int((wrong & where).sum()), int(wrong.sum())
     if not count or inside < most * count:
         return False
@@ -188,7 +199,10 @@ def _greedy_slots(known: DraftSource, answer: Answer) -> VerifySlots:
 
 
 def _drafted_tokens(captured: Captured, known: DraftSource, mine: ScoredAnswer, slots: VerifySlots) -> Ints:
-    """Return the draft's own token at each emitted one, -1 where unknown."""
+    """Return the token that the draft would propose at each emitted one, -1 if unknown.
+
+    Prompt lookup tells it from the tokens alone; else it is the best token of a draft model that was served alone.
+    """
     answer, unknown = mine.answer, np.full(len(mine.answer.choice.token_ids), _UNKNOWN, dtype=np.int64)
     if isinstance(known, PromptLookup):
         return np.where(slots.known, known.tokens(answer, slots.slot), unknown)

@@ -31,7 +31,7 @@ class DifferenceKind(StrEnum):
     REAL = "wrong token"
     """The gap exceeds the tolerance."""
     END = "end within tolerance"
-    """One ended where the other goes on, and the baseline's distribution gives an end as good a chance."""
+    """One ended where the other goes on, and by the baseline's distribution an end may be as probable, within tolerance."""
     LENGTH = "unexplained length"
     """One goes on where the other has ended, and nothing explains it."""
 
@@ -48,7 +48,7 @@ class ScoredAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstDifference:
-    """The first token at which an answer and the baseline's own answer part."""
+    """The first token at which an answer differs from the baseline's own answer."""
 
     key: tuple[str, int]
     index: int
@@ -56,13 +56,19 @@ class FirstDifference:
 
 
 def scored_answers(transcript: Transcript, scores: Sequence[Score]) -> tuple[ScoredAnswer, ...]:
-    """Return the answered and scored answers of ``transcript``. Raises ValueError when a score is of other tokens than were answered."""
+    """Return the answers of ``transcript`` that have scores.
+
+    Raises ValueError if a score is of other tokens than were answered.
+    """
     by_key = {score.key: score.positions for score in scores}
     return tuple(_score_answer(answer, by_key[answer.key]) for answer in transcript.answers if answer.ok and answer.key in by_key)
 
 
 def distinct_gaps(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[float, ...]:
-    """Return the gaps of all tokens, each computation once: the same token, gap and prefix again are no new evidence."""
+    """Return the gaps of all tokens, counting repeated computations once.
+
+    The same token with the same prompt, prefix and gap is no new evidence.
+    """
     asks = {request.id: request.asks for request in workload.requests}
     gaps: dict[tuple[str, tuple[int, ...], float], float] = {}
     for each in answers:
@@ -72,6 +78,7 @@ def distinct_gaps(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[
 
 
 def _score_answer(answer: Answer, positions: tuple[Position, ...]) -> ScoredAnswer:
+    """Return ``answer`` with its gaps. Raises ValueError if ``positions`` are of other tokens."""
     if tuple(position.token_id for position in positions) != answer.choice.token_ids:
         msg = f"the scores of request {answer.request_id}, pass {answer.pass_index}, are of other tokens than it was answered with"
         raise ValueError(msg)
@@ -79,7 +86,10 @@ def _score_answer(answer: Answer, positions: tuple[Position, ...]) -> ScoredAnsw
 
 
 def _gap(position: Position) -> float:
-    """Return the gap; of an unlisted token that of the last top token, which is a lower bound."""
+    """Return a token's distance below the best one in nats, 0 within a tie.
+
+    An unlisted token gets the gap of the last top token, a lower bound of its own.
+    """
     if math.isnan(position.logprob):
         return max(position.top_logprobs) - min(position.top_logprobs)
     gap = max(position.top_logprobs, default=position.logprob) - position.logprob
@@ -87,9 +97,10 @@ def _gap(position: Position) -> float:
 
 
 def difference(mine: ScoredAnswer, theirs: Answer, tolerance: float, distribution: Sequence[Position] = ()) -> FirstDifference | None:
-    """Return where ``mine`` and the baseline's own answer part and how; None when they are equal.
+    """Return the first difference of an answer from the baseline's own; None if their tokens are equal.
 
-    ``distribution`` is the baseline's at the tokens of its own answer, as far as it is known.
+    ``distribution`` is the baseline's at the tokens of its own answer, empty if unknown. It tells whether an answer that ends early may end
+    there.
     """
     ours, others = mine.answer.choice.token_ids, theirs.choice.token_ids
     if ours == others:
@@ -97,28 +108,35 @@ def difference(mine: ScoredAnswer, theirs: Answer, tolerance: float, distributio
     shorter = min(len(ours), len(others))
     index = first_difference(ours, others)
     if index < shorter:
-        kind = _kind(mine.gaps[index], tolerance)
+        kind = _classify_gap(mine.gaps[index], tolerance)
     elif index < len(ours):
-        kind = _went_on(mine.gaps[index], theirs, tolerance)
+        kind = _classify_continuation(mine.gaps[index], theirs, tolerance)
     else:
         kind = DifferenceKind.END if _is_contested(distribution[index : index + 1], tolerance) else DifferenceKind.LENGTH
     return FirstDifference(key=mine.answer.key, index=index, kind=kind)
 
 
-def _kind(gap: float, tolerance: float) -> DifferenceKind:
+def _classify_gap(gap: float, tolerance: float) -> DifferenceKind:
     if gap == 0.0:
         return DifferenceKind.TIE
     return DifferenceKind.REAL if gap > tolerance else DifferenceKind.NEAR_TIE
 
 
-def _went_on(gap: float, theirs: Answer, tolerance: float) -> DifferenceKind:
-    """Class a token where the baseline stopped without showing an end of sequence: the gap is that to the end."""
+def _classify_continuation(gap: float, theirs: Answer, tolerance: float) -> DifferenceKind:
+    """Return the kind of a token that was emitted where the baseline's answer ended.
+
+    The baseline's best token there is its end of sequence, so that the gap is measured to it. A baseline that a limit ended explains no
+    longer answer: LENGTH.
+    """
     if gap > tolerance:
         return DifferenceKind.REAL
     return DifferenceKind.END if theirs.choice.finish_reason == "stop" else DifferenceKind.LENGTH
 
 
 def _is_contested(distribution: Sequence[Position], tolerance: float) -> bool:
-    """Whether an end that no id shows may have been as good as the baseline's token: another one is within tolerance of the best."""
+    """Return True if an end may have been as good a choice as the baseline's token.
+
+    No id shows the end, so that any second token within tolerance of the best may be it. False if the distribution is unknown.
+    """
     best = [sorted(position.top_logprobs, reverse=True)[:2] for position in distribution]
     return any(len(two) > 1 and two[0] - two[1] <= tolerance for two in best)

@@ -1,7 +1,8 @@
-"""Invariants: rules between the parts of an answer that any correct server keeps, held on every answer of a run.
+"""Invariants: rules between the parts of an answer that any correct server keeps, checked on every answer of a run.
 
 Rules of ends are those of :mod:`pytest_specdec.judge.ending`, here with what the baseline's answers of the whole run show. A rule that the
-baseline or the control breaks says nothing about the variant, and is left out. A rule that chance may break counts answers against theirs.
+baseline or the control breaks says nothing about the variant, and is left out. A rule that a correct server may break by chance fails only
+if the variant breaks it in far more answers than they do.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["judge"]
 
 _BY_CHANCE = 1e-6
-"""P-value below which a difference in numbers is a rule broken; outside every budget, and small beside all of them."""
+"""P-value up to which more broken answers than the baseline's are a fault; it is outside the false-alarm budget, and small beside it."""
 _SHOWN = 50
 _Broken: TypeAlias = dict[str, str]
-"""By the name of an answer, what it breaks."""
+"""Descriptions of breaches, by arm and request id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +45,16 @@ class RuleResult:
     rule: AnswerRule
     broken: _Broken
     peers: _Broken
-    """Of the baseline and the control."""
+    """Answers of the baseline and the control that break it."""
     answers: int
     peer_answers: int
 
     @property
     def is_finding(self) -> bool:
-        """Whether the variant breaks it and the baseline does not, or far more often where chance may break it."""
+        """True if the variant breaks the rule and the baseline does not.
+
+        A rule that chance may break has to be broken in far more answers than the baseline's.
+        """
         if not self.rule.by_chance:
             return bool(self.broken) and not self.peers
         p_value = proportions.greater_than_other(len(self.broken), self.answers, len(self.peers), self.peer_answers)
@@ -58,8 +62,8 @@ class RuleResult:
 
 
 def judge(run: CapturedRun) -> Verdict:
-    """Return whether every answer of the variant keeps the rules that the baseline's answers keep."""
-    results = [_result(run.whole, rule) for rule in RULES]
+    """Judge whether every answer of the variant keeps the rules that the baseline's keep."""
+    results = [_check_rule(run.whole, rule) for rule in RULES]
     return (
         refusal(run.whole)
         or _fail_rules(run, results)
@@ -70,21 +74,25 @@ def judge(run: CapturedRun) -> Verdict:
     )
 
 
-def _result(whole: Captured, rule: AnswerRule) -> RuleResult:
+def _check_rule(whole: Captured, rule: AnswerRule) -> RuleResult:
+    """Return the answers of the variant and of the baseline's boots that break ``rule``."""
     control = whole.baseline_boots[1:]
     mine = list(_compare_answers(whole, whole.speculative, whole.baseline_boots))
     theirs = [each for arm in control for each in _compare_answers(whole, arm, (whole.baseline,))]
     theirs += _compare_answers(whole, whole.baseline, control)
-    return RuleResult(rule=rule, broken=_by_name(rule, mine), peers=_by_name(rule, theirs), answers=len(mine), peer_answers=len(theirs))
+    return RuleResult(
+        rule=rule, broken=_list_breaches(rule, mine), peers=_list_breaches(rule, theirs), answers=len(mine), peer_answers=len(theirs)
+    )
 
 
-def _by_name(rule: AnswerRule, compared: Sequence[ComparedAnswer]) -> _Broken:
-    """Return what each answer breaks, one to a request: its passes are no independent trials."""
+def _list_breaches(rule: AnswerRule, compared: Sequence[ComparedAnswer]) -> _Broken:
+    """Return one breach per arm and request, since passes of a request are no independent trials."""
     breaks = ((each, rule.breaks(each)) for each in compared)
     return {f"{each.arm} {each.answer.request_id}": what for each, what in breaks if what}
 
 
 def _compare_answers(whole: Captured, transcript: Transcript, others: Sequence[Transcript]) -> Iterator[ComparedAnswer]:
+    """Yield the answers of ``transcript``, each with those of ``others`` to the same request."""
     draft, requests = whole.pair.variant.draft, whole.workload.by_id
     by_key: dict[tuple[str, int], list[Answer]] = {}
     for other in others:
@@ -107,7 +115,10 @@ def _is_ok(answer: Answer) -> bool:
 
 
 def _fail_rules(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict | None:
-    """Return a failure by the first rule that is broken: the rules before others explain these."""
+    """Return FAIL, named by the first broken rule; None if none is broken.
+
+    Earlier rules explain breaches of later ones.
+    """
     findings = [result for result in results if result.is_finding]
     if not findings:
         return None
@@ -129,7 +140,7 @@ def _fail_rules(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict | No
 
 
 def _fail_counters(run: CapturedRun) -> Verdict | None:
-    """Return a failure by the server's speculation counters over a workload."""
+    """Return FAIL if the speculation counters of a workload contradict themselves or its answers."""
     if run.whole.is_control:
         return None
     breaches = [(part, *broken) for part in run.parts if (broken := find_counter_breach(part)) is not None]
@@ -150,12 +161,13 @@ def _fail_counters(run: CapturedRun) -> Verdict | None:
 
 
 def _pass_invariants(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict:
+    """Return PASS with the rules that were left out, or INVALID for a run without answers."""
     answers = sum(answer.ok for answer in run.whole.speculative.answers)
     if not answers:
         return say(run.whole, Outcome.INVALID, "the run has no answers to judge")
     left_out = [result for result in results if result.peers and not result.rule.by_chance]
     rule_count = len(results) - len(left_out)
-    lines = [f"left out, since the {BASELINE} breaks it: {result.rule.name}, {_first(result.peers)}" for result in left_out]
+    lines = [f"left out, since the {BASELINE} breaks it: {result.rule.name}, {_describe_first(result.peers)}" for result in left_out]
     lines += [f"not answered by both arms: {name}" for name in run.missing]
     return say(
         run.whole,
@@ -168,7 +180,7 @@ def _pass_invariants(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict
     )
 
 
-def _first(broken: _Broken) -> str:
+def _describe_first(broken: _Broken) -> str:
     name, what = next(iter(broken.items()))
     return f"{name}: {what}"
 
@@ -181,10 +193,10 @@ class ComparedAnswer:
     request: Request
     answer: Answer
     others: tuple[Answer, ...]
-    """Of the baseline's boots, the judged one left out."""
+    """Answers of the baseline's other boots to the same request."""
     vocabulary: int
     draft_tokens: int
-    """Per verify step at most; 0 where unknown."""
+    """Draft tokens per verify step at most; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,9 +205,9 @@ class AnswerRule:
 
     name: str
     breaks: Callable[[ComparedAnswer], str]
-    """Return how an answer breaks it, empty where it keeps it."""
+    """Describes how an answer breaks it; empty if the answer keeps it."""
     by_chance: bool = False
-    """Whether a correct server may break it now and then, as a model may write what it likes."""
+    """Whether a correct server may break it now and then, since a model may write any text."""
 
 
 _WRITTEN_SPECIAL = re.compile(
@@ -205,7 +217,11 @@ _WRITTEN_SPECIAL = re.compile(
 _BROKEN = "\ufffd"
 
 
-def _prompt(case: ComparedAnswer) -> str:
+def _describe_prompt(case: ComparedAnswer) -> str:
+    """Describe a prompt with other token ids, or another count of them, than the baseline's.
+
+    Empty if the baseline's boots themselves differ.
+    """
     usage = case.answer.usage
     counts = {other.usage.prompt_tokens for other in case.others if other.usage}
     if usage is not None and len(counts) == 1 and usage.prompt_tokens not in counts:
@@ -215,40 +231,44 @@ def _prompt(case: ComparedAnswer) -> str:
     return "the prompt is reported with other token ids than the baseline's" if differs else ""
 
 
-def _total(case: ComparedAnswer) -> str:
+def _describe_total(case: ComparedAnswer) -> str:
     usage = case.answer.usage
     if usage is None or usage.total_tokens is None or usage.total_tokens == usage.prompt_tokens + usage.completion_tokens:
         return ""
     return f"usage counts {usage.prompt_tokens} + {usage.completion_tokens} tokens and {usage.total_tokens} in total"
 
 
-def _choices(case: ComparedAnswer) -> str:
+def _describe_choices(case: ComparedAnswer) -> str:
     requested = case.request.body.get("n", 1)
     count = len(case.answer.choices)
     return f"{count} choices where n is {requested}" if isinstance(requested, int) and count != requested else ""
 
 
-def _vocabulary(case: ComparedAnswer) -> str:
+def _describe_vocabulary(case: ComparedAnswer) -> str:
     beyond = (token for choice in case.answer.choices for token in choice.token_ids if token >= case.vocabulary > 0)
     return next((f"token id {token} in a vocabulary of {case.vocabulary}" for token in beyond), "")
 
 
-def _window(case: ComparedAnswer) -> str:
+def _describe_window(case: ComparedAnswer) -> str:
     most = case.draft_tokens + 1
     wide = (window for choice in case.answer.choices for window in choice.windows or () if case.draft_tokens and window > most)
     return next((f"a verify step of {window} tokens, where {most - 1} are drafted" for window in wide), "")
 
 
-def _ids(case: ComparedAnswer) -> str:
-    """Report ids that cannot be those of the text: the baseline's for the same text, two in another order or one replaced."""
+def _describe_ids(case: ComparedAnswer) -> str:
+    """Describe token ids that cannot be those of the text, by the baseline's for the same text."""
     for mine in case.answer.choices if len(case.answer.choices) == 1 else ():
         for other in case.others:
-            if len(other.choices) == 1 and (what := _other_ids(mine, other.choice)):
+            if len(other.choices) == 1 and (what := _describe_swapped_ids(mine, other.choice)):
                 return what
     return ""
 
 
-def _other_ids(mine: Choice, theirs: Choice) -> str:
+def _describe_swapped_ids(mine: Choice, theirs: Choice) -> str:
+    """Describe ids of the same text that are in another order, or of which one is replaced.
+
+    Empty for any other difference, as another tokenisation of the text may make.
+    """
     same = mine.written == theirs.written and bool(mine.written) and mine.finish_reason == theirs.finish_reason
     ids, others = mine.token_ids, theirs.token_ids
     if not same or len(ids) != len(others) or ids == others or not ids:
@@ -261,7 +281,8 @@ def _other_ids(mine: Choice, theirs: Choice) -> str:
     return f"the text is the baseline's, but id {at} is {ids[at]} where the baseline has {others[at]}"
 
 
-def _special(case: ComparedAnswer) -> str:
+def _describe_special(case: ComparedAnswer) -> str:
+    """Describe a special token in the text, unless the request has it or asks for special tokens."""
     body_text = json.dumps(case.request.body, ensure_ascii=False, default=str)
     if case.request.body.get("skip_special_tokens") is False:
         return ""
@@ -271,39 +292,43 @@ def _special(case: ComparedAnswer) -> str:
     return next((f"the text has {quote(token)}" for token in leaked), "")
 
 
-def _characters(case: ComparedAnswer) -> str:
-    """Report broken characters in front of the end, where a limit may have cut one."""
+def _describe_characters(case: ComparedAnswer) -> str:
+    """Describe broken characters before the end of a text, at which a limit may have cut one."""
     body_text = json.dumps(case.request.body, ensure_ascii=False, default=str)
     texts = (choice.written.rstrip(_BROKEN) for choice in case.answer.choices if _BROKEN not in body_text)
     return next((f"U+FFFD in {quote(text[max(0, text.index(_BROKEN) - 10) :], 24)}" for text in texts if _BROKEN in text), "")
 
 
 RULES = (
-    AnswerRule(name="usage counts another prompt", breaks=_prompt),
-    AnswerRule(name="usage does not add up", breaks=_total),
-    AnswerRule(name="choices are missing", breaks=_choices),
-    AnswerRule(name="a token id is outside the vocabulary", breaks=_vocabulary),
-    AnswerRule(name="a verify step emits more tokens than it can", breaks=_window),
-    AnswerRule(name="token ids and text disagree", breaks=_ids, by_chance=True),
-    AnswerRule(name="special tokens stand in the text", breaks=_special, by_chance=True),
-    AnswerRule(name="the text has broken characters", breaks=_characters, by_chance=True),
+    AnswerRule(name="usage counts another prompt", breaks=_describe_prompt),
+    AnswerRule(name="usage does not add up", breaks=_describe_total),
+    AnswerRule(name="choices are missing", breaks=_describe_choices),
+    AnswerRule(name="a token id is outside the vocabulary", breaks=_describe_vocabulary),
+    AnswerRule(name="a verify step emits more tokens than it can", breaks=_describe_window),
+    AnswerRule(name="token ids and text disagree", breaks=_describe_ids, by_chance=True),
+    AnswerRule(name="special tokens stand in the text", breaks=_describe_special, by_chance=True),
+    AnswerRule(name="the text has broken characters", breaks=_describe_characters, by_chance=True),
 )
-"""In the order in which a verdict names them: what is broken first explains what is broken later."""
+"""The rules in the order in which a verdict names them: an earlier broken rule explains later ones."""
 
 
 UNEVEN = "the speculation counters do not add up"
 STILL = "the speculation counters stand still"
 _ENOUGH = 20
-"""Accepted tokens in windows of the answers beside which counters of 0 are no accident."""
+"""Accepted tokens in the windows of answers beside which counters of 0 cannot be chance."""
 _MOST_DRAFTED = 32
 _SLACK, _ROUNDED = 8, 0.05
-"""Tokens, and part of the tokens, by which figures may be off that were read from rounded lines of a log or estimated."""
+"""Tokens, and fraction of the tokens, by which counters may be off if they were read from rounded log lines or estimated."""
 _CHAINS = frozenset({DraftKind.MODEL, DraftKind.NGRAM})
 """Drafters that propose as many tokens as can be accepted; heads may propose a tree of them."""
 
 
 def find_counter_breach(part: Captured) -> tuple[str, str] | None:
-    """Return the name of a breach and its figures; None where there is none, and where the counters may count something else too."""
+    """Return the name of a breach of the counters, with its figures.
+
+    Returns None without a breach, and if the counters may not be of exactly these answers: others used the server, it was started anew or
+    failed, or some answer is missing.
+    """
     transcript = part.speculative
     counters = transcript.counters
     shared = transcript.foreign or transcript.uncounted or transcript.replaced or transcript.restarts or transcript.server_failures
@@ -312,7 +337,7 @@ def find_counter_breach(part: Captured) -> tuple[str, str] | None:
     seen = _count_accepted(transcript)
     if counters.drafts <= 0 and seen >= _ENOUGH:
         return STILL, f"{counters.drafts} drafts counted while the answers show {seen} accepted draft tokens"
-    what = next(_find_uneven_counts(counters, part), "") or _more_than_emitted(counters, part)
+    what = next(_find_uneven_counts(counters, part), "") or _describe_excess_steps(counters, part)
     return (UNEVEN, what) if what else None
 
 
@@ -322,7 +347,7 @@ def _count_accepted(transcript: Transcript) -> int:
 
 
 def _find_uneven_counts(counters: SpecCounters, part: Captured) -> Iterator[str]:
-    """Yield what no count of drafts can be, by more than engines lose that round their figures or estimate one from others."""
+    """Yield contradictions between counters, beyond what engines lose that round or estimate them."""
     draft, by_position = part.pair.variant.draft, counters.accepted_per_position
     most = draft.tokens if draft.kind in _CHAINS else 0
     slack = _SLACK + _ROUNDED * counters.accepted_tokens
@@ -338,8 +363,11 @@ def _find_uneven_counts(counters: SpecCounters, part: Captured) -> Iterator[str]
         yield f"a later position is accepted more often than an earlier one: {by_position}"
 
 
-def _more_than_emitted(counters: SpecCounters, part: Captured) -> str:
-    """Report more tokens of verify steps than the answers hold: each step emits what it accepts and one more, the last may be cut."""
+def _describe_excess_steps(counters: SpecCounters, part: Captured) -> str:
+    """Describe verify steps that must have emitted more tokens than the answers have; else empty.
+
+    Each step emits its accepted tokens and one more. Some leeway is left, as the last step of an answer may be cut.
+    """
     answers = part.speculative.answers
     choices = sum(len(answer.choices) for answer in answers)
     counts = [answer.usage.completion_tokens if answer.usage else sum(len(c.token_ids) for c in answer.choices) for answer in answers]

@@ -1,4 +1,7 @@
-"""The laws of an answer's length: what its own request, and its arm's own answer without any stop, say of where it ends."""
+"""Rules of an answer's length: where it has to end by its request, and by its arm's own answer without any stop.
+
+That answer without a stop is called plain: it shows the text in which the stop strings of other requests with its prompt are looked for.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ __all__ = ["Breach", "LengthCase", "LengthFlaw", "WindowPlace", "breach", "cases
 
 
 class LengthFlaw(StrEnum):
-    """Kinds of breaches, the one that explains others first."""
+    """Kinds of breaches, those that explain others first."""
 
     OVERRUN = "max_tokens is overrun by part of a window"
     USAGE = "usage counts tokens that were not answered"
@@ -44,29 +47,29 @@ class LengthFlaw(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowPlace:
-    """The place of a token in its verify window."""
+    """The place of a token in its window, the tokens of one verify step."""
 
     offset: int
-    """From 0."""
+    """Tokens of the window before it."""
     size: int
-    """Tokens of the window, as far as they were seen."""
+    """Tokens of the window, as far as the server delivered them."""
     start: int
-    """Tokens in front of the window."""
+    """Tokens of the answer before the window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthCase:
-    """One answer of one arm, with all that its end is held against."""
+    """One answer of one arm, with all that its end is judged by."""
 
     answer: Answer
     limits: RequestLimits
     plain: Choice | None
-    """The arm's own longest answer to the same prompt, which nothing but a limit or an end of sequence ended; None where there is none."""
+    """The arm's own longest answer to the same prompt that only a limit or an end of sequence ended; None without one."""
     twin: Choice | None
-    """The baseline's answer to the same request; None where there is none."""
+    """The baseline's answer to the same request; None without one."""
     end_ids: frozenset[int]
     texts: Mapping[tuple[int, ...], str]
-    """The text of tokens, where an answer of some arm was cut behind them."""
+    """The text of token ids, as answers show it that a limit cut after them."""
 
     @property
     def choice(self) -> Choice:
@@ -75,17 +78,17 @@ class LengthCase:
 
     @property
     def tokens(self) -> int | None:
-        """Tokens of the answer; None where neither ids nor usage tell."""
+        """The number of tokens of the answer; None if neither ids nor usage tell."""
         return self.answer.tokens
 
     @property
     def stopped(self) -> bool:
-        """Whether it ended for a stop or an end of sequence."""
+        """True if a stop or an end of sequence ended it."""
         return self.choice.finish_reason == "stop"
 
     @property
     def said(self) -> str:
-        """Its text without the stop string that was asked to stay."""
+        """The text, without the stop string at its end if the request asks to keep it there."""
         text = self.choice.text
         if self.limits.keeps_stop:
             return next((text.removesuffix(stop) for stop in self.limits.stop_strings if text.endswith(stop)), text)
@@ -93,7 +96,7 @@ class LengthCase:
 
     @property
     def on_plain(self) -> bool:
-        """Whether the plain answer goes on from the same tokens, or, where there are no ids, from the same text."""
+        """True if the plain answer begins with its tokens, or without token ids with its text."""
         if self.plain is None:
             return False
         ids = self.choice.token_ids
@@ -101,7 +104,10 @@ class LengthCase:
 
     @property
     def end(self) -> int | None:
-        """Tokens up to its rightful end: the baseline's, where it stopped at tokens that begin this answer, else its own."""
+        """The number of tokens at which it should end; None without token ids.
+
+        It is the baseline's if the baseline stopped and this answer begins with the same tokens, else its own.
+        """
         twin = self.twin
         if twin is not None and twin.finish_reason == "stop" and twin.token_ids and self._begins_as(twin):
             return len(twin.token_ids)
@@ -112,9 +118,9 @@ class LengthCase:
 
     @property
     def place(self) -> WindowPlace | None:
-        """The place of its rightful end; None where no windows are known.
+        """The window place of the token at which it should end; None if windows are unknown.
 
-        The last window of a stream is cut at the end, so the plain answer's is asked first where its windows begin alike.
+        The last window of a stream is cut at the end. If the plain answer's windows begin alike they are taken, since they show it whole.
         """
         own, end = self.choice.windows, self.end
         if not own or end is None:
@@ -125,6 +131,7 @@ class LengthCase:
 
 
 def _window_place(windows: Sequence[int], end: int) -> WindowPlace | None:
+    """Return the place of the last of ``end`` tokens; None if ``windows`` do not reach it."""
     start = 0
     for size in windows:
         if start + size >= end:
@@ -135,7 +142,7 @@ def _window_place(windows: Sequence[int], end: int) -> WindowPlace | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """An answer that breaks a law."""
+    """An answer that breaks a rule of length."""
 
     flaw: LengthFlaw
     case: LengthCase
@@ -146,7 +153,7 @@ class Breach:
 
 
 def texts(arms: Sequence[Transcript], workload: Workload) -> dict[tuple[int, ...], str]:
-    """Return the text of the tokens of every answer that a limit alone cut."""
+    """Return the text of the tokens of every answer that only a limit cut."""
     limits = {request.id: limits_of(request) for request in workload.requests}
     answers = (answer for arm in arms for answer in arm.answers if answer.ok and answer.request_id in limits)
     cut = (answer.choice for answer in answers if not limits[answer.request_id].stop_strings)
@@ -156,7 +163,7 @@ def texts(arms: Sequence[Transcript], workload: Workload) -> dict[tuple[int, ...
 def cases(
     workload: Workload, arm: Transcript, baseline: Transcript, end_ids: frozenset[int], known: Mapping[tuple[int, ...], str]
 ) -> Iterator[LengthCase]:
-    """Yield the cases of one arm: its answers with one choice."""
+    """Yield a case for every answer of one arm that has exactly one choice."""
     requests = workload.by_id
     twins = {answer.key: answer.choice for answer in baseline.answers if answer.ok}
     plain = _plain_answers(requests, arm)
@@ -174,6 +181,10 @@ def cases(
 
 
 def _plain_answers(requests: Mapping[str, Request], arm: Transcript) -> dict[str, Choice]:
+    """Return the plain answer of each prompt, by the prompt's key.
+
+    It is the one with the largest limit among requests without stops, grammar, min_tokens or ignore_eos.
+    """
     longest: dict[str, tuple[int, Choice]] = {}
     for answer in arm.answers:
         request = requests.get(answer.request_id)
@@ -187,15 +198,15 @@ def _plain_answers(requests: Mapping[str, Request], arm: Transcript) -> dict[str
 
 
 def breach(case: LengthCase) -> Breach | None:
-    """Return the first law that an answer breaks, in words; None where it keeps all."""
-    return next((law_breach for law in _LAWS if (law_breach := law(case))), None)
+    """Return the breach of the first rule that an answer breaks; None if it keeps all."""
+    return next((rule_breach for rule in _RULES if (rule_breach := rule(case))), None)
 
 
 def _breach(case: LengthCase, flaw: LengthFlaw, what: str) -> Breach:
     return Breach(flaw=flaw, case=case, what=what)
 
 
-def _overrun(case: LengthCase) -> Breach | None:
+def _check_overrun(case: LengthCase) -> Breach | None:
     most, tokens = case.limits.most, case.tokens
     if most is None or tokens is None or tokens <= most:
         return None
@@ -209,8 +220,12 @@ def _check_usage(case: LengthCase) -> Breach | None:
     return _breach(case, LengthFlaw.USAGE, f"usage counts {usage.completion_tokens} completion tokens, the answer has {len(ids)} ids")
 
 
-def _stop_in_text(case: LengthCase) -> Breach | None:
-    """Look for a stop string in front of the end, where min_tokens allows it to stop."""
+def _check_stop_in_text(case: LengthCase) -> Breach | None:
+    """Return a breach if text goes on after a stop string or wrongly keeps it.
+
+    Its kind says whether a limit in the same window came first, and whether the stop string lay across windows. Returns None under
+    min_tokens, since not every stop string may stop the answer then.
+    """
     passed = None if case.limits.least else next((stop for stop in case.limits.stop_strings if stop in case.said), None)
     if passed is None:
         return None
@@ -228,12 +243,15 @@ def _stop_in_text(case: LengthCase) -> Breach | None:
 
 
 def _stopped_later(case: LengthCase, stop: str) -> bool:
-    """Whether it stopped where the stop string comes again."""
+    """Return True if it stopped where the plain answer has the stop string once more."""
     return case.plain is not None and case.on_plain and case.plain.text.startswith(case.said + stop)
 
 
-def _stop_place(case: LengthCase) -> Breach | None:
-    """Hold the text of a stopped answer against the first stop string of the arm's own plain answer."""
+def _check_stop_place(case: LengthCase) -> Breach | None:
+    """Return a breach if text or finish_reason disagree with the plain answer's first stop string.
+
+    Returns None if the plain answer has no stop string, does not begin with this answer, or if an end of sequence ended this answer.
+    """
     stops, plain = case.limits.stop_strings, case.plain
     if not stops or plain is None or not case.on_plain or not _at_stop(case):
         return None
@@ -254,38 +272,44 @@ def _stop_place(case: LengthCase) -> Breach | None:
 
 
 def _at_stop(case: LengthCase) -> bool:
-    """Whether no end of sequence ended it, as far as ids show."""
+    """Return False if its last id is an end of sequence; True without token ids."""
     ids = case.choice.token_ids
     return not ids or ids[-1] not in case.end_ids
 
 
 def _first_stop(case: LengthCase, text: str) -> tuple[int, str] | None:
-    """Return where the first stop string begins that may stop the plain text; None where that is not known."""
-    free = _free_from(case)
+    """Return the first stop string in ``text`` that may stop it, with its position.
+
+    First is the one that is complete first. Returns None if there is none, or if the text of the first min_tokens tokens is unknown.
+    """
+    free = _exempt_characters(case)
     if free is None:
         return None
     places = [(text.find(stop, max(0, free - len(stop) + 1)), stop) for stop in case.limits.stop_strings]
     return min(((at, stop) for at, stop in places if at != -1), key=lambda each: each[0] + len(each[1]), default=None)
 
 
-def _free_from(case: LengthCase) -> int | None:
-    """Return the characters of the first min_tokens tokens: a stop string that ends behind them stops; None where nothing tells."""
+def _exempt_characters(case: LengthCase) -> int | None:
+    """Return the number of characters of the first min_tokens tokens; 0 without min_tokens.
+
+    Only a stop string that ends after them may stop the answer. Returns None if no answer shows their text.
+    """
     if not case.limits.least:
         return 0
     text = case.texts.get(case.choice.token_ids[: case.limits.least])
     return None if text is None else len(text)
 
 
-def _early(case: LengthCase) -> Breach | None:
+def _check_min_tokens(case: LengthCase) -> Breach | None:
     tokens, least = case.tokens, case.limits.least
     if not case.stopped or tokens is None or tokens >= least:
         return None
     return _breach(case, LengthFlaw.EARLY, f"stops after {tokens} tokens where min_tokens is {least}")
 
 
-def _late(case: LengthCase) -> Breach | None:
-    """Look for a stop string that is complete behind min_tokens and did not stop."""
-    free = _free_from(case) if case.limits.least else None
+def _check_stop_after_min_tokens(case: LengthCase) -> Breach | None:
+    """Return a breach if a stop string is complete after min_tokens and did not stop the answer."""
+    free = _exempt_characters(case) if case.limits.least else None
     if free is None:
         return None
     passed = next((stop for stop in case.limits.stop_strings if case.said.find(stop, max(0, free - len(stop) + 1)) != -1), None)
@@ -294,8 +318,11 @@ def _late(case: LengthCase) -> Breach | None:
     return _breach(case, LengthFlaw.STEPS, f"passes the stop string {quote(passed)} behind {case.limits.least} tokens, its min_tokens")
 
 
-def _passed_id(case: LengthCase) -> Breach | None:
-    """Look for an id in front of the last that ends an answer."""
+def _check_passed_ids(case: LengthCase) -> Breach | None:
+    """Return a breach if an id before the last one should have ended the answer.
+
+    Such ids are stop token ids, and ends of sequence unless the request ignores them; the first min_tokens tokens are exempt.
+    """
     ids, limits = case.choice.token_ids, case.limits
     ends = frozenset() if limits.ignores_eos else case.end_ids
     at = next((i for i in range(limits.least, len(ids) - 1) if ids[i] in limits.stop_ids or ids[i] in ends), None)
@@ -306,23 +333,24 @@ def _passed_id(case: LengthCase) -> Breach | None:
     return _breach(case, LengthFlaw.BEHIND if case.stopped and ids[-1] not in limits.stop_ids | ends else flaw, what)
 
 
-def _despite(case: LengthCase) -> Breach | None:
+def _check_ignore_eos(case: LengthCase) -> Breach | None:
     if not case.stopped or not case.limits.ignores_eos or case.limits.kind is not EndKind.PLAIN:
         return None
     return _breach(case, LengthFlaw.DESPITE, f"stops after {case.tokens} tokens despite ignore_eos")
 
 
-def _undershot(case: LengthCase) -> Breach | None:
+def _check_undershot(case: LengthCase) -> Breach | None:
     most, tokens = case.limits.most, case.tokens
     if case.choice.finish_reason != "length" or most is None or tokens is None or tokens >= most:
         return None
     return _breach(case, LengthFlaw.UNDERSHOT, f"finish_reason 'length' after {tokens} of {most} allowed tokens")
 
 
-def _stop_reason(case: LengthCase) -> Breach | None:
-    """Hold the stop that a server names against the strings that its request asks for, or against the last token.
+def _check_stop_reason(case: LengthCase) -> Breach | None:
+    """Return a breach if the stop_reason is not one of the request's stops.
 
-    Ids that the request does not list may end an answer: vLLM names those of a model's generation config too.
+    A named token id must be the last token, or one of the request's stop ids if the tokens end with none of these. The last token may be an
+    id that the request does not list: vLLM names those of a model's generation config too.
     """
     choice, limits = case.choice, case.limits
     named = choice.stop_token_id if choice.stop_string is None else choice.stop_string
@@ -340,7 +368,7 @@ def _stop_reason(case: LengthCase) -> Breach | None:
 
 
 def _check_stop_name(case: LengthCase) -> Breach | None:
-    """Look for an answer of the very tokens and the end of the baseline's, which names its stop."""
+    """Return a breach if the baseline names a stop_reason for the same tokens and finish_reason."""
     twin, own = case.twin, case.choice
     if twin is None or not own.token_ids or (own.token_ids, own.finish_reason) != (twin.token_ids, twin.finish_reason):
         return None
@@ -348,15 +376,15 @@ def _check_stop_name(case: LengthCase) -> Breach | None:
     return None if named is None else _breach(case, LengthFlaw.STOP_REASON_LOST, f"no stop_reason; the baseline's is {named!r}")
 
 
-_LAWS: tuple[Callable[[LengthCase], Breach | None], ...] = (
-    _overrun,
+_RULES: tuple[Callable[[LengthCase], Breach | None], ...] = (
+    _check_overrun,
     _check_usage,
-    _stop_in_text,
-    _early,
-    _late,
-    _stop_place,
-    _passed_id,
-    _despite,
-    _undershot,
-    _stop_reason,
+    _check_stop_in_text,
+    _check_min_tokens,
+    _check_stop_after_min_tokens,
+    _check_stop_place,
+    _check_passed_ids,
+    _check_ignore_eos,
+    _check_undershot,
+    _check_stop_reason,
 )

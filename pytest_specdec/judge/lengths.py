@@ -25,15 +25,16 @@ __all__ = ["judge"]
 
 _SHOWN = 50
 _ENOUGH = 3
-"""Answers that must end by what their requests ask for before a pass says something."""
+"""Answers that a stop, an end or a limit must have ended for a pass to say something."""
 _WITHOUT_IDS = 2
-"""Answers that must break a law where no token ids show that they and the plain answer begin alike."""
+"""Answers that must break a rule if no token ids show that they begin as the plain answer does."""
 
 
 def judge(captured: Captured) -> Verdict:
-    """Return whether every answer ended where its own request says.
+    """Judge whether every answer ends where its own request demands it.
 
-    Each arm is judged by its own answers. A law that a boot of the baseline breaks says nothing about the variant, and is named.
+    Each arm is judged by its own answers. A rule that a boot of the baseline breaks says nothing about the variant: it is left out, and the
+    evidence lists it. INCONCLUSIVE if too few answers were ended by a stop or a limit, or if none ended after an accepted draft token.
     """
     own = list(_cases(captured, captured.speculative))
     return (
@@ -42,7 +43,7 @@ def judge(captured: Captured) -> Verdict:
         or _fail_lengths(captured, own)
         or check_endings(_without_stop_strings(captured))
         or speculating(captured, rejecting=False)
-        or _unbound_limits(captured, own)
+        or _check_enough_ends(captured, own)
         or _pass_lengths(captured, own)
     )
 
@@ -52,33 +53,40 @@ def _cases(captured: Captured, arm: Transcript) -> list[LengthCase]:
     return list(cases(captured.workload, arm, captured.baseline, end_ids(captured), known))
 
 
-def _lawless(captured: Captured) -> frozenset[LengthFlaw]:
-    """Return what the baseline's own boots do."""
+def _baseline_flaws(captured: Captured) -> frozenset[LengthFlaw]:
+    """Return the flaws of the baseline's own boots, which are no faults of the variant."""
     return frozenset(flawed.flaw for arm in captured.baseline_boots for case in _cases(captured, arm) if (flawed := breach(case)))
 
 
 def _without_stop_strings(captured: Captured) -> Captured:
-    """Leave out requests with stop strings: an engine may report token ids behind the stop, up to the end of the window."""
+    """Return the answers without those to requests with stop strings.
+
+    The rules of endings do not fit these: an engine may report token ids after the stop, up to the end of the window.
+    """
     requests = tuple(request for request in captured.workload.requests if not limits_of(request).stop_strings)
     return replace(captured, workload=replace(captured.workload, requests=requests, take={}))
 
 
 def _fail_lengths(captured: Captured, own: Sequence[LengthCase]) -> Verdict | None:
-    lawless = _lawless(captured)
-    breaches = [flawed for case in own if (flawed := breach(case)) and flawed.flaw not in lawless]
+    """Return FAIL, named by the flaw that explains the others, for rules that only the variant breaks.
+
+    Returns None without breaches, or if a single answer without token ids breaks one.
+    """
+    baseline_flaws = _baseline_flaws(captured)
+    breaches = [flawed for case in own if (flawed := breach(case)) and flawed.flaw not in baseline_flaws]
     without_ids = sum(not flawed.case.choice.token_ids for flawed in breaches)
     if not breaches or without_ids == len(breaches) < _WITHOUT_IDS:
         return None
     counts = Counter(flawed.flaw for flawed in breaches)
-    flaw = _explaining(counts)
+    flaw = _choose_name(counts)
     first = next(flawed for flawed in breaches if flawed.flaw is flaw)
     others = ", ".join(f"{other.value} ({number})" for other, number in counts.items() if other is not flaw)
     return say(
         captured,
         Outcome.FAIL,
         f"{flaw.value}: {counts[flaw]} of {len(own)} answers, none of the baseline's" + (f"; also {others}" if others else ""),
-        short=(f"first        {first}", f"place        {_describe_place(first)}", *_of_baseline(first)),
-        evidence=(*map(str, breaches[:_SHOWN]), *_left_out(lawless), *messages(captured.speculative.answers)),
+        short=(f"first        {first}", f"place        {_describe_place(first)}", *_describe_baseline_end(first)),
+        evidence=(*map(str, breaches[:_SHOWN]), *_left_out(baseline_flaws), *messages(captured.speculative.answers)),
         cell=f"{len(breaches)} wrong ends",
         names=flaw.value,
         example=Example(symptom=Symptom.ANSWER, request_id=first.case.answer.request_id, pass_index=first.case.answer.pass_index),
@@ -86,32 +94,39 @@ def _fail_lengths(captured: Captured, own: Sequence[LengthCase]) -> Verdict | No
     )
 
 
-_FAMILY = (LengthFlaw.STRADDLED, LengthFlaw.MISSED, LengthFlaw.LIMIT_FIRST)
-"""Flaws that show as one another: the first seen explains those behind it."""
+_RELATED = (LengthFlaw.STRADDLED, LengthFlaw.MISSED, LengthFlaw.LIMIT_FIRST)
+"""Flaws that may show as one another, the one that explains the others first."""
 
 
-def _explaining(counts: Counter[LengthFlaw]) -> LengthFlaw:
+def _choose_name(counts: Counter[LengthFlaw]) -> LengthFlaw:
+    """Return the most frequent flaw, which names the verdict.
+
+    If it is one of ``_RELATED``, returns the first of these that occurs, since it explains the others.
+    """
     flaw = counts.most_common(1)[0][0]
-    return next(other for other in _FAMILY if counts[other]) if flaw in _FAMILY else flaw
+    return next(other for other in _RELATED if counts[other]) if flaw in _RELATED else flaw
 
 
-def _describe_place(found: Breach) -> str:
-    place = found.case.place
+def _describe_place(flawed: Breach) -> str:
+    place = flawed.case.place
     return "unknown: no verify windows are known" if place is None else f"token {place.offset + 1} of {place.size} in its window"
 
 
-def _of_baseline(found: Breach) -> tuple[str, ...]:
-    twin = found.case.twin
+def _describe_baseline_end(flawed: Breach) -> tuple[str, ...]:
+    twin = flawed.case.twin
     return () if twin is None else (f"baseline     {len(twin.token_ids)} tokens, finish_reason {twin.finish_reason!r}",)
 
 
-def _left_out(lawless: frozenset[LengthFlaw]) -> tuple[str, ...]:
-    return tuple(f"not judged, since the baseline does it too: {flaw.value}" for flaw in sorted(lawless))
+def _left_out(baseline_flaws: frozenset[LengthFlaw]) -> tuple[str, ...]:
+    return tuple(f"not judged, since the baseline does it too: {flaw.value}" for flaw in sorted(baseline_flaws))
 
 
-def _unbound_limits(captured: Captured, own: Sequence[LengthCase]) -> Verdict | None:
-    """Return INCONCLUSIVE where too few answers ended by what was asked, or none within a run of accepted drafts."""
-    bound, places = _bound(own), [case.place for case in _bound(own)]
+def _check_enough_ends(captured: Captured, own: Sequence[LengthCase]) -> Verdict | None:
+    """Return INCONCLUSIVE if too few answers were ended by a stop or a limit.
+
+    Returns it too if no end fell after an accepted draft token of its window, since only such ends test speculation; else None.
+    """
+    bound, places = _select_tested(own), [case.place for case in _select_tested(own)]
     known = [place for place in places if place is not None]
     headline = ""
     if len(bound) < _ENOUGH:
@@ -124,25 +139,32 @@ def _unbound_limits(captured: Captured, own: Sequence[LengthCase]) -> Verdict | 
         captured,
         Outcome.INCONCLUSIVE,
         headline,
-        evidence=(*_left_out(_lawless(captured)), *messages(captured.speculative.answers)),
+        evidence=(*_left_out(_baseline_flaws(captured)), *messages(captured.speculative.answers)),
         settle="a draft that is accepted more often, or a greater depth",
         cell="did not bind",
     )
 
 
-def _bound(own: Sequence[LengthCase]) -> list[LengthCase]:
-    """Return the answers that something ended: those that have no more than the plain one's limit prove nothing."""
-    return [case for case in own if case.stopped or case.limits.least or case.limits.ignores_eos or _short(case)]
+def _select_tested(own: Sequence[LengthCase]) -> list[LengthCase]:
+    """Return the answers that test a rule: by a stop, a lower limit, min_tokens or ignore_eos.
+
+    Others run up to the same limit as the plain answer, and so prove nothing.
+    """
+    return [case for case in own if case.stopped or case.limits.least or case.limits.ignores_eos or _is_cut_by_limit(case)]
 
 
-def _short(case: LengthCase) -> bool:
+def _is_cut_by_limit(case: LengthCase) -> bool:
+    """Return True if a limit ended it before the plain answer's end.
+
+    Any limit counts if there is no plain answer.
+    """
     longest = len(case.plain.token_ids) if case.plain is not None else 0
     most = case.limits.most
     return case.choice.finish_reason == "length" and most is not None and (most < longest or not longest)
 
 
 def _pass_lengths(captured: Captured, own: Sequence[LengthCase]) -> Verdict:
-    bound = _bound(own)
+    bound = _select_tested(own)
     places = [place for case in bound if (place := case.place) is not None]
     offsets = Counter(place.offset for place in places)
     inside = sum(place.offset < place.size - 1 for place in places)
@@ -153,7 +175,7 @@ def _pass_lengths(captured: Captured, own: Sequence[LengthCase]) -> Verdict:
         Outcome.PASS,
         f"{len(bound)} of {len(own)} answers ended by a stop, an end or a limit, each at its first",
         rules_out=where,
-        evidence=(*_left_out(_lawless(captured)), *messages(captured.speculative.answers)),
+        evidence=(*_left_out(_baseline_flaws(captured)), *messages(captured.speculative.answers)),
         cell=f"{len(bound)} ends",
         figures={"answers": float(len(own)), "ends": float(len(bound)), "ends_inside_a_window": float(inside)},
     )

@@ -31,7 +31,7 @@ _ORDINARY = {*_PROMPT, "temperature", "top_p", "max_tokens", "ignore_eos"}
 
 
 def judge(captured: Captured) -> Verdict:
-    """Return whether every request was answered within the workload's deadline with something in it."""
+    """Judge whether every request got a non-empty answer within the workload's deadline."""
     return (
         server_failure(captured)
         or refusal(captured)
@@ -44,11 +44,11 @@ def judge(captured: Captured) -> Verdict:
 
 
 def server_failure(captured: Captured) -> Verdict | None:
-    """Return a verdict on requests that a server did not survive; None without any. Every judge asks this first.
+    """Return a verdict if a server died, hung or answered 5xx; None otherwise.
 
-    A request that fails again alone on a fresh server, or a group of them that does so in flight together, is a failure when the baseline
-    survives the same, and invalid when it does not. What does not recur is counted over the whole run (:func:`_scattered`); short of that
-    it is an infrastructure error of the workload, and so is any of the baseline's own: never a pass.
+    Every judge calls this first. A failure recurs if its request fails again alone on a fresh server, or its requests do so in flight
+    together. It is a FAIL then if the baseline survives the same, and INVALID if not. Failures that do not recur are counted over the whole
+    run (:func:`_judge_scattered`). If they are too few there, or if the baseline itself fails, the workload is INVALID: it never passes.
     """
     if anew := _check_replaced(captured):
         return anew
@@ -58,17 +58,17 @@ def server_failure(captured: Captured) -> Verdict | None:
     if deadly:
         return (_fail_together if deadly[0].group else _fail_alone)(captured, deadly)
     if recurring:
-        headline = f"the baseline does not survive {_what(recurring[0])} either, so it cannot judge"
-        return _infrastructure(captured, recurring, headline)
+        headline = f"the baseline does not survive {_describe_requests(recurring[0])} either, so it cannot judge"
+        return _judge_infrastructure(captured, recurring, headline)
     if (failures or captured.family is Family.LIVENESS) and (verdict := _judge_scattered(captured)):
         return verdict
     if failures:
-        return _infrastructure(captured, failures, _once(captured.speculative.unexplained), settle=RESUME)
-    return _of_baseline(captured) or _check_slowed(captured)
+        return _judge_infrastructure(captured, failures, _describe_unrepeated(captured.speculative.unexplained), settle=RESUME)
+    return _check_baseline_failures(captured) or _check_slowed(captured)
 
 
 def _check_replaced(captured: Captured) -> Verdict | None:
-    """Look for an attached server that somebody else started anew while it answered: its answers are not those of one server."""
+    """Return INVALID if somebody restarted an attached server: its answers are not of one server."""
     for transcript in (captured.speculative, *captured.baseline_boots):
         if transcript.replaced:
             headline = f"somebody else started the server of {transcript.arm} anew while it answered: {transcript.replaced}"
@@ -76,18 +76,22 @@ def _check_replaced(captured: Captured) -> Verdict | None:
     return None
 
 
-def _of_baseline(captured: Captured) -> Verdict | None:
+def _check_baseline_failures(captured: Captured) -> Verdict | None:
+    """Return INVALID if a boot of the baseline failed, else None.
+
+    The workload may be sent again unless the failure recurred.
+    """
     failures = [(t.arm, failure) for t in captured.baseline_boots for failure in t.server_failures]
     if failures:
         arm, first = failures[0]
         settle = "" if any(failure.recurred for _, failure in failures) else RESUME
-        headline = f"the {arm} itself {_VERB[first.ending]} {_in_flight([failure for name, failure in failures if name == arm])}"
-        return _infrastructure(captured, [failure for _, failure in failures], headline, settle=settle)
+        headline = f"the {arm} itself {_VERB[first.ending]} {_describe_in_flight([failure for name, failure in failures if name == arm])}"
+        return _judge_infrastructure(captured, [failure for _, failure in failures], headline, settle=settle)
     return None
 
 
 def _check_slowed(captured: Captured) -> Verdict | None:
-    """Look for arms of a timed workload that had fewer requests in flight than the others: their times do not compare."""
+    """Return INVALID if an arm of a timed workload had fewer requests in flight than the rest."""
     slowed = [t for t in (captured.speculative, *captured.baseline_boots) if t.concurrency is not None]
     if not slowed or not captured.workload.timed:
         return None
@@ -97,7 +101,11 @@ def _check_slowed(captured: Captured) -> Verdict | None:
 
 
 def _has_survived(transcript: Transcript, server_failure: ServerFailure) -> bool:
-    """Whether an arm answered the same requests without harm, at the same concurrency: it was asked the whole workload alike."""
+    """Return True if an arm answered the failure's requests unharmed.
+
+    The arm got the whole workload like the failed one, so that they were in flight together there too, unless its concurrency was cut below
+    their number: it then shows nothing, and False is returned.
+    """
     alike = transcript.concurrency is None or len(server_failure.group) <= transcript.concurrency
     return alike and all(_is_unharmed(transcript, request_id) for request_id in server_failure.group or (server_failure.request_id,))
 
@@ -109,8 +117,9 @@ def _is_unharmed(transcript: Transcript, request_id: str) -> bool:
 
 
 def _fail_alone(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
+    """Return FAIL for requests that fail again alone, named by the unusual parameters of the first."""
     first = deadly[0]
-    verb, parameters = _VERB[first.ending], _parameters(captured, deadly)
+    verb, parameters = _VERB[first.ending], _unusual_parameters(captured, deadly)
     return say(
         captured,
         Outcome.FAIL,
@@ -126,6 +135,7 @@ def _fail_alone(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
 
 
 def _fail_together(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
+    """Return FAIL for requests that fail again only in flight together, by the smallest group."""
     first = deadly[0]
     leaving = {request.id for request in captured.workload.requests if request.abort_after is not None}
     count, verb = len(first.group), _IN_COMPANY[first.ending]
@@ -136,7 +146,7 @@ def _fail_together(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdi
         f"the server {verb} with {count} requests in flight{left}, the smallest group found; it answers each alone, "
         f"and the baseline answers {_at_once(captured)} at a time",
         short=(f"in flight    {_cut(', '.join(first.group), 120)}", f"ending       {_ending(first)}", *_quote_log(first, 2)),
-        evidence=[line for each in (*deadly, *_beside(captured, deadly)) for line in _lines(each)],
+        evidence=[line for each in (*deadly, *_other_failures(captured, deadly)) for line in _lines(each)],
         cell=f"{first.ending.value}, {count} in flight",
         names=f"the server {verb} with several requests in flight{left}",
         check=SharedCheck.SERVER,
@@ -148,19 +158,21 @@ def _fail_together(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdi
 
 
 def _at_once(captured: Captured) -> int:
+    """Return the most requests that the workload has in flight."""
     workload = captured.workload
     return max(map(len, workload.in_waves)) if workload.waves else workload.concurrency
 
 
-def _beside(captured: Captured, deadly: Sequence[ServerFailure]) -> list[ServerFailure]:
+def _other_failures(captured: Captured, deadly: Sequence[ServerFailure]) -> list[ServerFailure]:
     return [each for each in captured.speculative.server_failures if each not in deadly]
 
 
 def _judge_scattered(captured: Captured) -> Verdict | None:
-    """Look for failures all over the variant's boots that no request brings about, and that neither baseline boot shows.
+    """Return FAIL for three or more failures that do not recur, and none of the baseline's.
 
-    A rule of its own: three of them fail. Its p-value is Fisher's, one-sided, of all failures falling on the variant when each request
-    is as likely to meet one whatever the arm. It takes no part of the run's false-alarm budget, and says so.
+    They are counted over all boots of the variant in the run, since no single request causes them. The p-value is Fisher's, one-sided: the
+    chance that all failures fall on the variant if each request is as likely to meet one in any arm. The rule is outside the run's
+    false-alarm budget, as the report states.
     """
     variant = captured.failures.get(captured.arm)
     others = [captured.failures[arm] for arm in (BASELINE, CONTROL) if arm in captured.failures]
@@ -185,27 +197,29 @@ def _judge_scattered(captured: Captured) -> Verdict | None:
     )
 
 
-def _what(server_failure: ServerFailure) -> str:
+def _describe_requests(server_failure: ServerFailure) -> str:
     if not server_failure.group:
         return f"request {server_failure.request_id}"
     return f"{len(server_failure.group)} requests in flight together, {_cut(', '.join(server_failure.group))},"
 
 
-def _once(failures: Sequence[Sequence[ServerFailure]]) -> str:
+def _describe_unrepeated(failures: Sequence[Sequence[ServerFailure]]) -> str:
+    """Describe failures that did not recur, by the first of them."""
     first = failures[0][0]
     again = "and was not tried again" if first.recurred is None else "and not again on a fresh server"
     again = "and answers it when it is sent again" if first.ending is FailureKind.REFUSED else again
     others = f"; {len(failures) - 1} more such" if len(failures) > 1 else ""
-    return f"infrastructure: the server {_VERB[first.ending]} {_in_flight(failures[0])} once, {again}{others}"
+    return f"infrastructure: the server {_VERB[first.ending]} {_describe_in_flight(failures[0])} once, {again}{others}"
 
 
-def _in_flight(server_failures: Sequence[ServerFailure]) -> str:
-    """Name the first of what was in flight; several requests cannot be told apart."""
+def _describe_in_flight(server_failures: Sequence[ServerFailure]) -> str:
+    """Describe the requests in flight by the first; which one caused the failure is unknown."""
     others = f" (and {len(server_failures) - 1} more in flight)" if len(server_failures) > 1 else ""
     return f"request {server_failures[0].request_id}{others}"
 
 
-def _infrastructure(captured: Captured, server_failures: Sequence[ServerFailure], headline: str, settle: str = "") -> Verdict:
+def _judge_infrastructure(captured: Captured, server_failures: Sequence[ServerFailure], headline: str, settle: str = "") -> Verdict:
+    """Return INVALID for failures that blame nobody, transient if ``settle`` tells how to repeat them."""
     return say(
         captured,
         Outcome.INVALID,
@@ -223,6 +237,7 @@ def _ending(failure: ServerFailure) -> str:
 
 
 def _lines(failure: ServerFailure) -> tuple[str, ...]:
+    """Return the evidence of one failure: whether it recurred, its cause and its log."""
     recurred = {True: "recurred alone on a fresh server", False: "did not recur", None: "not tried again"}[failure.recurred]
     recurred = f"recurred with {len(failure.group)} in flight: {', '.join(failure.group)}" if failure.group else recurred
     return (f"request {failure.request_id}: {_ending(failure)}; {recurred}", *_cause(failure), *_tail(failure, len(failure.log_tail)))
@@ -233,7 +248,10 @@ def _cause(failure: ServerFailure) -> tuple[str, ...]:
 
 
 def _quote_log(failure: ServerFailure, lines: int) -> tuple[str, ...]:
-    """Return the cause or, where the log tells none, its last ``lines`` lines: after a death they are of the shutdown."""
+    """Return the cause of a failure, or else the last ``lines`` lines of its log.
+
+    The cause is preferred since the last lines after a death are those of the shutdown.
+    """
     return _cause(failure) or _tail(failure, lines)
 
 
@@ -241,8 +259,8 @@ def _tail(failure: ServerFailure, lines: int) -> tuple[str, ...]:
     return tuple(f"log          {line}" for line in failure.log_tail[-lines:]) if lines else ()
 
 
-def _parameters(captured: Captured, deadly: Sequence[ServerFailure]) -> str:
-    """Name what the first server failure's body has and no unharmed request has; else whatever is not ordinary in it."""
+def _unusual_parameters(captured: Captured, deadly: Sequence[ServerFailure]) -> str:
+    """List the fields that only the first failure's request has, or else its unusual ones."""
     harmed = {failure.request_id for failure in captured.speculative.server_failures}
     bodies = {request.id: request.body for request in captured.workload.requests}
     body = bodies.get(deadly[0].request_id, {})
@@ -260,7 +278,7 @@ def _cut(text: str, most: int = 80) -> str:
 
 
 def _check_unanswered(captured: Captured) -> Verdict | None:
-    """Look for answers that are missing although no server failure explains them: quarantined, lost, or never sent."""
+    """Return INVALID if answers are missing without a server failure: quarantined, lost or never sent."""
     for transcript in (captured.speculative, *captured.baseline_boots):
         silent = [a for a in transcript.answers if not a.ok and not a.aborted and not is_refusal(a)]
         expected = len(captured.workload.requests) * captured.workload.passes
@@ -273,6 +291,7 @@ def _check_unanswered(captured: Captured) -> Verdict | None:
 
 
 def _fail_answers(captured: Captured) -> Verdict | None:
+    """Return FAIL for answers that are empty or late, unlike the baseline's to the same requests."""
     baseline = {answer.key: answer for answer in captured.baseline.answers}
     for what, wrong in (
         ("empty", _empty),
@@ -331,6 +350,7 @@ def _pass_liveness(captured: Captured) -> Verdict:
 
 
 def _asymmetries(captured: Captured) -> list[str]:
+    """Return lines on requests that only the variant or only the baseline refuses; they decide nothing."""
     baseline = {answer.key: answer for answer in captured.baseline.answers}
     both = [(answer, baseline[answer.key]) for answer in captured.speculative.answers if answer.key in baseline]
     only_here = [answer.request_id for answer, other in both if is_refusal(answer) and other.ok]

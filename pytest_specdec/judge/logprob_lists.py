@@ -1,6 +1,6 @@
 """Lists of log-probabilities: what a request asked for is there, in order, and no value contradicts another.
 
-The rules need no scores. One that the baseline or the control breaks says nothing about the variant.
+The rules need no scores. A rule that the baseline or the control breaks says nothing about the variant.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ __all__ = ["BadList", "asked_top", "wrong_lists"]
 _ROUNDING = 5e-3
 """Nats by which two reports of one number may differ: servers print few digits, and sum in half precision."""
 _MASS = 1.02
-"""Of the listed probabilities together, rounding included."""
+"""The largest sum of listed probabilities that rounding explains."""
 _SAME = 20
-"""Tokens from which on one value for most of them is no chance."""
+"""Tokens from which on one value for most of them cannot be chance."""
 _MOST, _EXCUSED = 0.5, 0.4
-"""Part of the tokens beyond which one value is a constant, and that of the baseline's from which on it may be the texts' own."""
+"""Fraction of the arm's tokens beyond which one value is a constant, and that of the baseline's beyond which this is excused.
+
+The second is smaller, since chance decides on which side of the first a text of certain tokens falls."""
 _SHOWN = 20
 _ALL = "all answers"
 
@@ -62,7 +64,7 @@ class _Wrong:
 
 
 def asked_top(request: Request) -> int | None:
-    """Return how many most probable tokens a request wants beside each, None where it wants no log-probabilities."""
+    """Return the number of top tokens that a request asks for; None without log-probabilities."""
     requested = request.body.get("logprobs")
     if requested is None or requested is False:
         return None
@@ -71,7 +73,7 @@ def asked_top(request: Request) -> int | None:
 
 
 def wrong_lists(captured: Captured) -> Verdict | None:
-    """Return a failure where the judged arm breaks a rule that the baseline and the control keep; None otherwise."""
+    """Return FAIL if the judged arm breaks a rule that all baseline boots keep; None otherwise."""
     requests = captured.workload.by_id
     excused = {wrong.flaw for peer in captured.baseline_boots for wrong in _wrong_lists(peer, requests, _EXCUSED)}
     wrong = [one for one in _wrong_lists(captured.speculative, requests, _MOST) if one.flaw not in excused]
@@ -79,6 +81,7 @@ def wrong_lists(captured: Captured) -> Verdict | None:
 
 
 def _fail_lists(captured: Captured, wrong: list[_Wrong]) -> Verdict:
+    """Return FAIL, named by the first flaw in the order of :class:`BadList`."""
     flaws = Counter(one.flaw for one in wrong)
     order = list(BadList)
     flaw = min(flaws, key=order.index)
@@ -102,6 +105,10 @@ def _where(wrong: list[_Wrong], flaw: BadList) -> str:
 
 
 def _wrong_lists(transcript: Transcript, requests: Mapping[str, Request], most: float) -> Iterator[_Wrong]:
+    """Yield the flaws of every list in ``transcript``, then those of all values together.
+
+    One value for more than the fraction ``most`` of all tokens is a flaw.
+    """
     values: list[float] = []
     for answer in transcript.answers:
         request = requests.get(answer.request_id)
@@ -110,12 +117,13 @@ def _wrong_lists(transcript: Transcript, requests: Mapping[str, Request], most: 
             continue
         for choice in answer.choices:
             values += choice.logprobs or ()
-            for flaw, what in _flaws(choice, top, request.route):
+            for flaw, what in _choice_flaws(choice, top, request.route):
                 yield _Wrong(flaw=flaw, request_id=answer.request_id, what=what)
-    yield from _alike(values, most)
+    yield from _constant_flaws(values, most)
 
 
-def _flaws(choice: Choice, top: int, route: Route) -> Iterator[tuple[BadList, str]]:
+def _choice_flaws(choice: Choice, top: int, route: Route) -> Iterator[tuple[BadList, str]]:
+    """Yield the flaws of a choice whose request asks for ``top`` tokens, each with its figures."""
     tokens, logprobs = len(choice.token_ids), choice.logprobs
     if logprobs is None:
         if tokens:
@@ -127,12 +135,15 @@ def _flaws(choice: Choice, top: int, route: Route) -> Iterator[tuple[BadList, st
     if top and len(listed) != len(logprobs):
         yield BadList.FEWER, f"{len(listed)} lists for {len(logprobs)} log-probabilities"
     for at, (one, own) in enumerate(zip(listed, logprobs, strict=False)):
-        for flaw, what in _of_one(one, own, top, route):
+        for flaw, what in _list_flaws(one, own, top, route):
             yield flaw, f"token {at + 1}: {what}"
 
 
-def _of_one(one: ListedTokens, own: float, top: int, route: Route) -> Iterator[tuple[BadList, str]]:
-    """Judge one list; on the completions route it may begin with the emitted token, whatever its rank."""
+def _list_flaws(one: ListedTokens, own: float, top: int, route: Route) -> Iterator[tuple[BadList, str]]:
+    """Yield the flaws of one token's list; ``own`` is its reported log-probability.
+
+    On the completions route the list may begin with the emitted token, whatever its rank, so that its order is judged without that token.
+    """
     rest = [logprob for token, logprob in zip(one.tokens, one.logprobs, strict=True) if route is Route.CHAT or token != one.token]
     if len(one.tokens) < top:
         yield BadList.FEWER, f"{len(one.tokens)} tokens listed, {top} asked for"
@@ -149,8 +160,11 @@ def _of_one(one: ListedTokens, own: float, top: int, route: Route) -> Iterator[t
         yield BadList.MASS, f"the listed probabilities add up to {mass:.3f}"
 
 
-def _alike(values: list[float], most: float) -> Iterator[_Wrong]:
-    """Report one value for more than ``most`` of all tokens; that of certain tokens is 0, and then the baseline's are 0 as well."""
+def _constant_flaws(values: list[float], most: float) -> Iterator[_Wrong]:
+    """Yield a flaw if one value makes up more than ``most`` of all ``values``.
+
+    It may be the 0 of certain tokens: the baseline's values then have the flaw too, which excuses it.
+    """
     if len(values) < _SAME:
         return
     (value, count), *_ = Counter(values).most_common(1)

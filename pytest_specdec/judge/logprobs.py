@@ -1,8 +1,8 @@
 """Log-probabilities: the reported values are the baseline's, on the scale of the baseline's own.
 
 The reported numbers are checked, not the sampled tokens: servers have reported the draft's probabilities of correctly drawn tokens, and a
-verifier with wrong numerics shows here long before its tokens do. A verify kernel that is noisier than decode by a bounded factor is
-lawful, and said.
+verifier with wrong numerics shows here long before its tokens do. A verify kernel may be noisier than decode by a bounded factor, since it
+is another kernel: its noise is then reported and not failed.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ if TYPE_CHECKING:
 __all__ = ["LEAST_TOKENS", "ReportedLogprobs", "ReportedToken", "judge", "reported_logprobs"]
 
 MIDDLING = (0.02, 0.98)
-"""Probabilities between which a single token's difference is looked at: far tails are noisy, certain tokens still."""
+"""Probabilities between which a single token's difference is judged: noise moves improbable tokens far and certain ones not at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedToken:
-    """One token's log-probability as reported and as scored."""
+    """One token's log-probability, as its arm reported and as the baseline scored it."""
 
     where: str
     reported: float
     scored: float
     accepted: bool | None
-    """Whether it was an accepted draft token; None where windows are unknown."""
+    """Whether it was an accepted draft token; None if its window is unknown or may have been cut."""
 
     @property
     def delta(self) -> float:
-        """Reported minus scored, nats."""
+        """The reported minus the scored log-probability, in nats."""
         return self.reported - self.scored
 
     @property
@@ -83,21 +83,22 @@ class ReportedLogprobs:
     arm: str
     tokens: tuple[ReportedToken, ...]
     squares: tuple[float, ...]
-    """An estimate of the logit noise's square from every token with a choice in it."""
+    """Estimates of the squared logit noise, one from every token that is not all but certain."""
     unmatched: tuple[str, ...]
-    """A line for each answer without log-probabilities, with more or fewer than it has tokens, or with a value that cannot be one."""
+    """A line for each answer that lacks log-probabilities, has more or fewer than tokens, or has a value that cannot be one."""
 
     @property
     def distances(self) -> tuple[float, ...]:
-        """How far the tokens of middling probability are off, nats."""
+        """Distances between reported and scored values at tokens of middling probability, in nats."""
         return tuple(abs(token.delta) for token in self.tokens if token.middling)
 
 
 def reported_logprobs(captured: Captured, arm: str, *, after: int = 0) -> ReportedLogprobs:
-    """Return what ``arm`` reported beside the raw distribution, or the processed one where the baseline reports that.
+    """Return the reported log-probabilities of ``arm``, each beside its score.
 
-    The first ``after`` tokens of each answer are left out. The variant has no say in which distribution: another one than the baseline's
-    may be its fault.
+    The scores are those of the raw distribution if the baseline reports raw log-probabilities, else those after the request's sampling
+    parameters. The baseline decides this for the variant too, since a variant that reports another distribution is at fault. The first
+    ``after`` tokens of each answer are left out.
     """
     transcript = _transcript(captured, arm)
     scores = {score.key: score.positions for score in captured.scores.get(arm, ())}
@@ -111,9 +112,7 @@ def reported_logprobs(captured: Captured, arm: str, *, after: int = 0) -> Report
         if logprobs is None or len(positions) != len(logprobs):
             continue
         distribution = (
-            positions
-            if baseline is None or baseline.raw_logprobs
-            else _requested_positions(positions, requests[answer.request_id], captured)
+            positions if baseline is None or baseline.raw_logprobs else _process_positions(positions, requests[answer.request_id], captured)
         )
         tokens += _logprob_tokens(captured, answer, distribution, after)
         pairs += [
@@ -132,6 +131,7 @@ def _transcript(captured: Captured, arm: str) -> Transcript | None:
 
 
 def _unmatched_reports(answer: Answer) -> str:
+    """Return a mismatch between an answer's tokens and its log-probabilities; empty if there is none."""
     logprobs, tokens = answer.choice.logprobs, len(answer.choice.token_ids)
     if logprobs is None:
         return f"{answer.request_id}: no log-probabilities"
@@ -142,19 +142,24 @@ def _unmatched_reports(answer: Answer) -> str:
 
 
 def _logprob_tokens(captured: Captured, answer: Answer, distribution: Sequence[Position], after: int) -> Iterator[ReportedToken]:
+    """Yield the scored tokens of an answer from token ``after`` on."""
     windows, count = answer.choice.windows, len(answer.choice.token_ids)
     slots = unknown_slots(count) if windows is None else slots_from_windows(windows, count, lambda _: captured.pair.variant.draft.tokens)
     for index, (value, position) in enumerate(zip(answer.choice.logprobs or (), distribution, strict=True)):
         if index >= after and not isnan(position.logprob):
-            # A window ends with the recovered or the bonus token; the last one may end with a draft, where a limit or a stop cut it off.
+            # A window ends with the recovered or the bonus token. Only an answer's last one may end with a draft token: a limit may cut it.
             is_known = slots.known[index] and not (slots.ended[index] and slots.last[index])
             accepted = not (slots.ended[index] or slots.drafted[index] == 0) if is_known else None
             where = f"{answer.request_id}, token {index + 1}"
             yield ReportedToken(where=where, reported=value, scored=position.logprob, accepted=accepted)
 
 
-def _requested_positions(positions: Sequence[Position], request: Request, captured: Captured) -> list[Position]:
-    """Return the distribution that the request asks for in the raw one's place."""
+def _process_positions(positions: Sequence[Position], request: Request, captured: Captured) -> list[Position]:
+    """Return ``positions`` with their log-probabilities after the request's sampling parameters.
+
+    Serves a baseline that reports these instead of raw log-probabilities. A token to which the parameters leave no probability gets NaN,
+    as one without a score does, and is skipped by the caller.
+    """
     given = raw_distribution(positions, captured.workload.top_tokens)
     distribution = requested(given, sampling_params(request.body).processing(len(positions)))
     with np.errstate(divide="ignore"):
@@ -171,21 +176,21 @@ def _requested_positions(positions: Sequence[Position], request: Request, captur
 
 
 LEAST_TOKENS = 100
-"""Informative tokens that a verdict needs of either side."""
+"""Tokens with an estimate of noise that a verdict needs from the arm and from the baseline."""
 LATE = 256
-"""Tokens of an answer whose later tokens also get a comparison of their own: among all tokens a fault that begins late is hidden."""
+"""Tokens of an answer after which the rest is also compared separately: among all tokens, a fault that begins late is hidden."""
 WRONG = "reported log-probabilities or verifier numerics"
 OF_ACCEPTED = "reported log-probabilities of accepted draft tokens"
 
 
 _CHANCE = 0.01
 IMPOSSIBLE = 20.0
-"""Nats by which no jump of a logit takes a token: such a value is a mark, -9999 say, and no log-probability."""
+"""Nats, more than any jump of a logit moves a token: a value so far off is a placeholder, -9999 say, and no log-probability."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LogprobAnalysis:
-    """Reported log-probabilities of the arm and the baseline."""
+    """The reported log-probabilities of the arm compared with those of the baseline."""
 
     arm: ReportedLogprobs
     baseline: ReportedLogprobs
@@ -193,32 +198,35 @@ class _LogprobAnalysis:
     alpha: float
     """Of each test."""
     exact: bool
-    """Whether the run has shown that its servers do not jump: then one token is proof."""
+    """Whether the run has shown that its servers never jump: one token beyond the limit is then proof."""
 
     @property
     def far(self) -> tuple[ReportedToken, ...]:
-        """The arm's tokens beyond the limit."""
+        """The arm's tokens of middling probability that are off by more than the limit."""
         return tuple(token for token in self.arm.tokens if token.middling and abs(token.delta) > self.comparison.limit)
 
     @property
     def wrong(self) -> bool:
-        """Whether noise or jumps are more than what is lawful and chance explain."""
+        """True if noise or jumps exceed what is tolerated by more than chance explains.
+
+        One token beyond the limit is enough if the servers are exact, or if it is off further than any jump.
+        """
         if any(self.exact or abs(token.delta) > IMPOSSIBLE for token in self.far):
             return True
         return min(self.comparison.p_jumps, self.comparison.p_noise) <= self.alpha
 
 
 def judge(captured: Captured) -> Verdict:
-    """Return whether the reported log-probabilities lie as near to teacher forcing as those of the baseline's other boots.
+    """Judge whether reported log-probabilities lie as near their scores as the baseline's do.
 
-    FAIL where their noise exceeds four times the baseline's and what is lawful anywhere (.01 nats in single, .05 in half precision, .15
-    where one boot of the baseline answered and scored), and where more tokens of probability .02 to .98 are off by half a nat and more
-    than the baseline's: two tests, each at ``captured.alpha``; half of it goes to tokens after the first 256 of an answer by themselves.
-    One such token fails only where the run has shown that its servers do not jump, or is off by 20 nats.
+    Two tests, each at ``captured.alpha``, can FAIL. Noise: it exceeds four times the baseline's, less for a noisy one, and also the floor
+    (.01 nats in single precision, .05 in half, .15 if one boot of the baseline both answered and scored). Jumps: the share of tokens of
+    probability .02 to .98 that are off by half a nat or more exceeds the baseline's. Half of alpha goes to the tokens after the first 256
+    of an answer, if there are enough. A single jump fails only if the run has shown that its servers do not jump, or if it is of 20 nats.
 
-    FAIL where asked-for log-probabilities are missing or do not match the tokens. INCONCLUSIVE for few tokens, and where the engine gives
-    no scores. Lists of most probable tokens must hold what was asked for, in order. Where a workload is not scored, the values that the
-    baseline reported stand in for scores: those of its prompts, and at temperature 0 those of the tokens that both answered.
+    FAIL too if requested log-probabilities are missing or do not match the tokens, or if lists of most probable tokens are incomplete or
+    out of order. INCONCLUSIVE if tokens are few or the engine gives no scores. In a workload without scores the baseline's reports stand in
+    for them: those of prompts, and at temperature 0 those of the tokens that both arms answered.
     """
     broken = server_failure(captured) or refusal(captured) or echo(captured) or check_endings(captured) or wrong_lists(captured)
     if broken is not None:
@@ -229,7 +237,11 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _compare_logprobs(captured: Captured) -> Verdict:
-    arm, baseline = reported_logprobs(captured, captured.arm), _peer(captured)
+    """Judge reported against scored values, first of all tokens, then of late ones.
+
+    Late tokens are compared only if there are enough of them, and then at half of alpha.
+    """
+    arm, baseline = reported_logprobs(captured, captured.arm), _baseline_reports(captured)
     if not baseline.tokens:
         why = baseline.unmatched[0] if baseline.unmatched else "none of its answers was scored"
         return say(captured, Outcome.INVALID, f"the baseline reported no log-probabilities to compare with: {why}")
@@ -241,28 +253,37 @@ def _compare_logprobs(captured: Captured) -> Verdict:
         return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - few} more such tokens")
     late = reported_logprobs(captured, captured.arm, after=LATE)
     parts = [arm, late] if len(late.squares) >= LEAST_TOKENS else [arm]
-    analyses = [_analysis(captured, part, baseline, captured.alpha / len(parts)) for part in parts]
+    analyses = [_analyse(captured, part, baseline, captured.alpha / len(parts)) for part in parts]
     wrong = next((analysis for analysis in analyses if analysis.wrong), None)
     if wrong is not None:
         return _fail_logprobs(captured, wrong, place="" if wrong.arm is arm else f" after token {LATE:,}")
     return speculating(captured, rejecting=False) or _pass_logprobs(captured, analyses[0])
 
 
-def _peer(captured: Captured) -> ReportedLogprobs:
-    """Return what the baseline's boot reported that was scored by another boot, as the variant was; else what its other boot did."""
+def _baseline_reports(captured: Captured) -> ReportedLogprobs:
+    """Return the reports of the baseline boot that the arm is compared with.
+
+    A boot that another boot scored is preferred, since the variant was scored by another server too: a boot's own scores share its noise.
+    The other boot is taken if that one has no scored token; the preferred one is returned, empty, if neither has.
+    """
     arms = [boot.arm for boot in captured.baseline_boots]
     first, *others = (reported_logprobs(captured, arm) for arm in sorted(arms, key=lambda arm: arm in captured.scored_by))
     return next((each for each in (first, *others) if each.tokens), first)
 
 
-def _analysis(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogprobs, alpha: float) -> _LogprobAnalysis:
+def _analyse(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogprobs, alpha: float) -> _LogprobAnalysis:
+    """Compare ``arm`` with ``baseline``, each test at ``alpha``.
+
+    The baseline's jumps are counted over the run's calibration too. One jump of the arm is proof if the baseline computes in single
+    precision and none of its own tokens is off by more than .05 nats.
+    """
     capabilities = captured.capabilities.get(BASELINE)
     single = capabilities is not None and capabilities.single_precision
-    calibration = _calibration(captured)
+    calibration = _calibration_distances(captured)
     distances = (*baseline.distances, *calibration)
     comparison = compare(
         LogprobSample(squares=arm.squares, distances=arm.distances),
-        LogprobSample(squares=_squares_of_two_boots(captured, baseline), distances=distances),
+        LogprobSample(squares=_squares_between_boots(captured, baseline), distances=distances),
         tolerated_floor(single_precision=single, one_boot=captured.one_boot),
     )
     return _LogprobAnalysis(
@@ -270,15 +291,22 @@ def _analysis(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogpr
     )
 
 
-def _squares_of_two_boots(captured: Captured, baseline: ReportedLogprobs) -> Sequence[float]:
-    """Return the baseline's, or those of the calibration where the baseline scored itself and the judged control was scored by it."""
-    if not captured.is_control or captured.scored_by != (baseline.arm,) or not _calibration(captured):
+def _squares_between_boots(captured: Captured, baseline: ReportedLogprobs) -> Sequence[float]:
+    """Return the squared noise between two boots that the arm's is compared with.
+
+    Usually these are the squares of ``baseline``. A judged control that the baseline's boot scored gets those of the calibration, if there
+    are any: the baseline scored itself then, which hides how boots differ, and the control shows it.
+    """
+    if not captured.is_control or captured.scored_by != (baseline.arm,) or not _calibration_distances(captured):
         return baseline.squares
     return squares((value - position.logprob, position) for value, position in captured.calibration if not isnan(position.logprob))
 
 
-def _calibration(captured: Captured) -> tuple[float, ...]:
-    """Return how far the baseline's values in the run's calibration are off, at tokens of middling probability."""
+def _calibration_distances(captured: Captured) -> tuple[float, ...]:
+    """Return distances of reported from scored values in the baseline's calibration, in nats.
+
+    They are those of tokens of middling probability. Returns none if the baseline reports processed values, since the scores are raw.
+    """
     capabilities = captured.capabilities.get(BASELINE)
     if capabilities is not None and not capabilities.raw_logprobs:
         return ()
@@ -292,6 +320,10 @@ def _fail_unmatched(captured: Captured, arm: ReportedLogprobs) -> Verdict:
 
 
 def _fail_logprobs(captured: Captured, analysis: _LogprobAnalysis, *, place: str) -> Verdict:
+    """Return FAIL, named by the tokens that are off.
+
+    These are the tokens beyond the limit. Without one only the noise is too large, and those beyond three times the baseline's stand in.
+    """
     off = analysis.far or tuple(token for token in analysis.arm.tokens if abs(token.delta) > 3.0 * analysis.comparison.granted)
     name = OF_ACCEPTED if _all_accepted(off, analysis.arm.tokens) else WRONG
     worst = max(analysis.arm.tokens, key=lambda token: abs(token.delta))
@@ -302,8 +334,8 @@ def _fail_logprobs(captured: Captured, analysis: _LogprobAnalysis, *, place: str
         f"the baseline by {_rms(analysis.baseline.tokens):.3g}. The sampled tokens are judged apart",
         short=(
             f"worst        {worst}",
-            f"noise        {_noise(analysis.comparison)}",
-            f"wrong        {_jumps(analysis)}; {_logprob_slots(off)}",
+            f"noise        {_describe_noise(analysis.comparison)}",
+            f"wrong        {_describe_jumps(analysis)}; {_describe_slots(off)}",
         ),
         evidence=_evidence(analysis),
         cell=f"{_rms(analysis.arm.tokens):.2g} nats off",
@@ -319,7 +351,7 @@ def _pass_logprobs(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
         captured,
         Outcome.PASS,
         f"{len(analysis.arm.tokens):,} reported log-probabilities off by {_rms(analysis.arm.tokens):.2g} nats rms; "
-        f"the baseline by {_rms(analysis.baseline.tokens):.2g}{_kernel(analysis.comparison)}",
+        f"the baseline by {_rms(analysis.baseline.tokens):.2g}{_describe_kernel(analysis.comparison)}",
         evidence=_evidence(analysis),
         rules_out=f"{tokens:,} tokens checked; logit noise of {shown:.2g} nats would have been caught (99%)",
         cell=f"off by {_rms(analysis.arm.tokens):.2g} nats",
@@ -329,13 +361,16 @@ def _pass_logprobs(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
 
 
 def _all_accepted(tokens: Sequence[ReportedToken], everywhere: Sequence[ReportedToken]) -> bool:
-    """Whether all of ``tokens`` of which it is known are accepted draft tokens, where evenly spread ones would hardly all be."""
+    """Return True if all ``tokens`` are accepted draft tokens, and not by chance.
+
+    Tokens of unknown windows are left out. It is chance if as many tokens drawn from ``everywhere`` would be so with probability over 1 %.
+    """
     known = [token.accepted for token in tokens if token.accepted is not None]
     slots = [token.accepted for token in everywhere if token.accepted is not None]
     return bool(known) and all(known) and (sum(slots) / len(slots)) ** len(known) <= _CHANCE
 
 
-def _logprob_slots(tokens: Sequence[ReportedToken]) -> str:
+def _describe_slots(tokens: Sequence[ReportedToken]) -> str:
     known = [token for token in tokens if token.accepted is not None]
     if not known:
         return "windows unknown"
@@ -348,20 +383,23 @@ def _rms(tokens: Sequence[ReportedToken]) -> float:
     return sqrt(sum(delta * delta for delta in deltas) / len(deltas)) if deltas else 0.0
 
 
-def _kernel(comparison: NoiseComparison) -> str:
-    """Return how noisy the verify kernel is, where that is more than decode by more than chance and shapes of batches make it."""
+def _describe_kernel(comparison: NoiseComparison) -> str:
+    """Describe a verify kernel that is noisier than decode; else empty.
+
+    Up to 1.3 times decode's noise is not worth a word, since chance and other batch shapes make that.
+    """
     times = comparison.kernel
     return f"; the verify kernel is {times:.1f} times as noisy as decode" if times is not None and times > TOLERATED else ""
 
 
-def _noise(comparison: NoiseComparison) -> str:
+def _describe_noise(comparison: NoiseComparison) -> str:
     return (
-        f"{comparison.noise:.3g} nats per logit, {comparison.granted:.3g} in the baseline{_kernel(comparison)}; "
+        f"{comparison.noise:.3g} nats per logit, {comparison.granted:.3g} in the baseline{_describe_kernel(comparison)}; "
         f"lawful are {max(comparison.factor * comparison.granted, comparison.floor):.3g}, p = {comparison.p_noise:.2g}"
     )
 
 
-def _jumps(analysis: _LogprobAnalysis) -> str:
+def _describe_jumps(analysis: _LogprobAnalysis) -> str:
     comparison = analysis.comparison
     return (
         f"{comparison.jumps:,} of {len(analysis.arm.distances):,} tokens off by more than {comparison.limit:.2g} nats, "
@@ -371,9 +409,9 @@ def _jumps(analysis: _LogprobAnalysis) -> str:
 
 def _evidence(analysis: _LogprobAnalysis) -> tuple[str, ...]:
     return (
-        f"logit noise, reported against scored: {_noise(analysis.comparison)}",
+        f"logit noise, reported against scored: {_describe_noise(analysis.comparison)}",
         f"{len(analysis.arm.squares):,} informative tokens, {len(analysis.baseline.squares):,} of {analysis.baseline.arm}",
-        f"single tokens at probabilities of 2% to 98%: {_jumps(analysis)}"
+        f"single tokens at probabilities of 2% to 98%: {_describe_jumps(analysis)}"
         + ("; one is proof: no server here jumps" if analysis.exact else ""),
         *(str(token) for token in analysis.far[:50]),
     )

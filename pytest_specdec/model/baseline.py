@@ -50,10 +50,10 @@ class Environment:
 
     @property
     def machine(self) -> str:
-        """A file-name-safe name of the machine.
+        """A name of the machine that is safe in file names.
 
-        Figures of two machines with different names are never compared. Accelerators and their number make the
-        name, together with the processor; without any, the processor, its cores and the memory do.
+        Figures of two machines with different names are never compared. The name depends on the accelerators, their
+        number and the processor. Without accelerators it depends on the processor, its cores and the memory.
         """
         host = [self.processor, self.cores, round(self.memory_gib), self.devices]
         facts = json.dumps([self.devices, self.processor] if self.devices else host)
@@ -62,9 +62,9 @@ class Environment:
         return f"{slug}-{hashlib.sha256(facts.encode()).hexdigest()[:8]}"
 
     def key(self, variant: str) -> Mapping[str, str]:
-        """Return the conditions of ``variant``'s figures apart from the machine.
+        """Return the conditions of ``variant``'s measurements, apart from the machine.
 
-        They are the engine with its version, model, draft, dtype and flags.
+        The keys are engine with its version, model, draft, dtype and flags.
         """
         return {"engine": f"{self.engine} {self.engine_version}".strip(), **self.variants.get(variant, {})}
 
@@ -162,13 +162,16 @@ class Gate:
 
     @property
     def comparable(self) -> bool:
-        """True if the run under judgement measures the same thing."""
+        """True if the run has the gate's model, draft and dtype.
+
+        Another engine version does not matter here, since it is what a gate judges.
+        """
         return not any(change.startswith(f"{part} ") for part in NOT_COMPARABLE for change in self.changes)
 
     def changed(self, now: Mapping[str, str]) -> tuple[str, ...]:
         """Return the parts of the key with another value in ``now``.
 
-        Parts without a value on either side are left out.
+        A part is left out if either side has no value for it: it is then unknown whether it changed.
         """
         values = ((part, self.key.get(part, ""), now.get(part, "")) for part in self.key)
         return tuple(f"{part} {then} -> {new}" for part, then, new in values if then and new and then != new)
@@ -179,24 +182,21 @@ class Slo:
     """Latencies that every answer should keep: a service-level objective. It is shown how many do, and nothing is gated on it."""
 
     ttft_s: float | None = None
-    """Seconds to the first token, of reasoning too; None where nothing is asked, as below."""
+    """Seconds to the first token, of reasoning too; None without a limit, as below."""
     tpot_s: float | None = None
-    """Seconds per output token behind the first."""
+    """Seconds per output token after the first."""
     request_s: float | None = None
     """Seconds from sending to the last token."""
 
     def __str__(self) -> str:
-        """Return the limits in words.
-
-        An example is ``time to first token 500 ms, time per token 50 ms``.
-        """
+        """Return the limits in words: ``time to first token 500 ms, time per token 50 ms``."""
         limits = {"time to first token": self.ttft_s, "time per token": self.tpot_s, "request": self.request_s}
         return ", ".join(f"{name} {seconds * 1e3:g} ms" for name, seconds in limits.items() if seconds is not None)
 
 
 def stated_boot_sd(gates: Iterable[Gate]) -> float:
-    """Return the deviation between boots stated by the speedup's gates.
+    """Return the standard deviation between boots that a speedup gate states.
 
-    BOOT_SD if none states it.
+    Returns BOOT_SD if no gate states one.
     """
     return next((gate.boot_sd for gate in gates if gate.figure == SPEEDUP and gate.boot_sd is not None), BOOT_SD)

@@ -69,9 +69,10 @@ class Capabilities:
 
     @property
     def route(self) -> ScoringRoute:
-        """The route to this arm's distribution.
+        """The route by which this server scores given tokens.
 
-        It is prompt log-probabilities, unless they are refused or ignored and continuations serve.
+        Prompt log-probabilities are preferred, since they need one request per answer. One-token continuations are
+        used only if the server lacks prompt log-probabilities and honours continuations.
         """
         lacks_logprobs = self.support.get("prompt_logprobs") in WITHOUT
         has_continuations = self.support.get("continuations") is FeatureSupport.HONOURED
@@ -79,17 +80,18 @@ class Capabilities:
 
     @property
     def lacks_ids(self) -> bool:
-        """True if answers above temperature 0 may lack token ids.
+        """True if the probe got no token ids above temperature 0.
 
-        Nothing is wrong then.
+        Such answers without ids are then expected: they are left out of scoring, and nothing else is wrong with them.
         """
         return self.support.get("sampled_token_ids") is FeatureSupport.IGNORED
 
     @property
     def unscorable(self) -> str:
-        """The probed features missing for scoring.
+        """The missing features that make scoring impossible.
 
-        Tokens cannot be scored without them. Empty if they can be, or if unknown.
+        Each comes with the server's response to it. Scoring needs token ids, and either prompt log-probabilities or
+        continuations. Empty if tokens can be scored, or if the features were not probed.
         """
         support = {feature: self.support.get(feature) for feature in ("token_ids", "prompt_logprobs", "continuations")}
         missing = {feature: state for feature, state in support.items() if state in WITHOUT}
@@ -99,11 +101,11 @@ class Capabilities:
 
 
 def scoring(capabilities: Mapping[str, Capabilities]) -> Capabilities | None:
-    """Return the known capabilities of the scoring server.
+    """Return the capabilities of the server that scores, out of those by arm.
 
-    ``capabilities`` are by arm. The scoring server is the scorer if there is one, with the support for token
-    ids of the baseline, since its answers have the baseline's ids. Otherwise it is the baseline. None if it was
-    not probed.
+    Returns the scorer's if both it and the baseline were probed, but with the baseline's support for token ids,
+    since the scored ids come from the baseline's engine. Otherwise returns the baseline's, or None if the baseline
+    was not probed.
     """
     baseline, scorer = capabilities.get(BASELINE), capabilities.get(SCORER)
     if baseline is None or scorer is None:
@@ -113,6 +115,7 @@ def scoring(capabilities: Mapping[str, Capabilities]) -> Capabilities | None:
 
 
 _SCATTERED = 3
+"""Failures without recurrence from which on the arm is at fault; fewer count as failures of the infrastructure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +128,10 @@ class UnexplainedFailures:
     """One line per failure, however many requests were in flight."""
 
     def are_finding(self, others: Iterable[UnexplainedFailures]) -> bool:
-        """Return True if they are the arm's own fault.
+        """Return True if these failures are the arm's own fault.
 
-        They are if there are three or more and ``others`` have none.
+        This needs three or more of them, and none in ``others``, the arms of the baseline. No request brings them about, so
+        that fewer of them, or some on the baseline too, blame nobody.
         """
         return len(self.unexplained) >= _SCATTERED and not any(other.unexplained for other in others)
 
@@ -138,7 +142,7 @@ class BootBlock:
 
     speculative: Transcript
     baselines: tuple[Transcript, ...]
-    """Where servers run one after the other, the boots just before and just behind it; side by side, the one whose requests alternated
+    """If servers run one after the other, the boots just before and just after it; side by side, the one whose requests alternated
     with its own."""
 
 
@@ -188,7 +192,7 @@ class Captured:
     repeatable: bool = False
     """Whether the run can still ask the same again: a count of wrong tokens is then left open sooner."""
     repeats: tuple[Captured, ...] = ()
-    """The same requests and traffic again, each prompt behind a line more, where a verdict by counts was left open; empty elsewhere."""
+    """The same requests sent again, each prompt after one more line, if a count of wrong tokens was undecided; empty otherwise."""
     scores: Mapping[str, tuple[Score, ...]] = field(default_factory=dict)
     """Scores under the baseline, by the arm that emitted the tokens: the variant's name, ``control``, ``baseline``."""
     draft_scores: Mapping[str, tuple[Score, ...]] = field(default_factory=dict)
@@ -221,8 +225,9 @@ class Captured:
     def as_control(self) -> Captured:
         """Return the same with the control in the variant's place.
 
-        It serves to judge the judge. The first baseline boot stays the baseline, and no further boot is looked
-        at. Raises ValueError without a control.
+        If a judge fails the control, which is the baseline booted again, the setup is invalid and the engine is not
+        blamed. The first baseline boot stays the baseline. The variant's further boots and verify noise are dropped, since
+        the control has neither. Raises ValueError without a control.
         """
         if self.control is None:
             msg = f"{self.workload.name} of {self.pair.name} has no control"
@@ -242,15 +247,15 @@ class Captured:
     def baseline_boots(self) -> tuple[Transcript, ...]:
         """The baseline's answers, boot by boot, the control's last.
 
-        Without a control, and for the control under judgement, the baseline stands alone.
+        Only the first boot is returned without a control, or if the control itself is under judgement.
         """
         return (self.baseline,) if self.control is None or self.is_control else (self.baseline, self.control)
 
     @property
     def one_boot(self) -> bool:
-        """True if one baseline boot answered as both arms and scored.
+        """True if one baseline boot answered as baseline and control, and scored.
 
-        Nothing then shows how boots vary.
+        It is then unknown how much the log-probabilities of two boots differ.
         """
         return {BASELINE, CONTROL} <= set(self.scored_by)
 
@@ -261,19 +266,16 @@ class Captured:
 
     @property
     def penalty_window(self) -> PenaltyWindow:
-        """The tokens counted by the baseline's penalties.
+        """The tokens that the baseline's penalties count.
 
-        OpenAI's rule if the baseline was not probed.
+        OpenAI's rule is assumed if the baseline was not probed.
         """
         capabilities = self.capabilities.get(BASELINE)
         return PenaltyWindow() if capabilities is None else capabilities.penalty_window
 
     @property
     def vocabulary(self) -> int:
-        """Tokens in the vocabulary, as reported by any arm.
-
-        0 if unknown.
-        """
+        """The size of the vocabulary, the largest of any arm; 0 if unknown."""
         return max((capabilities.vocabulary for capabilities in self.capabilities.values()), default=0)
 
     @property

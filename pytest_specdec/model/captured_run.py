@@ -25,7 +25,7 @@ class CapturedRun:
     def as_control(self) -> CapturedRun:
         """Return the same with the control in the variant's place.
 
-        Raises ValueError without a control.
+        Workloads that the control did not answer are left out. Raises ValueError if there is no control at all.
         """
         parts = tuple(part.as_control() for part in self.parts if part.control is not None)
         return replace(self, whole=self.whole.as_control(), parts=parts)
@@ -34,7 +34,8 @@ class CapturedRun:
 def join(whole: Captured, parts: Sequence[Captured]) -> Captured:
     """Return ``whole`` with the requests and answers of all ``parts``.
 
-    The control is left out if a part has none.
+    Every request id gets its workload's name in front, so that ids stay unique. There is a control only if every
+    part has one: every request must have an answer of each arm.
     """
     controls = [part.control for part in parts if part.control is not None]
     requests = tuple(replace(request, id=_joined_id(part, request.id)) for part in parts for request in part.workload.requests)
@@ -49,7 +50,11 @@ def join(whole: Captured, parts: Sequence[Captured]) -> Captured:
 
 
 def _unite_transcripts(parts: Sequence[Captured], transcripts: Sequence[Transcript]) -> Transcript:
-    """Return the transcripts of all parts as one."""
+    """Return the transcripts of all parts as one.
+
+    Counters are added up only if every part has them, since a sum over some would be of other answers. Server failures
+    and the limit on concurrency are left out; the rest is that of the first transcript.
+    """
     pairs = list(zip(parts, transcripts, strict=True))
     answers = tuple(
         replace(answer, request_id=_joined_id(part, answer.request_id)) for part, transcript in pairs for answer in transcript.answers

@@ -74,19 +74,20 @@ class FamilyRow:
         return self.smoke if depth is Depth.SMOKE else self.workloads
 
     def alpha(self, variants: int, depth: Depth = Depth.STANDARD, workloads: int = 0) -> float:
-        """Return the share of each test of one workload.
+        """Return the false-alarm probability for each test of one workload.
 
-        The config has ``variants`` variants. ``workloads`` of the family were collected before any was
-        deselected. The part is split over so many, or over those written in the row if these are more: then
-        running a part of the suites raises no share, and own suites of any size never exceed the budget.
+        The family's part of the budget is split evenly over its workloads: the number written in its row, or
+        ``workloads``, the number collected before any was deselected, if that is larger. So a selection of tests never
+        raises a share, and a user's suites of any size never exceed the budget. ``variants`` is the number in the config.
         """
         return self.budget.alpha * self.part / max(self.over(depth), workloads) / self.chances(variants)
 
     def chances(self, variants: int) -> float:
-        """Return the number of test shares paid for one workload.
+        """Return the number of chances for a false alarm on one workload.
 
-        It is the union bound over all that turns a run red. Every variant takes every test, and so does the
-        control, once for all variants: its failure is the error of a test's setup.
+        By the union bound, the shares of all tests that may turn a run red add up. Every variant takes every test. In a
+        correctness family the control takes them once too, since its failure makes a verdict invalid, which is red. If
+        suspicious evidence is red, each test on a variant counts ``SHORT_BY`` times.
         """
         controls = 1 if self.budget is Budget.CORRECTNESS else 0
         return len(self.tests) * (variants * (SHORT_BY if self.suspects else 1.0) + controls)
@@ -280,9 +281,9 @@ COUNTED = frozenset({"greedy", "parameters", "state", "concurrency", "pressure"}
 
 
 def with_outside(outside: Iterable[FamilyRow]) -> Mapping[str, FamilyRow]:
-    """Return the rows of all packages by name, in report order.
+    """Return the families of all packages by name, in report order.
 
-    The rows of other packages stand before speed.
+    Families of other packages stand after this package's correctness families and before speed, its last row.
     """
     rows = (*_ROWS[:-1], *outside, _ROWS[-1])
     return {row.name: row for row in rows}

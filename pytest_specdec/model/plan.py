@@ -65,9 +65,9 @@ class ScoringTask:
 
 
 def further_boot(arm: str, number: int) -> str:
-    """Return the storage name of a further boot's answers.
+    """Return the storage name for answers of an arm's further boot.
 
-    ``number`` is the boot's number in ``arm``. No variant's name has a dot in it.
+    ``number`` counts the arm's boots from 1. No variant's name has a dot, so the name cannot be another arm's.
     """
     return f"{arm}.boot{number}"
 
@@ -100,9 +100,10 @@ class Boot:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """The storage names of its answers, in order.
+        """The names that this boot's answers are stored under, in order.
 
-        A further boot's answers are stored apart from the first ones.
+        At smoke depth one boot answers as baseline and control. The answers of a further boot have a name of their own,
+        so that they do not replace those of the first boot.
         """
         if self.also_baseline:
             return (BASELINE, CONTROL)
@@ -110,9 +111,10 @@ class Boot:
 
     @property
     def under(self) -> str:
-        """The server of its scores: the baseline or a draft model.
+        """The model whose distribution this boot's scores give.
 
-        Both baseline boots count as the baseline, and so does a scorer of the same weights.
+        It is a draft model's name, or ``baseline`` for any server of the baseline's weights: both baseline boots
+        and a scorer.
         """
         return self.arm if self.role is Role.DRAFT else BASELINE
 
@@ -187,8 +189,8 @@ class Plan:
     def red_by_chance(self) -> Mapping[Budget, float]:
         """Upper bound on the run's false-alarm probability, by budget.
 
-        A false alarm is a correct server that turns the run red. The bound is the union bound over every test
-        of the run. Verdicts that are only suspicious count, and the control's too.
+        A false alarm is a correct server that turns the run red. The union bound adds up the shares of every test
+        in the run, those of the control and of suspicious verdicts included, since both turn a run red.
         """
         rows, chances = self.rows, dict.fromkeys((Budget.CORRECTNESS, Budget.SPEED), 0.0)
         variants = Counter((judgement.workload, judgement.family, judgement.alpha) for judgement in self.judgements)
@@ -199,16 +201,17 @@ class Plan:
 
     @property
     def within_one_boot(self) -> bool:
-        """True if the baseline is attached.
+        """True if the baseline is attached, a server that runs already.
 
-        Its control is then the same server asked again, and nothing shows how boots vary.
+        Its control is then the same boot, asked a second time, so that nothing shows how boots vary.
         """
         return any(boot.attached for boot in self.boots if boot.role in {Role.BASELINE, Role.CONTROL})
 
     def scored_by(self, workload: str) -> tuple[str, ...]:
-        """Return the arms of the baseline's boot scoring ``workload``.
+        """Return the arms answered by the baseline boot that scores ``workload``.
 
-        Empty if another server scores it, or none does.
+        Their own scores come from the boot that emitted the tokens, those of other arms from another boot. Empty if no
+        baseline boot scores it.
         """
         baseline_boots = [boot for boot in self.boots if boot.role in {Role.BASELINE, Role.CONTROL}]
         scoring_boots = [boot for boot in baseline_boots if any(task.workload == workload for task in boot.scores)]
@@ -242,9 +245,10 @@ class Plan:
 
     @property
     def further_tokens(self) -> int:
-        """Most further tokens of one arm, in repeated timed passes.
+        """Most further tokens of one arm in additional timed passes.
 
-        Such passes are taken if the planned ones vary too much. 0 if none are.
+        Such passes are sent only if servers run side by side and the planned passes vary too much. 0 otherwise, and
+        at smoke depth.
         """
         if self.placement is not Placement.SIDE_BY_SIDE or self.depth is Depth.SMOKE:
             return 0
@@ -254,6 +258,6 @@ class Plan:
     def scored_tokens(self) -> int:
         """Most tokens to score, all arms together.
 
-        It is also the number of requests if each is a continuation.
+        By one-token continuations this is also the number of requests, one for each token.
         """
         return sum(self.workload(task.workload).token_limit for boot in self.boots for task in boot.scores)

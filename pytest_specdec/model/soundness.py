@@ -22,10 +22,10 @@ _ALL = -0.01
 
 
 def flaw(position: Position, *, top_tokens: int) -> str:
-    """Return the reason if a position is no distribution; empty otherwise.
+    """Return the reason why a position's log-probabilities are no distribution.
 
-    ``top_tokens`` is the number that was asked for. A list of the scored token alone leaves open how far below
-    the best one it is, unless that token has nearly all the probability.
+    Empty if they are sound. ``top_tokens`` is the number of top tokens in the request. If it is 2 or more, a list of
+    one token is a flaw, since a better token may be missing, unless the listed one has nearly all the probability.
     """
     ids, logprobs, logprob = position.top_ids, position.top_logprobs, position.logprob
     if not logprobs or len(ids) != len(logprobs):
@@ -44,16 +44,17 @@ def flaw(position: Position, *, top_tokens: int) -> str:
 def is_logprob(value: float) -> bool:
     """Return True if ``value`` can be a log-probability.
 
-    Minus infinity can.
+    Minus infinity can be one; slightly above 0 is allowed for rounding. nan and very low numbers are no log-probability.
     """
     return value == -math.inf or LOWEST <= value <= ROUNDING
 
 
 def _own_flaw(logprob: float, place: int | None, logprobs: Sequence[float]) -> str:
-    """Compare the scored token's log-probability with the list.
+    """Return the contradiction between the scored token's log-probability and the list.
 
-    Returns the flaw, empty without one. nan is the log-probability of an unlisted token if the route lists top
-    tokens only.
+    ``place`` is the token's index in the list, None if it is not listed. A listed token must have the list's value.
+    An unlisted one must not be more probable than the best, and may be nan, since some routes report top tokens only.
+    Empty without a contradiction.
     """
     if place is None:
         is_sound = math.isnan(logprob) or (is_logprob(logprob) and logprob <= logprobs[0] + ROUNDING)

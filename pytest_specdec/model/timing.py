@@ -31,20 +31,20 @@ class ClientLoad:
     """Time that it was ready to run and had no core, over wall time; None where the system does not tell."""
 
     def __str__(self) -> str:
-        """Return the figures in words."""
+        """Return the client's load in words."""
         steps = f"{self.drain_p99_s * 1e3:.2f} ms to read what came, {self.step_gap_s * 1e3:.2f} ms between steps"
         delayed = "" if self.delayed is None else f", {self.delayed:.1%} of its time without one"
         return f"{self.cpu_share:.1%} of a core{delayed}, {steps}, {self.coalesced:.1%} of reads found several events"
 
     @property
     def limited(self) -> str:
-        """Reasons to take these times for the client's own.
+        """Reasons why the client, not the server, may have set the measured times.
 
-        Empty if they are the server's.
+        Empty if the client was fast enough: it used at most half a core, and read in less than a tenth of the time
+        between two steps.
 
-        The limits are those of a client that reads in less than a tenth of the time between two steps, with
-        half a core to spare. A client that makes a share of the reads late is running, or waiting for a core,
-        for that share of the time at least: if it was not, the server sent several events at once.
+        Reads of several events count only if the client was busy, or waited for a core, for as large a share of the
+        time. If it was idle, it was not late: the server sent several events at once.
         """
         reasons = []
         if self.cpu_share > MOST_CPU:
@@ -52,8 +52,8 @@ class ClientLoad:
         if self.step_gap_s and self.drain_p99_s > MOST_DRAIN * self.step_gap_s:
             drained = f"{self.drain_p99_s * 1e3:.2f} ms of the {self.step_gap_s * 1e3:.2f} ms between two steps"
             reasons.append(f"reading took {drained} (limit {MOST_DRAIN:.0%})")
-        kept_from_reading = 1.0 if self.delayed is None else self.cpu_share + self.delayed
-        if min(self.coalesced, kept_from_reading) > MOST_COALESCED:
+        unavailable_share = 1.0 if self.delayed is None else self.cpu_share + self.delayed
+        if min(self.coalesced, unavailable_share) > MOST_COALESCED:
             reasons.append(f"{self.coalesced:.1%} of reads found several events (limit {MOST_COALESCED:.0%})")
         return "; ".join(reasons)
 
@@ -80,7 +80,10 @@ class Timing:
 
     @property
     def chunks_behind_first(self) -> int:
-        """Chunks after those present at ``first_s``; 0 if unknown."""
+        """Chunks that came after the first read; 0 if unknown.
+
+        Chunks that follow the first one within ``WAITED_S`` were already waiting at ``first_s`` and do not count.
+        """
         waiting = next((index for index, gap in enumerate(self.gaps_us) if gap > WAITED_S * 1e6), len(self.gaps_us))
         return len(self.gaps_us) - waiting
 
@@ -93,14 +96,14 @@ class Timing:
     def ttft_s(self) -> float | None:
         """Seconds from sending to the first token, reasoning included.
 
-        None if the answer was not streamed or had no token.
+        None if the answer was not streamed or had no tokens.
         """
         return None if self.first_s is None else self.first_s - self.sent_s
 
     @property
     def content_ttft_s(self) -> float | None:
-        """Seconds from sending to the first text or tool call.
+        """Seconds from sending to the first text or tool call; None if unknown.
 
-        None if unknown.
+        Reasoning does not count.
         """
         return None if self.content_s is None else self.content_s - self.sent_s

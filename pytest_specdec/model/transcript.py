@@ -106,9 +106,9 @@ class Choice:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Tokens emitted per whole verify step; () where unknown.
+        """Tokens emitted per whole verify step; () if the steps are unknown.
 
-        The prefill's window is left out, and the last one, which a limit may have cut.
+        The prefill is left out, since it verifies nothing, and so is the last step, which a limit may have cut.
         """
         return (self.windows or ())[1:-1]
 
@@ -119,10 +119,10 @@ class Choice:
 
     @property
     def cut_in_reasoning(self) -> bool:
-        """True if a limit ended it before its reasoning did.
+        """True if the token limit cut the answer within its reasoning.
 
-        There is then no text to judge. Some parsers of reasoning pass it on as text, its opening tag included,
-        if the closing tag is missing.
+        There is then no text to judge. Without the closing tag some reasoning parsers return the reasoning as text,
+        with its opening tag; such a text counts as reasoning here.
         """
         text = self.text.strip()
         unparsed = text.startswith(_OPENING_TAG) and _CLOSING_TAG not in text
@@ -153,19 +153,19 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """True if the server answered 200."""
+        """True if the server answered with status 200."""
         return self.status == 200  # noqa: PLR2004 - the one status that means success here
 
     @property
     def refused(self) -> bool:
-        """True if the server refused the request."""
+        """True if the status is one for an unsupported request."""
         return self.status in REFUSALS
 
     @property
     def denied(self) -> bool:
-        """True if it got a 4xx other than a refusal.
+        """True if the status is a 4xx that refuses no feature.
 
-        An expired key is an example.
+        Such a status, as of an expired key or a quota, says nothing about the engine.
         """
         return self.status is not None and 400 <= self.status < 500 and not self.refused  # noqa: PLR2004 - what a 4xx is
 
@@ -176,18 +176,18 @@ class Answer:
 
     @property
     def tokens(self) -> int | None:
-        """Emitted tokens of its only choice, by their ids.
+        """Number of emitted tokens in its only choice, by their ids.
 
-        By the server's count where no ids came, and None where it counts none either. The two may differ: ids
-        are what a client has, and :attr:`reported_tokens` is what it is told, and billed.
+        Without ids it is the server's own count, and None if the server reports none. Ids and count may differ:
+        :attr:`reported_tokens` prefers the count, which is what a client is billed.
         """
         return len(self.choice.token_ids) or (self.usage.completion_tokens if self.usage else None)
 
     @property
     def reported_tokens(self) -> int:
-        """Emitted tokens by the server's own count.
+        """Number of emitted tokens by the server's own count.
 
-        By the ids of its only choice where it counts none; :attr:`tokens` asks the other way round.
+        If the server reports no count, it is the number of ids in the only choice; :attr:`tokens` prefers the ids.
         """
         return self.usage.completion_tokens if self.usage else len(self.choice.token_ids)
 
@@ -290,14 +290,14 @@ class SpecCounters:
 
     @property
     def rejected_tokens(self) -> int:
-        """Draft tokens not accepted, those after the first rejection included."""
+        """Draft tokens not accepted, also those after the first rejection."""
         return self.draft_tokens - self.accepted_tokens
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Tokens per verify step, the bonus or recovered token included.
+        """Mean tokens per verify step, the bonus or recovered token included.
 
-        1 if nothing was drafted.
+        It is 1 if nothing was drafted, since every step then emits one token.
         """
         return 1.0 + (self.accepted_tokens / self.drafts if self.drafts else 0.0)
 
@@ -377,18 +377,20 @@ class Transcript:
     wall_s: float = 0.0
 
     def lost_routes(self, others: Iterable[Transcript]) -> frozenset[Route]:
-        """Return its silent routes with answers in one of ``others``.
+        """Return the routes silent here, but not in all of ``others``.
 
-        This happens with a proxy in front of one server.
+        A silent route refused every request. If another arm answers on a route, the engine has it. The route was then
+        lost on the way to this server, as by a proxy in front of it, and its refusals say nothing of the engine. Empty
+        without ``others``.
         """
         silent = frozenset(self.silent_routes)
         return silent - silent.intersection(*(other.silent_routes for other in others))
 
     @property
     def busy_machine(self) -> str:
-        """The sign of a crowded client machine; empty without one.
+        """A sentence on a client machine with more processes than cores.
 
-        These times may then be those of such a machine.
+        The times may then be those of a queue for the processor. Empty if the load was low enough or is unknown.
         """
         if self.machine_load is None or self.machine_load <= MOST_PER_CORE:
             return ""
@@ -396,9 +398,9 @@ class Transcript:
 
     @property
     def unexplained(self) -> tuple[tuple[ServerFailure, ...], ...]:
-        """Failures without recurrence, each with the requests in flight.
+        """Server failures without recurrence, each with the requests in flight.
 
-        Empty if another failure here recurred.
+        Empty if any failure here recurred on a fresh server: the verdict is then about that one.
         """
         if any(server_failure.recurred for server_failure in self.server_failures):
             return ()
@@ -413,9 +415,9 @@ class Transcript:
         return sum(len(choice.token_ids) for answer in self.answers for choice in answer.choices)
 
     def part(self, request_ids: Collection[str]) -> Transcript:
-        """Return the answers to some of the requests.
+        """Return the transcript with the answers to these requests only.
 
-        The counters are left out, since they are of all requests.
+        The server's counters are left out, since they cover all requests.
         """
         return replace(self, answers=tuple(answer for answer in self.answers if answer.request_id in request_ids), counters=None)
 

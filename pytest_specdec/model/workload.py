@@ -52,9 +52,10 @@ class Family(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Family | None:
-        """Return the one object for a dotted name; None otherwise.
+        """Return the family of another package for a dotted name.
 
-        :class:`enum.Flag` does the same for unnamed values.
+        The same name always gives the same object, as :class:`enum.Flag` does for unnamed values, so that ``is`` works.
+        Returns None for any other value, which makes it invalid.
         """
         if not isinstance(value, str) or not re.fullmatch(OUTSIDE_FAMILY, value):
             return None
@@ -133,34 +134,36 @@ class Request:
 
     @property
     def digest(self) -> str:
-        """8 hexadecimal digits over route and body.
+        """A digest of route and body, 8 hexadecimal digits.
 
-        Requests of one id that agree in it are the same over versions and depths.
+        Two runs of different versions or depths sent the same request if both id and digest are equal.
         """
         content = json.dumps([self.route, self.body], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         return hashlib.sha256(content.encode()).hexdigest()[:8]
 
     @property
     def prompt_key(self) -> str:
-        """The route and the fields of the prompt.
+        """A text of the route and the prompt's fields, equal for equal prompts.
 
-        Requests that agree in it have one prompt.
+        Fields that a chat template reads, such as ``tools``, belong to the prompt.
         """
         return json.dumps([self.route, {name: value for name, value in self.body.items() if name in _PROMPTING}], sort_keys=True)
 
     @property
     def unprocessed(self) -> bool:
-        """True if it draws from the raw distribution.
+        """True if its tokens are drawn from the model's unprocessed distribution.
 
-        It does so at temperature 1, without any parameter that may change the distribution, known here or not.
+        This needs temperature 1, top_p 1, and no field but those known to leave the distribution alone; an unknown field
+        might change it.
         """
         return self.body.keys() <= _NEUTRAL and self.body.get("temperature") == 1.0 and self.body.get("top_p", 1.0) == 1.0
 
     @property
     def grammar(self) -> Grammar | None:
-        """The grammar that binds its answer; None without one.
+        """The grammar that constrains its answer; None without one.
 
-        It stands in ``response_format``, in ``structured_outputs`` or, for vLLM before 0.12, in a ``guided_`` field.
+        It is read from ``response_format``, ``structured_outputs`` or, for vLLM before 0.12, a ``guided_`` field. A
+        constraint of another form, such as tools, gives a grammar without kind and text.
         """
         other = Grammar() if any(_binds_answer(self.body.get(name)) for name in _BINDING) else None
         return _read_response_format(self.body.get("response_format")) or _read_structured_fields(self.body) or other
@@ -178,31 +181,32 @@ class Request:
 
     @property
     def greedy(self) -> bool:
-        """True if it asks for temperature 0.
+        """True if its temperature is 0, so that nothing is drawn.
 
-        It draws nothing then. A temperature left out is the server's own, and 1 by the protocol.
+        A request without a temperature is not greedy: the server's default applies, which is 1 by the protocol.
         """
         return self.body.get("temperature") == 0
 
     @property
     def draws_unseeded(self) -> bool:
-        """True if it draws tokens without a seed."""
+        """True if its tokens are sampled without a seed."""
         return self.seed is None and not self.greedy
 
     @property
     def asks(self) -> str:
-        """The route and the body without the seed.
+        """A text of the route and the body without its seed.
 
-        Requests that agree in it draw from one distribution.
+        Requests with the same text draw from one distribution.
         """
         body = {name: value for name, value in self.body.items() if name != "seed"}
         return json.dumps([self.route, body], sort_keys=True)
 
     def with_prefix(self, line: str) -> Request:
-        """Return the same with ``line`` before its prompt.
+        """Return the same request with ``line`` before its prompt.
 
-        No token of it then stands after the same prefix again. A prompt of token ids begins with its first one
-        twice.
+        Every token then has another prefix. Deterministic kernels repeat a harmless jump of their numbers at an equal prefix
+        as faithfully as a fault, so that the very same request sent again could not tell the two apart. A prompt of token
+        ids cannot take a line of text; its first id is repeated instead.
         """
         return replace(
             self, body={**self.body, **{name: _with_prefix(value, line) for name, value in self.body.items() if name in _PREFIXED}}
@@ -212,7 +216,8 @@ class Request:
 def _with_prefix(prompt: JSON, line: str) -> JSON:
     """Return ``prompt`` with ``line`` before its text.
 
-    It is a prompt, messages or one message; anything else stays unchanged.
+    ``prompt`` is a text, token ids, a list of messages or one message. In a list only the first item changes. Anything
+    else is returned unchanged.
     """
     if isinstance(prompt, str):
         return f"{line}\n\n{prompt}"
@@ -225,13 +230,14 @@ def _with_prefix(prompt: JSON, line: str) -> JSON:
 
 
 def _split_unseeded(requests: tuple[Request, ...]) -> tuple[tuple[Request, ...], ...]:
-    """Return two groups of requests, unseeded draws in the second.
+    """Return the requests in two groups, sampling without a seed in the second.
 
-    An empty group is left out.
+    The groups are never in flight together: engines leave their fast sampler as soon as one request of the batch has a
+    seed, and the unseeded requests would then not test it. An empty group is left out.
     """
     unseeded = tuple(request for request in requests if request.draws_unseeded)
     others = tuple(request for request in requests if not request.draws_unseeded)
-    return tuple(turn for turn in (others, unseeded) if turn)
+    return tuple(group for group in (others, unseeded) if group)
 
 
 def _with_room(request: Request, factor: int) -> Request:
@@ -244,6 +250,7 @@ def _draws_seeded(request: Request) -> bool:
 
 
 def _read_response_format(value: JSON) -> Grammar | None:
+    """Return the grammar of a ``response_format``; None unless it asks for JSON."""
     response_format = value if isinstance(value, Mapping) else {}
     if response_format.get("type") == "json_object":
         return Grammar(kind=GrammarKind.JSON_OBJECT, text=True, name="")
@@ -310,58 +317,59 @@ class Workload:
     """Whether the prompts of the config are sent as well, under the parameters of these requests."""
 
     def at(self, depth: Depth) -> Workload:
-        """Return the workload at ``depth``.
+        """Return the workload with the requests sent at ``depth``.
 
-        It has the first ``take[depth]`` requests.
+        They are the first ``take[depth]`` ones, or all of them if ``take`` has no such depth.
         """
         return replace(self, requests=self.requests[: self.take.get(depth, len(self.requests))], take={})
 
     def with_room(self, times: int) -> Workload:
-        """Return the workload with ``times`` the token limits of every request."""
+        """Return the workload with every token limit multiplied by ``times``."""
         return self if times == 1 else replace(self, requests=tuple(_with_room(request, times) for request in self.requests))
 
     @property
     def token_limit(self) -> int:
-        """Most tokens of all its answers.
+        """Most tokens of all answers over all passes, by the requests' token limits.
 
-        Only answers with a limit count.
+        Requests without a limit count as 0.
         """
         return self.passes * sum(request.token_limit or 0 for request in self.requests)
 
     @property
     def by_id(self) -> dict[str, Request]:
-        """Its requests by id, in their order."""
+        """The requests by id, in the order they are sent."""
         return {request.id: request for request in self.requests}
 
     @property
     def calibrates(self) -> bool:
-        """True if it measures the run's noise and is not judged."""
+        """True if this workload measures the run's noise and gets no verdict."""
         return self.name.endswith(CALIBRATION)
 
     @property
     def own_requests(self) -> int:
-        """How many of the requests come from the prompts of the config."""
+        """Number of requests that come from the config's prompts."""
         return sum(request.id.startswith(OWN) for request in self.requests)
 
     @property
     def turns(self) -> tuple[tuple[Request, ...], ...]:
-        """Groups of requests allowed in flight together.
+        """Groups of requests that may be in flight together.
 
-        First come those with a seed or without a draw, then those that draw without a seed. Engines leave their
-        fast sampler while one request of the batch has a seed; unseeded requests must not share that batch.
+        They are sent one after the other. Greedy and seeded requests come first, then those that sample without a seed.
+        Engines leave their fast sampler while one request of the batch has a seed, so that unseeded requests in that
+        batch would not test it.
 
-        With ``waves``, the groups are the waves in order. A wave is split only if it has draws with and without
-        a seed.
+        With ``waves``, each wave is a group. It is split in two only if it samples both with and without a seed.
         """
         if not self.waves:
             return _split_unseeded(self.requests)
-        return tuple(turn for wave in self.in_waves for turn in (_split_unseeded(wave) if any(_draws_seeded(r) for r in wave) else (wave,)))
+        groups = (_split_unseeded(wave) if any(_draws_seeded(r) for r in wave) else (wave,) for wave in self.in_waves)
+        return tuple(group for wave_groups in groups for group in wave_groups)
 
     @property
     def in_waves(self) -> tuple[tuple[Request, ...], ...]:
-        """The requests by wave.
+        """The requests of each wave, in order.
 
-        Those after the last wave form one more.
+        Requests after the last wave form one more. Without ``waves`` all requests are one wave.
         """
         ends = [*accumulate(self.waves), len(self.requests)]
         cuts = (self.requests[start:end] for start, end in pairwise([0, *ends]))
@@ -369,10 +377,10 @@ class Workload:
 
     @property
     def gated_requests(self) -> tuple[Request, ...]:
-        """The requests with gated speed.
+        """The requests whose speed is gated.
 
-        Of a timed workload in waves, they are the waves of GATED_CLIENTS, or of the largest number below it;
-        otherwise all.
+        Waves of a timed workload have different numbers of clients. Only the waves of one number are gated: GATED_CLIENTS,
+        or the largest number below it. All requests are gated without waves, or if every wave is larger.
         """
         sizes = [size for size in map(len, self.in_waves) if size <= GATED_CLIENTS]
         if not self.waves or not sizes:
@@ -381,15 +389,18 @@ class Workload:
 
     @property
     def traffic_digest(self) -> str:
-        """16 hexadecimal digits over the way its requests are sent.
+        """A digest of how the requests are sent, 16 hexadecimal digits.
 
-        They are the same at every depth, since the requests and their waves do not count.
+        Requests and waves do not enter it, so that it is the same at every depth.
         """
         return replace(self, requests=(), waves=()).digest
 
     @property
     def digest(self) -> str:
-        """16 hexadecimal digits over its requests and traffic."""
+        """A digest of the requests and how they are sent, 16 hexadecimal digits.
+
+        ``abort_after``, ``stream`` of a request and ``waves`` enter it only if they are set.
+        """
         request_contents = [
             [r.id, r.route, r.body, *([] if r.abort_after is None else [r.abort_after]), *([] if r.stream is None else [str(r.stream)])]
             for r in self.requests

@@ -54,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Register with the xdist controller before it starts its workers.
 
-    Does nothing in other sessions.
+    Sessions without xdist have no controller, and nothing is done.
     """
     if session.config.pluginmanager.hasplugin("dsession"):
         from pytest_specdec.plugin import xdist  # noqa: PLC0415 - only sessions under xdist pay for it
@@ -65,7 +65,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Return the header line: config and depth, or the stored run.
 
-    None unless the command line asks for this plugin (``Settings.asked``). The plan follows after collection.
+    None unless the command line has an option of this plugin (``Settings.asked``), so that other pytest runs of the
+    environment print nothing. The plan is printed after collection.
     """
     settings = config.stash[options.SETTINGS]
     if settings.replay:
@@ -87,7 +88,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> Generator[None]:
     """Sort the tests by pair and plan the run.
 
-    This comes after all other plugins have selected and shuffled.
+    This is done after all other plugins have selected and shuffled, so that the plan is for the tests that will run.
     """
     collected = list(items)
     yield
@@ -112,7 +113,7 @@ def specdec_pair(request: pytest.FixtureRequest) -> Pair:
 def specdec_captured(request: pytest.FixtureRequest, specdec_pair: Pair) -> Captured:
     """Return this pair's answers to the workload of the test's mark.
 
-    Setup ends in an error if they were not captured or if the control fails.
+    The setup ends in an error if they were not captured, or if the control fails: the baseline then cannot judge.
     """
     from pytest_specdec.plugin import verdicts  # noqa: PLC0415 - only tests of ours pay for it
 
@@ -123,7 +124,7 @@ def specdec_captured(request: pytest.FixtureRequest, specdec_pair: Pair) -> Capt
 def specdec_captured_run(request: pytest.FixtureRequest, specdec_pair: Pair) -> CapturedRun:
     """Return all answers of this pair in the whole run.
 
-    They are those to the workload of the test's mark and to all others.
+    They are the answers to every workload of the run, not only to that of the test's mark.
     """
     from pytest_specdec.plugin import verdicts  # noqa: PLC0415 - only tests of ours pay for it
 
@@ -146,7 +147,7 @@ def specdec_base(specdec_captured: Captured) -> tuple[Answer, ...]:
 def specdec_check(request: pytest.FixtureRequest) -> Callable[[Verdict], None]:
     """Return the function for turning a verdict into this test's outcome.
 
-    It is the only one. A test that gets a verdict and never calls it fails.
+    A test that gets a verdict and never calls it fails, since it would be green whatever the verdict is.
     """
     from pytest_specdec.plugin import verdicts  # noqa: PLC0415 - only tests of ours pay for it
 

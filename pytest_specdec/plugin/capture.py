@@ -34,11 +34,12 @@ if TYPE_CHECKING:
 def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool) -> Status | None:
     """Capture the session's plan, unless another process already has.
 
-    Returns the run's status, None when another process did it.
+    Returns the run's final status, or None if another process captured it. If a worker of this session died during its
+    capture, the capture is resumed.
 
-    Errors are written into the run, where the tests find them. Raised are only the end of the process itself, which
-    is an interrupt or, outside a worker, SIGTERM, and a RunError when the run directory is another session's or
-    cannot be written at all.
+    Errors of the capture are written into the run, where the tests find them. An exception is raised only if the process
+    is ended, by an interrupt or, outside a worker, by SIGTERM, and as RunError if the run directory belongs to another
+    session or cannot be written at all.
     """
     with _claim_directory(run.root):
         directory = RunDirectory(run.root, variables.secrets_of(run.config.text))
@@ -67,9 +68,10 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
 
 @contextmanager
 def _claim_directory(root: Path) -> Iterator[None]:
-    """Hold a lock on the run directory itself.
+    """Hold a lock on the run directory.
 
-    It leaves no file there, and is released when its process dies.
+    So one process captures there at a time. The lock is on the directory itself: it leaves no file there, and ends with
+    its process.
     """
     with writable(root):
         root.mkdir(parents=True, exist_ok=True)
@@ -85,8 +87,8 @@ def _claim_directory(root: Path) -> Iterator[None]:
 def _is_finished(run: RunState) -> bool:
     """Return True if nothing is left to capture.
 
-    Either this session has captured the run, or the run that it resumes is whole. Raises RunError when the run is
-    another session's.
+    This is so if a process of this session has captured the run, or if the run to resume is complete and has no
+    unexplained failure. Raises RunError if the run is another session's.
     """
     directory = RunDirectory(run.root)
     is_ours = run_documents.session(directory) == run.session
@@ -102,9 +104,10 @@ def _is_finished(run: RunState) -> bool:
 
 
 def _follow_plan(run: RunState, directory: RunDirectory) -> None:
-    """Take over the plan of the capturing process.
+    """Use the plan written by the capturing process.
 
-    A run that ended meanwhile changes the known costs of boots, so this process may have planned differently.
+    It replaces this process's own. The two may differ, since a run that ended in between changes the known costs of
+    boots. Nothing changes if there is no readable plan.
     """
     with suppress(RunError):
         run.plan = run_documents.read_plan(directory)
@@ -113,7 +116,8 @@ def _follow_plan(run: RunState, directory: RunDirectory) -> None:
 def _is_begun(directory: RunDirectory, session: str) -> bool:
     """Return True if this session has a capture worth resuming.
 
-    One of its workers died after it had written something to keep.
+    One of its workers then died during the capture. It is worth resuming if status and environment were written
+    already.
     """
     try:
         run_documents.read_status(directory)
@@ -124,9 +128,9 @@ def _is_begun(directory: RunDirectory, session: str) -> bool:
 
 
 def _prepare_directory(directory: RunDirectory, run: RunState, *, is_begun: bool) -> None:
-    """Make the run directory this session's.
+    """Write session, plan and digests of variables into the run directory.
 
-    The status of an earlier session is void.
+    A run that is resumed keeps its digests, and its status becomes ``running`` again.
     """
     if is_begun:
         with suppress(RunError):
@@ -138,9 +142,10 @@ def _prepare_directory(directory: RunDirectory, run: RunState, *, is_begun: bool
 
 
 def _check_boots(run: RunState, directory: RunDirectory) -> None:
-    """Raise an error for a server that would not come up.
+    """Raise the error of a server that would not boot.
 
-    The documents common to every run are written then.
+    This is done before anything boots. The documents that every run has are written first, so that the reports of the
+    failed run can be made.
     """
     from pytest_specdec.doctor import boot_checks  # noqa: PLC0415 - only the process that captures pays for it
 
@@ -160,7 +165,8 @@ def _ask_open_requests_again(run: RunState, directory: RunDirectory, status: Sta
 def _write_failure(run: RunState, directory: RunDirectory, error: str) -> Status:
     """Write the reason for a missing or incomplete capture.
 
-    The tests read it in the run's status. It is kept in ``run`` when nothing can be written.
+    The tests read the reason in the run's status, which is returned. If the status cannot be written, the reason becomes
+    ``run.refusal``.
     """
     status = Status(state=State.INCOMPLETE, error=error)
     with suppress(RunError):
@@ -173,21 +179,21 @@ def _write_failure(run: RunState, directory: RunDirectory, error: str) -> Status
 
 
 def exit_on_sigterm() -> AbstractContextManager[None]:
-    """End the session on SIGTERM, for as long as the block runs."""
+    """Return a context in which SIGTERM ends the pytest session."""
     end = pytest.exit.Exception("ended by SIGTERM; complete results of the capture are kept", runner.TERMINATED)
     return runner.raise_on_sigterm(end)
 
 
 def is_of(root: Path, session: str) -> bool:
-    """Return True if ``session`` captures ``root`` and its plan is written."""
+    """Return True if ``root`` has a written plan of ``session``."""
     directory = RunDirectory(root)
     return directory.plan.is_file() and run_documents.session(directory) == session
 
 
 def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s: float, session: str) -> None:
-    """Print the plan, then the progress of the capture in ``root``.
+    """Print the plan, then the progress of another process's capture in ``root``.
 
-    Returns when the capture or ``session`` is over.
+    Returns when the capture has ended, or when ``over`` is set at the end of the session.
     """
     directory, ticker = RunDirectory.open(root), Ticker(config)
     _break_line(ticker, over)
@@ -205,15 +211,15 @@ def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s:
 
 
 def _break_line(ticker: Ticker, over: threading.Event) -> None:
-    """End the line of the workers' dots, if there is one."""
+    """End the terminal's line of test dots if the tests are over."""
     if over.is_set():
         ticker.say("")
 
 
 def _final_status(directory: RunDirectory, session: str) -> Status | None:
-    """Return the final status of the capture, None while it runs.
+    """Return the final status of this session's capture.
 
-    None also when the run is another session's.
+    None while it runs, and if the run is another session's.
     """
     if not is_of(directory.root, session):
         return None
@@ -225,9 +231,9 @@ def _final_status(directory: RunDirectory, session: str) -> Status | None:
 
 
 def register(config: pytest.Config, run: RunState) -> None:
-    """Register the capture loop and the summary.
+    """Register the plugins that capture and, where tests will run, summarise.
 
-    A worker has no summary, nor have --collect-only and --setup-plan.
+    There is no summary in a worker, whose controller prints it, nor under --collect-only and --setup-plan.
     """
     config.pluginmanager.register(CaptureLoop(config, run), "specdec_loop")
     if not (hasattr(config, "workerinput") or config.option.collectonly or config.option.setupplan):
@@ -244,17 +250,14 @@ class CaptureLoop:
         self._run = run
 
     def pytest_report_collectionfinish(self) -> list[str]:
-        """Print the plan before anything boots."""
+        """Return the lines of the plan, printed before anything boots."""
         origin = commands.as_typed(self._run.root, self._config)
         lines = plan.lines(self._run.plan, origin=origin, replayed=self._run.settings.replay is not None)
         return [*lines, *(f"  warning: {warning}" for warning in self._run.warnings)]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Capture before the first test.
-
-        No test's clock or timeout runs at that time.
-        """
+        """Capture before the first test, when no test's clock or timeout runs yet."""
         if self._should_capture(session):
             ticker = Ticker(self._config)
             try:
@@ -268,7 +271,10 @@ class CaptureLoop:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-        """Fail a ``specdec`` test with an unchecked verdict."""
+        """Fail a ``specdec`` test with an unchecked verdict.
+
+        Such a test would be green whatever the verdict is.
+        """
         result = yield
         if marker.is_ours(pyfuncitem):
             from pytest_specdec.plugin import verdicts  # noqa: PLC0415 - only tests of ours pay for it
@@ -277,15 +283,18 @@ class CaptureLoop:
         return result
 
     def _should_capture(self, session: pytest.Session) -> bool:
-        """Return True if this session has something to capture."""
+        """Return True if this session will run tests on answers of its own.
+
+        A replay has its answers stored; with --collect-only, --setup-plan or errors of collection no test runs.
+        """
         option = session.config.option
         has_collection_errors = session.testsfailed and not option.continue_on_collection_errors
         return not (has_collection_errors or option.collectonly or option.setupplan or self._run.settings.replay)
 
     def _refuse(self, error: str) -> None:
-        """Have this session judge nothing of the run directory.
+        """Forbid this session to judge the run directory, with ``error`` as the reason.
 
-        Raises UsageError unless it is a worker, whose controller does.
+        Raises UsageError; a worker hands the error to its controller instead, which raises it.
         """
         from pytest_specdec.plugin import xdist  # noqa: PLC0415 - only a session that cannot capture pays for it
 

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 
 def parametrise(metafunc: pytest.Metafunc) -> None:
-    """Run a test once for each pair.
+    """Parametrise a test so that it runs once for each pair.
 
-    This is the only session-scoped parameter there is: two would multiply the work.
+    If the session has no usable config, it gets one placeholder, and the error is raised after collection. Nothing else
+    is a session-scoped parameter, since two of them would multiply the work.
     """
     run = run_state.state_or_error(metafunc.config)
     names = ("no-pair",) if isinstance(run, str) else run.pair_names
@@ -33,12 +34,12 @@ def parametrise(metafunc: pytest.Metafunc) -> None:
 
 
 def plan(session: pytest.Session, items: list[pytest.Item], collected: Sequence[pytest.Item]) -> None:
-    """Sort the selected tests by pair, plan and register their capture.
+    """Sort the selected tests by pair and plan their capture.
 
-    The registered plugins capture the plan and report it. ``collected`` are the tests before some were deselected:
-    the false-alarm budget is shared over those.
+    The plugins for it are registered. ``collected`` are the tests before some were deselected. The false-alarm budget
+    is shared over all of them, so that a selection raises no share.
 
-    Raises pytest.UsageError; a worker hands it to its controller instead and runs nothing.
+    Raises pytest.UsageError; a worker hands the error to its controller instead and runs no test.
     """
     try:
         _plan_session(session, items, collected)
@@ -51,7 +52,10 @@ def plan(session: pytest.Session, items: list[pytest.Item], collected: Sequence[
 
 
 def _plan_session(session: pytest.Session, items: list[pytest.Item], collected: Sequence[pytest.Item]) -> None:
-    """Sort the tests, and register their live servers and capture."""
+    """Sort the tests and register their live servers and capture.
+
+    Raises pytest.UsageError if the session has no usable config.
+    """
     run = run_state.state_or_error(session.config)
     if isinstance(run, str):
         raise pytest.UsageError(run)
@@ -67,7 +71,11 @@ def _plan_session(session: pytest.Session, items: list[pytest.Item], collected: 
 
 
 def _plan_capture(session: pytest.Session, run: RunState, items: list[pytest.Item], collected: Sequence[pytest.Item]) -> None:
-    """Plan the capture for the tests with a mark."""
+    """Plan the capture for the tests with a mark, and register it.
+
+    A replay keeps the stored plan. A run to resume or continue gets the plan that it was begun with, if nothing has
+    changed since.
+    """
     marks = {item: marker.read(item) for item in items if marker.is_ours(item)}
     if run.settings.replay is None:
         marks = {item: replace(mark, workload=run.configured(mark.workload)) for item, mark in marks.items()}
@@ -85,10 +93,10 @@ def _plan_capture(session: pytest.Session, run: RunState, items: list[pytest.Ite
 
 
 def _check_families(run: RunState, marks: Iterable[SpecdecMark], config: pytest.Config) -> None:
-    """Refuse unknown families and unusable judges.
+    """Check that every family has its judge, before anything is captured.
 
-    Raises ConfigError if ``allow_inconclusive`` has a family that is not there. Judges of other packages are loaded
-    now, so that they do not fail after the capture.
+    Raises ConfigError if ``allow_inconclusive`` has an unknown family, or if a judge of another package cannot be loaded,
+    which would otherwise show only after the capture.
     """
     unknown = [name for name in run.config.allow_inconclusive if name not in run.families]
     if unknown and run.settings.replay is None:
@@ -104,10 +112,9 @@ def _check_families(run: RunState, marks: Iterable[SpecdecMark], config: pytest.
 def _sort_by_pair(run: RunState, items: list[pytest.Item]) -> None:
     """Sort the tests by pair, in place.
 
-    The sort is stable, and comes after every other plugin's order. Then everything session-scoped of a pair is set up
-    once.
-
-    Tests against live servers come last, those of the baseline first: each server boots once.
+    A pair's session-scoped fixtures are then set up once. Within a pair the order of other plugins stays, since the
+    sort is stable. Tests against live servers come last, those of the baseline alone before those of the variants, so
+    that each server boots once.
     """
     order = {name: index for index, name in enumerate(run.pair_names)}
 
@@ -120,7 +127,11 @@ def _sort_by_pair(run: RunState, items: list[pytest.Item]) -> None:
 
 
 def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: Sequence[SpecdecMark]) -> Plan:
-    """Return the plan for the pairs of the selected tests."""
+    """Return the plan for the pairs of the selected tests.
+
+    A run that is resumed or continued keeps the rates and numbers of requests of its earlier plan, since newer estimates
+    would give another plan.
+    """
     from pytest_specdec.capture import planner, rates  # noqa: PLC0415 - a replay never needs them
 
     selected_names, earlier_plan = {marker.pair_name(item) for item in marks}, run.begun
@@ -142,7 +153,7 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: S
 def _deselected_marks(marks: Container[pytest.Item], collected: Iterable[pytest.Item]) -> Iterator[SpecdecMark]:
     """Yield the marks of deselected tests.
 
-    A wrong mark is skipped; it is reported when its test is selected.
+    An invalid mark is skipped, since its test will not run.
     """
     for item in collected:
         if item not in marks and marker.is_ours(item):

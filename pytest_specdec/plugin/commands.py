@@ -19,22 +19,25 @@ RUN_OPTIONS = ("--specdec-run-dir", "--specdec-replay", "--specdec-resume", "--s
 
 
 def as_typed(path: Path, config: pytest.Config) -> str:
-    """Return ``path`` as typed in the invocation directory."""
+    """Return ``path`` as a user would type it in the invocation directory.
+
+    It is relative unless it lies two or more folders up.
+    """
     relative = os.path.relpath(path, config.invocation_params.dir)
     return str(path) if relative.startswith(os.path.join("..", "..")) else relative  # noqa: PTH118 - a text is compared
 
 
 def move_command(path: Path, home: Path, config: pytest.Config) -> str:
-    """Return the command to move ``path`` to ``home``.
+    """Return the shell command to move ``path`` to ``home``.
 
-    It also makes the folder, if needed.
+    It makes the folder if needed.
     """
     source, target, folder = (shlex.quote(as_typed(place, config)) for place in (path, home, home.parent))
     return f"{'' if home.parent.is_dir() else f'mkdir -p {folder} && '}mv {source} {target}"
 
 
 def next_steps(config: pytest.Config, run: Path) -> Commands:
-    """Return the commands to replay, resume or continue ``run``.
+    """Return the commands to replay, resume or continue a run.
 
     ``run`` is its directory.
     """
@@ -47,10 +50,7 @@ def next_steps(config: pytest.Config, run: Path) -> Commands:
 
 
 def replay_of(item: pytest.Item, run: Path) -> str:
-    """Return the command to judge the answers of ``item`` again.
-
-    It needs no server.
-    """
+    """Return the command to judge one test's stored answers again, without a server."""
     module = str(getattr(getattr(item, "module", None), "__name__", ""))
     file = ["--pyargs", module] if module.startswith(shipped.MODULE) else [*_pyargs_option(item.config), as_typed(item.path, item.config)]
     _, colons, test = item.nodeid.partition("::")
@@ -58,24 +58,24 @@ def replay_of(item: pytest.Item, run: Path) -> str:
 
 
 def _pyargs_option(config: pytest.Config) -> tuple[str, ...]:
-    """Return ``--pyargs`` if this session has it, else ().
-
-    With it, tests are named as modules.
-    """
+    """Return ``--pyargs`` if this session names its tests as modules, else ()."""
     return ("--pyargs",) if config.option.pyargs else ()
 
 
 def _command_with_option(config: pytest.Config, option: str, run: Path) -> str:
     """Return this session's command line with ``option`` for ``run``.
 
-    It replaces the option that named the session's run.
+    Any other option that names a run is removed, since a session may have only one.
     """
     arguments = [*_without_run_options([str(argument) for argument in config.invocation_params.args]), option, as_typed(run, config)]
     return f"pytest {shlex.join(arguments)}"
 
 
 def _without_run_options(arguments: list[str]) -> list[str]:
-    """Return the arguments without options naming a run."""
+    """Return the arguments without options that name a run.
+
+    Their values are removed too.
+    """
     remaining, is_value = [], False
     for argument in arguments:
         # the value is a word of its own unless the option holds it after "="

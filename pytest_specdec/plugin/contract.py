@@ -33,11 +33,14 @@ class ContractPrinter:
         """Of servers that could not be visited."""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Leave out the other variants."""
+        """Deselect the tests of other variants."""
         items[:] = [item for item in items if marker.pair_name(item) in {"", self._variant}]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Print the outcome of a claim."""
+        """Print the outcome of a claim.
+
+        A failed report without a claim is recorded as an error.
+        """
         claim = dict(report.user_properties).get("claim")
         if not isinstance(claim, dict):
             self.pytest_collectreport(report)
@@ -48,7 +51,10 @@ class ContractPrinter:
         self._write(f"  {arm:<12}  {word:<20}  {claim['name']:<22}  {claim['evidence']}")
 
     def pytest_collectreport(self, report: pytest.CollectReport | pytest.TestReport) -> None:
-        """Take note of what went wrong outside of any claim."""
+        """Record a failure outside of any claim.
+
+        A server that did not boot is an example.
+        """
         if report.failed:
             self.errors.append(report.longreprtext)
 
@@ -59,9 +65,11 @@ class ContractPrinter:
 
 
 def run(config: Path, document: Path | None, printer: ContractPrinter) -> bool:
-    """Return True if the servers of a config keep every claim.
+    """Run the contract's tests on the servers of a config.
 
-    They are booted, or visited. Settings of pytest where the command is typed do not count.
+    Returns True if every claim is kept. The servers are booted, or visited if they are attached. If ``document`` is
+    given, the outcomes are written there as JSON. An empty ``pytest.ini`` is used, so that a project's own pytest
+    settings change nothing.
     """
     with TemporaryDirectory() as folder:
         settings = Path(folder) / "pytest.ini"

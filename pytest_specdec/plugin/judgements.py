@@ -52,9 +52,10 @@ def detach(report: pytest.TestReport) -> list[tuple[str, object]]:
 
 
 def judgements(report: pytest.TestReport, carried: Sequence[tuple[str, object]]) -> tuple[JudgementResult, ...]:
-    """Return the judgements in one report.
+    """Return the judgements in one report of a test, one per verdict.
 
-    Empty before the test's last phase.
+    A test that ended without a verdict gives one judgement with its error. Empty before the test's last phase, and for
+    tests without a planned judgement.
     """
     is_last = report.when == "call" or (report.when == "setup" and not report.passed)
     properties = _read_properties(carried)
@@ -79,13 +80,16 @@ def repeated_error(carried: Sequence[tuple[str, object]]) -> str:
 
 
 def left_out(carried: Sequence[tuple[str, object]]) -> set[tuple[str, str]]:
-    """Return reason and name of a test without a planned judgement."""
+    """Return (reason, name) of each left-out judgement in a report.
+
+    Such a judgement is not in the plan.
+    """
     values = [json.loads(str(value)) for name, value in carried if name == LEFT_OUT]
     return {(str(value["why"]), str(value["what"])) for value in values}
 
 
 def notes(reasons: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Return a sentence per reason of :func:`left_out`."""
+    """Return a sentence per reason, with the judgements left out."""
     by_reason: dict[str, list[str]] = {}
     for why, what in sorted(reasons):
         by_reason.setdefault(why, []).append(what)
@@ -101,9 +105,9 @@ def _read_properties(carried: Sequence[tuple[str, object]]) -> _Properties:
 
 
 def _pytest_outcome(report: pytest.TestReport) -> PytestOutcome:
-    """Return pytest's outcome of the test.
+    """Return pytest's outcome of the test, ERROR for a failed setup.
 
-    An expected failure is reported as skipped.
+    An expected failure (xfail) counts as skipped, as in pytest's own reports.
     """
     if report.when == "setup" and report.failed:
         return PytestOutcome.ERROR
@@ -111,7 +115,7 @@ def _pytest_outcome(report: pytest.TestReport) -> PytestOutcome:
 
 
 def _error_text(report: pytest.TestReport, properties: _Properties) -> str:
-    """Return the reason for a missing verdict, empty without one."""
+    """Return the reason why a test has no verdict; empty without a reason."""
     if properties.errors:
         return str(properties.errors[-1]["text"])
     if report.skipped and not properties.verdicts:
@@ -120,15 +124,16 @@ def _error_text(report: pytest.TestReport, properties: _Properties) -> str:
 
 
 def _skip_reason(report: pytest.TestReport) -> str:
-    """Return the reason pytest gives for a skipped test."""
+    """Return pytest's reason for a skipped test, without its prefix."""
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
     return reason.removeprefix("Skipped: ")
 
 
 def _judgements_by_verdict(without_verdict: JudgementResult, properties: _Properties) -> tuple[JudgementResult, ...]:
-    """Return a judgement per verdict.
+    """Return a judgement per verdict of a test.
 
-    A failure after passing verdicts is charged to the last of them.
+    If the test itself ended otherwise than its verdicts, as by an assert that fails after passing verdicts, the last
+    verdict gets the test's outcome. A waived failure stays waived, since pytest reports it as skipped.
     """
     results = [
         replace(

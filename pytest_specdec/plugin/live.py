@@ -46,9 +46,9 @@ class LiveServer:
 
     @property
     def client(self) -> OpenAI:
-        """A client of the openai package, a new one each time.
+        """A new client of the openai package.
 
-        It never sends a request again by itself.
+        It never retries a request by itself.
         """
         from openai import OpenAI  # noqa: PLC0415 - only a test that sends pays for it
 
@@ -56,9 +56,10 @@ class LiveServer:
 
 
 def register(config: pytest.Config, run: RunState, items: Sequence[pytest.Item]) -> None:
-    """Register the plugin for booting the servers of ``items``.
+    """Register the plugin that boots the servers for ``items``.
 
-    These are the tests that need live servers. Raises pytest.UsageError and SpecdecError.
+    These are the tests with live servers. Raises pytest.UsageError if one of them has the mark too, and SpecdecError if
+    their servers cannot run here.
     """
     for item in items:
         marker.check_live(item)
@@ -69,10 +70,9 @@ def register(config: pytest.Config, run: RunState, items: Sequence[pytest.Item])
 
 
 def _check_placement(config: pytest.Config, run: RunState, items: Sequence[pytest.Item]) -> None:
-    """Refuse xdist workers, and tests with too many servers.
+    """Raise PlanError if the tests' servers cannot run in this session.
 
-    Raises PlanError. Each worker would boot servers of its own. A test cannot have two servers if only one runs at a
-    time.
+    Under xdist each worker would boot servers of its own. A test cannot use two servers if only one runs at a time.
     """
     if hasattr(config, "workerinput"):
         what = "live servers are not shared between workers"
@@ -122,7 +122,10 @@ class LiveServers:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Stop the servers whatever ends the tests, SIGTERM included."""
+        """Stop the servers when the tests end.
+
+        They are stopped after an error or SIGTERM too.
+        """
         from pytest_specdec.plugin.capture import exit_on_sigterm  # noqa: PLC0415 - it imports this module's neighbours
 
         try:
@@ -135,7 +138,7 @@ class LiveServers:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """Boot the test's servers before its own clock and timeout run.
 
-        The machine is held alone while the test is benchmarked.
+        While a test with the fixture ``benchmark`` runs, no other session may use the machine, which would change its times.
         """
         with ExitStack() as exit_stack:
             for arm in self._needed_arms(item):
@@ -146,9 +149,9 @@ class LiveServers:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Fail a test without its server, skip it in a replay.
+        """Fail a test whose server did not boot.
 
-        The first failed test shows the error in full, later ones name that test.
+        In a replay it is skipped. The first failed test has the error in full, and later ones refer to it.
         """
         if not marker.live_fixtures(item):
             return
@@ -158,7 +161,7 @@ class LiveServers:
             self._fail_without_server(item, arm)
 
     def _fail_without_server(self, item: pytest.Item, arm: str) -> None:
-        """Fail the test if ``arm`` did not come up."""
+        """Fail the test if the server of ``arm`` did not boot."""
         if arm not in self._errors:
             return
         first_test = self._shown.setdefault(arm, item.nodeid)
@@ -166,14 +169,17 @@ class LiveServers:
         pytest.fail(text, pytrace=False)
 
     def arm(self, name: str) -> ArmServer:
-        """Return the booted server called ``name``, with all that is known of it."""
+        """Return the booted server called ``name``; KeyError if it did not boot."""
         return self._arms[name]
 
     def server(self, arm: str) -> LiveServer:
-        """Return the booted server of ``arm``."""
-        booted = self._arms[arm]
-        setup = booted.recipe.setup
-        return LiveServer(url=f"{setup.url}/v1", model=booted.model, api_key=setup.api_key or _NO_KEY, headers=setup.headers)
+        """Return the address, model and key of ``arm``'s server.
+
+        A test sends its own requests with them.
+        """
+        server = self._arms[arm]
+        setup = server.recipe.setup
+        return LiveServer(url=f"{setup.url}/v1", model=server.model, api_key=setup.api_key or _NO_KEY, headers=setup.headers)
 
     def stop(self) -> None:
         """Stop every server and release the devices."""
@@ -185,13 +191,17 @@ class LiveServers:
     def _needed_arms(self, item: pytest.Item) -> tuple[str, ...]:
         """Return the arms to boot for ``item``.
 
-        Empty if it will not run.
+        They are those it requests that were not tried yet. Empty if the test will not run.
         """
         is_idle = self._plan is None or self._config.option.setupplan or item.get_closest_marker("skip")
         return () if is_idle else tuple(arm for arm in _requested_arms(item) if arm not in self._arms and arm not in self._errors)
 
     def _boot_server(self, arm: str) -> None:
-        """Boot ``arm``, and keep its error for the tests."""
+        """Boot the server of ``arm``.
+
+        An error is recorded for the tests that need the server. Before that other servers are stopped if only one runs
+        at a time, or if as many run as may.
+        """
         try:
             if self._placement is Placement.IN_TURN or len(self._arms) >= max(2, self._plan.servers if self._plan else 1):
                 self._stop_others(arm)
@@ -204,17 +214,17 @@ class LiveServers:
         return self._plan.placement if self._plan else Placement.IN_TURN
 
     def _stop_others(self, arm: str) -> None:
-        """Stop the servers not needed by later tests.
+        """Stop the other servers, which no later test needs.
 
-        In turn these are all others; side by side, those of the other variants.
+        If servers run side by side, the baseline's is not stopped, since tests of every variant may use it.
         """
-        kept_arms = {BASELINE} if self._placement is Placement.SIDE_BY_SIDE else set()
-        for name in [name for name in self._arms if name not in {arm, *kept_arms}]:
+        lasting_arms = {BASELINE} if self._placement is Placement.SIDE_BY_SIDE else set()
+        for name in [name for name in self._arms if name not in {arm, *lasting_arms}]:
             self._arms[name].stop(self._arms[name].recipe.stop_s)
             del self._arms[name]
 
     def _start_server(self, arm: str) -> None:
-        """Start the server of ``arm``, kept only if it comes up."""
+        """Start the server of ``arm``; it counts as booted only if it answers."""
         recipes, boot = self._recipes(arm)
         if not boot.attached:
             self._take_devices()
@@ -229,7 +239,7 @@ class LiveServers:
                 raise
 
     def _recipes(self, arm: str) -> tuple[ServerRecipes, Boot]:
-        """Return the server recipes and the boot of ``arm``."""
+        """Return the recipes to start servers with, and the planned boot of ``arm``."""
         from pytest_specdec.capture.server_recipes import ServerRecipes  # noqa: PLC0415 - only a process that boots pays for openai
 
         assert self._plan is not None, "a replay boots nothing"
@@ -239,7 +249,7 @@ class LiveServers:
         return ServerRecipes(config=self._run.config, plan=self._plan, directory=directory), replace(boot, timed=self.timed)
 
     def _take_devices(self) -> None:
-        """Check the engine and take the devices, before the first server is started."""
+        """Check the engine and lock the devices, before the first server is started."""
         if self._holds_devices:
             return
         engine_of(self._run.config.engine.kind).check(self._run.config)
@@ -248,7 +258,10 @@ class LiveServers:
         self._holds_devices = True
 
     def _hold_machine_alone(self, exit_stack: ExitStack, item: pytest.Item) -> None:
-        """Hold the machine alone, until ``exit_stack`` is closed."""
+        """Lock the machine against other sessions until ``exit_stack`` is closed.
+
+        If that fails, the error is recorded for the test's servers, and the test fails in its setup.
+        """
         try:
             exit_stack.enter_context(locks.exclusive(locks.MAX_WAIT_S, lambda: None))
         except SpecdecError as error:
@@ -256,7 +269,7 @@ class LiveServers:
 
 
 def _requested_arms(item: pytest.Item) -> tuple[str, ...]:
-    """Return the arms with servers requested by a test."""
+    """Return the arms whose servers a test requests by fixtures."""
     names = {marker.BASELINE_SERVER: BASELINE, marker.SPECULATIVE_SERVER: marker.pair_name(item)}
     return tuple(names[fixture] for fixture in marker.live_fixtures(item))
 

@@ -38,7 +38,8 @@ class SpecdecMark:
 def is_ours(item: pytest.Item) -> bool:
     """Return True if a test judges captured answers.
 
-    Such a test has the mark, or requests a pair and no live server.
+    Such a test has the mark, or uses the fixture ``specdec_pair`` without a live server; :func:`read` reports the missing
+    mark then.
     """
     return item.get_closest_marker("specdec") is not None or ("specdec_pair" in _fixture_names(item) and not live_fixtures(item))
 
@@ -49,9 +50,9 @@ def live_fixtures(item: pytest.Item) -> tuple[str, ...]:
 
 
 def check_live(item: pytest.Item) -> None:
-    """Raise pytest.UsageError if a live-server test has the mark too.
+    """Raise pytest.UsageError if a test with a live server also has the mark.
 
-    It cannot judge captured answers as well.
+    A test either judges captured answers or sends requests of its own.
     """
     if item.get_closest_marker("specdec") is not None:
         raise _usage_error(
@@ -62,7 +63,7 @@ def check_live(item: pytest.Item) -> None:
 def read(item: pytest.Item) -> SpecdecMark:
     """Return the ``specdec`` mark of a test.
 
-    Raises pytest.UsageError, naming the test, when the mark is wrong or missing.
+    Raises pytest.UsageError, with the test's place, if the mark is missing or invalid.
     """
     mark = item.get_closest_marker("specdec")
     if mark is None:
@@ -85,7 +86,7 @@ def read(item: pytest.Item) -> SpecdecMark:
 
 
 def pair_name(item: pytest.Item) -> str:
-    """Return the name of the pair under test, empty without one."""
+    """Return the name of a test's pair; empty without one."""
     callspec = getattr(item, "callspec", None)
     return str(callspec.params["specdec_pair"]) if callspec else ""
 
@@ -95,7 +96,7 @@ def _fixture_names(item: pytest.Item) -> Sequence[str]:
 
 
 def _check_arguments(item: pytest.Item, mark: pytest.Mark) -> None:
-    """Raise pytest.UsageError for unknown or further arguments of a mark."""
+    """Raise pytest.UsageError for an unknown or a second positional argument of a mark."""
     unknown = sorted(set(mark.kwargs) - {"family"})
     if unknown or len(mark.args) > 1:
         arguments = f"{unknown[0]}=" if unknown else f"{len(mark.args)} positional arguments"
@@ -103,10 +104,7 @@ def _check_arguments(item: pytest.Item, mark: pytest.Mark) -> None:
 
 
 def _marked_workload(item: pytest.Item, args: tuple[object, ...]) -> Workload:
-    """Return the workload of a mark.
-
-    Raises pytest.UsageError for anything else in its place.
-    """
+    """Return the workload of a mark; raise pytest.UsageError if it has none."""
     if not args:
         raise _usage_error(item, "found no workload", "a workload, such as prompts.CHAT.greedy()")
     if not isinstance(args[0], Workload):
@@ -115,10 +113,10 @@ def _marked_workload(item: pytest.Item, args: tuple[object, ...]) -> Workload:
 
 
 def _check_requests(item: pytest.Item, workload: Workload) -> None:
-    """Check the workload's name, requests, depths and request ids.
+    """Check the workload's name, number of requests, depths and request ids.
 
-    Raises pytest.UsageError for a name that is no file name, and for requests whose answers could not be
-    distinguished by id.
+    Raises pytest.UsageError for a name that cannot be a file's, for a workload without requests or with fewer than 0 at a
+    depth, and for request ids that are not unique or begin as those of the config's prompts.
     """
     if not _NAME.fullmatch(workload.name) or _RESERVED.search(workload.name):
         expected = "letters, digits and ._+- alone, beginning with a letter or digit; the endings .calibration and .more1 are reserved"
@@ -138,9 +136,10 @@ def _check_requests(item: pytest.Item, workload: Workload) -> None:
 
 
 def _check_draws(item: pytest.Item, mark: SpecdecMark) -> None:
-    """Check the temperatures against the family of the mark.
+    """Check the requests' temperatures against the family of the mark.
 
-    Raises pytest.UsageError if drawn tokens would be judged as the baseline's only choice, or the other way round.
+    Raises pytest.UsageError if sampled tokens would be judged as greedy, or if nothing is sampled in a workload judged as
+    sampling.
     """
     drawing_request = next((request for request in mark.workload.requests if not request.greedy), None)
     if mark.family is Family.GREEDY and drawing_request is not None:
@@ -155,10 +154,7 @@ def _check_draws(item: pytest.Item, mark: SpecdecMark) -> None:
 
 
 def _marked_family(item: pytest.Item, name: object) -> Family:
-    """Return the family called ``name``.
-
-    Raises pytest.UsageError for an unknown one.
-    """
+    """Return the family called ``name``; raise pytest.UsageError if there is none."""
     names = run_state.get(item.config).families
     if name in names:
         return Family(str(name))
@@ -168,6 +164,9 @@ def _marked_family(item: pytest.Item, name: object) -> Family:
 
 
 def _usage_error(item: pytest.Item, found: str, expected: str) -> pytest.UsageError:
-    """Return the error of a wrong mark, with the test's place."""
+    """Return the error for an invalid mark.
+
+    It has the test's place and the form of the mark.
+    """
     where = f"{item.location[0]}:{(item.location[1] or 0) + 1}"
     return pytest.UsageError(f"{where} {item.name}: {found}\n  expected: {expected}\n  remedy:   {FORM}")

@@ -51,15 +51,15 @@ class Settings:
 
     @property
     def asked(self) -> bool:
-        """True if the command line has an option of this plugin.
+        """True if the command line shows that this plugin is wanted.
 
-        These are config, depth, run directory, replay, resume and continue.
+        It does so by one of the options config, depth, run directory, replay, resume and continue.
         """
         return self.config_given or self.depth_given or any((self.replay, self.resume, self.continued, self.run_dir))
 
     @property
     def taken_up(self) -> Path | None:
-        """The stored run to resume or continue, None for neither."""
+        """The stored run to resume or continue; None in other sessions."""
         return self.resume or self.continued
 
 
@@ -155,7 +155,10 @@ def _parse_day(text: str) -> date:
 
 
 def _parse_duration(text: str) -> float:
-    """Return the seconds of a duration such as ``1h30m``."""
+    """Return the seconds of a duration such as ``90``, ``10m`` or ``1h30m``.
+
+    Raises argparse.ArgumentTypeError for any other text, and for a duration of 0.
+    """
     amounts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text if text[-1:] in "hms" else f"{text}s")
     seconds = sum(float(count) * _SECONDS[unit] for count, unit in amounts)
     # the amounts found have to be all of the text
@@ -168,8 +171,8 @@ def _parse_duration(text: str) -> float:
 def resolve(config: pytest.Config) -> Settings:
     """Return the settings of a session.
 
-    The command line overrides the ini key, and that the default. Raises pytest.UsageError for a value that no session
-    could use.
+    The command line overrides the ini key, and that overrides the default. Raises pytest.UsageError for an invalid value
+    and for options that exclude each other.
     """
     _check_empty(config)
     config_name, depth = config.getoption("--specdec-config"), config.getoption("--specdec-depth")
@@ -203,7 +206,10 @@ def resolve(config: pytest.Config) -> Settings:
 
 
 def _check_empty(config: pytest.Config) -> None:
-    """Raise pytest.UsageError for an option with an empty value."""
+    """Raise pytest.UsageError for an option of ``_NAMING`` with an empty value.
+
+    An unset shell variable gives such a value; the default would then judge something else than was meant.
+    """
     for name in _NAMING:
         if config.getoption(f"--specdec-{name}") == "":
             msg = f"--specdec-{name}: found an empty value; expected a value, or no such option; is an environment variable unset?"
@@ -216,7 +222,7 @@ def _path_option(config: pytest.Config, option: str) -> Path | None:
 
 
 def _report_formats(text: str) -> tuple[str, ...]:
-    """Return the names of the report formats; unknown ones are refused."""
+    """Return the names of the report formats; raise pytest.UsageError for an unknown one."""
     names = tuple(name for name in text.split(",") if name)
     if {"md", "html"}.issuperset(names):
         return names
@@ -227,10 +233,7 @@ def _report_formats(text: str) -> tuple[str, ...]:
 
 
 def _require_choice(choices: tuple[str, ...], value: str, where: str) -> str:
-    """Return ``value`` if it is one of ``choices``.
-
-    Raises pytest.UsageError else.
-    """
+    """Return ``value``; raise pytest.UsageError unless it is one of ``choices``."""
     if value in choices:
         return value
     from difflib import get_close_matches  # noqa: PLC0415 - only a wrong value pays for it
@@ -242,9 +245,9 @@ def _require_choice(choices: tuple[str, ...], value: str, where: str) -> str:
 
 
 def _check_run_dir(config: pytest.Config, run_dir: Path | None) -> None:
-    """Raise pytest.UsageError if the run directory is in use.
+    """Raise pytest.UsageError unless the run directory is new or empty.
 
-    Workers do not check: the controller has, and by then the directory is in use.
+    A worker does not check this: its controller has done so, and another worker may already capture there.
     """
     if run_dir is None or hasattr(config, "workerinput"):
         return
@@ -254,7 +257,10 @@ def _check_run_dir(config: pytest.Config, run_dir: Path | None) -> None:
 
 
 def _check_taken_up(option: str, run: Path | None, others: dict[str, Path | None]) -> None:
-    """Check a run to resume or continue, and its other options."""
+    """Raise pytest.UsageError if the run to resume or continue is no stored run.
+
+    The error is also raised if one of the ``others``, options that name another run directory, is given too.
+    """
     _check_stored_run(option, run)
     for name, other in others.items():
         if run is not None and other is not None:
@@ -270,9 +276,9 @@ def _check_stored_run(option: str, run: Path | None) -> None:
 
 
 def _boot_count(count: int | None, replay: Path | None) -> int | None:
-    """Return the number of boots; None if not given.
+    """Return the number of boots on the command line; None if not given.
 
-    Raises pytest.UsageError for a replay, and for less than 1.
+    Raises pytest.UsageError for a number below 1, and in a replay, whose boots are stored.
     """
     if count is not None and replay:
         msg = "--specdec-boots: found --specdec-replay; expected a new run: a stored run has the boots that it was captured with"
@@ -286,7 +292,8 @@ def _boot_count(count: int | None, replay: Path | None) -> int | None:
 def _updates_baselines(count: int, replay: Path | None) -> bool:
     """Return True if the baseline file is to be updated.
 
-    Raises pytest.UsageError in a replay, and under CI unless the option is given twice.
+    Raises pytest.UsageError in a replay, whose run is in the file already. Under CI it is also raised unless the option is
+    given twice, so that a CI job does not move its own gates by accident.
     """
     if count and replay:
         msg = "--specdec-update-baselines: found --specdec-replay; expected a new run: a stored run is in the file already"
@@ -298,9 +305,9 @@ def _updates_baselines(count: int, replay: Path | None) -> bool:
 
 
 def _accepted_reason(text: str | None, updates: int) -> str:
-    """Return the reason for accepting a regression, else empty.
+    """Return the reason for accepting a regression; empty if none is accepted.
 
-    Raises pytest.UsageError for an empty one, and for one without an update.
+    Raises pytest.UsageError if the option has an empty text, or is given without an update of the baseline file.
     """
     if text is None:
         return ""

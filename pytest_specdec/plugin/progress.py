@@ -36,10 +36,10 @@ class Ticker:
         self._in_line = False
 
     def __call__(self, now: Progress) -> None:
-        """Show ``now`` on the terminal.
+        """Show the step ``now`` on the terminal.
 
-        A line rewritten in place shows it at once. Elsewhere a line is written when a boot begins or enough time has
-        passed.
+        On a terminal one line is rewritten in place. Elsewhere, as in CI, a new line is written at a boot's first step and
+        then every ``EVERY_S`` seconds.
         """
         if not progress.same_step(now, self._began.get(now.boot)):
             self._began[now.boot] = now
@@ -56,12 +56,15 @@ class Ticker:
             self._written[now.boot] = now
 
     def _is_due(self, now: Progress) -> bool:
-        """Return True if it is time for another plain line."""
+        """Return True if it is time for another plain line.
+
+        It is if this boot's last one is ``EVERY_S`` seconds old.
+        """
         last = self._written.get(now.boot)
         return last is None or now.at_s - last.at_s >= EVERY_S
 
     def say(self, line: str) -> None:
-        """Write a line of its own, replacing a rewritten one."""
+        """Write a line that stays, erasing a progress line first."""
         if self._reporter is None:
             return
         if self._in_line:
@@ -72,7 +75,10 @@ class Ticker:
 
 
 def last_word(status: Status) -> str:
-    """Return the final line on a capture."""
+    """Return the last line on a capture.
+
+    It has the state, the time, boots and missing answers.
+    """
     restarts = f", {status.restarts} restarts" if status.restarts else ""
     names = dict.fromkeys(f"{m.arm}/{m.workload}" if m.workload else m.arm for m in status.missing)
     missing = f"; missing: {', '.join([*names][:NAMED])}{', …' * (len(names) > NAMED)}" if names else ""

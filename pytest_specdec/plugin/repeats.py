@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 def ask_again(run: RunState, status: Status, capture: Callable[[], Status]) -> Status:
-    """Ask open requests again, and return the last status.
+    """Send the requests of undecided counts again, and return the last status.
 
-    The run's plan is extended by what is open, and ``capture`` is called, until nothing is open, ``ROUNDS`` times at
-    most.
+    As long as a count of wrong tokens is suspicious, the run's plan is extended by its workload and ``capture`` is called,
+    ``ROUNDS`` times at most.
 
-    Nothing is asked again at smoke depth, under a deadline, of an incomplete run, or where the servers are exact:
-    there one wrong token is proof.
+    Nothing is sent again at smoke depth, under a deadline, or if the run is incomplete. Nor is it if the servers' kernels
+    are exact, since one wrong token is proof then.
     """
     if run.plan.depth is Depth.SMOKE or run.settings.deadline_s is not None:
         return status
@@ -55,12 +55,15 @@ def ask_again(run: RunState, status: Status, capture: Callable[[], Status]) -> S
 
 
 def _open_judgements(run: RunState) -> list[Judgement]:
-    """Return the judgements with a suspicious count of wrong tokens."""
+    """Return the judgements whose count of wrong tokens is suspicious."""
     return [judgement for judgement in run.plan.judgements if judgement.family in COUNTED and _is_open(run, judgement)]
 
 
 def _is_open(run: RunState, judgement: Judgement) -> bool:
-    """Return True if the verdict, judged now, would be suspicious."""
+    """Return True if the judge, on the answers so far, finds them suspicious.
+
+    False if the answers cannot be read; their test reports that.
+    """
     try:
         measured = stored.read(run.directory, run.plan, judgement, run.gates, run.calibrations(judgement.pair))
     except RunError:

@@ -35,10 +35,10 @@ FileFormat: TypeAlias = "ReportFormat[Run, str]"
 
 
 def file_formats(requested: Sequence[str]) -> tuple[FileFormat, ...]:
-    """Return the session's formats: run.json, and those requested by name.
+    """Return the session's report formats: run.json, and those requested by name.
 
-    Raises pytest.UsageError for one that is missing, cannot be loaded, writes no file, or takes the name of another
-    file of the run.
+    Raises pytest.UsageError if a format is missing, cannot be loaded, writes no file, or writes a file whose name another
+    file of the run has.
     """
     formats = tuple(_load_or_refuse(name) for name in dict.fromkeys(("json", *requested)))
     used_names = set(_RUN_FILES)
@@ -54,7 +54,7 @@ _RUN_FILES = ("plan.json", "config.yaml", "environment.json", "status.json", "pr
 
 
 def _load_or_refuse(name: str) -> FileFormat:
-    """Return the format called ``name``. Raises pytest.UsageError."""
+    """Return the format called ``name``; raise pytest.UsageError if it cannot be used."""
     try:
         return load_format(name)
     except SpecdecError as error:
@@ -62,9 +62,9 @@ def _load_or_refuse(name: str) -> FileFormat:
 
 
 def load_format(name: str) -> FileFormat:
-    """Return the format called ``name``, of this package or another.
+    """Return the format called ``name``, of this package or another one.
 
-    Raises SpecdecError if there is none, if it cannot be loaded, and if it writes no file.
+    Raises SpecdecError if there is none or more than one, if it cannot be loaded, or if it writes no file.
     """
     what, remedy = f"no report format {name!r} that writes a file", "name md, html or json, or install the package of the format"
     points = [*metadata.entry_points(group=REPORT_FORMATS, name=name)]
@@ -89,7 +89,8 @@ def _usage_error(name: str, found: str, expected: str) -> pytest.UsageError:
 def write(folder: Path, run: Run, formats: Sequence[FileFormat], secrets: Secrets) -> tuple[Path, ...]:
     """Write a file per format into ``folder`` and return the paths.
 
-    They hold none of ``secrets``. Raises RunError where nothing can be written.
+    All ``secrets`` in them are masked. Every text is rendered before any is written. Raises RunError if a file cannot be
+    written.
     """
     texts = {folder / form.target: _mask_report(secrets, form.target, form.render(run)) for form in formats}
     for path, text in texts.items():
@@ -98,9 +99,9 @@ def write(folder: Path, run: Run, formats: Sequence[FileFormat], secrets: Secret
 
 
 def _mask_report(secrets: Secrets, target: str, text: str) -> str:
-    """Return ``text`` without secrets.
+    """Return a report's text with its secrets masked.
 
-    Only the strings of JSON are masked, so that no number loses digits.
+    In JSON only strings are masked, so that a number that happens to contain a secret's digits stays valid.
     """
     if not target.endswith(".json"):
         return secrets.mask(text)
@@ -108,9 +109,9 @@ def _mask_report(secrets: Secrets, target: str, text: str) -> str:
 
 
 def append_step_summary(run: Run, secrets: Secrets) -> None:
-    """Append the Markdown report to the CI job's step summary.
+    """Append the Markdown report to GitHub Actions' step summary.
 
-    It holds none of ``secrets``. Does nothing without a step summary.
+    Secrets in it are masked. Nothing is done elsewhere.
     """
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path:
@@ -119,15 +120,15 @@ def append_step_summary(run: Run, secrets: Secrets) -> None:
 
 
 def saves_benchmarks(config: pytest.Config) -> bool:
-    """Return True if this session saves benchmarks."""
+    """Return True if pytest-benchmark saves this session's benchmarks."""
     session: Any = getattr(config, "_benchmarksession", None)
     return session is not None and bool(session.json or session.save or session.autosave)
 
 
 def timings(directory: RunDirectory, plan: Plan) -> Iterator[TimedAnswers]:
-    """Yield the timings of each arm's timed answers.
+    """Yield the tokens and latencies of each arm's answers to timed workloads.
 
-    Missing transcripts are left out; the tests report them.
+    Missing transcripts are left out, since the tests report them.
     """
     for workload in plan.workloads:
         for arm in (BASELINE, *(pair.name for pair in plan.pairs)) if workload.timed else ():
@@ -138,23 +139,26 @@ def timings(directory: RunDirectory, plan: Plan) -> Iterator[TimedAnswers]:
 
 
 def _timed_answers(arm: str, workload: str, transcript: Transcript) -> TimedAnswers:
-    """Return tokens and latencies of the answers with both."""
+    """Return tokens and latencies of the successful answers that have both."""
     answers = [(a.reported_tokens, a.timing) for a in transcript.answers if a.ok]
     timed = [(tokens, timing.latency_s) for tokens, timing in answers if tokens and timing is not None]
     return TimedAnswers(arm=arm, workload=workload, tokens=tuple(n for n, _ in timed), latencies_s=tuple(s for _, s in timed))
 
 
 def add_benchmarks(config: pytest.Config, run: Run) -> None:
-    """Hand the run's timings to pytest-benchmark, if it saves them."""
+    """Add the run's timings to those saved by pytest-benchmark.
+
+    Nothing is done if it saves none.
+    """
     if saves_benchmarks(config):
         session: Any = config._benchmarksession  # type: ignore[attr-defined]  # noqa: SLF001 - pytest-benchmark has no other way in
         session.benchmarks.extend(map(_convert_benchmark, benchmark_json.FORMAT.render(run)))
 
 
 def withhold_speeds(config: pytest.Config, run: Run) -> None:
-    """Remove the speed of wrong tokens from the JUnit file.
+    """Remove the speed of variants with wrong tokens from the session's JUnit file.
 
-    This is done before pytest writes the session's file. Nothing is done without one.
+    It is removed before pytest writes the file. Nothing is done without such a file.
     """
     log = config.stash.get(xml_key, None)
     for reporter in log.node_reporters_ordered if log is not None and run.not_counted else ():
@@ -162,21 +166,30 @@ def withhold_speeds(config: pytest.Config, run: Run) -> None:
 
 
 def point_to_leaders(config: pytest.Config, run: Run) -> None:
-    """Name the leading failure in each follower's case of the JUnit file."""
+    """Point from each following JUnit case to the leading failure.
+
+    A following failure has the same cause as the leading one.
+    """
     log, by_test = config.stash.get(xml_key, None), junit.pointers(run)
     for reporter in log.node_reporters_ordered if log is not None and by_test else ():
         junit.add_pointer(reporter.to_xml(), by_test)
 
 
 def shorten_followers(reports: Mapping[str, pytest.TestReport], run: Run) -> None:
-    """Replace what followers print by the failure that leads them."""
+    """Replace the reports of following failures by pointers.
+
+    A pointer names the leading failure.
+    """
     for nodeid, pointer in run.pointers.items():
         if nodeid in reports:
             reports[nodeid].longrepr = printable(pointer)
 
 
 def _convert_benchmark(benchmark: benchmark_json.Benchmark) -> Any:  # noqa: ANN401 - pytest-benchmark has no types
-    """Return a benchmark as pytest-benchmark's own object."""
+    """Return a benchmark as an object of pytest-benchmark.
+
+    It saves only its own objects.
+    """
     stats: Any = import_module("pytest_benchmark.stats")
     fields = {"name": benchmark.name, "fullname": benchmark.name, "group": benchmark.group, "extra_info": dict(benchmark.extra_info)}
     fixture = SimpleNamespace(**fields, param=None, params=None, cprofile_stats=None, has_error=False)

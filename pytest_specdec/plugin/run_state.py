@@ -70,9 +70,9 @@ class RunState:
 
     @property
     def pair_names(self) -> tuple[str, ...]:
-        """Names of the pairs, for spreading tests over them.
+        """Names of the pairs that tests run for.
 
-        In a replay they are those of the stored run, else the config's.
+        They are the stored run's in a replay, and otherwise those of the config's variants.
         """
         if self._plan is not None and self.settings.replay:
             return tuple(pair.name for pair in self._plan.pairs)
@@ -80,7 +80,7 @@ class RunState:
 
     @property
     def plan(self) -> Plan:
-        """The plan of this session, in a replay the stored run's."""
+        """The plan of this session, which is the stored run's in a replay."""
         assert self._plan is not None, "planned at the end of collection"
         return self._plan
 
@@ -89,16 +89,16 @@ class RunState:
         self._plan = plan
 
     def configured(self, workload: Workload) -> Workload:
-        """Return ``workload`` with the config's additions to its requests."""
+        """Return ``workload`` with the config's prompts and other additions to its requests."""
         from pytest_specdec.capture import workloads  # noqa: PLC0415 - a replay never needs it
 
         return workloads.apply_config(workload, self.config, self.prompts)
 
     @property
     def depth(self) -> Depth:
-        """The depth of this session: how much is asked.
+        """The depth of this session, which decides how many requests are sent.
 
-        It is the one on the command line, else that of the run that is taken up, else the ini key's.
+        It is given by the command line, else by the run to resume or continue, else by the ini key.
         """
         if self.begun and not self.settings.depth_given:
             return self.begun.depth
@@ -106,35 +106,32 @@ class RunState:
 
     @property
     def speed_boots(self) -> int:
-        """Boots of each variant for measuring speed.
+        """Number of boots of each variant to measure speed over.
 
-        Their number is the one on the command line, else that of the run that is taken up, else 1.
+        It is given by the command line, else by the run to resume or continue, else it is 1.
         """
         return self.settings.boots or (self.begun.speed_boots if self.begun else 1)
 
     @property
     def begun(self) -> Plan | None:
-        """The plan of the run to resume or continue, else None.
+        """The stored plan of the run to resume or continue.
 
-        What was planned by estimates then is not estimated again.
+        None in other sessions. Its estimates are used again, since new ones could lead to another plan.
         """
         return run_documents.read_plan(RunDirectory.open(self.settings.taken_up)) if self.settings.taken_up else None
 
     @property
     def outside(self) -> tuple[FamilyRow, ...]:
-        """The installed families of other packages.
-
-        Raises ConfigError.
-        """
+        """The families of other installed packages; ConfigError if one is invalid."""
         if self._outside is None:
             self._outside = registry.installed_families()
         return self._outside
 
     @property
     def families(self) -> Mapping[str, FamilyRow]:
-        """All families for marks, by name, in the report's order.
+        """All families that a mark may name, in the report's order.
 
-        Raises ConfigError.
+        Raises ConfigError if a family of another package is invalid.
         """
         return with_outside(self.outside)
 
@@ -142,7 +139,7 @@ class RunState:
     def directory(self) -> RunDirectory:
         """The run directory.
 
-        Raises RunError before there is one, and when it is not this session's.
+        Raises RunError if there is none yet, or if this session may not judge it.
         """
         if self.refusal:
             raise RunError(self.refusal)
@@ -150,9 +147,9 @@ class RunState:
 
     @property
     def gates(self) -> tuple[Gate, ...]:
-        """The gates of the config and of the baseline file.
+        """The gates of the config and of this machine's baseline file.
 
-        The file holds those for the machine of this run.
+        A new run first gets a copy of that file, so that a replay is judged by the same gates.
         """
         if self._gates is None:
             environment = run_documents.read_environment(self.directory)
@@ -163,20 +160,20 @@ class RunState:
         return self._gates
 
     def calibrations(self, pair: str) -> Calibrations:
-        """Return the calibration as the judges of ``pair`` see it."""
+        """Return the run's calibration for the judges of ``pair``, read once."""
         if pair not in self._calibrations:
             self._calibrations[pair] = captured.read_calibrations(self.directory, self.plan, pair)
         return self._calibrations[pair]
 
     def pair(self, name: str) -> Pair:
-        """Return the pair called ``name``."""
+        """Return the pair called ``name``, of the live servers or the plan."""
         live = {pair.name: pair for pair in self.live_pairs}
         return live[name] if name in live else self.plan.pair(name)
 
     def judgement(self, pair: str, workload: str, family: Family) -> Judgement | None:
-        """Return the planned judgement, None if the run has none.
+        """Return the planned judgement.
 
-        A stored run may have none.
+        None if the plan has none, as a stored run may.
         """
         return next(
             (planned for planned in self.plan.judgements if (planned.pair, planned.workload, planned.family) == (pair, workload, family)),
@@ -190,7 +187,7 @@ RUN_STATE = pytest.StashKey["RunState | str"]()
 def state_or_error(config: pytest.Config) -> RunState | str:
     """Return the state of the session's run, or an error text.
 
-    The state is made on the first call. The text is that of the error that prevents it.
+    The text is that of the error that prevents the state. The state is made on the first call.
     """
     if RUN_STATE not in config.stash:
         try:
@@ -201,14 +198,20 @@ def state_or_error(config: pytest.Config) -> RunState | str:
 
 
 def get(config: pytest.Config) -> RunState:
-    """Return the loaded state of a session's run."""
+    """Return the state of a session's run.
+
+    It must have been made without an error.
+    """
     run = config.stash[RUN_STATE]
     assert isinstance(run, RunState), run
     return run
 
 
 def _make_state(config: pytest.Config) -> RunState:
-    """Return the state of a new run or a replay."""
+    """Return the state of a new run or a replay.
+
+    Its config and baseline files have been checked.
+    """
     settings = config.stash[SETTINGS]
     if settings.replay:
         plan = run_documents.read_plan(RunDirectory.open(settings.replay))
@@ -226,7 +229,7 @@ def _make_state(config: pytest.Config) -> RunState:
 def _baselines_folder(settings: Settings) -> Path:
     """Return the folder of baseline files.
 
-    A replay judges by the file that its run was judged by, unless the command line names another folder.
+    A replay uses the copy in its run, unless the command line names a folder.
     """
     if settings.replay is None or settings.baselines_given:
         return settings.baselines
@@ -236,7 +239,7 @@ def _baselines_folder(settings: Settings) -> Path:
 def _depth_warnings(settings: Settings, plan: Plan) -> tuple[str, ...]:
     """Return a warning if the depth is not the stored run's.
 
-    Empty if the command line gives none.
+    Only a depth on the command line is compared.
     """
     if not settings.depth_given or settings.depth == plan.depth:
         return ()
@@ -244,7 +247,10 @@ def _depth_warnings(settings: Settings, plan: Plan) -> tuple[str, ...]:
 
 
 def _replayed_config(config: pytest.Config, plan: Plan) -> Config:
-    """Return the config of a replay: the stored or named one."""
+    """Return the config of a replay.
+
+    It is the one on the command line, or else the stored one. It gets the name that it had in the run.
+    """
     settings = config.stash[SETTINGS]
     assert settings.replay is not None
     path = _config_path(config) if settings.config_given else RunDirectory.open(settings.replay).config
@@ -252,10 +258,7 @@ def _replayed_config(config: pytest.Config, plan: Plan) -> Config:
 
 
 def _config_path(config: pytest.Config) -> Path:
-    """Return the path of the session's config.
-
-    Raises ConfigError if none is named.
-    """
+    """Return the path of the session's config; raise ConfigError if none is named."""
     name = config.stash[SETTINGS].config
     if name is None:
         what, expected = "no config is named", "a config with engine, model and variants"
@@ -267,7 +270,8 @@ def _config_path(config: pytest.Config) -> Path:
 def _lint_warnings(config: Config) -> tuple[str, ...]:
     """Return the warnings of the pair lint.
 
-    Raises ConfigError. A value that a variable brought may be a secret, and is masked.
+    Raises ConfigError if the lint refuses the config. Secrets are masked in both, since a value may come from a
+    variable.
     """
     mask = variables.secrets_of(config.text).mask
     try:
@@ -289,7 +293,8 @@ ROUND = "specdec_round"
 def root(config: pytest.Config) -> Path:
     """Return the directory of this session's run.
 
-    It is the stored or handed one, else the one of the option, else a new name under ``.specdec``.
+    It is the stored run's in a replay, resume or continuation, else the controller's in a worker, else that of
+    ``--specdec-run-dir``, else a new name under ``.specdec``.
     """
     settings = config.stash[SETTINGS]
     handed = getattr(config, "workerinput", {}).get(HANDED)
@@ -298,8 +303,9 @@ def root(config: pytest.Config) -> Path:
 
 
 def _unused_folder(folder: Path, name: str) -> Path:
-    """Return a name unused even by sessions of the same second.
+    """Return an unused path for a run in ``folder``.
 
-    Nothing is made before the capture, so none can be reserved.
+    Its name has the time and random digits. The digits keep sessions of the same second apart: no folder is made before
+    the capture that could reserve the name.
     """
     return folder / f"{name}-{datetime.now(tz=UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"

@@ -37,9 +37,10 @@ _FREE = {"estimate_s", "again_s", "placement_reason"}
 def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) -> Plan:
     """Return the plan for resuming or continuing a stored run.
 
-    It is the stored one or, to continue, that and more of what was inconclusive.
+    To resume it is the stored plan. To continue it is extended by the workloads whose verdicts were inconclusive or
+    suspicious; ``workloads`` are those of the selected tests, with the requests of every depth.
 
-    ``workloads`` are those of the selected tests, at their deepest. Raises pytest.UsageError.
+    Raises pytest.UsageError if config, plan or machine have changed, or if there is nothing to continue.
     """
     root, settings, directory = run.root, run.settings, RunDirectory.open(run.root)
     option = "--specdec-continue" if settings.continued else "--specdec-resume"
@@ -60,30 +61,31 @@ def plan(config: pytest.Config, run: RunState, workloads: Sequence[Workload]) ->
 
 
 def next_round(root: Path) -> int:
-    """Return the number of the next extension."""
+    """Return the number of the run's next round of extension."""
     return extension.rounds(run_documents.read_plan(RunDirectory.open(root))) + 1
 
 
 def _unsettled_sampling(directory: RunDirectory) -> list[tuple[str, str]]:
-    """Return pair and workload of each unsettled sampling verdict.
+    """Return pair and workload of each inconclusive or suspicious sampling verdict.
 
-    The run's report calls it inconclusive or suspicious, and more tokens settle it.
+    More tokens, from further requests, settle it.
     """
     return _judgements_to_settle(directory, lambda family, outcome: family == Family.SAMPLING and outcome in UNSETTLED)
 
 
 def _suspicious_counts(directory: RunDirectory) -> list[tuple[str, str]]:
-    """Return pair and workload of each suspicious wrong-token count.
+    """Return pair and workload of each suspicious count of wrong tokens.
 
-    The same requests again settle it.
+    The same requests, sent again, settle it.
     """
     return _judgements_to_settle(directory, lambda family, outcome: family in COUNTED and outcome == Outcome.SUSPICIOUS)
 
 
 def _judgements_to_settle(directory: RunDirectory, is_wanted: Callable[[str, str], bool]) -> list[tuple[str, str]]:
-    """Return pair and workload of the report's verdicts to settle.
+    """Return pair and workload of the verdicts in ``run.json`` that ``is_wanted`` selects.
 
-    ``is_wanted`` selects them by family and outcome. [] where tokens cannot be scored or there is no readable report.
+    It is called with family and outcome. Returns [] if tokens cannot be scored, so that more of them settle nothing, or
+    if there is no readable report.
     """
     if run_documents.unscorable(directory):
         return []
@@ -100,10 +102,10 @@ def _judgements_to_settle(directory: RunDirectory, is_wanted: Callable[[str, str
 
 
 def _check_unchanged(option: str, directory: RunDirectory, config: Config, stored_plan: Plan, current_plan: Plan) -> None:
-    """Raise pytest.UsageError if config, plan or machine have changed.
+    """Raise pytest.UsageError if anything has changed since the run was begun.
 
-    The message lists the differences from the start of the run. Variables and the version of pytest-specdec count
-    too.
+    Compared are the config, the values of its variables, the plan, the machine and the version of pytest-specdec. The
+    message lists the first differences.
     """
     stored_environment, current_environment = run_documents.read_environment(directory), environment.environment(config, "")
     machine = ("machine", stored_environment.machine, current_environment.machine)
@@ -130,7 +132,10 @@ def _parse_yaml(text: str) -> JSON:
 
 
 def _encode_plan(plan: Plan) -> JSON:
-    """Return a plan as JSON, for comparing it with another."""
+    """Return a plan as JSON, to be compared with another plan.
+
+    Fields for people only are left out, and workloads are given by their digests.
+    """
     encoded = codec.encode(plan)
     assert isinstance(encoded, dict)
     workloads = {workload.name: workload.digest for workload in plan.workloads}
@@ -138,7 +143,7 @@ def _encode_plan(plan: Plan) -> JSON:
 
 
 def _describe_differences(where: str, stored: JSON, current: JSON) -> Iterator[str]:
-    """Yield a line per difference between two JSON values."""
+    """Yield a line for each place at which two JSON values differ."""
     if isinstance(stored, dict) and isinstance(current, dict):
         for name in dict.fromkeys([*stored, *current]):
             yield from _describe_differences(f"{where}.{name}", stored.get(name), current.get(name))
@@ -150,6 +155,6 @@ def _describe_differences(where: str, stored: JSON, current: JSON) -> Iterator[s
 
 
 def _shorten(value: JSON, max_characters: int = 60) -> str:
-    """Return a value as text, cut if it is long."""
+    """Return a value as text, cut to ``max_characters``."""
     text = "nothing" if value is None else repr(value)
     return text if len(text) <= max_characters else text[: max_characters - 1] + "…"

@@ -66,9 +66,9 @@ class SummaryPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take the judgements out of a test's report.
+        """Collect the judgements of a test and remove them from its report.
 
-        Other plugins see it after that.
+        This is done before other plugins see the report, since the judgements are JSON for this plugin only.
         """
         if report.failed:
             self._failed[report.nodeid] = report
@@ -87,18 +87,18 @@ class SummaryPlugin:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> Generator[None]:
-        """Gather the run before pytest-benchmark saves its own.
+        """Gather the run's judgements before pytest-benchmark saves its benchmarks.
 
-        The hook of pytest-benchmark is a wrapper too.
+        The run's timings can then be added to them. Nothing is done if there is no run of this session.
         """
         if (self._root / "plan.json").is_file() and self._is_own():
             self._finish(session, exitstatus)
         yield
 
     def _is_own(self) -> bool:
-        """Return True if this session captured or judged the run.
+        """Return True if this session captured or judged the run in the directory.
 
-        Another session may have been faster.
+        A session that began at the same time may have claimed the directory first.
         """
         settings = self._config.stash[SETTINGS]
         return bool(settings.replay or settings.taken_up) or run_documents.session(RunDirectory(self._root)) == self._session
@@ -106,7 +106,8 @@ class SummaryPlugin:
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
         """Gather the run and set the session's exit status.
 
-        A run is no success if nothing could be judged, be it of one variant, or if its capture ended in an error.
+        A session whose tests passed still fails if the run is red, as it is if nothing of a variant could be judged, or if
+        its capture ended in an error. Under ``--specdec-exit-codes`` the exit status is the code of the run's class.
         """
         self._run = self._gather_run()
         if self._config.pluginmanager.getplugin("terminalreporter") is None:
@@ -122,7 +123,7 @@ class SummaryPlugin:
             session.exitstatus = self._run.run_class.exit_code
 
     def _gather_run(self) -> Run:
-        """Return the run with everything for the reports."""
+        """Return the run with all data for the reports."""
         directory, settings = RunDirectory.open(self._root), self._config.stash[SETTINGS]
         plan, environment = run_documents.read_plan(directory), _read_or_none(run_documents.read_environment, directory)
         baseline_notes = baseline_file.notes(settings.baselines, plan.config, environment)
@@ -160,13 +161,13 @@ class SummaryPlugin:
         )
 
     def _published_notes(self, config: Config) -> tuple[str, ...]:
-        """Return the published figures of others, if speed is judged."""
+        """Return the config's published figures of others; () unless speed was judged."""
         return tuple(map(str, config.published)) if any(judgement.family is Family.SPEED for judgement in self._judgements) else ()
 
     def _unused_notes(self, config: Config) -> tuple[str, ...]:
-        """Return a note per unused waiver or gate of the config.
+        """Return a note for each unused waiver and noise gate.
 
-        No judgement of this run had a use for it.
+        No judgement of the run had a use for it.
         """
         is_greedy_judged = any(judgement.family is Family.GREEDY for judgement in self._judgements)
         gates = () if is_greedy_judged else (gate for gate in config.gates if gate.figure == VERIFY_NOISE)
@@ -174,9 +175,9 @@ class SummaryPlugin:
         return (*waivers.unused_lines(config.waivers, self._judgements), *gate_notes)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the summary, write the files, print the next command.
+        """Print the summary, write the report files, and print the next command.
 
-        The summary comes first, since a full disk must not cost the verdicts.
+        The summary is printed first, so that the verdicts are not lost if the disk is full.
         """
         run = self._run
         if run is None:
@@ -191,9 +192,10 @@ class SummaryPlugin:
         _print(terminalreporter, (*terminal.next_steps(run), terminal.result(run)))
 
     def _write_files(self, run: Run) -> tuple[str, ...]:
-        """Write the files and return a line for each.
+        """Write reports and baseline files.
 
-        A replay writes into --specdec-run-dir only.
+        Returns the lines to print on them. A replay leaves its run unchanged and writes into --specdec-run-dir only;
+        without that it writes no file but the step summary.
         """
         settings = self._config.stash[SETTINGS]
         folder = settings.run_dir if settings.replay else self._root
@@ -213,8 +215,8 @@ class SummaryPlugin:
     def _write_baseline(self, folder: Path, run: Run) -> tuple[str, ...]:
         """Update the baseline file, or write a candidate for one.
 
-        The option asks for the update. A candidate is written if there is no baseline file. Returns the lines to
-        print.
+        Returns the lines to print. The file is updated under ``--specdec-update-baselines``. Otherwise a candidate is
+        written if there is no baseline file yet. Nothing is written for attached servers, whose machine is unknown.
         """
         settings, environment = self._config.stash[SETTINGS], run.environment
         if environment is None:
@@ -243,7 +245,7 @@ class SummaryPlugin:
         )
 
     def _baseline_results(self, run: Run, plan: Plan) -> update.Results:
-        """Return the verdicts and accepted lengths for a baseline file."""
+        """Return the run's verdicts and accepted lengths, as a baseline file needs them."""
         verdicts = tuple(judgement.verdict for judgement in run.judgements if judgement.verdict)
         return update.Results(
             verdicts=verdicts,
@@ -257,9 +259,9 @@ class SummaryPlugin:
 
 
 def _read_lengths(directory: RunDirectory, plan: Plan, verdicts: Sequence[Verdict]) -> dict[tuple[str, str], CellLengths]:
-    """Return accepted lengths by variant and workload, from the transcripts.
+    """Return the accepted lengths in the transcripts, by variant and workload.
 
-    Verdicts without a usable transcript have none.
+    Only verdicts on accepted lengths have them, and of these only the ones with a readable transcript.
     """
     from pytest_specdec.judge.acceptance.stored import lengths  # noqa: PLC0415 - a process that only waits loads no numpy
 
@@ -276,18 +278,18 @@ def _read_lengths(directory: RunDirectory, plan: Plan, verdicts: Sequence[Verdic
 
 
 def _sort_results(plan: Plan, results: Sequence[JudgementResult]) -> tuple[JudgementResult, ...]:
-    """Sort by pair, family and workload.
+    """Return the results sorted by pair, family and workload.
 
-    Tests that run in several processes come in any order.
+    Under xdist they arrive in any order.
     """
     pairs = [pair.name for pair in plan.pairs]
     return tuple(sorted(results, key=lambda result: (pairs.index(result.pair), result.family.value, result.workload)))
 
 
 def _read_or_none(read: Callable[[RunDirectory], T], directory: RunDirectory) -> T | None:
-    """Return the result of ``read``, None if the file is missing.
+    """Return the result of ``read``, or None.
 
-    An unfinished capture may not have written it.
+    An unfinished capture may not have written the file.
     """
     try:
         return read(directory)
@@ -296,9 +298,9 @@ def _read_or_none(read: Callable[[RunDirectory], T], directory: RunDirectory) ->
 
 
 def _capture_error(status: Status) -> tuple[str, ...]:
-    """Return the error of a complete capture, on one line.
+    """Return the error that ended a capture, as one line.
 
-    No test has it if the capture misses nothing.
+    () without an error. It is left out if answers are missing, since their tests report it then.
     """
     lines = [line.strip() for line in status.error.splitlines()]
     return (f"THE CAPTURE ENDED IN AN ERROR: {'; '.join(lines)}",) if lines and not status.missing else ()

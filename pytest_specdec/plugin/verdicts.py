@@ -54,7 +54,9 @@ _FIXED = {
 def result_of(verdict: Verdict, workload: Workload, depth: Depth, config: Config, row: FamilyRow) -> PytestOutcome:
     """Return pytest's outcome for a verdict on ``workload`` at ``depth``.
 
-    It also depends on ``config``, and on ``row``, that of the verdict's family.
+    An inconclusive or suspicious verdict fails, except at smoke depth or if ``config`` allows it. A failure of a lossy
+    variant is skipped if its family (``row``) asks for the baseline's distribution, which a lossy mode changes. An
+    undecided speed passes and a refused feature is skipped, unless the config requires it.
     """
     if verdict.outcome in UNSETTLED:
         excused = depth is Depth.SMOKE or verdict.family in config.allow_inconclusive
@@ -69,9 +71,9 @@ def result_of(verdict: Verdict, workload: Workload, depth: Depth, config: Config
 
 
 def _used_features(workload: Workload) -> frozenset[str]:
-    """Return the features used by a workload's requests.
+    """Return the features used by a workload's requests, by the names under ``require``.
 
-    They have the names that a config requires: body fields, and kinds of response format.
+    The names are body fields and kinds of response format.
     """
     bodies = [request.body for request in workload.requests]
     formats = [body["response_format"] for body in bodies if "response_format" in body]
@@ -87,9 +89,10 @@ CHECKED = pytest.StashKey[bool]()
 
 
 def read_captured(item: pytest.Item, pair: Pair) -> Captured:
-    """Return the answers of ``pair`` to the mark's workload.
+    """Return the answers of ``pair`` to the workload of a test's mark.
 
-    The setup ends in an error if they are missing or the control itself fails.
+    The test's setup ends in an error if they are missing, or if the control fails. Verdicts on them are recorded, so that
+    :func:`require_check` notices an unchecked one.
     """
     run, judgement = run_state.get(item.config), _planned_judgement(item, pair)
     measured = _read_or_refuse(item, run, lambda: _read_stored(run, judgement))
@@ -104,9 +107,9 @@ def _read_stored(run: RunState, judgement: Judgement) -> Captured:
 
 
 def captured_run(item: pytest.Item, pair: Pair) -> CapturedRun:
-    """Return all answers of ``pair`` in the run.
+    """Return the answers of ``pair`` to all workloads of the run.
 
-    Errors are those of :func:`read_captured`.
+    The test's setup ends in an error as in :func:`read_captured`.
     """
     run, judgement = run_state.get(item.config), _planned_judgement(item, pair)
     measured = _read_or_refuse(item, run, lambda: stored.read_run(run.directory, run.plan, judgement))
@@ -131,9 +134,9 @@ def _planned_judgement(item: pytest.Item, pair: Pair) -> Judgement:
 
 
 def _skip_unplanned(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoReturn:
-    """Skip a test without a judgement in the plan.
+    """Skip a test without a judgement in the plan, with the reason.
 
-    Its workload is withheld or left out at this depth, or the stored run was begun with other tests.
+    Its workload is sent to no arm, or not at this depth, or the stored run was captured for other tests.
     """
     depth, name = run.plan.depth, mark.workload.name
     if name in run.plan.withheld:
@@ -148,9 +151,9 @@ def _skip_unplanned(item: pytest.Item, run: RunState, mark: SpecdecMark) -> NoRe
 
 
 def _read_or_refuse(item: pytest.Item, run: RunState, read: Callable[[], _Read]) -> _Read:
-    """Return the result of ``read``.
+    """Return the result of ``read``, or end the test's setup in an error.
 
-    Missing or unsound data ends the test's setup in an error.
+    Unsound scores make the error ``invalid``, since the baseline then cannot judge; other missing data is ``not captured``.
     """
     try:
         return read()
@@ -162,9 +165,9 @@ def _read_or_refuse(item: pytest.Item, run: RunState, read: Callable[[], _Read])
 
 
 def _check_control(item: pytest.Item, run: RunState, whole: Captured, measured: Captured | CapturedRun) -> None:
-    """End the setup as invalid if the control fails.
+    """End the test's setup as invalid if the control fails.
 
-    The control does not speculate.
+    The control is the baseline booted again and does not speculate, so that its failure is the setup's fault.
     """
     outcome, text = _control_verdict(run, whole, measured)
     if outcome is Outcome.FAIL:
@@ -173,9 +176,10 @@ def _check_control(item: pytest.Item, run: RunState, whole: Captured, measured: 
 
 
 def _control_verdict(run: RunState, whole: Captured, measured: Captured | CapturedRun) -> tuple[Outcome, str]:
-    """Return outcome and evidence of the judge on the control.
+    """Return the outcome and evidence of the family's judge on the control.
 
-    They are the same for every pair. A family judged by its own tests has no judge, and passes.
+    They are the same for every pair, and computed once. If the family has no judge, because tests decide by their own
+    asserts, the control passes.
     """
     key = (whole.workload.name, whole.family)
     if key not in run.controls:
@@ -188,9 +192,9 @@ def _control_verdict(run: RunState, whole: Captured, measured: Captured | Captur
 
 
 def _end_setup(item: pytest.Item, run: RunState, kind: str, text: str, *, cause: str = "") -> NoReturn:
-    """End the setup with an error.
+    """End a test's setup with an error.
 
-    It is shown in full the first time its cause shows, by reference from then on.
+    The first test with an error of this cause shows it in full, and later ones refer to that test.
     """
     text = "\n".join(map(printable, text.split("\n")))  # it may quote a server's log
     first_test = run.reported.setdefault(cause or text, item.nodeid)
@@ -200,7 +204,10 @@ def _end_setup(item: pytest.Item, run: RunState, kind: str, text: str, *, cause:
 
 
 def check(item: pytest.Item, verdict: Verdict) -> None:
-    """Make a verdict this test's outcome."""
+    """Give the test the outcome of a verdict.
+
+    Config and waivers are taken into account.
+    """
     __tracebackhide__ = True
     if not isinstance(verdict, Verdict):
         msg = f"specdec_check: expected a Verdict, as judge.greedy.judge(captured) returns; found {verdict!r}"
@@ -223,9 +230,9 @@ def check(item: pytest.Item, verdict: Verdict) -> None:
 
 
 def require_check(item: pytest.Item) -> None:
-    """Fail a test if it checked none of its verdicts.
+    """Fail a test that got verdicts and checked none of them.
 
-    It would be green whatever they are.
+    Such a test would be green whatever the verdicts are.
     """
     __tracebackhide__ = True
     unchecked = item.stash.get(JUDGED, [])

@@ -31,10 +31,9 @@ class Waived:
 def apply_waivers(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOutcome, *, depth: Depth, day: date) -> Waived:
     """Return the outcome of ``verdict``, in view of the waivers.
 
-    A failure that a waiver expects is WAIVED; a waiver that is not needed fails.
-
-    A verdict that blames nobody, such as an inconclusive one, stays what it is. At smoke depth a pass does not show
-    that a bug is gone.
+    A failure that a waiver expects is WAIVED. A pass fails if there is a waiver for it, since the waiver is no longer
+    needed; at smoke depth it passes, since so few requests do not show that a bug is gone. Verdicts that are no failure of
+    the engine, such as inconclusive ones, keep their outcome.
     """
     judgement = (verdict.family, verdict.workload, verdict.pair)
     waiver = next((candidate for candidate in waivers if (candidate.family, candidate.workload, candidate.variant) == judgement), None)
@@ -50,9 +49,10 @@ def apply_waivers(waivers: Iterable[Waiver], verdict: Verdict, result: PytestOut
 
 
 def _why_void(waiver: Waiver, verdict: Verdict, day: date) -> Iterator[str]:
-    """Yield the reason the waiver does not cover this failure.
+    """Yield the reason why the waiver does not apply.
 
-    Nothing if it does.
+    Nothing is yielded if it covers this failure. It may have expired, or the failure may lack the words that the waiver
+    expects.
     """
     if day > waiver.expires:
         yield f"the waiver of {waiver.bug} expired on {waiver.expires} ({waiver.source}); ask {waiver.owner}"
@@ -61,7 +61,10 @@ def _why_void(waiver: Waiver, verdict: Verdict, day: date) -> Iterator[str]:
 
 
 def unused_lines(waivers: Iterable[Waiver], judgements: Iterable[JudgementResult]) -> Iterator[str]:
-    """Yield a note for each waiver of a judgement not made."""
+    """Yield a note for each waiver without a judgement.
+
+    Its judgement was not made in this run.
+    """
     judged = {(judgement.family, judgement.workload, judgement.pair) for judgement in judgements}
     for waiver in waivers:
         if (waiver.family, waiver.workload, waiver.variant) not in judged:

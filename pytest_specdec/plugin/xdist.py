@@ -31,9 +31,9 @@ class WorkerNode(Protocol):
 
 
 def register(config: pytest.Config) -> None:
-    """Register with the controller.
+    """Register the controller's plugins, with the run directory for its workers.
 
-    Only the workers will know if there are tests of ours.
+    This is done in every session under xdist, since only workers collect tests and know if any are this plugin's.
     """
     root, session = run_state.root(config), uuid.uuid4().hex
     config.pluginmanager.register(Controller(config, root, session), "specdec_controller")
@@ -41,9 +41,9 @@ def register(config: pytest.Config) -> None:
 
 
 def hand_over(config: pytest.Config, usage_error: str) -> bool:
-    """Hand a usage error to the controller; False outside of workers.
+    """Hand a worker's usage error to its controller.
 
-    Only the controller can end the session with it.
+    Only the controller can end the session. Returns False, and does nothing, if this process is no worker.
     """
     output: dict[str, object] | None = getattr(config, "workeroutput", None)
     if output is not None:
@@ -62,7 +62,10 @@ class Controller:
         self._round = 0
 
     def pytest_configure_node(self, node: WorkerNode) -> None:
-        """Hand the run directory to a worker."""
+        """Give a worker the data of the session's run.
+
+        These are run directory, session id and, to continue a run, the round.
+        """
         node.workerinput[run_state.HANDED] = str(self._root)
         node.workerinput[run_state.SESSION] = self._session
         if self._config.stash[SETTINGS].continued:
@@ -71,15 +74,15 @@ class Controller:
             node.workerinput[run_state.ROUND] = self._round = self._round or stored_run.next_round(self._root)
 
     def pytest_testnodedown(self, node: WorkerNode) -> None:
-        """Take a finished worker's usage error."""
+        """Record the usage error of a finished worker; the first one counts."""
         output = getattr(node, "workeroutput", None) or {}
         self._usage_error = self._usage_error or str(output.get(USAGE_ERROR, ""))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """Show the capture while it runs in a worker.
+        """Show the progress of the capture that a worker runs.
 
-        Ends with the usage error that the workers met.
+        Raises pytest.UsageError afterwards if a worker handed one over.
         """
         with self._show_capture():
             result = yield
@@ -89,7 +92,7 @@ class Controller:
 
     @contextmanager
     def _show_capture(self) -> Iterator[None]:
-        """Show the capture from a thread, except in a replay."""
+        """Show the capture's progress from a thread; a replay has no capture."""
         if self._config.stash[SETTINGS].replay:
             yield
             return
@@ -103,7 +106,7 @@ class Controller:
             thread.join()
 
     def _follow_capture(self, over: threading.Event) -> None:
-        """Wait for a worker's plan, then follow it to its end."""
+        """Wait for a worker's plan, then show its capture."""
         from pytest_specdec.plugin import capture  # noqa: PLC0415 - only a capture pays for it
 
         while not capture.is_of(self._root, self._session):

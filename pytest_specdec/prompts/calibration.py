@@ -24,10 +24,10 @@ _TOKENS = 64
 
 
 def plain_draws(depth: Depth) -> Workload:
-    """Return the calibration of ``depth``.
+    """Return the workload to measure a run's noise at ``depth``.
 
-    It asks the first bundled prompts at temperature 1, without seeds. It is a workload of its own, since
-    reporting takes some engines off their fast path.
+    It sends the first bundled prompts at temperature 1, without seeds, and asks for log-probabilities. It is a workload
+    of its own, since reporting log-probabilities takes some engines off their fast path.
     """
     requests = tuple(map(_reporting_request, ALL.items[: _REQUESTS.get(depth, 32)]))
     return Workload(name=f"noise{CALIBRATION}", version=1, requests=requests, concurrency=32)

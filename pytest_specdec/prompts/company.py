@@ -77,9 +77,9 @@ _SMOKE, _STANDARD = 15, 56
 
 
 def marker(index: int) -> str:
-    """Return the word of request ``index``, unique in the workload.
+    """Return the marker word of request ``index``, unique in the workload.
 
-    No other prompt has it. Empty after the last word.
+    Empty if ``index`` is beyond the last word.
     """
     if index >= len(_WORDS) * len(_ENDINGS):
         return ""
@@ -87,9 +87,10 @@ def marker(index: int) -> str:
 
 
 def company(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | None = None) -> Workload:
-    """Return the workload, with a word of its own per prompt.
+    """Return requests of many kinds, sent alone and in groups.
 
-    By that word, an answer to another request is recognised.
+    Each prompt begins with a marker word of its own, so that an answer with another request's word shows mixed-up
+    requests. ``take`` has the number of requests sent at each depth.
     """
     requests, number = [], 0
     for place, wave in enumerate(_WAVES):
@@ -109,7 +110,10 @@ def company(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | Non
 
 
 def _concurrent_request(prompts: Sequence[Prompt], number: int, place: int, kind: str) -> Request:
-    """Return request ``number``, of one kind and in one wave."""
+    """Return request ``number``, of one kind, in the wave ``place`` (from 0).
+
+    A request of the kind ``leaving`` is aborted by the client after 2 or 4 chunks.
+    """
     prompt = prompts[number % len(prompts)]
     body = dict(_KINDS[kind])
     if kind == "seeded":

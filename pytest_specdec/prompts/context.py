@@ -35,8 +35,9 @@ _MOST_FILLED = 8192
 def _fill_request(what: str, *, below: int = 0, prompt: int = 0, most: int = _ANSWER, above: int = 0) -> Request:
     """Return a request with a prompt of an exact length.
 
-    It has ``prompt`` tokens. Without ``prompt`` it leaves room for ``most`` and ``below`` tokens, or for
-    ``above`` fewer.
+    :func:`fitted` replaces the length by token ids. The prompt has ``prompt`` tokens. Without ``prompt`` its length
+    follows from the context limit: an answer of ``most`` tokens then ends ``below`` tokens before the limit, or
+    ``above`` tokens beyond it.
     """
     length: JSON = prompt or {"below_limit": most + below - above}
     body: dict[str, JSON] = {"prompt": length, "max_tokens": most, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
@@ -79,15 +80,16 @@ EDGES = Workload(
 
 
 def is_open(workload: Workload) -> bool:
-    """Return True if lengths are still to be put in."""
+    """Return True if a prompt is still given as a length."""
     return any(isinstance(request.body.get("prompt"), int | Mapping) for request in workload.requests)
 
 
 def fitted(workload: Workload, limit: int | None) -> Workload:
     """Return ``workload`` with prompts of token ids in place of lengths.
 
-    ``limit`` is the context in tokens. Requests that need a limit are left out if none is known, or if the
-    context is too long to be filled.
+    ``limit`` is the longest context in tokens, None if unknown. A request is left out if its length depends on an
+    unknown limit or on a context too long to fill, or if its prompt and answer do not fit. Unscored workloads have
+    repetitive prompts, so that their answers are drafted up to the limit.
     """
     lengths = {request.id: _prompt_length(request.body.get("prompt"), limit) for request in workload.requests}
     words = _WORDS if workload.scored else _RUN
@@ -96,9 +98,10 @@ def fitted(workload: Workload, limit: int | None) -> Workload:
 
 
 def _prompt_length(prompt: JSON, limit: int | None) -> int | None:
-    """Return the length asked for.
+    """Return the length of a request's prompt in tokens.
 
-    None if the prompt is one already, 0 if there is no such length.
+    None if the prompt is filled in already, and 0 if the request is to be left out: its length does not fit into the
+    limit, or depends on a limit that is unknown or above ``_MOST_FILLED``.
     """
     if isinstance(prompt, int):
         return prompt if limit is None or prompt + _ANSWER < limit else 0

@@ -18,18 +18,18 @@ def _allow_any(_: Mapping[str, int]) -> bool:
     return True
 
 
-def pairwise(levels: Mapping[str, int], lawful: Callable[[Mapping[str, int]], bool] = _allow_any) -> tuple[Mapping[str, int], ...]:
+def pairwise(levels: Mapping[str, int], is_allowed: Callable[[Mapping[str, int]], bool] = _allow_any) -> tuple[Mapping[str, int], ...]:
     """Return rows with every allowed pair of levels at least once.
 
-    A row has a level from 0 for each factor; a pair is two levels of two factors. ``lawful`` is asked about
-    rows that may lack factors: what it refuses stands in no row. The method is greedy and deterministic: each
-    row begins with the first pair that is missing and takes, factor by factor, the level that brings most
-    missing pairs.
+    ``levels`` has the number of levels of each factor. A row has one level, from 0, for each factor; a pair is two levels
+    of two factors. ``is_allowed`` is called with rows that may lack factors, and no row has a combination that it
+    rejects. The method is greedy and deterministic: each row begins with the first missing pair and takes, factor by
+    factor, the level that adds most missing pairs.
     """
-    missing = dict.fromkeys(pair for pair in _all_pairs(levels) if lawful({pair[0]: pair[1], pair[2]: pair[3]}))
+    missing = dict.fromkeys(pair for pair in _all_pairs(levels) if is_allowed({pair[0]: pair[1], pair[2]: pair[3]}))
     rows: list[Row] = []
     while missing:
-        row = _next_row(levels, missing, lawful)
+        row = _next_row(levels, missing, is_allowed)
         for pair in _pairs_of_row(row):
             missing.pop(pair, None)
         rows.append(row)
@@ -40,22 +40,25 @@ def _all_pairs(levels: Mapping[str, int]) -> list[Pair]:
     return [(one, a, other, b) for one, other in combinations(levels, 2) for a in range(levels[one]) for b in range(levels[other])]
 
 
-def _next_row(levels: Mapping[str, int], missing: Mapping[Pair, None], lawful: Callable[[Mapping[str, int]], bool]) -> Row:
-    """Return a row with the first missing pair and many others."""
+def _next_row(levels: Mapping[str, int], missing: Mapping[Pair, None], is_allowed: Callable[[Mapping[str, int]], bool]) -> Row:
+    """Return a row with the first missing pair and many others.
+
+    The other levels are chosen greedily.
+    """
     first, first_level, second, second_level = next(iter(missing))
     row = {first: first_level, second: second_level}
     for factor, count in levels.items():
         if factor not in row:
-            allowed = [level for level in range(count) if lawful({**row, factor: level})]
+            allowed = [level for level in range(count) if is_allowed({**row, factor: level})]
             gains = [sum(pair in missing for pair in _pairs_with_level(row, factor, level, levels)) for level in allowed]
             row[factor] = allowed[gains.index(max(gains))]
     return {factor: row[factor] for factor in levels}
 
 
 def _pairs_with_level(row: Mapping[str, int], factor: str, level: int, levels: Mapping[str, int]) -> Sequence[Pair]:
-    """Return the pairs of one level with the levels of ``row``.
+    """Return the pairs of a new factor's level with the levels of ``row``.
 
-    ``row`` lacks the level's factor.
+    In each pair the factors stand in the order of ``levels``, as in the set of missing pairs.
     """
     order = list(levels)
     factors_before = [(name, value) for name, value in row.items() if order.index(name) < order.index(factor)]

@@ -31,7 +31,7 @@ class CrashCase:
     def request(self, prompt: Prompt) -> Request:
         """Return this case's request.
 
-        It is about ``prompt`` if the case has no text of its own.
+        Its text is ``prompt``'s unless the case has one of its own.
         """
         route, text = self.route or prompt.route, prompt.text if self.text is None else self.text
         content: dict[str, JSON] = {"messages": [{"role": "user", "content": text}]} if route is Route.CHAT else {"prompt": text}

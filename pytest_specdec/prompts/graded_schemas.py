@@ -42,10 +42,7 @@ class GradedSchema:
 
     @property
     def bound(self) -> Mapping[str, JSON]:
-        """The ``response_format`` for an answer bound to this schema.
-
-        Names of formats take letters, digits, ``_`` and ``-``.
-        """
+        """The ``response_format`` for an answer constrained to this schema."""
         return {"type": "json_schema", "json_schema": {"name": self.name, "schema": self.schema, "strict": True}}
 
 
@@ -72,6 +69,10 @@ def _list(items: Mapping[str, JSON], low: int = 0, high: int = 3) -> dict[str, J
 
 
 def _object(properties: Mapping[str, JSON], *optional: str, **more: JSON) -> dict[str, JSON]:
+    """Return the schema of an object without further properties.
+
+    All but the ``optional`` ones are required.
+    """
     required = [name for name in properties if name not in optional]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False, **more}
 

@@ -43,17 +43,18 @@ def _stop_request(prompt: str, what: str, stop: str, **body: JSON) -> Request:
 
 
 def _stop_at_length(length: int, what: str = "", **body: JSON) -> Request:
-    """Return a request to stop at ``length`` characters of the run.
+    """Return a request with a stop string of ``length`` characters.
 
-    They are the first ones of the run's stop strings.
+    It is sent on the repetitive prompt. The stop string is the beginning of the expected answer from its second word
+    on, so that its length decides after how many tokens it is complete.
     """
     return _stop_request("run", f"{length}{what}", _RUN_STOPS[:length], **body)
 
 
 def _stop_at_ids(prompt: str, remainder: int, what: str = "", **body: JSON) -> Request:
-    """Return a request to stop at every seventh token id.
+    """Return a request to stop at every seventh token id, from ``remainder`` on.
 
-    Some common token is among them, whatever the vocabulary.
+    Some common token is among so many ids, whatever the vocabulary.
     """
     return _limited_request(prompt, f"ids-{remainder}{what}", stop_token_ids=list(range(remainder, _STOP_IDS, _CLASSES)), **body)
 
@@ -63,9 +64,9 @@ def _limit_request(prompt: str, most: int) -> Request:
 
 
 def _conversation(name: str, age: int, city: str) -> list[JSON]:
-    """Return a conversation with one question, answered twice, asked again.
+    """Return a conversation with one question, answered twice and asked a third time.
 
-    Even prompt lookup drafts the end of the answer.
+    The answer stands in the prompt, so that even prompt lookup drafts its end.
     """
     question: JSON = {"role": "user", "content": f"Give me a JSON object for {name} who lives in {city}."}
     answer: JSON = {"role": "assistant", "content": json.dumps({"name": name, "age": age, "city": city})}
@@ -91,7 +92,7 @@ def _object_request(what: str, **body: JSON) -> Request:
 
 
 def _repeated_question(person: int, name: str, most: int, **body: JSON) -> Request:
-    """Return a request with one person's conversation."""
+    """Return a greedy request with the conversation about one person of ``_PEOPLE``."""
     request_body: dict[str, JSON] = {
         "messages": _conversation(*_PEOPLE[person]),
         "max_tokens": most,

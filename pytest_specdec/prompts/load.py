@@ -23,15 +23,15 @@ _NUMBERED = 4
 
 
 def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 3, alone: int = 1, shared: int = 10) -> Workload:
-    """Return ``alone`` single requests, then one group for each level.
+    """Return ``alone`` single requests, then a group of 8, 32 and 128 requests.
 
-    The requests of a level are sent at once, and answers have their full length. One request of each pass is
-    asked alone: that level is reported, and one client is timed by other workloads. There are three passes,
-    since with two Student's t has one degree of freedom, and hardly a speed could fail.
+    The requests of a group are sent at once, and every answer has ``max_tokens`` tokens. A pass has only one single
+    request, since other workloads time one client. There are three passes: with two, Student's t has one degree of
+    freedom, and hardly a speed could fail.
 
-    Every level begins with the same ``shared`` prompts, as :meth:`Prompts.speed` asks them of one client, so
-    that the acceptance of their drafts can be compared. The others are numbered, so that no two rows of a batch
-    have the same answer for sure.
+    Every group begins with the same ``shared`` prompts, which :meth:`Prompts.speed` sends with one client, so that the
+    acceptance of their drafts can be compared. Further prompts begin with a number, so that no two requests of a batch
+    surely have the same answer.
     """
     waves = (*[1] * alone, *CLIENTS[1:])
     chats = [prompt for prompt in prompts.items if prompt.route is Route.CHAT][:shared]
@@ -60,7 +60,8 @@ def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 3, alone: in
 def cut(workload: Workload, most: int) -> Workload:
     """Return the workload with at most ``most`` requests per wave.
 
-    It is for servers that would let the others wait. Waves cut to the same size are sent once.
+    A server that computes no more requests at once would let the others wait, which shows nothing about speculation. Of
+    neighbouring waves that are cut to the same size only the first is sent.
     """
     waves: list[tuple[Request, ...]] = []
     for wave in workload.in_waves:

@@ -38,8 +38,9 @@ def top_lists(
 ) -> Workload:
     """Return requests for lists of the most probable tokens.
 
-    The lists have 5, 1, 20, 2 and 0 tokens in turn. Three of four requests are at temperature 0, where the
-    baseline's own reports are of the same tokens.
+    The lists have 5, 1, 20, 2 and 0 tokens in turn. Three of four requests are at temperature 0, where baseline and
+    variant emit the same tokens, so that their reports can be compared. Every fourth is sampled with a seed. ``take``
+    has the number of requests sent at each depth.
     """
     sent: list[Request] = []
     for index, prompt in enumerate(islice(cycle(prompts.items), requests)):
@@ -58,10 +59,10 @@ def prompt_lengths(
     take: Mapping[Depth, int] | None = None,
     **traffic: Unpack[PassesFields],
 ) -> Workload:
-    """Return completions at temperature 0 with prompt log-probabilities.
+    """Return completions at temperature 0 that report their prompts' log-probabilities.
 
-    They ask for the log-probabilities of their prompts' tokens, every fourth by an echo of the prompt. Every
-    second echo is followed by one token only.
+    Prompt lengths lie around the borders of cache blocks. Three of four requests use the field ``prompt_logprobs``, the
+    fourth an echo of the prompt; of the echoes every second has an answer of one token.
     """
     requests: list[Request] = []
     for number, words in enumerate(_LENGTHS):

@@ -23,7 +23,7 @@ class OwnPrompt:
 
     id: str
     content: Mapping[str, JSON]
-    """The part of the request's body that asks: ``messages`` or ``prompt``."""
+    """The field of the request's body with the prompt: ``messages`` or ``prompt``."""
     schema: Mapping[str, JSON] | None = None
     """The JSON Schema of its answer, where one is to be enforced."""
     max_tokens: int | None = None
@@ -36,35 +36,41 @@ class OwnPrompt:
 
 
 def with_own_prompts(workload: Workload, prompts: Sequence[OwnPrompt]) -> Workload:
-    """Return ``workload`` with a request for each prompt in front.
+    """Return ``workload`` with a request for each of the config's prompts in front.
 
-    They are sent at every depth that sends anything of the workload. A request has the parameters of the
-    workload's first one. If a part of the workload has seeds and a part has none, each prompt is asked both
-    ways. If answers are bound to a format, only prompts with a schema are asked, each bound to its own. Other
-    requests stay as they are.
+    The workload is unchanged unless it has ``takes_prompts``. The new requests are sent at every depth that sends any
+    request of the workload, with the parameters of its first request. If the workload has groups with and without
+    seeds, each prompt is sent in both. If its answers are constrained to a format, only prompts with a schema are sent,
+    each constrained to its own.
     """
     if not workload.takes_prompts:
         return workload
-    own_requests = tuple(request for number, turn in enumerate(workload.turns, 1) for request in _requests_of_turn(turn, prompts, number))
+    groups = enumerate(workload.turns, 1)
+    own_requests = tuple(request for number, group in groups for request in _own_requests(group, prompts, number))
     take = {depth: count and count + len(own_requests) for depth, count in workload.take.items()}
     return replace(workload, requests=(*own_requests, *workload.requests), take=take)
 
 
-def _requests_of_turn(turn: Sequence[Request], prompts: Sequence[OwnPrompt], turn_number: int) -> Iterator[Request]:
-    """Yield the requests of one turn.
+def _own_requests(group: Sequence[Request], prompts: Sequence[OwnPrompt], group_number: int) -> Iterator[Request]:
+    """Yield a request for each prompt, with a group's parameters.
 
-    Seeds go on from the highest there.
+    They are those of the group's first request. A request of the prompt's route is preferred as the template. Seeds
+    continue after the group's highest, so that none is used twice. Prompts without a schema are left out if the group's
+    answers are constrained to a format.
     """
-    suffix = f"#{turn_number}" if turn_number > 1 else ""
-    highest = max((request.seed for request in turn if isinstance(request.seed, int)), default=0)
-    suitable = [prompt for prompt in prompts if prompt.schema is not None or "response_format" not in turn[0].body]
+    suffix = f"#{group_number}" if group_number > 1 else ""
+    highest = max((request.seed for request in group if isinstance(request.seed, int)), default=0)
+    suitable = [prompt for prompt in prompts if prompt.schema is not None or "response_format" not in group[0].body]
     for number, prompt in enumerate(suitable, 1):
-        template = next((request for request in turn if request.route is prompt.route), turn[0])
+        template = next((request for request in group if request.route is prompt.route), group[0])
         yield Request(id=f"{OWN}{prompt.id}{suffix}", route=prompt.route, body=_own_body(prompt, template, seed=highest + number))
 
 
 def _own_body(prompt: OwnPrompt, template: Request, *, seed: int) -> Mapping[str, JSON]:
-    """Return the body for a prompt, under the parameters of ``template``."""
+    """Return the body for a prompt, with the parameters of ``template``.
+
+    The prompt's own schema and token limit replace those of ``template``, and ``seed`` its seed if it has one.
+    """
     body = {name: value for name, value in template.body.items() if name not in {"prompt", "messages"}}
     if "seed" in body:
         body["seed"] = seed
@@ -77,9 +83,10 @@ def _own_body(prompt: OwnPrompt, template: Request, *, seed: int) -> Mapping[str
 
 
 def _with_route_logprobs(body: Mapping[str, JSON], route: Route) -> Mapping[str, JSON]:
-    """Return ``body`` with log-probabilities asked in the way of ``route``.
+    """Return ``body`` with its log-probability fields in the form of ``route``.
 
-    It asks for them only if ``body`` does.
+    The two routes ask for log-probabilities with different fields, and the body may come from a request of the other
+    one. A body that asks for none stays without them.
     """
     logprobs = body.get("top_logprobs") if body.get("logprobs") is True else body.get("logprobs")
     other_fields = {name: value for name, value in body.items() if name not in {"logprobs", "top_logprobs"}}

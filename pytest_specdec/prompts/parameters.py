@@ -74,9 +74,10 @@ FACTORS: Final[Mapping[str, tuple[JSON, ...]]] = {
 
 
 def doses(*, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficFields]) -> Workload:
-    """Return requests with one binding parameter each.
+    """Return requests with one sampling parameter each.
 
-    The parameter is set so that it binds. Ids are ``min_p#1.copy-01`` and so on.
+    Its value is one that the plain answer would break. A server that ignores the parameter thereby shows it. Ids are
+    ``min_p#1.copy-01`` and so on. ``take`` has the number of requests sent at each depth.
     """
     requests: list[Request] = []
     for parameter, count, prompts, fields in DOSES:
@@ -88,9 +89,9 @@ def doses(*, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficF
 def pairs(count: int, *, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficFields]) -> Workload:
     """Return requests with every pair of values of two parameters.
 
-    There are ``count`` of them, or as many as it takes for every two values to meet.
+    There are ``count`` requests, or more if not all pairs of values meet in so many.
     """
-    rows = pairwise({factor: len(values) for factor, values in FACTORS.items()}, _is_lawful)
+    rows = pairwise({factor: len(values) for factor, values in FACTORS.items()}, _is_allowed)
     requests: list[Request] = []
     prompts = cycle(_TEXTS.items)
     for index in range(max(count, len(rows))):
@@ -100,10 +101,10 @@ def pairs(count: int, *, take: Mapping[Depth, int] | None = None, **traffic: Unp
     return make_workload("parameter-pairs", requests, take, {"version": 2, "passes": 1, **traffic})
 
 
-def _is_lawful(row: Mapping[str, int]) -> bool:
-    """Return True unless the row asks for several greedy answers.
+def _is_allowed(row: Mapping[str, int]) -> bool:
+    """Return True unless the row asks for several greedy answers to one request.
 
-    Engines refuse several greedy answers to one request.
+    Engines refuse such requests.
     """
     return not (FACTORS["n"][row.get("n", 0)] == 2 and "temperature" in row and FACTORS["temperature"][row["temperature"]] == 0.0)  # noqa: PLR2004
 

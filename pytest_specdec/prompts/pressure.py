@@ -19,9 +19,9 @@ __all__ = ["together"]
 def together(*, max_tokens: int = 64, name: str = "together", take: Mapping[Depth, int] | None = None) -> Workload:
     """Return streamed requests at temperature 0, sixteen at once.
 
-    They are for servers with a small cache. Of eight, four are plain, three have penalties and one is bound to
-    a schema: a preempted request must keep all of that. All but the last kind go on to their limit, even if the
-    model would end earlier.
+    They are for servers with a small cache. Of eight requests four are plain, three have penalties and one is
+    constrained to a schema: such state must survive if the server preempts a request. All but the constrained ones
+    ignore the end of sequence and run to their limit.
     """
     plain = [_run_to_limit(request) for request in ALL.greedy(max_tokens=max_tokens).requests]
     penalised = [_run_to_limit(r) for r in ALL.greedy(max_tokens=max_tokens, presence_penalty=1.2, frequency_penalty=0.8).requests]

@@ -85,7 +85,7 @@ class Prompts:
     def interleaved(cls, name: str, parts: Sequence[Prompts]) -> Prompts:
         """Return the prompts of ``parts``, one of each in turn.
 
-        The first few already are of every kind.
+        So the first few, which a shallow depth sends, are of every kind.
         """
         rounds = zip_longest(*(part.items for part in parts))
         return cls(name=name, category="mixed", items=tuple(item for prompts in rounds for item in prompts if item is not None))
@@ -106,7 +106,9 @@ class Prompts:
     ) -> Workload:
         """Return one request per prompt at temperature 0.
 
-        Penalties that are None are left out of the bodies.
+        ``take`` has the number of requests sent at each depth, the first ones of the list; a depth that is missing in it
+        sends all. The prompts of a user's config are sent as well, under these parameters (``takes_prompts``). Penalties
+        that are None are left out of the bodies.
         """
         penalty_values = (("presence_penalty", presence_penalty), ("frequency_penalty", frequency_penalty))
         penalties: dict[str, JSON] = {key: value for key, value in penalty_values if value is not None}
@@ -131,15 +133,14 @@ class Prompts:
         take: Mapping[Depth, int] | None = None,
         **traffic: Unpack[PassesFields],
     ) -> Workload:
-        """Return ``requests`` draws, one per prompt by default.
+        """Return ``requests`` sampled requests, one per prompt by default.
 
-        The first ``prompts`` prompts are asked once, then again. Request i has seed i + 1. Without ``seeded``
-        none has a seed, as in production: engines leave their fast sampler while any request of the batch has
-        one.
+        The first ``prompts`` prompts are sent in turn, again and again. Request i has the seed i + 1. Without ``seeded``
+        none has a seed, as in production: engines leave their fast sampler while any request of the batch has one.
 
-        Fields that are None are left out of the bodies; ``top_p`` is 1 then. With ``logprobs`` the answers
-        report their tokens' own log-probabilities, and those of so many most probable tokens with each. The
-        draft model's distribution is requested.
+        Fields that are None are left out of the bodies, except ``top_p``, which is then 1. With ``logprobs`` the answers
+        report the log-probability of each token, and of that many most probable ones. The draft model's distribution at
+        the emitted tokens is captured as well. ``take`` has the number of requests sent at each depth.
         """
         truncations: dict[str, JSON] = {key: value for key, value in (("top_k", top_k), ("min_p", min_p)) if value is not None}
         body: dict[str, JSON] = {
@@ -163,12 +164,12 @@ class Prompts:
         take: Mapping[Depth, int] | None = None,
         **traffic: Unpack[PassesFields],
     ) -> Workload:
-        """Return two chat requests per prompt at temperature 0.
+        """Return two structured chat requests per prompt at temperature 0.
 
-        One asks for an answer bound to a schema, the other for any JSON object. ``schema`` is one of
-        :data:`pytest_specdec.prompts.schemas.SCHEMAS` by name, or a JSON Schema; by default every prompt has
-        its own. They are scored, so that a wrong token shows even if the grammar allows it. Raises ValueError
-        if no prompt is a conversation.
+        One answer is constrained to a schema, the other to any JSON object. ``schema`` is the name of one of
+        :data:`pytest_specdec.prompts.schemas.SCHEMAS`, or a JSON Schema; by default every prompt has its own. The answers
+        are scored, so that a wrong token shows even if the grammar allows it. Raises ValueError if no prompt is for the
+        chat route.
         """
         chats = self._conversations()
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
@@ -189,11 +190,11 @@ class Prompts:
         take: Mapping[Depth, int] | None = None,
         **traffic: Unpack[PassesFields],
     ) -> Workload:
-        """Return ``requests`` chat requests at a temperature above 0.
+        """Return ``requests`` structured chat requests at a temperature above 0.
 
-        They ask each prompt with each of :data:`schemas.DRAWN`, again and again. Every second one has no seed,
-        the others have one each; by default all are asked once each way. They are judged by validity alone, so
-        that nothing is scored. Raises ValueError if no prompt is a conversation.
+        Each prompt is sent with each format of :data:`schemas.DRAWN`, with a seed and then without one, again and again; by
+        default once each way. The answers are judged by validity alone, so that nothing is scored. Raises ValueError if no
+        prompt is for the chat route.
         """
         cases = [(prompt, kind, bound) for prompt in self._conversations() for kind, bound in schemas.DRAWN.items()]
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0}
@@ -208,7 +209,8 @@ class Prompts:
     def liveness(self, *, name: str = "", take: Mapping[Depth, int] | None = None, **traffic: Unpack[PassesFields]) -> Workload:
         """Return one request per crash case.
 
-        The cases are the lengths, limits, parameters and formats that have taken servers down.
+        The cases are lengths, limits, parameters and formats known to kill servers. The workload is marked as one that
+        may kill, so that it is sent last in a boot.
         """
         requests = [case.request(prompt) for case, prompt in zip(crash_cases.CRASH_CASES, cycle(self.items), strict=False)]
         settings: PassesFields = {"scored": False, "may_kill": True, **traffic}
@@ -223,16 +225,16 @@ class Prompts:
         take: Mapping[Depth, int] | None = None,
         **traffic: Unpack[TrafficFields],
     ) -> Workload:
-        """Return the prompts streamed and timed, with one client.
+        """Return one timed, streamed request per prompt at temperature 0.
 
-        The temperature is 0. Answers go on to their full length, even if the model would end earlier.
+        They are sent one at a time. Answers ignore the end of sequence, so that every one has ``max_tokens`` tokens.
         """
         body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
         settings: PassesFields = {"passes": passes, "timed": True, "stream": True, "concurrency": 1, "scored": False, **traffic}
         return make_workload(name or f"{self.name}-timed", [_plain_request(prompt, body) for prompt in self.items], take, settings)
 
     def _conversations(self) -> list[Prompt]:
-        """Return the prompts of the chat route; ValueError without any."""
+        """Return the prompts for the chat route; raise ValueError if there are none."""
         chats = [prompt for prompt in self.items if prompt.route is Route.CHAT]
         if not chats:
             msg = f"{self.name} has no prompt for the chat route, which response_format needs"
@@ -243,13 +245,16 @@ class Prompts:
         return f"<Prompts {self.name}: {len(self.items)} {self.category}>"
 
     def _sampled_name(self, temperature: float, truncations: Mapping[str, float | None]) -> str:
-        """Return a name with every parameter that is not neutral."""
+        """Return a workload's name with every sampling parameter that is not neutral."""
         parameters = [("t", temperature if temperature != 1.0 else None), *truncations.items()]
         return "-".join([self.name, "sampled", *(f"{letter}{value:g}" for letter, value in parameters if value is not None)])
 
 
 def _draw(items: Sequence[Prompt], index: int, body: Mapping[str, JSON], logprobs: int | None, *, seeded: bool) -> Request:
-    """Return draw number ``index`` + 1, its prompt taken in turn."""
+    """Return sampled request number ``index`` + 1.
+
+    The number is also its seed. Prompts repeat after the last; a repeated prompt's request has the number in its id.
+    """
     number, prompt = index + 1, items[index % len(items)]
     seed = {"seed": number} if seeded else {}
     logprob_fields = {} if logprobs is None else reporting_fields(prompt.route, logprobs)
@@ -259,7 +264,7 @@ def _draw(items: Sequence[Prompt], index: int, body: Mapping[str, JSON], logprob
 def reporting_fields(route: Route, logprobs: int) -> Mapping[str, JSON]:
     """Return the fields to ask for log-probabilities on ``route``.
 
-    They ask for each token's own one, and for those of so many most probable tokens.
+    The server then reports the log-probability of each emitted token, and of the ``logprobs`` most probable ones.
     """
     return {"logprobs": logprobs} if route is Route.COMPLETIONS else {"logprobs": True, "top_logprobs": logprobs}
 

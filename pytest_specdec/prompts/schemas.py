@@ -15,12 +15,12 @@ ANY_OBJECT: Mapping[str, JSON] = {"type": "json_object"}
 
 
 def object_schema(**properties: JSON) -> dict[str, JSON]:
-    """Return the schema of an object with these properties alone, all of them required."""
+    """Return the schema of an object with exactly these properties, all required."""
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def enum_schema(*members: str) -> dict[str, JSON]:
-    """Return the schema of one of a few texts."""
+    """Return the schema of a string out of ``members``."""
     return {"type": "string", "enum": list(members)}
 
 
@@ -70,9 +70,9 @@ _LAMP = object_schema(on={"type": "boolean"}, colour=enum_schema("warm", "cold")
 
 
 def bound(schema: str | Mapping[str, JSON]) -> Mapping[str, JSON]:
-    """Return the ``response_format`` for an answer bound to ``schema``.
+    """Return the ``response_format`` for an answer constrained to ``schema``.
 
-    ``schema`` is one of ours by its name, or any other one as it stands.
+    ``schema`` is the name of one of :data:`SCHEMAS`, or a JSON Schema.
     """
     name, body = (schema, SCHEMAS[schema]) if isinstance(schema, str) else ("answer", schema)
     return {"type": "json_schema", "json_schema": {"name": name, "schema": body, "strict": True}}
@@ -88,8 +88,8 @@ DRAWN: Mapping[str, Mapping[str, JSON]] = {
 
 
 def in_turn(index: int) -> str:
-    """Return the name of one of our schemas, by ``index``.
+    """Return the name of one of :data:`SCHEMAS` by ``index``.
 
-    Each of a few successive indices has another one.
+    The indices go through them again and again.
     """
     return list(SCHEMAS)[index % len(SCHEMAS)]

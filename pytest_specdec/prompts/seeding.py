@@ -52,9 +52,10 @@ _SMOKE, _STANDARD = (sum(map(len, waves)) for waves in (_FIRST, (*_FIRST, *_MORE
 
 
 def seeding(prompts: Prompts, *, name: str = "", take: Mapping[Depth, int] | None = None) -> Workload:
-    """Return draws of 32 tokens from the raw distribution.
+    """Return requests that repeat seeds, change them, or have none, in waves.
 
-    Their scores then show how likely it is that two of them agree.
+    They sample 32 tokens from the unprocessed distribution, so that the baseline's scores show how likely two answers
+    are to agree by chance. ``take`` has the number of requests sent at each depth.
     """
     draws = [draw for wave in _WAVES for draw in wave]
     return Workload(

@@ -62,13 +62,12 @@ _TURNS = (
 
 
 def in_order(*, max_tokens: int = _TOKENS, name: str = "in-order", take: Mapping[Depth, int] | None = None) -> Workload:
-    """Return one workload at temperature 0, one request at a time.
+    """Return requests whose prompts share beginnings, at temperature 0, one at a time.
 
-    Ids name the earlier requests: ``warm/code`` asks ``cold/code`` again.
-
-    Phases: ``cold`` and ``long`` begin as nothing before them does. ``warm``, ``again``, ``after-long`` and
-    ``last`` repeat a prompt. ``crossed`` has a head and a tail that came with others, ``shared`` and ``turn``
-    begin like an earlier prompt, and ``pattern`` goes on as an earlier answer probably did.
+    An id has a phase and a prompt: ``warm/code`` sends the prompt of ``cold/code`` again. ``cold`` and ``long`` prompts
+    share no beginning with an earlier one. ``warm``, ``again``, ``after-long`` and ``last`` repeat an earlier prompt.
+    ``crossed`` joins a head and a tail of two earlier prompts, ``shared`` and ``turn`` begin like an earlier prompt, and
+    ``pattern`` continues as an earlier answer probably did.
     """
     contents = {**_beginning_contents(), **_middle_contents(), **_end_contents()}
     requests = tuple(
@@ -78,7 +77,7 @@ def in_order(*, max_tokens: int = _TOKENS, name: str = "in-order", take: Mapping
 
 
 def _beginning_contents() -> dict[str, JSON]:
-    """Return the ten requests of smoke depth."""
+    """Return the prompts of smoke depth's ten requests, by id."""
     story, code, (one, other), (same, notes) = _STORY, _CODE, _HEADS, _TAILS
     return {
         "cold/story": story,
@@ -95,7 +94,7 @@ def _beginning_contents() -> dict[str, JSON]:
 
 
 def _middle_contents() -> dict[str, JSON]:
-    """Return the requests with repeats and common prefixes."""
+    """Return the prompts with repeats and common prefixes, by id."""
     first_words = _words(64)
     tails = {f"shared/{count}": f"{_words(count)} {_words(1 + index % 3, start=70 + 3 * index)}" for index, count in enumerate(_SHARED)}
     return {
@@ -110,7 +109,7 @@ def _middle_contents() -> dict[str, JSON]:
 
 
 def _end_contents() -> dict[str, JSON]:
-    """Return the requests after a long one, and the last repeats."""
+    """Return the prompts after a long one, and the last repeats, by id."""
     story, code, pattern = _STORY, _CODE, _PATTERN
     first, reply, second = _TURNS
     return {
@@ -137,7 +136,7 @@ def _words(count: int, *, start: int = 0, stride: int = 1) -> str:
 
 
 def _messages(*turns: str) -> JSON:
-    """Return the messages of a conversation begun by the user."""
+    """Return the messages of a conversation, the user's and the assistant's in turn."""
     return [{"role": ("user", "assistant")[index % 2], "content": text} for index, text in enumerate(turns)]
 
 

@@ -77,23 +77,25 @@ def graded_draws(
     take: Mapping[Depth, int] | None = None,
     **traffic: Unpack[PassesFields],
 ) -> Workload:
-    """Return ``requests`` chat requests at a temperature above 0.
+    """Return ``requests`` structured chat requests at a temperature above 0.
 
-    They ask every graded schema in turn, again and again, and some ask for any object. Every second one has no
-    seed; a schema that is asked again is asked the other way. They are judged by validity alone.
+    The answers are constrained to every graded schema in turn, again and again, and some to any object. Every second
+    request has a seed, and the same schema comes with a seed one time and without the next. The answers are judged by
+    validity alone, so that nothing is scored.
     """
     cases = _cases()
     count = 2 * len(cases) if requests is None else requests
-    draws = [_draw(index, *cases[index % len(cases)], turn=index // len(cases)) for index in range(count)]
+    draws = [_draw(index, *cases[index % len(cases)], repeat=index // len(cases)) for index in range(count)]
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": temperature, "top_p": 1.0}
     settings: PassesFields = {"scored": False, "takes_prompts": True, **traffic}
     return make_workload(name, [_with_fields(request, body) for request in draws], take, settings)
 
 
 def _cases() -> list[tuple[str, str, Mapping[str, JSON]]]:
-    """Return (name, subject, format) of every graded schema.
+    """Return (name, subject, response_format) of every graded schema.
 
-    Schemas with repetitive documents come first. Any object comes in between.
+    Schemas with repetitive documents come first, since any drafter drafts them. Before every eighth schema a case with any
+    JSON object is added.
     """
     cases: list[tuple[str, str, Mapping[str, JSON]]] = []
     for index, schema in enumerate(sorted(GRADED, key=lambda schema: schema.name not in _REPEATING)):
@@ -103,10 +105,14 @@ def _cases() -> list[tuple[str, str, Mapping[str, JSON]]]:
     return cases
 
 
-def _draw(index: int, name: str, about: str, bound: Mapping[str, JSON], *, turn: int) -> Request:
-    """Return a draw of one schema, seeded every second time."""
-    seed = {"seed": index + 1} if (index + turn) % 2 == 0 else {}
-    return _chat_request(f"{name}-{index + 1}", _describe_subject(about, index + turn), {**seed, "response_format": bound})
+def _draw(index: int, name: str, about: str, bound: Mapping[str, JSON], *, repeat: int) -> Request:
+    """Return sampled request ``index`` with one format, seeded every second time.
+
+    ``repeat`` is the number of earlier requests with this format. It shifts the seeds by one, so that the same format
+    comes both with and without a seed.
+    """
+    seed = {"seed": index + 1} if (index + repeat) % 2 == 0 else {}
+    return _chat_request(f"{name}-{index + 1}", _describe_subject(about, index + repeat), {**seed, "response_format": bound})
 
 
 def graded(
@@ -118,7 +124,7 @@ def graded(
 ) -> Workload:
     """Return a chat request per graded schema at temperature 0.
 
-    Those that any drafter drafts come first, then from hard to trivial.
+    Schemas with repetitive documents come first, since any drafter drafts them, then the others from hard to trivial.
     """
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
     grades = list(Grade)
@@ -138,10 +144,9 @@ def constrained(
     take: Mapping[Depth, int] | None = None,
     **traffic: Unpack[PassesFields],
 ) -> Workload:
-    """Return chat requests bound to expressions, choices and grammars.
+    """Return chat requests constrained to regular expressions, choices and grammars, in turn.
 
-    A regular expression, a choice and a grammar take turns. Of each kind, every third request is at temperature
-    0.
+    Of each kind one request is greedy, the next is sampled with a seed and the next without one, again and again.
     """
     regexes = [(f"regex-{key}", text, {"regex": pattern}) for key, (text, pattern) in REGEXES.items()]
     choices = [(f"choice-{key}", text, {"choice": list(texts)}) for key, (text, texts) in CHOICES.items()]
@@ -153,7 +158,10 @@ def constrained(
 
 
 def _constrained_request(index: int, name: str, text: str, constraint: Mapping[str, JSON], *, max_tokens: int) -> Request:
-    """Return a request with a constraint and the next sampling kind."""
+    """Return request ``index`` with a constraint: greedy, seeded or unseeded in turn.
+
+    Its prompt may ask for something that the grammar forbids.
+    """
     # Three kinds of constraints take turns: each goes from greedy to seeded to unseeded.
     sampling_kind = index // 3 % 3
     sampling: dict[str, JSON] = {
@@ -167,9 +175,9 @@ def _constrained_request(index: int, name: str, text: str, constraint: Mapping[s
 
 
 def uncompilable(*, max_tokens: int = 32, name: str = "structured-uncompilable", **traffic: Unpack[PassesFields]) -> Workload:
-    """Return a request with an uncompilable grammar, among sound ones.
+    """Return requests of which one has an invalid regular expression.
 
-    No engine can compile it. The server must be there afterwards.
+    No engine can compile it. The server must survive it and answer the valid requests that follow.
     """
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0}
     sound = [schema for schema in GRADED if schema.name in (*_REPEATING, "lamp")]

@@ -81,7 +81,11 @@ _ANSWERED: tuple[Mapping[str, JSON], ...] = (
 def _tool_body(
     conversation: str | Sequence[Mapping[str, JSON]], *tools: str, choice: str = "required", most: int = 112, **more: JSON
 ) -> dict[str, JSON]:
-    """Return a body; ``choice`` may name one of :data:`TOOLS`."""
+    """Return the body of a greedy chat request with some of :data:`TOOLS`.
+
+    ``choice`` is a value of ``tool_choice``, or the short name of the tool that has to be called. It is not used without
+    tools.
+    """
     messages = [{"role": "user", "content": conversation}] if isinstance(conversation, str) else list(conversation)
     body: dict[str, JSON] = {"messages": messages, "temperature": 0, "max_tokens": most, **more}
     if not tools:
@@ -123,7 +127,7 @@ _CASES: Mapping[str, dict[str, JSON]] = {
 
 
 def twins() -> Workload:
-    """Return a workload with every case twice, whole and streamed."""
+    """Return a workload with every case twice, not streamed and streamed."""
     requests = tuple(
         Request(id=f"{name}{'-streamed' if stream else ''}", route=Route.CHAT, body=body, stream=stream)
         for name, body in _CASES.items()

@@ -38,10 +38,10 @@ _KINDS: Mapping[str, Mapping[str, JSON]] = {
 
 
 def kinds(*, max_tokens: int = 32, concurrency: int = 8) -> Workload:
-    """Return each prompt in every kind, streamed.
+    """Return each prompt with every kind of parameters, streamed.
 
-    The part after ``#`` of a request's id names its kind. Every depth sends all of them: fewer could not show
-    that a kind goes without drafts.
+    The kind is the end of a request's id, after ``#``. Every depth sends all requests, since fewer could not show that
+    a kind is served without drafts.
     """
     requests = tuple(_traffic_request(number, kind, max_tokens) for number in range(len(_DOCUMENTS)) for kind in _KINDS)
     return Workload(

@@ -1,4 +1,4 @@
-"""Attached servers: asked, waited for when they are gone, and never started, stopped or signalled."""
+"""Attached servers: sent requests, waited for when they are gone, and never started, stopped or signalled."""
 
 from __future__ import annotations
 
@@ -66,13 +66,17 @@ class AttachedServer:
         return ()
 
     def note_processes(self) -> None:
-        """Do nothing, as above."""
+        """Do nothing: its processes cannot be seen from here."""
 
     def note_dead_processes(self) -> None:
-        """Do nothing, as above."""
+        """Do nothing: its processes cannot be seen from here."""
 
     def wait(self, seconds: float) -> bool:
-        """Return True if the server is found gone within ``seconds``."""
+        """Return True if the server is found gone within ``seconds``.
+
+        It is gone if nothing answers at its address, or only a gateway in front of it. A server once gone stays so
+        for this object.
+        """
         until_s = time.monotonic() + seconds
         while not self._ended:
             reply = look(self._setup, _MODELS, seconds=_LOOK_S)
@@ -89,19 +93,19 @@ class AttachedServer:
         return ()
 
     def output_text(self) -> str:
-        """Return nothing, as above."""
+        """Return nothing: its log is not ours to read."""
         return ""
 
     def cause(self) -> str:
-        """Return nothing, as above."""
+        """Return nothing: its log is not ours to read."""
         return ""
 
     def stop(self, stop_s: float) -> None:  # noqa: ARG002 - nothing is stopped
-        """Leave it as it is, and ask it no more."""
+        """Leave it running, and send it nothing more."""
         self._ended = self._ended or "left"
 
     def kill(self) -> None:
-        """Leave it as it is."""
+        """Do nothing: the server belongs to somebody else."""
 
 
 class AttachedArm(ArmServer):
@@ -116,24 +120,24 @@ class AttachedArm(ArmServer):
         """
         super().__init__(recipe, heartbeat, left_s)
         self.warnings: list[str] = []
-        """What was noticed between workloads."""
+        """Warnings collected between workloads."""
         self._speak: Callable[[ServerSetup], Dialect] | None = speak
         self._traffic: Traffic | None = None
         self._card: Mapping[str, JSON] | None = None
-        """What it listed of its model at the beginning of the visit; None where it lists no models."""
+        """Its model's entry in its list at the beginning of the visit; None if it lists no models."""
 
     @property
     def may_replay(self) -> bool:
         """True if failed requests may be sent to it again.
 
-        The server is somebody else's, so that the config has to allow it.
+        The server belongs to somebody else and may die of them, so that the config has to allow it.
         """
         return self.recipe.may_kill
 
     def traffic(self) -> Traffic | None:
         """Return the server's traffic from all its clients.
 
-        None where it does not report it.
+        Returns None if it does not report it, if a reading would reset its counters, or if no time is left.
         """
         dialect, left_s = self.recipe.dialect, self.left_s()
         if dialect.counters_drain or left_s <= 0:
@@ -147,7 +151,8 @@ class AttachedArm(ArmServer):
     def peer_traffic(self) -> Traffic | None:
         """Return the traffic of the baseline's server from all its clients.
 
-        None where that is this server, or does not report it.
+        Answers given there by a load balancer show in its growth. Returns None if that is this server, or for the
+        reasons of :meth:`traffic`.
         """
         dialect, peer, left_s = self.recipe.dialect, self.recipe.peer, self.left_s()
         if peer is None or dialect.counters_drain or left_s <= 0:
@@ -156,9 +161,10 @@ class AttachedArm(ArmServer):
         return None if page is None else dialect.traffic(page)
 
     def check_port(self) -> None:
-        """Raise BootError when the server serves another model than before.
+        """Raise BootError if the server serves another model than before.
 
-        Compared with the beginning of this visit. Raised also when it lists no model of that name any more.
+        The model's entry in the list is compared with that at the beginning of this visit. An entry that is gone
+        counts as another model; a server that does not answer is ignored here, since its answers show that.
         """
         left_s = self.left_s()
         reply = look(self.recipe.setup, _MODELS, seconds=min(SECONDS, left_s)) if self._card is not None and left_s > 0 else None
@@ -182,7 +188,8 @@ class AttachedArm(ArmServer):
     def _reach(self, until_s: float) -> ReadyServer:
         """Wait until the server answers one token.
 
-        Raises BootError when it refuses, or does not answer in time.
+        Raises BootError at once if it refuses in a way that waiting does not change, else if it does not answer in
+        time.
         """
         setup, is_first = self.recipe.setup, self._speak is not None
         while True:
@@ -196,7 +203,7 @@ class AttachedArm(ArmServer):
                     return answer
                 reply = answer
                 if is_first and _WEB_PAGE in reply.text:
-                    break  # no waiting makes a model's server of a web site; one that was there before may come back
+                    break  # waiting does not turn a web site into a model's server; a server that was there before may come back
             if reply.status in _FINAL or is_untrusted(reply):
                 raise refusal_error(setup, reply)
             self._heartbeat()
@@ -214,7 +221,10 @@ class AttachedArm(ArmServer):
 
 
 def _no_answer_error(setup: ServerSetup, reply: Reply) -> BootError:
-    """Return the error for an attached server waited for in vain."""
+    """Return the error for an attached server waited for in vain.
+
+    A web page gets an error of its own, since the address is probably wrong.
+    """
     what, remedy = f"no server answers at {setup.url}", "start it, or correct `url`"
     reply_text = setup.secrets.mask(_describe_reply(reply))
     if _WEB_PAGE in reply_text:
@@ -243,7 +253,7 @@ def is_untrusted(reply: Reply) -> bool:
 def refusal_error(setup: ServerSetup, reply: Reply) -> BootError:
     """Return the error for a server refusing to answer.
 
-    Waiting longer does not change that.
+    The remedy depends on the refusal: an untrusted certificate, a missing key, or a wrong model or address.
     """
     if is_untrusted(reply):
         what, remedy = f"the certificate of {setup.url} is not trusted", "set SSL_CERT_FILE to the file of the authority that signed it"
@@ -258,9 +268,9 @@ def refusal_error(setup: ServerSetup, reply: Reply) -> BootError:
 
 
 def check_model(setup: ServerSetup, names: Sequence[str]) -> None:
-    """Raise BootError when a server does not list the config's model.
+    """Raise BootError if a server does not list the config's model.
 
-    Another one would be judged under its name. A server that lists no models passes.
+    Another model would be judged under that name. A server that lists no models passes.
     """
     wanted = setup.asked_model
     if not names or wanted in names or "model" in setup.body or (setup.any_model and len(names) == 1):
@@ -281,7 +291,8 @@ def _describe_names(names: Sequence[str]) -> str:
 def _lasting_fields(card: Mapping[str, JSON] | None) -> Mapping[str, JSON] | None:
     """Return the lasting fields of a model's card.
 
-    They stay the same as long as the model does: some servers stamp each listing.
+    They stay the same as long as the model does. Others are left out, since some servers put the time of the listing
+    in them. Returns None without a card.
     """
     return None if card is None else {name: card[name] for name in ("id", "root", "max_model_len") if name in card}
 
@@ -292,8 +303,9 @@ _TOKEN = Request(id="token ids", route=Route.COMPLETIONS, body={"prompt": "Hello
 def dialect_of(engine: Engine, config: Config, setup: ServerSetup) -> Dialect:
     """Return the dialect of ``engine`` or of the recognised engine.
 
-    Where ``engine`` stands for any, the dialect is that of the engine at the address. An engine that recognises the
-    server comes first, then the one of whose dialect the server speaks most.
+    If ``engine`` stands for any, the dialect is that of the engine at the address. An engine that recognises the
+    server comes first, then the one of whose dialect the server supports most. If it supports none, the plain dialect
+    of ``engine`` is returned.
     """
     if not isinstance(engine, AnyEngine):
         return engine.dialect(config, setup)
@@ -308,7 +320,7 @@ def dialect_of(engine: Engine, config: Config, setup: ServerSetup) -> Dialect:
 def recognise(engine: AnyEngine, config: Config, setup: ServerSetup) -> Engine | None:
     """Return the engine recognising the server at an address.
 
-    None where none does. Counters that a reading may empty are asked for only where no engine knows the server
+    Returns None if none does. Counters that a reading may empty are read only if no engine recognises the server
     without them.
     """
     candidates, read_any_page = engine.candidates(), cache(partial(get, setup))
@@ -325,9 +337,10 @@ def recognise(engine: AnyEngine, config: Config, setup: ServerSetup) -> Engine |
 
 
 def _measure_fit(setup: ServerSetup, dialect: Dialect) -> int:
-    """Return the extent of a dialect's support by a server.
+    """Return how much of a dialect a server supports.
 
-    1 where a completion brings token ids, 2 where they can be scored as a prompt too, else 0.
+    Returns 0 unless a completion brings token ids, 1 if it does, and 2 if these can be scored as a prompt too. An
+    error ends the test with the value so far.
     """
     names, fit, model = listed_models(get(setup, _MODELS)), 0, setup.asked_model
     client = Client(setup, dialect, model=model if model in names else next(iter(names), model))

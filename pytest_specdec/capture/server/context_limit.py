@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 def read(setup: ServerSetup, model: str) -> int:
     """Return the limit in tokens, prompt and answer together.
 
-    0 where the server reports none.
+    Returns 0 if the server reports none.
 
     vLLM and SGLang have ``max_model_len`` in the card of the model. llama.cpp has the context of a slot in
-    ``/props``. Where that is switched off, its card of the model has the context that the model was trained for: a
-    server may serve less, and then refuses what is longer.
+    ``/props``. If that endpoint is switched off, its card of the model has the context that the model was trained
+    for: a server may serve less, and then refuses what is longer.
     """
     cards = listed_models(get(setup, "/v1/models"))
     card = cards.get(model) or next(iter(cards.values()), {})

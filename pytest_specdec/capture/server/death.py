@@ -21,7 +21,8 @@ _FRAME = re.compile(r'File "(?:[^"]*/)?(?P<file>[^"/]+)", line (?P<line>\d+), in
 def cause(log: str) -> str:
     """Return the first exception of a traceback in ``log``.
 
-    It comes with the frame that raised it. The words of an abort count as well. Empty without either.
+    It comes with the frame that raised it. The words of an abort count as well. Returns an empty string without
+    either.
     """
     frame = ""
     for line in log.splitlines():
@@ -48,7 +49,8 @@ def process_titles(living: Iterable[int]) -> dict[int, str]:
 def dead(known: Mapping[int, str], living: Container[int]) -> dict[int, str]:
     """Return the dead among the ``known`` processes, in words.
 
-    They are no longer ``living``. The words include how a process ended, as long as that is not collected yet.
+    They are no longer ``living``. The words include the signal that killed a process, until its parent has waited for
+    it.
     """
     return {pid: f"{title} (process {pid}) {_describe_end(pid)}" for pid, title in known.items() if pid not in living}
 
@@ -67,7 +69,7 @@ def signal_name(number: int) -> str:
 def _describe_end(pid: int) -> str:
     """Describe the end of a process by its exit code.
 
-    The code is the last field of proc_pid_stat(5), as long as the parent has not waited for the process.
+    The code is the last field of proc_pid_stat(5), until the parent has waited for the process.
     """
     try:
         code = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[-1])

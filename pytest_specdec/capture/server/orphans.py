@@ -32,7 +32,7 @@ _KILL_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ProcessNamespace:
-    """Where process numbers mean what they meant when they were noted."""
+    """A scope of process numbers: only within it does a noted number name the same process."""
 
     uid: int
     boot: str
@@ -60,7 +60,8 @@ class _Orphan:
 def note(path: Path, server: ServerProcess) -> None:
     """Write a note for later runs to end this server.
 
-    It was started by this process.
+    The note identifies the server, its container, and this process as its owner by number and start, since numbers
+    are reused.
     """
     owner = os.getpid()
     document = {
@@ -83,8 +84,7 @@ def sweep(root: Path, held: Path | None = None) -> tuple[int, ...]:
 
     A note counts only in a run directory that no capture holds but this one, which holds ``held``, and only from this
     user, this boot of the machine and this namespace of process numbers. A process is known by its number together
-    with its start, or by the marker in its environment, never by its name; a container by the random name that it was
-    given.
+    with its start, or by the marker in its environment, never by its name. A container is known by its random name.
     """
     ended: list[int] = []
     for folder in sorted({path.parent.parent for path in root.glob("*/servers/*.json")}):
@@ -136,7 +136,7 @@ def _is_run(folder: Path) -> bool:
 def _read_orphan(path: Path) -> _Orphan | None:
     """Return the server in a note, if its owner is gone.
 
-    None otherwise, and for a note of another user, boot or namespace.
+    Returns None otherwise, and for a note of another user, boot or namespace.
     """
     try:
         if path.is_symlink() or path.stat().st_uid != os.getuid():

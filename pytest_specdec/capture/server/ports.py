@@ -26,13 +26,13 @@ _EVERYWHERE = {"0" * 8, "0" * 32}
 _SECOND_LOOK_S = 0.2
 """Seconds between the two readings: long enough for a dying server's listener to be gone from both."""
 _LOOK_S = 10.0
-"""Seconds that a container gets to say what it has open."""
+"""Seconds that a container gets to list its open files."""
 
 
 def listener(port: int) -> str:
     """Return the process listening on ``port``, by number and name.
 
-    Empty where it cannot be found out.
+    Returns an empty string if it cannot be found out.
     """
     return _describe_listener(_reached_sockets(port))
 
@@ -40,7 +40,8 @@ def listener(port: int) -> str:
 def foreign_listener(server: ServerProcess, port: int) -> str:
     """Return the foreign listener on ``port``, if seen twice.
 
-    A server may die between the two readings of :func:`_foreign_listener_now`. Empty without one.
+    A server may die between the two readings of :func:`_foreign_listener_now`, and would be taken for a foreign
+    process. Returns an empty string without one.
     """
     if not _foreign_listener_now(server, port):
         return ""
@@ -51,10 +52,11 @@ def foreign_listener(server: ServerProcess, port: int) -> str:
 def _foreign_listener_now(server: ServerProcess, port: int) -> str:
     """Return the process other than the server's listening on ``port``.
 
-    It is one that connections to the port reach. Empty where there is none, or it cannot be found out.
+    It is one that connections to the port reach. Returns an empty string if there is none, or it cannot be found out.
 
     All listeners have to be the server's own: several may share a port (SO_REUSEPORT, which vLLM sets), and get the
-    connections in turn.
+    connections in turn. Nothing is reported if the server's own open files cannot all be read, since the listener may
+    be one of them.
     """
     server_pids = server.members
     foreign = _reached_sockets(port) - {file for pid in server_pids for file in _open_files(Path(f"/proc/{pid}"))}
@@ -79,7 +81,7 @@ def _reached_sockets(port: int) -> set[str]:
 def _listening_sockets(port: int, table: str) -> list[tuple[str, str]]:
     """Return local address and inode of sockets listening on ``port``.
 
-    Read from proc_net_tcp(5). Empty where the kernel does not report them.
+    They are read from proc_net_tcp(5). Returns an empty list if the kernel does not report them.
     """
     try:
         rows = [line.split() for line in Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]]
@@ -91,7 +93,7 @@ def _listening_sockets(port: int, table: str) -> list[tuple[str, str]]:
 def _describe_listener(sockets: Iterable[str]) -> str:
     """Return a process holding one of ``sockets``, in words.
 
-    Empty where none is found.
+    Returns an empty string if none is found.
     """
     wanted_sockets = set(sockets)
     for process in Path("/proc").glob("[0-9]*") if wanted_sockets else ():
@@ -103,9 +105,9 @@ def _describe_listener(sockets: Iterable[str]) -> str:
 def _container_files(command: Command) -> str:
     """Return the open files of a container's processes, as text.
 
-    Files missing from the text cannot be found out.
+    The text is empty if the command fails in the container.
 
-    Raises EngineError where docker does not answer: the owner of the port would be unknown for the rest of the run.
+    Raises EngineError if docker does not answer: the owner of the port would be unknown for the rest of the run.
     """
     try:
         result = subprocess.run(command.look, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LOOK_S, check=False)  # noqa: S603
@@ -118,7 +120,10 @@ def _container_files(command: Command) -> str:
 
 
 def _open_files(process: Path) -> set[str]:
-    """Return the open files of a process, as named in ``/proc``."""
+    """Return the open files of a process, as named in ``/proc``.
+
+    Returns an empty set for a process of another user, or one that has ended.
+    """
     files = set()
     with suppress(OSError):  # another user's process, or one that has just ended
         for entry in (process / "fd").iterdir():
@@ -128,7 +133,10 @@ def _open_files(process: Path) -> set[str]:
 
 
 def _is_readable(pid: int) -> bool:
-    """Return True unless the open files of a process are forbidden."""
+    """Return True unless the open files of a process are forbidden.
+
+    A process that has ended counts as readable: it has no files.
+    """
     try:
         next(Path(f"/proc/{pid}/fd").iterdir(), None)
     except PermissionError:
@@ -149,7 +157,7 @@ def _program_name(process: Path) -> str:
         return "unknown"
 
 
-_GIVEN: set[int] = set()
+_CHOSEN_PORTS: set[int] = set()
 
 
 def free() -> int:
@@ -161,15 +169,15 @@ def free() -> int:
         with socket.socket() as probe:
             probe.bind((HOST, 0))
             port = int(probe.getsockname()[1])
-        if port not in _GIVEN:
-            _GIVEN.add(port)
+        if port not in _CHOSEN_PORTS:
+            _CHOSEN_PORTS.add(port)
             return port
 
 
 def require_port(port: int) -> int:
     """Return ``port`` if it can be bound.
 
-    Raises EngineError naming the process that holds it.
+    Raises EngineError with the process that holds it, if that can be found out.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

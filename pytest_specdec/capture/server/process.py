@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_specdec.engines.protocol import Command
 
 _NUMBERS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
-"""In the order in which their handlers come back: what raises in between must not keep the most common one away."""
+"""In the order in which their handlers are restored: an exception in between must not leave out the most common one."""
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def defer_signals() -> Iterator[None]:
     The first of them then ends the block with its exception.
 
     They are not blocked by a mask, which a process started in the block would inherit. Only the main thread handles
-    signals, so that another one has nothing to put off.
+    signals, so that another one has nothing to defer.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -56,7 +56,7 @@ def defer_signals() -> Iterator[None]:
 
 
 _LOG_BYTES = 64_000
-"""How much of a log's end is looked at, however long it is."""
+"""Bytes of a log's end that are read, however long it is."""
 _MAX_LINE = 2_000
 """Characters of a log's line that are shown."""
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
@@ -80,7 +80,7 @@ class ServerProcess:
 
         After ``max_s`` seconds it is killed, whatever its starter does.
 
-        Raises EngineError when it cannot be executed, RunError when the log cannot be written.
+        Raises EngineError if it cannot be executed, RunError if the log cannot be written.
         """
         self.command = command
         self.log = log
@@ -105,7 +105,11 @@ class ServerProcess:
             raise
 
     def _launch(self, file: BinaryIO, max_s: float) -> None:
-        """Start the watchdog, then the server."""
+        """Start the watchdog, then the server.
+
+        The watchdog comes first, so that the server is never without one. It learns the log and the secrets before
+        the server writes.
+        """
         child, self._pipe = _start_watchdog(self.marker, self.command.kill)
         self._children.append(child)
         self._announce_log(max_s)
@@ -120,14 +124,17 @@ class ServerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """The exit code, negative for a signal; None while it runs.
+
+        It is read without collecting the process, so that its number stays reserved (see the class).
+        """
         process = self._children[-1]
         with self._collecting:
             if process.returncode is not None:
                 return process.returncode
             try:
                 exit_info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:  # collected behind our back
+            except ChildProcessError:  # somebody else has waited for it
                 return process.poll()
         if exit_info is None:
             return None
@@ -150,14 +157,14 @@ class ServerProcess:
     def members(self) -> dict[int, int]:
         """The server's living processes, each with its start.
 
-        Empty once it was stopped.
+        It is empty once it was stopped.
         """
         with self._collecting:
             is_collected = self._children[-1].returncode is not None
             return {} if is_collected else watchdog.members(self.pid, self.started, self.marker)
 
     def note_processes(self) -> None:
-        """Take note of the server's processes, while all is well."""
+        """Record the server's processes, while it works."""
         self._known = death.process_titles(self.members)
 
     def note_dead_processes(self) -> None:
@@ -179,7 +186,7 @@ class ServerProcess:
     def cause(self) -> str:
         """Return the first exception in this server's latest output.
 
-        Secrets are struck out. Empty without one.
+        Secrets are struck out. Returns an empty string without one.
         """
         return death.cause(self._read_log_end())[:_MAX_LINE]
 
@@ -205,26 +212,26 @@ class ServerProcess:
     def stop(self, stop_s: float) -> None:
         """End the server and every process of it.
 
-        Sends SIGTERM, after ``stop_s`` seconds SIGKILL; without such seconds SIGKILL at once. Raises CaptureError
-        when a process survives even that.
+        Sends SIGTERM, after ``stop_s`` seconds SIGKILL; without such seconds SIGKILL at once. Raises CaptureError if
+        a process survives even that.
         """
         try:
             if stop_s <= 0 or not self._stops_within(stop_s):
                 self._kill_and_wait()
         finally:
-            # Not "done" unless all is gone: the watchdog ends what an interrupt, maybe a second one, keeps us from ending.
+            # Not "done" unless all is gone: the watchdog ends whatever an interrupt, maybe a second one, prevented from ending here.
             with defer_signals():
                 self._dismiss_watchdog(is_gone=self._is_gone())
 
     def kill(self) -> None:
         """Kill every process of the server, without waiting.
 
-        It still has to be stopped.
+        :meth:`stop` is still needed afterwards.
         """
         self._send_signal(signal.SIGKILL)
 
     def _stops_within(self, stop_s: float) -> bool:
-        """Return True if the server, asked to stop, ends in time."""
+        """Ask the server to stop; return True if it ends in time."""
         self._run_command(self.command.stop, stop_s + _KILL_S)
         self._send_signal(signal.SIGTERM)
         return _holds_within(stop_s, self._is_gone)
@@ -232,7 +239,7 @@ class ServerProcess:
     def _kill_and_wait(self) -> None:
         """Kill the server and wait for its end.
 
-        Raises CaptureError when a process survives.
+        Raises CaptureError if a process survives.
         """
         self._run_command(self.command.kill, _KILL_S)
         self._send_signal(signal.SIGKILL)
@@ -260,12 +267,16 @@ class ServerProcess:
     def _container_may_run(self) -> bool:
         """Return True if the container runs, or may run.
 
-        The end of the client that started it says nothing about it.
+        The end of the docker client that started it says nothing about it. A docker that does not answer counts as a
+        running container.
         """
         return bool(self.command.running) and self._run_command(self.command.running, _ASK_S) != ""
 
     def _announce_log(self, max_s: float) -> None:
-        """Send the watchdog the log, its secrets and the time limit."""
+        """Send the watchdog the log, its secrets and the time limit.
+
+        Without a limit it only waits for the starter.
+        """
         spellings = self.command.secrets.spellings
         self._send_to_watchdog(
             f"log {os.fsencode(self.log.absolute()).hex()}\n" + "".join(f"secret {text.encode().hex()}\n" for text in spellings)
@@ -280,7 +291,8 @@ class ServerProcess:
     def _dismiss_watchdog(self, *, is_gone: bool) -> None:
         """Let the watchdog end, then collect it and the server.
 
-        It ends at once where all ``is_gone``, else after it has killed the rest.
+        It ends at once if ``is_gone``, else after it has killed the rest. If it failed, secrets are struck out of the
+        log here.
         """
         with defer_signals():
             if self._pipe >= 0:
@@ -294,7 +306,10 @@ class ServerProcess:
                 watchdog.strike_out(str(self.log), [text.encode() for text in self.command.secrets.spellings])
 
     def _collect(self, child: subprocess.Popen[bytes]) -> None:
-        """Wait for a child's end, so that no zombie stays."""
+        """Wait for a child's end, so that no zombie stays.
+
+        A process that does not end in time is left.
+        """
         try:
             child.wait(_KILL_S)
         except subprocess.TimeoutExpired:
@@ -307,7 +322,7 @@ class ServerProcess:
     def _run_command(argv: tuple[str, ...], seconds: float) -> str | None:
         """Return the output of a command; None if it failed.
 
-        Callers look into a failure by asking whether anything survived.
+        Callers need no reason: they check afterwards whether anything survived.
         """
         if not argv:
             return None
@@ -319,7 +334,10 @@ class ServerProcess:
 
 
 def _holds_within(seconds: float, holds: Callable[[], bool]) -> bool:
-    """Return True if ``holds`` becomes true within ``seconds``."""
+    """Return True if ``holds`` becomes true within ``seconds``.
+
+    The pauses between two checks grow from 5 ms to 0.1 s.
+    """
     end_s, pause_s = time.monotonic() + seconds, 0.005
     while not holds():
         if time.monotonic() >= end_s:
@@ -357,7 +375,7 @@ def _start_watchdog(marker: str, kill: tuple[str, ...]) -> tuple[subprocess.Pope
 def _make_folders(folders: Iterable[str]) -> None:
     """Make folders as this user.
 
-    Made by a container's mount they would be root's. Raises EngineError.
+    If a container's mount made them, they would belong to root. Raises EngineError if one cannot be made.
     """
     for folder in folders:
         try:
@@ -377,7 +395,8 @@ def _write_files(files: Mapping[str, str]) -> None:
 def _start_server(command: Command, marker: str, log: BinaryIO) -> subprocess.Popen[bytes]:
     """Start the server's first process, in a session of its own.
 
-    Raises EngineError when it cannot be executed.
+    Every process of the server inherits the marker in its environment, by which the watchdog finds it. Variables that
+    would configure the server unnoticed are removed. Raises EngineError if the command cannot be executed.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith((*command.scrubbed, watchdog.MARKER))}
     env = {**inherited, **command.env, watchdog.MARKER: marker}

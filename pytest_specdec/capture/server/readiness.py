@@ -32,7 +32,7 @@ class Reply:
     """The outcome of a GET."""
 
     status: int | None
-    """None where no answer came."""
+    """None if no answer came."""
     text: str
     """The body, or how the connection ended."""
 
@@ -80,14 +80,14 @@ def _check_limits(setup: ServerSetup, path: str, text: str) -> None:
             )
             raise BootError(what, where=setup.url, found=excess, expected="a small JSON object", remedy="correct `url`") from None
         except ValueError:
-            return  # what it is instead is its reader's business
+            return  # its reader reports anything else
 
 
 ONE_TOKEN = Request(id="ready", route=Route.COMPLETIONS, body={"prompt": "Hello", "max_tokens": 1, "temperature": 0.0})
-"""What every server that is ready has answered."""
+"""A request that every ready server has answered."""
 _PAUSE_S = 0.05
 _MIN_S = 1.0
-"""Seconds that every question gets, so that one asked in the last moment may still be answered."""
+"""Seconds that every request gets, so that one sent in the last moment may still be answered."""
 _MAX_VERSION = 200
 """Characters of a version."""
 
@@ -107,9 +107,10 @@ def wait(
 ) -> ReadyServer:
     """Wait until ``server`` answers a one-token completion.
 
-    ``heartbeat`` is called meanwhile.
+    ``heartbeat`` is called meanwhile. The port is checked before and after, so that no foreign process answers in the
+    server's place.
 
-    Raises BootError with the command, the exit code and the last log lines when the server ends before that or takes
+    Raises BootError with the command, the exit code and the last log lines if the server ends before that or takes
     longer than ``boot_s``.
     """
     until_s, last_reason = time.monotonic() + boot_s, "nothing listens yet"
@@ -119,7 +120,7 @@ def wait(
         if dialect.health_path is None or get(setup, dialect.health_path, seconds=_left_s(until_s)) is not None:
             check_port(server, setup.port)
             answer = ask(setup, dialect, draft_tokens, until_s)
-            check_port(server, setup.port)  # it may have come to listen since
+            check_port(server, setup.port)  # a foreign process may have begun to listen meanwhile
             if isinstance(answer, ReadyServer) and not server.ended:
                 _check_build(server, dialect)
                 return answer
@@ -131,7 +132,7 @@ def wait(
 
 
 def check_port(server: ServerProcess, port: int) -> None:
-    """Raise BootError when a foreign process answers on the server's port.
+    """Raise BootError if a foreign process answers on the server's port.
 
     Its replies are not the server's.
     """
@@ -142,7 +143,7 @@ def check_port(server: ServerProcess, port: int) -> None:
 
 
 def _check_build(server: ServerProcess, dialect: Dialect) -> None:
-    """Raise BootError when the log shows another server than requested.
+    """Raise BootError if the log shows another server than requested.
 
     ``server`` is ready by then.
     """
@@ -159,7 +160,7 @@ def _left_s(until_s: float) -> float:
 def ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float) -> ReadyServer | Reply:
     """Ask for one token and return the ready server.
 
-    Returns a Reply with the reason where it is not ready.
+    Returns a Reply with the reason if it is not ready.
     """
     model = _served_model(setup, _left_s(until_s))
     client = Client(setup, dialect, model=model, draft_tokens=draft_tokens)
@@ -174,10 +175,10 @@ def ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float)
 def _served_model(setup: ServerSetup, seconds: float) -> str:
     """Return the model name to use in requests.
 
-    It is the configured name where ``/v1/models`` lists it, else the first one there, or the configured one without
-    any.
+    It is the configured name if ``/v1/models`` lists it, else the first one there, or the configured one without any.
 
-    An attached server that does not list the name is never asked. Servers started here list what they like.
+    An attached server that does not list the configured name was refused before. Servers started here may list any
+    name.
     """
     if "model" in setup.body:
         return setup.asked_model
@@ -192,7 +193,7 @@ def _read_version(setup: ServerSetup, dialect: Dialect, seconds: float) -> str:
 def listed_models(text: str | None) -> dict[str, Mapping[str, JSON]]:
     """Return the models in a reply of ``/v1/models``, by request name.
 
-    Empty for any other reply.
+    Returns an empty mapping for any other reply.
     """
     models = parse_object(text).get("data")
     cards = [card for card in models if isinstance(card, Mapping)] if isinstance(models, Sequence) else []
@@ -202,7 +203,7 @@ def listed_models(text: str | None) -> dict[str, Mapping[str, JSON]]:
 def parse_object(text: str | None) -> Mapping[str, JSON]:
     """Return the JSON object in an endpoint's reply.
 
-    Empty in place of anything else.
+    Returns an empty mapping in place of anything else.
     """
     try:
         return sse.parse_object(text or "{}")

@@ -51,14 +51,14 @@ class ServerRecipe:
     concurrency: int | None = None
     """Requests in flight at most; None without a limit."""
     may_kill: bool = False
-    """Whether an attached server is sent again what it failed on."""
+    """Whether an attached server gets again the requests on which it failed."""
     peer: ServerSetup | None = None
-    """Of an attached variant the baseline's server, where that has an address of its own: it is read and not asked."""
+    """The baseline's server for an attached variant, if it has another address: only its counters are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aside:
-    """Tokens of prompts asked in addition to a workload."""
+    """Tokens of requests sent in addition to a workload, and of their answers."""
 
     prompt_tokens: int = 0
     generated_tokens: int = 0
@@ -85,7 +85,7 @@ class LaunchedServer(Protocol):
         """Processes found gone first, except the leading one, in words."""
 
     def note_processes(self) -> None:
-        """Take note of the processes, while all is well."""
+        """Record the processes, while the server works."""
 
     def note_dead_processes(self) -> None:
         """Record the dead among the noted processes."""
@@ -122,24 +122,24 @@ class ArmServer:
         self.left_s = left_s
         self.restarts = 0
         self.max_in_flight: int | None = None
-        """Requests that may be in flight, where the server was found to fail with more; None without such a finding."""
+        """Requests that may be in flight if the server has failed with more; None if it has not."""
         self.slowest_s = 0.0
-        """What its slowest answer so far took; 0 before the first."""
+        """Seconds that its slowest answer so far took; 0 before the first."""
         self.version = ""
         self.model = ""
         """The name that it serves its model under."""
         self.readiness_s = 0.0
-        """What the first start took."""
+        """Seconds that the first start took."""
         self.wall_s = 0.0
-        """From readiness to the last answer, over all starts that have ended."""
+        """Seconds from readiness to the last answer, over all starts that have ended."""
         self.busy_s = 0.0
-        """Of that, with a request in flight."""
+        """Seconds of that with a request in flight."""
         self.lost = ""
-        """Why it answers nobody any more although it runs, as without a key; empty where it does."""
+        """Why it answers no client any more although it runs, as without a key; empty if it does."""
         self.answered: dict[Route, Request] = {}
-        """By route the shortest request that was answered."""
+        """The shortest answered request of each route."""
         self.aside = Aside()
-        """What was asked in addition to workloads and probes."""
+        """Tokens of the requests sent in addition to workloads and probes."""
         self._aside_lock = threading.Lock()
         self._heartbeat = heartbeat
         self._server: LaunchedServer | None = None
@@ -148,10 +148,10 @@ class ArmServer:
         self._failed_starts = 0
         self.counters_lag = False
         """Whether the counters are those of the log, which come late."""
-        self._drained: SpecCounters | None = None
-        """The sum of all readings of counters that are set back by each."""
-        self._paused: int | None = None
-        """The same of preemptions."""
+        self._drained_counters: SpecCounters | None = None
+        """The sum of all readings of counters that every reading resets."""
+        self._drained_preemptions: int | None = None
+        """The same sum of preemptions."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -164,7 +164,8 @@ class ArmServer:
     def start(self) -> None:
         """Start the server and wait until it is ready.
 
-        Raises BootError and leaves no process behind when it is not.
+        Raises BootError if it does not become ready, or DeadlineError if the capture's time is used up. No process of
+        it is left then.
         """
         began_s = time.monotonic()
         try:
@@ -172,7 +173,7 @@ class ArmServer:
         except BootError:
             self.stop(0.0)
             if self.left_s() <= 0:
-                self._heartbeat()  # the time of the capture ended it, and says so
+                self._heartbeat()  # raises that the time of the capture is used up
             raise
         except BaseException:
             self.stop(0.0)
@@ -182,7 +183,7 @@ class ArmServer:
     def kill(self) -> None:
         """Kill the server's processes from another thread.
 
-        The thread that works with the arm notices and stops it.
+        The thread that works with the arm notices the end and stops the server.
         """
         server = self._server
         if server is not None:
@@ -192,7 +193,7 @@ class ArmServer:
     def client(self) -> Client:
         """The client of the running server.
 
-        Raises BootError when there is none.
+        Raises BootError if there is none.
         """
         if self._client is None:
             what = "the server died and has no restart left"
@@ -215,9 +216,10 @@ class ArmServer:
         return self._server.dead_processes if self._server else ()
 
     def add_aside(self, answer: Answer) -> None:
-        """Count a prompt asked in addition to a workload.
+        """Count the tokens of a request added to a workload.
 
-        Safe to call from several threads.
+        Safe to call from several threads. An attached server counts these tokens too, and they would pass for other
+        clients' requests.
         """
         with self._aside_lock:
             self.aside += answer
@@ -227,7 +229,7 @@ class ArmServer:
         return min([wanted, *(limit for limit in (self.max_in_flight, self.recipe.concurrency) if limit is not None)])
 
     def note_processes(self) -> None:
-        """Take note of the server's processes, while all is well."""
+        """Record the server's processes, while it works."""
         if self._server is not None:
             self._server.note_processes()
 
@@ -243,7 +245,7 @@ class ArmServer:
     def wait_for_end(self) -> str:
         """Return how the server ended, after a short wait.
 
-        The wait is for an end that is under way. Empty when the server goes on.
+        The wait is for an end that is under way. Returns an empty string if the server goes on.
         """
         if self._server is None:
             return "not started"
@@ -257,14 +259,17 @@ class ArmServer:
     def cause(self) -> str:
         """Return the first exception in the current server's log.
 
-        The server may have ended. Empty without an exception, or without a server.
+        The server may have ended. Returns an empty string without an exception, or without a server.
         """
         return self._server.cause() if self._server else ""
 
     def counters(self) -> SpecCounters | None:
-        """Return the server's speculation counters.
+        """Return the server's speculation counters since its start.
 
-        They are read from its log where no endpoint has them. None where it has none, and when the time is used up.
+        They are read from its log if no endpoint has them. Some engines reset their counters at every reading; all
+        readings of these are then summed, so that callers can subtract an earlier value as from any other counter.
+        Preemptions are on the same page and are reset with it, so that they are summed at every reading as well.
+        Returns None if the server has no counters, or if the capture's time is used up.
         """
         dialect, left_s = self.recipe.dialect, self.left_s()
         if left_s <= 0:
@@ -275,15 +280,16 @@ class ArmServer:
             return self._read_counters_from_log()
         if not dialect.counters_drain:
             return counters
-        self._drained = counters if self._drained is None else self._drained + counters
+        self._drained_counters = counters if self._drained_counters is None else self._drained_counters + counters
         preemptions = dialect.traffic(page or "").preemptions
-        self._paused = self._paused if preemptions is None else (self._paused or 0) + preemptions
-        return self._drained
+        self._drained_preemptions = self._drained_preemptions if preemptions is None else (self._drained_preemptions or 0) + preemptions
+        return self._drained_counters
 
     def _read_counters_from_log(self) -> SpecCounters | None:
         """Return the speculation counters in the server's log.
 
-        Anything after its last line is missing there.
+        Steps since its last line are not in them, so that the counters are marked as late. Returns None if the log
+        has none.
         """
         counters = None if self._server is None else self.recipe.dialect.logged(self._server.output_text())
         self.counters_lag = self.counters_lag or counters is not None
@@ -292,12 +298,13 @@ class ArmServer:
     def preemptions(self) -> int | None:
         """Return the server's number of preemptions.
 
-        These are requests put off for want of cache. None where it does not count them.
+        These are requests put off because the cache is full. If every reading resets the count, it is added up by
+        :meth:`counters`. Returns None if the server does not count them.
         """
         dialect = self.recipe.dialect
         if dialect.counters_drain:
             self.counters()
-            return self._paused
+            return self._drained_preemptions
         page = get(self.recipe.setup, dialect.counters_path, seconds=SECONDS)
         return None if page is None else dialect.traffic(page).preemptions
 
@@ -306,17 +313,20 @@ class ArmServer:
         return None
 
     def peer_traffic(self) -> Traffic | None:
-        """Return None, as above."""
+        """Return None: only an attached server has a peer."""
         return None
 
     def check_port(self) -> None:
-        """Raise BootError when a foreign process answers on the server's port."""
+        """Raise BootError if a foreign process answers on the server's port."""
         server = self._server
         if isinstance(server, ServerProcess) and server.exit_code is None:
             check_port(server, self.recipe.setup.port)
 
     def terminate(self) -> None:
-        """End a dead, hung or replaced server."""
+        """End a dead, hung or replaced server.
+
+        It gets little time to stop, since it may not react any more.
+        """
         self.stop(min(self.recipe.stop_s, _EXIT_S))
 
     @property
@@ -332,7 +342,8 @@ class ArmServer:
     def ensure_running(self) -> bool:
         """Return True if a server runs, restarting a dead one.
 
-        A fresh server is started if a restart and time are left.
+        A fresh server is started if a restart and time are left. Returns False if none is left, or if the fresh
+        server does not come up.
         """
         if self.running:
             return True
@@ -353,7 +364,10 @@ class ArmServer:
         return True
 
     def stop(self, stop_s: float) -> None:
-        """End the server if there is one."""
+        """End the server if there is one.
+
+        The end of its log, its wall time and its busy time are stored before the client is closed.
+        """
         server, client = self._server, self._client
         self._client = None
         if server is not None:
@@ -368,7 +382,11 @@ class ArmServer:
                 client.close()
 
     def _start(self) -> None:
-        """Start the server, leave a note, and wait for readiness."""
+        """Start the server, leave a note, and wait for readiness.
+
+        The note lets a later run end the server if this process is killed. The watchdog kills the server a moment
+        after the capture's deadline.
+        """
         recipe = self.recipe
         assert recipe.command is not None, "an attached server is not started"
         with defer_signals():

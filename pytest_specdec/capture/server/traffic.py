@@ -1,4 +1,4 @@
-"""The traffic of an attached server, by its counters, held against the answers that came from there."""
+"""The traffic of an attached server, by its counters of tokens, compared with the answers that came from there."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer
 
 _PAUSE_S = 0.02
-"""Between two readings of counters that a server updates after its answers."""
+"""Seconds between two readings of counters that a server updates after its answers."""
 _SETTLING = 10
 """Such readings at most: the counters of a server that others use do not rest."""
 _LATE = 50
 """Such readings of counters that still lack tokens which were answered."""
 _CLOCK_S = 1.0
-"""By which a start may seem to move while the clock is set."""
+"""Seconds by which a start may seem to move while the clock is set."""
 _BEYOND = 16
 """Tokens of an answer that a server may generate and not send, such as those of a window after a stop."""
 _UNCOUNTED = 0.25
-"""Share of the answered tokens that counters may lack: some engines leave the first token of each answer out."""
+"""Fraction of the answered tokens that counters may lack: some engines leave the first token of each answer out."""
 _COVERED = 0.75
-"""Share of the lacking tokens that the baseline's counters must have for its server to be the one that answered."""
+"""Fraction of the lacking tokens that the baseline's counters must have for its server to be the one that answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,20 +37,20 @@ class _Growth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discrepancy:
-    """What counters show in addition to the answers to one workload; each text is empty where they show nothing."""
+    """What counters show in addition to the answers to one workload; each text is empty if they show nothing."""
 
     replaced: str = ""
     """How it shows that another server answers than before."""
     foreign: str = ""
-    """What others asked of it."""
+    """Tokens of other clients' requests."""
     elsewhere: str = ""
     """How it shows that the baseline's server gave some of the answers."""
     uncounted: str = ""
-    """What was answered and is not in its counters, for a reason that is not known."""
+    """Answered tokens that are not in its counters, for an unknown reason."""
 
 
 class TrafficAccount:
-    """Reads the counters of an arm's server before and after one workload, where the server is attached."""
+    """Reads the counters of an arm's attached server before and after one workload."""
 
     def __init__(self, arm: ArmServer) -> None:
         self._arm = arm
@@ -61,7 +61,7 @@ class TrafficAccount:
     def begin(self) -> None:
         """Read the counters once they rest.
 
-        They may still count earlier requests.
+        Before that they may still be counting earlier requests.
         """
         self._before = self._read_settled()
         self._peer = self._arm.peer_traffic() if self._before is not None else None
@@ -70,7 +70,9 @@ class TrafficAccount:
     def end(self, answers: Sequence[Answer] | None) -> Discrepancy:
         """Return the discrepancy between the counters and ``answers``.
 
-        ``answers`` are all that were given; None where that is not known.
+        ``answers`` are all answers that the server gave here, or None if they are not all known; only a replaced
+        server is then reported, since unknown tokens would pass for other clients'. The same holds if an answer has
+        no usage. Requests sent in addition to the workload are allowed for.
         """
         after = self._arm.traffic()
         replacement = replacement_evidence(self._before, after)
@@ -90,7 +92,7 @@ class TrafficAccount:
     def _read_settled(self) -> Traffic | None:
         """Return the counters once two readings agree.
 
-        After a while they are returned as they are.
+        After a while they are returned as they are, since those of a server with other clients never rest.
         """
         traffic = self._arm.traffic()
         for _ in range(_SETTLING if traffic else 0):
@@ -103,7 +105,7 @@ class TrafficAccount:
     def _await_counts(self, after: Traffic | None, generated_tokens: int) -> Traffic | None:
         """Return the counters once they include the answers.
 
-        After a while they are returned as they are.
+        Some servers count their tokens only after the answer. After a while the counters are returned as they are.
         """
         for _ in range(_LATE):
             if uncounted_tokens(self._before, after, generated_tokens=generated_tokens) is None:
@@ -127,7 +129,7 @@ class Lacking:
 def uncounted_tokens(before: Traffic | None, after: Traffic | None, *, generated_tokens: int) -> Lacking | None:
     """Return the answered tokens missing from a server's counters.
 
-    ``generated_tokens`` came in answers from its address. None where nothing to speak of is missing.
+    ``generated_tokens`` came in answers from its address. Returns None if nothing to speak of is missing.
     """
     counts = [traffic.generated_tokens for traffic in (before, after) if traffic is not None and traffic.generated_tokens is not None]
     if len(counts) < 2 or generated_tokens - (counts[1] - counts[0]) <= max(_BEYOND, _UNCOUNTED * generated_tokens):  # noqa: PLR2004 - both
@@ -138,7 +140,8 @@ def uncounted_tokens(before: Traffic | None, after: Traffic | None, *, generated
 def elsewhere(lacking: Lacking, before: Traffic | None, after: Traffic | None) -> str:
     """Return evidence of answers given by the baseline's server.
 
-    Its counters have the tokens that the variant's lack, though nobody here asked it. Empty where they do not.
+    Its counters have the tokens that the variant's lack, although it got no request here: a load balancer may have
+    sent the variant's there. Returns an empty string if its counters lack them too, or are unknown.
     """
     if before is None or after is None:
         return ""
@@ -150,7 +153,7 @@ def elsewhere(lacking: Lacking, before: Traffic | None, after: Traffic | None) -
 def replacement_evidence(before: Traffic | None, after: Traffic | None) -> str:
     """Return evidence of a replaced server in two readings.
 
-    Another server then answers than before. Empty without evidence.
+    Another server then answers than before. Returns an empty string without evidence.
     """
     if before is None or after is None:
         return ""
@@ -163,9 +166,10 @@ def replacement_evidence(before: Traffic | None, after: Traffic | None) -> str:
 def foreign(before: Traffic | None, after: Traffic | None, *, prompt_tokens: int, generated_tokens: int, answers: int) -> str:
     """Return the tokens of other clients, in words.
 
-    They are the growth of the counters that ``answers`` answers do not explain. Empty without any.
+    They are the growth of the counters that ``answers`` answers do not explain. Returns an empty string without any.
 
-    ``prompt_tokens`` and ``generated_tokens`` are what was asked here at most.
+    ``prompt_tokens`` and ``generated_tokens`` are the most that the requests from here took. A few generated tokens
+    per answer are allowed for, since a server may generate some that it does not send.
     """
     if before is None or after is None:
         return ""

@@ -37,7 +37,7 @@ def members(session: int, started: int, marker: str, known: dict[int, int] | Non
 
     Members are the processes that carry ``marker`` in their environment, and those of ``session``. The session finds
     a process that wrote over its environment (a changed title). A session is the server's only as long as something
-    shows it, since numbers are given again: its leader, alive or not yet collected, that started then; a process in
+    shows it, since the system reuses numbers: its leader, alive or not yet collected, that started then; a process in
     it that carries the marker; or one of ``known``, members before.
     """
     in_session, marked, is_ours = {}, {}, False
@@ -80,7 +80,8 @@ def send(number: int, processes: dict[int, int]) -> None:
 def strike_out(path: str, secrets: list[bytes]) -> None:
     """Overwrite every one of ``secrets`` in a file with asterisks.
 
-    This happens in place: neither memory nor room on the disk is needed for it.
+    This happens in place, block by block: neither much memory nor room on the disk is needed. Blocks overlap by the
+    longest secret, so that one at a boundary is found too.
     """
     longest = max(map(len, secrets), default=0)
     if not longest:
@@ -100,7 +101,7 @@ def strike_out(path: str, secrets: list[bytes]) -> None:
 
 
 def _read_file(path: str) -> bytes:
-    """Return a file's bytes; empty when it cannot be read."""
+    """Return a file's bytes; empty if it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - pathlib would double the start-up time
             return file.read()
@@ -109,7 +110,7 @@ def _read_file(path: str) -> bytes:
 
 
 class _Watch:
-    """What the starter has sent so far."""
+    """The watchdog's state: what the starter has sent so far."""
 
     def __init__(self, pipe: int, marker: str) -> None:
         self._pipe = pipe
@@ -124,9 +125,10 @@ class _Watch:
         self.is_done = False
 
     def listen(self) -> None:
-        """Take lines until the last one or the end of time.
+        """Read the starter's lines until ``done``, or until time is up.
 
-        The end of the pipe ends it too.
+        It ends too when the starter closes the pipe. When the server's first process ends, the members of its session
+        are recorded at once: later its number may belong to another session.
         """
         poll = select.poll()
         poll.register(self._pipe, select.POLLIN)
@@ -146,7 +148,7 @@ class _Watch:
                 poll.register(self._leader, select.POLLIN)
 
     def _read_lines(self) -> bool:
-        """Apply the lines in the pipe; False at its end."""
+        """Apply the lines in the pipe; return False at its end."""
         part = os.read(self._pipe, 4096)
         *lines, self._rest = (self._rest + part).split(b"\n")
         for line in lines:
@@ -154,7 +156,10 @@ class _Watch:
         return bool(part)
 
     def _apply_line(self, words: list[bytes]) -> None:
-        """Take one line of the starter."""
+        """Apply one line from the starter.
+
+        Unknown lines are ignored; the module describes the known ones.
+        """
         if words[0] == b"server":
             self.session, self.started = int(words[1]), int(words[2])
             try:
@@ -173,7 +178,7 @@ class _Watch:
 def _kill_server(watch: _Watch, marker: str) -> None:
     """Kill every process of the server.
 
-    One may have been forked a moment ago, so that the search goes on a little longer.
+    One may have been forked a moment ago, so that the search is repeated for a second.
     """
     known = watch.known
     for _ in range(20):
@@ -188,7 +193,8 @@ def _kill_server(watch: _Watch, marker: str) -> None:
 def _main(pipe: int, marker: str, command: list[str]) -> None:
     """Watch until the starter is done or gone, then clean up.
 
-    Unless the server was stopped in order, it is killed, and the process becomes ``command``, if any.
+    Secrets are struck out of the log in any case. Unless the server was stopped in order, it is killed, and this
+    process becomes ``command``, if any, which kills a container.
     """
     watch = _Watch(pipe, marker)
     watch.listen()

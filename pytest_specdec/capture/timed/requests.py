@@ -28,7 +28,7 @@ WHOLE, CLOSED, OVERDUE, TOO_MUCH = "whole", "closed", "overdue", "too much"
 """How an exchange ends."""
 _CONNECT_S: Final = 5.0
 _GRACE_S: Final = 30.0
-"""Beyond the sum of the deadlines, in which the stamper must have ended."""
+"""Seconds beyond the sum of the deadlines after which the stamper must have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class RawRequest:
 
     content: bytes
     deadline_s: float
-    """From its sending to the last byte of the answer."""
+    """Seconds from its sending to the last byte of the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class StampedResponse:
     """What came back for one request, stamped read by read on the monotonic clock."""
 
     sent_s: float
-    """When its first byte was written; 0 where it was not."""
+    """When its first byte was written; 0 if it was not."""
     done_s: float
     """When the last byte came, or what ended it."""
     end: str
@@ -53,32 +53,32 @@ class StampedResponse:
     whole: bool
     """Whether nothing of the body is missing."""
     status: int | None
-    """None where no head came."""
+    """None if no head came."""
     headers: tuple[tuple[str, str], ...]
     """Names in lower case."""
     received: ReceivedResponse
     """The body, its transfer coding removed."""
     malformed: str = ""
-    """Why it is no response of HTTP/1.1; empty where it is one."""
+    """Why it is no response of HTTP/1.1; empty if it is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSamples:
-    """What the client was seen to do, wake-up by wake-up; samples of several runs add up."""
+    """Measurements of the client's own work, wake-up by wake-up; samples of several runs add up."""
 
     cpu_s: float = 0.0
     """Processor time of the stamping."""
     wall_s: float = 0.0
     drains_s: tuple[float, ...] = ()
-    """That each wake-up took to read what was there."""
+    """Seconds that each wake-up took to read what had come."""
     gaps_s: tuple[float, ...] = ()
-    """Between two reads of one answer."""
+    """Seconds between two reads of one answer."""
     reads: int = 0
-    """Without the first and the last of each answer, which bring frames in addition to tokens."""
+    """Reads without the first and the last of each answer, which bring frames in addition to tokens."""
     coalesced: int = 0
     """Of them, those that brought more than one event."""
     delayed_s: float | None = 0.0
-    """That the stamper was ready to run and had no core; None where the system does not report it."""
+    """Seconds that the stamper was ready to run and had no core; None if the system does not report it."""
 
     def __add__(self, other: LoadSamples) -> LoadSamples:
         return LoadSamples(
@@ -93,7 +93,7 @@ class LoadSamples:
 
     @property
     def load(self) -> ClientLoad:
-        """The samples as shares, and as seconds of one step."""
+        """The samples as fractions, and as seconds of one step."""
         drains = sorted(self.drains_s)
         return ClientLoad(
             cpu_share=self.cpu_s / self.wall_s if self.wall_s else 0.0,
@@ -116,8 +116,8 @@ class Stamped:
 def send(host: str, port: int, requests: Sequence[RawRequest], *, concurrency: int) -> Stamped:
     """Send ``requests`` by a separate process and return the responses.
 
-    They are sent in their order, ``concurrency`` at a time. Raises CaptureError where that process fails, with its
-    last words.
+    They are sent in their order, ``concurrency`` at a time. Raises CaptureError with the end of its error output if
+    that process fails.
     """
     job = {
         "host": _numeric_address(host, port),
@@ -147,7 +147,8 @@ def send(host: str, port: int, requests: Sequence[RawRequest], *, concurrency: i
 def _numeric_address(host: str, port: int) -> str:
     """Return the numeric address of ``host``.
 
-    Of several, the first that takes connections. ``host`` itself where it has none.
+    The stamper resolves no names. Of several addresses the first one that accepts a connection is returned, and
+    ``host`` itself if none does.
     """
     with suppress(OSError):
         addresses = [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
@@ -161,7 +162,8 @@ def _numeric_address(host: str, port: int) -> str:
 def _read_report(report: dict[str, Any], content: memoryview) -> Stamped:
     """Return the responses and samples in the stamper's report.
 
-    ``content`` holds the bytes of all reads, one after the other.
+    ``content`` holds the bytes of all reads, one after the other. The first and the last read of an answer are left
+    out of the samples: they bring a head, usage or the end in addition to tokens.
     """
     responses, gaps, offset, coalesced, reads = [], [], 0, 0, 0
     for exchange in report["exchanges"]:
@@ -187,7 +189,7 @@ def _read_report(report: dict[str, Any], content: memoryview) -> Stamped:
 def _read_response(exchange: dict[str, Any], parts: Sequence[bytes]) -> StampedResponse:
     """Return an exchange of the report as a response.
 
-    Marked as malformed if it is none.
+    The response is marked as malformed if the reads are none.
     """
     sent_ns, ended_ns, end = exchange["sent_ns"], exchange["ended_ns"], exchange["end"]
     try:
@@ -199,8 +201,8 @@ def _read_response(exchange: dict[str, Any], parts: Sequence[bytes]) -> StampedR
 def response(sent_ns: int, ended_ns: int, end: str, stamps_ns: Sequence[int], parts: Sequence[bytes]) -> StampedResponse:
     """Return stamped reads of a connection as a response (RFC 9112).
 
-    Each piece of the body has the stamp of the read that brought its last byte. Raises ValueError where the reads are
-    not a response.
+    Each piece of the body has the stamp of the read that brought it. A body that does not mark its own end is whole
+    if the server closed the connection. Raises ValueError if the reads are not a response.
     """
     received = b"".join(parts)
     bounds = find_head(received)
@@ -231,9 +233,9 @@ def response(sent_ns: int, ended_ns: int, end: str, stamps_ns: Sequence[int], pa
 
 
 def _stamp_body(received: bytes, pieces: Iterable[tuple[int, int]], ends: Sequence[int], stamps_ns: Sequence[int]) -> ReceivedResponse:
-    """Return the ``pieces`` of a body, read by read.
+    """Return the ``pieces`` of a body, divided by reads.
 
-    Raises ValueError where there are more parts than any answer has.
+    Raises ValueError if there are more parts than any answer has.
     """
     stamps_s, parts = [], []
     for start, stop in pieces:
@@ -249,7 +251,7 @@ def _stamp_body(received: bytes, pieces: Iterable[tuple[int, int]], ends: Sequen
 def _decode_body(body: ReceivedResponse, encoding: str, *, whole: bool) -> ReceivedResponse:
     """Return the body decoded, each part with its stamp.
 
-    Decodes a body that a server compressed unasked. Raises ValueError when it cannot be decoded.
+    Some servers compress a body unasked. Raises ValueError if it cannot be decoded.
     """
     if encoding in {"", "identity"}:
         return body
@@ -286,7 +288,8 @@ def _parse_head(head: bytes) -> tuple[int, tuple[tuple[str, str], ...]]:
 def _chunk_bounds(body: bytes, at: int) -> Iterator[tuple[int, int]]:
     """Yield the start and end of each chunk's data.
 
-    The first chunk begins ``at`` a place. Ends where the body breaks off. Raises ValueError where a size is not one.
+    The first chunk begins at the index ``at``. The last one ends with the body if that was cut off. Raises ValueError
+    if a size is not one.
     """
     while (end := body.find(b"\r\n", at)) >= 0:
         size = body[at:end].partition(b";")[0].strip()
@@ -303,7 +306,7 @@ def _chunk_bounds(body: bytes, at: int) -> Iterator[tuple[int, int]]:
 
 
 def _split_by_read(ends: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the parts of ``start``..``stop``, one for each read.
+    """Yield the parts of ``start`` to ``stop``, one for each read.
 
     Each comes with the number of its read.
     """

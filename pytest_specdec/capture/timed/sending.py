@@ -44,7 +44,7 @@ def answers(client: Client, several: Sequence[TimedRequest], *, concurrency: int
     """Send timed requests and return the answers and client load.
 
     They are sent in their order, ``concurrency`` at a time. The load shows how busy the client was. Raises
-    CaptureError where the process that sends them fails.
+    CaptureError if the process that sends them fails.
     """
     raw_requests = [
         RawRequest(content=client.content(job.request, deadline_s=job.deadline_s), deadline_s=job.deadline_s) for job in several
@@ -85,7 +85,10 @@ def _build_exchange(client: Client, job: TimedRequest, response: StampedResponse
 
 
 def _error_reason(client: Client, response: StampedResponse) -> str:
-    """Return the error text in a server's reply."""
+    """Return the error text in a server's reply.
+
+    It is the address of a redirect, the ``error`` field of a JSON reply, or the whole reply.
+    """
     if location := dict(response.headers).get("location"):
         return client.error_text(f"redirected to {location}, which is not followed")
     try:

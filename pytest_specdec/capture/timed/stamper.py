@@ -33,9 +33,9 @@ _MOST = 64 * 1024**2
 _MOST_READS = 1 << 20
 """Reads of one answer: each takes memory of its own."""
 _TICK_NS = 100_000_000
-"""Between two looks at deadlines."""
+"""Nanoseconds between two checks of the deadlines."""
 _SHORT = 4
-"""Bytes of a part that may be the end of what an earlier part began."""
+"""Bytes of a read so short that it may be the rest of an ending that an earlier read began."""
 _TAIL = 4096
 _LAST_CHUNK = re.compile(rb"\r\n0+(?:;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)*\r\n\Z")
 """The end of a chunked body (RFC 9112, section 7.1), trailers included."""
@@ -55,7 +55,7 @@ _MOST_DIGITS = 12
 def find_head(received: bytes) -> tuple[int, int, int] | None:
     """Return the bounds of a response's head, and its body's beginning.
 
-    Interim responses (1xx) are skipped. None before all of the head has come.
+    Interim responses (1xx) are skipped. Returns None until the whole head has come.
     """
     start = 0
     while blank := _HEAD_END.search(received, start):
@@ -73,7 +73,7 @@ class StampedExchange:
     def __init__(self, number: int, request: bytes) -> None:
         self.number = number
         self.left = memoryview(request)
-        """Of the request, not sent yet."""
+        """Bytes of the request that are not sent yet."""
         self.socket: socket.socket | None = None
         self.sent_ns = 0
         self.ended_ns = 0
@@ -82,7 +82,7 @@ class StampedExchange:
         self.parts: list[bytes] = []
         self.received = 0
         self.missing: int | None = None
-        """Bytes of a body of known length that are still to come; -1 where the head has not come whole, None where the body ends itself."""
+        """Bytes of a body of known length that are still to come; -1 if the head has not come whole, None if the body marks its own end."""
         self.end = "not sent"
 
 
@@ -102,7 +102,11 @@ class Stamper:
         """How long each wake-up took to read all that was there."""
 
     def run(self) -> None:
-        """Send everything and read every answer to its end."""
+        """Send everything and read every answer to its end.
+
+        Deadlines, and whether the starter is still there, are checked only every tenth of a second, between reads.
+        The process exits if the starter is gone.
+        """
         clock, select, drains = time.monotonic_ns, self._selector.select, self.drains_ns
         looked_ns = clock()
         self._open_connections()
@@ -126,7 +130,10 @@ class Stamper:
             self._open_connections()
 
     def _open_connections(self) -> None:
-        """Open connections for the next requests, up to the concurrency."""
+        """Open connections for the next requests, up to the concurrency.
+
+        They do not wait for the connection: the socket is writable once it is there.
+        """
         while self._waiting and len(self._open) < self._concurrency:
             exchange = self._waiting.pop()
             connection = socket.socket(self._family, socket.SOCK_STREAM)
@@ -138,7 +145,10 @@ class Stamper:
             self._selector.register(connection, selectors.EVENT_WRITE, exchange)
 
     def _write(self, exchange: StampedExchange) -> None:
-        """Send as much of a request as the socket takes."""
+        """Send as much of a request as the socket takes.
+
+        The deadline runs from the first byte sent.
+        """
         connection = exchange.socket
         assert connection is not None
         error_number = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -160,7 +170,11 @@ class Stamper:
             self._selector.modify(connection, selectors.EVENT_READ, exchange)
 
     def _read(self, exchange: StampedExchange, clock: Callable[[], int]) -> None:
-        """Stamp and keep one read of an answer."""
+        """Stamp and keep one read of an answer.
+
+        Most reads of a chunked body need nothing else: only a short one, or one that ends like a last chunk, is
+        examined, since time spent here delays the next stamp.
+        """
         try:
             part = exchange.socket.recv(_READ)  # type: ignore[union-attr]  # it is open while it is registered
         except BlockingIOError:
@@ -176,7 +190,7 @@ class Stamper:
         self._look_for_the_end(exchange, part)
 
     def _look_for_the_end(self, exchange: StampedExchange, part: bytes) -> None:
-        """Handle the rare cases after a read.
+        """Handle the rare reads after which an answer may end.
 
         They are the head, a body of known length, the last chunk, and a connection that the server closed.
         """
@@ -200,7 +214,10 @@ class Stamper:
         return exchange.received >= _MOST or len(exchange.stamps) >= _MOST_READS
 
     def _read_head(self, exchange: StampedExchange) -> None:
-        """Learn from the head how the body ends."""
+        """Learn from the head how the body ends.
+
+        A body without a length of its own ends when the server closes the connection.
+        """
         received = b"".join(exchange.parts)
         bounds = find_head(received)
         if bounds is None:
@@ -222,7 +239,10 @@ class Stamper:
             exchange.missing = _MOST
 
     def _finish_after_last_chunk(self, exchange: StampedExchange) -> None:
-        """Finish the exchange if its last chunk has come."""
+        """Finish the exchange if its last chunk has come.
+
+        The last chunk may come in several reads, so that the ends of the last ones are joined.
+        """
         tail, index = b"", len(exchange.parts)
         while index and len(tail) < _TAIL:
             index -= 1
@@ -245,7 +265,7 @@ class Stamper:
 def delayed_ns() -> int | None:
     """Return this process's total time ready to run without a core.
 
-    In nanoseconds. None where the system does not report it.
+    It is in nanoseconds. Returns None if the system does not report it.
 
     https://docs.kernel.org/scheduler/sched-stats.html#proc-pid-schedstat
     """
@@ -257,7 +277,10 @@ def delayed_ns() -> int | None:
 
 
 def main() -> None:
-    """Read a job, do it, write the report."""
+    """Read a job, do it, write the report.
+
+    Garbage collection is off meanwhile, so that it delays no stamp.
+    """
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     job = json.loads(source.readline())
     exchanges = [StampedExchange(number, source.read(size)) for number, size in enumerate(job["sizes"])]

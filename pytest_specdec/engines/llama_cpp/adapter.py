@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _API_KEY = "LLAMA_API_KEY"
 _SPECULATIVE = ("LLAMA_ARG_SPEC", "LLAMA_ARG_DRAFT")
 _PROCESS_GIB = 0.25
-"""Of a server without its weights, with a short context."""
+"""GiB of a server without its weights, with a short context."""
 _FILES = (DRAFT_MODEL, "lookup-cache-static", "lookup-cache-dynamic", "chat-template-file", "mmproj", "lora")
 """Arguments that name files."""
 _REMEDY = "build llama-server, or set engine.executable or engine.image"
@@ -180,7 +180,7 @@ def _find_program(config: Config) -> str:
 def _refuse_speculative_variables(config: Config) -> None:
     """Raise EngineError if a variable makes the baseline speculate.
 
-    Every flag has a variable, and the pair lint does not read those.
+    Every flag can also be set by a variable, and the pair lint does not read those.
     """
     for where, env in (("engine.env", config.engine.env), ("baseline.env", config.baseline.env)):
         for name in env:
@@ -194,7 +194,7 @@ def _refuse_speculative_variables(config: Config) -> None:
 def _find_model_file(config: Config, model: str, where: str) -> Path | None:
     """Return the file of ``model``; None for a hub name.
 
-    Raises EngineError when it is not there, or is no GGUF file.
+    Raises EngineError if it is not there, or is no GGUF file.
     """
     if not model.endswith(".gguf"):
         return None

@@ -1,4 +1,4 @@
-"""The dialect of ``llama-server``'s OpenAI routes: what they are asked beyond the protocol, and its counters."""
+"""The dialect of ``llama-server``'s OpenAI routes: its requests beyond the protocol, and its counters."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class LlamaCppDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body with neutral values and fields for ids.
 
-        Neutral values stand in for parameters that the request leaves out. The repetition penalty gets the
-        server's own name.
+        Neutral values stand in for parameters that the request leaves out, for which the server would take its own.
+        The repetition penalty gets the server's own name.
         """
         body = {**_NEUTRAL, "repeat_last_n": _LAST_TOKENS, **super().sent(request, stream=stream), **_TOKENS}
         if "repetition_penalty" in body:
@@ -69,7 +69,7 @@ class LlamaCppDialect(PlainDialect):
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Put ``__verbose.tokens`` into its choice, as ``token_ids``.
 
-        Capture reads ids there. Streamed chats have none.
+        Capture reads ids there. Streamed chats have none. A reply without them is returned unchanged.
         """
         verbose, choices = data.get("__verbose"), data.get("choices")
         if not isinstance(verbose, Mapping) or not isinstance(choices, Sequence):
@@ -85,7 +85,8 @@ class LlamaCppDialect(PlainDialect):
     def prompt_token_ids(self, request: Request, ask: Ask) -> tuple[int, ...]:
         """Ask ``/tokenize`` with the flags of the completion routes.
 
-        A chat goes through ``/apply-template`` first.
+        A chat goes through ``/apply-template`` first. A prompt of ids is returned as it is. Returns an empty tuple if
+        a route fails.
         """
         prompt = request.body.get("prompt")
         if request.route is Route.CHAT:
@@ -103,8 +104,8 @@ class LlamaCppDialect(PlainDialect):
     def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
         """Read the draft counts in ``timings``.
 
-        Each token that was no accepted draft, but for the prefill's, ended a verify step, at most. Steps
-        without a draft, which prompt lookup has, are among them.
+        Apart from the prefill's, every token that is no accepted draft token ended a verify step. The number of these
+        tokens is an upper limit, since it includes steps without a draft, which prompt lookup has.
         """
         timings = reply.get("timings")
         if not isinstance(timings, Mapping):
@@ -128,7 +129,7 @@ class LlamaCppDialect(PlainDialect):
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
         """Ask for one token after each prefix.
 
-        The most probable tokens are listed. A first token is never drafted.
+        The most probable tokens are listed. A first token is never drafted, so that the list is the target's own.
         """
         prompt = [list(prefix) for prefix in prefixes]
         slot_field = {"id_slot": next(self._turns) % self._slots} if self._slots else {}
@@ -136,7 +137,10 @@ class LlamaCppDialect(PlainDialect):
         return ApiRequest(path=COMPLETIONS, body={"prompt": prompt, "max_tokens": 1, **fields, **slot_field})
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
-        """Read every choice's list, by the index of its prefix."""
+        """Read every choice's list, by the index of its prefix.
+
+        Raises RequestError if one is missing.
+        """
         choices = reply.get("choices")
         choice_objects = [choice for choice in choices if isinstance(choice, Mapping)] if isinstance(choices, Sequence) else []
         by_prefix = {choice.get("index", 0): _read_listed_tokens(choice.get("logprobs")) for choice in choice_objects}

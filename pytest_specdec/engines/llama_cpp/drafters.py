@@ -1,4 +1,4 @@
-"""The speculative setting of ``llama-server``: read as a draft, and held against what it takes to draft at all."""
+"""The speculative setting of ``llama-server``: read as a draft, and checked for what it needs to draft at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LENGTHS = {
     "ngram-mod": ("spec-ngram-mod-n-max", 64),
     "ngram-cache": ("", 8),
 }
-"""The setting of the longest draft of each n-gram drafter, and what holds without it."""
+"""The setting of the longest draft of each n-gram drafter, and its default."""
 _DEFAULT = "ngram-mod"
 """What ``--spec-default`` turns on."""
 _MOST_FURTHER, _FIRST = 128, 5
@@ -44,7 +44,7 @@ def by_long_names(args: Mapping[str, JSON]) -> dict[str, JSON]:
 def drafters(args: Mapping[str, JSON]) -> tuple[str, ...]:
     """Return the drafters in ``args``, in their order.
 
-    Empty if they do not speculate.
+    Returns an empty tuple if they do not speculate.
     """
     by_name = by_long_names(args)
     names = [name for name in str(by_name.get(METHOD) or "").split(",") if name not in {"", "none"}]
@@ -54,8 +54,8 @@ def drafters(args: Mapping[str, JSON]) -> tuple[str, ...]:
 def draft(args: Mapping[str, JSON]) -> Draft | None:
     """Return the draft settings in ``args``; None without any.
 
-    The n-gram drafters are not prompt lookup as others know it: they take the latest match, only one of a
-    whole n-gram, or a pool of all requests. An answer's tokens do not determine their drafts.
+    The n-gram drafters are not prompt lookup as others know it: they take the latest match, only one of a whole
+    n-gram, or a pool of all requests. An answer's tokens do not determine their drafts, so that the kind is unknown.
     """
     names, by_name = drafters(args), by_long_names(args)
     if not names:
@@ -87,7 +87,7 @@ def _longest_draft(name: str, by_name: Mapping[str, JSON]) -> int:
 def check_drafters(args: Mapping[str, JSON], where: str) -> None:
     """Raise EngineError for removed flags and for settings without effect.
 
-    With the latter a server boots and never drafts.
+    With such settings a server boots and never drafts.
     """
     for name in map(plain, args):
         if name in REMOVED:
@@ -97,8 +97,8 @@ def check_drafters(args: Mapping[str, JSON], where: str) -> None:
     model = by_name.get(DRAFT_MODEL) or by_name.get("spec-draft-hf")
     model_drafters = [name for name in names if name in MODEL_DRAFTERS]
     if not names and any(RULES.speculates(name) for name in by_name):
-        what, found = f"nothing drafts without {METHOD}: the server would boot and speculate in nothing", ", ".join(sorted(by_name))
-        raise EngineError(what, where=where, found=found, expected=f"{METHOD}: draft-simple, or another drafter", remedy=f"add {METHOD}")
+        what, settings = f"nothing drafts without {METHOD}: the server would boot and speculate in nothing", ", ".join(sorted(by_name))
+        raise EngineError(what, where=where, found=settings, expected=f"{METHOD}: draft-simple, or another drafter", remedy=f"add {METHOD}")
     if model_drafters and not model:
         what = f"{model_drafters[0]} needs a draft model: the server would boot and never draft"
         expected = f"{DRAFT_MODEL}: a GGUF file of the target's vocabulary"

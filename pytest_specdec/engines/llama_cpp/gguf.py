@@ -58,7 +58,7 @@ def gib(path: Path) -> float | None:
 def header(path: Path) -> GgufHeader:
     """Return the header of the file at ``path``.
 
-    Raises EngineError when it cannot be read, or is no GGUF file.
+    Raises EngineError if it cannot be read, or is no GGUF file.
     """
     try:
         stat = path.stat()
@@ -77,7 +77,8 @@ def header(path: Path) -> GgufHeader:
 def _read_header(path: Path, size: int, modified_ns: int) -> GgufHeader:  # noqa: ARG001 - both tell a changed file
     """Return the header of an unchanged file, read only once.
 
-    Raises ValueError for anything but GGUF.
+    Size and time of change are arguments, so that the cache misses a changed file. Raises ValueError for anything but
+    GGUF.
     """
     with path.open("rb") as file:
         if file.read(4) != _MAGIC:
@@ -93,7 +94,7 @@ def _read_header(path: Path, size: int, modified_ns: int) -> GgufHeader:  # noqa
 def _read_keys(file: BinaryIO, keys: int) -> GgufHeader:
     """Read the three keys, in any order.
 
-    Everything after the last of them is left unread.
+    Everything after the last of them is left unread. A key that is missing leaves its field at the default.
     """
     values: dict[str, object] = {}
     for _ in range(keys):
@@ -112,7 +113,7 @@ def _read_keys(file: BinaryIO, keys: int) -> GgufHeader:
 def _read_value(file: BinaryIO, kind: int, *, keep: bool) -> object:
     """Read one value, or skip it.
 
-    Of numbers only those of 32 bits are read.
+    Of numbers only those of 32 bits are read. Returns None for a skipped number.
     """
     if kind == _STRING:
         return _read_string(file)
@@ -127,7 +128,7 @@ def _read_value(file: BinaryIO, kind: int, *, keep: bool) -> object:
 def _read_array(file: BinaryIO, *, keep: bool) -> tuple[bytes, ...]:
     """Return the strings of an array, or skip it.
 
-    Empty for items of any other type.
+    Returns an empty tuple for items of any other type.
     """
     kind, count = _read_uint32(file), _check_bound(struct.unpack("<Q", file.read(8))[0], _MOST_ITEMS)
     if kind == _STRING:

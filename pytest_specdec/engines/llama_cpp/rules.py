@@ -6,7 +6,7 @@ from pytest_specdec.config.rules import DraftingRule, EngineRules, LossySetting,
 
 METHOD, DRAFT_MODEL = "spec-type", "spec-draft-model"
 MODEL_DRAFTERS = {"draft-simple": "", "draft-eagle3": "eagle3", "draft-dflash": "dflash", "draft-dspark": "dflash"}
-"""Drafters that need a model file of their own, and its architecture where it is not the target's."""
+"""Drafters that need a model file of their own, and its architecture if it is not the target's."""
 _METHODS = frozenset({*MODEL_DRAFTERS, "draft-mtp", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache", "none"})
 
 LONG = {

@@ -33,7 +33,7 @@ _READY_SINCE = (0, 5, 20)
 """The first release with ``/ready``."""
 _SHARE, _PARALLEL = "mem-fraction-static", ("tp-size", "tensor-parallel-size", "tp")
 _DEFAULT_SHARE = 0.9
-"""About what SGLang chooses by itself; it depends on the device and on the chunk size."""
+"""SGLang's own choice, roughly; it depends on the device and on the chunk size."""
 _PRECISION = PrecisionFlags(
     quantising=("quantization", "torchao-config", "modelopt-quant", "quantization-param-path"),
     overrides="json-model-override-args",
@@ -85,7 +85,8 @@ class Sglang:
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
         """Return the dialect of the release.
 
-        The release is used if it can be read without running the program.
+        ``/ready`` is used if the release has it; the release is read without running the program, and an unknown one
+        counts as old.
         """
         speculative = draft(setup.args)
         release = locate.numbers(self._release(config))
@@ -148,7 +149,7 @@ class Sglang:
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
         """Return the arms' largest ``mem-fraction-static``.
 
-        Nothing is known of SGLang on a CPU.
+        Returns an empty footprint without an accelerator: nothing is known of SGLang on a CPU.
         """
         return device_footprint(config, _SHARE, _DEFAULT_SHARE, _PARALLEL) if accelerated else Footprint()
 
@@ -164,7 +165,8 @@ class Sglang:
     def _check_vocabularies(self, config: Config) -> None:
         """Compare the draft models' vocabularies with the target's.
 
-        Both have to be on this machine. Heads may have a vocabulary of their own.
+        Raises EngineError if they differ in size. Pairs of which a checkpoint is not on this machine are skipped, and
+        heads, which may have a vocabulary of their own.
         """
         target = checkpoint.folder(config, config.engine.model)
         for variant in config.variants:
@@ -177,7 +179,10 @@ class Sglang:
         return locate.program(config, "python", default=None, remedy=_REMEDY)
 
     def _release(self, config: Config) -> str:
-        """Return the release, such as ``0.5.23``; empty if unknown."""
+        """Return the release, such as ``0.5.23``; empty if unknown.
+
+        An image's release is taken from its tag.
+        """
         if config.engine.image:
             return config.engine.image.rpartition(":")[2]
         try:
@@ -202,7 +207,8 @@ def _server_args(config: Config, setup: ServerSetup) -> dict[str, JSON]:
 def _refuse_simulation(config: Config) -> None:
     """Raise EngineError for variables with simulated acceptance.
 
-    A config with ``lossy: true`` may set them.
+    With them drafts are accepted whatever the target's distribution. A config with ``lossy: true`` may set them,
+    since equivalence is not gated then.
     """
     env_by_place = {
         "engine": config.engine.env,
@@ -217,7 +223,10 @@ def _refuse_simulation(config: Config) -> None:
 
 
 def _check_flags_complete(variant: str, args: Mapping[str, JSON]) -> None:
-    """Raise EngineError if the speculative flags are stated in part."""
+    """Raise EngineError if the speculative flags are stated in part.
+
+    SGLang would die at boot.
+    """
     if missing := half_stated(args):
         raise EngineError(
             what="the speculative flags are stated in part, with which SGLang does not boot",

@@ -50,8 +50,8 @@ class SglangDialect(PlainDialect):
     def __init__(self, *, draft_tokens: int = 0, has_ready_path: bool = False) -> None:
         """Take the draft tokens per verify step.
 
-        ``has_ready_path`` is True if ``/ready`` is there. It goes first: ``/health`` generates a token and
-        takes a second.
+        ``has_ready_path`` is True if the release has ``/ready``. It is preferred, since ``/health`` generates a token
+        and takes a second.
         """
         self._draft_tokens = draft_tokens
         if has_ready_path:
@@ -60,7 +60,7 @@ class SglangDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body in SGLang's names, with ids asked for.
 
-        Sampling values that it leaves out are neutral. The ids are those of prompt and answer. The counts of
+        Sampling values that the request leaves out are neutral. The ids are those of prompt and answer. The counts of
         speculation are asked for too.
         """
         body = {**_NEUTRAL, **_rename_fields(request.body, request.route)}
@@ -84,7 +84,8 @@ class SglangDialect(PlainDialect):
     def counted(self, reply: Mapping[str, JSON]) -> SpecCounters | None:
         """Read ``sglext.spec_tokens_details``.
 
-        An answer of the prefill's token alone had no verify step and gets no details.
+        An answer of the prefill's token alone had no verify step and gets no details. Returns None without details of
+        a longer answer.
         """
         extension = reply.get("sglext")
         details = extension.get("spec_tokens_details") if isinstance(extension, Mapping) else None
@@ -99,9 +100,9 @@ class SglangDialect(PlainDialect):
     def counters(self, text: str) -> SpecCounters | None:
         """Read drafts and accepted tokens from the server's totals.
 
-        Drafts are the verify calls, which are exact. Accepted tokens are all tokens but one per verify call
-        and request. The estimate is a few tokens short: those accepted after an answer's end are in no token
-        count.
+        Drafts are the verify calls, which are exact. Accepted tokens are all tokens but one per verify call and
+        request. The estimate is a few tokens short: those accepted after an answer's end are in no token count.
+        Returns None without the totals, or if the draft tokens per step are unknown.
         """
         totals: dict[str, int] = {}
         for name, number in _SAMPLE.findall(text):
@@ -116,7 +117,8 @@ class SglangDialect(PlainDialect):
     def traffic(self, text: str) -> Traffic:
         """Count retractions as preemptions.
 
-        Their counter appears with the first one. A gauge of that name is there from the start.
+        Their counter appears only with the first one. A gauge of that name is there from the start, so that the gauge
+        alone means 0.
         """
         base_traffic = super().traffic(text)
         retractions, gauge = (total(text, f"num_retracted_{name}") for name in ("requests_total", "reqs"))
@@ -131,7 +133,11 @@ class SglangDialect(PlainDialect):
         return _generate_request(ids, top_tokens, temperature=0.0, start=max(0, len(prompt_token_ids) - 1))
 
     def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
-        """Read the last ``len(token_ids)`` entries of ``meta_info.input_token_logprobs`` and ``input_top_logprobs``."""
+        """Read the log-probabilities of the prompt's last ``len(token_ids)`` tokens.
+
+        They are in ``meta_info.input_token_logprobs`` and ``input_top_logprobs``. Raises RequestError if there are
+        fewer.
+        """
         emitted_entries, top_entries = (
             _last_entries(reply, "input_token_logprobs", len(token_ids)),
             _last_entries(reply, "input_top_logprobs", len(token_ids)),
@@ -164,7 +170,11 @@ def _rename_fields(body: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
 
 
 def _structured_fields(structured: Mapping[str, JSON], route: Route) -> dict[str, JSON]:
-    """Return a structured field of vLLM's under SGLang's name."""
+    """Return a structured field of vLLM's under SGLang's name.
+
+    A choice becomes a regular expression, since SGLang has no field for it. A schema goes into ``response_format`` of
+    a chat, and into ``json_schema`` of a completion.
+    """
     fields: dict[str, JSON] = {}
     if (choice := structured.get("choice")) and isinstance(choice, Sequence):
         fields["regex"] = "(" + "|".join(re.escape(str(option)) for option in choice) + ")"
@@ -256,7 +266,8 @@ def _last_entries(reply: Mapping[str, JSON], name: str, count: int) -> Sequence[
 def _read_position(emitted_entry: JSON, top_entry: JSON, token_id: int, top_tokens: int) -> Position:
     """Return the distribution at one position.
 
-    ``own`` is the token's log-probability, id and text, ``listed`` those of the most probable tokens.
+    ``emitted_entry`` is the scored token's log-probability, id and text, ``top_entry`` those of the most probable
+    tokens. Raises RequestError if the entry is that of another token.
     """
     emitted = _read_token(emitted_entry)
     if emitted.token_id != token_id:
@@ -274,7 +285,8 @@ def _read_position(emitted_entry: JSON, top_entry: JSON, token_id: int, top_toke
 def _read_token(entry: JSON) -> ListedToken:
     """Read one entry: ``[log-probability, id, text]``.
 
-    Null stands for minus infinity, which JSON has not.
+    Null stands for minus infinity, which JSON does not have. Raises RequestError for any other value that is no
+    log-probability.
     """
     values = _list_or_empty(entry)
     logprob, token_id = values[:2] if len(values) > 1 else (0.0, None)

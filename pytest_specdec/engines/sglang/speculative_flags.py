@@ -23,8 +23,8 @@ _NGRAM_WINDOW = 12
 def draft(args: Mapping[str, JSON]) -> Draft | None:
     """Return the draft settings in the flags; None without an algorithm.
 
-    NGRAM drafts from a trie over all requests, which is no prompt lookup. With several candidates a step the
-    drafts are a tree: of a draft model served alone only the best one is known then.
+    NGRAM drafts from a trie over all requests, which is no prompt lookup. With several candidates per step the drafts
+    are a tree. The draft model served alone shows only its best draft then, so that the kind is unknown.
     """
     by_flag = {plain(name): value for name, value in args.items()}
     method = str(by_flag.get("speculative-algorithm") or "").upper()
@@ -44,8 +44,8 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
 def half_stated(args: Mapping[str, JSON]) -> str:
     """Return the missing one of three speculative flags; empty if none.
 
-    They are ``speculative-num-steps``, ``speculative-eagle-topk`` and ``speculative-num-draft-tokens``.
-    Stated in part, the server dies at boot. With a top-k of 1 the last may be left out.
+    They are ``speculative-num-steps``, ``speculative-eagle-topk`` and ``speculative-num-draft-tokens``. If they are
+    stated in part, the server dies at boot. With a top-k of 1 the last may be left out.
     """
     by_flag = {plain(name): value for name, value in args.items() if value is not None}
     if str(by_flag.get("speculative-algorithm")).upper() not in _CHAINS:

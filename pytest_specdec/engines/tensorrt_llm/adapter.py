@@ -90,8 +90,8 @@ class TensorRtLlm:
     def recognises(self, get: Get) -> bool:
         """Return True if the model is the engine's own.
 
-        Read from ``ModelCard`` of ``serve/openai_protocol.py``. The counters are not asked for: a reading
-        empties them.
+        The owner's name is that in ``ModelCard`` of ``serve/openai_protocol.py``. The counters are not read, since
+        every reading empties them.
         """
         return owner(get) == self.kind
 
@@ -136,8 +136,8 @@ class TensorRtLlm:
     def small_cache(self, config: Config) -> Mapping[str, JSON] | None:
         """Return arguments for a small cache and for pausing requests.
 
-        The cache is for one sequence of at most 1024 tokens. The policy pauses requests when the cache runs
-        out. None if an arm has options of its own, and for backends that count no paused requests.
+        The cache is for one sequence of at most 1024 tokens. The policy pauses requests when the cache runs out.
+        Returns None if an arm has options of its own, and for backends that count no paused requests.
         """
         if any(map(options.names_options, (config.baseline.args, *(variant.args for variant in config.variants)))):
             return None
@@ -146,7 +146,8 @@ class TensorRtLlm:
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``trtllm-serve MODEL …`` or its container.
 
-        The command comes with the file of options that it reads.
+        The command comes with the file of options that it reads, named by a digest of its text. Raises EngineError if
+        that text holds a secret.
         """
         model = config.resolve(setup.model)
         text = options.options_text(setup.args, self._release(config), config.resolve)
@@ -168,7 +169,7 @@ class TensorRtLlm:
     def program(self, argv: Sequence[str]) -> EngineProgram | None:
         """Return the command lines to ask the package and ``trtllm-serve``.
 
-        None without an interpreter in the program's folder.
+        Returns None without an interpreter in the program's folder.
         """
         python = Path(argv[0]).with_name("python")
         version = f"from importlib.metadata import version; print(version({_PACKAGE!r}))"
@@ -177,7 +178,7 @@ class TensorRtLlm:
     def vocabulary(self, config: Config) -> int:
         """Read ``vocab_size`` of the checkpoint's config.json.
 
-        0 if the checkpoint is not on this machine.
+        Returns 0 if the checkpoint is not on this machine.
         """
         folder = folder_of(config.resolve(config.engine.model))
         return checkpoint.vocabulary(folder) if folder else 0
@@ -185,7 +186,8 @@ class TensorRtLlm:
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:  # noqa: ARG002 - it runs on nothing else
         """Return the largest share of free device memory among the arms.
 
-        Free is the memory that weights leave. A second server on the device would find it taken.
+        Free is the memory that the weights leave. A second server on the device would find it taken. An arm that
+        states no share takes the engine's default.
         """
         arms = [{plain(name): value for name, value in args.items()} for _, args in _arms(config)]
         shares = [_stated_share(args) for args in arms]
@@ -209,7 +211,10 @@ class TensorRtLlm:
         return not quantised and all(_is_single_precision(args) for _, args in _arms(config))
 
     def _check_drafting(self, config: Config, where: str, args: Mapping[str, JSON]) -> None:
-        """Raise EngineError for parallelism or vocabularies that prevent drafting."""
+        """Raise EngineError for parallelism or vocabularies that prevent drafting.
+
+        TensorRT-LLM does not speculate with pipeline parallelism.
+        """
         args_by_name = {plain(name): value for name, value in args.items()}
         if _parallel_size(args_by_name, _PIPELINE) > 1:
             raise EngineError(
@@ -249,7 +254,7 @@ def _arms(config: Config) -> Iterator[tuple[str, dict[str, JSON]]]:
 def _refuse_options_file(where: str, args: Mapping[str, JSON]) -> None:
     """Raise EngineError for the flag's newer name.
 
-    Two files of options would be one too many.
+    The server reads only one file of options, and this package writes it.
     """
     name = next((name for name in args if plain(name) == "config"), None)
     if name is not None:
@@ -289,7 +294,10 @@ def _parallel_size(args: Mapping[str, JSON], names: Sequence[str]) -> int:
 
 
 def _is_single_precision(args: Mapping[str, JSON]) -> bool:
-    """Return True if an arm's arguments keep everything in float32."""
+    """Return True if an arm's arguments keep everything in float32.
+
+    The type must be stated as float32, the cache's may be left out, and nothing may be quantised.
+    """
     llm_options = options.llm_api_options(args)
     cache = llm_options.get("kv_cache_config")
     flag = next((value for name, value in args.items() if plain(name) == "kv-cache-dtype"), None)

@@ -69,7 +69,7 @@ class TensorRtLlmDialect(PlainDialect):
         """
         self._model = model
         self._completions_list_tokens = completions_list_tokens
-        self._found: CheckpointTokenizer | None = None
+        self._loaded_tokenizer: CheckpointTokenizer | None = None
         self._prompts: dict[str, tuple[int, ...]] = {}
         self.prefixes_per_request = _PREFIXES if completions_list_tokens else 1
 
@@ -79,8 +79,8 @@ class TensorRtLlmDialect(PlainDialect):
 
         Each access looks for it again, since the first boot may download the checkpoint.
         """
-        self._found = self._found or CheckpointTokenizer.of(self._model)
-        return self._found
+        self._loaded_tokenizer = self._loaded_tokenizer or CheckpointTokenizer.of(self._model)
+        return self._loaded_tokenizer
 
     def path(self, request: Request) -> str:
         """Return the completions route for a prompt sent as ids.
@@ -92,7 +92,7 @@ class TensorRtLlmDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body in the engine's own names.
 
-        Parameters that it leaves out are neutral. The prompt is sent as ids if they are known.
+        Parameters that the request leaves out are neutral. The prompt is sent as ids if they are known.
         """
         ids = self._prompt_ids(request)
         body: dict[str, JSON] = {**_NEUTRAL, **request.body, **(with_usage(request) if stream else {})}
@@ -110,9 +110,9 @@ class TensorRtLlmDialect(PlainDialect):
         return self._prompt_ids(request)
 
     def counters(self, text: str) -> SpecCounters | None:
-        """Add up ``specDecodingStats`` since the last reading.
+        """Add up ``specDecodingStats`` of the iterations since the last reading.
 
-        The length reported for iterations without drafts means nothing.
+        Figures of iterations without draft tokens mean nothing and are left out. Returns None if ``text`` is no list.
         """
         rows = json_reply.value(text)
         if not isinstance(rows, list):
@@ -133,7 +133,10 @@ class TensorRtLlmDialect(PlainDialect):
         )
 
     def traffic(self, text: str) -> Traffic:
-        """Add up the requests paused since the last reading."""
+        """Add up the requests paused since the last reading.
+
+        Preemptions are None if no iteration reports them.
+        """
         batches = [row.get("inflightBatchingStats") for row in _objects_in(json_reply.value(text))]
         paused = [_count_or_zero(batch, "numPausedRequests") for batch in batches if isinstance(batch, Mapping)]
         return Traffic(preemptions=sum(paused) if paused else None)
@@ -141,7 +144,8 @@ class TensorRtLlmDialect(PlainDialect):
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
         """Ask for one token at temperature 1, untruncated.
 
-        The most probable tokens are listed. None without a tokenizer to identify them.
+        The most probable tokens are listed. Releases whose completions list none get one prefix at a time, as the ids
+        of a chat. Returns None without a tokenizer to identify them.
         """
         if self._tokenizer is None:
             return None
@@ -167,7 +171,7 @@ class TensorRtLlmDialect(PlainDialect):
     def _prompt_ids(self, request: Request) -> tuple[int, ...]:
         """Return the ids of a request's prompt.
 
-        Empty if the tokenizer is not here, or if the request is for the chat route alone.
+        Returns an empty tuple if the tokenizer is not here, or if the request is for the chat route alone.
         """
         tokenizer = self._tokenizer
         if tokenizer is None or (request.route is Route.CHAT and not request.body.keys() <= _TEMPLATE | _EITHER_ROUTE):
@@ -180,7 +184,8 @@ class TensorRtLlmDialect(PlainDialect):
     def _read_position(self, token_id: int, names_and_logprobs: Sequence[tuple[str, float]], top_tokens: int) -> Position:
         """Return the distribution at one token.
 
-        Raises RequestError if the list is not enough to know it.
+        The list names tokens by their text, which several tokens may share. Raises RequestError if the distribution
+        does not follow from it.
         """
         tokenizer = self._tokenizer
         assert tokenizer is not None, "nothing is asked for without one"
@@ -193,7 +198,10 @@ class TensorRtLlmDialect(PlainDialect):
 
 
 def _make_prompt_ids(tokenizer: CheckpointTokenizer, request: Request) -> tuple[int, ...]:
-    """Return the ids of a request's prompt, by the tokenizer."""
+    """Return the ids of a request's prompt, by the tokenizer.
+
+    A conversation goes through the checkpoint's chat template. A prompt of ids is returned as it is.
+    """
     if request.route is Route.CHAT:
         arguments = request.body.get("chat_template_kwargs")
         template_fields = {name: request.body[name] for name in ("add_generation_prompt",) if name in request.body}

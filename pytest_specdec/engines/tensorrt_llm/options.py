@@ -24,7 +24,7 @@ _BOTH_SINCE = (1, 2)
 """The first release that takes both names; the older one is the only name before."""
 _COUNTS: Mapping[str, JSON] = {"enable_iter_perf_stats": True}
 _KEPT: Mapping[str, JSON] = {"iter_stats_max_iterations": 1_000_000}
-"""For the counters, in both arms; by default only the last thousand iterations are kept for the next reading."""
+"""For the counters, in both arms; by default only the last thousand iterations are stored until the next reading."""
 _COUNTING = frozenset({"tensorrt", "trt"})
 """Backends that count unasked and do not know the switch."""
 _HEADS = frozenset({"Eagle", "Eagle3", "MTP", "Medusa", "DFlash", "DSpark"})
@@ -73,14 +73,14 @@ def options_text(args: Mapping[str, JSON], release: tuple[int, ...], resolve: Ca
 
 
 def names_options(args: Mapping[str, JSON]) -> bool:
-    """Return True if ``args`` have options of the LLM API."""
+    """Return True if ``args`` hold options of the LLM API."""
     return _written_name(args, FLAG) in args
 
 
 def small_cache(args: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     """Return additions to ``args`` to make the cache fill up.
 
-    None for backends that do not report paused requests. Only under MAX_UTILIZATION is a started request
+    Returns None for backends that do not report paused requests. Only under MAX_UTILIZATION is a started request
     paused: by default no request is started that might have to be (CapacitySchedulerPolicy).
     """
     if args.get("backend") in _COUNTING:
@@ -118,7 +118,7 @@ def command_line(args: Mapping[str, JSON]) -> list[str]:
 def drafter(args: Mapping[str, JSON]) -> str | None:
     """Return the draft model or head in a setting.
 
-    None without one.
+    Returns None without one.
     """
     setting = speculative_setting(args)
     model = setting.get(_MODEL, setting.get(_MODEL_BEFORE))

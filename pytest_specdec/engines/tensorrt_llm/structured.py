@@ -48,7 +48,8 @@ def _move_schema(response_format: Mapping[str, JSON]) -> Mapping[str, JSON]:
 def _translate_field(structured_field: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
     """Return the ``response_format`` of one structured field.
 
-    None without a translation.
+    A choice becomes a regular expression. Returns None without a translation, and for several settings at once, of
+    which a ``response_format`` holds one.
     """
     if len(structured_field) != 1:
         return None

@@ -95,7 +95,10 @@ class Vllm:
         return owner(get) == _PROGRAM or (get("/version") is not None and "vllm:" in (get("/metrics") or ""))
 
     def dialect(self, config: Config, setup: ServerSetup) -> Dialect:
-        """Return the dialect of current or of early releases."""
+        """Return the dialect of current or of early releases.
+
+        An attached server's release is unknown and counts as current.
+        """
         speculation = draft(setup.args)
         release = "" if setup.attached else self._release(config)
         dialect_class = NamedTokensDialect if releases.names_tokens(release) else VllmDialect
@@ -151,7 +154,10 @@ class Vllm:
         return {**block_args, "max-model-len": longest, "num-gpu-blocks-override": -(-longest // size) + 8}
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
-        """Return ``vllm serve MODEL …`` or its container."""
+        """Return ``vllm serve MODEL …`` or its container.
+
+        The key is passed by a variable, so that no command line shows it.
+        """
         model = config.resolve(setup.model)
         args = self._server_args(config, setup)
         argv = [model, *flags(args)]
@@ -180,7 +186,8 @@ class Vllm:
     def footprint(self, config: Config, *, accelerated: bool) -> Footprint:
         """Return the arms' largest ``gpu-memory-utilization``.
 
-        For a CPU build, the memory of weights, KV space and three processes.
+        For a CPU build it is the memory of weights, KV space and three processes, or unknown without weights on this
+        machine.
         """
         if accelerated and not self._is_cpu_build(config):
             return device_footprint(config, _SHARE, _DEFAULT_SHARE, _PARALLEL)
@@ -204,7 +211,8 @@ class Vllm:
     def _check_vocabularies(self, config: Config) -> None:
         """Compare the draft models' vocabularies with the target's.
 
-        Both have to be on this machine, and the setting must not map one vocabulary to the other.
+        Raises EngineError if they differ in size. Pairs of which a checkpoint is not on this machine are skipped, and
+        those for which the setting maps one vocabulary to the other.
         """
         target = checkpoint.folder(config, config.engine.model)
         for variant in config.variants:
@@ -215,7 +223,11 @@ class Vllm:
                 checkpoint.same_vocabulary(checkpoint.folder(config, draft.model), target, where, bridge=_BRIDGE)
 
     def _server_args(self, config: Config, setup: ServerSetup) -> dict[str, JSON]:
-        """Return the server's arguments, as its release takes them."""
+        """Return the server's arguments, as its release takes them.
+
+        Added are the flag for token ids as names on releases without ids in replies, and that for verify steps on a
+        speculating server of a release that has it.
+        """
         args: dict[str, JSON] = {"host": HOST, **with_resolved_model(setup.args, config.resolve), "port": setup.port}
         release = self._release(config)
         if releases.names_tokens(release):

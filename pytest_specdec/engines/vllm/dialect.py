@@ -1,4 +1,4 @@
-"""The dialect of vLLM's OpenAI server: what it is asked beyond the protocol, and its counters."""
+"""The dialect of vLLM's OpenAI server: its requests beyond the protocol, and its counters."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _MOST = 2**53
 def parse(text: str, namespace: str = "vllm") -> SpecCounters | None:
     """Return vLLM's ``spec_decode`` counters, summed over engines and models.
 
-    Four series are read. None without that of the drafts, or if a value is not a count.
+    Four series are read. Returns None without that of the drafts, or if a value is not a count.
 
-    A total below 0 is kept: no count can be negative, and the judges report it. Other engines count under the
-    same names in a ``namespace`` of their own.
+    A total below 0 is kept: no count can be negative, and the judges report it. Other engines count under the same
+    names in a ``namespace`` of their own.
     """
     try:
         return _parse_counters(text, namespace)
@@ -104,7 +104,7 @@ class VllmDialect(PlainDialect):
     def __init__(self, draft_tokens: int = 0) -> None:
         """Take the draft tokens of a step; 0 if unknown.
 
-        Some lines of the log leave them out.
+        Some lines of the log leave out the number of steps, which is worked out from them.
         """
         self._draft_tokens = draft_tokens
 
@@ -160,7 +160,10 @@ class VllmDialect(PlainDialect):
         return ApiRequest(path=COMPLETIONS, body={"prompt": prompt, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": top_tokens})
 
     def positions(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
-        """Read the last ``len(token_ids)`` entries of ``choices[0].prompt_logprobs``."""
+        """Read the last ``len(token_ids)`` entries of ``choices[0].prompt_logprobs``.
+
+        Raises RequestError if there are fewer.
+        """
         entries = _first_choice(reply).get("prompt_logprobs")
         if not isinstance(entries, Sequence) or len(entries) < len(token_ids):
             what = "the server returned no prompt log-probabilities"
@@ -206,7 +209,7 @@ class NamedTokensDialect(VllmDialect):
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
         """Ask without the field for names.
 
-        The server is started with the flag for them.
+        The server is started with the flag for names instead.
         """
         request = super().continuations(prefixes, top_tokens)
         body_without_names = {name: value for name, value in request.body.items() if name != _BY_NAME} if request else {}
@@ -226,7 +229,7 @@ def _guided_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
 def _add_token_ids(choice: Mapping[str, JSON]) -> Mapping[str, JSON]:
     """Return a choice with ``token_ids``, read from its tokens' names.
 
-    Unchanged if a name holds no id.
+    Returns the choice unchanged if a name holds no id.
     """
     names = list(_token_names(choice.get("logprobs")))
     ids = [_read_token(name, None).token_id for name in names]
@@ -278,6 +281,7 @@ def _read_token(name: str, logprob: JSON) -> ListedToken:
 def _read_position(entry: JSON, token_id: int, top_tokens: int) -> Position:
     """Return the distribution in one entry of ``prompt_logprobs``.
 
+    The server adds the scored token to the most probable ones, so that only ``top_tokens`` of them count as listed.
     Raises RequestError if the entry lacks ``token_id``.
     """
     distribution = {int(key): value for key, value in entry.items() if isinstance(value, Mapping)} if isinstance(entry, Mapping) else {}
@@ -298,7 +302,7 @@ def _read_position(entry: JSON, token_id: int, top_tokens: int) -> Position:
 def _read_logprob(value: JSON) -> float:
     """Return a log-probability; null stands for probability 0.
 
-    Raises RequestError for any other value that is not one.
+    A value may lie above 0 by the rounding of half precision. Raises RequestError for anything else.
     """
     if value is None:
         return -math.inf

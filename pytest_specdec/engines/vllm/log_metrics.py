@@ -44,7 +44,7 @@ def logged_counters(text: str, draft_tokens: int = 0) -> SpecCounters | None:
 def _read_interval_line(fields: str, draft_tokens: int) -> SpecCounters | None:
     """Read one line of 0.8 or later.
 
-    Its fields differ between releases.
+    Its fields differ between releases. Returns None if the number of verify steps does not follow from them.
     """
     accepted, drafted, length = (re.search(pattern, fields) for pattern in (_ACCEPTED, _DRAFTED, _LENGTH))
     if not accepted or not drafted or not (length or draft_tokens or drafted[1] == "0"):
@@ -75,9 +75,9 @@ class _Line:
 
         The line does not give it, but only one number agrees with all figures, or nearly so.
 
-        With as many tokens in every draft it is the drafted tokens over the positions. Drafts of different
-        lengths, as of an n-gram, leave the accepted tokens over the mean length, rounded to a hundredth. Of
-        the numbers that this allows it is the one nearest to whole counts.
+        If all drafts are equally long, it is the drafted tokens divided by the positions. If they differ in length,
+        as n-gram drafts do, it follows from the accepted tokens and the mean length, which is rounded to a hundredth.
+        Of the numbers that the rounding allows, the one is taken for which the rates come nearest to whole counts.
         """
         if not self.drafted:
             return 0
@@ -126,7 +126,7 @@ def _read_total_line(fields: str) -> SpecCounters | None:
 def _last_reading_per_start(totals: list[SpecCounters]) -> Iterator[SpecCounters]:
     """Yield the last reading of each start of the server.
 
-    Counters that fall were set back.
+    Counters that fall show a new start.
     """
     for reading, following in pairwise(totals):
         if following.draft_tokens < reading.draft_tokens:

@@ -95,7 +95,10 @@ def check(config: Config, release: str, methods: Collection[str]) -> None:
 
 
 def _check_flags(args: Mapping[str, JSON], version: tuple[int, ...], release: str, where: str) -> None:
-    """Raise EngineError for a flag of other releases."""
+    """Raise EngineError for a flag of other releases.
+
+    Releases before 0.8 do not take ``--speculative-config``, and those from 0.8.3 on not the flags before it.
+    """
     new_flags, old_flags = flags_of(args, NEW), flags_of(args, OLD)
     if new_flags and version < _NEW_FLAGS:
         what, expected = f"vLLM {release} does not take {new_flags[0]}", "the speculative flags of releases before 0.8"
@@ -109,7 +112,10 @@ def _check_flags(args: Mapping[str, JSON], version: tuple[int, ...], release: st
 
 
 def _check_keys(setting: Mapping[str, JSON], version: tuple[int, ...], release: str, where: str) -> None:
-    """Raise EngineError for an unknown key of the speculative setting."""
+    """Raise EngineError for an unknown key of the speculative setting.
+
+    Only releases whose keys are known are checked. vLLM's parser takes any key, and the server then dies.
+    """
     unknown = next((key for key in setting if key not in _KEYS), None)
     if unknown and version[:2] in _KEYS_OF:
         suggestion = nearest(unknown, _KEYS)
@@ -135,7 +141,10 @@ def _check_method_name(method: str, methods: Collection[str], version: tuple[int
 
 
 def _check_method_release(method: str, version: tuple[int, ...], release: str, where: str) -> None:
-    """Raise EngineError for a method of other releases."""
+    """Raise EngineError for a method of other releases.
+
+    A release between the last that refuses the method and the first that surely takes it passes.
+    """
     removed, (last_refusing, first_taking) = _REMOVED.get(method), _ADDED.get(method, ((), ()))
     if removed and version >= removed:
         needed_release = f"a release before {_dotted_text(removed)}"

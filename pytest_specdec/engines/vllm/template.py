@@ -19,7 +19,7 @@ _METHODS = (
 _ALONE = frozenset({"ngram", "suffix", "mtp"})
 """Methods that need no second model."""
 _TOKENS = {"suffix": 8, "mtp": 1}
-"""Draft tokens where they are not three."""
+"""Draft tokens, if they are not three."""
 _MORE = {"ngram": ", prompt_lookup_max: 4, prompt_lookup_min: 2", "draft_model": ", draft_sample_method: greedy"}
 _CONFIG = """\
 # What both servers have in common. The baseline runs with exactly these settings.
@@ -82,5 +82,5 @@ def _guess_method(speculator: str) -> str:
 
 
 def _is_left_alone(name: str, method: str) -> bool:
-    """Return True if vLLM leaves a setting alone under ``method``."""
+    """Return True if vLLM leaves a setting unchanged under ``method``."""
     return not any(change.name == name and method in change.methods for change in RULES.silent)
