@@ -159,12 +159,9 @@ def make(
     the families of other packages. ``rates`` come from the model's size by default. ``enlarged`` gives the requests
     of workloads that send more than the depth's number, by default what long boots allow in ``deadline_s``. Under a
     deadline the time of further rounds is 0, since none are sent. Speed is measured over ``speed_boots`` boots of
-    each variant.
+    each variant. N variants with D draft models take N + 2 + D boots, at smoke depth one less.
 
-    N variants with D draft models take N + 2 + D boots, at smoke depth one less.
-
-    Raises PlanError if the selected tests do not go together, ConfigError or EngineError if a variant does not
-    speculate.
+    Raises PlanError if selected tests do not go together, ConfigError or EngineError for a variant without drafts.
     """
     engine = engine_of(config.engine.kind)
     pairs = _select_pairs(_pairs(config, engine), only)

@@ -6,117 +6,44 @@ under them. Unlisted tokens can only understate a gap. A repetition penalty mult
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from pytest_specdec.judge import greedy_diagnosis
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.greedy_diagnosis import divergence
-from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, distinct_gaps, scored_answers
+from pytest_specdec.judge.greedy_gap import DifferenceKind, scored_answers
+from pytest_specdec.judge.greedy_tally import choices, tally_tokens
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.penalised_scores import penalised_scores
 from pytest_specdec.judge.prerequisites import is_refusal, refusal, speculating, unscorable
-from pytest_specdec.judge.tolerance import ASK_AGAIN, STATED, describe_jumps, describe_noise, tolerance
+from pytest_specdec.judge.tolerance import ASK_AGAIN, STATED, describe_jumps, describe_noise
 from pytest_specdec.judge.verdicts import LN_10, against, guess, quote, say
 from pytest_specdec.judge.verify_noise import gated_noise
 from pytest_specdec.model.pair import SCORER
 from pytest_specdec.model.promise import CheckedTokens
 from pytest_specdec.model.verdict import Example, Finding, Outcome, Symptom
-from pytest_specdec.stats.near_ties import GreedyTokens, wealth
+from pytest_specdec.stats.near_ties import wealth
 from pytest_specdec.stats.request_params import penalties
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from pytest_specdec.judge.greedy_gap import FirstDifference, ScoredAnswer
-    from pytest_specdec.judge.tolerance import Tolerance
-    from pytest_specdec.judge.verify_noise import GatedNoise
+    from pytest_specdec.judge.greedy_gap import ScoredAnswer
+    from pytest_specdec.judge.greedy_tally import GreedyTally
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.transcript import Position
     from pytest_specdec.model.verdict import Verdict
-    from pytest_specdec.stats.excess import EventCount
 
-__all__ = ["LEAST_TOKENS", "choices", "judge"]
+__all__ = ["LEAST_TOKENS", "judge"]
 
 _FAR = 1.0
 """Nats below the best token that hardly anybody takes for numerics."""
-_TIE = 1e-5
-"""Nats up to which two tokens tie: scores are stored with seven significant digits."""
-
-
-def choices(captured: Captured, answers: Sequence[ScoredAnswer], gap: float = math.inf) -> GreedyTokens:
-    """Return the candidates and the emitted token at every distinct prefix of ``answers``.
-
-    A prefix that comes again is left out, since it brings the same noise again. Candidates more than ``gap`` nats below the best are left
-    out too: they are no near-ties, and tokens so far below are counted separately.
-    """
-    positions = [position for position in _distinct_positions(captured, answers) if position.top_ids]
-    widest = max((len(position.top_ids) for position in positions), default=1)
-    gaps = np.full((len(positions), widest), np.inf)
-    chosen = np.full(len(positions), -1, dtype=np.int64)
-    for row, position in enumerate(positions):
-        below = position.top_logprobs[0] - np.array(position.top_logprobs)
-        gaps[row, : len(below)] = np.where(below > gap, np.inf, np.where(below > _TIE, below, 0.0))
-        if position.token_id in position.top_ids and not below[position.top_ids.index(position.token_id)] > gap:
-            chosen[row] = position.top_ids.index(position.token_id)
-    return GreedyTokens(gaps=gaps, chosen=chosen)
-
-
-def _distinct_positions(captured: Captured, answers: Sequence[ScoredAnswer]) -> Iterator[Position]:
-    """Yield one position for each distinct prompt and prefix of ``answers``."""
-    asks = {request.id: request.asks for request in captured.workload.requests}
-    seen: set[tuple[str, tuple[int, ...]]] = set()
-    for each in answers:
-        prompt = asks.get(each.answer.request_id, each.answer.request_id)
-        ids = each.answer.choice.token_ids
-        for index, position in enumerate(each.positions):
-            if (prompt, ids[:index]) not in seen:
-                seen.add((prompt, ids[:index]))
-                yield position
 
 
 NEAR_TIES = "near-ties fall on the other side more often than noise explains"
 UNEXPLAINED = "answer lengths differ from the baseline's with no wrong token"
 LEAST_TOKENS = 200
 """Scored tokens that a pass needs: 200 rule out wrong-token rates above 2.3 %."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GreedyTally:
-    """Gaps of one arm's tokens below the baseline's best ones, and what is allowed."""
-
-    answers: tuple[ScoredAnswer, ...]
-    peers: tuple[ScoredAnswer, ...]
-    """The baseline's own scored answers, of all its boots."""
-    allowed: Tolerance
-    differences: tuple[FirstDifference, ...]
-    """First differences from the baseline's own answers, classified."""
-
-    gaps: tuple[float, ...]
-    """Gaps of the judged arm's tokens in nats; a repeated token with the same prefix and gap counts once."""
-    repeats: tuple[EventCount, ...] = ()
-    """Counts from the rounds in which the same was requested again."""
-    gate: GatedNoise | None = None
-    """The verify kernel's noise, if the config has a gate on it."""
-
-    @property
-    def lengths(self) -> list[FirstDifference]:
-        """Answers that end where the baseline's goes on, or go on where it ends, without an explanation."""
-        return [first for first in self.differences if first.kind is DifferenceKind.LENGTH]
-
-    @property
-    def events(self) -> int:
-        """The number of distinct tokens with a gap above tolerance and of unexplained lengths."""
-        return sum(gap > self.allowed.gap for gap in self.gaps) + len(self.lengths)
-
-    @property
-    def wrong(self) -> list[tuple[ScoredAnswer, int]]:
-        """Tokens with a gap above tolerance, each as an answer and an index in it."""
-        return [(answer, index) for answer in self.answers for index, gap in enumerate(answer.gaps) if gap > self.allowed.gap]
 
 
 def judge(captured: Captured) -> Verdict:
@@ -137,8 +64,8 @@ def _judge_scores(captured: Captured) -> Verdict:
     INVALID if scores are of other tokens than were answered, or if the arm has none.
     """
     try:
-        tally = _tally(captured)
-        again = tuple(map(_tally, captured.repeats))
+        tally = tally_tokens(captured)
+        again = tuple(map(tally_tokens, captured.repeats))
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
     if not any(answer.positions for answer in tally.answers):
@@ -157,29 +84,6 @@ def _judge_scores(captured: Captured) -> Verdict:
         or _too_noisy(captured, tally)
         or _pass_greedy(captured, tally)
     )
-
-
-def _tally(captured: Captured) -> GreedyTally:
-    """Return the gaps of the judged arm and of the baseline's own boots.
-
-    Raises ValueError if scores are of other tokens, or if penalties count a prompt whose token ids are missing.
-    """
-    answers = scored_answers(captured.speculative, penalised_scores(captured, captured.speculative))
-    peers = tuple(answer for peer in captured.baseline_boots for answer in scored_answers(peer, penalised_scores(captured, peer)))
-    allowed = tolerance(captured, peers)
-    differences, gaps = tuple(_first_differences(captured, answers, allowed)), distinct_gaps(captured.workload, answers)
-    return GreedyTally(answers=answers, peers=peers, allowed=allowed, differences=differences, gaps=gaps)
-
-
-def _first_differences(captured: Captured, answers: Sequence[ScoredAnswer], allowed: Tolerance) -> Iterator[FirstDifference]:
-    """Yield the first difference of each answer from the baseline's own, if it has one."""
-    baseline = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
-    distributions = {score.key: score.positions for score in penalised_scores(captured, captured.baseline)}
-    for scored in answers:
-        key = scored.answer.key
-        first = difference(scored, baseline[key], allowed.gap, distributions.get(key, ())) if key in baseline else None
-        if first is not None:
-            yield first
 
 
 def _untrustworthy(captured: Captured, tally: GreedyTally) -> Verdict | None:
