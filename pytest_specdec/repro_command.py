@@ -21,6 +21,7 @@ from pytest_specdec.report_command import judgements_matching, read_run, refuse
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _SubParsersAction
+    from collections.abc import Mapping
 
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.transcript import Answer, Score, Transcript
@@ -114,6 +115,8 @@ def _read_repro(directory: RunDirectory, verdict: Verdict, example: Example, rep
     example = replace(example, request_id=id_)
     mine, theirs = (_read_transcript(directory, arm, name) for arm in (verdict.pair, BASELINE))
     workload = run_documents.read_workload(directory, plan, name).with_room(mine.room)
+    config = load(directory.config)
+    variant_env = next((variant.env for variant in config.variants if variant.name == verdict.pair), {})
     return repro.Repro(
         verdict=verdict,
         example=example,
@@ -122,9 +125,9 @@ def _read_repro(directory: RunDirectory, verdict: Verdict, example: Example, rep
         concurrency=max(map(len, workload.in_waves)) if workload.waves else min(workload.concurrency, len(workload.requests)),
         streamed=workload.stream if workload.by_id[id_].stream is None else bool(workload.by_id[id_].stream),
         deadline_s=workload.deadline_s,
-        body=load(directory.config).engine.body,
-        baseline=_read_arm(directory, plan, theirs, example, "baseline"),
-        speculative=_read_arm(directory, plan, mine, example, "speculative"),
+        body=config.engine.body,
+        baseline=_read_arm(directory, plan, theirs, example, "baseline", env={**config.engine.env, **config.baseline.env}),
+        speculative=_read_arm(directory, plan, mine, example, "speculative", env={**config.engine.env, **variant_env}),
         environment=run_documents.read_environment(directory),
         replay=replay,
     )
@@ -153,7 +156,9 @@ def _read_transcript(directory: RunDirectory, arm: str, workload: str) -> Transc
     return transcript
 
 
-def _read_arm(directory: RunDirectory, plan: Plan, transcript: Transcript, example: Example, role: str) -> repro.ArmRecord:
+def _read_arm(
+    directory: RunDirectory, plan: Plan, transcript: Transcript, example: Example, role: str, *, env: Mapping[str, str]
+) -> repro.ArmRecord:
     """Return an arm's command, its answer to the example's request, and the scores of that answer."""
     boot = plan.boots[transcript.boot]
     log = directory.server_log(boot.index, boot.arm)
@@ -162,7 +167,7 @@ def _read_arm(directory: RunDirectory, plan: Plan, transcript: Transcript, examp
     answer: Answer | None = next((answer for answer in transcript.answers if answer.key == key), None)
     scores = transcripts.read_scores(directory, BASELINE, transcript.arm, transcript.workload)
     score: Score | None = next((score for score in scores if score.key == key), None)
-    return repro.ArmRecord(command=repro.server_command(first_line, role), answer=answer, score=score)
+    return repro.ArmRecord(command=repro.server_command(first_line, role, env), answer=answer, score=score)
 
 
 def _bug_form(kind: str) -> str:

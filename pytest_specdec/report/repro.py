@@ -7,6 +7,7 @@ import re
 import shlex
 from dataclasses import dataclass
 from itertools import takewhile
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.verdict import Symptom
@@ -36,6 +37,7 @@ _WRONG = {
     Symptom.UNREPEATED: "With speculative decoding a request with a seed gets another answer each time; without, the same one.",
     Symptom.UNANSWERED: "With speculative decoding the server does not survive a request; without, it answers.",
 }
+NO_ENV: Mapping[str, str] = MappingProxyType({})
 PLAIN_FORM = """\
 ### Environment
 
@@ -108,17 +110,25 @@ def situation(example: Example, family: str, workload: Workload) -> tuple[tuple[
     return ((own,),)
 
 
-def server_command(line: str, arm: str) -> str:
+def server_command(line: str, arm: str, env: Mapping[str, str] = NO_ENV) -> str:
     """Return a server's command without the folder of its program, and with the port that this arm has in the repro.
 
-    ``line`` is the first line of the server's log. Empty if the log has no command.
+    ``line`` is the first line of the server's log. ``env`` are the variables that the config gives the server, put
+    before the command; a ``${VAR}`` in one stays for the reader's shell. Empty if the log has no command.
     """
     if not line.startswith("# "):
         return ""
     words = shlex.split(line.removeprefix("# "))
     program = words[0].rpartition("/")[2] if words else ""
     words[:1] = ["python" if re.fullmatch(r"python[0-9.]*", program) else program]
-    return re.sub(r"(?<=--port[ =])\d+", str(_PORTS[arm]), shlex.join(words))
+    command = re.sub(r"(?<=--port[ =])\d+", str(_PORTS[arm]), shlex.join(words))
+    return " ".join((*(f"{name}={_shell_value(value)}" for name, value in env.items()), command))
+
+
+def _shell_value(value: str) -> str:
+    """Return a value in double quotes, in which a shell expands nothing but ``${VAR}``."""
+    escaped = re.sub(r'([\\"`]|\$(?!\{\w+\}))', r"\\\1", value)
+    return f'"{escaped}"'
 
 
 def files(repro: Repro, form: str = PLAIN_FORM) -> dict[str, str]:

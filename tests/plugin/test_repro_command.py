@@ -43,7 +43,7 @@ def run(project, monkeypatch):
     """A red run, and its place as the current folder."""
     project.config("").tests(FAULTS)
     text = (project.path / "suites/configs/tiny.yaml").read_text()
-    config = text.replace("model: target}", "model: target, body: {user: me}}")
+    config = text.replace("model: target}", "model: target, body: {user: me}, env: {MODE: fast}}")
     (project.path / "suites/configs/tiny.yaml").write_text(config)
     project.run("-k", "draft")
     monkeypatch.chdir(project.path)
@@ -59,8 +59,8 @@ def test_a_folder_is_written_from_the_runs_files(run, capsys):
     assert capsys.readouterr().out == "repro-draft-k3-greedy/README.md\n"
     readme = (run.parents[1] / "repro-draft-k3-greedy/README.md").read_text()
     assert "# Speculative decoding (draft-k3): a fault\n" in readme
-    assert "\npython -m server --port 8001\n" in readme
-    assert "\npython -m server --port 8002\n" in readme
+    assert '\nMODE="fast" python -m server --port 8001\n' in readme
+    assert '\nMODE="fast" python -m server --port 8002\n' in readme
     assert "test_shown[draft-k3]" in readme
     ((path, body),) = json.loads((run.parents[1] / "repro-draft-k3-greedy/requests.json").read_text())[0]
     assert path == "/chat/completions"

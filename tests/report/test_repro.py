@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -76,6 +77,13 @@ def test_a_request_comes_with_those_that_its_family_is_about(family, beside, exp
 ])  # fmt: skip
 def test_a_server_command_has_no_place_of_this_machine_and_a_port_of_the_repros(line, expected):
     assert repro.server_command(line, "speculative") == expected
+
+
+def test_a_servers_variables_come_before_its_command_and_expand_nothing_but_variables():
+    env = {"A": "x,${SPECDEC_TEST}", "B": '$(id) `id` "$HOME" \\'}
+    command = repro.server_command('# sh -c \'printf %s%s "$A" "$B"\'', "baseline", env)
+    shell = subprocess.run(["sh", "-c", command], env={"SPECDEC_TEST": "7"}, capture_output=True, text=True, check=True)
+    assert shell.stdout == 'x,7$(id) `id` "$HOME" \\'
 
 
 def test_a_folder_says_what_is_wrong_how_to_see_it_and_under_which_versions():
