@@ -1,6 +1,7 @@
-"""Bursts as evidence of drafting, where neither counters nor windows of the judged answers tell.
+"""Bursts as evidence of drafting, for a server that reports neither counters nor windows of the judged answers.
 
-They are those of a probe's streams. So they show that the server drafts, and not that it did in the judged requests.
+The bursts are measured in the streams of the capability probe. So they show that the server drafts, but not that it did so in the judged
+requests.
 """
 
 from __future__ import annotations
@@ -20,16 +21,20 @@ SEEN = "drafting seen by bursts of its stream, not counted"
 
 
 def uncounted_bursts(captured: Captured) -> Bursts | None:
-    """Return the bursts of the judged arm; None where its drafts are counted, for the control, and where the probe was not answered."""
+    """Return the bursts in the judged arm's probe streams.
+
+    Returns None for the control, which does not draft; if counters or windows show the drafts of the judged answers themselves; and if
+    either server did not answer the probe.
+    """
     windows = (choice.windows for answer in captured.speculative.answers for choice in answer.choices)
     if captured.is_control or captured.speculative.counters is not None or any(each is not None for each in windows):
         return None
-    mine, theirs = (captured.capabilities.get(arm) for arm in (captured.arm, BASELINE))
-    return bursts.bursts(mine.streams, theirs.streams) if mine and theirs else None
+    variant, baseline = (captured.capabilities.get(arm) for arm in (captured.arm, BASELINE))
+    return bursts.bursts(variant.streams, baseline.streams) if variant and baseline else None
 
 
 def describe_bursts(streams: Bursts | None) -> str:
-    """Return what the bursts say, with both tests."""
+    """Return the tokens that arrive together, with both tests' p-values."""
     if streams is None:
         return "bursts: no streams of both servers to compare"
     if not streams.known:

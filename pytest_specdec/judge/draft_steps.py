@@ -1,4 +1,4 @@
-"""Draft steps: what was drafted and accepted at each verify step of an answer, and at how long a context; or in all of them together."""
+"""Draft steps: the drafted and accepted tokens at each verify step of an answer, with its context length, and their sums."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ __all__ = ["DraftStep", "StepSum", "steps", "total"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftStep:
-    """One verify step that no limit has cut."""
+    """One whole verify step, cut by no limit."""
 
     context: int
-    """Tokens before it, prompt and answer."""
+    """Tokens of the prompt and the answer before it."""
     drafted: int | None
-    """Draft tokens; None where unknown."""
+    """Draft tokens; None if unknown."""
     accepted: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSum:
-    """All verify steps of an answer, or of several answers, together."""
+    """The sums over all verify steps of an answer, or of several answers."""
 
     tokens: int
-    """Emitted by them, the bonus or recovered ones included."""
+    """Tokens emitted by the steps, bonus and recovered tokens included."""
     steps: int
 
     def __add__(self, other: StepSum) -> StepSum:
@@ -40,9 +40,11 @@ class StepSum:
 
 
 def total(answer: Answer) -> StepSum | None:
-    """Return the verify steps of all choices, the last of each left out, which a limit may have cut; None where none are known.
+    """Return the emitted tokens and verify steps of an answer, over all choices.
 
-    From the windows; without them what the server reports of the answer, its last step included, those without a draft left out.
+    Windows are summed without the last step of each choice, since a limit on the answer's length may have cut it. Without windows the
+    counters that the server reports with the answer are used. They are sums over the whole answer, so its last step cannot be left out of
+    them; they do not count steps without a draft. Returns None if neither shows a step.
     """
     windows = [window for choice in answer.choices for window in choice.steps]
     if windows:
@@ -54,7 +56,11 @@ def total(answer: Answer) -> StepSum | None:
 
 
 def steps(answer: Answer) -> tuple[DraftStep, ...]:
-    """Return the verify steps of an answer with one choice, the last one left out, which a limit may have cut; () without windows."""
+    """Return the whole verify steps of an answer with one choice.
+
+    The last step is left out, since a limit on the answer's length may have cut it. The number of draft tokens is unknown (None) unless the
+    server reported one for each step. Returns () without windows.
+    """
     windows, drafted = answer.choice.windows or (), answer.choice.drafted
     context = (answer.usage.prompt_tokens if answer.usage else len(answer.prompt_token_ids)) + sum(windows[:1])
     counts = drafted if drafted is not None and len(drafted) == len(windows) - 1 else (None,) * len(windows)

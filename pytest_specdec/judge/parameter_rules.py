@@ -1,9 +1,9 @@
-"""The laws of sampling parameters: which tokens of an answer a request's fields forbid, given the baseline's scores of them.
+"""The laws of sampling parameters: rules by which a request's fields forbid tokens, given the baseline's scores of the answer.
 
-A law speaks of an answer's own tokens and prefixes, so that two servers which part at a near-tie are both lawful. Bans, biases of 100
+A law is about an answer's own tokens and prefixes, so that two servers which part at a near-tie may both obey it. Bans, biases of 100
 nats and allowed ids are exact. Greedy choices are held to the tolerance of scores, cuts of the distribution to the margins of
-``stats/token_distribution.py``. A repetition penalty scales logits that scores do not give: it only ever lowers a token that was there
-before (above 1), so that no other token may be passed over for one that is worse without it.
+``stats/token_distribution.py``. A repetition penalty scales logits, which scores do not give. But above 1 it only lowers tokens that
+occurred before, so that no new token may be passed over for one with a lower score.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ PARAMETERS: Final = (
 _DECISIVE: Final = 50.0
 """Nats of a bias that forces or bans a token whatever the model says."""
 _COLD: Final = 0.02
-"""Temperature up to which a token one tolerance below the best one never comes."""
+"""Temperature up to which a token one tolerance below the best one is never drawn."""
 _SHARP: Final = 1e-3
-"""Nucleus of the most probable token alone."""
+"""Value of top_p up to which the nucleus is the most probable token alone."""
 _UNSURE: Final = 0.8
 """Probability of the best token below which a draw would often take another."""
 _NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
@@ -46,24 +46,24 @@ _NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LawToken:
-    """One token of one answer under one law."""
+    """One token of one answer, judged by one law."""
 
     parameter: str
-    """One parameter, or several that the law belongs to together."""
+    """The parameter of the law, or several, with commas, that share one law."""
     answer: Answer
     index: int
     broken: bool
     binds: bool
-    """Whether the plain choice would have broken the law, or a plain draw often."""
+    """Whether the law makes a difference here: the choice without the parameter would have broken it, or a draw often would."""
     warmed: bool = False
-    """Whether a temperature other than 1 comes before the cut."""
+    """Whether a temperature other than 1 is applied before the cut."""
     chance: float = 0.0
-    """Probability of a broken law without any fault; 0 where the tolerance is hard."""
+    """Probability that the law is broken without a fault; 0 if it never is."""
     detail: str = ""
 
 
 def set_parameters(body: Mapping[str, JSON]) -> tuple[str, ...]:
-    """Return the parameters that a body sets to more than their neutral value."""
+    """Return the parameters that a body sets to non-neutral values."""
     return tuple(name for name in PARAMETERS if body.get(name) is not None and body[name] not in _NEUTRAL.get(name, ()))
 
 
@@ -79,23 +79,23 @@ class Laws:
     words: bool
     """Whether the request has bad_words; a judge has no tokenizer, so their token ids are unknown."""
     greedy: tuple[str, ...]
-    """The parameters that leave the best token only; empty where more may come."""
+    """The parameters that allow the best token only; empty if more than one may be drawn."""
     cuts: tuple[str, ...]
-    """Those that cut the distribution elsewhere."""
+    """The parameters that cut the distribution; empty if only the best token is allowed."""
     repetition: float
     moves: tuple[str, ...]
-    """Those that add to logits by less than a decisive amount."""
+    """The parameters that change logits, but by too little to force or ban a token."""
 
     def permits(self, token: int) -> bool:
-        """Whether the exact laws permit a token."""
+        """Return True if allowed ids and decisive biases permit a token."""
         return (self.allowed is None or token in self.allowed) and token not in self.banned and (not self.forced or token in self.forced)
 
 
 def laws(body: Mapping[str, JSON]) -> Laws:
-    """Return the laws of a body."""
+    """Return the laws that follow from a request's body."""
     request_penalties, bias = penalties(body), penalties(body).bias
     listed = body.get("allowed_token_ids")
-    greedy = _greedy(body)
+    greedy = _greedy_parameters(body)
     small = any(0 < abs(value) < _DECISIVE for value in bias.values())
     return Laws(
         allowed=frozenset(i for i in listed if isinstance(i, int)) if isinstance(listed, (list, tuple)) else None,
@@ -113,7 +113,8 @@ def laws(body: Mapping[str, JSON]) -> Laws:
     )
 
 
-def _greedy(body: Mapping[str, JSON]) -> tuple[str, ...]:
+def _greedy_parameters(body: Mapping[str, JSON]) -> tuple[str, ...]:
+    """Return the parameters that alone allow only the best token."""
     temperature, top_p, min_p = (_number(body.get(name), default) for name, default in (("temperature", 1.0), ("top_p", 1.0), ("min_p", 0)))
     by_name = {"temperature": temperature <= _COLD, "top_k": body.get("top_k") == 1, "top_p": top_p <= _SHARP, "min_p": min_p >= 1.0}
     return tuple(name for name, alone in by_name.items() if alone)
@@ -131,25 +132,30 @@ class _Scored:
     own: Laws
     answer: Answer
     positions: tuple[Position, ...]
-    """Empty where there are none."""
+    """One per token; empty unless every token has a score."""
     prompt: tuple[int, ...]
 
 
 def tokens(captured: Captured, arm: Transcript, tolerance: float, noise: float = NOISE, jumps: float = 0.0) -> tuple[LawToken, ...]:
-    """Return every token of an arm's first choices under each law of its request, for scores with ``noise`` in nats.
+    """Judge every token of an arm by its request's laws.
 
-    ``jumps`` is the rate of tokens beyond the ``tolerance`` without any fault.
+    Only first choices are judged, since no others are scored. ``noise`` is that of the scores, in nats; ``jumps`` is the rate at which
+    tokens exceed the ``tolerance`` without a fault.
     """
     law_tokens: list[LawToken] = []
     for each in _align_scores(captured, arm):
-        law_tokens += _exact(each.own, each.answer, each.positions)
+        law_tokens += _judge_exact(each.own, each.answer, each.positions)
         if each.positions:
             law_tokens += _judge_choices(captured, each, tolerance, jumps)
-            law_tokens += _cut(captured, each, noise)
+            law_tokens += _judge_cuts(captured, each, noise)
     return tuple(law_tokens)
 
 
 def _align_scores(captured: Captured, arm: Transcript) -> Iterator[_Scored]:
+    """Yield the answers with token ids, with their laws and scores.
+
+    Scores that do not cover every token are dropped.
+    """
     bodies = {request.id: request.body for request in captured.workload.requests}
     scores = {score.key: score for score in captured.scores.get(arm.arm, ())}
     for answer in arm.answers:
@@ -162,9 +168,12 @@ def _align_scores(captured: Captured, arm: Transcript) -> Iterator[_Scored]:
         yield _Scored(body=body, own=laws(body), answer=answer, positions=positions, prompt=prompt)
 
 
-def _exact(own: Laws, answer: Answer, positions: Sequence[Position]) -> Iterator[LawToken]:
-    """Give the tokens under allowed ids and decisive biases, which need no scores but to tell whether they bind."""
-    for name, breaks in (("allowed_token_ids", _outside(own)), ("logit_bias", _find_banned(own))):
+def _judge_exact(own: Laws, answer: Answer, positions: Sequence[Position]) -> Iterator[LawToken]:
+    """Yield an answer's tokens under allowed ids and decisive biases.
+
+    These laws need no scores. Scores only show whether a law binds: it does if it forbids the model's best token.
+    """
+    for name, breaks in (("allowed_token_ids", _find_disallowed(own)), ("logit_bias", _find_banned(own))):
         for index, token in enumerate(answer.choice.token_ids if breaks else ()):
             best = positions[index].top_ids[:1] if positions else ()
             yield LawToken(
@@ -179,7 +188,7 @@ def _exact(own: Laws, answer: Answer, positions: Sequence[Position]) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class _Complement:
-    """All ids but some."""
+    """The set of all ids except ``ids``."""
 
     ids: frozenset[int]
 
@@ -187,11 +196,15 @@ class _Complement:
         return token not in self.ids
 
 
-def _outside(own: Laws) -> _Complement | None:
+def _find_disallowed(own: Laws) -> _Complement | None:
     return None if own.allowed is None else _Complement(own.allowed)
 
 
 def _find_banned(own: Laws) -> _Complement | frozenset[int] | None:
+    """Return the ids that decisive biases forbid; None if there are none.
+
+    Forced ids forbid all others, unless none of them is among the allowed ids.
+    """
     possible = own.forced if own.allowed is None else own.forced & own.allowed
     if possible:
         return _Complement(possible)
@@ -199,7 +212,12 @@ def _find_banned(own: Laws) -> _Complement | frozenset[int] | None:
 
 
 def _judge_choices(captured: Captured, each: _Scored, tolerance: float, jumps: float) -> Iterator[LawToken]:
-    """Give the tokens of a request that leaves the best one only; banned words hide which one that is."""
+    """Yield the tokens of a request that allows only the best one.
+
+    A token is wrong if a permitted rival, after biases and penalties, is better by more than the tolerance. Nothing is yielded under
+    bad_words, since their unknown ids may forbid the best token, nor if a penalty counts a prompt without ids. The law binds if biases and
+    penalties change the best token or, without any, if a draw would often take another one.
+    """
     own, answer, positions, prompt = each.own, each.answer, each.positions, each.prompt
     window, request_penalties = captured.penalty_window, penalties(each.body)
     if not own.greedy or own.words or (request_penalties.count_prompt(window) and not prompt):
@@ -228,22 +246,31 @@ def _judge_choices(captured: Captured, each: _Scored, tolerance: float, jumps: f
 
 
 def _comparable(own: Laws, rival: int, emitted: int, seen: set[int]) -> bool:
-    """Whether a repetition penalty leaves the emitted token no gain on the rival: then the scores tell the better one."""
+    """Return True if a repetition penalty cannot favour the emitted token over the rival.
+
+    Only then do the scores, which lack that penalty, show that the rival is better.
+    """
     if own.repetition == 1.0:
         return True
-    # Above 1 it takes from tokens that were there before; below 1 it adds to them.
+    # Above 1 it lowers tokens that occurred before; below 1 it raises them.
     return rival not in seen if own.repetition > 1.0 else emitted not in seen
 
 
 def blame_parameters(own: Laws) -> str:
-    """Return the parameters that a wrong choice among the best tokens is put down to."""
+    """Return the parameters blamed for a choice below the best token.
+
+    They are those that change logits; without any, the first that allows the best token only.
+    """
     if own.repetition != 1.0:
         return ", ".join((*own.moves, "repetition_penalty"))
     return ", ".join(own.moves or own.greedy[:1])
 
 
-def _cut(captured: Captured, each: _Scored, noise: float) -> Iterator[LawToken]:
-    """Give the tokens of a request that cuts the distribution, where nothing else moves it by what is not known."""
+def _judge_cuts(captured: Captured, each: _Scored, noise: float) -> Iterator[LawToken]:
+    """Yield the tokens of a request that cuts the distribution.
+
+    Nothing is yielded if the request also has penalties, biases or fields whose effect on the distribution is not modelled.
+    """
     own, answer, positions = each.own, each.answer, each.positions
     params = sampling_params(each.body)
     if not own.cuts or params.unmodelled or params.penalties != NONE:
@@ -265,10 +292,12 @@ def _cut(captured: Captured, each: _Scored, noise: float) -> Iterator[LawToken]:
 
 
 def first_departures(captured: Captured, arm: Transcript, tolerance: float, jumps: float = 0.0) -> tuple[LawToken, ...]:
-    """Return the first tokens at which answers under banned words and under repetition penalties leave the baseline's.
+    """Return first differences from the baseline under bad_words or repetition penalties.
 
-    After the same tokens both servers choose among the same ones. A likelier token than the baseline's was banned there, and a less likely
-    one is the wrong choice. Under a repetition penalty a likelier token that was there before is what a server without one would choose.
+    After the same tokens both servers choose from the same distribution. Under bad_words, a token likelier than the baseline's was banned
+    there, and a less likely one is the wrong choice: both break the law. Under a repetition penalty above 1, only a likelier token breaks
+    it that occurred before, if the baseline's did not: a server without the penalty would choose it. Answers to requests with both, or
+    with other parameters that change logits or restrict the ids, are left out.
     """
     requests = captured.workload.by_id
     answers, prompts = {answer.request_id: answer for answer in arm.answers}, _prompts(captured)
@@ -295,7 +324,11 @@ def _prompts(captured: Captured) -> dict[str, tuple[int, ...]]:
 
 
 def suppressed_tokens(captured: Captured, tolerance: float) -> tuple[LawToken, ...]:
-    """Return the baseline's own tokens under banned words and repetition penalties: they bind where a likelier token was passed over."""
+    """Return the baseline's own tokens under bad_words or repetition penalties.
+
+    None breaks its law. They show at which tokens these laws bind: the baseline passed over a token likelier by more than the tolerance.
+    Requests with both, or with other parameters that change logits, are left out.
+    """
     requests = captured.workload.by_id
     scores = {score.key: score.positions for score in captured.scores.get(captured.baseline.arm, ())}
     suppressed = []

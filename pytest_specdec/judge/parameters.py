@@ -1,7 +1,8 @@
 """Parameters: what a request's fields ask for is what the server does, at draft positions as elsewhere.
 
-Penalties alone are judged token by token, as greedy choices. Other parameters by their laws (judge/parameter_rules.py): each answer is held
-to what its own request asks for, and a parameter counts only where it binds on the baseline. What the baseline ignores is reported.
+Workloads that set penalties alone are judged by greedy, token by token. Other parameters are judged by their laws
+(judge/parameter_rules.py): each answer is held to its own request, and a parameter counts only if it binds on the baseline, that is, if it
+changes which token comes. Parameters that the baseline ignores are reported.
 """
 
 from __future__ import annotations
@@ -60,9 +61,11 @@ class ParameterEffect(StrEnum):
     REFUSED = "refused"
     IGNORED = "ignored"
     HARMFUL = "harmful"
-    """Answered with a 5xx, or the server died or hung of it."""
+    """Answered with a 5xx, or the server died or hung because of it."""
     UNKNOWN = "did not bind"
+    """No answer shows an effect."""
     ABSENT = "not asked"
+    """No request sets it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,24 +75,31 @@ class ArmEffects:
     arm: Transcript
     tokens: tuple[LawToken, ...]
     alpha: float
-    """Share of the budget below which chance explains no broken law of a cut distribution."""
+    """Significance level of the test of a law that chance may break."""
 
     @property
     def ignored(self) -> set[str]:
-        """The parameters of which it breaks a law beyond chance: of the baseline, engines that cut in another order, say."""
+        """The parameters with a law broken beyond chance.
+
+        The baseline may have some too: its engine may cut the distribution in another order, for instance.
+        """
         return _names(self.broken)
 
     @property
     def broken(self) -> tuple[LawToken, ...]:
-        """Tokens that break a law beyond chance."""
+        """Tokens that break a law which is broken beyond chance."""
         beyond = {name for name in {token.parameter for token in self.tokens} if self._beyond_chance(name)}
         return tuple(token for token in self.tokens if token.broken and token.parameter in beyond)
 
     def under(self, name: str) -> tuple[LawToken, ...]:
-        """Return the tokens under the laws of one parameter, or of several that belong together."""
+        """Return the tokens under the law of ``name``, one or several parameters."""
         return tuple(token for token in self.tokens if token.parameter == name)
 
     def _beyond_chance(self, name: str) -> bool:
+        """Return True if chance does not explain the broken tokens of a law.
+
+        One token is enough if it is never broken without a fault; else a binomial test at the mean chance decides.
+        """
         under = self.under(name)
         hits = [token for token in under if token.broken]
         if not hits:
@@ -101,17 +111,22 @@ class ArmEffects:
 
 
 def judge(captured: Captured) -> Verdict:
-    """Return whether every token is one that the request's parameters allow, given the baseline's distribution behind its own prefix.
+    """Judge whether every token is allowed by its request's parameters.
 
-    A broken law fails where the baseline and its control break none of that parameter beyond chance, and fewer. Refused
-    parameters that the baseline honours are REFUSED, by name. INCONCLUSIVE where too few parameters bind on the baseline.
+    The baseline's distribution after the answer's own prefix tells which tokens are allowed. A law broken beyond chance is a FAIL, unless
+    the baseline or its control breaks it beyond chance or as often. REFUSED, by name, if parameters are refused that the baseline
+    answers. INCONCLUSIVE if too few parameters bind on the baseline to show that others are ignored.
     """
     if all(set(set_parameters(request.body)) <= _PENALTIES and request.greedy for request in captured.workload.requests):
         return greedy.judge(captured)
-    return _harmful(captured) or server_failure(captured) or refusal(captured) or check_endings(captured) or _judge_effects(captured)
+    return _check_harm(captured) or server_failure(captured) or refusal(captured) or check_endings(captured) or _judge_effects(captured)
 
 
 def _judge_effects(captured: Captured) -> Verdict:
+    """Judge all tokens by their laws, and return the first verdict.
+
+    INVALID if ids of a prompt are missing that a penalty counts, or if the baseline is too noisy.
+    """
     tolerance = allowed_gap(captured, ())
     try:
         mine = _effects(captured, captured.speculative, tolerance)
@@ -120,7 +135,7 @@ def _judge_effects(captured: Captured) -> Verdict:
         return say(captured, Outcome.INVALID, str(error))
     matrix = _matrix(captured, mine, peers)
     return (
-        _noisy(captured, tolerance)
+        _check_noise(captured, tolerance)
         or _fail_parameters(captured, mine, peers, matrix)
         or unscorable(captured)
         or speculating(captured)
@@ -131,21 +146,30 @@ def _judge_effects(captured: Captured) -> Verdict:
 
 
 def _effects(captured: Captured, arm: Transcript, tolerance: Tolerance) -> ArmEffects:
+    """Return an arm's tokens under all laws."""
     noise = max(NOISE, tolerance.calibration.noise or 0.0)
     own = (*tokens(captured, arm, tolerance.gap, noise, tolerance.chance), *_compare_with_baseline(captured, arm, tolerance))
     more = suppressed_tokens(captured, tolerance.gap) if arm is captured.baseline else ()
-    return ArmEffects(arm=arm, tokens=(*own, *more), alpha=_share(captured))
+    return ArmEffects(arm=arm, tokens=(*own, *more), alpha=_test_level(captured))
 
 
-def _share(captured: Captured) -> float:
-    """Return the share of one test: of each law that chance may break, and of the repetition penalty's."""
+def _test_level(captured: Captured) -> float:
+    """Return the significance level of one test: an even share of alpha.
+
+    There is a test for each combination of cuts, for each combination of parameters blamed for wrong greedy choices, and one for
+    bad_words and repetition penalties together.
+    """
     own = [laws(request.body) for request in captured.workload.requests]
     cuts, choices = {each.cuts for each in own if each.cuts}, {blame_parameters(each) for each in own if each.greedy}
     return captured.alpha / max(1, len(cuts) + len(choices) + any(each.words or each.repetition != 1.0 for each in own))
 
 
 def _compare_with_baseline(captured: Captured, arm: Transcript, tolerance: Tolerance) -> tuple[LawToken, ...]:
-    """Return the first differences from the baseline, those under a repetition penalty only where they beat the control's."""
+    """Return first differences from the baseline under bad_words or repetition penalties.
+
+    Those under a repetition penalty are returned only if they break its law more often than the control's, by Fisher's exact test.
+    Empty for the baseline itself.
+    """
     if arm is captured.baseline:
         return ()
     departures = first_departures(captured, arm, tolerance.gap, tolerance.chance)
@@ -155,20 +179,24 @@ def _compare_with_baseline(captured: Captured, arm: Transcript, tolerance: Toler
     if captured.control is not None and arm is not captured.control:
         again = first_departures(captured, captured.control, tolerance.gap)
         theirs = sum(token.broken and token.parameter == "repetition_penalty" for token in again)
-    if hits and proportions.greater_than_other(hits, max(trials, hits), theirs, max(trials, theirs)) <= _share(captured):
+    if hits and proportions.greater_than_other(hits, max(trials, hits), theirs, max(trials, theirs)) <= _test_level(captured):
         return departures
     return tuple(token for token in departures if token.parameter != "repetition_penalty")
 
 
-def _noisy(captured: Captured, tolerance: Tolerance) -> Verdict | None:
+def _check_noise(captured: Captured, tolerance: Tolerance) -> Verdict | None:
     if tolerance.trustworthy:
         return None
     noise = tolerance.calibration.noise or 0.0
     return say(captured, Outcome.INVALID, f"the baseline does not repeat itself: logit noise {noise:.3f} nats, so no law can be held")
 
 
-def _harmful(captured: Captured) -> Verdict | None:
-    """Fail where every request that the server failed on has a parameter in common, which the baseline answers."""
+def _check_harm(captured: Captured) -> Verdict | None:
+    """Return FAIL if all failed requests share a parameter, else None.
+
+    The failures must have recurred, the baseline must have answered these requests, and the arm must have answered no request with that
+    parameter. The temperature is not blamed if the requests have another parameter in common.
+    """
     failed = {failure.request_id for failure in captured.speculative.server_failures if failure.recurred and not failure.group}
     bodies = {request.id: set(set_parameters(request.body)) for request in captured.workload.requests}
     answered = {answer.request_id for answer in captured.baseline.answers if answer.ok}
@@ -195,9 +223,9 @@ def _harmful(captured: Captured) -> Verdict | None:
 
 
 def _matrix(captured: Captured, mine: ArmEffects, peers: Sequence[ArmEffects]) -> Mapping[str, tuple[ParameterEffect, ParameterEffect]]:
-    """Return what the baseline and the judged arm do with each parameter."""
+    """Return each parameter's effect on the baseline and the judged arm."""
     ignored = _find_ignored(peers)
-    binding = {name for peer in peers for token in peer.tokens if token.binds for name in _parts(token.parameter)}
+    binding = {name for peer in peers for token in peer.tokens if token.binds for name in _split_names(token.parameter)}
     return {
         name: (
             _effect(captured, name, peers[0], ignored=name in ignored, binds=name in binding),
@@ -208,6 +236,11 @@ def _matrix(captured: Captured, mine: ArmEffects, peers: Sequence[ArmEffects]) -
 
 
 def _effect(captured: Captured, name: str, effects: ArmEffects, *, ignored: bool, binds: bool) -> ParameterEffect:
+    """Return what an arm does with a parameter.
+
+    Answers to requests that set it alone, or with a temperature, are preferred to those that set others as well. If all are refused, the
+    parameter counts as refused only if a refusal blames it. ``binds`` tells whether it shows an effect on the baseline.
+    """
     requested = {request.id: set_parameters(request.body) for request in captured.workload.requests if name in set_parameters(request.body)}
     alone = [request_id for request_id, names in requested.items() if set(names) <= {name, "temperature"}]
     answers = [answer for answer in effects.arm.answers if answer.request_id in (alone or requested)]
@@ -225,17 +258,17 @@ def _effect(captured: Captured, name: str, effects: ArmEffects, *, ignored: bool
 
 
 def _find_blamed(names: Iterable[str], answer: Answer) -> set[str]:
-    """Return those of a refused request's parameters that the server's reason mentions; all of them where it mentions none."""
+    """Return the parameters blamed by a refusal; all if it names none."""
     every = set(names)
     return {name for name in every if name in (answer.error or "")} or every
 
 
-def _parts(parameter: str) -> list[str]:
+def _split_names(parameter: str) -> list[str]:
     return parameter.split(", ")
 
 
-def _names(found: Sequence[LawToken]) -> set[str]:
-    return {name for token in found for name in _parts(token.parameter)}
+def _names(law_tokens: Sequence[LawToken]) -> set[str]:
+    return {name for token in law_tokens for name in _split_names(token.parameter)}
 
 
 def _fail_parameters(
@@ -244,9 +277,13 @@ def _fail_parameters(
     peers: Sequence[ArmEffects],
     matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]],
 ) -> Verdict | None:
+    """Return FAIL if the judged arm breaks more laws than the baseline.
+
+    None otherwise. Each law is compared by itself, and those of parameters that a boot of the baseline ignores are left out.
+    """
     ignored = _find_ignored(peers)
     broken = [
-        token for token in mine.broken if not ignored & set(_parts(token.parameter)) and _more_than_peers(mine, peers, token.parameter)
+        token for token in mine.broken if not ignored & set(_split_names(token.parameter)) and _exceeds_peers(mine, peers, token.parameter)
     ]
     if not broken:
         return None
@@ -257,10 +294,10 @@ def _fail_parameters(
     return say(
         captured,
         Outcome.FAIL,
-        f"{name}: {len(broken):,} tokens break what their request asks for ({listed}); {_of_peers(broken, peers)}",
+        f"{name}: {len(broken):,} tokens break what their request asks for ({listed}); {_describe_peers(broken, peers)}",
         short=(f"first        request {first.answer.request_id}, token {first.index + 1}: {first.detail} ({first.parameter})",),
         evidence=(*_lines(matrix, mine.arm), *_list_broken(broken)),
-        cell=f"{counts.most_common(1)[0][0]} {matrix[_parts(counts.most_common(1)[0][0])[0]][1]}",
+        cell=f"{counts.most_common(1)[0][0]} {matrix[_split_names(counts.most_common(1)[0][0])[0]][1]}",
         names=name,
         figures={"broken_tokens": float(len(broken)), "law_tokens": float(len(mine.tokens))},
         parameters=_by_arm(captured, matrix),
@@ -271,13 +308,17 @@ def _find_ignored(peers: Sequence[ArmEffects]) -> set[str]:
     return set[str]().union(*(peer.ignored for peer in peers))
 
 
-def _of_peers(broken: Sequence[LawToken], peers: Sequence[ArmEffects]) -> str:
+def _describe_peers(broken: Sequence[LawToken], peers: Sequence[ArmEffects]) -> str:
     counts = [sum(token.broken for token in peer.under(name)) for peer in peers for name in {token.parameter for token in broken}]
     return f"the baseline's break {sum(counts):,}" if sum(counts) else "the baseline's break none"
 
 
-def _more_than_peers(mine: ArmEffects, peers: Sequence[ArmEffects], name: str) -> bool:
-    """Whether more tokens break a law than of the baseline's boots, where some of theirs do: within chance, they know the rate better."""
+def _exceeds_peers(mine: ArmEffects, peers: Sequence[ArmEffects], name: str) -> bool:
+    """Return True if the judged arm breaks a law more often.
+
+    It is compared with the baseline's boots. True also if they never break it. If they do, within chance, their rate is a better measure
+    than the computed chance.
+    """
     theirs = [token for peer in peers for token in peer.under(name)]
     hits = sum(token.broken for token in theirs)
     own = mine.under(name)
@@ -285,24 +326,32 @@ def _more_than_peers(mine: ArmEffects, peers: Sequence[ArmEffects], name: str) -
 
 
 def _fault_name(captured: Captured, mine: ArmEffects, broken: Sequence[LawToken]) -> str:
-    """Return which parameter is broken and where, in words of a closed set."""
+    """Return the fault's name: the parameters and their common place.
+
+    Many parameters get one common name. A fault at warmed positions alone is named so if the same parameters work at temperature 1.
+    """
     names = [name for name in PARAMETERS if name in _names(broken)]
     if len(names) > _SEVERAL:
         return f"sampling parameters are ignored{_describe_position(captured, broken)}"
     place = _describe_position(captured, broken)
     warmed = all(token.warmed for token in broken)
-    cold = {name for token in mine.tokens if token.binds and not token.warmed and not token.broken for name in _parts(token.parameter)}
+    cold = {
+        name for token in mine.tokens if token.binds and not token.warmed and not token.broken for name in _split_names(token.parameter)
+    }
     if warmed and not place and set(names) <= cold:
         return f"{' and '.join(names)} is wrong at temperatures other than 1"
     return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} ignored{place}"
 
 
 def _describe_position(captured: Captured, broken: Sequence[LawToken]) -> str:
-    """Return where in the verify windows the broken tokens stand, where evenly spread ones would hardly all stand there."""
+    """Return the place in the windows common to all broken tokens.
+
+    Empty if there is none. A place is named only if evenly spread tokens would all lie there with a probability of 1% at most.
+    """
     known = [slot for token in broken if (slot := _slot(captured, token.answer, token.index)) is not None]
     if len(known) < len(broken) or not known:
         return ""
-    everywhere = [slot for answer in captured.speculative.answers if answer.ok for slot in _parameter_slots(captured, answer)]
+    everywhere = [slot for answer in captured.speculative.answers if answer.ok for slot in _window_slots(captured, answer)]
     for words, marks in (
         (" at the bonus position", {"bonus"}),
         (" behind the first token of a window", {"draft", "bonus"}),
@@ -315,12 +364,16 @@ def _describe_position(captured: Captured, broken: Sequence[LawToken]) -> str:
 
 
 def _slot(captured: Captured, answer: Answer, index: int) -> str | None:
-    slots = _parameter_slots(captured, answer)
+    slots = _window_slots(captured, answer)
     return slots[index] if index < len(slots) else None
 
 
-def _parameter_slots(captured: Captured, answer: Answer) -> tuple[str, ...]:
-    """Return of each token whether it stands at a window's first draft position, a later one, behind all, or without a draft."""
+def _window_slots(captured: Captured, answer: Answer) -> tuple[str, ...]:
+    """Return the place of each token in its verify window.
+
+    ``first`` and ``draft`` are the first and the later draft positions, ``bonus`` is the one after all of them, ``plain`` is a token
+    without a draft. Empty if the windows are unknown.
+    """
     windows, count = answer.choice.windows, len(answer.choice.token_ids)
     if windows is None:
         return ()
@@ -331,6 +384,7 @@ def _parameter_slots(captured: Captured, answer: Answer) -> tuple[str, ...]:
 
 
 def _refuse_parameters(captured: Captured, matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]]) -> Verdict | None:
+    """Return REFUSED if only the judged arm refuses parameters, else None."""
     names = [
         name for name, (theirs, mine) in matrix.items() if mine is ParameterEffect.REFUSED and theirs not in {mine, ParameterEffect.ABSENT}
     ]
@@ -350,6 +404,7 @@ def _refuse_parameters(captured: Captured, matrix: Mapping[str, tuple[ParameterE
 def _check_parameters_bound(
     captured: Captured, baseline: ArmEffects, matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]]
 ) -> Verdict | None:
+    """Return INCONCLUSIVE if too few parameters bind on the baseline, else None."""
     bound = [name for name, (theirs, _) in matrix.items() if theirs is ParameterEffect.HONOURED]
     if len(bound) >= LEAST_BOUND:
         return None
@@ -372,6 +427,7 @@ def _pass_parameters(
     matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]],
     tolerance: Tolerance,
 ) -> Verdict:
+    """Return PASS, with the parameters that the baseline itself ignores."""
     both = [name for name, pair in matrix.items() if pair == (ParameterEffect.HONOURED, ParameterEffect.HONOURED)]
     bound = sum(token.binds for token in mine.tokens)
     ignored = [name for name, (theirs, _) in matrix.items() if theirs is ParameterEffect.IGNORED]
@@ -395,7 +451,7 @@ def _pass_parameters(
 
 
 def _by_arm(captured: Captured, matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]]) -> dict[str, dict[str, str]]:
-    """Return the matrix as a verdict keeps it."""
+    """Return the matrix by arm and parameter, as a verdict stores it."""
     theirs = {name: effect.value for name, (effect, _) in matrix.items()}
     return {BASELINE: theirs, captured.arm: {name: effect.value for name, (_, effect) in matrix.items()}}
 

@@ -24,9 +24,9 @@ __all__ = ["penalise", "penalised_scores"]
 
 
 def penalised_scores(captured: Captured, transcript: Transcript, only: Container[str] | None = None) -> tuple[Score, ...]:
-    """Return the scores of an arm's tokens with what each request asks to be added to the logits; of the requests ``only``, where given.
+    """Return an arm's scores with each request's penalties and biases added.
 
-    Raises ValueError where the prompt counts and its ids are missing.
+    ``only`` limits them to these request ids. Raises ValueError if a penalty counts the prompt's tokens and their ids are missing.
     """
     penalties_by_request = {request.id: penalties(request.body) for request in captured.workload.requests}
     prompts = {answer.key: answer.prompt_token_ids for answer in transcript.answers}
@@ -46,10 +46,11 @@ def penalised_scores(captured: Captured, transcript: Transcript, only: Container
 def penalise(
     positions: Sequence[Position], penalties: Penalties, window: PenaltyWindow, prompt: Sequence[int] = ()
 ) -> tuple[Position, ...]:
-    """Return the ``positions`` of an answer to ``prompt`` with what ``penalties`` add, of which ``window`` says what they count.
+    """Return an answer's positions with ``penalties`` added to their log-probabilities.
 
-    An unlisted token counts with the upper bound of its log-probability. The top tokens stay sorted by falling log-probability.
-    The numbers are no longer normalised: differences are all they are good for.
+    ``window`` says which tokens of ``prompt`` and answer the penalties count. The repetition penalty is left out, since it scales logits,
+    which scores do not give. An emitted token without its own log-probability gets an upper bound, the lowest listed one. The top tokens
+    are sorted again by falling log-probability. The results are not normalised, so that only their differences have a meaning.
     """
     if not penalties.adds or not positions:
         return tuple(positions)
@@ -61,18 +62,20 @@ def penalise(
 
 
 def _raise_logits(position: Position, top_tokens: Floats, chosen: float) -> Position:
+    """Return a position with amounts added and top tokens sorted again."""
     raised = [
         (logprob + more, token) for token, logprob, more in zip(position.top_ids, position.top_logprobs, top_tokens.tolist(), strict=False)
     ]
     raised.sort(key=lambda pair: -pair[0])
     return replace(
         position,
-        logprob=_most(position) + chosen,
+        logprob=_upper_bound(position) + chosen,
         top_ids=tuple(token for _, token in raised),
         top_logprobs=tuple(logprob for logprob, _ in raised),
     )
 
 
-def _most(position: Position) -> float:
+def _upper_bound(position: Position) -> float:
+    """Return the emitted token's log-probability, if unlisted its upper bound."""
     unlisted = math.isnan(position.logprob) and bool(position.top_logprobs)
     return min(position.top_logprobs) if unlisted else position.logprob

@@ -20,19 +20,26 @@ __all__ = ["RESUME", "equal_answers", "is_refusal", "messages", "refusal", "spec
 
 
 RESUME = "the same command with --specdec-resume RUN, which sends this workload again"
-"""What settles a verdict on answers that are missing for a reason outside the engine."""
+"""The remedy for answers that are missing for a reason outside the engine."""
 _NO_ROUTE = {404, 405}
-"""They refuse a route, and so say something else of one that was answered."""
+"""Statuses that refuse a route: on a route that the arm answered before, they mean that access to the server was lost."""
 
 
 def is_refusal(answer: Answer) -> bool:
-    """Whether the server refused what was asked: a 401 or 429, say, is no refusal."""
+    """Return True if the server refused an unsupported request.
+
+    A 401 or 429 is no refusal: it is about a key or a quota.
+    """
     return answer.refused
 
 
 def refusal(captured: Captured) -> Verdict | None:
-    """Return a verdict when access was lost, another server answered, or the judged arm refused every request; None otherwise."""
-    if lost := _access_lost(captured) or _check_route(captured):
+    """Return a verdict if requests were refused or misdirected, else None.
+
+    INVALID if access to a server was lost or the baseline's server answered for the variant's. REFUSED if the judged arm refused every
+    request.
+    """
+    if lost := _check_access(captured) or _check_route(captured):
         return lost
     answers = captured.speculative.answers
     if not answers or not all(map(is_refusal, answers)):
@@ -41,15 +48,19 @@ def refusal(captured: Captured) -> Verdict | None:
     return say(
         captured,
         Outcome.REFUSED,
-        f"all {len(answers)} requests were refused with {first.status}: {quote(first.error or '', 100)}; {_baseline(captured)}",
+        f"all {len(answers)} requests were refused with {first.status}: {quote(first.error or '', 100)}; {_describe_baseline(captured)}",
         evidence=messages(answers),
         cell=f"{first.status}",
         figures={"refused_requests": len(answers)},
     )
 
 
-def _access_lost(captured: Captured) -> Verdict | None:
-    """Return INVALID where a request of some arm got a 4xx that refuses no request, or its route answers other arms alone."""
+def _check_access(captured: Captured) -> Verdict | None:
+    """Return INVALID if an arm lost its server, else None.
+
+    Any of three signs will do: a 4xx that refuses no feature, such as 401; a 404 or 405 on a route that answered other requests; refusals
+    on a route that refused everything here and answers another arm. The last is lost on the way to the server, as by a proxy.
+    """
     routes = {request.id: request.route for request in captured.workload.requests}
     arms = (captured.speculative, *captured.baseline_boots)
     for arm in arms:
@@ -71,7 +82,7 @@ def _access_lost(captured: Captured) -> Verdict | None:
 
 
 def _check_route(captured: Captured) -> Verdict | None:
-    """Return INVALID where the baseline's server gave answers that were asked of the variant's."""
+    """Return INVALID if the baseline's server answered for the variant's."""
     if not captured.speculative.elsewhere:
         return None
     headline = f"some answers of {captured.arm} are of the baseline's server: {captured.speculative.elsewhere}"
@@ -80,14 +91,15 @@ def _check_route(captured: Captured) -> Verdict | None:
 
 
 def messages(answers: Sequence[Answer]) -> tuple[str, ...]:
-    """Return a line per distinct refusal, with the requests it was given to."""
+    """Return a line per distinct refusal, with its requests counted."""
     refusals: dict[str, list[str]] = {}
     for answer in filter(is_refusal, answers):
         refusals.setdefault(f"{answer.status} {quote(answer.error or '', 200)}", []).append(answer.request_id)
     return tuple(f"refused with {text}: {len(ids)} requests, first {ids[0]}" for text, ids in refusals.items())
 
 
-def _baseline(captured: Captured) -> str:
+def _describe_baseline(captured: Captured) -> str:
+    """Return how the baseline responds to the requests that were refused."""
     honoured = sum(answer.ok for answer in captured.baseline.answers)
     if not honoured:
         return (
@@ -107,7 +119,8 @@ _NOTHING_ACCEPTED = (
     "draft and target do not match (vocabulary, template, quantisation), or prompt lookup finds no match",
 )
 _FEW_DRAFTS = 32
-"""Verify steps. In so many a drafter whose first token is accepted in one of five has none accepted once in 1,260 runs: 0.8^32."""
+"""Verify steps from which on no accepted token shows that none fits: a drafter whose first token is accepted in one step of five has none
+accepted in 32 steps once in 1,260 runs (0.8^32)."""
 _NOTHING_REJECTED = (
     "no draft token rejected",
     "the draft is the target itself, the prompts are too easy, or the server accepts every draft token",
@@ -119,11 +132,15 @@ _UNKNOWN = (
 
 
 def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
-    """Return a verdict unless drafts were both accepted and rejected in the judged answers; None then, and for the control.
+    """Return a verdict unless the judged answers exercise speculation.
 
-    The server's counters decide; without them the windows of the answers. ``rejecting=False`` leaves the rejections to the families
-    whose finding hangs on them: a document, a living server or a speedup is there whether or not a draft was refused on the way.
-    Without either, bursts in the streams of a probe show that the server drafts; what it did in the judged requests stays unknown.
+    None if they do: draft tokens must have been both accepted and rejected, by the server's counters or, without counters, by the windows
+    of the answers. ``rejecting=False`` waives the rejections, for families whose finding does not need one: a document, a living server, a
+    speed-up. Without counters and windows, bursts in the streams of a probe are enough: they show that the server drafts, though not that
+    it did so in the judged requests. Always None for the control, which does not draft.
+
+    The verdict is NOT_SPECULATING, or INCONCLUSIVE if the variant's settings explain by the load that nothing was drafted, or if a few
+    drafts were all rejected.
     """
     if captured.is_control:
         return None
@@ -131,18 +148,18 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
     if streams is not None and streams.drafting:
         return None
     counters = captured.speculative.counters
-    missing = _by_windows(captured) if counters is None else _by_counters(counters)
+    missing = _missing_by_windows(captured) if counters is None else _missing_by_counters(counters)
     if missing is None or (missing is _NOTHING_REJECTED and not rejecting):
         return None
     what, causes = missing
     shown = "no counters" if counters is None else _describe_counters(counters)
     if counters is None or counters.drafts <= 0:
-        loaded = _under_load(captured, f"{what} ({shown})")
+        loaded = _check_load(captured, f"{what} ({shown})")
         if loaded is not None:
             return loaded
     steps = len(_windows(captured)) if counters is None else counters.drafts
     if missing is _NOTHING_ACCEPTED and steps < _FEW_DRAFTS:
-        return _too_few(captured, f"{what} in the judged requests ({shown})")
+        return _say_too_few(captured, f"{what} in the judged requests ({shown})")
     return say(
         captured,
         Outcome.NOT_SPECULATING,
@@ -155,19 +172,22 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
     )
 
 
-def _too_few(captured: Captured, found: str) -> Verdict:
-    """Return INCONCLUSIVE: the server drafts, and so few drafts may all be rejected by chance."""
+def _say_too_few(captured: Captured, finding: str) -> Verdict:
+    """Return INCONCLUSIVE: so few drafts may all fail by chance."""
     return say(
         captured,
         Outcome.INCONCLUSIVE,
-        f"{found}: too few to tell chance from a drafter that never fits",
+        f"{finding}: too few to tell chance from a drafter that never fits",
         settle=f"{_FEW_DRAFTS} drafts or more: a greater depth, or prompts that repeat themselves for prompt lookup",
         cell="few drafts",
     )
 
 
-def _under_load(captured: Captured, found: str) -> Verdict | None:
-    """Return INCONCLUSIVE where the variant's settings explain that nothing is drafted with so many requests in flight."""
+def _check_load(captured: Captured, finding: str) -> Verdict | None:
+    """Return INCONCLUSIVE if the load explains missing drafts, else None.
+
+    By its settings the variant drafts only in batches of fewer requests than were in flight, or drafts depending on load.
+    """
     draft, concurrency = captured.pair.variant.draft, captured.workload.concurrency
     if 0 < draft.most_requests < concurrency:
         why = f"by its config the variant drafts in batches of {draft.most_requests} at most, and {concurrency} requests were in flight"
@@ -178,7 +198,7 @@ def _under_load(captured: Captured, found: str) -> Verdict | None:
     return say(
         captured,
         Outcome.INCONCLUSIVE,
-        f"{found}: {why}",
+        f"{finding}: {why}",
         settle=f"let the variant draft in batches of {concurrency}, or name the family under allow_inconclusive",
         cell="no drafts under load",
     )
@@ -189,7 +209,8 @@ def _describe_counters(counters: SpecCounters) -> str:
     return f"{counters.drafts:,} drafts, {accepted:,} draft tokens accepted, {rejected:,} rejected"
 
 
-def _by_counters(counters: SpecCounters) -> tuple[str, str] | None:
+def _missing_by_counters(counters: SpecCounters) -> tuple[str, str] | None:
+    """Return what the counters lack, with likely causes, or None."""
     if counters.drafts <= 0:
         return _NOTHING_DRAFTED
     if counters.accepted_tokens <= 0:
@@ -197,8 +218,12 @@ def _by_counters(counters: SpecCounters) -> tuple[str, str] | None:
     return _NOTHING_REJECTED if counters.rejected_tokens <= 0 else None
 
 
-def _by_windows(captured: Captured) -> tuple[str, str] | None:
-    """Read acceptance and rejection off the windows; prompt lookup may draft nothing, so its windows of one token show no rejection."""
+def _missing_by_windows(captured: Captured) -> tuple[str, str] | None:
+    """Return what the windows lack, with likely causes, or None.
+
+    A window longer than one token shows an accepted token, one shorter than the longest possible a rejected token. A window of one token
+    shows no rejection by prompt lookup, which may have drafted nothing at that step.
+    """
     choices = [choice for answer in captured.speculative.answers for choice in answer.choices]
     if all(choice.windows is None for choice in choices):
         return _UNKNOWN
@@ -216,17 +241,20 @@ def _windows(captured: Captured) -> list[int]:
 
 
 ROUTES = "serve prompt log-probabilities, or log-probabilities of one-token continuations of token ids"
-"""The remedy where the engine's adapter knows no option."""
+"""The remedy if the engine's adapter knows no option for scoring."""
 
 
 def unscorable(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
-    """Return INCONCLUSIVE where the baseline's capability probe found no route to scores and there are none; None otherwise.
+    """Return INCONCLUSIVE if the engine cannot score tokens, else None.
 
-    Scores that are missing although the engine gives them, or that no probe tried, are another matter. Answers at temperature 0 are
-    counted that equal the baseline's. That decides nothing: ties part healthy servers, and equal text says nothing of a distribution.
+    That is so if the capability probe found no route to scores, or the answers have no token ids, and there are no scores. It does not
+    cover scores that are missing although the engine gives them, nor an engine that was not probed. Speculation is checked first.
+
+    The headline counts the answers at temperature 0 that equal the baseline's. The count decides nothing: correct servers differ at
+    near-ties, and equal text says nothing about a distribution.
     """
     known = captured.scoring
-    reason = "" if known is None else _reason(captured, known)
+    reason = "" if known is None else _unscorable_reason(captured, known)
     if known is None or not reason or any(score.positions for scores in captured.scores.values() for score in scores):
         return None
     equal = equal_answers(captured, captured.speculative)
@@ -235,15 +263,15 @@ def unscorable(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
         captured,
         Outcome.INCONCLUSIVE,
         f"{counted}no token can be scored: {reason}",
-        evidence=_of_control(captured),
+        evidence=_describe_control(captured),
         settle=(known.scored_with or ROUTES) if known.unscorable else "serve answers with token ids",
         cell="not scored",
         figures={"answers": float(len(equal)), "answers_equal": float(sum(equal))} if equal else {},
     )
 
 
-def _reason(captured: Captured, known: Capabilities) -> str:
-    """Return why no token can be scored; empty where some can."""
+def _unscorable_reason(captured: Captured, known: Capabilities) -> str:
+    """Return why no token can be scored; empty if some can."""
     if known.unscorable:
         return f"{_scoring_server(captured)} serves no log-probabilities of given tokens ({known.unscorable})"
     answers = (*captured.baseline.answers, *captured.speculative.answers)
@@ -257,17 +285,20 @@ def _scoring_server(captured: Captured) -> str:
 
 
 def equal_answers(captured: Captured, arm: Transcript) -> tuple[bool, ...]:
-    """Return of every request at temperature 0 that both answered whether ``arm`` answered as the baseline, in ids, reasoning and text."""
+    """Compare an arm's answers at temperature 0 with the baseline's.
+
+    True for each pair with equal token ids, reasoning and text. Requests that only one of the two answered are left out.
+    """
     greedy = {request.id for request in captured.workload.requests if request.greedy}
     own = {answer.key: answer.choice for answer in captured.baseline.answers if answer.ok and answer.request_id in greedy}
     both = ((answer.choice, own[answer.key]) for answer in arm.answers if answer.ok and answer.key in own)
-    return tuple(_same(mine, theirs) for mine, theirs in both)
+    return tuple(_is_equal(mine, theirs) for mine, theirs in both)
 
 
-def _same(mine: Choice, theirs: Choice) -> bool:
+def _is_equal(mine: Choice, theirs: Choice) -> bool:
     return (mine.token_ids, mine.reasoning, mine.text) == (theirs.token_ids, theirs.reasoning, theirs.text)
 
 
-def _of_control(captured: Captured) -> tuple[str, ...]:
+def _describe_control(captured: Captured) -> tuple[str, ...]:
     equal = [same for control in captured.baseline_boots[1:] for same in equal_answers(captured, control)]
     return (f"{sum(equal)} of {len(equal)} of the control's answers equal the baseline's",) if equal else ()

@@ -1,6 +1,6 @@
 """Pressure: what a server answers when its key-value cache runs out is what it answers with room to spare.
 
-Preemptions are the server's own count: without any, nothing was put to the test.
+Preemptions are the server's own count: without any, nothing was tested.
 """
 
 from __future__ import annotations
@@ -31,14 +31,20 @@ WRONG_END = "answers lose or repeat tokens when memory runs out"
 
 
 def judge(captured: Captured) -> Verdict:
-    """Return whether every request was answered, with the baseline's tokens and valid documents, while requests were preempted.
+    """Judge whether answers are right while the server preempts requests.
 
-    Tokens are scored by a baseline with room to spare. Documents are judged as by structured, all others as by greedy.
+    FAIL if a request that the baseline answers is lost, if tokens are not the baseline's, or if documents are invalid. The baseline that
+    scores the tokens has cache to spare. Requests with a grammar are judged as by structured, all others as by greedy. INCONCLUSIVE if
+    nothing was preempted.
     """
-    return server_failure(captured) or refusal(captured) or _check_unanswered(captured) or _judge_parts(captured)
+    return server_failure(captured) or refusal(captured) or _check_unanswered(captured) or _judge_all(captured)
 
 
 def _check_unanswered(captured: Captured) -> Verdict | None:
+    """Return FAIL if requests answered by the baseline are lost.
+
+    None otherwise; a refusal is no loss.
+    """
     theirs = {answer.key for answer in captured.baseline.answers if answer.ok}
     lost = [a for a in captured.speculative.answers if a.key in theirs and not a.ok and not is_refusal(a)]
     if not lost:
@@ -50,47 +56,62 @@ def _check_unanswered(captured: Captured) -> Verdict | None:
     return say(captured, Outcome.FAIL, headline, short=lines[:3], evidence=lines, cell=cell, names=UNANSWERED, example=example)
 
 
-def _judge_parts(captured: Captured) -> Verdict:
+def _judge_all(captured: Captured) -> Verdict:
+    """Judge endings, plain answers and documents, and return the gravest verdict.
+
+    A failure gets this family's fault name. The judges of the parts do not report their verdicts to ``on_verdict``: only the combined
+    verdict is for the test to check.
+    """
     quiet = replace(captured, on_verdict=None)
     bound = {request.id for request in captured.workload.requests if request.grammar}
     plain = {request.id for request in captured.workload.requests} - bound
-    tokens = greedy.judge(_only(quiet, plain)) if plain else None
-    documents = structured.judge(_only(quiet, bound)) if bound else None
+    tokens = greedy.judge(_select_requests(quiet, plain)) if plain else None
+    documents = structured.judge(_select_requests(quiet, bound)) if bound else None
     end = check_endings(quiet)
     judged = [(tokens, WRONG_TOKENS), (documents, WRONG_DOCUMENTS)]
     if end is not None and end.outcome is Outcome.FAIL:
         return _rename_finding(captured, end, WRONG_END)
     for outcome in (Outcome.FAIL, Outcome.INVALID, Outcome.SUSPICIOUS, Outcome.NOT_SPECULATING, Outcome.INCONCLUSIVE, Outcome.REFUSED):
         for verdict, name in judged:
-            if verdict is not None and verdict.outcome is outcome and not _optional(verdict, documents):
+            if verdict is not None and verdict.outcome is outcome and not _is_optional(verdict, documents):
                 return _rename_finding(captured, verdict, name if outcome is Outcome.FAIL else "")
     return _check_preempted(captured) or _pass_pressure(captured, tokens, documents)
 
 
-def _optional(verdict: Verdict, documents: Verdict | None) -> bool:
-    """Whether a verdict only says that documents are not served or too few: their family's business."""
+def _is_optional(verdict: Verdict, documents: Verdict | None) -> bool:
+    """Return True if documents were only refused or too few.
+
+    That is for the structured family to report.
+    """
     return verdict is documents and verdict.outcome in {Outcome.REFUSED, Outcome.INCONCLUSIVE, Outcome.NOT_SPECULATING}
 
 
-def _only(captured: Captured, ids: Collection[str]) -> Captured:
-    """Return what was captured of some requests; the counters stay those of all."""
+def _select_requests(captured: Captured, ids: Collection[str]) -> Captured:
+    """Return the captured answers and scores of these requests only.
 
-    def part(transcript: Transcript) -> Transcript:
+    The counters still cover all requests, since servers do not split them.
+    """
+
+    def select(transcript: Transcript) -> Transcript:
         return replace(transcript, answers=tuple(answer for answer in transcript.answers if answer.request_id in ids))
 
     requests = tuple(request for request in captured.workload.requests if request.id in ids)
     return replace(
         captured,
         workload=replace(captured.workload, requests=requests),
-        baseline=part(captured.baseline),
-        control=None if captured.control is None else part(captured.control),
-        speculative=part(captured.speculative),
-        repeats=tuple(_only(each, ids) for each in captured.repeats),
+        baseline=select(captured.baseline),
+        control=None if captured.control is None else select(captured.control),
+        speculative=select(captured.speculative),
+        repeats=tuple(_select_requests(each, ids) for each in captured.repeats),
         scores={arm: tuple(score for score in scores if score.request_id in ids) for arm, scores in captured.scores.items()},
     )
 
 
 def _rename_finding(captured: Captured, verdict: Verdict, name: str) -> Verdict:
+    """Return one part's verdict as this family's, and report it.
+
+    Its headline and fault begin with ``name``, unless that is empty, and the preemptions are added to its evidence.
+    """
     preempted = f"preempted    {_describe_preemption(captured)}"
     named = replace(
         verdict,
@@ -110,7 +131,10 @@ def _describe_preemption(captured: Captured) -> str:
 
 
 def _check_preempted(captured: Captured) -> Verdict | None:
-    """Return INCONCLUSIVE where the judged server preempted nothing, or nothing counts it; the control has the usual cache."""
+    """Return INCONCLUSIVE if no preemption is known, else None.
+
+    None for the control as well, since its cache has the usual size.
+    """
     if captured.is_control or captured.speculative.preemptions:
         return None
     counted = captured.speculative.preemptions is not None

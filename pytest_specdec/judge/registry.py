@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 __all__ = ["GROUP", "Judge", "installed_families", "judge_of"]
 
 Judge: TypeAlias = Callable[[Captured | CapturedRun], Verdict]
-"""It takes the first, and the second where its family's row says so."""
+"""It takes a CapturedRun if its family's row has ``whole_run``, else a Captured."""
 
 GROUP = "pytest_specdec.families"
 """Entry points that name a :class:`FamilyRow`, or a sequence of them."""
 
 
 def installed_families() -> tuple[FamilyRow, ...]:
-    """Return the rows that other packages declare, by name; no judge is imported.
+    """Return the family rows of other packages, sorted by name.
 
-    Raises ConfigError naming the packages: for a row that cannot be loaded or says something impossible, for a judge that is not there, for
-    two rows of one name, and for parts of the correctness budget that exceed the reserve.
+    No judge is imported. Raises ConfigError, which names the packages, if a row cannot be loaded or contradicts itself, if its judge is
+    missing, if two rows share a name, or if their shares of the correctness budget together exceed the reserved one.
     """
     entries = metadata.entry_points(group=GROUP)
     declared = sorted(((row, _entry_place(entry)) for entry in entries for row in _load_rows(entry)), key=lambda item: item[0].name)
@@ -41,12 +41,15 @@ def installed_families() -> tuple[FamilyRow, ...]:
             msg = f"the family {row.name!r} cannot be judged"
             raise ConfigError(msg, where=place, found=problem, expected=expected)
     _check_names(declared)
-    _check_parts(declared)
+    _check_shares(declared)
     return tuple(row for row, _ in declared)
 
 
 def judge_of(row: FamilyRow) -> Judge:
-    """Return the judge of a family, importing its module. Raises LookupError for one that has none, ConfigError for one that is broken."""
+    """Return the judge of a family, importing its module.
+
+    Raises LookupError if the family has none, ConfigError if its module cannot be imported or has no function ``judge``.
+    """
     if not row.judge:
         msg = f"the family {row.name} has no judge: its tests decide by their own asserts"
         raise LookupError(msg)
@@ -62,6 +65,10 @@ def judge_of(row: FamilyRow) -> Judge:
 
 
 def _load_rows(entry: EntryPoint) -> tuple[FamilyRow, ...]:
+    """Return the row or rows that an entry point names.
+
+    Raises ConfigError if it cannot be imported, or names anything else than rows.
+    """
     try:
         value = entry.load()
     except Exception as error:
@@ -81,7 +88,7 @@ def _entry_place(entry: EntryPoint) -> str:
 
 
 def _problems(row: FamilyRow) -> Iterator[tuple[str, str]]:
-    """Yield what a row says that it cannot mean, and what was expected."""
+    """Yield each contradiction in a row, and the value expected instead."""
     if not re.fullmatch(OUTSIDE_FAMILY, row.name):
         yield f"the name {row.name!r}", "a dotted name such as acme.tone; names without a dot are pytest-specdec's own"
     if row.budget is Budget.SPEED:
@@ -95,7 +102,7 @@ def _problems(row: FamilyRow) -> Iterator[tuple[str, str]]:
 
 
 def _exists(module: str) -> bool:
-    """Whether a module is there; only the packages around it are imported."""
+    """Return True if a module exists, importing only its parent packages."""
     try:
         return util.find_spec(module) is not None
     except (ImportError, ValueError):
@@ -103,6 +110,7 @@ def _exists(module: str) -> bool:
 
 
 def _check_names(declared: Sequence[tuple[FamilyRow, str]]) -> None:
+    """Raise ConfigError if two rows have one name."""
     counts = Counter(row.name for row, _ in declared)
     for name, count in counts.items():
         if count > 1:
@@ -111,10 +119,11 @@ def _check_names(declared: Sequence[tuple[FamilyRow, str]]) -> None:
             raise ConfigError(msg, where=places, expected="one row per name", remedy="uninstall all but one of the packages")
 
 
-def _check_parts(declared: Sequence[tuple[FamilyRow, str]]) -> None:
-    taken = sum(row.part for row, _ in declared)
-    if taken > RESERVED * (1 + 1e-9):
+def _check_shares(declared: Sequence[tuple[FamilyRow, str]]) -> None:
+    """Raise ConfigError if all rows together exceed the reserved budget."""
+    total = sum(row.part for row, _ in declared)
+    if total > RESERVED * (1 + 1e-9):
         places = "; ".join(f"{row.name} {row.part:g} ({place})" for row, place in declared if row.part)
         msg = "the families of other packages take more than the part of the correctness budget that is reserved for them"
         remedy = "uninstall one of the packages, or lower its part"
-        raise ConfigError(msg, where=places, found=f"{taken:g} in total", expected=f"at most {RESERVED:g}", remedy=remedy)
+        raise ConfigError(msg, where=places, found=f"{total:g} in total", expected=f"at most {RESERVED:g}", remedy=remedy)

@@ -1,9 +1,8 @@
 """Seeds: one seed repeats its answer as reliably as without speculation; other seeds, no seed and other choices give other answers.
 
-The variant's seeded answers are held against each other, never against the baseline's: engines draw differently once they speculate.
-Two draws that ought to be independent are equal with the probability that the baseline gives the first of them. Where that is below
-the share of the false-alarm budget, divided by the pairs, one equal pair is a fault. Without scores their number is held against the
-baseline's.
+The variant's seeded answers are compared with each other, never with the baseline's: engines draw differently once they speculate. Two
+draws that must be independent are equal with the probability that the baseline gives to the first of them. If that is below the share of
+the false-alarm budget, divided by the pairs, one equal pair is a fault. Without scores, their number is compared with the baseline's.
 """
 
 from __future__ import annotations
@@ -40,36 +39,42 @@ STREAM = "requests share one random stream"
 COPIES = "n choices are copies"
 
 _PLACES = 2.5
-"""Times as readily as a decode step a verify step may lawfully flip a draw: by whether the draft is accepted, and by what comes instead.
+"""Times as often as a decode step a verify step of a correct server may flip a draw.
 
-Measured on correct servers are 0.9 to 2.2 times where both kernels are as noisy (18 and 36 pairs). A flip is as frequent as noise is large,
-so that a noisier verify kernel has as many times more, up to what is lawful.
+Noise may change whether the draft token is accepted, and which token replaces it. Measured on correct servers are 0.9 to 2.2 times if both
+kernels are equally noisy (18 and 36 pairs). Flips are in proportion to the noise, so that a noisier verify kernel may have more, up to
+VERIFY_FACTOR times as many.
 """
 _MOSTLY = 0.75
-"""Share of repeats alone from which on the baseline is said to honour seeds: noise alone leaves so many, and none of four of the judged
-arm's, in fewer than 1 of 100 runs, whatever its rate."""
+"""Fraction of equal pairs of requests sent alone from which on the baseline counts as honouring seeds.
+
+By noise alone, so many of the baseline's pairs and none of four of the judged arm's are equal in fewer than 1 of 100 runs, whatever the
+noise.
+"""
 _HARDLY = 0.5
-"""Share of repeats in company below which the baseline hardly repeats itself there."""
+"""Fraction of equal pairs of concurrent requests below which the baseline hardly repeats itself there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """One choice."""
+    """One choice of an answer."""
 
     request_id: str
     asks: str
+    """Equal for equal prompts."""
     seed: JSON
     index: int
     """Of the choice."""
     turn: int
-    """Which group of requests in flight together it was drawn in."""
+    """Number of the group of concurrent requests that its request belongs to."""
     alone: bool
+    """Whether that group is this one request."""
     choice: Choice
     logprob: float
-    """Of the whole choice under the baseline, an upper bound; 0 where it was not scored."""
+    """Upper bound of the whole choice's log-probability under the baseline; 0 if it was not scored."""
 
     def repeats(self, other: Draw) -> bool:
-        """Whether the two are equal, in ids where both have some."""
+        """Return True if both choices are equal, by ids if possible."""
         ids = self.choice.token_ids and other.choice.token_ids
         mine, theirs = self.choice, other.choice
         return mine.token_ids == theirs.token_ids if ids else mine.written == theirs.written
@@ -77,11 +82,12 @@ class Draw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """Pairs of answers to one prompt under one seed, of one arm or of several."""
+    """Pairs of choices for one prompt, seed and index, of one arm or of several."""
 
     alone: tuple[tuple[Draw, Draw], ...]
+    """Both requests were sent alone."""
     company: tuple[tuple[Draw, Draw], ...]
-    """The second was in flight with others."""
+    """At least one of the two was in flight with other requests."""
 
     @property
     def pairs(self) -> tuple[tuple[Draw, Draw], ...]:
@@ -93,30 +99,43 @@ class Repeats:
 
 
 def judge(captured: Captured) -> Verdict:
-    """Return whether seeds are honoured and draws independent, on the baseline's own terms.
+    """Judge whether seeds are honoured and other draws independent.
 
-    Fewer repeats than the baseline's boots, of all pairs and of those in company: Barnard's exact tests, one-sided, each at the captured
-    share of alpha. In company the sums of a batch differ, so that no engine need repeat itself there, and a verify step may flip a draw
-    twice as readily as a decode step. INCONCLUSIVE where nothing repeats alone that the baseline mostly repeats, too few for the level.
-    Equal draws: the union bound over all pairs at the share again; what the baseline does itself is no fault.
+    Both are judged by what the baseline does. Seeds: FAIL if fewer pairs under one seed are equal than on the baseline's boots. Barnard's
+    exact test, one-sided, is applied to all pairs and to those of concurrent requests, each at the captured share of alpha. No engine need
+    repeat itself among concurrent requests, since sums differ with the batch, and a verify step may flip draws more often than a decode
+    step by the factor of :func:`_flip_factor`. INCONCLUSIVE if no request sent alone is repeated although the baseline mostly repeats them,
+    and the pairs are too few for that level.
+
+    Independence: FAIL if two draws are equal whose chance of it is below the share of alpha divided by all pairs (union bound). A kind of
+    equal pairs that the baseline has too is no fault.
     """
-    return server_failure(captured) or refusal(captured) or check_endings(captured) or _drawn(captured)
+    return server_failure(captured) or refusal(captured) or check_endings(captured) or _judge_draws(captured)
 
 
-def _drawn(captured: Captured) -> Verdict:
+def _judge_draws(captured: Captured) -> Verdict:
+    """Judge repeats under a seed first, then independence.
+
+    INVALID if the judged arm or the baseline has no answer. Whether anything was drafted is checked after both, so that it hides no fault.
+    """
     mine = _draws(captured, captured.speculative)
     others = tuple(_draws(captured, arm) for arm in captured.baseline_boots)
     if not mine or not others[0]:
         return say(captured, Outcome.INVALID, f"no answer from {captured.arm if not mine else 'the baseline'}")
     return (
-        _not_repeated(captured, _repeats(mine), _unite_repeats(others))
-        or _equal(captured, mine, others)
+        _check_repeats(captured, _repeats(mine), _unite_repeats(others))
+        or _check_independence(captured, mine, others)
         or speculating(captured, rejecting=False)
         or _pass_seeds(captured, mine, others)
     )
 
 
 def _draws(captured: Captured, arm: Transcript) -> tuple[Draw, ...]:
+    """Return every choice of an arm, with its seed and score.
+
+    Answers without status 200 are left out. Only the first choice of an answer is scored; the others have the log-probability 0, an upper
+    bound.
+    """
     requests = {r.id: (r, number, len(turn) == 1) for number, turn in enumerate(captured.workload.turns) for r in turn}
     scores = {score.key: score for score in captured.scores.get(arm.arm, ())}
     return tuple(
@@ -138,12 +157,20 @@ def _draws(captured: Captured, arm: Transcript) -> tuple[Draw, ...]:
 
 
 def _logprob(score: Score | None) -> float:
+    """Return an upper bound of an answer's log-probability.
+
+    It is 0 without a score. A token without its own log-probability is at most as likely as the least likely one listed.
+    """
     positions = score.positions if score is not None else ()
     return sum(min(p.top_logprobs, default=0.0) if math.isnan(p.logprob) else p.logprob for p in positions)
 
 
 def _repeats(draws: Sequence[Draw]) -> Repeats:
-    """Pair each draw under a seed with the first of the same; those alone come first in a workload of ours."""
+    """Pair each seeded draw with the first of its kind.
+
+    A kind has one prompt, seed and index. The suite sends requests alone first, so that concurrent answers are compared with one given
+    alone, if there is one.
+    """
     groups: dict[tuple[str, JSON, int], list[Draw]] = defaultdict(list)
     for draw in draws:
         if draw.seed is not None:
@@ -154,7 +181,7 @@ def _repeats(draws: Sequence[Draw]) -> Repeats:
 
 
 def _unite_repeats(arms: Sequence[Sequence[Draw]]) -> Repeats:
-    """Return the repeats of several arms, each beside its own."""
+    """Return the repeats of several arms, paired within each arm."""
     repeats = [_repeats(draws) for draws in arms]
     return Repeats(
         alone=tuple(pair for each in repeats for pair in each.alone), company=tuple(pair for each in repeats for pair in each.company)
@@ -170,24 +197,34 @@ def _equal_of(pairs: Sequence[tuple[Draw, Draw]]) -> str:
 
 
 def _rate(pairs: Sequence[tuple[Draw, Draw]]) -> float:
-    """Return the share that repeats; 1 of none."""
+    """Return the fraction of equal pairs; 1 without pairs."""
     return 1.0 - len(_unequal(pairs)) / len(pairs) if pairs else 1.0
 
 
-def _readiness(captured: Captured) -> float:
-    """Return how many times as readily as the baseline the judged arm may lawfully flip a draw."""
+def _flip_factor(captured: Captured) -> float:
+    """Return the factor by which the judged arm may flip more draws.
+
+    It is relative to the baseline: :data:`_PLACES` times the measured noise of the verify kernel over that of decoding, at most
+    VERIFY_FACTOR.
+    """
     return _PLACES * min(allowed_gap(captured, ()).verify_factor, VERIFY_FACTOR)
 
 
 def _p_value(captured: Captured, mine: Sequence[tuple[Draw, Draw]], theirs: Sequence[tuple[Draw, Draw]]) -> float:
-    return _of_unequal(captured, len(_unequal(mine)), len(mine), theirs)
+    return _unequal_p_value(captured, len(_unequal(mine)), len(mine), theirs)
 
 
-def _of_unequal(captured: Captured, unequal: int, pairs: int, theirs: Sequence[tuple[Draw, Draw]]) -> float:
-    return proportions.greater_than_times(unequal, pairs, len(_unequal(theirs)), len(theirs), _readiness(captured))
+def _unequal_p_value(captured: Captured, unequal: int, pairs: int, theirs: Sequence[tuple[Draw, Draw]]) -> float:
+    """Return the p-value of so many unequal pairs beside the baseline's pairs."""
+    return proportions.greater_than_times(unequal, pairs, len(_unequal(theirs)), len(theirs), _flip_factor(captured))
 
 
-def _not_repeated(captured: Captured, mine: Repeats, theirs: Repeats) -> Verdict | None:
+def _check_repeats(captured: Captured, mine: Repeats, theirs: Repeats) -> Verdict | None:
+    """Return FAIL if too few pairs under one seed are equal.
+
+    None if about as many are as on the baseline. INCONCLUSIVE if no pair sent alone is equal although most of the baseline's are, but the
+    test does not reject. The fault is an ignored seed if most pairs sent alone differ, else a dependence on the concurrent requests.
+    """
     p_value = min(_p_value(captured, mine.pairs, theirs.pairs), _p_value(captured, mine.company, theirs.company))
     is_silent = bool(mine.alone and theirs.alone) and not _rate(mine.alone) and _rate(theirs.alone) >= _MOSTLY
     if p_value > captured.alpha and not is_silent:
@@ -233,14 +270,18 @@ def _seed_figures(mine: Repeats, theirs: Repeats) -> dict[str, float]:
 
 
 def _independent_pairs(draws: Sequence[Draw]) -> Iterator[tuple[Draw, Draw]]:
-    """Yield pairs of draws to one prompt that ought to be independent: two seeds, none, or two choices."""
+    """Yield the pairs of draws for one prompt that must be independent.
+
+    They have different seeds or none, or are two choices of one answer.
+    """
     for first, other in combinations(draws, 2):
         same = first.seed is not None and first.seed == other.seed and first.index == other.index
         if first.asks == other.asks and not same:
             yield first, other
 
 
-def _kind(first: Draw, other: Draw) -> str:
+def _pair_fault(first: Draw, other: Draw) -> str:
+    """Return the fault that this pair shows if it is equal."""
     if first.request_id == other.request_id:
         return COPIES
     if first.turn == other.turn:
@@ -248,15 +289,19 @@ def _kind(first: Draw, other: Draw) -> str:
     return UNSEEDED if first.seed is None and other.seed is None else SAME
 
 
-def _equal(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[Draw]]) -> Verdict | None:
-    """Look for equal pairs of draws that independence all but rules out; what the baseline does too is left out, by kind."""
-    theirs = {_kind(*pair) for other in others for pair in _equal_pairs(captured, other)}
-    pairs = [pair for pair in _equal_pairs(captured, mine) if _kind(*pair) not in theirs]
-    if not pairs or (not _is_scored(mine) and not _more_copies(captured, mine, others)):
+def _check_independence(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[Draw]]) -> Verdict | None:
+    """Return FAIL if independent draws are equal, else None.
+
+    A kind of fault that the baseline shows too is left out. Without scores nothing tells how likely an equal pair is: there must then be
+    more repeated draws than the baseline's.
+    """
+    theirs = {_pair_fault(*pair) for other in others for pair in _equal_pairs(captured, other)}
+    pairs = [pair for pair in _equal_pairs(captured, mine) if _pair_fault(*pair) not in theirs]
+    if not pairs or (not _is_scored(mine) and not _has_more_copies(captured, mine, others)):
         return None
-    kinds = [_kind(*pair) for pair in pairs]
+    kinds = [_pair_fault(*pair) for pair in pairs]
     name = next(kind for kind in (SAME, UNSEEDED, COPIES, STREAM) if kind in kinds)
-    first, other = next(pair for pair in pairs if _kind(*pair) == name)
+    first, other = next(pair for pair in pairs if _pair_fault(*pair) == name)
     chance = f"; by chance with probability {math.exp(first.logprob):.1g}" if first.logprob < 0 else ""
     return say(
         captured,
@@ -264,7 +309,7 @@ def _equal(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[D
         f"{name}: {len(pairs)} of {sum(1 for _ in _independent_pairs(mine))} pairs of draws are equal, none of the baseline's; "
         f"first: {first.request_id} and {other.request_id}",
         short=(f"both         {quote(first.choice.written, 90)}{chance}",),
-        evidence=[f"{_kind(a, b)}: {a.request_id}, choice {a.index}, and {b.request_id}, choice {b.index}" for a, b in pairs],
+        evidence=[f"{_pair_fault(a, b)}: {a.request_id}, choice {a.index}, and {b.request_id}, choice {b.index}" for a, b in pairs],
         cell=f"{len(pairs)} equal draws",
         names=name,
         figures={"equal_pairs": float(len(pairs))},
@@ -276,23 +321,34 @@ def _is_scored(draws: Sequence[Draw]) -> bool:
 
 
 def _equal_pairs(captured: Captured, draws: Sequence[Draw]) -> list[tuple[Draw, Draw]]:
+    """Return the independent pairs that are unlikely to be equal, but are.
+
+    Unlikely is a probability below the share of alpha divided by the pairs. Without scores all equal pairs are returned.
+    """
     pairs = list(_independent_pairs(draws))
     most = math.log(captured.alpha / max(1, len(pairs))) if _is_scored(draws) else math.inf
     return [(first, other) for first, other in pairs if min(first.logprob, other.logprob) <= most and first.repeats(other)]
 
 
-def _more_copies(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[Draw]]) -> bool:
-    """Whether more draws than the baseline's are equal to an earlier one: Fisher's exact test, where nothing is scored."""
-    copies, draws = _copies(mine), len(mine)
-    theirs = sum(map(_copies, others))
+def _has_more_copies(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[Draw]]) -> bool:
+    """Return True if more draws are repeated than on the baseline.
+
+    Fisher's exact test, at the captured share of alpha; it serves if nothing is scored.
+    """
+    copies, draws = _count_copies(mine), len(mine)
+    theirs = sum(map(_count_copies, others))
     return proportions.greater_than_other(copies, draws, theirs, sum(map(len, others))) <= captured.alpha
 
 
-def _copies(draws: Sequence[Draw]) -> int:
+def _count_copies(draws: Sequence[Draw]) -> int:
     return len({other.request_id + str(other.index) for first, other in _independent_pairs(draws) if first.repeats(other)})
 
 
 def _pass_seeds(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[Draw]]) -> Verdict:
+    """Return PASS, or INCONCLUSIVE if no fault could have shown.
+
+    That is so without a pair under one seed, without independent pairs, or if each scored pair is likely enough to be equal by chance.
+    """
     seeded, theirs = _repeats(mine), _unite_repeats(others)
     independent = list(_independent_pairs(mine))
     most = math.log(captured.alpha / max(1, len(independent)))
@@ -321,7 +377,7 @@ def _pass_seeds(captured: Captured, mine: Sequence[Draw], others: Sequence[Seque
 
 
 def _describe_untestable(theirs: Repeats) -> str:
-    """Return what cannot be told, as the baseline does not repeat itself."""
+    """Return a caveat if the baseline hardly repeats itself; else empty."""
     if not _rate(theirs.alone):
         return "; the baseline repeats no answer alone, so that a seed that is ignored cannot be told"
     if _rate(theirs.company) < _HARDLY:
@@ -330,5 +386,5 @@ def _describe_untestable(theirs: Repeats) -> str:
 
 
 def _would_show(captured: Captured, mine: Sequence[tuple[Draw, Draw]], theirs: Sequence[tuple[Draw, Draw]]) -> bool:
-    """Whether the test would have found that none of so many pairs repeats."""
-    return _of_unequal(captured, len(mine), len(mine), theirs) <= captured.alpha
+    """Return True if the test would reject pairs that all differ."""
+    return _unequal_p_value(captured, len(mine), len(mine), theirs) <= captured.alpha

@@ -1,6 +1,6 @@
 """State: answers to prompts that a server has seen before, in whole or in part, are what they would be on a fresh one.
 
-Whether an engine caches prefixes is its own affair: its answers are judged whether or not it reports cached tokens.
+Answers are judged whether or not the engine reports cached tokens, since it need not cache prefixes.
 """
 
 from __future__ import annotations
@@ -37,38 +37,43 @@ OVERCOUNT = "more cached tokens are reported than the prompt has"
 DEFEATED = "speculation defeats the prefix cache, or cached tokens are not counted"
 
 _FRESH = frozenset({"cold", "long"})
-"""Phases whose prompts begin as none before them: what is wrong there is no matter of state."""
+"""Phases whose prompts share no beginning with an earlier one: a fault there is not one of state."""
 _AFTER_LONG = "after-long"
 _SHORT, _LONG = 3, 8
-"""Tokens of an answer that is next to nothing, and of one that is something."""
+"""Tokens up to which an answer is next to nothing, and from which on it is something."""
 _HALF = 0.5
-"""Share of the earlier acceptance below which drafts count as dead: a cache that an engine rebuilds costs less."""
+"""Fraction of the earlier acceptance below which drafts count as dead: an engine that rebuilds a cache loses less."""
 _WELL_CACHED, _REPEATS = 48, 3
-"""Cached tokens that the baseline must report, and of how many requests: engines give up a last block where a drafter needs it computed."""
+"""Cached tokens that the baseline must report for a request, and the number of such requests, before none on the variant is a fault:
+engines compute the last cached block again if the drafter needs it."""
 
 
 def phase(request_id: str) -> str:
-    """Return what came before a request, as its id says: ``warm`` of ``warm/code``."""
+    """Return the phase of a request by its id: ``warm`` for ``warm/code``."""
     return request_id.partition("/")[0]
 
 
 def judge(captured: Captured) -> Verdict:
-    """Return whether the baseline would have chosen every token, in each phase, and whether what is kept between requests does its work.
+    """Judge answers, acceptance and caching for prompts seen before.
 
     Tokens are judged by scores, as at temperature 0 everywhere (judge/greedy.py). Acceptance is compared between equal answers to one
-    prompt: an exact test at the captured share, and only where it fell below half. Cached tokens are held against the prompt's and
-    the baseline's.
+    prompt, by an exact test at the captured share of alpha, if it fell below half. Cached tokens may not exceed the prompt's, nor be
+    missing if the baseline has some.
     """
     return server_failure(captured) or refusal(captured) or _check_emptied(captured) or _judge_state(captured)
 
 
 def _judge_state(captured: Captured) -> Verdict:
+    """Return greedy's verdict by phases, or a fault of drafts or caches.
+
+    Acceptance and caches are judged only if greedy finds no wrong token and its verdict is PASS or INCONCLUSIVE.
+    """
     verdict = greedy.judge(replace(captured, on_verdict=None))
     if verdict.outcome is Outcome.FAIL:
         return _restate(captured, verdict, **_by_phase(captured, verdict))
     if verdict.outcome in {Outcome.PASS, Outcome.INCONCLUSIVE}:
         return (
-            _dead_drafts(captured)
+            _check_drafts(captured)
             or _check_cache_counts(captured)
             or _restate(captured, verdict, headline=_describe_pass(captured, verdict))
         )
@@ -76,6 +81,7 @@ def _judge_state(captured: Captured) -> Verdict:
 
 
 def _restate(captured: Captured, verdict: Verdict, **fields: object) -> Verdict:
+    """Return greedy's verdict with other fields, and report it."""
     restated = replace(verdict, **fields)  # type: ignore[arg-type]
     if captured.on_verdict is not None:
         captured.on_verdict(restated)
@@ -84,13 +90,17 @@ def _restate(captured: Captured, verdict: Verdict, **fields: object) -> Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeat:
-    """Two answers of one arm to the same request, in the order in which they were asked."""
+    """Two answers of one arm to the same request, in the order in which it was sent."""
 
     first: Answer
     later: Answer
 
 
 def _repeats(captured: Captured, transcript: Transcript) -> Iterator[Repeat]:
+    """Pair each repeated answer of an arm with its first one.
+
+    Pairs with an unsuccessful answer are left out.
+    """
     asks = {request.id: request.asks for request in captured.workload.requests}
     first: dict[str, Answer] = {}
     for answer in transcript.answers:
@@ -100,12 +110,15 @@ def _repeats(captured: Captured, transcript: Transcript) -> Iterator[Repeat]:
 
 
 def _length(answer: Answer) -> int:
-    """Return the answer's tokens, words of its text where nothing counts them."""
+    """Return an answer's number of tokens; of words if nothing counts tokens."""
     return len(answer.choice.written.split()) if answer.tokens is None else answer.tokens
 
 
 def _check_emptied(captured: Captured) -> Verdict | None:
-    """Look for answers to a prompt asked again that are next to nothing, where the first one was not and no baseline's is."""
+    """Return FAIL if a repeated prompt gets next to no answer.
+
+    None otherwise. Its first answer and those of all the baseline's boots must be longer.
+    """
     short = {answer.key for arm in captured.baseline_boots for answer in arm.answers if answer.ok and _length(answer) < _LONG}
     repeats = [repeat for repeat in _repeats(captured, captured.speculative) if repeat.later.key not in short]
     bad = [repeat.later for repeat in repeats if _length(repeat.later) <= _SHORT and _length(repeat.first) >= _LONG]
@@ -126,7 +139,11 @@ def _check_emptied(captured: Captured) -> Verdict | None:
 
 
 def _by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
-    """Return another name, headline and lines for a failure that only prompts have whose beginning came before; else what it says."""
+    """Return the fields by which greedy's failure is restated.
+
+    If only prompts with an earlier beginning have wrong tokens, the failure is one of state and gets a fault name and headline. Otherwise
+    its name stays. In both cases a line with the wrong answers of each phase is added.
+    """
     answers, wrong = Counter[str](), Counter[str]()
     allowed = tolerance(
         captured, [each for arm in captured.baseline_boots for each in scored_answers(arm, captured.scores.get(arm.arm, ()))]
@@ -149,7 +166,7 @@ def _by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """Draft tokens of verify steps."""
+    """Accepted and offered draft tokens."""
 
     accepted: int
     offered: int
@@ -164,15 +181,22 @@ class Acceptance:
 
 
 def _acceptance(captured: Captured, answers: Sequence[Answer]) -> Acceptance:
-    """Add up what was accepted of a full draft over the whole steps."""
+    """Count the accepted draft tokens of all whole verify steps.
+
+    Each step counts as offering a full draft: of the configured length, else as long as the longest accepted.
+    """
     windows = [window for answer in answers for window in answer.choice.steps]
     draft = captured.pair.variant.draft.tokens or max(windows, default=1) - 1
     accepted = [min(window - 1, draft) for window in windows]
     return Acceptance(accepted=sum(accepted), offered=draft * len(windows))
 
 
-def _dead_drafts(captured: Captured) -> Verdict | None:
-    """Look for acceptance that fell by more than half between equal answers to one prompt."""
+def _check_drafts(captured: Captured) -> Verdict | None:
+    """Return FAIL if acceptance fell by half between equal answers.
+
+    None otherwise. Equal answers to one prompt differ in nothing but the server's state. Those after a long request are tested apart and
+    have their own fault name.
+    """
     equal = [
         repeat
         for repeat in _repeats(captured, captured.speculative)
@@ -189,6 +213,10 @@ def _dead_drafts(captured: Captured) -> Verdict | None:
 
 
 def _check_acceptance(captured: Captured, name: str, repeats: Sequence[Repeat]) -> Verdict | None:
+    """Return FAIL if later answers accept fewer draft tokens, else None.
+
+    The rate must have fallen to half or less, and Fisher's exact test must reject at the captured share of alpha.
+    """
     before, after = (_acceptance(captured, [getattr(repeat, when) for repeat in repeats]) for when in ("first", "later"))
     if not before.accepted or not after.offered or after.rate > _HALF * before.rate:
         return None
@@ -217,32 +245,36 @@ def _cached_tokens(answer: Answer) -> int:
 
 
 def _check_cache_counts(captured: Captured) -> Verdict | None:
-    """Look for cached tokens that no prompt has, and for a cache that only the baseline makes use of."""
-    if any(_beyond(answer) for arm in captured.baseline_boots for answer in arm.answers):
+    """Return FAIL if cached tokens exceed the prompt or are missing.
+
+    None otherwise. They are missing if the variant reports none for any of several repeated prompts that all the baseline's boots cache.
+    Nothing is judged if a boot of the baseline itself reports more than the prompt has.
+    """
+    if any(_exceeds_prompt(answer) for arm in captured.baseline_boots for answer in arm.answers):
         return None
-    beyond = [answer for answer in captured.speculative.answers if _beyond(answer)]
+    beyond = [answer for answer in captured.speculative.answers if _exceeds_prompt(answer)]
     if beyond:
         first, usage = beyond[0], beyond[0].usage
         counts = f"{usage.cached_tokens} of {usage.prompt_tokens}" if usage else ""
-        return _counts(captured, OVERCOUNT, f"{len(beyond)} answers; first: request {first.request_id}, {counts}")
+        return _fail_counts(captured, OVERCOUNT, f"{len(beyond)} answers; first: request {first.request_id}, {counts}")
     well = set.intersection(*({a.key for a in arm.answers if _cached_tokens(a) >= _WELL_CACHED} for arm in captured.baseline_boots))
     repeated = {repeat.later.key for repeat in _repeats(captured, captured.speculative)}
     mine = [answer for answer in captured.speculative.answers if answer.key in well & repeated]
     if len(mine) < _REPEATS or any(map(_cached_tokens, mine)):
         return None
-    return _counts(
+    return _fail_counts(
         captured, DEFEATED, f"none in {len(mine)} prompts asked again, of each of which the baseline caches {_WELL_CACHED} or more"
     )
 
 
-def _beyond(answer: Answer) -> bool:
+def _exceeds_prompt(answer: Answer) -> bool:
     return answer.usage is not None and _cached_tokens(answer) > answer.usage.prompt_tokens
 
 
-def _counts(captured: Captured, name: str, told: str) -> Verdict:
+def _fail_counts(captured: Captured, name: str, details: str) -> Verdict:
     arms = (captured.speculative, *captured.baseline_boots)
     lines = [f"{arm.arm}: {_describe_cache(arm)}" for arm in arms]
-    return say(captured, Outcome.FAIL, f"{name}: {told}", short=lines, evidence=lines, cell="cached tokens", names=name)
+    return say(captured, Outcome.FAIL, f"{name}: {details}", short=lines, evidence=lines, cell="cached tokens", names=name)
 
 
 def _describe_cache(arm: Transcript) -> str:

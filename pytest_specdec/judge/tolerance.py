@@ -1,4 +1,4 @@
-"""A tolerance: how far below the baseline's best token a correct server's may lie, by the noise that the run has measured."""
+"""A tolerance: the largest gap of a correct server's token to the baseline's best one, in nats, from the measured noise of the run."""
 
 from __future__ import annotations
 
@@ -43,38 +43,39 @@ __all__ = [
 ]
 
 STATED = 0.25
-"""Nats: the floor where nothing is measured; a wrongly emitted draft token exceeds it in 86 to 90 % of cases."""
+"""Nats: the least tolerance. A wrongly emitted draft token exceeds it in 86 to 90 % of cases."""
 
 _GAP_PER_NOISE = 8.0
-"""Noise is measured between two computations: s on both sides reads sqrt2 s.
+"""Tolerance over measured noise.
 
-No gap of 6.4 million simulated tokens exceeded 8 sqrt2 s.
+Noise is measured between two computations, so that s on both sides is measured as sqrt2 s. No gap of 6.4 million simulated tokens exceeded
+8 sqrt2 s.
 """
 
 VERIFY_FACTOR = 5.0
-"""Times the noise of decoding up to which the noise of a verify kernel is lawful numerics: k + 1 tokens take other tiles and splits. Three
-times was seen."""
+"""Times the noise of decoding up to which the noise of a verify kernel is tolerated: k + 1 tokens take other tiles and splits. Three times
+was measured."""
 _SURELY_NOISIER = 1.1
-"""Times the lawful noise above which a verify kernel is surely not lawful (size: tests/stats/test_noise.py, by simulation)."""
+"""Times the tolerated noise above which a verify kernel is surely too noisy (size: tests/stats/test_noise.py, by simulation)."""
 _VERIFY_FLOOR_HALF, _VERIFY_FLOOR_SINGLE = NORMAL_UP_TO, EXACT
-"""Nats of noise that are lawful in a verify kernel, however exact decoding is; where one boot of the baseline answered and scored,
-the noise that two boots may have between them if that is more."""
+"""Nats of noise that are tolerated in a verify kernel, however exact decoding is. If one boot of the baseline answered and scored, the
+noise that two boots may have between them is tolerated too."""
 _MARGIN = 1.3
 """Factor on the measured differences: they differ between the tokens that show them and those that are judged."""
 _UNKNOWN = 0.125
-"""Nats of noise granted in half precision where nothing was reported that could show it."""
+"""Nats of noise assumed in half precision if no log-probabilities were reported that could show it."""
 _OFTEN, _SURELY = 5e-3, 1e-4
 """A baseline repeats itself unless more than five in a thousand of its own tokens lie beyond the tolerance, at the second's level."""
 ASK_AGAIN = "the same requests again, by --specdec-continue: a fault comes back, a jump does not"
 OPEN_AT = 100.0
-"""Evidence, 1 : 1/p, from which wrong tokens are too many to be put down to noise: a correct server comes here in 1 of 100 at most."""
+"""Evidence, 1/p, from which on wrong tokens are too many for noise: a correct server reaches it in 1 of 100 cases at most."""
 REPEAT_AT = 10.0
-"""The same where the run can ask again, which costs a correct server time and no verdict."""
+"""The same if the run can send the requests again, which costs a correct server time and no verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """The largest gap that noise explains, where it comes from, and how often the peers lie beyond it."""
+    """The largest gap explained by noise, its origin, and how often the baseline exceeds it."""
 
     gap: float
     """Nats."""
@@ -82,9 +83,9 @@ class Tolerance:
     calibration: Calibration
     """Of decoding, by the baseline."""
     noise: float
-    """Nats of one logit, granted to the judged arm."""
+    """Noise of one logit that the judged arm may have, in nats."""
     verify_factor: float
-    """Noise of the verify kernel over that of decoding; 1 where it is no noisier, or not known."""
+    """Noise of the verify kernel over that of decoding; 1 if it is no noisier, or unknown."""
     trustworthy: bool
     """Whether the baseline repeats itself well enough to judge."""
 
@@ -93,48 +94,60 @@ class Tolerance:
     sigma_reason: str
 
     exact: bool
-    """Whether the servers were shown not to jump: then one token beyond the tolerance is proof. Never of the control, which shows it."""
+    """Whether the calibration and the baseline's boots show no jumps: one token beyond the tolerance is then proof. False for the control,
+    whose own answers are part of what shows it."""
     peer_events: int
     """Tokens beyond the tolerance, of the baseline's own boots and of the calibration."""
     peer_tokens: int
     own_events: int
-    """Those of the baseline's own boots alone."""
+    """Tokens beyond the tolerance, of the baseline's own boots alone."""
     own_tokens: int
     boot_noise: BootNoise | None = None
-    """What a boot of the baseline keeps; None where that is not seen."""
+    """Noise that a boot of the baseline adds to a logit at every call alike; None if the run does not show it."""
     open_at: float = OPEN_AT
-    """Evidence from which a count is left open."""
+    """Evidence from which on a count is undecided."""
 
     def round(self, events: int, tokens: int) -> EventCount:
-        """Return the events of an arm beside those of the baseline's own boots, as a round of its own."""
+        """Return an arm's events of one repeat, beside the baseline's own."""
         return EventCount(events=events, tokens=tokens, peer_events=self.own_events, peer_tokens=self.own_tokens)
 
     def log_evidence(self, events: int, tokens: int, repeats: Sequence[EventCount] = ()) -> float:
-        """Return the natural log of the evidence against an arm with so many tokens beyond the tolerance, whether or not one is proof.
+        """Return the log of the evidence against so many events.
 
-        ``repeats`` are the rounds in which the same was asked again.
+        Events are tokens beyond the tolerance, ``repeats`` the rounds in which the same requests were sent again. It is computed from the
+        counts even if one event would be proof (``exact``).
         """
         first = EventCount(events=events, tokens=tokens, peer_events=self.peer_events, peer_tokens=self.peer_tokens)
         return excess.log_evidence([first, *repeats])
 
     def is_wrong(self, events: int, tokens: int, alpha: float, repeats: Sequence[EventCount] = ()) -> bool:
-        """Whether so many tokens beyond the tolerance are the server's fault, at ``alpha``."""
+        """Return True if so many tokens beyond the tolerance are a fault."""
         evidence = self.log_evidence(events, tokens, repeats)
         return bool(events) and (self.exact or (alpha > 0.0 and evidence >= -log(alpha)))
 
     def is_open(self, events: int, tokens: int, repeats: Sequence[EventCount] = ()) -> bool:
-        """Whether the same is to be asked again: they are too many for noise and too few for an alarm, and came back so far."""
+        """Return True if the requests should be sent again to decide.
+
+        That is so for a count too high for noise, as long as rounds are left and earlier rounds showed such tokens again. Callers exclude
+        an alarm first.
+        """
         if not events or len(repeats) >= ROUNDS or (repeats and not any(each.events for each in repeats)):
             return False
         return self.log_evidence(events, tokens, repeats) >= log(self.open_at)
 
     @property
     def chance(self) -> float:
-        """The rate of tokens beyond the tolerance without any fault, an upper limit at 99 %; 0 where the servers do not jump."""
+        """The rate of tokens beyond the tolerance without a fault.
+
+        It is an upper limit at 99 %, and 0 if the servers do not jump.
+        """
         return 0.0 if self.exact else proportions.limits(self.peer_events, self.peer_tokens, 0.98).high
 
     def ruled_out(self, tokens: int, alpha: float) -> float:
-        """Return the rate of wrong tokens that would have raised an alarm with probability 0.99; 1 where no rate would."""
+        """Return the rate of wrong tokens that would surely show.
+
+        It would raise an alarm with probability 0.99; it is 1 if no rate would.
+        """
         if self.exact:
             return proportions.ruled_out(tokens)
         least = excess.alarm_at(tokens, self.peer_events, self.peer_tokens, alpha)
@@ -142,22 +155,26 @@ class Tolerance:
 
 
 def tolerance(captured: Captured, peers: Sequence[ScoredAnswer]) -> Tolerance:
-    """Return what :func:`allowed` does for ``peers``, the answers of the baseline's other boots."""
+    """Return the tolerance by the gaps of ``peers``, the baseline's answers.
+
+    Repeated computations count once, see :func:`allowed_gap` for the rest.
+    """
     return allowed_gap(captured, distinct_gaps(captured.workload, peers))
 
 
 def allowed_gap(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
-    """Return max(0.25, 8 s), s being the measured noise of the judged arm, and how many of ``peer_gaps`` exceed it.
+    """Return the tolerance max(0.25, 8 s) nats, for measured logit noise s.
 
-    The noise is that of decoding, by the baseline's calibration, or that of the variant's verify kernel where this is larger, up to
-    VERIFY_FACTOR times as large; a kernel that is surely noisier than that is not lawful, and excuses nothing.
+    s is the noise of decoding, by the baseline's calibration, or that of the variant's verify kernel if this is larger, up to VERIFY_FACTOR
+    times as large. A kernel that is surely noisier than that is faulty, and s stays that of decoding.
 
-    Tokens beyond the tolerance are counted against the peers' and the calibration's. Differences beyond it are at least as frequent as
-    gaps, since a gap takes a difference and a near-tie as well. One token is proof where calibration and peers show nothing but rounding.
+    An arm's tokens beyond the tolerance are compared with those of ``peer_gaps``, the baseline's own gaps, and with the calibration's
+    differences beyond it. Such differences are at least as frequent as gaps, since a gap needs a difference and a near-tie as well. One
+    token is proof if calibration and peers show nothing but rounding.
     """
     gaps = np.array(list(peer_gaps), dtype=np.float64)
     calibration, decode = logit_noise(captured), kernel_noise(captured.calibration)
-    granted = _grant(captured, calibration)
+    granted = _allow_noise(captured, calibration)
     gap = max(STATED, _GAP_PER_NOISE * granted.noise)
     beyond = decode.beyond(gap)
     own = int((gaps > gap).sum())
@@ -193,7 +210,7 @@ def describe_noise(tolerance: Tolerance) -> str:
 
 
 def describe_jumps(tolerance: Tolerance) -> str:
-    """Return in words how rarely tokens of the baseline lie beyond the tolerance, what boots keep, and how noisy the verify kernel is."""
+    """Return a line on jumps, boot noise and the verify kernel's noise."""
     if tolerance.exact:
         jumps = "the servers do not jump: one token beyond the tolerance is proof"
     else:
@@ -204,30 +221,40 @@ def describe_jumps(tolerance: Tolerance) -> str:
 
 
 def _is_exact(captured: Captured, calibration: Calibration, decode: KernelNoise) -> bool:
+    """Return True if the baseline's log-probabilities differ by rounding alone.
+
+    Without any measurement, single precision decides.
+    """
     if calibration.noise is None and not captured.calibration:
         return _single_precision(captured)
     return decode.exact if captured.calibration else calibration.largest <= EXACT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Granted:
+class _AllowedNoise:
     """The noise of one logit that the judged arm may have, nats."""
 
     noise: float
     reason: str
     factor: float = 1.0
     floor: float
+    """Least standard deviation of the difference of two logits, by the precision."""
     floor_reason: str = field(default="")
 
 
-def _grant(captured: Captured, calibration: Calibration) -> _Granted:
+def _allow_noise(captured: Captured, calibration: Calibration) -> _AllowedNoise:
+    """Return the noise that the judged arm may have, with its reason.
+
+    It is the baseline's noise of decoding, or the verify kernel's if that is larger: at most the tolerated noise, and not at all if the
+    kernel is surely noisier than tolerated. Without reported log-probabilities it is assumed by the precision.
+    """
     single = _single_precision(captured)
     floor, kind = (SINGLE_PRECISION, "float32") if single else (HALF_PRECISION, "half precision")
     least = f"minimum for {kind}"
     if calibration.noise is None:
         noise = 0.0 if single else _UNKNOWN
         reason = f"logit noise {noise:g}, granted to {kind}: nothing was reported that shows it"
-        return _Granted(noise=noise, reason=reason, floor=floor, floor_reason=least)
+        return _AllowedNoise(noise=noise, reason=reason, floor=floor, floor_reason=least)
     decode, verify = calibration.noise, kernel_noise(captured.verify_calibration).scale or 0.0
     stated = _VERIFY_FLOOR_SINGLE if single else _VERIFY_FLOOR_HALF
     most = max(VERIFY_FACTOR * decode, stated, tolerated_floor(single_precision=single, one_boot=captured.one_boot))
@@ -239,7 +266,7 @@ def _grant(captured: Captured, calibration: Calibration) -> _Granted:
         if noise == decode
         else f"logit noise {noise:.4f} of the verify kernel"
     )
-    return _Granted(noise=noise, reason=reason, factor=factor, floor=floor, floor_reason=least)
+    return _AllowedNoise(noise=noise, reason=reason, factor=factor, floor=floor, floor_reason=least)
 
 
 def _single_precision(captured: Captured) -> bool:
@@ -248,7 +275,10 @@ def _single_precision(captured: Captured) -> bool:
 
 
 def jump_rate(captured: Captured) -> float:
-    """Return the rate of positions at which the distribution may be any other one: 0 where the run shows that its servers are exact."""
+    """Return the rate of positions at which the baseline's distribution may jump.
+
+    At a jump it may be any other distribution. The rate is 0 if the run shows that its servers are exact.
+    """
     calibration, decode = logit_noise(captured), kernel_noise(captured.calibration)
     if _is_exact(captured, calibration, decode):
         return 0.0
@@ -256,9 +286,9 @@ def jump_rate(captured: Captured) -> float:
 
 
 def logit_noise(captured: Captured) -> Calibration:
-    """Return how what the baseline's boots reported lies about its teacher forcing; empty where nothing raw was reported.
+    """Return the noise between the baseline's reported log-probabilities and its scores.
 
-    The whole run tells it, where the run is there; else these answers do.
+    The calibration of the whole run is used if there is one, else these answers. Empty if no raw log-probabilities were reported.
     """
     if captured.calibration:
         return calibrate(captured.calibration)
@@ -267,6 +297,10 @@ def logit_noise(captured: Captured) -> Calibration:
 
 
 def _reported_logprobs(captured: Captured, arm: str) -> Iterator[tuple[float, Position]]:
+    """Yield the log-probabilities reported by a baseline boot, with scores.
+
+    Nothing is yielded if they are not raw. Requests with penalties are left out.
+    """
     transcript = captured.baseline if arm == BASELINE else captured.control
     known = captured.capabilities.get(arm) or captured.capabilities.get(BASELINE)
     if transcript is None or (known is not None and not known.raw_logprobs):

@@ -1,6 +1,6 @@
-"""The law of tool calls: what one answer may be by itself, and what two answers of the same tokens must have in common.
+"""Rules of tool calls: for one answer by itself, and for two answers of the same tokens, which must agree.
 
-Neither needs scores, and neither compares texts of different tokens.
+Neither kind needs scores, and neither compares texts of different tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["BY_MODEL", "Breach", "Broken", "ToolsAsked", "apart", "breaches", "r
 
 
 class Broken(StrEnum):
-    """What is wrong with an answer."""
+    """Faults of answers to requests with tools, or with reasoning."""
 
     FIRST_LOST = "the first tool arguments are lost in the stream"
     END_LOST = "the last tool arguments are lost"
@@ -52,15 +52,15 @@ class Broken(StrEnum):
 
 
 BY_MODEL = frozenset({Broken.AS_TEXT, Broken.INVALID, Broken.SCHEMA, Broken.STRANGE, Broken.NO_CALL})
-"""What a model may do by itself where no grammar keeps it from that."""
+"""Faults that a model may commit by itself unless a grammar prevents it."""
 _MARKUP = ("<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "<function=")
-"""How models write calls: not for clients."""
+"""Markup by which models write calls; clients should never see it."""
 _CUT = "length"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """One thing that is wrong with one answer."""
+    """One fault of one answer."""
 
     broken: Broken
     request_id: str
@@ -72,7 +72,7 @@ class Breach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolsAsked:
-    """What a request wants of tools."""
+    """The tools of a request, and whether it demands a call."""
 
     parameters: Mapping[str, Mapping[str, JSON]]
     """JSON Schemas of the arguments, by the name of the tool."""
@@ -81,12 +81,12 @@ class ToolsAsked:
 
     @property
     def required(self) -> bool:
-        """Whether a call must come."""
+        """Whether the answer must have a call."""
         return self.choice in {"required", "named"}
 
 
 def requested_tools(request: Request) -> ToolsAsked:
-    """Return what a request wants of tools."""
+    """Return the tools of a request, and its tool_choice."""
     tools, choice = request.body.get("tools"), request.body.get("tool_choice", "auto")
     functions = [_object(_object(tool).get("function")) for tool in tools] if isinstance(tools, Sequence) else []
     parameters = {str(function.get("name")): _object(function.get("parameters")) for function in functions}
@@ -98,10 +98,13 @@ def _object(value: JSON) -> Mapping[str, JSON]:
 
 
 def breaches(tools: ToolsAsked, choice: Choice) -> list[tuple[Broken, str]]:
-    """Return what is wrong with one answer by itself, in words; what its token limit cut off is not."""
+    """Return the faults of one answer by itself, each with a description.
+
+    Empty for a request without tools. What is missing because the token limit cut the answer is no fault.
+    """
     if tools.choice == "none":
         return []
-    wrong = [*_framing(choice), *(call_breach for call in choice.tool_calls if (call_breach := _call(tools, call, choice)))]
+    wrong = [*_check_framing(choice), *(call_breach for call in choice.tool_calls if (call_breach := _check_call(tools, call, choice)))]
     markup = next((tag for tag in _MARKUP if tag in choice.text), None)
     if markup is not None:
         wrong.append((Broken.AS_TEXT, f"content has {quote(choice.text, 60)}"))
@@ -110,7 +113,8 @@ def breaches(tools: ToolsAsked, choice: Choice) -> list[tuple[Broken, str]]:
     return wrong
 
 
-def _framing(choice: Choice) -> list[tuple[Broken, str]]:
+def _check_framing(choice: Choice) -> list[tuple[Broken, str]]:
+    """Return faults in the ids and indexes of an answer's calls."""
     calls, wrong = choice.tool_calls, []
     ids = [call.id for call in calls if call.id]
     if len(ids) < len(calls):
@@ -123,12 +127,15 @@ def _framing(choice: Choice) -> list[tuple[Broken, str]]:
     return wrong
 
 
-def _call(tools: ToolsAsked, call: ToolCall, choice: Choice) -> tuple[Broken, str] | None:
-    """Return what is wrong with one call; a limit may have cut the last one."""
-    if _several(call.arguments):
+def _check_call(tools: ToolsAsked, call: ToolCall, choice: Choice) -> tuple[Broken, str] | None:
+    """Return the fault of one call, with a description, or None.
+
+    The arguments of the last call are not checked if the token limit cut the answer.
+    """
+    if _holds_several(call.arguments):
         return Broken.INDEX, f"one call has the arguments of several: {quote(call.arguments, 80)}"
     if call.name not in tools.parameters:
-        again = next((name for name in tools.parameters if _repeats(call.name, name)), None)
+        again = next((name for name in tools.parameters if _is_repetition(call.name, name)), None)
         return Broken.STRANGE if again is None else Broken.NAME_TWICE, f"name {quote(call.name)}"
     if choice.finish_reason == _CUT and call is choice.tool_calls[-1]:
         return None
@@ -140,13 +147,13 @@ def _call(tools: ToolsAsked, call: ToolCall, choice: Choice) -> tuple[Broken, st
     return None if fault is None else (Broken.SCHEMA, f"{call.name}: {fault.message[:100]}")
 
 
-def _repeats(text: str, name: str) -> bool:
+def _is_repetition(text: str, name: str) -> bool:
     times = len(text) // len(name) if name else 0
     return times > 1 and text == name * times
 
 
-def _several(arguments: str) -> bool:
-    """Whether a JSON object is followed by the beginning of another one."""
+def _holds_several(arguments: str) -> bool:
+    """Return True if an object begins after the first JSON value."""
     try:
         _, end = json.JSONDecoder().raw_decode(arguments)
     except (ValueError, RecursionError):
@@ -155,27 +162,38 @@ def _several(arguments: str) -> bool:
 
 
 def apart(mine: Choice, theirs: Choice) -> tuple[Broken, str] | None:
-    """Return how two answers of the same tokens differ; None where they say the same."""
+    """Return how two answers of the same tokens differ, or None.
+
+    The first difference is named as a fault of ``mine``, in the order of reasoning, calls, text.
+    """
     if mine.reasoning != theirs.reasoning:
-        return _reasoning_apart(mine, theirs)
+        return _compare_reasoning(mine, theirs)
     called = [(call.name, call.arguments) for call in mine.tool_calls]
     if called != [(call.name, call.arguments) for call in theirs.tool_calls]:
-        return _calls_apart(mine, theirs)
-    return _text_apart(mine.text, theirs.text)
+        return _compare_calls(mine, theirs)
+    return _compare_texts(mine.text, theirs.text)
 
 
-def _reasoning_apart(mine: Choice, theirs: Choice) -> tuple[Broken, str] | None:
+def _compare_reasoning(mine: Choice, theirs: Choice) -> tuple[Broken, str] | None:
+    """Return how the reasoning of two answers differs, with a description.
+
+    If only the border between reasoning and text is elsewhere, reasoning leaked into the text, or text was taken for reasoning.
+    """
     if mine.written == theirs.written:
         broken = Broken.LEAK if len(mine.reasoning) < len(theirs.reasoning) else Broken.SWALLOWED
         return broken, f"reasoning ends with {quote(mine.reasoning[-30:])}, elsewhere with {quote(theirs.reasoning[-30:])}"
     if theirs.reasoning.startswith(mine.reasoning) and len(mine.text) > len(theirs.text):
         return Broken.LEAK, f"content is {quote(mine.text, 60)}, elsewhere {quote(theirs.text, 60)}"
-    return _text_apart(mine.reasoning, theirs.reasoning) or _text_apart(mine.text, theirs.text)
+    return _compare_texts(mine.reasoning, theirs.reasoning) or _compare_texts(mine.text, theirs.text)
 
 
-def _calls_apart(mine: Choice, theirs: Choice) -> tuple[Broken, str]:
+def _compare_calls(mine: Choice, theirs: Choice) -> tuple[Broken, str]:
+    """Return how the calls of two answers differ, with a description.
+
+    Of equally many calls, the first pair that differs is described.
+    """
     what = f"{_names(mine.tool_calls)}, elsewhere {_names(theirs.tool_calls)}"
-    if any(_several(call.arguments) for call in mine.tool_calls):
+    if any(_holds_several(call.arguments) for call in mine.tool_calls):
         return Broken.INDEX, what
     if len(mine.tool_calls) < len(theirs.tool_calls):
         return (Broken.AS_TEXT, f"content has {quote(mine.text, 60)}") if len(mine.text) > len(theirs.text) else (Broken.CALL_LOST, what)
@@ -183,12 +201,13 @@ def _calls_apart(mine: Choice, theirs: Choice) -> tuple[Broken, str]:
         return Broken.DIFFER, what
     pairs = zip(mine.tool_calls, theirs.tool_calls, strict=True)
     ours, other = next((a, b) for a, b in pairs if (a.name, a.arguments) != (b.name, b.arguments))
-    return _call_apart(ours, other), f"{_describe_call(ours)}, elsewhere {_describe_call(other)}"
+    return _call_fault(ours, other), f"{_describe_call(ours)}, elsewhere {_describe_call(other)}"
 
 
-def _call_apart(mine: ToolCall, theirs: ToolCall) -> Broken:
+def _call_fault(mine: ToolCall, theirs: ToolCall) -> Broken:
+    """Return the fault that explains the difference of two calls."""
     if mine.name != theirs.name:
-        return Broken.NAME_TWICE if _repeats(mine.name, theirs.name) else Broken.DIFFER
+        return Broken.NAME_TWICE if _is_repetition(mine.name, theirs.name) else Broken.DIFFER
     if mine.arguments.strip() in {"", "{}"}:
         return Broken.EMPTY
     if theirs.arguments.endswith(mine.arguments):
@@ -220,16 +239,20 @@ def _names(calls: Sequence[ToolCall]) -> str:
     return f"{len(calls)} calls ({', '.join(quote(call.name) for call in calls[:3])})" if calls else "no call"
 
 
-def _text_apart(mine: str, theirs: str) -> tuple[Broken, str] | None:
-    """Compare texts; an incomplete character at the end may be shown or left out."""
+def _compare_texts(mine: str, theirs: str) -> tuple[Broken, str] | None:
+    """Return how two texts differ, with a description, or None.
+
+    Servers may show or leave out an incomplete character at the end, so that it is no difference.
+    """
     mine, theirs = mine.rstrip("\ufffd"), theirs.rstrip("\ufffd")
     if mine == theirs:
         return None
     at = first_difference(mine, theirs)
-    return _kind(mine, theirs), f"goes on with {quote(mine[at:], 30)}, elsewhere with {quote(theirs[at:], 30)}"
+    return _text_fault(mine, theirs), f"goes on with {quote(mine[at:], 30)}, elsewhere with {quote(theirs[at:], 30)}"
 
 
-def _kind(mine: str, theirs: str) -> Broken:
+def _text_fault(mine: str, theirs: str) -> Broken:
+    """Return the fault that explains the difference of two texts."""
     if theirs.startswith(mine):
         return Broken.TAIL
     if _ascii(mine) == _ascii(theirs):

@@ -1,6 +1,6 @@
 """Tools: calls, reasoning and text come out of the same tokens alike, streamed or whole, and are what the request asked for.
 
-Tokens are not compared: where two arms chose others, each answer is held to the law alone.
+Tokens are not compared: if two arms emitted different ones, each answer is judged by the rules alone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ class _Arm:
     answers: tuple[Answer, ...]
 
     def pairs(self) -> list[tuple[Answer, Answer]]:
-        """Return the answers that were streamed, each beside the whole one to the same question in the same pass."""
+        """Return each streamed answer with its whole counterpart.
+
+        Both answer equal requests in one pass. Streamed answers without a whole one are left out.
+        """
         whole = {(self.requests[a.request_id].asks, a.pass_index): a for a in self.answers if not self.requests[a.request_id].stream}
         streamed = (answer for answer in self.answers if self.requests[answer.request_id].stream)
         both = ((answer, whole.get((self.requests[answer.request_id].asks, answer.pass_index))) for answer in streamed)
@@ -52,42 +55,46 @@ class _Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Findings:
-    """What is wrong with the answers of one arm."""
+    """Faults in the answers of one arm."""
 
     differing: tuple[Breach, ...] = ()
-    """Answers that say something else than another one of the same tokens."""
+    """Answers that differ from another one of the same tokens."""
     alone: tuple[Breach, ...] = ()
     """Answers that are wrong by themselves."""
     compared: int = 0
-    """Answers that were held beside another one of the same tokens."""
+    """Answers that were compared with another one of the same tokens."""
 
 
 def judge(captured: Captured) -> Verdict:
-    """Return whether the judged arm's calls, reasoning and text keep the law, wherever the baseline's own do.
+    """Judge whether the judged arm's calls, reasoning and text are right.
 
-    What the baseline or the control break themselves is left out, and said. What a model may write by itself fails at the first answer
-    only where a call is required, the baseline enforces schemas, and breaks nothing; elsewhere by Fisher's exact test at the captured share
-    of alpha.
+    Faults that the baseline or the control have too are left out, and listed in the verdict. A fault of the server FAILs at its first
+    answer. A fault that a model may commit by itself does so only if the request requires a call and the baseline enforces schemas;
+    otherwise Fisher's exact test against the baseline decides, at the captured share of alpha.
     """
     return server_failure(captured) or refusal(captured) or _judge_tools(captured)
 
 
 def _judge_tools(captured: Captured) -> Verdict:
+    """Return the first verdict that holds.
+
+    Certain faults come first, then faults by frequency, then endings, and last whether drafts and calls were made at all.
+    """
     requests = captured.workload.by_id
-    peers = tuple(_arm(requests, transcript) for transcript in captured.baseline_boots)
-    mine = _arm(requests, captured.speculative)
-    theirs = [_found(peer, peers) for peer in peers]
+    peers = tuple(_select_answers(requests, transcript) for transcript in captured.baseline_boots)
+    mine = _select_answers(requests, captured.speculative)
+    theirs = [_find_breaches(peer, peers) for peer in peers]
     spoilt = frozenset(breach.broken for other in theirs for breach in (*other.differing, *other.alone))
-    findings = _found(mine, peers)
+    findings = _find_breaches(mine, peers)
     wrong = [
         breach
         for breach in (*findings.differing, *findings.alone)
-        if breach.broken not in spoilt and _sure(captured, breach, findings, requests)
+        if breach.broken not in spoilt and _is_certain(captured, breach, findings, requests)
     ]
     return (
         (_fail_tools(captured, wrong) if wrong else None)
-        or _more_often(captured, findings, theirs, len(mine.answers), [len(peer.answers) for peer in peers])
-        or _unlike(captured, mine, peers)
+        or _check_frequency(captured, findings, theirs, len(mine.answers), [len(peer.answers) for peer in peers])
+        or _check_streams(captured, mine, peers)
         or check_endings(captured)
         or speculating(captured, rejecting=False)
         or _check_unbound(captured, mine, peers)
@@ -95,37 +102,45 @@ def _judge_tools(captured: Captured) -> Verdict:
     )
 
 
-def _arm(requests: Mapping[str, Request], transcript: Transcript) -> _Arm:
+def _select_answers(requests: Mapping[str, Request], transcript: Transcript) -> _Arm:
     answers = tuple(answer for answer in transcript.answers if answer.ok and answer.request_id in requests and len(answer.choices) == 1)
     return _Arm(requests=requests, answers=answers)
 
 
 def _ids(answer: Answer) -> tuple[int, ...]:
-    """Return the ids of an answer that shows all of them: streams of some engines leave out those that bring no text."""
+    """Return the token ids of an answer; empty if some are missing.
+
+    Streams of some engines leave out tokens without text; the usage shows how many there are.
+    """
     ids, usage = answer.choice.token_ids, answer.usage
     return ids if usage is None or abs(usage.completion_tokens - len(ids)) <= _HIDDEN else ()
 
 
-def _found(mine: _Arm, peers: Sequence[_Arm]) -> _Findings:
+def _find_breaches(mine: _Arm, peers: Sequence[_Arm]) -> _Findings:
+    """Compare answers with others of the same tokens, or check each alone.
+
+    An answer that differs from one of the same tokens is not checked alone; of an answer's own faults only the first counts.
+    """
     differing, alone, compared = [], [], 0
-    reasons = _reasons(peers)
+    reasons = _finish_reasons(peers)
     for answer in mine.answers:
         request = mine.requests[answer.request_id]
         others = [other for other in _same_tokens(answer, mine, peers) if other is not answer]
         compared += bool(others)
-        parted = next((difference for other in others if (difference := _apart(answer, other))), None)
+        parted = next((difference for other in others if (difference := _difference(answer, other))), None)
         if parted is not None:
             differing.append(Breach(broken=parted[0], request_id=answer.request_id, what=parted[1]))
             continue
-        laws = breaches(requested_tools(request), answer.choice) + _finish(requested_tools(request), answer.choice, reasons)
+        laws = breaches(requested_tools(request), answer.choice) + _check_finish(requested_tools(request), answer.choice, reasons)
         alone += [Breach(broken=broken, request_id=answer.request_id, what=what) for broken, what in laws[:1]]
     return _Findings(differing=tuple(differing), alone=tuple(alone), compared=compared)
 
 
 def _same_tokens(answer: Answer, mine: _Arm, peers: Sequence[_Arm]) -> list[Answer]:
-    """Return answers of the same tokens to the same question: the baseline's to the same request, else its others.
+    """Return other answers of the same tokens to the same question.
 
-    A stream without any is held beside the arm's own whole answer.
+    They are the baseline's answer to the same request, else its answers to equal requests, else, for a streamed answer, the arm's own.
+    Empty if the answer's token ids are not all known.
     """
     ids, asks = _ids(answer), mine.requests[answer.request_id].asks
     if not ids:
@@ -139,7 +154,11 @@ def _same_tokens(answer: Answer, mine: _Arm, peers: Sequence[_Arm]) -> list[Answ
     return exact[:1] or of_peers or own
 
 
-def _apart(answer: Answer, other: Answer) -> tuple[Broken, str] | None:
+def _difference(answer: Answer, other: Answer) -> tuple[Broken, str] | None:
+    """Return how two answers of the same tokens differ, or None.
+
+    They may differ in content or in the reasoning tokens that usage counts, if it counts them.
+    """
     parted = apart(answer.choice, other.choice)
     if parted is not None or answer.usage is None or other.usage is None:
         return parted
@@ -149,8 +168,11 @@ def _apart(answer: Answer, other: Answer) -> tuple[Broken, str] | None:
     return Broken.COUNT, f"usage counts {counted} reasoning tokens, elsewhere {others} of the same tokens"
 
 
-def _reasons(peers: Iterable[_Arm]) -> dict[str, frozenset[str | None]]:
-    """Return how the baseline's answers with calls end, by what was asked: engines disagree on a tool that had to be called."""
+def _finish_reasons(peers: Iterable[_Arm]) -> dict[str, frozenset[str | None]]:
+    """Return the baseline's finish reasons after calls, by tool_choice.
+
+    They are learned, since engines differ in the reason for a call that the request required.
+    """
     reasons: dict[str, frozenset[str | None]] = {}
     for peer in peers:
         for answer in peer.answers:
@@ -160,7 +182,11 @@ def _reasons(peers: Iterable[_Arm]) -> dict[str, frozenset[str | None]]:
     return reasons
 
 
-def _finish(tools: ToolsAsked, choice: Choice, reasons: Mapping[str, frozenset[str | None]]) -> list[tuple[Broken, str]]:
+def _check_finish(tools: ToolsAsked, choice: Choice, reasons: Mapping[str, frozenset[str | None]]) -> list[tuple[Broken, str]]:
+    """Return the fault of a finish reason unlike the baseline's.
+
+    Empty for an answer without calls, for one cut by its limit, and if the baseline calls no tool under this tool_choice.
+    """
     known = reasons.get(tools.choice, frozenset()) - {"length"}
     if not choice.tool_calls or not known or choice.finish_reason in {*known, "length"}:
         return []
@@ -172,9 +198,13 @@ def _finish(tools: ToolsAsked, choice: Choice, reasons: Mapping[str, frozenset[s
     ]
 
 
-def _sure(captured: Captured, breach: Breach, found: _Findings, requests: Mapping[str, Request]) -> bool:
-    """Whether a breach is the server's: the model cannot have written it."""
-    if breach.broken not in BY_MODEL or breach in found.differing:
+def _is_certain(captured: Captured, breach: Breach, findings: _Findings, requests: Mapping[str, Request]) -> bool:
+    """Return True if the server, not the model, caused the fault.
+
+    A model may write any fault of BY_MODEL, unless another answer of the same tokens is right, or the request requires a call and the
+    baseline enforces schemas.
+    """
+    if breach.broken not in BY_MODEL or breach in findings.differing:
         return True
     known = captured.capabilities.get(BASELINE)
     enforced = known is None or known.support.get("json_schema") is not FeatureSupport.IGNORED
@@ -182,6 +212,7 @@ def _sure(captured: Captured, breach: Breach, found: _Findings, requests: Mappin
 
 
 def _fail_tools(captured: Captured, wrong: Sequence[Breach]) -> Verdict:
+    """Return FAIL, named after the most frequent of these faults."""
     counts = Counter(breach.broken for breach in wrong)
     broken, count = counts.most_common(1)[0]
     first = next(breach for breach in wrong if breach.broken is broken)
@@ -202,17 +233,26 @@ def _fail_tools(captured: Captured, wrong: Sequence[Breach]) -> Verdict:
     )
 
 
-def _more_often(captured: Captured, found: _Findings, theirs: Sequence[_Findings], answers: int, others: Sequence[int]) -> Verdict | None:
-    """Test whether calls are wrong more often than the baseline's, where a model may write wrong ones by itself."""
-    mine = [breach for breach in found.alone if breach.broken in BY_MODEL]
+def _check_frequency(
+    captured: Captured, findings: _Findings, theirs: Sequence[_Findings], answers: int, others: Sequence[int]
+) -> Verdict | None:
+    """Return FAIL if the model's faults are too frequent, else None.
+
+    These are faults that a model may commit by itself. Fisher's exact test must reject against each boot of the baseline.
+    """
+    mine = [breach for breach in findings.alone if breach.broken in BY_MODEL]
     counts = [sum(breach.broken in BY_MODEL for breach in other.alone) for other in theirs]
     p_value = max(proportions.greater_than_other(len(mine), answers, count, total) for count, total in zip(counts, others, strict=True))
     return _fail_tools(captured, mine) if mine and p_value < captured.alpha else None
 
 
-def _unlike(captured: Captured, mine: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
-    """Test whether streams differ from whole answers more often than the baseline's, where no ids tell whether tokens do."""
-    unlike = [_unlike_pairs(arm) for arm in (mine, *peers)]
+def _check_streams(captured: Captured, mine: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
+    """Return FAIL if streams differ from whole answers too often, else None.
+
+    Fisher's exact test must reject against each boot of the baseline. Only pairs without complete token ids are counted: their tokens may
+    differ, so that a single difference proves nothing.
+    """
+    unlike = [_differing_streams(arm) for arm in (mine, *peers)]
     if not unlike[0]:
         return None
     totals = [sum(not _ids(answer) or not _ids(other) for answer, other in arm.pairs()) for arm in (mine, *peers)]
@@ -223,14 +263,14 @@ def _unlike(captured: Captured, mine: _Arm, peers: Sequence[_Arm]) -> Verdict | 
     return _fail_tools(captured, unlike[0]) if max(tested) < captured.alpha else None
 
 
-def _unlike_pairs(arm: _Arm) -> list[Breach]:
+def _differing_streams(arm: _Arm) -> list[Breach]:
     unknown = ((answer, other) for answer, other in arm.pairs() if not _ids(answer) or not _ids(other))
     parted = ((answer, apart(answer.choice, other.choice)) for answer, other in unknown)
     return [Breach(broken=difference[0], request_id=answer.request_id, what=difference[1]) for answer, difference in parted if difference]
 
 
 def _count_calls(arm: _Arm) -> Counter[str]:
-    """Count the answers with calls by what was asked."""
+    """Count the answers with calls, by tool_choice."""
     return Counter(requested_tools(arm.requests[answer.request_id]).choice for answer in arm.answers if answer.choice.tool_calls)
 
 
@@ -239,7 +279,10 @@ def _count_offers(arm: _Arm) -> Counter[str]:
 
 
 def _check_unbound(captured: Captured, mine: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
-    """Return INCONCLUSIVE where the baseline calls no tool: nothing is shown of calls then."""
+    """Return INCONCLUSIVE if the baseline calls no tool, else None.
+
+    Nothing is then known about calls. REFUSED if the judged arm refused every request with tools.
+    """
     if _count_calls(peers[0]):
         return None
     tools = [answer for answer in captured.speculative.answers if requested_tools(mine.requests[answer.request_id]).choice != "none"]
@@ -257,7 +300,8 @@ def _check_unbound(captured: Captured, mine: _Arm, peers: Sequence[_Arm]) -> Ver
     )
 
 
-def _pass_tools(captured: Captured, mine: _Arm, found: _Findings, spoilt: frozenset[Broken]) -> Verdict:
+def _pass_tools(captured: Captured, mine: _Arm, findings: _Findings, spoilt: frozenset[Broken]) -> Verdict:
+    """Return PASS, with the kinds of faults left out since the baseline has them."""
     called, offered = _count_calls(mine), _count_offers(mine)
     calls = sum(len(answer.choice.tool_calls) for answer in mine.answers)
     unbound = [choice for choice in offered if not called[choice]]
@@ -268,7 +312,7 @@ def _pass_tools(captured: Captured, mine: _Arm, found: _Findings, spoilt: frozen
         captured,
         Outcome.PASS,
         f"{calls} tool calls well formed, in {called.total()} of {len(mine.answers)} answers; "
-        f"{found.compared} answers say what others say of the same tokens"
+        f"{findings.compared} answers say what others say of the same tokens"
         + "".join(f"; {choice} did not bind" for choice in unbound)
         + (f"; {refusals} requests refused" if refusals else "")
         + left_out,
@@ -280,7 +324,7 @@ def _pass_tools(captured: Captured, mine: _Arm, found: _Findings, spoilt: frozen
             "answers": float(len(mine.answers)),
             "answers_with_calls": float(called.total()),
             "tool_calls": float(calls),
-            "compared_answers": float(found.compared),
+            "compared_answers": float(findings.compared),
             "twins": float(len(mine.pairs())),
         },
     )

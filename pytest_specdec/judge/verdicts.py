@@ -22,7 +22,10 @@ LN_10 = log(10.0)
 
 
 def quote(text: str, most: int = 40) -> str:
-    r"""Return ``text`` in double quotes, cut to ``most`` characters, control and unprintable characters as ``\x01``."""
+    r"""Return ``text`` in double quotes, cut to ``most`` characters.
+
+    Quotes, backslashes and unprintable characters are escaped, as in ``\x01``.
+    """
     shown = text if len(text) <= most else text[: most - 1] + "…"
     return '"' + "".join(map(_visible, shown)) + '"'
 
@@ -53,7 +56,11 @@ def say(
     transient: bool = False,
     parameters: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Verdict:
-    """Return the verdict on ``captured``'s pair and workload in ``captured``'s family."""
+    """Return the verdict on ``captured``, with its caveats.
+
+    The caveats' limits are added only to a claim of what is ruled out. The verdict is also given to ``captured.on_verdict``, by which
+    pytest notices a verdict that no test checks.
+    """
     caveats = read_caveats(captured)
     verdict = Verdict(
         outcome=outcome,
@@ -82,7 +89,10 @@ def say(
 
 
 def guess(captured: Captured) -> tuple[str, ...]:
-    """Return the caveat of a fault's name where nothing tells how the variant drafts; nothing where it is known."""
+    """Return a caveat for a fault's name if the drafter is unknown.
+
+    Empty for a known kind of drafter, and for the control, which does not draft.
+    """
     if captured.is_control or captured.pair.variant.draft.kind is not DraftKind.UNKNOWN:
         return ()
     return ("name         a guess: the drafter is unknown here; add `args: {draft: model | ngram | head, draft-tokens: 3}` to the variant",)
@@ -94,10 +104,10 @@ def power(log_evidence: float) -> str:
 
 
 def against(log_evidence: float, alpha: float) -> str:
-    """Return evidence beside its alarm, 1/alpha."""
+    """Return evidence beside the level of its alarm, 1/alpha."""
     return f"{power(log_evidence)} (alarm at {1.0 / alpha:,.0f})"
 
 
 def likely(chance: float) -> str:
-    """Return a probability 0..1 as a percentage that never rounds to a certainty."""
+    """Return a probability 0..1 as a percentage, never rounded to 100%."""
     return "over 99%" if chance >= 0.995 else f"{chance:.0%}"  # noqa: PLR2004 - would round to a certainty

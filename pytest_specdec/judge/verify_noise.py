@@ -1,7 +1,7 @@
-"""Verify noise: the verify kernel's over decode's, held against the gate of a config that states one.
+"""Verify noise: the ratio of the verify kernel's noise to decode's, compared with the gate of a config that sets one.
 
-Both kernels are held against the same scores, so that the scorer's noise is in both: with a scorer as noisy as decode a kernel three times
-as noisy measures as 2.24 times. A gate is on what is measured.
+Both kernels' log-probabilities are compared with the same scores, so the measured noise of each includes the scorer's: with a scorer as
+noisy as decode, a kernel three times as noisy measures as 2.24 times. A gate is on the measured ratio.
 """
 
 from __future__ import annotations
@@ -30,34 +30,37 @@ class GatedNoise:
 
     gate: Gate
     measured: NoiseRatio | None
-    """None where too few answers report log-probabilities."""
+    """None if too few answers report log-probabilities."""
     error: float
     """Chance that a kernel exactly at the gate misses it."""
 
     @property
     def missed(self) -> bool:
-        """Whether the ratio is surely above the gate."""
+        """True if even the lower limit of the ratio is above the gate."""
         return self.measured is not None and self.gate.at_most is not None and self.measured.low > self.gate.at_most
 
     @property
     def headline(self) -> str:
-        """What is found, what is allowed, and where that is changed."""
+        """The measured ratio and the missed gate, for a failure."""
         return f"{Finding.TOO_NOISY}: {self._ratio}; gate missed: {self.gate}"
 
     @property
     def evidence(self) -> str:
-        """The gate, the ruling and its limit."""
+        """The gate, its ruling and the measured ratio.
+
+        "Met" is not claimed surely: an interval that contains the gate does not miss it.
+        """
         ruling = "not decided" if self.measured is None else "missed" if self.missed else "met, or not surely missed"
         return f"gate: {self.gate}: {ruling}: {self._ratio}"
 
     @property
     def undecided(self) -> str:
-        """What a pass says where nothing shows the noise; empty elsewhere."""
+        """The addition to a pass if the ratio could not be measured; empty otherwise."""
         return "" if self.measured is not None else f"; gate not decided: {self.gate}: {self._ratio}"
 
     @property
     def figures(self) -> Mapping[str, float]:
-        """Numbers for machines."""
+        """The ratio and its lower limit, by name; empty if unmeasured."""
         return {} if self.measured is None else {"gated_verify_noise": self.measured.ratio, "gated_verify_noise_low": self.measured.low}
 
     @property
@@ -70,7 +73,11 @@ class GatedNoise:
 
 
 def gated_noise(captured: Captured, error: float) -> GatedNoise | None:
-    """Return the verify kernel's noise beside its gate, at ``error``; None where greedy has no gate on it, and for the control."""
+    """Return the verify kernel's noise beside the gate on it.
+
+    ``error`` is the chance that a kernel exactly at the gate misses it. Returns None if no gate on it is set, for the control, which has no
+    verify kernel, and for other families than greedy, since greedy alone judges this gate.
+    """
     gate = next((each for each in captured.gates if each.figure == VERIFY_NOISE), None)
     if gate is None or captured.is_control or captured.family is not Family.GREEDY:
         return None

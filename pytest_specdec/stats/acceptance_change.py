@@ -1,4 +1,4 @@
-"""Acceptance change: mean accepted lengths prompt by prompt against those of stored runs, with limits over prompts."""
+"""Acceptance change: mean accepted lengths of the same prompts now and in stored runs, with limits by the spread over prompts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["MARGIN", "POWER", "AcceptanceChange", "compare"]
 
 MARGIN = 0.03
-"""Part of the stored typical value by which a length may differ: less is no reason to act."""
+"""Fraction of the stored mean length by which a length may differ: a smaller change is no reason to act."""
 POWER = 0.99
 """Probability with which a detectable loss is detected."""
 
@@ -24,50 +24,65 @@ class AcceptanceChange:
     """The difference of two mean accepted lengths over the same prompts."""
 
     stored: float
-    """Mean of the prompts' stored lengths, tokens per step: the typical value."""
+    """Mean of the prompts' stored lengths, tokens per verify step."""
     now: float
+    """Mean of the prompts' lengths in this run, tokens per verify step."""
     standard_error: float
-    """Of the difference, tokens per step, over prompts."""
+    """Standard error of the difference, tokens per verify step, from the spread over prompts."""
     prompts: int
 
     @property
     def part(self) -> float:
-        """The difference as a part of the typical value. -0.08 is a loss of 8 %."""
+        """The relative change of the length; -0.08 is a loss of 8 %."""
         return self.now / self.stored - 1.0
 
     def at_least(self, error: float) -> float:
-        """Return the lower limit of the true part. The true part lies below it with probability ``error``."""
+        """Return the lower limit of the true relative change.
+
+        The true one lies below it with probability ``error``.
+        """
         return self.part - self._half_width(error)
 
     def at_most(self, error: float) -> float:
-        """Return the upper limit of the true part. The true part lies above it with probability ``error``."""
+        """Return the upper limit of the true relative change.
+
+        The true one lies above it with probability ``error``.
+        """
         return self.part + self._half_width(error)
 
     def lower(self, alpha: float) -> bool:
-        """Whether the length is lower by more than the margin. Wrongly so with probability ``alpha`` / 2 at most."""
+        """Return True if the length is lower by more than the margin.
+
+        It is wrongly True with probability ``alpha`` / 2 at most: the other half is that of :meth:`higher`.
+        """
         return self.at_most(alpha / 2.0) < -MARGIN
 
     def higher(self, alpha: float) -> bool:
-        """Whether the length is higher by more than the margin. Wrongly so with probability ``alpha`` / 2 at most."""
+        """Return True if the length is higher by more than the margin.
+
+        It is wrongly True with probability ``alpha`` / 2 at most: the other half is that of :meth:`lower`.
+        """
         return self.at_least(alpha / 2.0) > MARGIN
 
     @property
     def p_lower(self) -> float:
-        """Chance of so low a length, given a loss of the margin."""
+        """The p-value of :meth:`lower`: of a loss of the margin."""
         distance = self.now - self.stored * (1.0 - MARGIN)
         if not self.standard_error:
             return float(distance >= 0.0)
         return float(stdtr(self.prompts - 1, distance / self.standard_error))
 
     def detectable(self, alpha: float) -> float:
-        """Return the smallest loss, a part, detected with probability :data:`POWER`.
+        """Return the smallest relative loss detected with probability :data:`POWER`.
 
-        The test is :meth:`lower`, the spread as it is here. The loss is margin + (t_(1 - alpha/2) + t_(0.99)) SE: the shifted t in place of
-        the noncentral one.
+        It is the true loss at which :meth:`lower` is True at ``alpha`` in 99 of 100 runs of as many prompts with the same standard error
+        SE: margin + (t_(1 - alpha/2) + t_(0.99)) SE / stored. The loss must exceed the margin by the half-width of the test's limit, and by
+        the half-width of chance on top of it. This takes a shifted Student's t for the exact, noncentral one.
         """
         return MARGIN + self._half_width(alpha / 2.0) + self._half_width(1.0 - POWER)
 
     def _half_width(self, error: float) -> float:
+        """Return the distance of a one-sided limit of the relative change."""
         return -float(stdtrit(self.prompts - 1, error)) * self.standard_error / self.stored
 
 
@@ -75,10 +90,10 @@ def compare(stored: Sequence[float], now: Sequence[float]) -> AcceptanceChange:
     """Return the change of mean accepted lengths from ``stored`` to ``now``.
 
     Both are of the same prompts in the same order. d_i = now_i - stored_i, SE = sd(d) / sqrt(n), and (mean d - true) / SE follows Student's
-    t with n - 1 degrees of freedom: the paired t (Student 1908), whose units are the prompts. Prompts differ and steps of one depend on
-    each other: as independent units, steps give 12 to 18 % false alarms at nominal 1 %. Assumes prompts that are independent of each other.
-    What a stored length owes to chance is in d as well, less of it where several runs were pooled, so that it needs no term of its own.
-    Raises ValueError for fewer than two prompts.
+    t with n - 1 degrees of freedom: the paired t (Student 1908), whose units are the prompts. Prompts differ, and the steps of one prompt
+    depend on each other: taken as independent units, steps give 12 to 18 % false alarms at nominal 1 %. The test assumes that prompts are
+    independent of each other. The chance error of a stored length is part of d, so that it needs no term of its own. Raises ValueError for
+    fewer than two prompts.
     """
     count = len(now)
     if count < 2:  # noqa: PLR2004 - one value has no spread

@@ -1,8 +1,8 @@
-"""Adaptive bettors: bets that learn from earlier tokens where a drafter of unknown distribution is wrong.
+"""Adaptive bettors: bets that learn from earlier tokens how the unknown distribution of a drafter differs from the target's.
 
-The view on a token rests on the tokens before it and on whether their windows went on, never on the token itself or its own window: a
-predictable plug-in (Waudby-Smith and Ramdas, arXiv 2010.09686, section 3), so its mean payoff under a correct server is one at most. In a
-correct verify step ``P(recovered | x) = max(0, 1 - q(x)/p(x))``: earlier windows show token by token where q falls short of p.
+The view on a token depends on the tokens before it and on whether their windows went on, never on the token itself or its own window: it is
+a predictable plug-in (Waudby-Smith and Ramdas, arXiv 2010.09686, section 3), so that its mean payoff under a correct server is one at most.
+In a correct verify step ``P(recovered | x) = max(0, 1 - q(x)/p(x))``: earlier windows show token by token how far q falls short of p.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ __all__ = [
 ]
 
 ALLOWANCE = 0.01
-"""How far a correct server's distribution p' may lie from the scored p at every context anew: the root of ``sum p (p'/p - 1)^2``."""
+"""Distance of a correct server's distribution p' from the scored p, at every context anew: the root of ``sum p (p'/p - 1)^2``."""
 STEEPEST = 8.0
-"""Largest exponent of a tilt: no exponential overflows."""
+"""Largest exponent of a tilt, so that no exponential overflows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveBettor:
-    """A learner of slopes s of the view ``m = p exp(s . features)``, normalised; one bettor for each of its ``spreads``.
+    """A learner of slopes s of the view ``m = p exp(s . features)``, normalised, with a bettor for each of its ``spreads``.
 
-    Online Newton steps on the likelihood of the emitted tokens, from slopes that are 0 but on the rate of recovered tokens, which any fault
-    of acceptance or recovery lowers.
+    It learns by online Newton steps on the likelihood of the emitted tokens. All slopes start at 0 except that on the rate of recovered
+    tokens, since any fault of acceptance or recovery makes the tokens that are often recovered less probable.
     """
 
     start: float
     """First slope on that rate."""
     prior_tokens: float
-    """Fisher information, in tokens, that the first slopes are worth."""
+    """Weight of the first slopes, as Fisher information in tokens."""
     spreads: tuple[float, ...] = (0.0,)
     """Standard deviations of ``ln m/p`` around the tilt at each context, estimated from the counts at it; 0 for none."""
     bonus: bool = False
@@ -67,7 +67,7 @@ class AdaptiveBettor:
     def tilt(self, distribution: TokenDistribution, features: Floats) -> Floats:
         """Return the view [M, K+1] on the tokens of ``distribution``.
 
-        ``features`` are [M, K+1, F]; each view rests on the blocks before its own.
+        ``features`` are [M, K+1, F]. Slopes change from block to block of tokens, so that a view depends on earlier blocks only.
         """
         p, views = core_distribution(distribution), np.empty(distribution.p.shape)
         slopes, gram = np.zeros(features.shape[2]), self.prior_tokens * np.eye(features.shape[2])
@@ -94,16 +94,17 @@ ADAPTIVE_BETTORS = (
 GUESSES = tuple(
     alternative for alternative in CATALOGUE if alternative.name in {"lenient acceptance 1.25 p/q", "lenient acceptance 1.05 p/q"}
 )
-"""Faults that are bet on with the learned rates as a guess at the draft's distribution: more of them earned no more."""
+"""Faults that are bet on with a guess at the draft's distribution from the learned rates; more faults earned no more."""
 OF_GUESS = " of drafts as accepted before"
 
 
 def log_payoffs(observed: Observed, *, allowance: float = ALLOWANCE) -> tuple[Bettor, ...]:
     """Return the bettors of ADAPTIVE_BETTORS and GUESSES, of equal weights.
 
-    () without contexts and previous tokens. Tokens come in the order in which they are judged, answer by answer. Where windows are unknown
-    nothing is learned of recovered tokens, and every token counts for a draft slot. Valid for every distribution p' within ``allowance`` of
-    p inside the core: by Cauchy and Schwarz ``E_p' e <= E_p e + allowance sd_p(e)``, by which each payoff is divided.
+    Empty if contexts or previous tokens are unknown. Tokens are in the order in which they are judged, answer by answer. If windows are
+    unknown, nothing is learned of recovered tokens and every token counts as one at a draft slot. The bets are valid for every
+    distribution p' within ``allowance`` of p inside the core: by Cauchy and Schwarz ``E_p' e <= E_p e + allowance sd_p(e)``, by which each
+    payoff is divided.
     """
     if observed.contexts is None or observed.previous is None:
         return ()
@@ -121,13 +122,15 @@ def log_payoffs(observed: Observed, *, allowance: float = ALLOWANCE) -> tuple[Be
 def guess(distribution: TokenDistribution, learned: AdaptiveInputs) -> Floats:
     """Return the learned draft distribution ``q ~ p (1 - rate)``, [N, K+1].
 
-    It is p itself where no windows are known. A correct server recovers x with chance ``max(0, 1 - q(x)/p(x))``: so q falls short of p by
-    the rate. By how much it is above p elsewhere does not show; that mass is spread in proportion.
+    ``rate`` is that of recovered tokens: a correct server recovers x with probability ``max(0, 1 - q(x)/p(x))``, so that q falls short of p
+    by the rate. Rates do not show by how much q exceeds p at other tokens; that mass is spread in proportion. If no windows are known, the
+    result is p itself.
     """
     return _normalise(core_distribution(distribution) * np.maximum(1.0 - learned.rate, LEAST_ACCEPTED))
 
 
 def _guess_bettors(observed: Observed, learned: AdaptiveInputs, allowance: float) -> Iterator[Bettor]:
+    """Yield the bettors of GUESSES, which bet at draft slots only."""
     at_drafts_only = observed.slots.draft_slot
     part, p, q = (
         _select_tokens(observed.distribution, at_drafts_only),
@@ -143,7 +146,7 @@ def _guess_bettors(observed: Observed, learned: AdaptiveInputs, allowance: float
 def _learned_bettors(
     adaptive: AdaptiveBettor, distribution: TokenDistribution, learned: AdaptiveInputs, here: Bools, allowance: float
 ) -> Iterator[Bettor]:
-    """Yield the bettors of ``adaptive``, betting at the tokens ``here`` [N]."""
+    """Yield the bettors of ``adaptive``, which bet at the tokens ``here`` [N] only."""
     part, seen = _select_tokens(distribution, here), learned.seen[here]
     view = adaptive.tilt(part, learned.features[here])
     for spread in adaptive.spreads:
@@ -169,23 +172,28 @@ def _normalise(weight: Floats) -> Floats:
 
 
 def _select_tokens(distribution: TokenDistribution, here: Bools) -> TokenDistribution:
+    """Return the distribution at the marked tokens ``here`` [N] only."""
     values = {field.name: getattr(distribution, field.name) for field in fields(distribution)}
     arrays: dict[str, Any] = {name: value[here] for name, value in values.items() if isinstance(value, np.ndarray)}
     return replace(distribution, **arrays)
 
 
 def _log_payoffs(distribution: TokenDistribution, m: Floats, allowance: float) -> Floats:
+    """Return the log payoffs [N] of view ``m``, less the allowance.
+
+    They are 0 at tokens outside the core.
+    """
     paid = betting.table(distribution, m)
     deviation = np.sqrt((core_distribution(distribution) * np.expm1(paid) ** 2).sum(axis=1, keepdims=True))
     return betting.at_outcome(np.where(distribution.core, paid - np.log1p(allowance * deviation), 0.0), distribution)
 
 
 BLOCK = 64
-"""Tokens that share what was learned from all blocks before."""
+"""Tokens whose views share what was learned from all earlier blocks."""
 PRIOR_AT_CONTEXT = 3.0
 """Weight of the rate over all contexts, in tokens at one context."""
 PRIOR_RATE = 0.25
-"""Rate of recovered tokens before any token is seen, worth RIDGE tokens."""
+"""Rate of recovered tokens before any token, with the weight of RIDGE tokens."""
 RIDGE = 3.0
 PRIOR_AT_PREVIOUS = 4.0
 """Weight of the mean distribution of all tokens, in tokens after one previous token."""
@@ -195,7 +203,7 @@ LEAST_PROBABILITY = 1e-7
 RATE_SD = 0.2
 """Typical standard deviation of rates at one context."""
 LEAST_ACCEPTED = 1e-3
-"""Least share of a token's drafts that counts as accepted, 0..1."""
+"""Least fraction of accepted drafts of a token, 0..1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -203,11 +211,11 @@ class AdaptiveInputs:
     """Features known before each of N tokens, [N, K+1]."""
 
     rate: Floats
-    """Of being recovered rather than accepted, when emitted at a draft slot; an estimate in 0..1."""
+    """Estimated probability, 0..1, that a token emitted at a draft slot was recovered rather than accepted."""
     seen: Floats
-    """How often the same token was emitted at the same context."""
+    """Number of times that the same token was emitted at the same context."""
     features: Floats
-    """[N, K+1, F], of about unit size and mean 0 under p, the rate's the last."""
+    """[N, K+1, F], of about unit size and mean 0 under p; the last is that of the rate."""
 
 
 def core_distribution(distribution: TokenDistribution) -> Floats:
@@ -221,8 +229,8 @@ def adaptive_inputs(observed: Observed, contexts: Ints, previous: Ints) -> Adapt
 
     ``contexts`` and ``previous`` [N] are of the same tokens. The rate over all contexts is a ridge regression of "its window ended with it"
     on p, on the mean distribution so far, and on the mean distribution so far after the same previous token: a drafter is a worse model
-    and prefers frequent tokens. Each feature stands twice, less its mean under p and as that mean, so that a difference between positions
-    is not taken for one between tokens (Mundlak 1978).
+    and prefers frequent tokens. Each feature is used twice, less its mean under p and as that mean, so that a difference between positions
+    does not count as one between tokens (Mundlak 1978). The rate at one context is shrunk towards the rate over all of them.
     """
     slots, distribution = observed.slots, observed.distribution
     counted = (slots.draft_slot | ~slots.known) & np.take_along_axis(distribution.core, distribution.outcome[:, None], axis=1)[:, 0]
@@ -250,13 +258,16 @@ def adaptive_inputs(observed: Observed, contexts: Ints, previous: Ints) -> Adapt
 
 
 def _token_numbers(observed: Observed) -> Ints:
-    """Return every outcome's token id renumbered from 0, [N, K+1]."""
+    """Return the token id of every outcome, renumbered from 0, [N, K+1]."""
     ids = np.column_stack([observed.ids, np.full(observed.tokens, REMAINDER)])
     return np.asarray(np.unique(ids, return_inverse=True)[1], dtype=np.int64).reshape(ids.shape)
 
 
 def _number_pairs(groups: Ints, tokens: Ints) -> tuple[Ints, int]:
-    """Return numbers of all pairs of group and token, and their count. Groups are [N], tokens and numbers [N, K+1]."""
+    """Return numbers of all pairs of group and token, and their count.
+
+    Groups are [N], tokens and numbers [N, K+1].
+    """
     kinds = np.unique(groups, return_inverse=True)[1].reshape(-1, 1)
     pairs, cells = np.unique(kinds * (tokens.max() + 1) + tokens, return_inverse=True)
     return np.asarray(cells, dtype=np.int64).reshape(tokens.shape), len(pairs)
@@ -264,16 +275,16 @@ def _number_pairs(groups: Ints, tokens: Ints) -> tuple[Ints, int]:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Mean:
-    """The mean distribution so far within each of some groups of tokens, by token id."""
+    """The mean distribution of the tokens so far, by group and token id."""
 
     cells: Ints
-    """[N, K+1], of a group and a token id."""
+    """[N, K+1], the number of each pair of group and token id."""
     groups: Ints
-    """[N]."""
+    """[N], the group of each token, from 0."""
     mass: Floats
-    """By cell."""
+    """Sum of probabilities so far, by cell."""
     tokens: Floats
-    """By group."""
+    """Number of tokens so far, by group."""
 
     @classmethod
     def of(cls, groups: Ints, tokens: Ints) -> _Mean:
@@ -282,7 +293,7 @@ class _Mean:
         return cls(cells=cells, groups=group.reshape(-1), mass=np.zeros(count), tokens=np.zeros(len(kinds)))
 
     def at(self, here: slice, prior_tokens: float, prior: Floats) -> Floats:
-        """Return the mean distribution, with ``prior`` [M, K+1] as ``prior_tokens`` tokens."""
+        """Return the mean distribution; ``prior`` [M, K+1] counts as ``prior_tokens`` tokens."""
         return np.asarray((self.mass[self.cells[here]] + prior_tokens * prior) / (self.tokens[self.groups[here]][:, None] + prior_tokens))
 
     def learn(self, here: slice, p: Floats) -> None:
@@ -296,9 +307,11 @@ class _Features:
 
     p: Floats
     fixed: Floats
-    """[N, K+1, 4], of p."""
+    """[N, K+1, 4], features of p alone."""
     usual: _Mean
+    """Over all tokens."""
     following: _Mean
+    """Over the tokens after the same previous token."""
 
     @classmethod
     def of(cls, distribution: TokenDistribution, tokens: Ints, previous: Ints) -> _Features:
@@ -313,7 +326,10 @@ class _Features:
         )
 
     def at(self, here: slice) -> Floats:
-        """Return the centred features, their means under p, and 1. [M, K+1, twice as many + 1]."""
+        """Return the centred features, their means under p, and a constant 1.
+
+        The shape is [M, K+1, 2 FEATURES + 1].
+        """
         usual = self.usual.at(here, 1.0, np.asarray(1.0 / len(self.usual.mass)))
         distributions = np.log(np.stack([usual, self.following.at(here, PRIOR_AT_PREVIOUS, usual)], axis=2)) / 3.0
         values = np.concatenate([self.fixed[here], distributions], axis=2)
@@ -330,14 +346,17 @@ class _ContextCounts:
     """Counts of emitted tokens at each context, by token id."""
 
     cells: Ints
-    """[N, K+1], of a context and a token id."""
+    """[N, K+1], the number of each pair of context and token id."""
     emitted: Ints
-    """[N], the cell of each token."""
+    """[N], the cell of each emitted token."""
     ended: Bools
+    """[N], whether the token ended its window."""
     seen: Floats
-    """By cell, as what follows."""
+    """Emitted tokens so far, by cell."""
     flagged: Floats
+    """Those at a known draft slot whose window may not have been cut, by cell."""
     recovered: Floats
+    """Those of the flagged that ended their window, by cell."""
 
     @classmethod
     def of(cls, observed: Observed, tokens: Ints, contexts: Ints) -> _ContextCounts:
@@ -347,7 +366,10 @@ class _ContextCounts:
         return cls(cells=cells, emitted=emitted, ended=observed.slots.ended, seen=nothing[0], flagged=nothing[1], recovered=nothing[2])
 
     def at(self, here: slice, common: Floats) -> tuple[Floats, Floats]:
-        """Return the rate, drawn towards ``common`` [M, K+1], and the counts."""
+        """Return the shrunken rate at each context, and the counts of tokens.
+
+        Rates are shrunk towards ``common`` [M, K+1].
+        """
         cells = self.cells[here]
         return (PRIOR_AT_CONTEXT * common + self.recovered[cells]) / (PRIOR_AT_CONTEXT + self.flagged[cells]), self.seen[cells]
 

@@ -1,8 +1,8 @@
-"""The timing of one streamed answer: time to first token, time per token, and what a chunk brings, from stamps and the server's counts.
+"""The timing of one streamed answer: time to first token, time per token and tokens per chunk, from stamps and the server's counts.
 
-t_sent, t_first and t_last are when the request was sent, and when its first and last chunk came that bring tokens: text, reasoning, or a
-part of a tool call. n is the server's own count of completion tokens, n1 how many of them were there at t_first. Tokens are never counted
-by chunks: under speculation a chunk brings as many as a step accepts.
+t_sent is the time at which the request was sent; t_first and t_last are the times of the first and the last chunk with tokens: text,
+reasoning, or a piece of a tool call. n is the server's own count of completion tokens, n1 the number of them received at t_first. Tokens
+are never counted by chunks: under speculation a chunk has as many as a step emits.
 """
 
 from __future__ import annotations
@@ -30,19 +30,28 @@ __all__ = [
 
 
 def ttft_s(answer: Answer) -> float | None:
-    """Return t_first - t_sent, in seconds. None if not streamed or not answered."""
+    """Return t_first - t_sent, in seconds.
+
+    None if the answer was not streamed or has no status 200.
+    """
     timing = _stream_timing(answer)
     return None if timing is None else _positive(timing.ttft_s)
 
 
 def content_ttft_s(answer: Answer) -> float | None:
-    """Return the seconds from sending to the first text or tool call. Reasoning comes before it. None if unknown."""
+    """Return the seconds from sending to the first text or tool call.
+
+    Reasoning comes before it. None if the time is unknown.
+    """
     timing = _stream_timing(answer)
     return None if timing is None else _positive(timing.content_ttft_s)
 
 
 def latency_s(answer: Answer) -> float | None:
-    """Return t_last - t_sent, the seconds of the request. None if not streamed or not answered."""
+    """Return t_last - t_sent, the seconds of the request.
+
+    None if the answer was not streamed or has no status 200.
+    """
     timing = _stream_timing(answer)
     return None if timing is None else _positive(_last_s(timing) - timing.sent_s)
 
@@ -50,9 +59,9 @@ def latency_s(answer: Answer) -> float | None:
 def seconds_per_token(answer: Answer) -> float | None:
     """Return (t_last - t_first) / (n - n1), the time per output token.
 
-    This TPOT is of the answer after its first tokens. n1 is one token as a rule, more where a busy machine kept the client from reading.
-    The last of them came at most one step before t_first, so that the figure is off by one step in n - n1 tokens. None where that cannot be
-    known.
+    This TPOT is of the answer after its first tokens. n1 is usually one token, and more if a busy machine kept the client from reading.
+    The last of them came at most one step before t_first, so that the figure is off by at most one step in n - n1 tokens. None if the times
+    are unknown or no token came after t_first.
     """
     timing, tokens = _stream_timing(answer), tokens_after_first(answer)
     if timing is None or timing.first_s is None or tokens <= 0:
@@ -61,34 +70,41 @@ def seconds_per_token(answer: Answer) -> float | None:
 
 
 def response_tokens_per_s(answer: Answer) -> float | None:
-    """Return (n - n1) / (t_last - t_first), the decode speed. None if unknown."""
+    """Return (n - n1) / (t_last - t_first), the decode speed; None if unknown."""
     seconds = seconds_per_token(answer)
     return None if seconds is None else 1.0 / seconds
 
 
 def tokens_per_s(answer: Answer) -> float | None:
-    """Return n / (t_last - t_sent), free of stamps in between. None if not streamed or not answered."""
+    """Return n / (t_last - t_sent), the speed of the whole request.
+
+    It needs no stamp in between. None if the answer was not streamed or has no status 200.
+    """
     seconds, tokens = latency_s(answer), answer.reported_tokens
     return tokens / seconds if seconds is not None and tokens else None
 
 
 def prompt_tokens_per_s(answer: Answer) -> float | None:
-    """Return prompt tokens over time to first token. Queueing and the first token's own step are included."""
+    """Return prompt tokens over time to first token.
+
+    That time includes queueing and the first token's own step. None if it is unknown.
+    """
     waited = ttft_s(answer)
     tokens = answer.usage.prompt_tokens if answer.usage else len(answer.prompt_token_ids)
     return tokens / waited if waited is not None and tokens > 0 else None
 
 
 _PAUSE = 10.0
-"""Median gaps, of a gap that is no step: a pause of the client, of the machine, or between what a client reads in bursts."""
+"""Median gaps above which a gap is no step: it is a pause of the client or the machine, or one between bursts that a client reads."""
 
 
 def step_gap_s(answer: Answer) -> float | None:
     """Return the mean seconds from one chunk to the next.
 
-    Pauses of more than ten medians are left out; None where unknown. A step, where a server sends a chunk per step; under speculation it is
-    no inter-token latency. Without the pauses it does not follow from t_first and t_last: a client that reads in bursts has a step gap of
-    next to nothing. A median instead would leave out the dearer of two kinds of steps, as prompt lookup has them with a draft and without.
+    It is the time of a step if the server sends a chunk per step; under speculation it is no inter-token latency. Pauses of more than ten
+    medians are left out, so that it does not follow from t_first and t_last: a client that reads in bursts has a step gap of next to
+    nothing. A median instead of the mean would leave out the slower of two kinds of steps: prompt lookup has steps with a draft and
+    without. None if the answer was not streamed or has no gaps.
     """
     timing = _stream_timing(answer)
     if timing is None or not timing.gaps_us:
@@ -98,10 +114,10 @@ def step_gap_s(answer: Answer) -> float | None:
 
 
 def tokens_per_chunk(answer: Answer) -> float | None:
-    """Return (n - n1) / (chunks - those at t_first), tokens per chunk.
+    """Return (n - n1) / (chunks after t_first), tokens per chunk.
 
-    None where unknown. It is the server's tokens per step at one chunk per step. Intervals between chunks, parsers of reasoning and the
-    handling of stop strings put several steps into one.
+    It is the server's tokens per step if each step is one chunk. Minimum intervals between chunks, parsers of reasoning and the handling of
+    stop strings put several steps into one. None if the chunks are unknown.
     """
     timing, tokens = _stream_timing(answer), tokens_after_first(answer)
     chunks = 0 if timing is None else timing.chunks_behind_first
@@ -109,7 +125,10 @@ def tokens_per_chunk(answer: Answer) -> float | None:
 
 
 def in_one_burst(answer: Answer) -> bool:
-    """Whether most tokens were there when the client read the first. Their time is unknown, and t_first is late by as much."""
+    """Return True if most tokens came with the first ones.
+
+    The client read late: their times are unknown then, and t_first is too late by as much.
+    """
     first_tokens = answer.timing.first_tokens if answer.ok and answer.timing else None
     return first_tokens is not None and first_tokens > _prefill_tokens(answer) and 2 * first_tokens > answer.reported_tokens
 
@@ -126,7 +145,7 @@ def _stream_timing(answer: Answer) -> Timing | None:
 
 
 def _last_s(timing: Timing) -> float:
-    """Return t_last, in runs without it the later last byte."""
+    """Return t_last, or the time of the last byte if unknown."""
     return timing.done_s if timing.last_s is None else timing.last_s
 
 

@@ -1,9 +1,9 @@
 """Betting: an anytime-valid test of emitted tokens against the requested distribution, and its difference between variant and control.
 
-Every bettor starts with 1 and multiplies its wealth by ``e(x) = m(x) / p(x)`` at every token, m being a distribution fixed before x is
-seen. Under a correct server the wealth is a non-negative supermartingale, and so is any fixed mixture of wealths; Ville's inequality bounds
-the chance that it ever reaches ``1/alpha`` by alpha, whenever one looks and however one stops (Ville 1939; Waudby-Smith and Ramdas, arXiv
-2010.09686).
+Every bettor starts with 1 and multiplies its wealth by ``e(x) = m(x) / p(x)`` at every token, m being its view: a distribution fixed before
+x is seen. Under a correct server the wealth is a non-negative supermartingale, and so is any fixed mixture of wealths; by Ville's
+inequality it ever reaches ``1/alpha`` with probability alpha at most, at whichever token the test stops (Ville 1939; Waudby-Smith and
+Ramdas, arXiv 2010.09686).
 
 Independent noise in the scores has no direction and breaks no bet; a systematic error (a tilt of 2 %, a cache of lower precision in
 decoding than in scoring) pays some bettor on either arm. It cancels in the difference of payoffs, at twice the variance.
@@ -52,15 +52,15 @@ __all__ = [
 Array = TypeVar("Array", "Floats", "Bools")
 
 RESERVE = 0.05
-"""Share of p in every bet: one surprising token cannot bankrupt a bettor."""
+"""Share of p in every view, so that one surprising token cannot bankrupt a bettor."""
 TINY = 1e-300
 MOST_PAYOFF = 10.0
-"""Largest payoff counted, so that one token makes no tendency."""
+"""Largest payoff counted in a mean, so that one token cannot decide it."""
 
 LEAST_SCORE, LEAST_SCORE_IN_DOUBT = 2.5, 4.0
-"""Standard errors by which a winning bet must pay better than on the control. An alarm alone stands at five or so."""
+"""Standard errors by which a winning bet must pay better than on the control. A bet that raises an alarm has about five by itself."""
 DOUBT = log(10.0)
-"""Evidence of the control against its own scores, log wealth, that a healthy one shows in a tenth of runs at most (Ville)."""
+"""Log wealth of the control against its own scores that a healthy one reaches in a tenth of runs at most (Ville)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,11 +71,11 @@ class Bettor:
     fault: Fault
     weight: float
     log_payoffs: Floats
-    """[N], natural logs; 0 where it did not bet."""
+    """[N], natural logs; 0 at tokens without a bet."""
     guessed: bool = False
     """Whether its view rests on a guess at the draft."""
     chance: float = 0.0
-    """Share of faulty answers that it bets on; 0 for a bet on all of them."""
+    """Fraction of faulty answers that it bets on; 0 for a bet that all are faulty."""
 
     @property
     def log_wealth(self) -> float:
@@ -100,13 +100,19 @@ class WealthProcess:
         return max(0.0, float(self.log_wealth.max(initial=0.0)))
 
     def tokens_to(self, log_barrier: float) -> int | None:
-        """Return how many tokens the mixture took to reach ``log_barrier``. None if it never did."""
+        """Return the number of tokens after which the mixture reached ``log_barrier``.
+
+        None if it never did.
+        """
         reached = np.flatnonzero(self.log_wealth >= log_barrier)
         return int(reached[0]) + 1 if len(reached) else None
 
     @property
     def on_all_answers(self) -> WealthProcess:
-        """The same without the bettors on some answers only."""
+        """The process without the bettors on some answers only.
+
+        Its wealth is still that of all bettors.
+        """
         return replace(self, bettors=tuple(bettor for bettor in self.bettors if not bettor.chance))
 
     @property
@@ -121,28 +127,34 @@ def unit_bettor(name: str, fault: Fault, log_payoffs: Floats, *, guessed: bool =
 
 
 def bet(distribution: TokenDistribution, m: Floats) -> Floats:
-    """Return log payoffs [N] of view ``m`` [N, K+1] at emitted tokens. As :func:`table`, without the other outcomes."""
+    """Return the log payoffs [N] of view ``m`` [N, K+1] at the emitted tokens.
+
+    They are those of :func:`table`, computed without the other outcomes.
+    """
     return _payoffs(distribution, m, distribution.noise, distribution.outcome[:, None])[:, 0]
 
 
 def table(distribution: TokenDistribution, m: Floats, noise: float | None = None) -> Floats:
     """Return the log payoffs of every outcome for view ``m``, both [N, K+1].
 
-    Inside the core both distributions are conditioned on the core, ``e = (m/m(core)) / (p/p(core))``; outside nothing is bet, so the mean
-    is one whatever the true mass of the core is. Where violations have a share mu of ``m`` beyond their bound B, they pay ``mu/B`` and
-    everything else ``(1-mu)/(1-B)`` times that: the bet against the correct server that is hardest to beat, one that emits them with
-    probability B; a rarer one costs the bettor only (Huber 1965, the least favourable distribution).
+    Inside the core both distributions are conditioned on the core, ``e = (m/m(core)) / (p/p(core))``; outside nothing is bet, so that the
+    mean is one whatever the true mass of the core is. If violations have a mass mu of ``m`` beyond their bound B, they pay ``mu/B`` and
+    everything else ``(1-mu)/(1-B)`` times the rest: this is the bet against the correct server that is hardest to beat, one that emits them
+    with probability B. If they are rarer, the bettor only loses (Huber 1965, the least favourable distribution).
 
     Independent noise of standard deviation s in the log-probabilities makes the average distribution
     ``p_i (1 + s^2 (sum p^2 - p_i))`` to second order; each payoff is divided by ``1 + s^2 max(0, sum_i p_i (sum p^2 - p_i) e_i)``,
     s being ``noise`` or else the distribution's own. The remainder counts as many small tokens there. Jumps are allowed for as in
-    stats/jumps.py, given the core at their share of what falls into it; they add to the bound of violations.
+    stats/jumps.py, inside the core at their share of the tokens that fall into it; they add to the bound of violations.
     """
     return _payoffs(distribution, m, distribution.noise if noise is None else noise, None)
 
 
 def _payoffs(distribution: TokenDistribution, m: Floats, noise: Floats | float, outcomes: Ints | None) -> Floats:
-    """Return the log payoffs for ``outcomes``, both [N, M]. Without outcomes they are of all, [N, K+1]."""
+    """Return the log payoffs for ``outcomes``, both [N, M].
+
+    Without ``outcomes`` they are for all, [N, K+1]. See :func:`table` for the formulas.
+    """
     core = _core(distribution)
     view = _condition(m, distribution.core)
     view = np.where(view.sum(axis=1, keepdims=True) > 0, RESERVE * core.p + (1.0 - RESERVE) * view, core.p)
@@ -170,19 +182,20 @@ class _Core:
     p: Floats
     """[N, K+1], conditioned on the core."""
     log_p: Floats
-    """[N, K+1]; 0 where nothing is bet."""
+    """[N, K+1]; 0 for outcomes without a bet."""
     bets: Bools
-    """[N, K+1]."""
+    """[N, K+1], outcomes with a bet."""
     flattening: Floats
     """[N, K+1], see ``_flattening``."""
     bound: Floats | None
-    """[N], the bound of violations, 1 where none is possible; None where that is everywhere."""
+    """[N], the bound of violations, 1 at tokens without any; None if there are none at all."""
     jump_rate: Floats | None
     """[N], share of tokens inside the core that a jump may have brought; None without jumps."""
 
 
 @lru_cache(maxsize=1)  # of the panel's bettors all bet on one distribution, one after the other
 def _core(distribution: TokenDistribution) -> _Core:
+    """Return the values common to all views of one distribution."""
     p = _condition(distribution.p, distribution.core)
     bets = distribution.core & (p > 0)
     possible, rate = distribution.violation.any(axis=1), distribution.jump_rate
@@ -202,13 +215,19 @@ def _violation_bound(distribution: TokenDistribution) -> Floats:
 
 
 def _flattening(p: Floats) -> Floats:
-    """Return ``sum p^2 - p_i`` [N, K+1], an outcome's rise under unit noise. The remainder counts as many small tokens."""
+    """Return ``sum p^2 - p_i`` [N, K+1], an outcome's relative rise under unit noise.
+
+    The remainder counts as many small tokens.
+    """
     concentration = (p[:, :-1] ** 2).sum(axis=1, keepdims=True)
     return np.concatenate([concentration - p[:, :-1], concentration], axis=1)
 
 
 def _violation_payoffs(distribution: TokenDistribution, bound: Floats, m: Floats) -> tuple[Floats, Floats]:
-    """Return the log payoffs [N, 1] of violations and everything else. 0 for a share of view ``m`` within the ``bound`` [N]."""
+    """Return the log payoffs of violations and of everything else, both [N, 1].
+
+    They are 0 if the mass of violations in view ``m`` is within the ``bound`` [N].
+    """
     share = np.where(distribution.violation, m, 0.0).sum(axis=1) / np.maximum(m.sum(axis=1), TINY)
     share = RESERVE * bound + (1.0 - RESERVE) * share
     bets = (share > bound) & (bound < 1.0)
@@ -224,22 +243,25 @@ def _condition(distribution: Floats, core: Bools) -> Floats:
 
 
 def stake_share(log_payoffs: Floats, chance: Floats) -> Floats:
-    """Return the log payoffs ``ln(1 - c + c e)`` of a partial stake. c is ``chance`` [N] of the wealth, fixed before the token."""
+    """Return the log payoffs ``ln(1 - c + c e)`` of a partial stake.
+
+    c is the fraction ``chance`` [N] of the wealth that is bet, fixed before the token.
+    """
     partly = np.log1p(np.where(chance < 1.0, chance, 0.0) * np.expm1(log_payoffs))
     return np.where(chance >= 1.0, log_payoffs, partly)
 
 
 def at_outcome(log_payoffs: Floats, distribution: TokenDistribution) -> Floats:
-    """Return the log payoffs [N] of the emitted tokens. ``log_payoffs`` [N, K+1] are of all outcomes."""
+    """Return the values [N] at the emitted tokens of ``log_payoffs`` [N, K+1]."""
     return np.asarray(np.take_along_axis(log_payoffs, distribution.outcome[:, None], axis=1)[:, 0])
 
 
 def pointwise(distribution: TokenDistribution, share: float, vocabulary: int, noise: float | None = None) -> Floats:
     """Return the log payoffs [N] of ``e = 1 - l + l / (V p(x))``.
 
-    It needs the emitted token's own probability only. Valid at any K: its mean is at most ``1 - l + l |vocabulary| / V``. An upper bound of
-    p(x) serves where p(x) is bounded only; where truncation leaves no bound nothing is bet. Jumps are allowed for as if the top tokens were
-    drawn evenly too.
+    l is ``share``, V is ``vocabulary``. This is a bet on tokens drawn evenly from the vocabulary. It needs the emitted token's own
+    probability only and is valid at any K: its mean is at most ``1 - l + l |vocabulary| / V``. An upper bound of p(x) may take its place;
+    nothing is bet if truncation leaves no bound. Jumps are allowed for as if the top tokens were drawn evenly too.
     """
     spread = distribution.noise if noise is None else noise
     bounded = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
@@ -254,8 +276,8 @@ def pointwise(distribution: TokenDistribution, share: float, vocabulary: int, no
 def at_jumps(distribution: TokenDistribution, log_payoffs: Floats, alternative: Floats, share: float) -> Floats:
     """Return ``log_payoffs`` [N] of ``1 - l + l a(x)/p(x)`` under jumps.
 
-    l is ``share`` and a the ``alternative``. The payoffs are of the emitted token itself; of the remainder's tokens each pays by the
-    remainder's factor, [N, K+1] being the alternative's distribution on the outcomes.
+    l is ``share`` and a the ``alternative`` [N, K+1], on the outcomes. The payoffs are of the emitted token itself; a token of the
+    remainder is corrected by the remainder's factor.
     """
     if distribution.jump_rate <= 0.0:
         return log_payoffs
@@ -267,8 +289,9 @@ def at_jumps(distribution: TokenDistribution, log_payoffs: Floats, alternative: 
 def raw_payoffs(distribution: TokenDistribution) -> Floats:
     """Return the log payoffs [N] of a bettor on raw distributions.
 
-    Raw is before any sampling parameter. Where nothing is cut off, the emitted token's own probabilities decide, ``raw(x) / p(x)``, also in
-    the remainder: an upper bound of p(x) serves, and an unknown raw probability counts as 0. Under truncation as :func:`table`.
+    Raw means before any sampling parameter. Without truncation, the payoff is ``raw(x) / p(x)`` by the emitted token's own probabilities,
+    also in the remainder: an upper bound of p(x) may take its place, and an unknown raw probability counts as 0. Under truncation the
+    payoffs are those of :func:`table`.
     """
     top_payoffs = bet(distribution, distribution.raw)
     bounded = np.isfinite(distribution.chosen_bound) & (distribution.chosen_bound > 0)
@@ -280,7 +303,10 @@ def raw_payoffs(distribution: TokenDistribution) -> Floats:
 
 
 def violations(distribution: TokenDistribution, share: float) -> Floats:
-    """Return the log payoffs [N] of ``e = 1 - l + l 1[violation] / bound``. Nothing is bet if no outcome is a violation."""
+    """Return the log payoffs [N] of ``e = 1 - l + l 1[violation] / bound``.
+
+    l is ``share``. Nothing is bet at tokens without a possible violation.
+    """
     hit = np.take_along_axis(distribution.violation, distribution.outcome[:, None], axis=1)[:, 0]
     payoff = 1.0 - share + share * hit / _violation_bound(distribution)
     return np.where(distribution.violation.any(axis=1), np.log(payoff), 0.0)
@@ -292,7 +318,10 @@ def wealth_process(bettors: Sequence[Bettor]) -> WealthProcess:
 
 
 def mixture(bettors: Sequence[Bettor], runs: int = 1) -> Floats:
-    """Return the mixture's log wealth after every token, [runs, N / runs]. Tokens are of so many runs one after the other."""
+    """Return the mixture's log wealth after every token, [runs, N / runs].
+
+    The N tokens are those of ``runs`` equally long runs, one after the other.
+    """
     total = sum(bettor.weight for bettor in bettors)
     paths = [bettor.log_payoffs.reshape(runs, -1).cumsum(axis=1) + np.log(bettor.weight / total) for bettor in bettors]
     return np.asarray(logsumexp(np.array(paths), axis=0))
@@ -303,13 +332,16 @@ class Earnings:
     """The payoffs of one bettor on one arm."""
 
     log_payoffs: Floats
-    """[N]; 0 where it did not bet."""
+    """[N]; 0 at tokens without a bet."""
     last: Bools
     """[N], the last token of each answer."""
 
     @property
     def by_answer(self) -> Floats:
-        """[answers], the sum of ``e - 1``. Without an error of the scores its mean is 0 at every token, whichever tokens are bet on."""
+        """[answers], the sum of ``e - 1``, at most MOST_PAYOFF - 1 per token.
+
+        Without an error of the scores its mean is 0 at every token, whichever are bet on.
+        """
         return self._sums(np.minimum(np.exp(self.log_payoffs), MOST_PAYOFF) - 1.0)
 
     @property
@@ -340,7 +372,7 @@ class ControlDifference:
 
     @property
     def p_value(self) -> float:
-        """Of no difference, one-sided: Student's t over answers."""
+        """The one-sided p-value of no difference, by Student's t over answers."""
         return float(stdtr(max(self.answers - 2, 1), -self.score))
 
 
@@ -356,7 +388,7 @@ def difference(arm: Earnings, control: Earnings) -> ControlDifference:
 
 
 def _squared_error(earned: Earnings, rate: float) -> float:
-    """Return the squared standard error of an arm's rate. Infinite of a single answer."""
+    """Return an arm's squared standard error; infinite for one answer."""
     count = len(earned.bets)
     if count < 2:  # noqa: PLR2004 - a spread needs two
         return float("inf")
@@ -365,11 +397,18 @@ def _squared_error(earned: Earnings, rate: float) -> float:
 
 
 def counterpart(bettor: Bettor, others: tuple[Bettor, ...]) -> Bettor | None:
-    """Return the counterpart of ``bettor`` among ``others``, by name. It begins the name of a copy; None without one."""
+    """Return another arm's bettor of the same fault, by name.
+
+    Its name begins the name of ``bettor``, since variations of a bettor append to its name; the longest such name is taken. None without
+    one.
+    """
     same = [other for other in others if bettor.name.startswith(other.name)]
     return max(same, key=lambda other: len(other.name)) if same else None
 
 
 def least_score(control_peak: float) -> float:
-    """Return the standard errors needed to alarm against a control. ``control_peak`` is its highest log wealth."""
+    """Return the least score of a difference from the control.
+
+    It is in standard errors, and larger if ``control_peak``, the control's highest log wealth, makes its scores doubtful.
+    """
     return LEAST_SCORE_IN_DOUBT if control_peak >= DOUBT else LEAST_SCORE

@@ -1,9 +1,9 @@
-"""The bettors: the faults that are bet on, the tokens that each bet is on, and the shares of the starting wealth.
+"""The bettors: the faults that are bet on, the tokens of each bet, and the shares of the starting wealth.
 
-Bettors on some answers give every answer the same small chance to be faulty and begin anew in each, as a cache hit, one slot of a batch or
-a mixed batch would need: a bettor on all tokens loses in sound answers what it earns in faulty ones. Bets on the emitted token's own two
-probabilities, p(x) and q(x), reach beyond the top tokens, where a table has one remainder: of q they need lower bounds that add up to one
-at most over the vocabulary, of p an upper bound at the emitted token.
+Bettors on some answers give every answer the same small probability to be faulty and begin anew in each. Faults of a cache hit, of one slot
+of a batch or of a mixed batch need them: a bettor on all tokens loses in sound answers what it earns in faulty ones. Bets on the emitted
+token's own two probabilities, p(x) and q(x), reach beyond the top tokens, for which a table has one remainder: they need lower bounds of q
+that add up to one at most over the vocabulary, and an upper bound of p at the emitted token.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ __all__ = [
 ]
 
 FAULTY_SHARES = (0.02, 0.1, 0.3)
-"""Shares of faulty answers that are bet on."""
+"""Fractions of faulty answers that are bet on."""
 
 
 def sparse_bettors(panel: Iterable[Bettor], last: Bools) -> Iterator[Bettor]:
     """Yield bettors on some answers only, for each of ``panel``.
 
-    For each pi of FAULTY_SHARES one has wealth ``W = prod_r (1 - pi + pi E_r)``. E_r is the wealth of the bettor begun anew at answer r, as
-    far as r has come; ``last`` [N] marks the ends of answers. Within r only the last factor moves. It is the mixture of a stake that rests
-    and one that is bet, so its mean given all that came before a token, r's own tokens and those of earlier answers, is at most what it was
-    before it. W is a product of such factors, each from 1: a non-negative supermartingale, so that it may be looked at after every token,
-    and mixed with others. Answers that were drawn at the same time do no harm: every bet is on the distribution of one token given its
+    For each pi of FAULTY_SHARES one has wealth ``W = prod_r (1 - pi + pi E_r)``. E_r is the wealth of the bettor begun anew at answer r, up
+    to the token at hand; ``last`` [N] marks the ends of answers. Within r only the last factor changes. It is the mixture of a stake that
+    rests and one that is bet, so that its mean given all earlier tokens, of r and of earlier answers, is at most its value before the
+    token. W is a product of such factors, each starting at 1: a non-negative supermartingale, so that the test may stop after any token,
+    and W may be mixed with others. Answers drawn at the same time do no harm: every bet is on the distribution of one token given its
     prefix, and the order of the answers is fixed before any is drawn.
     """
     for bettor in panel:
@@ -64,7 +64,10 @@ def sparse_bettors(panel: Iterable[Bettor], last: Bools) -> Iterator[Bettor]:
 
 
 def in_some_answers(bettor: Bettor, chance: float, last: Bools) -> Bettor:
-    """Return ``bettor`` begun anew at every answer. It bets on a share ``chance`` of faulty answers."""
+    """Return ``bettor`` begun anew at every answer, a fraction of them faulty.
+
+    The fraction is ``chance``.
+    """
     wealth = np.logaddexp(np.log1p(-chance), np.log(chance) + wealth_within_answers(bettor, last))
     paid = np.diff(wealth, prepend=0.0)
     starts = np.concatenate([[True], last[:-1]])
@@ -82,7 +85,7 @@ def _share_in_words(chance: float) -> str:
 
 
 def wealth_within_answers(bettor: Bettor, last: Bools) -> Floats:
-    """Return the log wealth [N] of ``bettor``, begun anew every answer."""
+    """Return the log wealth [N] of ``bettor``, begun anew at every answer."""
     wealth = bettor.log_payoffs.cumsum()
     ends = np.concatenate([[0.0], wealth[last]])
     return np.asarray(wealth - ends[np.concatenate([[0], last[:-1].cumsum()])])
@@ -97,9 +100,10 @@ MOST = 0.95
 def leak(observed: Observed, share: float, table: Floats) -> Floats:
     """Return the log payoffs [N] of ``e = 1 - l + l q(x)/p(x)``.
 
-    The leak l is ``share``; under truncation they are those of ``table`` [N, K+1]. The mean of e under p is ``1 - l + l sum_x p(x)
-    q(x)/p'(x) <= 1 - l + l sum_x q(x) <= 1``, p' >= p being the bound and q the lower bounds. A token with p = 0 pays ``1 - l``, the least
-    there is. Divided by what noise in p makes of it, as in ``betting.table``.
+    The leak l is ``share``. Under truncation, or without a draft distribution of single tokens, the payoffs are those of ``table``
+    [N, K+1]. The mean of e under p is ``1 - l + l sum_x p(x) q(x)/p'(x) <= 1 - l + l sum_x q(x) <= 1``, p' >= p being the bound and q the
+    lower bounds. A token with p = 0 pays ``1 - l``, the least there is. Each payoff is divided by the mean that noise in p adds, as in
+    ``betting.table``.
     """
     distribution = observed.distribution
     table_payoffs = np.take_along_axis(table, distribution.outcome[:, None], axis=1)[:, 0]
@@ -114,11 +118,11 @@ def leak(observed: Observed, share: float, table: Floats) -> Floats:
 def refine_remainder(observed: Observed, stake: Floats) -> Floats:
     """Return a log factor [N] for bets on q in the remainder.
 
-    The factor is ``1 - l + l (q(x)/q') / (p(x)/p_remainder)``; its log is 0 elsewhere. l is the ``stake`` [N], fixed before the token; q'
-    bounds q's mass in the remainder from above: one less what q has on top tokens where it is exact. Given the remainder outcome, the mean
-    of the factor under p is ``1 - l + l sum_x (p(x)/p_remainder) (q(x)/q') (p_remainder/p(x))``, which is ``1 - l + l sum_x q(x)/q' <= 1``,
-    the sums over the remainder's tokens; so the product with any bet of mean one at most has a mean of one at most. Only where the
-    remainder is a single outcome of known mass.
+    The factor is ``1 - l + l (q(x)/q') / (p(x)/p_remainder)``; its log is 0 for top tokens. l is the ``stake`` [N], fixed before the token;
+    q' bounds q's mass in the remainder from above: it is one less the mass of q on those top tokens at which it is exact. Given the
+    remainder outcome, the mean of the factor under p is ``1 - l + l sum_x (p(x)/p_remainder) (q(x)/q') (p_remainder/p(x))``, which is ``1 -
+    l + l sum_x q(x)/q' <= 1``, the sums over the remainder's tokens; so the product with any bet of mean one at most has a mean of one at
+    most. It is used only if the remainder is a single outcome of known mass.
     """
     distribution, nothing = observed.distribution, np.zeros(observed.tokens)
     if observed.q is None or observed.q_chosen is None or observed.listed is None:
@@ -134,8 +138,9 @@ def refine_remainder(observed: Observed, stake: Floats) -> Floats:
 def excess(split: SplitRemainder, accept: Floats) -> Floats:
     """Return half the wrongly accepted share [N] of rejections, 0..MOST / 2.
 
-    Of draft tokens that a correct server rejects it is the share that ``accept`` [N, K+2] accepts. About so much of what a fault emits
-    beyond the top tokens follows q, for most faults accept no more than some multiple of p; 0 where no draft is accepted there.
+    It is half the fraction of the draft tokens rejected by a correct server that ``accept`` [N, K+2] accepts. About so much of the tokens
+    that a fault emits beyond the top tokens follows q, since most faults accept no more than some multiple of p. It is 0 if no draft in
+    the remainder is accepted.
     """
     overlap = np.minimum(split.p, split.q).sum(axis=1)
     more = (split.q * accept).sum(axis=1) - overlap
@@ -144,7 +149,10 @@ def excess(split: SplitRemainder, accept: Floats) -> Floats:
 
 
 def _has_bound(distribution: TokenDistribution) -> Bools:
-    """Return a mask [N] of tokens with a bounded p. It depends on the request alone."""
+    """Return a mask [N] of tokens with a bounded p.
+
+    It depends on the request alone, so that a bet may depend on it.
+    """
     return np.asarray(np.isfinite(distribution.chosen_bound))
 
 
@@ -161,8 +169,8 @@ DRAWN = " of a token as the baseline draws it"
 def surrogate(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
     """Bet as if drafts were the baseline's best tokens, or its draws.
 
-    Guesses at a greedy drafter of unknown distribution: the first where it mostly agrees with the baseline, the second where it is often
-    wrong.
+    Both are guesses at a greedy drafter of unknown distribution: the first fits one that mostly agrees with the baseline, the second one
+    that is often wrong.
     """
     p = observed.distribution.p
     best = favourite(p)
@@ -174,14 +182,20 @@ def surrogate(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]
 
 
 def _guessed_catalogue(observed: Observed, words: str, distribution: Callable[[Alternative], Floats], share: Floats) -> Iterator[Bettor]:
-    """Bet on every fault of the catalogue by its ``distribution`` [N, K+1]. ``share`` [N] of the wealth is staked."""
+    """Bet on every fault of the catalogue by its ``distribution`` [N, K+1].
+
+    The fraction ``share`` [N] of the wealth is staked.
+    """
     for alternative in CATALOGUE:
         paid = betting.stake_share(betting.bet(observed.distribution, distribution(alternative)), share)
         yield unit_bettor(alternative.name + words, alternative.fault, paid, guessed=True)
 
 
 def _at_any_draft(alternative: Alternative, p: Floats) -> Floats:
-    """Return the distribution [N, K+1] after a certain draft drawn from ``p``. Of the remainder the token is unknown."""
+    """Return a fault's distribution [N, K+1] for a random greedy draft.
+
+    The draft is certain of one token, which is drawn from ``p``. A draft in the remainder changes nothing, since its token is unknown.
+    """
     split = SplitRemainder.of(p, one_hot(np.zeros(len(p), dtype=np.int64), p.shape[1])).p  # the same, whichever top token is certain
     mixed = np.zeros_like(split)
     for top_token, certain in enumerate(np.eye(p.shape[1] - 1, split.shape[1])):
@@ -190,7 +204,10 @@ def _at_any_draft(alternative: Alternative, p: Floats) -> Floats:
 
 
 def _draft_slot_chances(observed: Observed, slot_chances: SlotChances, beta: Floats) -> Floats:
-    """Return the chances [N] of a draft slot. For unknown windows they are guessed from the overlap ``beta`` [N]."""
+    """Return the probabilities [N] of a draft slot.
+
+    For unknown windows they are guessed from the overlap ``beta`` [N].
+    """
     guess = 1.0 - hidden_bonus(beta, observed.k, np.ones(observed.tokens, dtype=np.bool_))
     return np.where(observed.slots.known | (observed.accepted_if_emitted is not None), slot_chances.draft, guess)
 
@@ -228,25 +245,28 @@ WITHOUT_DRAFT_DISTRIBUTION = {
 }
 """Shares of the starting wealth by group, equal within a group; an empty group is left out.
 
-The set-up alone (a draft distribution, windows) decides the panel, never an emitted token: a panel chosen afterwards would be no bet.
+The set-up alone (a draft distribution, windows) decides the panel, never an emitted token: bettors chosen afterwards would be no bet.
 """
 SPARSE = 0.25
-"""Share that is staked on faults in some answers only, by the bettors of SOMETIMES; the groups share the rest."""
+"""Share of the starting wealth of the bettors on some answers only, those of SOMETIMES; the groups share the rest."""
 SOMETIMES = frozenset({"catalogue", "surrogate", "generic", "bonus", "learned"})
 """Groups whose bettors bet on some answers too."""
 
 
 def bettors(observed: Observed) -> tuple[Bettor, ...]:
-    """Return all bettors on ``observed``, weights not yet scaled."""
+    """Return all bettors on ``observed``, with weights not yet scaled to one.
+
+    The groups depend on whether the draft's distribution is known.
+    """
     shares = WITHOUT_DRAFT_DISTRIBUTION if observed.q is None else WITH_DRAFT_DISTRIBUTION
-    generic, slot_chances = tuple(_generic(observed)), observed.slot_chances
+    generic, slot_chances = tuple(_generic_bettors(observed)), observed.slot_chances
     groups = {
         **(_with_draft_distribution(observed) if observed.q is not None else _without_draft_distribution(observed, generic, slot_chances)),
         "generic": generic,
-        "order": tuple(_order(observed, slot_chances)),
-        "bonus": tuple(_bonus(observed, slot_chances)),
-        "state": tuple(_state(observed, generic, slot_chances)),
-        "answers": tuple(_answers(observed)),
+        "order": tuple(_order_bettors(observed, slot_chances)),
+        "bonus": tuple(_bonus_bettors(observed, slot_chances)),
+        "state": tuple(_state_bettors(observed, generic, slot_chances)),
+        "answers": tuple(_answer_bettors(observed)),
     }
     panel = {name: [replace(bettor, weight=shares[name] / len(group)) for bettor in group] for name, group in groups.items()}
     on_all = [bettor for group in panel.values() for bettor in group]
@@ -256,12 +276,12 @@ def bettors(observed: Observed) -> tuple[Bettor, ...]:
 
 
 def _with_draft_distribution(observed: Observed) -> dict[str, tuple[Bettor, ...]]:
-    """Return the groups in need of the draft's distribution."""
-    return {"catalogue": tuple(_catalogue(observed)), "window": tuple(window(observed))}
+    """Return the groups that need the draft's distribution."""
+    return {"catalogue": tuple(_catalogue_bettors(observed)), "window": tuple(window(observed))}
 
 
 def _without_draft_distribution(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> dict[str, tuple[Bettor, ...]]:
-    """Return the groups in their place without the draft's distribution."""
+    """Return the groups that replace them if the draft's distribution is unknown."""
     return {
         "surrogate": tuple(surrogate(observed, slot_chances)),
         "bonus at large": tuple(_bonus_at_large(observed, generic, slot_chances)),
@@ -270,7 +290,10 @@ def _without_draft_distribution(observed: Observed, generic: Iterable[Bettor], s
 
 
 def catalogue_tables(observed: Observed, faults: Iterable[Alternative] = CATALOGUE) -> Iterator[tuple[Alternative, Floats, Floats]]:
-    """Yield each of ``faults`` with distribution and log payoffs, both [N, K+1]. Nothing without a draft distribution."""
+    """Yield each of ``faults`` with its distribution and log payoffs, both [N, K+1].
+
+    Yields nothing without a draft distribution.
+    """
     if observed.q is None:
         return
     p, share = observed.distribution.p, (observed.slot_chances.draft * observed.drafted)[:, None]
@@ -280,7 +303,10 @@ def catalogue_tables(observed: Observed, faults: Iterable[Alternative] = CATALOG
 
 
 def expected_payoffs(observed: Observed, bettor: Bettor) -> Floats | None:
-    """Return ``bettor``'s mean log payoffs [N] under its own distribution. None for a bettor without a table."""
+    """Return ``bettor``'s mean log payoffs [N] under its own distribution.
+
+    None for a bettor that is not of the catalogue or the generic faults.
+    """
     for _, distribution, table in catalogue_tables(observed, (alternative for alternative in CATALOGUE if alternative.name == bettor.name)):
         return np.asarray((distribution * table).sum(axis=1))
     for alternative in GENERIC:
@@ -291,7 +317,10 @@ def expected_payoffs(observed: Observed, bettor: Bettor) -> Floats | None:
 
 
 def chance_of(bettor: Bettor, observed: Observed) -> Floats:
-    """Return the staked share [N] of a bettor on the state. KeyError for any other bettor."""
+    """Return the stake [N] of a bettor on the state, as a fraction.
+
+    Raises KeyError for any other bettor.
+    """
     for words, chance in STATEWISE:
         if bettor.name.endswith(words):
             return chance(observed.slot_chances)
@@ -299,13 +328,21 @@ def chance_of(bettor: Bettor, observed: Observed) -> Floats:
 
 
 def accepts_raw_ratio(observed: Observed) -> Floats:
-    """Return the acceptance probabilities [N, K+2] by raw ratios. Outcomes are split; raw is before sampling parameters."""
+    """Return the acceptance probabilities [N, K+2] by the ratio of raw distributions.
+
+    Raw means before sampling parameters. The remainder is split in two.
+    """
     assert observed.q_raw is not None
     split = SplitRemainder.of(observed.distribution.raw, observed.q_raw)
     return fault_models.ratio(split.p, split.q)
 
 
-def _catalogue(observed: Observed) -> Iterator[Bettor]:
+def _catalogue_bettors(observed: Observed) -> Iterator[Bettor]:
+    """Yield a bettor for each fault at draft slots.
+
+    They need the draft's distribution. The last one is for a server that accepts by the ratio of raw distributions. Yields nothing without
+    a draft distribution.
+    """
     if observed.q is None:
         return
     split = SplitRemainder.of(observed.distribution.p, observed.q)
@@ -326,7 +363,10 @@ def _catalogue(observed: Observed) -> Iterator[Bettor]:
 
 
 def window(observed: Observed) -> Iterator[Bettor]:
-    """Yield the bettor on one number for all drafts of a window. The remainder is in parts, by the draft's preference."""
+    """Yield the bettor on one random number for all drafts of a window.
+
+    The remainder is split by the draft's preference. Yields nothing without a draft distribution.
+    """
     if observed.q is None:
         return
     split = SplitRemainder.of(observed.distribution.p, observed.q).spread()
@@ -337,17 +377,27 @@ def window(observed: Observed) -> Iterator[Bettor]:
 
 
 def _refined_payoffs(observed: Observed, m: Floats, stake: Floats) -> Floats:
-    """Return the log payoffs [N] of view ``m`` [N, K+1], the remainder refined."""
+    """Return the log payoffs [N] of ``m``, refined in the remainder.
+
+    They are capped at the largest payoff that jumps allow.
+    """
     most = jumps.log_largest(observed.distribution.jump_rate)
     return np.minimum(betting.bet(observed.distribution, m) + refine_remainder(observed, stake), most)
 
 
 def _emitted_distribution(split: SplitRemainder, accept: Floats, parts: int = 2) -> Floats:
-    """Return the emitted distribution [N, K+1] under chances ``accept``. Recovery is correct; the remainder is in ``parts``."""
+    """Return the emitted distribution [N, K+1] for acceptance ``accept`` and correct recovery.
+
+    The remainder of ``split`` has ``parts`` pieces.
+    """
     return merge_remainder(fault_models.verified_distribution(split.q, accept, fault_models.residual(split.p, split.q)), parts)
 
 
-def _generic(observed: Observed) -> Iterator[Bettor]:
+def _generic_bettors(observed: Observed) -> Iterator[Bettor]:
+    """Yield bettors on faults at any token, which need no draft distribution.
+
+    They are on wrong or ignored sampling parameters, improbable tokens and tokens cut off by the parameters.
+    """
     for alternative in GENERIC:
         yield unit_bettor(
             alternative.name,
@@ -362,7 +412,11 @@ def _generic(observed: Observed) -> Iterator[Bettor]:
         yield unit_bettor(name, Fault.TEMPERATURE, betting.violations(observed.distribution, share))
 
 
-def _order(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
+def _order_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
+    """Yield bettors on a wrong order of token ids.
+
+    Reused random numbers cause it. Those on a particular reuse need the draft's distribution.
+    """
     for theta in (-0.9, -0.3, -0.1, 0.1, 0.3, 0.9):
         words = "late" if theta > 0 else "early"
         yield unit_bettor(
@@ -378,8 +432,11 @@ def _order(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
             )
 
 
-def _bonus(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
-    """Bet at bonus slots only. With hidden windows and a known q, bet everywhere by the chance of a bonus."""
+def _bonus_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
+    """Bet at bonus slots only.
+
+    If windows are unknown but q is known, the stake at each token is the probability of a bonus slot. Yields nothing if both are unknown.
+    """
     if not observed.slots_known:
         return
     p = observed.distribution.p
@@ -400,15 +457,21 @@ def _bonus(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
 
 
 def _bonus_at_large(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> Iterator[Bettor]:
-    """Bet on any generic fault at bonus slots only. For an unknown draft distribution: with it the bonus has other bettors."""
+    """Bet on the generic faults at bonus slots only.
+
+    These bettors are for an unknown draft distribution; with a known one the bonus has bettors of its own.
+    """
     if not observed.slots_known:
         return
     for bettor in generic:
         yield unit_bettor(bettor.name + AT_THE_BONUS, Fault.BONUS, betting.stake_share(bettor.log_payoffs, slot_chances.bonus))
 
 
-def _state(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> Iterator[Bettor]:
-    """Bet on generic faults after rejections only. A stale cache entry is overwritten by the next step, or stays for the answer."""
+def _state_bettors(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> Iterator[Bettor]:
+    """Bet on the generic faults after rejections only.
+
+    There are two kinds, since a stale cache entry is overwritten by the next step or stays for the rest of the answer.
+    """
     if not observed.slots_known:
         return
     for bettor in generic:
@@ -416,9 +479,9 @@ def _state(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChan
             yield unit_bettor(bettor.name + words, Fault.STATE, betting.stake_share(bettor.log_payoffs, chance(slot_chances)))
 
 
-def _answers(observed: Observed) -> Iterator[Bettor]:
-    """Bet on faults by the answer so far. These are its end, an earlier answer given again, penalties."""
-    # A bettor without inputs rests: a panel that grew when a run is continued would be another bet.
+def _answer_bettors(observed: Observed) -> Iterator[Bettor]:
+    """Bet on faults of whole answers: of their ends, repeated answers, penalties."""
+    # A bettor without inputs does not bet, but keeps its share: more bettors after a run is continued would be another bet.
     nothing = np.zeros(observed.tokens)
     for factor in HAZARDS:
         paid = (

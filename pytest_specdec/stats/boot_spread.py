@@ -1,4 +1,4 @@
-"""Boot spread: how much the log of a server's speed varies from one boot to the next, and what is known of it.
+"""Boot spread: the variation of the log of a server's speed from one boot to the next, as a posterior.
 
 It needs the standard library alone: floors are computed by processes that load no numpy.
 """
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["LIKELY", "RUN_BOOTS", "BootSpread", "boot_spread"]
 
 LIKELY = 5.0
-"""Times the stated deviation up to which all deviations are taken to be equally likely, before anything is measured."""
+"""Times the stated deviation up to which all deviations are equally likely by the prior."""
 UNLIKELY = 1e-3
-"""Density just beyond that, over the density below; it falls with the square."""
+"""Prior density just beyond that over the density below; it falls with the square of the deviation."""
 RUN_BOOTS = 1.5
 """Variance of a run's log-ratio over that of one boot: the variant's, and half each of the baseline's two."""
 _BISECTIONS = 28
 _OCTAVES_UP, _OCTAVES_DOWN, _PER_OCTAVE = 4, 7, 4
 _MAD_TO_SD = 1.4826
 _MAD_EFFICIENCY = 0.37
-"""Of normal values: a median absolute deviation tells as much as the standard deviation of so many times fewer."""
+"""The median absolute deviation of n normal values is as precise as the standard deviation of 0.37 n."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +38,14 @@ class BootSpread:
     squares: float = 0.0
     """Nats squared, about the means; one degree of freedom of them estimates the variance of one boot."""
     freedom: float = 0.0
-    """Degrees of freedom of the squares; 0 where nothing is measured."""
+    """Degrees of freedom of the squares; 0 if nothing is measured."""
     stated_sd: float = BOOT_SD
 
     def weights(self, pass_variance: float = 0.0) -> tuple[float, ...]:
         """Return the posterior weight of each of :func:`deviations`.
 
-        w_k ~ prior(sd_k) v_k^(-freedom / 2) exp(-squares / (2 v_k)), v_k = sd_k^2 + ``pass_variance``, by which a boot's mean over its
-        passes varies in addition to the boot: with it, passes are not taken for boots.
+        w_k ~ prior(sd_k) v_k^(-freedom / 2) exp(-squares / (2 v_k)), v_k = sd_k^2 + ``pass_variance``. The latter is the variance of a
+        boot's mean over its passes: without it, the variation of passes would count as that of boots.
         """
         variances = [sd**2 + pass_variance for sd in deviations(self.stated_sd)]
         logs = [-self.freedom / 2.0 * math.log(v) - self.squares / (2.0 * v) for v in variances]
@@ -56,7 +56,7 @@ class BootSpread:
 
     @property
     def sd(self) -> float:
-        """The median of the deviations, by their posterior weight."""
+        """The posterior median of the deviation."""
         below = 0.0
         for sd, weight in zip(deviations(self.stated_sd), self.weights(), strict=True):
             below += weight
@@ -67,7 +67,8 @@ class BootSpread:
     def half_width(self, error: float, shares: float) -> float:
         """Return the one-sided half-width of a mean of boots.
 
-        The mean is off by more with probability ``error``, its variance ``shares`` times a boot's.
+        The mean is off by more than it, in one direction, with probability ``error``. Its variance is ``shares`` times that of one boot.
+        The width is found by bisection.
         """
         weights = self.weights()
         scales = [math.sqrt(2.0 * shares) * sd for sd in deviations(self.stated_sd)]
@@ -81,7 +82,10 @@ class BootSpread:
 
 @functools.cache
 def deviations(stated_sd: float) -> tuple[float, ...]:
-    """Return the weighed deviations, four an octave. They reach up to 80 times the stated one."""
+    """Return the grid of deviations, four per octave.
+
+    It reaches up to 80 times the stated one.
+    """
     steps = range(-_OCTAVES_DOWN * _PER_OCTAVE, _OCTAVES_UP * _PER_OCTAVE + 1)
     return tuple(LIKELY * stated_sd * 2.0 ** (step / _PER_OCTAVE) for step in steps)
 
@@ -90,8 +94,8 @@ def deviations(stated_sd: float) -> tuple[float, ...]:
 def _prior() -> tuple[float, ...]:
     """Return the prior mass at each of :func:`deviations`.
 
-    It is uniform up to LIKELY times the stated one, which on octaves is in proportion to it. The lowest stands for all that lie below it,
-    and half of the one at the edge lies beyond it.
+    It is uniform up to LIKELY times the stated one; on a grid in octaves, uniform mass is in proportion to the deviation. The lowest one
+    stands for all below it, and half of the mass of the one at the edge lies beyond it.
     """
     lowest = -_OCTAVES_DOWN * _PER_OCTAVE
     below = [2.0 ** (step / _PER_OCTAVE) for step in range(lowest, 0)]
@@ -105,9 +109,9 @@ def boot_spread(apart: Sequence[float], stated_sd: float = BOOT_SD, runs: Sequen
     All are log-ratios: ``apart`` of two boots of one server each, ``runs`` of whole runs. ``apart``: two boots differ by d with variance 2
     sigma^2, so that d^2 / 2 estimates sigma^2 with one degree of freedom. ``runs``: about their median they vary by 1.5 sigma^2, which
     their median absolute deviation estimates as well as .37 (n - 1) degrees of freedom would (Rousseeuw and Croux 1993): one lucky run
-    moves it little. The prior is uniform in sigma (Gelman 2006), up to five times what is stated: with one pair of boots the data alone
-    leave Student's t with one degree of freedom, whose limits say nothing. Assumes logs that are normal and independent from boot to boot,
-    and variants whose boots vary as the baseline's do.
+    moves it little. The prior is uniform in sigma (Gelman 2006), up to five times the stated deviation: with one pair of boots and no prior
+    there would be Student's t with one degree of freedom, whose limits are too wide for any use. It assumes that logs are normal and
+    independent from boot to boot, and that the variant's boots vary as the baseline's do.
     """
     squares, freedom = math.fsum(d**2 / 2.0 for d in apart), float(len(apart))
     if len(runs) > 1:

@@ -1,19 +1,19 @@
 """Bursts: evidence that a server drafts, from the times at which the chunks of its streams arrive.
 
 A server that drafts emits the tokens of one verify step together: as one chunk, or as chunks at next to no distance. Chunks so near to each
-other are one group here. Two tests, both of which have to reject:
+other are one group here. Two tests must both reject:
 
-- *Coarser*: where a prompt is asked again and answered alike, more tokens come together both times than with the baseline on the same
-  prompts (Mann and Whitney, Annals of Mathematical Statistics 18, 1947; one value per prompt, one-sided). Assumed: without drafting, and at
-  equal load, the two have the same distribution.
-- *Repeated*: the groups of two such answers end at the same tokens more often than ends that fall independently of each other: a and b of
-  them among n places coincide a b / n times on average. What is above, prompt by prompt, is held against 0 by Student's t, since a busy
-  client joins several tokens in a row and so spreads it more than single tokens would. Assumed: what joins chunks by chance, such as a busy
-  client, machine or network, does so at any place of an answer alike.
+- *Coarser*: a prompt is sent twice and answered alike, and more tokens come together both times than with the baseline on the same prompts
+  (Mann and Whitney, Annals of Mathematical Statistics 18, 1947; one value per prompt, one-sided). It assumes that the two have the same
+  distribution without drafting, at equal load.
+- *Repeated*: the groups of two such answers end at the same tokens more often than independent ends would: a and b of them among n places
+  coincide a b / n times on average. The excess, prompt by prompt, is compared with 0 by Student's t, since a busy client joins several
+  tokens in a row and so spreads it more than single tokens would. It assumes that a busy client, machine or network joins chunks at any
+  place of an answer alike.
 
-Load that only the variant saw passes for the first and not for the second. A server or a proxy that always joins the same tokens, drafting
-or not, passes for the second, and for the first only if the baseline is not served through it. Where the baseline's own stream comes in
-pieces, nothing is known.
+Load on the variant alone makes the first test reject, but not the second. A server or a proxy that always joins the same tokens, drafting
+or not, makes the second reject, and the first only if the baseline is not served through it. If the baseline's own stream comes in groups,
+nothing is known.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 __all__ = ["LEVEL", "Bursts", "bursts"]
 
 LEVEL = 1e-3
-"""Chance, of each test, to reject where its assumption holds and nothing is drafted."""
+"""Probability that a test rejects if its assumption holds and nothing is drafted."""
 _SHORT = 0.25
-"""Share of the baseline's time per token; chunks nearer to each other than that are one group."""
+"""Fraction of the baseline's time per token; chunks nearer to each other than that are one group."""
 _READ_S = 1e-4
-"""Chunks that waited are read as near as that to each other (10 to 90 us each), whatever the server's pace."""
+"""Seconds between chunks that waited and are read one after the other: 10 to 90 us were measured, at any pace of the server."""
 _WHOLE = 1.25
 """Tokens per group of a baseline whose stream still shows its steps: a little over 1, for tokens that end within a character."""
 
@@ -51,23 +51,29 @@ class Bursts:
     """Tokens of the variant that come together both times: an estimate of tokens per verify step, steps without a draft included."""
     baseline_tokens_per_step: float
     baseline_median: float
-    """The same of the median prompt: some streams may have met a busy machine."""
+    """The baseline's tokens per group at the median prompt, which streams disturbed by a busy machine do not move."""
     coarser_p: float
     repeated_p: float
 
     @property
     def known(self) -> bool:
-        """Whether the baseline's stream comes token by token. Then the variant's may show its steps."""
+        """True if the baseline's stream comes token by token.
+
+        The variant's may then show its steps.
+        """
         return self.baseline_median <= _WHOLE
 
     @property
     def drafting(self) -> bool:
-        """Whether the stream is known and both tests reject."""
+        """True if the streams show steps and both tests reject."""
         return self.known and max(self.coarser_p, self.repeated_p) < LEVEL
 
 
 def bursts(variant: Sequence[Stream], baseline: Sequence[Stream]) -> Bursts | None:
-    """Compare the streams of two arms. None if one of them answered no prompt twice alike."""
+    """Compare the streams of two arms by both tests.
+
+    None if one of the arms answered no prompt twice alike.
+    """
     if not variant or not baseline:
         return None
     short_s = max(_READ_S, _SHORT * float(np.median([_token_s(stream) for stream in baseline])))
@@ -91,22 +97,29 @@ def bursts(variant: Sequence[Stream], baseline: Sequence[Stream]) -> Bursts | No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RepeatedAnswer:
-    """Two answers to a prompt, of the same text."""
+    """Two answers to one prompt with the same text."""
 
     tokens: int
     first: frozenset[int]
-    """Where its groups end, in characters; the end of the answer is left out."""
+    """Ends of the first answer's groups, in characters, without the end of the answer."""
     second: frozenset[int]
+    """The same of the second answer."""
 
     @property
     def coincidences(self) -> float:
-        """Common ends, above the number expected of random ends. Random ends fall anywhere between two tokens."""
+        """The number of common ends less the number expected by chance.
+
+        Random ends fall anywhere between two tokens.
+        """
         places = max(self.tokens - 1, len(self.first | self.second))
         return len(self.first & self.second) - len(self.first) * len(self.second) / places if places else 0.0
 
 
 def _above_zero_p(values: Sequence[float]) -> float:
-    """Return the one-sided p-value of a mean of 0 (Student's t). 1 for one value, and for a mean not above 0."""
+    """Return the one-sided p-value of a mean of 0, by Student's t.
+
+    It is 1 for a single value and for a mean not above 0.
+    """
     mean = float(np.mean(values))
     if len(values) < 2 or mean <= 0.0:  # noqa: PLR2004 - a variance needs two
         return 1.0
@@ -115,7 +128,10 @@ def _above_zero_p(values: Sequence[float]) -> float:
 
 
 def _repeated_answers(streams: Sequence[Stream], short_s: float) -> list[_RepeatedAnswer]:
-    """Return two streams of each prompt's most frequent answer. These have the most groups: the others were disturbed more."""
+    """Return two streams of each prompt's most frequent answer.
+
+    They are the two with the most groups, since disturbances only join chunks. Prompts without two equal answers are left out.
+    """
     by_prompt: dict[int, list[Stream]] = {}
     for stream in streams:
         by_prompt.setdefault(stream.prompt, []).append(stream)
@@ -140,5 +156,5 @@ def _ends(stream: Stream, short_s: float) -> frozenset[int]:
 
 
 def _tokens_per_step(pairs: Sequence[_RepeatedAnswer]) -> float:
-    """Return tokens per group, chunks grouped if together both times."""
+    """Return tokens per group of chunks that came together both times."""
     return sum(pair.tokens for pair in pairs) / sum(len(pair.first | pair.second) + 1 for pair in pairs)

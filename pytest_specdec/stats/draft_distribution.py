@@ -35,8 +35,8 @@ def map_draft(draft: Floats, draft_ids: Ints, ids: Ints, p: Floats) -> Floats:
     """Return the draft's distribution on the baseline's outcomes, [N, K+1].
 
     ``draft`` [N, J+1] is over its own top tokens ``draft_ids`` [N, J]; ``ids`` [N, K] and ``p`` [N, K+1] are the baseline's. A top token
-    that the draft lists has the draft's probability; the draft's remainder is shared over the other outcomes in proportion to p; tokens
-    that only the draft lists belong to the remainder.
+    listed by the draft too has the draft's probability. The draft's remainder is distributed over the other outcomes in proportion to p.
+    Tokens listed by the draft alone belong to the remainder.
     """
     same = _match_ids(ids, draft_ids)
     in_both = same.any(axis=2)
@@ -50,7 +50,10 @@ def map_draft(draft: Floats, draft_ids: Ints, ids: Ints, p: Floats) -> Floats:
 
 
 def listed_outcomes(draft_ids: Ints, ids: Ints) -> Bools:
-    """Return a mask [N, K+1] of outcomes the draft lists too. Never the remainder."""
+    """Return a mask [N, K+1] of outcomes listed by the draft too.
+
+    It is False for the remainder.
+    """
     return np.concatenate([_match_ids(ids, draft_ids).any(axis=2), np.zeros((len(ids), 1), dtype=np.bool_)], axis=1)
 
 
@@ -59,7 +62,10 @@ def _match_ids(ids: Ints, draft_ids: Ints) -> Bools:
 
 
 def index_of(token_ids: Ints, ids: Ints) -> Ints:
-    """Return the outcome indices [N] of ``token_ids`` [N]. They are of the top tokens ``ids`` [N, K], or else K, the remainder."""
+    """Return the outcome indices [N] of ``token_ids`` [N].
+
+    They are those among the top tokens ``ids`` [N, K], or K, the remainder.
+    """
     hits = (ids == token_ids[:, None]) & (ids >= 0)
     return np.asarray(np.where(hits.any(axis=1), hits.argmax(axis=1), ids.shape[1]), dtype=np.int64)
 
@@ -70,23 +76,29 @@ def one_hot(index: Ints, outcomes: int) -> Floats:
 
 
 def favourite(p: Floats) -> Floats:
-    """Return one-hot distributions [N, K+1] at the most probable top token. Never at the remainder."""
+    """Return one-hot distributions [N, K+1] at the best top token.
+
+    They are never at the remainder.
+    """
     return one_hot(p[:, :-1].argmax(axis=1).astype(np.int64), p.shape[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SplitRemainder:
-    """p and q on outcomes [N, K+2], the remainder in two: the token that a draft is certain of, if it lies there, and the rest."""
+    """p and q on outcomes [N, K+2] with the remainder split in two.
+
+    The first piece is the token that a draft is certain of, if it lies in the remainder; the second is the rest.
+    """
 
     p: Floats
     q: Floats
 
     @classmethod
     def of(cls, p: Floats, q: Floats) -> SplitRemainder:
-        """Split the remainder of positions with ``q`` certain of it.
+        """Split the remainder of positions at which ``q`` is certain of it.
 
-        One of its tokens is meant, none as probable as the last top token. Its probability is not known; half the last top token's is
-        taken. Elsewhere the first part is empty.
+        The draft is then one of its tokens, less probable than the last top token. Its probability is unknown, and half that of the last
+        top token is assumed. At other positions the first piece is empty.
         """
         certain = q[:, -1] == 1.0
         last = np.where(p[:, :-1] > 0, p[:, :-1], 1.0).min(axis=1)
@@ -97,41 +109,47 @@ class SplitRemainder:
         )
 
     def spread(self) -> SplitRemainder:
-        """Return the same on [N, K+4], the rest in three parts.
+        """Return the same with the rest in three pieces, [N, K+4].
 
-        The draft prefers their tokens, prefers them less than the target, or rarely proposes them. About as a draft whose log-probabilities
-        are off by one nat would have them.
+        They have the tokens that the draft prefers more than the target, less than the target, and hardly at all. The masses are about
+        those of a draft whose log-probabilities are off by one nat.
         """
         p, q = (distribution[:, -1:] * np.array([weights]) for distribution, weights in zip((self.p, self.q), SPREAD, strict=True))
         return SplitRemainder(p=np.column_stack([self.p[:, :-1], p]), q=np.column_stack([self.q[:, :-1], q]))
 
 
 SPREAD = ((0.25, 0.4, 0.35), (0.6, 0.28, 0.12))
-"""Shares of p and of q in the parts that a remainder is spread over."""
+"""Shares of p and of q in the three pieces that a remainder is split into."""
 
 
 def merge_remainder(distribution: Floats, parts: int = 2) -> Floats:
-    """Return a split distribution with one remainder again, [N, K+1]. It is on [N, K+2], or as many ``parts`` of the remainder."""
+    """Return a split distribution with one remainder again, [N, K+1].
+
+    Its last ``parts`` outcomes are the pieces of the remainder.
+    """
     return np.column_stack([distribution[:, :-parts], distribution[:, -parts:].sum(axis=1)])
 
 
 def at_drafts(one: Alternative, p: Floats, q: Floats) -> Floats:
-    """Return the distribution [N, K+1] of a fault at draft slots. Drafts are drawn from ``q`` [N, K+1]."""
+    """Return a fault's distribution [N, K+1] at draft slots.
+
+    Drafts are drawn from ``q`` [N, K+1].
+    """
     split = SplitRemainder.of(p, q)
     return merge_remainder(one.distribution(split.p, split.q))
 
 
 def overlap(p: Floats, q: Floats) -> Floats:
-    """Return beta = sum min(p, q) [N], the correct acceptance chance."""
+    """Return sum min(p, q) [N], a correct server's acceptance rate."""
     split = SplitRemainder.of(p, q)
     return np.asarray(np.minimum(split.p, split.q).sum(axis=1))
 
 
 def hidden_bonus(beta: Floats, k: int, drafts: Bools) -> Floats:
-    """Return the chance [N] of no draft slot in unseen windows.
+    """Return the probability [N] of no draft slot for tokens of unknown windows.
 
-    It is ``beta^k / sum_{j=0..k} beta^j``, or 1 without a draft. The overlap is of the token itself, not a mean over the run, which
-    would look ahead.
+    It is ``beta^k / sum_{j=0..k} beta^j``, or 1 without a draft. ``beta`` is the overlap at the token itself; a mean over the run would
+    depend on later tokens, which no bet may.
     """
     powers = beta[:, None] ** np.arange(k + 1)[None, :]
     return np.where(drafts, powers[:, -1] / powers.sum(axis=1), 1.0)
@@ -140,8 +158,8 @@ def hidden_bonus(beta: Floats, k: int, drafts: Bools) -> Floats:
 class Lookup:
     """A growing context and the draft that prompt lookup proposes for it.
 
-    The longest suffix of ``shortest`` to ``longest`` tokens that occurred before decides; of its occurrences the earliest; what followed
-    there is the draft, shorter than asked where the context ends first. As vLLM does (``v1/spec_decode/ngram_proposer.py``).
+    It looks for the earliest occurrence of the longest suffix, of ``shortest`` to ``longest`` tokens, that occurred before. The tokens
+    after it are the draft, which is shorter if the context ends first. vLLM does the same (``v1/spec_decode/ngram_proposer.py``).
     """
 
     def __init__(self, tokens: Iterable[int], *, shortest: int, longest: int) -> None:
@@ -152,7 +170,7 @@ class Lookup:
             self.append(token)
 
     def append(self, token: int) -> None:
-        """Let the context grow by one emitted token."""
+        """Append one emitted token to the context."""
         self._tokens.append(token)
         end = len(self._tokens)
         for size in self._sizes:
@@ -160,7 +178,7 @@ class Lookup:
                 self._first.setdefault(tuple(self._tokens[end - size :]), end)
 
     def propose(self, k: int) -> tuple[int, ...]:
-        """Return at most ``k`` draft tokens, none without a match."""
+        """Return at most ``k`` draft tokens; none without a match."""
         end = len(self._tokens)
         for size in self._sizes:
             followed = self._first.get(tuple(self._tokens[end - size :]), end) if size <= end else end

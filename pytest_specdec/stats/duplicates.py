@@ -1,8 +1,8 @@
 """Duplicates: answers that are not drawn independently, and answers that end too soon or too late.
 
-Each answer alone may look right while requests depend on each other: one seed for all, a slot's state that leaks, the answer to one request
-served to another. An independent answer begins with the tokens of an earlier one to the same prompt with the probability that teacher
-forcing gives them, so "an answer given again" is one more alternative to the same conditionals.
+Each answer alone may look right while requests depend on each other: one seed for all, state that leaks from a batch slot, the answer to
+one request served to another. An independent answer begins with the tokens of an earlier one to the same prompt with the probability that
+teacher forcing gives them, so that a repeated answer is one more alternative to the same conditional distributions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["FIRST", "HAZARDS", "Repeats", "copy_distribution", "hazard", "repeats"]
 
 HAZARDS = (2.0, 0.5)
-"""Factors on the probability of the end of an answer, one alternative each."""
+"""Factors on the odds of the end of an answer, one alternative each."""
 PRIOR = 0.02
 """Probability, before its first token, that an answer copies an earlier one."""
 FIRST = 16
@@ -31,7 +31,10 @@ FIRST = 16
 
 
 def hazard(p: Floats, ends: Bools, factor: float) -> Floats:
-    """Return ``p`` [N, K+1] with the odds of ``ends`` times ``factor``. ``ends`` marks outcomes at the end of an answer."""
+    """Return ``p`` [N, K+1] with the odds of ``ends`` times ``factor``.
+
+    ``ends`` [N, K+1] marks the outcomes that end an answer.
+    """
     weight = np.where(ends, factor * p, p)
     return np.asarray(weight / weight.sum(axis=1, keepdims=True))
 
@@ -39,26 +42,29 @@ def hazard(p: Floats, ends: Bools, factor: float) -> Floats:
 def copy_distribution(distribution: TokenDistribution, ids: Ints, answers: Sequence[tuple[int, ...]], prompts: Sequence[object]) -> Floats:
     """Return the distribution [N, K+1] of a server repeating answers.
 
-    With probability PRIOR it gives an earlier answer to an equal prompt again. ``answers`` are the emitted tokens, in the order of
-    ``distribution`` and of the requests; answers to ``prompts`` that compare equal belong together, and must not share a seed. Bayes' rule
-    takes the chance up or down from token to token; earlier answers count alike. Where none agrees with the tokens so far the distribution
-    is p.
+    With probability PRIOR it repeats an earlier answer to an equal prompt, each of them equally likely. ``answers`` are the emitted tokens,
+    in the order of ``distribution`` and of the requests; answers to equal ``prompts`` must not share a seed. The probability of a copy
+    rises or falls from token to token by Bayes' rule. The distribution is p if no earlier answer agrees with the tokens so far.
     """
     m, start = distribution.p.copy(), 0
     earlier: dict[object, list[tuple[int, ...]]] = {}
     for tokens, prompt in zip(answers, prompts, strict=True):
         earlier_answers = earlier.setdefault(prompt, [])
         if earlier_answers:
-            _follow(m, distribution, ids, (tokens, start), earlier_answers)
+            _write_copy(m, distribution, ids, (tokens, start), earlier_answers)
         earlier_answers.append(tokens)
         start += len(tokens)
     return m
 
 
-def _follow(
+def _write_copy(
     m: Floats, distribution: TokenDistribution, ids: Ints, answer: tuple[tuple[int, ...], int], before: Sequence[tuple[int, ...]]
 ) -> None:
-    """Write the distribution at one answer's tokens into ``m``. They begin at the row ``start``."""
+    """Write the distribution of one answer, possibly a copy, into ``m``.
+
+    ``answer`` has its tokens and their first row, ``before`` the earlier answers to its prompt. Rows from which on none of them agrees are
+    left as they are.
+    """
     tokens, start = answer
     copied, independent, agreeing = PRIOR / len(before), 1.0 - PRIOR, list(before)
     for step, token in enumerate(tokens):
@@ -77,12 +83,12 @@ def _follow(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats:
-    """How often two answers to one prompt began alike."""
+    """Counts of pairs of answers to one prompt that begin alike."""
 
     pairs: int
     equal: int
     expected: float
-    """Under independence, from teacher forcing of the earlier answer of each pair."""
+    """Expected number under independence, from teacher forcing of the earlier answer of each pair."""
 
     def __str__(self) -> str:
         text = f"{self.equal:,} of {self.pairs:,} pairs of answers to one prompt begin with the same {FIRST} tokens"
@@ -90,7 +96,10 @@ class Repeats:
 
 
 def repeats(distribution: TokenDistribution, answers: Sequence[tuple[int, ...]], prompts: Sequence[object]) -> Repeats:
-    """Return how often two answers to equal ``prompts`` begin alike. FIRST tokens are compared; shorter answers agree when equal."""
+    """Return the number of pairs of answers to equal ``prompts`` that begin alike.
+
+    FIRST tokens are compared; shorter answers begin alike if they are equal.
+    """
     pairs, equal, expected, start = 0, 0, 0.0, 0
     earlier: dict[object, list[tuple[tuple[int, ...], float]]] = {}
     with np.errstate(divide="ignore"):

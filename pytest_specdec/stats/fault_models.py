@@ -5,9 +5,9 @@ acceptance probability a and replacement distribution rho; the correct rule is `
 m = p (Leviathan et al. 2023, arXiv 2211.17192, appendix A.1; Chen et al. 2023, arXiv 2302.01318, theorem 1). Distributions are arrays [N,
 K+1], the remainder last.
 
-One random number that serves two decisions shows in the order of token ids: by inverse CDF, token x is drawn where the number falls into
-``[F(x-), F(x)]``, tokens ordered by id. The remainder's mass is spread evenly over the ids (an assumption that costs power where it is
-wrong, and no validity).
+A random number used for two decisions shows in the order of token ids: by inverse CDF, token x is drawn if the number falls into
+``[F(x-), F(x)]``, tokens ordered by id. The remainder's mass is assumed to be spread evenly over the ids; if it is not, power is lost, but
+no validity.
 """
 
 from __future__ import annotations
@@ -67,13 +67,16 @@ class Fault(StrEnum):
 
 
 def ratio(numerator: Floats, denominator: Floats) -> Floats:
-    """Return ``min(1, numerator / denominator)``, correct acceptance for p and q. 1 for a denominator of 0."""
+    """Return ``min(1, numerator / denominator)``, for p and q the correct acceptance.
+
+    It is 1 for a denominator of 0.
+    """
     return np.where(denominator > numerator, numerator / np.where(denominator > 0, denominator, 1.0), 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """One fault: its name in words, its family, and the distribution that it makes of p and q."""
+    """One fault: its name, its family, and its distribution of emitted tokens, given p and q."""
 
     name: str
     fault: Fault
@@ -83,9 +86,9 @@ class Alternative:
     draft: bool = True
     """Whether its distribution depends on q."""
     leak: float | None = None
-    """Share of rejected draft tokens that is emitted all the same; None for any other fault."""
+    """Fraction of rejected draft tokens that is emitted all the same; None for any other fault."""
     repeats: bool = False
-    """Whether a recovered token may be the very draft token that was rejected, even where the draft was certain of it."""
+    """Whether a recovered token may be the rejected draft token itself, even if the draft was certain of it."""
 
 
 def verified_distribution(q: Floats, accept: Floats, replacement: Floats) -> Floats:
@@ -95,7 +98,7 @@ def verified_distribution(q: Floats, accept: Floats, replacement: Floats) -> Flo
 
 
 def residual(p: Floats, q: Floats) -> Floats:
-    """Return ``max(p - q, 0)`` normalised, p if p equals q."""
+    """Return ``max(p - q, 0)`` normalised, or p if p equals q."""
     excess = np.maximum(p - q, 0.0)
     total = excess.sum(axis=1, keepdims=True)
     return np.where(total > 0, excess / np.where(total > 0, total, 1.0), p)
@@ -107,7 +110,7 @@ def accept_all(_: Floats, q: Floats) -> Floats:
 
 
 def leak(share: float) -> Shape:
-    """Emit a rejected draft token with probability ``share``. Exactly ``(1 - share) p + share q``."""
+    """Emit a rejected draft token with probability ``share``: ``(1 - share) p + share q``."""
 
     def distribution(p: Floats, q: Floats) -> Floats:
         return (1.0 - share) * p + share * q
@@ -125,7 +128,7 @@ def leaky(share: float) -> Shape:
 
 
 def lenient_ratio(factor: float) -> Shape:
-    """Accept with probability ``min(1, p / (factor q))``. 1.5 p/q is factor .67."""
+    """Accept with probability ``min(1, p / (factor q))``; 1.5 p/q is a factor of 0.67."""
 
     def accept(p: Floats, q: Floats) -> Floats:
         return ratio(p, factor * q)
@@ -141,8 +144,8 @@ def inverted_ratio(p: Floats, q: Floats) -> Floats:
 def typical(p: Floats, _: Floats) -> Floats:
     """Accept if ``p(x) > min(.09, .3 exp(-H(p)))``.
 
-    From Medusa (arXiv 2401.10774); the defaults are vLLM's. The remainder counts as many tokens, each half as probable as the last top
-    token: no best token is less probable than ``exp(-H)``.
+    The rule is Medusa's (arXiv 2401.10774), with vLLM's defaults. For the entropy H the remainder counts as many tokens, each half as
+    probable as the last top token.
     """
     mass = np.concatenate([p[:, :-1], np.minimum(_least_probable(p[:, :-1]) / 2.0, p[:, -1])[:, None]], axis=1)
     entropy = -(p * np.log(np.where(mass > 0, mass, 1.0))).sum(axis=1, keepdims=True)
@@ -174,7 +177,11 @@ def residual_best(p: Floats, q: Floats) -> Floats:
 
 
 def unnormalised_residual(p: Floats, q: Floats) -> Floats:
-    """Let the residual's missing mass fall into the remainder. By inverse CDF: ``min + (1-beta) (max(p-q, 0) + beta 1[remainder])``."""
+    """Draw from the residual without normalising it.
+
+    Its missing mass falls into the remainder. By inverse CDF the distribution is ``min(p, q) + (1 - beta) (max(p - q, 0) + beta
+    1[remainder])``.
+    """
     smaller = np.minimum(p, q)
     beta = smaller.sum(axis=1, keepdims=True)
     distribution: Floats = smaller + (1.0 - beta) * np.maximum(p - q, 0.0)
@@ -204,12 +211,15 @@ def without_best(share: float) -> Shape:
 
 
 def temperature_tilt(power: float) -> Shape:
-    """Draw from ``p^power``, a wrong temperature. The remainder is many tokens, each half as probable as the last top token."""
+    """Draw from ``p^power``, a wrong temperature.
+
+    The remainder counts as many tokens, each half as probable as the last top token.
+    """
 
     def distribution(p: Floats, _q: Floats) -> Floats:
         top_tokens = p[:, :-1]
         last = _least_probable(top_tokens) / 2.0
-        # A remainder that is nothing but slack has no tokens that a temperature could raise.
+        # A remainder of slack alone has no tokens that a temperature could raise.
         rest = np.where(p[:, -1] > 2.0 * SLACK, p[:, -1] * last ** (power - 1.0), p[:, -1])
         weight = np.concatenate([top_tokens**power, rest[:, None]], axis=1)
         return np.asarray(weight / weight.sum(axis=1, keepdims=True))
@@ -228,7 +238,10 @@ def tilt_name(power: float) -> str:
 
 
 def beyond_nucleus(factor: float) -> Shape:
-    """Multiply the mass outside the 0.9 nucleus by ``factor``. It is truncated, or not truncated as it should be."""
+    """Multiply the mass outside the 0.9 nucleus by ``factor``.
+
+    A factor below 1 stands for a truncation too many, one above 1 for one too few.
+    """
 
     def distribution(p: Floats, _q: Floats) -> Floats:
         weight = np.where(p.cumsum(axis=1) - p >= 0.9, factor * p, p)  # noqa: PLR2004 - the nucleus in the name of the alternative
@@ -251,8 +264,8 @@ def remainder(share: float) -> Shape:
 def id_order(p: Floats, ids: Ints, theta: float) -> Floats:
     """Return ``p (1 + theta (2 U - 1))``, tilted by token ids.
 
-    U is the middle of the outcome's interval of the CDF in token-id order, given a top token. The randomised probability integral transform
-    averaged over its uniform, so nothing is drawn; the remainder has no place in the order and is left as it is.
+    U is the middle of the outcome's interval of the CDF in token-id order, given a top token. It is the randomised probability integral
+    transform, averaged over its uniform number, so that nothing is drawn. The remainder has no place in the order and keeps its mass.
     """
     top_tokens = p[:, :-1]
     order = np.argsort(ids, axis=1, kind="stable")
@@ -314,7 +327,7 @@ TINY = 1e-9
 
 
 class ReusedNumber(StrEnum):
-    """Which random number serves twice, in words."""
+    """The random number that is used twice, in words."""
 
     NONE = ""
     RECOVERY = "the number that rejected the draft draws the recovered token"
@@ -324,10 +337,10 @@ class ReusedNumber(StrEnum):
 
 
 def decided_by_the_draft(p: Floats, q: Floats, ids: Ints, vocabulary: int) -> Floats:
-    """Return m [N, K+1], the draft's number deciding on its acceptance.
+    """Return m [N, K+1] if the draft's number decides its acceptance.
 
-    This is the number that drew the draft token. Given the draft token x it is uniform on ``[F(x-), F(x)]`` of q, not on [0, 1]: low ids
-    are accepted too often, high ones too seldom. ``ids`` [N, K] are the top tokens'.
+    The number that drew the draft token x is, given x, uniform on ``[F(x-), F(x)]`` of q, not on [0, 1]: low ids are accepted too often,
+    high ones too seldom. ``ids`` [N, K] are the top tokens'.
     """
     below = _cdf_below(q, ids, vocabulary)
     width = np.where(q[:, :-1] > 0, q[:, :-1], 1.0)
@@ -337,10 +350,10 @@ def decided_by_the_draft(p: Floats, q: Floats, ids: Ints, vocabulary: int) -> Fl
 
 
 def recovered_by_the_rejection(p: Floats, q: Floats, ids: Ints, vocabulary: int) -> Floats:
-    """Return m [N, K+1], the rejection's number drawing the recovered token.
+    """Return m [N, K+1] if the rejection's number draws the recovered token.
 
-    The number that rejected the draft token x is uniform on ``[a(x), 1]``. A recovered token y has ``sum_x q(x) |[R(y-), R(y)] and [a(x),
-    1]|``, R the CDF of the residual.
+    The number that rejected the draft token x is uniform on ``[a(x), 1]``. A recovered token y has the probability ``sum_x q(x) |[R(y-),
+    R(y)] and [a(x), 1]|``, R being the CDF of the residual.
     """
     accept, instead = ratio(p, q), residual(p, q)
     low = _cdf_below(instead, ids, vocabulary)
@@ -355,17 +368,20 @@ def recovered_by_the_rejection(p: Floats, q: Floats, ids: Ints, vocabulary: int)
 
 
 def accepts_once(split: SplitRemainder, observed: Observed) -> Floats:
-    """Return acceptance chances [N, K+2] with one number per window.
+    """Return acceptance probabilities [N, K+2] by one random number per window.
 
-    Outcomes are those of ``split``; the number decides on all drafts. After accepted drafts with ratios ``r_1, ..., r_{j-1}`` it is
-    uniform below the least of them and of 1, so that the next is accepted with chance ``a_j = min(1, r_j / min(1, r_1, ..., r_{j-1}))``
-    instead of ``min(1, r_j)``. These ratios are of tokens that were emitted before; where windows are not certain, they count as unknown.
+    After accepted drafts with ratios ``r_1, ..., r_{j-1}`` the number is uniform below the least of them and of 1, so that the next is
+    accepted with probability ``a_j = min(1, r_j / min(1, r_1, ..., r_{j-1}))`` instead of ``min(1, r_j)``. These ratios are of tokens
+    emitted before; they count as unknown if the windows are not certain. Outcomes are those of ``split``.
     """
     return np.minimum(1.0, ratio(split.p, split.q) / _least_ratio(observed)[:, None])
 
 
 def _least_ratio(observed: Observed) -> Floats:
-    """Return the least ratio [N] of drafts accepted earlier in the window. 1 at its first token."""
+    """Return the least ratio [N] of drafts accepted earlier in the window.
+
+    It is 1 at the window's first token, and if the ratios are unknown.
+    """
     if observed.accepted_if_drafted is None or observed.accepted_if_emitted is None:
         return np.ones(observed.tokens)
     ratios, going_on = np.maximum(observed.accepted_if_drafted, TINY), _follows_accepted(observed, observed.accepted_if_emitted)
@@ -378,14 +394,17 @@ def _least_ratio(observed: Observed) -> Floats:
 
 
 def _follows_accepted(observed: Observed, accepted_if_emitted: Floats) -> Bools:
-    """Return a mask [N] of tokens after accepted drafts. These are for certain of the same window."""
+    """Return a mask [N] of tokens surely after an accepted draft.
+
+    The draft is the token before, of the same window and answer.
+    """
     slots, in_answer = observed.slots, np.concatenate([[False], ~observed.slots.last[:-1]])
     accepted = np.concatenate([[False], ((observed.slot_chances.draft == 1.0) & (accepted_if_emitted == 1.0))[:-1]])
     return np.asarray(in_answer & np.where(slots.known, slots.slot > 0, accepted))
 
 
 def _cdf_below(distribution: Floats, ids: Ints, vocabulary: int) -> Floats:
-    """Return ``F(x-)`` of every top token, [N, K]."""
+    """Return ``F(x-)`` of every top token, [N, K], in the order of token ids."""
     order = np.argsort(ids, axis=1, kind="stable")
     ordered = np.take_along_axis(distribution[:, :-1], order, axis=1)
     below = np.empty_like(ordered)

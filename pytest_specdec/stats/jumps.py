@@ -1,11 +1,11 @@
-"""Jumps: a null for servers whose distribution is another one at a small share of positions.
+"""Jumps: a null hypothesis for servers whose distribution is another one at a small fraction of positions.
 
 Experts of a mixture flip, and a logit moves by a nat or more. The distribution of an emitted token is then ``(1 - r) p + r J``, J being any
 distribution over top tokens and remainder, and r the rate of jumps at most. Of all these the least favourable one for a bet on m is
 ``p* = max((1 - r) p, m / c)``, with c such that it adds up to one, and ``m / p* = min(m / ((1 - r) p), c)`` has a mean of one at most under
 each of them (Huber 1965; Huber and Strassen 1973). A mild bet loses next to nothing, and no token pays more than ``1 / r``.
 
-Within the remainder a jump is taken for one without a direction: there J is in proportion to p.
+Within the remainder a jump is assumed to have no direction: there J is in proportion to p.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 __all__ = ["JUMP_RATE", "largest_payoff", "least_favourable", "log_largest"]
 
 JUMP_RATE = 1e-4
-"""Rate of jumps allowed for where none is measured: one position in 10,000."""
+"""Rate of jumps allowed for if none is measured: one position in 10,000."""
 SHARE_AT_MOST = 0.01
 """Largest mean payoff of jumps to one token."""
 LEAST = 10.0
-"""Largest payoff of a token where jumps are frequent."""
+"""Largest payoff of a token if jumps are frequent."""
 TINY = 1e-300
 
 
 def log_largest(rate: float) -> float:
     """Return the log of the largest payoff of one token.
 
-    It is inf without jumps. A jump within the remainder may have a direction after all: its mean payoff at every token is then
-    SHARE_AT_MOST, or LEAST times the rate.
+    It is inf without jumps. The cap covers jumps within the remainder that have a direction after all: their mean payoff at every token is
+    then at most SHARE_AT_MOST, or LEAST times the rate.
     """
     return log(max(SHARE_AT_MOST / rate, LEAST)) if rate > 0.0 else inf
 
@@ -41,9 +41,9 @@ def log_largest(rate: float) -> float:
 def largest_payoff(m: Floats, p: Floats, rate: Floats) -> Floats:
     """Return c [N] with ``sum max((1 - r) p, m / c) = 1``.
 
-    Views ``m`` and distributions ``p`` are [N, K+1], jumps come at the ``rate`` [N]. c is the largest ``m(A) / (r + (1 - r) p(A))`` over
-    sets A of outcomes, found by Dinkelbach's iteration (1967): from a set to the outcomes that pay more than its value, until no value
-    grows.
+    Views ``m`` and distributions ``p`` are [N, K+1], ``rate`` [N] is r. c is the largest ``m(A) / (r + (1 - r) p(A))`` over sets A of
+    outcomes, found by Dinkelbach's iteration (1967): the next set has the outcomes that pay more than the value of the last one, until no
+    value grows.
     """
     usual = (1.0 - rate)[:, None] * p
     most = _row_sums(m) / np.maximum(rate + _row_sums(usual), TINY)
@@ -60,12 +60,15 @@ def largest_payoff(m: Floats, p: Floats, rate: Floats) -> Floats:
 
 
 def _row_sums(values: Floats) -> Floats:
-    """Return row sums, for short rows far faster than numpy's own."""
+    """Return row sums, computed faster for short rows than by numpy."""
     return np.asarray(np.einsum("ij->i", values))
 
 
 def least_favourable(m: Floats, p: Floats, rate: Floats) -> Floats:
-    """Return the log factors [N, K+1] from ``m / p`` to ``m / p*``. Jumps come at the ``rate`` [N] > 0."""
+    """Return the log factors [N, K+1] from ``m / p`` to ``m / p*``.
+
+    ``rate`` [N] is the rate r of jumps, above 0.
+    """
     most = largest_payoff(m, p, rate)[:, None] * p
     capped = np.log(np.maximum(most, TINY)) - np.log(np.maximum(m, TINY))
     return np.where(m > 0.0, np.minimum(-np.log1p(-rate)[:, None], capped), 0.0)

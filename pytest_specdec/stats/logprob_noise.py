@@ -20,57 +20,59 @@ if TYPE_CHECKING:
 __all__ = ["INVALID_ABOVE", "NORMAL_UP_TO", "Calibration", "calibrate", "robust_scale", "squares"]
 
 NORMAL_UP_TO = 0.1
-"""Logit noise, nats, up to which a scorer is as it should be (bf16 across engines reads about 0.03)."""
+"""Logit noise, nats, up to which a scorer is normal (bf16 across engines shows about 0.03)."""
 
 INVALID_ABOVE = 0.2
-"""Logit noise, nats, above which a token-level gate says nothing."""
+"""Logit noise, nats, above which a token-level gate shows nothing."""
 
 MEDIAN_SQUARE = 0.4549364
 _LEAST_WEIGHT = 0.05
-"""Least weight of a token: those that are all but certain show no noise."""
+"""Least weight of a token that is used: tokens with a probability near 1 show no noise."""
 _LEAST_TOKENS = 200
 """Least tokens for the standard error of a scoring bias."""
 _LEAST_SCORING_BIAS = 0.002
-"""A scoring bias too small to matter: it gives 0.13 nats of evidence at best in 32,768 tokens with two nats squared of choice each."""
+"""A scoring bias too small to matter: it gives at most 0.13 nats of evidence in 32,768 tokens of two nats squared of information each."""
 _MOST_REMAINDER = 0.25
-"""Mass outside the top tokens; what is left of it flattens the slope of a small model's wide distributions by a tenth or so."""
+"""Largest mass outside the top tokens: within it, the slope of a small model's wide distributions is too flat by a tenth or so."""
 _SCORING_BIAS_OF_NOISE = 1.0 / 3.0
 """Times the square of the noise: tokens are drawn from the noisy distribution, so that improbable ones are reported a little high."""
 _STANDARD_ERRORS = 3.0
-"""Standard errors."""
+"""Standard errors beyond which a bias, or a noise above the limit, is certain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """How log-probabilities that were reported in decoding lie about the teacher-forced ones."""
+    """The differences between log-probabilities reported in decoding and teacher-forced ones."""
 
     noise: float | None
-    """Estimated standard deviation of one logit's independent noise, nats, what a scoring bias explains left out; None without a usable
+    """Estimated standard deviation of one logit's independent noise, nats, without the effect of a scoring bias; None without a usable
     token."""
     tokens: int
-    """How many tokens it comes from."""
+    """Number of tokens that it is estimated from."""
     largest: float
     """The largest |reported - teacher-forced| of any token, nats; 0 without a token."""
     noise_error: float = 0.0
-    """Standard error of ``noise``; 0 where it is not known."""
+    """Standard error of ``noise``; 0 if unknown."""
     scale: float | None = None
-    """The same estimated by the median, which a tail or a few wrong numbers do not move; None without a usable token."""
+    """The noise estimated by the median, which a tail or a few wrong numbers do not move; None without a usable token."""
     scoring_bias: float = 0.0
-    """By how much the power differs from one to which the scores have to be taken to become the reported distribution; 0 where
-    unknown."""
+    """Power less one to which the scores must be raised to become the reported distribution; 0 if unknown."""
     scoring_bias_error: float = math.inf
     """Standard error of ``scoring_bias``, for tokens drawn independently from the raw distribution."""
 
     @property
     def is_biased(self) -> bool:
-        """Whether the scores and the tokens differ in distribution. The difference is beyond the effect of noise."""
+        """True if scores are biased by more than noise explains."""
         return abs(self.scoring_bias) > (self.noise or 0.0) ** 2 * _SCORING_BIAS_OF_NOISE + max(
             _LEAST_SCORING_BIAS, _STANDARD_ERRORS * self.scoring_bias_error
         )
 
     @property
     def valid(self) -> bool:
-        """Whether a token-level gate may rest on it. The scale less three standard errors is within the limit, whatever the tail is."""
+        """True if the noise is small enough for a token-level gate.
+
+        The scale decides, less three standard errors, since a tail does not move it. True also if nothing is known.
+        """
         if self.noise is None:
             return True
         scale = self.noise if self.scale is None else self.scale
@@ -78,19 +80,19 @@ class Calibration:
 
 
 def calibrate(pairs: Iterable[tuple[float, Position]], *, unprocessed: bool = True) -> Calibration:
-    """Return the noise in pairs of log-probability and teacher-forced position.
+    """Return the noise in pairs of reported log-probability and teacher-forced position.
 
-    The log-probability is as reported when the token was emitted. With independent logit noise of sd s, delta = log p'(x) - log p(x) has
-    variance s^2 (1 - 2 p_x + sum p^2) to first order, so s_hat = sqrt(mean(delta^2 / (1 - 2 p_x + sum p^2))) over tokens whose weight
-    exceeds 0.05. Of sum p^2 only the top tokens are known: s_hat errs to the large side. Both log-probabilities must be raw.
+    With independent logit noise of sd s, delta = log p'(x) - log p(x) has variance s^2 (1 - 2 p_x + sum p^2) to first order, so s_hat =
+    sqrt(mean(delta^2 / (1 - 2 p_x + sum p^2))) over tokens of weight above 0.05. Only the top tokens of sum p^2 are known, so that s_hat is
+    rather too large. Both log-probabilities must be raw.
 
-    A scorer that takes the distribution to the wrong power (a cache of another precision, a template, a temperature twice) makes delta
-    proportional to ``log p(x) - E_p log p``: the scoring bias is that slope. It is measured on ``unprocessed`` draws, from the raw
-    distribution: a token drawn cold is chosen for what noise adds to it, which makes a slope too.
+    A scorer that raises the distribution to a wrong power (a cache of another precision, a template, a temperature applied twice) makes
+    delta proportional to ``log p(x) - E_p log p``: the scoring bias is that slope. It is measured on ``unprocessed`` draws only, from the
+    raw distribution: a token drawn at a low temperature is more probable if noise raised it, which makes a slope as well.
     """
     numbers = [(reported - position.logprob, position) for reported, position in pairs if not math.isnan(reported - position.logprob)]
     deltas, top_tokens = np.array([delta for delta, _ in numbers]), _TopTokens.of([position for _, position in numbers])
-    squared, line = _squares(deltas, top_tokens), _line(deltas, top_tokens) if unprocessed else _Line()
+    squared, line = _squares(deltas, top_tokens), _fit_line(deltas, top_tokens) if unprocessed else _Line()
     measured = Calibration(
         noise=math.sqrt(float(squared.mean())) if len(squared) else None,
         tokens=len(squared),
@@ -105,12 +107,18 @@ def calibrate(pairs: Iterable[tuple[float, Position]], *, unprocessed: bool = Tr
 
 
 def robust_scale(squared: Floats) -> float | None:
-    """Return ``sqrt(median / 0.455)`` of ``squared`` (Hampel 1974). 0.455 is a squared standard normal's median; None without a value."""
+    """Return ``sqrt(median / 0.455)`` of ``squared`` (Hampel 1974).
+
+    0.455 is the median of a squared standard normal variable. None without a value.
+    """
     return math.sqrt(float(np.median(squared)) / MEDIAN_SQUARE) if len(squared) else None
 
 
 def _root_error(squared: Floats) -> float:
-    """Return the standard error of the root mean of ``squared``. It is half the mean's own error over the root."""
+    """Return the standard error of the root mean of ``squared``.
+
+    It is half the standard error of the mean over the root: inf for a single value, 0 without any or if the root is 0 or infinite.
+    """
     if len(squared) < 2:  # noqa: PLR2004 - a spread needs two
         return math.inf if len(squared) else 0.0
     root = math.sqrt(float(squared.mean()))
@@ -120,7 +128,10 @@ def _root_error(squared: Floats) -> float:
 
 
 def squares(deltas: Iterable[tuple[float, Position]]) -> list[float]:
-    """Return ``delta^2 / (1 - 2 p_x + sum p^2)`` of tokens of weight above 0.05. Each estimates the noise's square."""
+    """Return ``delta^2 / (1 - 2 p_x + sum p^2)`` of tokens of weight above 0.05.
+
+    Each is an estimate of the squared logit noise.
+    """
     pairs = list(deltas)
     return list(map(float, _squares(np.array([delta for delta, _ in pairs]), _TopTokens.of([position for _, position in pairs]))))
 
@@ -138,7 +149,7 @@ class _TopTokens:
     chosen: Floats
     """[N], the log-probability of each position's own token."""
     position: Ints
-    """[M], the position that each belongs to, from 0."""
+    """[M], the index of each top token's position, from 0."""
     logprobs: Floats
     """[M]."""
 
@@ -166,7 +177,10 @@ class _TopTokens:
 
     @property
     def surprise(self) -> Floats:
-        """[N], ``log p(x) - E_p log p``. The remainder counts as a token as improbable as the last top token."""
+        """[N], ``log p(x) - E_p log p``.
+
+        The remainder counts as a token as improbable as the last top token.
+        """
         logprobs = np.where(np.isfinite(self.logprobs), self.logprobs, 0.0)
         last = np.zeros(len(self.chosen))
         np.minimum.at(last, self.position, logprobs)
@@ -180,14 +194,15 @@ class _Line:
     slope: float = 0.0
     error: float = math.inf
     noise: float = 0.0
-    """Logit noise left about the line, nats."""
+    """Logit noise of the residuals, nats."""
 
 
-def _line(deltas: Floats, listed: _TopTokens) -> _Line:
+def _fit_line(deltas: Floats, listed: _TopTokens) -> _Line:
     """Fit delta to surprise by weighted least squares with an intercept.
 
-    The slope's error is White's (1980) estimator. Tokens are taken whose distribution is listed but for a quarter: of the mean of log p
-    only the top tokens are known, and a long tail flattens the slope. Noise of sd s alone makes a slope of some -s^2/4.
+    The slope's error is White's (1980) estimator. Only tokens with at most a quarter of the mass unlisted are used: the mean of log p is
+    known from the top tokens alone, and a long tail flattens the slope. Noise of sd s alone makes a slope of about -s^2/4. Slope 0 with an
+    infinite error is returned for too few tokens.
     """
     usable = np.isfinite(deltas) & (listed.weight > _LEAST_WEIGHT) & (listed.remainder < _MOST_REMAINDER)
     if usable.sum() < _LEAST_TOKENS:

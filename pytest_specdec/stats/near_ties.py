@@ -1,14 +1,14 @@
-"""Near-ties: a bet that a greedy server takes tokens below the best one more often than logit noise makes it.
+"""Near-ties: a bet that a greedy server emits tokens below the best one more often than logit noise explains.
 
 Null hypothesis: whatever came before, a token whose logit lies d_j below the best one is emitted with probability at most
-``P0_j = max(Phi(-d_j / sigma), F(d_j / sqrt2) / 2) + u``, F being the share of measured differences of one logit above that size, and u
-1e-4 or the measured rate of jumps. It holds of a correct server whose logits and the scores' are off by independent noise, so that the
-difference of two candidates' logits is off by sqrt2 times as much, drawn anew at every prefix: token j comes only if it passes the best
-one. The first term is for normal noise of standard deviation ``sigma``, the second for the tail that the run has shown. A prefix that comes
-again brings no new noise, so that its caller leaves it out.
+``P0_j = max(Phi(-d_j / sigma), F(d_j / sqrt2) / 2) + u``, F being the fraction of measured differences of one logit above that size, and u
+1e-4 or the measured rate of jumps. It holds for a correct server if its logits and the scores differ by independent noise, so that the
+difference of two candidates' logits is off by sqrt2 times as much, drawn anew at every prefix: token j is emitted only if it passes the
+best one. The first term is for normal noise of standard deviation ``sigma``, the second for the tail that the run has shown. A repeated
+prefix has no new noise, so that the caller leaves it out.
 
 A bettor with distribution Q pays ``r = Q(x) / P0(x)``, the best token having the rest of either. With ``Q_j >= P0_j`` for every token below
-the best one, ``r_j >= 1 >= r_0``, and the mean payoff ``r_0 + sum p_j (r_j - r_0)`` grows in each p_j: it is largest, and 1, where p = P0.
+the best one, ``r_j >= 1 >= r_0``, and the mean payoff ``r_0 + sum p_j (r_j - r_0)`` grows in each p_j: it is largest, and 1, for p = P0.
 So the wealth is an e-process for the whole null hypothesis, the mean of several wealths too, and reaches 1/alpha with probability alpha at
 most (Ville 1939; Ramdas et al. 2023). A token that no top token lists pays r_0, which keeps the mean payoff below 1.
 """
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 __all__ = ["HALF_PRECISION", "SINGLE_PRECISION", "UNSEEN", "FlipNoise", "GreedyTokens", "NearTieWealth", "sigma_of", "wealth"]
 
 SINGLE_PRECISION, HALF_PRECISION = 0.02, 0.05
-"""Nats: the least standard deviation that the difference of two logits is granted, whatever is measured."""
+"""Nats: the least standard deviation assumed for the difference of two logits, whatever is measured."""
 _MARGIN = 1.3
 """Factor on the measured noise: it differs between the tokens that show it and those that are judged."""
 UNSEEN = 1e-4
-"""Probability of a flip that no noise explains: so large that one token within tolerance never is evidence enough by itself, as one of
-1e-6 would be at the shares of a run (1 : 10^4.9)."""
+"""Probability of a flip that no noise explains. It is so large that one token within tolerance is never enough evidence by itself; with
+1e-6 it would be, at the levels of a run's tests (1 : 10^4.9)."""
 _SCALES = (2.0, 4.0, 16.0)
 _RATES = (0.02, 0.2)
 _WITHIN = 0.5
 """Nats below the best token within which a fault that accepts near-ties keeps drafts."""
 _MOST_NULL, _MOST = 0.95, 0.98
-"""Mass of all tokens below the best one: above the first nothing is staked, above the second no bettor goes."""
+"""Mass of all tokens below the best one: nothing is bet if the null's exceeds the first, and no bettor's exceeds the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,9 +47,9 @@ class GreedyTokens:
     """N emitted tokens among at most K candidates."""
 
     gaps: Floats
-    """[N, K], nats below the best candidate, 0 for the first; inf where fewer are listed."""
+    """[N, K], nats below the best candidate, 0 for the first; inf beyond the listed ones."""
     chosen: Ints
-    """[N], which candidate was emitted; -1 for one that is not listed."""
+    """[N], index of the emitted candidate; -1 for a token that is not listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,14 +57,17 @@ class FlipNoise:
     """The noise that flips near-ties of a correct server."""
 
     sigma: float
-    """Nats: the granted standard deviation of the difference of two candidates' logits."""
+    """Nats: the assumed standard deviation of the difference of two candidates' logits."""
     unseen: float = UNSEEN
     """Probability of a flip that no other noise explains, per candidate."""
     tail: Floats = field(default_factory=lambda: np.zeros(0))
     """[M], nats, the measured differences of one logit between two computations, in rising order."""
 
     def chances(self, gaps: Floats) -> Floats:
-        """Return the chance [N, K] of each candidate below the best. 0 for the best, and for infinite ``gaps``."""
+        """Return the probability bound P0 [N, K] of each candidate below the best.
+
+        It is 0 for the best one and for infinite ``gaps``.
+        """
         finite = np.isfinite(gaps)
         below = np.where(finite, gaps, 0.0)
         heavier = len(self.tail) - np.searchsorted(self.tail, below / sqrt(2.0), side="right")
@@ -87,17 +90,23 @@ class NearTieWealth:
         return max(0.0, float(self.log_wealth.max(initial=0.0)))
 
     def alarms(self, alpha: float) -> bool:
-        """Whether the evidence ever was ``1 : 1/alpha``."""
+        """Return True if the wealth ever reached ``1/alpha``."""
         return alpha > 0.0 and self.peak >= -log(alpha)
 
 
 def sigma_of(noise: float, floor: float) -> float:
-    """Return the granted standard deviation of two logits' difference. ``noise`` is one logit's between two computations."""
+    """Return the assumed standard deviation of the difference of two logits.
+
+    ``noise`` is that of one logit between two computations, ``floor`` the least result.
+    """
     return max(_MARGIN * sqrt(2.0) * noise, floor)
 
 
 def wealth(choices: GreedyTokens, noise: FlipNoise) -> NearTieWealth:
-    """Return the wealth of all bettors' mixture, token by token."""
+    """Return the wealth of all bettors' mixture, token by token.
+
+    Nothing is bet at tokens with many near-ties, at which the null leaves the best candidate next to nothing.
+    """
     null = noise.chances(choices.gaps)
     playing = null.sum(axis=1) < _MOST_NULL
     distributions = [_raise_to_null(null, flips) for flips in _alternatives(choices, null, noise)]
@@ -106,6 +115,10 @@ def wealth(choices: GreedyTokens, noise: FlipNoise) -> NearTieWealth:
 
 
 def _alternatives(choices: GreedyTokens, null: Floats, noise: FlipNoise) -> list[Floats]:
+    """Return the distributions [N, K] of the bettors, one each.
+
+    They are flips by larger noise, flips at a fixed rate among the near candidates, and flips among all listed candidates.
+    """
     candidates = null > 0.0
     near = candidates & (choices.gaps <= _WITHIN)
     evenly = near / np.maximum(near.sum(axis=1, keepdims=True), 1)
@@ -115,7 +128,10 @@ def _alternatives(choices: GreedyTokens, null: Floats, noise: FlipNoise) -> list
 
 
 def _raise_to_null(null: Floats, flips: Floats) -> Floats:
-    """Return ``flips`` raised to ``null`` at least. They shrink towards it if the best token is left next to nothing."""
+    """Return ``flips`` raised to at least ``null``, for validity.
+
+    They shrink towards it if they would leave the best token next to nothing.
+    """
     more = np.maximum(flips - null, 0.0)
     excess = more.sum(axis=1, keepdims=True)
     room = np.maximum(_MOST - null.sum(axis=1, keepdims=True), 0.0)
@@ -123,6 +139,10 @@ def _raise_to_null(null: Floats, flips: Floats) -> Floats:
 
 
 def _log_payoffs(null: Floats, flips: Floats, chosen: Ints) -> Floats:
+    """Return the log payoffs [N] of one bettor at the chosen candidates.
+
+    An unlisted token pays as the best one does, which keeps the mean payoff at most 1.
+    """
     best = np.log1p(-flips.sum(axis=1).clip(max=_MOST)) - np.log1p(-null.sum(axis=1).clip(max=_MOST))
     rows = np.arange(len(chosen))
     flip_chance, null_chance = flips[rows, np.maximum(chosen, 0)], null[rows, np.maximum(chosen, 0)]

@@ -1,8 +1,8 @@
-"""Noise of one kernel: its scale, its tail and its jumps, from log-probabilities that it reported and that were scored.
+"""Noise of one kernel: its scale, its tail and its jumps, from differences between reported and scored log-probabilities.
 
-A correct server is noisy: kernels of one token and of k + 1 tokens, batch sizes and boots give other log-probabilities for one prefix. A
-mixture of experts jumps: a rounding difference sends a token to another expert, and all logits move by a nat. Jumps come of rounding, so
-that a server whose numbers are exact has none.
+A correct server is noisy: kernels of one token and of k + 1 tokens, batch sizes and boots differ in the log-probabilities of one prefix. A
+mixture of experts jumps: a rounding difference sends a token to another expert, and all logits move by a nat. Jumps come from rounding, so
+that a server with exact numbers has none.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ __all__ = [
 ]
 
 EXACT = 0.01
-"""Nats: differences up to here are rounding of float32, or of what a server prints; half precision shows ten times as much."""
+"""Nats: differences up to here are rounding of float32, or of printed digits; half precision shows ten times as much."""
 ROUNDING = EXACT / 8.0
-"""Nats: a kernel's noise up to here is rounding, and no ratio is taken of it."""
+"""Nats: a kernel's noise up to here is rounding, and no ratio to it has a meaning."""
 _ENOUGH = 200
 """Least tokens for a scale, and for a claim that a server is exact."""
 _ERROR = 0.01
-"""Chance that a true value lies beyond a limit that is stated, on either side."""
+"""Probability that a true value lies beyond a stated limit, on each side."""
 _ENOUGH_OF_AN_ANSWER = 16
 """Least tokens for the scale of one answer."""
 
@@ -63,20 +63,23 @@ class JumpCount:
 
     @property
     def most(self) -> float:
-        """The one-sided 99 % upper limit of the rate. Clopper and Pearson (1934); 1 without tokens."""
+        """The one-sided 99 % upper limit of the rate.
+
+        It is exact (Clopper and Pearson 1934), and 1 without tokens.
+        """
         return proportions.limits(self.jumps, self.tokens, 0.98).high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class KernelNoise:
-    """Differences between what one kernel reported and what was scored."""
+    """Differences between log-probabilities reported by one kernel and their scores."""
 
     scale: float | None
     """Robust standard deviation of one logit's noise, nats; None for fewer than 200 tokens that can show it."""
     deviations: Floats
     """[N], nats, ``|reported - scored|``."""
     of_logit: Floats
-    """[M], nats, in rising order: the differences of one logit that those of tokens which can show it come of."""
+    """[M], nats, in rising order: the differences of one logit, as estimated from each token that is not all but certain."""
 
     @property
     def largest(self) -> float:
@@ -85,7 +88,7 @@ class KernelNoise:
 
     @property
     def exact(self) -> bool:
-        """Whether enough tokens show no difference beyond rounding."""
+        """True if enough tokens show no difference beyond rounding."""
         return len(self.deviations) >= _ENOUGH and self.largest <= EXACT
 
     def beyond(self, limit: float) -> JumpCount:
@@ -97,8 +100,8 @@ def kernel_noise(pairs: Iterable[tuple[float, Position]]) -> KernelNoise:
     """Return the noise in pairs of reported log-probability and scored position.
 
     The scale is ``sqrt(median(z) / 0.455)`` of ``z = delta^2 / (1 - 2 p_x + sum p^2)``, as in logprob_noise, over tokens of weight above
-    0.05: half of the tokens may be wrong by any amount before it says more than a constant times their noise. An infinite difference counts
-    as a jump, one that is not a number as no token.
+    0.05: up to half of the tokens may be wrong by any amount and change it by a bounded factor only. An infinite difference counts as a
+    jump; one that is not a number is left out.
     """
     deltas = [(reported - position.logprob, position) for reported, position in pairs]
     numbers = [(delta, position) for delta, position in deltas if delta == delta]  # noqa: PLR0124 - not a number
@@ -115,7 +118,7 @@ def _weighted_squares(deltas: Iterable[tuple[float, Position]]) -> Floats:
 def answer_scales(answers: Iterable[Sequence[tuple[float, Position]]]) -> Floats:
     """Return the robust scale of each answer's noise, nats, [N].
 
-    Answers of fewer than 16 tokens that can show noise are left out: which they are depends on the scores alone.
+    Answers with fewer than 16 tokens of weight above 0.05 are left out; the weights depend on the scores alone.
     """
     weighted = [_weighted_squares((reported - position.logprob, position) for reported, position in answer) for answer in answers]
     return np.array([math.sqrt(float(np.median(values)) / MEDIAN_SQUARE) for values in weighted if len(values) >= _ENOUGH_OF_AN_ANSWER])
@@ -127,11 +130,11 @@ class NoiseRatio:
 
     ratio: float
     low: float
-    """The true ratio is below it with at most the chance that was allowed."""
+    """The true ratio is below it with at most the allowed probability of error."""
     high: float
-    """The true ratio is above it with at most the same chance."""
+    """The true ratio is above it with at most the same probability."""
     answers: int
-    """Answers of the first kernel that the noise was measured in."""
+    """Number of the first kernel's answers that were measured."""
 
 
 def noise_ratio(kernel: Floats, other: Floats, error: float) -> NoiseRatio | None:
@@ -139,9 +142,9 @@ def noise_ratio(kernel: Floats, other: Floats, error: float) -> NoiseRatio | Non
 
     Both are scales of the answers' noise. The centre and the limits of the logarithms are those of Wilcoxon's signed ranks (Hodges and
     Lehmann 1963; Hollander, Wolfe and Chicken 2014, section 3.3), combined by squaring and adding their distances (Zou and Donner 2008).
-    The tokens of an answer may depend on one another in any way. Assumed is that answers do not, and that the logarithms of their scales
-    lie evenly about the centre. Scales below rounding count as rounding. None for answers so few that they all lie on one side with more
-    than the chance ``error``.
+    The tokens of an answer may depend on one another in any way. Answers are assumed to be independent, and the logarithms of their scales
+    to be symmetric about the centre. Scales below rounding count as rounding. None for so few answers that all of them lie on one side of
+    the centre with a probability above ``error``.
     """
     if min(len(kernel), len(other)) == 0 or 0.5 ** min(len(kernel), len(other)) > error:
         return None
@@ -153,7 +156,10 @@ def noise_ratio(kernel: Floats, other: Floats, error: float) -> NoiseRatio | Non
 
 
 def is_noisier(scales: Floats, limit: float) -> bool:
-    """Whether the answers' ``scales`` are surely above ``limit`` nats. Their centre is, by signed ranks at 1 %; False for few answers."""
+    """Return True if the answers' ``scales`` are surely above ``limit`` nats.
+
+    Their centre must be above it by signed ranks at 1 %. False for too few answers.
+    """
     if len(scales) == 0 or 0.5 ** len(scales) > _ERROR:
         return False
     return _centre(scales, _ERROR).low > math.log(limit)
@@ -161,7 +167,7 @@ def is_noisier(scales: Floats, limit: float) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootNoise:
-    """Noise that one boot adds to a logit at every call alike, nats: a standard deviation, with limits at 99 % on either side."""
+    """Noise that one boot adds to a logit at every call alike: a standard deviation in nats, with limits at 99 % on each side."""
 
     boot: float
     low: float
@@ -178,8 +184,8 @@ def boot_noise(another: Floats, same: Floats) -> BootNoise | None:
     """Return the noise of one boot, common to all its calls.
 
     ``another`` boot scored the answers of the first scales, the ``same`` boot those of the second. Two calls of one boot share its noise,
-    two calls of two boots do not: ``another^2 = same^2 + 2 boot^2``. The limits are those of :func:`noise_ratio`. None for few
-    answers, and where the lower limit is 0.
+    two calls of two boots do not: ``another^2 = same^2 + 2 boot^2``. The limits are those of :func:`noise_ratio`. None for too few
+    answers, or if the lower limit is 0.
     """
     ratio = noise_ratio(another, same, _ERROR)
     if ratio is None or ratio.low <= 1.0:
@@ -199,6 +205,7 @@ class _Centre:
 
 
 def _centre(scales: Floats, error: float) -> _Centre:
+    """Return the median of pairwise means of logarithms, with limits."""
     logs = np.log(np.maximum(scales, ROUNDING))
     first, second = np.triu_indices(len(logs))
     averages = np.sort((logs[first] + logs[second]) / 2.0)
@@ -208,7 +215,10 @@ def _centre(scales: Floats, error: float) -> _Centre:
 
 @functools.cache
 def _signed_rank(values: int, error: float) -> int:
-    """Return the largest statistic, its lower tail at most ``error``. Each rank from 1 to ``values`` counts or not, evenly."""
+    """Return the largest statistic with a lower tail within ``error``.
+
+    It is that of signed ranks. Under the null hypothesis each rank from 1 to ``values`` counts or not with probability one half.
+    """
     chances = np.ones(1)
     for rank in range(1, values + 1):
         chances = np.concatenate((chances, np.zeros(rank))) / 2.0 + np.concatenate((np.zeros(rank), chances)) / 2.0

@@ -1,7 +1,7 @@
-"""Noise comparison: whether an arm's log-probabilities lie further from their scores than tolerated numerics take them.
+"""Noise comparison: a test whether an arm's log-probabilities differ from their scores by more than tolerated numerics explain.
 
-Kernels of one token and of k + 1 tokens are different kernels: a verify kernel that is noisier than decode by a bounded factor is
-tolerated. Compared are quantiles and counts, never sums of squares: where an expert flips now and then, a few tokens make up the whole sum.
+Kernels of one token and of k + 1 tokens are different kernels, so that a verify kernel may be noisier than decode by a bounded factor.
+Quantiles and counts are compared, never sums of squares: if an expert of a mixture flips now and then, a few tokens make up the whole sum.
 """
 
 from __future__ import annotations
@@ -36,37 +36,38 @@ __all__ = [
 ]
 
 BOUNDED, TOLERATED, MOST = 4.0, 1.3, 0.25
-"""Times the baseline's noise, reported against scored, that is tolerated: a verify kernel 5.6 times as noisy as decode; 3 times is seen.
+"""Times the baseline's noise, reported against scored, that is tolerated: a verify kernel 5.6 times as noisy as decode; 3 was measured.
 
-It holds up to a noise of ``MOST`` nats, where probabilities are off by a quarter. A baseline as noisy as that is granted ``TOLERATED``.
+The factor holds up to a noise of ``MOST`` nats, at which probabilities are off by a quarter. It is ``TOLERATED`` for a baseline as noisy as
+that.
 """
 SINGLE_PRECISION, HALF_PRECISION = 0.01, 0.05
 """Logit noise, nats, that is tolerated whatever the baseline shows; log-probabilities are reported with four digits by some."""
 _BETWEEN_BOOTS = 0.15
-"""The same in half precision where one boot of the baseline answered and scored: that two boots differ shows nowhere, and boots that add
+"""The same in half precision if one boot of the baseline answered and scored: nothing then shows how two boots differ, and boots that add
 .1 nats each, which is much, differ by .14."""
 EXACT = 0.05
-"""Nats: single precision in which no token of the baseline is further off has shown that its servers do not jump."""
+"""Nats: if single precision is used and no token of the baseline differs by more, its servers do not jump."""
 _BULK = 0.2
-"""Part of the tokens beyond the quantile that a scale is read from: fewer tokens that jump do not move it."""
+"""Fraction of the tokens beyond the quantile that a scale is computed from: fewer tokens that jump do not move it."""
 _QUANTILE = float(ndtri(1.0 - _BULK / 2.0)) ** 2
-"""Of a squared standard normal variable."""
+"""That quantile of a squared standard normal variable."""
 _STATED, _PER_NOISE, _PER_FLOOR = 0.5, 4.0, 8.0
-"""From which on a token jumps: half a nat, four times what is tolerated against the baseline, eight times what is tolerated anywhere."""
+"""Distance from which on a token jumps: half a nat, four times the noise tolerated against the baseline, eight times the floor."""
 _VISIBLE = 0.002
-"""Noise, nats, below which the baseline's is rounding and no factor means anything."""
+"""Noise, nats, below which the baseline's is rounding and no factor has a meaning."""
 DETECTED = 2.326
 """Standard normal quantile of 0.99."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogprobSample:
-    """Log-probabilities of one arm, as reported against as scored."""
+    """Differences between reported and scored log-probabilities of one arm."""
 
     squares: Sequence[float]
-    """``delta^2 / (1 - 2 p_x + sum p^2)`` of tokens with a choice in them, each with the square of the logit noise as its mean."""
+    """``delta^2 / (1 - 2 p_x + sum p^2)`` of tokens that are not all but certain; the mean of each is the squared logit noise."""
     distances: Sequence[float]
-    """``|delta|`` of tokens of middling probability, nats."""
+    """``|delta|`` of tokens neither all but impossible nor certain, nats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +75,15 @@ class NoiseComparison:
     """The noise of an arm's log-probabilities against the baseline's."""
 
     noise: float
-    """Of the arm, nats: a scale by a quantile."""
+    """The arm's noise, nats: a scale by a quantile."""
     granted: float
-    """The baseline's own."""
+    """The baseline's own noise, nats."""
     floor: float
     """Tolerated whatever the baseline shows, nats."""
     factor: float
     """Times the baseline's noise that is tolerated."""
     p_noise: float
-    """Of a noise of ``factor`` times the baseline's, or of the floor, at most."""
+    """The p-value of a noise of at most ``factor`` times the baseline's, or of at most the floor."""
     jumps: int
     """Tokens beyond ``limit``."""
     limit: float
@@ -90,14 +91,14 @@ class NoiseComparison:
     other_jumps: int
     """The baseline's tokens beyond the same limit over ``factor``."""
     p_jumps: float
-    """Of as many jumps as the baseline's, each ``factor`` times as far at most."""
+    """The p-value of as many jumps as the baseline's, each at most ``factor`` times as far."""
 
     @property
     def kernel(self) -> float | None:
-        """Ratio of the verify kernel's noise to that of decode.
+        """Ratio of the verify kernel's noise to decode's; None if exact.
 
-        Prefill is taken to be as noisy as decode; None where decode is exact. Reported against scored are two kernels: ``granted^2 = 2
-        decode^2`` and ``noise^2 = verify^2 + decode^2``.
+        Reported and scored log-probabilities come from two kernels, and prefill, which scores, is assumed to be as noisy as decode:
+        ``granted^2 = 2 decode^2`` and ``noise^2 = verify^2 + decode^2``.
         """
         if self.granted < _VISIBLE:
             return None
@@ -105,19 +106,28 @@ class NoiseComparison:
 
 
 def scale(squares: Sequence[float] | Floats) -> float:
-    """Return the logit noise of ``squares``, nats, by a quantile. A fifth of them exceeds it; 0 of none."""
+    """Return the logit noise of ``squares``, nats, by a quantile.
+
+    A fifth of them exceeds it. It is 0 without any.
+    """
     return sqrt(float(np.quantile(np.asarray(squares, dtype=np.float64), 1.0 - _BULK)) / _QUANTILE) if len(squares) else 0.0
 
 
 def tolerated_floor(*, single_precision: bool, one_boot: bool) -> float:
-    """Return the logit noise, nats, tolerated whatever the baseline shows. ``one_boot`` of it answered and scored, or several."""
+    """Return the logit noise, nats, that is tolerated however exact the baseline is.
+
+    It is larger if ``one_boot`` of the baseline answered and scored, since the noise between boots is then unknown.
+    """
     if single_precision:
         return SINGLE_PRECISION
     return _BETWEEN_BOOTS if one_boot else HALF_PRECISION
 
 
 def tolerated_factor(granted: float) -> float:
-    """Return the tolerated factor on the baseline's noise, ``granted`` nats. ``BOUNDED``, less for a noisy baseline."""
+    """Return the tolerated factor on the baseline's noise, ``granted`` nats.
+
+    It is ``BOUNDED``, and less for a noisy baseline, down to ``TOLERATED``.
+    """
     return min(BOUNDED, max(TOLERATED, MOST / granted)) if granted > 0.0 else BOUNDED
 
 
@@ -127,12 +137,13 @@ def jump_limit(granted: float, floor: float) -> float:
 
 
 def compare(arm: LogprobSample, baseline: LogprobSample, floor: float) -> NoiseComparison:
-    """Compare two samples, neither empty, by two tests.
+    """Compare two samples, neither empty, in noise and in jumps.
 
-    Noise: the arm's squares over ``factor^2`` and the baseline's are pooled, and Fisher's exact test counts the arm's part of the largest
-    fifth (Mood's test, 1950, at another quantile): exact where the arm's noise has the baseline's shape and is ``factor`` times as large.
-    A second test of the floor's normal quantile has to reject as well. Jumps: Fisher's exact test on tokens beyond the limit, against the
-    baseline's beyond the limit over ``factor``. Tokens are taken as independent, and the factor, which follows from the baseline, as given.
+    Noise: the arm's squares over ``factor^2`` and the baseline's are pooled, and Fisher's exact test counts the arm's among the largest
+    fifth (Mood's test, 1950, at another quantile). It is exact if the arm's noise has the baseline's shape and is ``factor`` times as
+    large. A second test, of the floor's normal quantile, must reject as well. Jumps: Fisher's exact test on tokens beyond the limit,
+    against the baseline's beyond the limit over ``factor``. Tokens are assumed independent, and the factor fixed, though it follows from
+    the baseline.
     """
     z, z0 = np.asarray(arm.squares, dtype=np.float64), np.asarray(baseline.squares, dtype=np.float64)
     granted = scale(z0)
@@ -153,6 +164,7 @@ def compare(arm: LogprobSample, baseline: LogprobSample, floor: float) -> NoiseC
 
 
 def _noise_p_value(z: Floats, z0: Floats, floor: float, factor: float) -> float:
+    """Return the larger p-value, against floor and baseline."""
     beyond = int((z > _QUANTILE * floor**2).sum())
     arm_count, baseline_count = _count_largest(z / factor**2, z0)
     return max(
@@ -162,16 +174,16 @@ def _noise_p_value(z: Floats, z0: Floats, floor: float, factor: float) -> float:
 
 
 def _count_largest(z: Floats, z0: Floats) -> tuple[int, int]:
-    """Count the part of either among the largest fifth of both."""
+    """Count the values of each among the largest fifth of both."""
     cut = np.quantile(np.concatenate([z, z0]), 1.0 - _BULK)
     return int((z > cut).sum()), int((z0 > cut).sum())
 
 
 def detectable(tokens: int, baseline: Sequence[float], floor: float, alpha: float) -> float:
-    """Return the noise, nats, shown by ``tokens`` squares with probability 0.99.
+    """Return the smallest noise, nats, that the test detects with probability 0.99.
 
-    They have the shape of the baseline's. ``alpha`` is the level of the test. Counts are those that its quantiles give, less what chance
-    takes from them; of a baseline that is exact the shape is a normal one.
+    The test has the level ``alpha`` and ``tokens`` squares of the baseline's shape, scaled; the shape is normal if the baseline is exact.
+    The counts are those of the shape's quantiles, less what chance takes from them with probability 0.01. The noise is found by bisection.
     """
     z0 = np.asarray(baseline, dtype=np.float64)
     granted, places = scale(z0), (np.arange(tokens) + 0.5) / tokens
@@ -186,6 +198,7 @@ def detectable(tokens: int, baseline: Sequence[float], floor: float, alpha: floa
 
 
 def _would_show(z: Floats, z0: Floats, floor: float, alpha: float) -> bool:
+    """Return True if both tests reject despite a loss by chance."""
     tokens = len(z)
     beyond = int((z > _QUANTILE * floor**2).sum())
     arm_count, baseline_count = _count_largest(z / tolerated_factor(scale(z0)) ** 2, z0)
@@ -199,5 +212,8 @@ def _would_show(z: Floats, z0: Floats, floor: float, alpha: float) -> bool:
 
 
 def _chance_loss(count: int, tokens: int, wider: float) -> int:
-    """Return the loss of a count by chance, at probability 0.01. Its variance is ``wider`` times the binomial one."""
+    """Return the loss that chance takes from a count with probability 0.01.
+
+    The variance of the count is ``wider`` times the binomial one.
+    """
     return int(DETECTED * sqrt(count * (1.0 - count / tokens) * wider)) + 1

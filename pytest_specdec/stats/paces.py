@@ -44,11 +44,11 @@ class ArmTimings:
     ttft: ComparedFigure | None
     """Seconds to the first token, of reasoning too; None with ``whole``."""
     content: ComparedFigure | None
-    """Seconds to the first text or tool call; None with ``whole``, and where that is unknown."""
+    """Seconds to the first text or tool call; None with ``whole``, or if they are unknown."""
     prompt: ComparedFigure | None
     """Prompt tokens per second of time to first token; None with ``whole``."""
     requests: int
-    """Per pass, at least."""
+    """Requests compared in the pass with the fewest."""
     whole: bool
     """Whether whole requests are compared, in all arms alike, because some answers' decoding could not be timed."""
     bursts: int
@@ -60,8 +60,8 @@ class ArmTimings:
 def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bool = False) -> ArmTimings | None:
     """Return the figures over requests answered by every arm, per pass.
 
-    None where no pass has one with usable timing. One answer in one burst, in whichever arm, has whole requests compared in all of them, as
-    ``whole`` asks for in any case.
+    If one answer of any arm came in one burst, its decode time is unknown, and whole requests are compared in all arms, as with ``whole``.
+    None if no request has a usable timing in every arm.
     """
     answers = [answer for arm in (*baselines, speculative) for answer in arm.answers]
     bursts = sum(map(in_one_burst, answers))
@@ -84,8 +84,8 @@ def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bo
 def compare_figure(of: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript) -> ComparedFigure | None:
     """Return one quantity compared request by request, a value per pass.
 
-    It is the median over a pass's requests; None where none is shared. An arm's own value is the geometric mean over passes of the pass's
-    median, so that with one prompt the two arms' values have the very ratio that the mean log-ratio gives.
+    A pass's value is the median over its requests. An arm's own value is the geometric mean of the passes' medians, so that with one prompt
+    the ratio of the two arms' values agrees with the mean log-ratio. None if no request has the quantity in every arm.
     """
     shared = _shared_logs(of, baselines, speculative)
     if not shared:
@@ -100,7 +100,10 @@ def compare_figure(of: Callable[[Answer], float | None], baselines: Sequence[Tra
 def _shared_logs(
     of: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript
 ) -> Mapping[int, Sequence[tuple[float, float]]]:
-    """Return logs of both arms, by pass and shared request. The baseline's is the mean over its boots."""
+    """Return both arms' logs of the requests that all answered.
+
+    They are by pass, the baseline's first; its log is the mean over its boots.
+    """
     speculative_logs = _logs(of, speculative)
     baseline_logs = [_logs(of, baseline) for baseline in baselines]
     by_pass: dict[int, list[tuple[float, float]]] = {}

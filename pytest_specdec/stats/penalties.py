@@ -1,7 +1,7 @@
-"""Penalties: what logit biases and penalties add to the logits at every token, given the tokens before it.
+"""Penalties: the amounts that logit biases and penalties add to the logits at every token, given the tokens before it.
 
-Biases, presence and frequency penalties add known amounts, so log-probabilities give the adjusted distribution exactly up to one factor. A
-repetition penalty scales the logit itself, which log-probabilities do not give: the tokens that it touches are marked unsure.
+Biases, presence and frequency penalties add known amounts, so that log-probabilities give the adjusted distribution exactly up to one
+factor. A repetition penalty scales the logit itself, which log-probabilities do not give: the tokens that it applies to are marked unsure.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Penalties:
     """Penalties and biases of one request, applied to the logits before temperature."""
 
     presence: float = 0.0
-    """Taken off every token in the penalty window, nats."""
+    """Subtracted from every token in the penalty window, nats."""
     frequency: float = 0.0
-    """Taken off as often as it stands there."""
+    """Subtracted from a token once for each time that it occurs there, nats."""
     repetition: float = 1.0
     """Divides positive and multiplies negative logits of every token there."""
     bias: Mapping[int, float] = field(default_factory=dict)
@@ -35,16 +35,16 @@ class Penalties:
 
     @property
     def adds(self) -> bool:
-        """Whether they add anything to a logit, whatever it is."""
+        """True if they add a fixed amount to some logit."""
         return bool(self.presence or self.frequency or any(self.bias.values()))
 
     @property
     def neutral(self) -> bool:
-        """Whether they change nothing."""
+        """True if they change nothing."""
         return not self.adds and self.repetition == 1.0
 
     def count_prompt(self, window: PenaltyWindow) -> bool:
-        """Whether they depend on the prompt's tokens under ``window``."""
+        """Return True if they depend on the prompt's tokens under ``window``."""
         return (window.prompt and bool(self.presence or self.frequency)) or (window.repetition_prompt and self.repetition != 1.0)
 
 
@@ -55,19 +55,19 @@ class Adjustment:
     top_tokens: Floats
     """[N, K], nats."""
     unsure: Bools
-    """[N, K], top tokens moved by an amount that is not known."""
+    """[N, K], top tokens changed by an unknown amount."""
     chosen: Floats
     """[N], nats, of the emitted token."""
     chosen_unsure: Bools
     """[N]."""
     elsewhere: Bools
-    """[N], whether a token outside the top tokens is moved."""
+    """[N], whether a token outside the top tokens is changed."""
     upwards: Bools
-    """[N], whether a token outside the top tokens may have become more probable than the distribution says."""
+    """[N], whether a token outside the top tokens may have become more probable than the raw distribution shows."""
 
     @property
     def moves(self) -> Bools:
-        """[N], positions with any token moved."""
+        """[N], positions at which any token is changed."""
         return np.asarray((self.top_tokens != 0.0).any(axis=1) | self.unsure.any(axis=1) | self.elsewhere)
 
     def at(self, tokens: Bools) -> Adjustment:
@@ -75,15 +75,15 @@ class Adjustment:
         return Adjustment(**{name: getattr(self, name)[tokens] for name in Adjustment.__slots__})
 
     def times(self, factor: float) -> Adjustment:
-        """Return the same with every known amount so many times."""
+        """Return the same with every known amount multiplied by ``factor``."""
         return replace(self, top_tokens=factor * self.top_tokens, chosen=factor * self.chosen)
 
 
 def logit_adjustment(penalties: Penalties, window: PenaltyWindow, prompt: Sequence[int], emitted: Sequence[int], ids: Ints) -> Adjustment:
     """Return the adjustment by ``penalties`` at every token of one answer.
 
-    ``ids`` [T, K] are the top tokens there, -1 for none. Presence and frequency take ``presence [c > 0] + frequency c`` off a token that
-    stands ``c`` times in ``window`` (https://platform.openai.com/docs/api-reference/parameter-details; repetition: arXiv 1909.05858).
+    ``ids`` [T, K] are the top tokens there, -1 for none. Presence and frequency subtract ``presence [c > 0] + frequency c`` from a token
+    that occurs ``c`` times in ``window`` (https://platform.openai.com/docs/api-reference/parameter-details; repetition: arXiv 1909.05858).
     """
     touched = sorted({*prompt, *emitted, *penalties.bias})
     column = {token: index for index, token in enumerate(touched)}
@@ -98,7 +98,11 @@ def logit_adjustment(penalties: Penalties, window: PenaltyWindow, prompt: Sequen
 
 
 def _counts(text: Sequence[int], given: int, tokens: int, last: int | None, *, prompt: bool) -> Floats:
-    """Return how often ``tokens`` stand before each emitted one, [T, M]. The first ``given`` of ``text`` are the prompt's."""
+    """Return the counts of ``tokens`` numbers before each emitted token, [T, M].
+
+    The first ``given`` of ``text`` are the prompt's, which count only with ``prompt``. ``last`` limits the count to so many tokens; None
+    sets no limit.
+    """
     begin = 0 if prompt else given
     counts, now = np.zeros((len(text) - given, tokens)), np.zeros(tokens)
     for at in range(begin, len(text)):
@@ -111,7 +115,10 @@ def _counts(text: Sequence[int], given: int, tokens: int, last: int | None, *, p
 
 
 def _adjust_top_tokens(ids: Ints, emitted: Ints, touched: Ints, added: Floats, scaled: Bools) -> Adjustment:
-    """Spread the adjustment of ``touched`` tokens over the top tokens. ``added`` and ``scaled`` are [T, M]."""
+    """Return the adjustment of ``touched`` tokens on the top tokens and outside them.
+
+    ``added`` and ``scaled`` [T, M] are the known amounts and the marks of a repetition penalty, by touched token.
+    """
     column = np.minimum(np.searchsorted(touched, ids), len(touched) - 1)
     touches = touched[column] == ids
     rows = np.arange(len(ids))[:, None]

@@ -1,11 +1,11 @@
-"""Power: with what probability a fault would have shown, from the very distributions and token counts of a run.
+"""Power: the probability that a fault would have shown, from the distributions and token counts of a run.
 
 Under an alternative a test's log-likelihood ratios are independent given the prefixes, with known mean and variance at every token. Their
-sum is taken for a Brownian motion with that drift, and the chance that it reaches the alarm level by the last token is the first-passage
-formula (Siegmund 1985, *Sequential Analysis*, chapter III), the level raised by the mean overshoot of a walk in such steps (same, chapter
-X): much, where a few tokens give nearly all evidence. A fault with rare and strong evidence has a skewed sum: the Brownian motion is the
-one with the same three moments of the time of passage, begun earlier or later. The test must reach the alarm alone, its share of the
-mixture charged; ratios are capped at the level. Evidence of other tests in the mixture is left out.
+sum is approximated by a Brownian motion with that drift. The probability that it reaches the alarm level by the last token is given by the
+first-passage formula (Siegmund 1985, *Sequential Analysis*, chapter III), with the level raised by the mean overshoot of a walk in such
+steps (same, chapter X), which is large if a few tokens give nearly all evidence. A fault with rare and strong evidence has a skewed sum:
+the Brownian motion is then the one with the same three moments of the time of passage, begun earlier or later. The test must reach the
+alarm alone, less its share of the mixture; ratios are capped at the level. Evidence of other tests in the mixture is left out.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ if TYPE_CHECKING:
 __all__ = ["EvidenceGrowth", "first_passage", "growth", "overshoot"]
 
 BINS = 2048
-"""Of log ratios, for the distribution of a step."""
+"""Number of bins of log ratios for the distribution of a step."""
 FREQUENCIES = np.geomspace(1e-3, 100.0, 64)
-"""Of that distribution's characteristic function, in units of one over its standard deviation."""
+"""Frequencies of that distribution's characteristic function, in units of one over its standard deviation."""
 FINE = 24
-"""How many of them need float64: the others are sums of sines in float32, in a tenth of the time and to seven digits."""
+"""Number of them that need float64; the others are sums of sines in float32, in a tenth of the time and to seven digits."""
 TINY = 1e-24
 """Variance of log ratios below which a test does not move."""
 STEADIEST = 0.9
-"""Of 1, at which the time of passage would be no longer skewed; a motion that is steadier still counts as this one."""
+"""Largest value of e in :func:`first_passage`: at 1 the time of passage would be no longer skewed."""
 MOST = 1e7
-"""Times a run may have to be longer to settle it; beyond, it never will."""
+"""Largest number of runs that is looked for; a test that needs more counts as never reaching its level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceGrowth:
-    """How a test's log evidence moves under an alternative, over a whole run."""
+    """The growth of a test's log evidence under an alternative, over a whole run."""
 
     drift: float
     """Expected log evidence at the end, nats."""
     variance: float
-    """Of the log evidence at the end."""
+    """Variance of the log evidence at the end."""
     steps: int
-    """Tokens at which it can move, by a certain amount or by chance."""
+    """Tokens at which the log evidence can change, by a fixed amount or by chance."""
     third: float = 0.0
     """Third central moment of the log evidence at the end."""
     overshoot: float = 0.0
-    """How far it lies above a level in the mean when it first reaches it, nats."""
+    """Mean distance above a level when the log evidence first reaches it, nats."""
 
     def chance_to_reach(self, log_barrier: float, *, length: float = 1.0) -> float:
-        """Return the chance to reach ``log_barrier`` within ``length`` such runs."""
+        """Return the probability to reach ``log_barrier`` within ``length`` such runs."""
         if self.steps == 0:
             return 0.0
         return first_passage(length * self.drift, length * self.variance, log_barrier + self.overshoot, length * self.third)
@@ -70,7 +70,10 @@ class EvidenceGrowth:
         )
 
     def length_for(self, log_barrier: float, probability: float) -> float:
-        """Return the runs needed to reach ``log_barrier`` with ``probability``. inf if no number does."""
+        """Return the number of runs needed to reach ``log_barrier`` with ``probability``.
+
+        It is found by bisection, and inf above :data:`MOST`.
+        """
         low, high = 0.0, 1.0
         while self.chance_to_reach(log_barrier, length=high) < probability:
             low, high = high, 2.0 * high
@@ -83,7 +86,10 @@ class EvidenceGrowth:
 
 
 def growth(log_ratios: Floats, truth: Floats, cap: float) -> EvidenceGrowth:
-    """Return the evidence growth of ``log_ratios`` under ``truth``, both [N, K+1]."""
+    """Return the evidence growth of ``log_ratios`` under ``truth``, both [N, K+1].
+
+    Log ratios are capped at ``cap``.
+    """
     capped = np.minimum(log_ratios, cap)
     mean = np.einsum("ij,ij->i", truth, capped)
     variance = np.maximum(np.einsum("ij,ij,ij->i", truth, capped, capped) - mean**2, 0.0)
@@ -102,9 +108,9 @@ def growth(log_ratios: Floats, truth: Floats, cap: float) -> EvidenceGrowth:
 def overshoot(log_ratios: Floats, truth: Floats) -> float:
     """Return the mean overshoot of a walk without drift.
 
-    Its steps are ``log_ratios`` [N, K+1], with chances ``truth``, every row as likely. The mean is ``E x^3 / (6 s^2) - 1/pi int_0^inf Re
-    log{2 (1 - f(l)) / (s l)^2} dl / l^2``, f being the characteristic function of a step (Siegmund 1985, chapter X; 0.583 s for normal
-    steps). Beyond the last frequency the logarithm of ``1 - f`` is taken for its mean, 0.
+    Its steps are ``log_ratios`` [N, K+1] with probabilities ``truth``, every row equally likely. The mean is ``E x^3 / (6 s^2) - 1/pi
+    int_0^inf Re log{2 (1 - f(l)) / (s l)^2} dl / l^2``, f being the characteristic function of a step (Siegmund 1985, chapter X; 0.583 s
+    for normal steps). Beyond the last frequency the logarithm of ``1 - f`` is replaced by its mean, 0. A walk without variance has none.
     """
     steps, chance = _pool_steps(log_ratios, truth)
     variance = float(chance @ steps**2)
@@ -119,13 +125,19 @@ def overshoot(log_ratios: Floats, truth: Floats) -> float:
 
 
 def _distance(at: Floats, steps: npt.NDArray[np.floating], chance: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """Return the distances [F] of the characteristic function from 1. At frequencies ``at`` [F], in the precision of ``steps`` [B]."""
+    """Return the distances [F] of the characteristic function from 1.
+
+    They are at the frequencies ``at`` [F], in the precision of ``steps`` [B].
+    """
     phase = at.astype(steps.dtype)[:, None] * steps[None, :]
     return np.asarray(np.hypot(2.0 * np.sin(phase / 2.0) ** 2 @ chance, np.sin(phase) @ chance))
 
 
 def _pool_steps(log_ratios: Floats, truth: Floats) -> tuple[Floats, Floats]:
-    """Return the steps less their mean, and their chances. Log ratios that hardly differ are taken together."""
+    """Return the steps less their mean, and their probabilities.
+
+    Log ratios that hardly differ are pooled in BINS bins.
+    """
     low, high = log_ratios.min(initial=0.0), log_ratios.max(initial=0.0)
     bins = ((log_ratios.ravel() - low) * ((BINS - 1) / max(high - low, TINY))).astype(np.int64)
     mass = np.bincount(bins, truth.ravel())
@@ -136,11 +148,11 @@ def _pool_steps(log_ratios: Floats, truth: Floats) -> tuple[Floats, Floats]:
 
 
 def first_passage(drift: float, variance: float, barrier: float, third: float = 0.0) -> float:
-    """Return the chance of a motion to reach ``barrier`` > 0.
+    """Return the probability that a motion reaches ``barrier`` > 0 by its end.
 
-    It has total ``drift``, ``variance`` and ``third`` central moment by its end. Its time of passage has the cumulants ``b / mu, b s^2 /
-    mu^3, b (3 s^4 - mu k) / mu^5`` (Wald's identity). With e = mu k / (3 s^4) that of a Brownian motion with drift (1 - e) mu and variance
-    (1 - e)^3 s^2 has them too, begun ``b k / (3 s^4 (1 - e))`` earlier.
+    It has total drift mu, variance s^2 and third central moment k by then. Its time of passage of b = ``barrier`` has the cumulants ``b /
+    mu, b s^2 / mu^3, b (3 s^4 - mu k) / mu^5`` (Wald's identity). With e = mu k / (3 s^4) a Brownian motion with drift (1 - e) mu and
+    variance (1 - e)^3 s^2 has the same, begun ``b k / (3 s^4 (1 - e))`` earlier. Without variance it is 0 or 1.
     """
     if not isfinite(barrier) or variance <= 0.0:
         return float(drift >= barrier)
@@ -153,7 +165,10 @@ def first_passage(drift: float, variance: float, barrier: float, third: float = 
 
 
 def _brownian_passage(drift: float, variance: float, barrier: float) -> float:
-    """Return the chance of a Brownian motion to reach ``barrier``. ``P(end >= b) + exp(2 mu b / s^2) Phi((-mu - b)/s)``."""
+    """Return the probability that a Brownian motion reaches ``barrier``.
+
+    It is ``P(end >= b) + exp(2 mu b / s^2) Phi((-mu - b)/s)``.
+    """
     s = sqrt(variance)
     mirrored = 2.0 * drift * barrier / variance + float(log_ndtr((-drift - barrier) / s))
     return min(1.0, float(ndtr((drift - barrier) / s)) + exp(min(mirrored, 0.0)))

@@ -12,12 +12,12 @@ from scipy.special import betainc, betaincinv, gammaln
 __all__ = ["Interval", "greater_than_other", "greater_than_rate", "greater_than_times", "limits", "ruled_out"]
 
 _RATES = 500
-"""Rates at which the least favourable one is looked for."""
+"""Number of rates among which the least favourable one is looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Closed limits at a confidence in 0..1, both sides together."""
+    """Closed limits at a confidence in 0..1, for both sides together."""
 
     low: float
     high: float
@@ -30,8 +30,8 @@ class Interval:
 def greater_than_other(hits: int, trials: int, other_hits: int, other_trials: int) -> float:
     """Return the p-value of "the first rate is no greater than the other".
 
-    Fisher's exact test, one-sided: given all hits, the first sample's share of them is hypergeometric. Trials are taken as independent.
-    Without trials on either side there is no evidence: 1.0. Raises ValueError for more hits than trials.
+    This is Fisher's exact test, one-sided: given all hits, the number of the first sample's is hypergeometric. Trials are assumed to be
+    independent. It is 1.0, no evidence, without trials on either side. Raises ValueError for more hits than trials.
     """
     _check(hits, trials)
     _check(other_hits, other_trials)
@@ -43,10 +43,10 @@ def greater_than_other(hits: int, trials: int, other_hits: int, other_trials: in
 
 
 def greater_than_rate(hits: int, trials: int, rate: float) -> float:
-    """Return P(at least ``hits`` of ``trials``) when each has probability ``rate``.
+    """Return P(at least ``hits`` of ``trials``) if each has probability ``rate``.
 
-    Where probabilities differ between trials and ``rate`` is their mean, this is an upper bound of the tail from one hit above the
-    mean on (Hoeffding 1956, theorem 4). Raises ValueError for more hits than trials or a rate outside 0..1.
+    If probabilities differ between trials and ``rate`` is their mean, this is an upper bound of the tail from one hit above the mean on
+    (Hoeffding 1956, theorem 4). Raises ValueError for more hits than trials or a rate outside 0..1.
     """
     _check(hits, trials)
     if not 0.0 <= rate <= 1.0:
@@ -58,9 +58,10 @@ def greater_than_rate(hits: int, trials: int, rate: float) -> float:
 def greater_than_times(hits: int, trials: int, other_hits: int, other_trials: int, times: float) -> float:
     """Return the p-value of one trial against ``times`` other trials.
 
-    Hypothesis: it hits no more readily than they do together. Barnard's exact test (1945) of ``p <= 1 - (1 - p_other)^times``: outcomes as
-    extreme as these, by the p-value of Fisher's test, at the least favourable rate of 500. Trials are taken as independent. 1.0 without
-    trials on either side, ValueError for more hits than trials.
+    The hypothesis is that one trial hits no more often than ``times`` others together. This is Barnard's exact test (1945) of ``p <= 1 - (1
+    - p_other)^times``: the probability of outcomes as extreme as these, ordered by the p-value of Fisher's test, at the least favourable of
+    500 rates. Trials are assumed to be independent. It is 1.0 without hits, or without trials on either side. Raises ValueError for more
+    hits than trials.
     """
     _check(hits, trials)
     _check(other_hits, other_trials)
@@ -69,7 +70,7 @@ def greater_than_times(hits: int, trials: int, other_hits: int, other_trials: in
     order = _fisher(trials, other_trials)
     extreme = order <= order[hits, other_hits] * (1.0 + 1e-9)
     spared = (np.arange(_RATES) + 0.5) / _RATES
-    # Of many times nothing is spared that a double could hold next to 1.
+    # For a large factor the rate would round to 1, of which _binomial has no logarithm.
     chances, other_chances = _binomial(trials, np.minimum(1.0 - spared**times, 1.0 - 1e-15)), _binomial(other_trials, 1.0 - spared)
     return min(1.0, float(np.einsum("rx,xy,ry->r", chances, extreme.astype(np.float64), other_chances).max()))
 
@@ -84,7 +85,10 @@ def _fisher(trials: int, other_trials: int) -> npt.NDArray[np.float64]:
 
 
 def _binomial(trials: int, rates: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return the probabilities of 0 to ``trials`` hits, [R, trials + 1]. Each rate lies between 0 and 1."""
+    """Return the probabilities of 0 to ``trials`` hits, [R, trials + 1].
+
+    Each of the R rates lies strictly between 0 and 1.
+    """
     x = np.arange(trials + 1)[None, :]
     return np.asarray(np.exp(_log_comb(trials, x) + x * np.log(rates)[:, None] + (trials - x) * np.log1p(-rates)[:, None]))
 
@@ -94,7 +98,10 @@ def _log_comb(n: int, k: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
 
 
 def limits(hits: int, trials: int, confidence: float = 0.95) -> Interval:
-    """Return the exact limits of a binomial rate (Clopper and Pearson 1934). 0..1 without trials."""
+    """Return the exact limits of a binomial rate.
+
+    They are Clopper and Pearson's (1934), and 0..1 without trials.
+    """
     _check(hits, trials)
     tail = (1.0 - confidence) / 2.0
     low = float(betaincinv(hits, trials - hits + 1, tail)) if hits else 0.0
@@ -105,8 +112,8 @@ def limits(hits: int, trials: int, confidence: float = 0.95) -> Interval:
 def ruled_out(trials: int, confidence: float = 0.99) -> float:
     """Return the rate excluded by ``trials`` without a hit.
 
-    Above it they would have been less likely than ``1 - confidence``. The exact form of the rule of three: 1 - (1 - confidence)^(1 /
-    trials). 1.0 without trials.
+    At a higher rate no hit would have been less likely than ``1 - confidence``. It is 1 - (1 - confidence)^(1 / trials), the exact form of
+    the rule of three, and 1.0 without trials.
     """
     return 1.0 - (1.0 - confidence) ** (1.0 / trials) if trials else 1.0
 

@@ -32,7 +32,7 @@ NEUTRAL: Mapping[str, tuple[JSON, ...]] = {
 
 NONE = Penalties()
 MOST_BIAS = 100.0
-"""Larger biases are cut down to it, by OpenAI's rule."""
+"""Largest bias; larger ones are reduced to it, by OpenAI's rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +46,10 @@ class SamplingParams:
     min_p: float = 0.0
     penalties: Penalties = NONE
     unmodelled: str = ""
-    """Why its distribution cannot be computed; empty when it can."""
+    """Why its distribution cannot be computed; empty if it can."""
 
     def processing(self, tokens: int) -> Processing:
-        """Return the parameters as arrays over so many tokens. Biases and penalties are left out."""
+        """Return the parameters as arrays over ``tokens`` tokens, without biases and penalties."""
         return Processing(
             temperature=np.full(tokens, self.temperature),
             top_k=np.full(tokens, self.top_k, dtype=np.int64),
@@ -59,7 +59,10 @@ class SamplingParams:
 
 
 def sampling_params(body: Mapping[str, JSON]) -> SamplingParams:
-    """Return the sampling parameters of ``body``, OpenAI's defaults if missing."""
+    """Return the sampling parameters of ``body``, with OpenAI's defaults.
+
+    A request whose distribution is not modelled, or at temperature 0, has ``unmodelled`` set and no other parameter.
+    """
     for field, neutral in NEUTRAL.items():
         value = body.get(field)
         if value is not None and value not in neutral:

@@ -1,4 +1,4 @@
-"""Speedup: an interval for the log-ratio of two arms that includes what other boots of the same servers would have shown."""
+"""Speedup: an interval for the log-ratio of two arms that includes the variation between boots of the same servers."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ __all__ = [
 ]
 
 HODGES_LEHMANN_FROM = 10
-"""Passes from which the median of pairwise means is taken: under slow outliers it sees more than the mean."""
+"""Passes from which on the median of pairwise means is used: under slow outliers it is more precise than the mean."""
 STEADY = 1.7
-"""Stated deviations of a boot that an interval over passes alone may reach to either side."""
+"""Largest half-width of an interval over passes alone, in stated deviations of a boot."""
 _BISECTIONS = 28
 
 
@@ -52,12 +52,12 @@ class BootLevels:
 
     @property
     def log_ratio(self) -> float:
-        """Speculative over baseline."""
+        """Log of the variant's speed over the baseline's."""
         return _mean(self.speculative) - _mean(self.baseline)
 
     @property
     def squares(self) -> float:
-        """Sum of squares of the boots of each server about their mean."""
+        """Sum of squares of each server's boots about their mean."""
         return _squares(self.speculative) + _squares(self.baseline)
 
     @property
@@ -72,7 +72,7 @@ class Estimate:
 
     log_ratio: float
     shares: float
-    """Variance of the log-ratio over that of one boot: 1.5 with a control; 0 where nothing is claimed of other boots."""
+    """Variance of the log-ratio over that of one boot: 1.5 with a control; 0 if the estimate is for these very boots."""
     within: float
     """Variance of the passes' centre, nats squared."""
     within_freedom: int
@@ -83,53 +83,63 @@ class Estimate:
 
     @property
     def ratio(self) -> float:
-        """The factor itself."""
+        """The speed-up factor."""
         return math.exp(self.log_ratio)
 
     @property
     def standard_error(self) -> float:
-        """Nats, boots included with the median of their deviation."""
+        """Standard error of the log-ratio in nats, with the median deviation of boots."""
         return math.sqrt(self.shares * self.boots.sd**2 + self.within)
 
     def at_least(self, error: float) -> float:
-        """Return the lower limit of the true factor. The true factor lies below it with probability ``error``."""
+        """Return the lower limit of the true factor.
+
+        The true one lies below it with probability ``error``.
+        """
         return math.exp(self.log_ratio - self._half_width(error))
 
     def at_most(self, error: float) -> float:
-        """Return the upper limit of the true factor. The true factor lies above it with probability ``error``."""
+        """Return the upper limit of the true factor.
+
+        The true one lies above it with probability ``error``.
+        """
         return math.exp(self.log_ratio + self._half_width(error))
 
     def interval(self, confidence: float) -> Interval:
-        """Return the limits at ``confidence``, half the rest on either side."""
+        """Return the limits at ``confidence``, half the error on each side."""
         error = (1.0 - confidence) / 2.0
         return Interval(low=self.at_least(error), high=self.at_most(error), confidence=confidence)
 
     def against_median(self, runs: int) -> Estimate:
-        """Return the estimate against the median of so many earlier runs.
+        """Return the estimate against the median of ``runs`` earlier runs.
 
-        The error of their median is added to its variance. Of normal runs of variance s^2 the median has pi s^2 / (2 n). Where all runs are
-        like this one the estimate's variance is 1 + pi / (2 n) times as large: the prediction interval of one more run.
+        The variance of their median is added: pi s^2 / (2 n) for n normal runs of variance s^2. If all runs are like this one, the variance
+        becomes 1 + pi / (2 n) times as large: that of a prediction interval for one more run.
         """
         more = 1.0 + math.pi / (2.0 * runs) * (RUN_BOOTS / self.shares)
         return replace(self, shares=self.shares * more, within=self.within * more)
 
     def beyond(self, *distances: float) -> tuple[float, ...]:
-        """Return the one-sided chances of the log-ratio beyond each distance.
+        """Return the one-sided probabilities of an error beyond each distance.
 
-        They are sum_k w_k P(t_k > distance). t_k has the scale sqrt(shares sd_k^2 + within), and the freedom of the passes, more where
-        boots vary more (Welch, Satterthwaite).
+        They are sum_k w_k P(t_k > distance), over the possible deviations sd_k of boots. t_k has the scale sqrt(shares sd_k^2 + within)
+        and the degrees of freedom of the passes, more if boots vary more (Welch, Satterthwaite).
         """
         weights, scales, freedoms = self._components()
         return tuple(float(weights @ stdtr(freedoms, -distance / scales)) for distance in distances)
 
     def _components(self) -> tuple[Floats, Floats, Floats]:
+        """Return the weights, scales and degrees of freedom of the mixture's components."""
         weights = np.array(self.boots.weights(self.within / self.shares))
         variances = self.shares * np.square(deviations(self.boots.stated_sd)) + self.within
         freedoms = self.within_freedom * np.square(variances / self.within) if self.within else np.full_like(variances, np.inf)
         return weights, np.sqrt(variances), freedoms
 
     def _half_width(self, error: float) -> float:
-        """Return the distance of chance ``error`` by :meth:`beyond`."""
+        """Return the distance at which :meth:`beyond` is ``error``, by bisection.
+
+        Without boots it is that of Student's t over the passes.
+        """
         if not self.shares:
             return -float(stdtrit(self.within_freedom, error)) * math.sqrt(self.within)
         weights, scales, freedoms = self._components()
@@ -141,19 +151,19 @@ class Estimate:
 
 
 def within_one_boot(log_ratios: Sequence[float]) -> Estimate:
-    """Return the ratio of the very boots of the passes.
+    """Return the ratio of these very boots, not of others.
 
-    One log-ratio per pass gives Student's t over the passes, and nothing of boots. Raises ValueError for fewer than two passes.
+    One log-ratio per pass gives Student's t over the passes, without the variation of boots. Raises ValueError for fewer than two passes.
     """
     return replace(across_boots(log_ratios, BootSpread(), baseline_boots=1), shares=0.0)
 
 
 def is_steady(log_ratios: Sequence[float], stated_sd: float = BOOT_SD) -> bool:
-    """Whether passes widen an interval little, compared with stated boots.
+    """Return True if passes widen an interval little, compared with stated boots.
 
-    t(n-1) sd / sqrt(n) <= 1.7 stated_sd, t at 97.5 %: the half-width of the interval over the n passes alone is at most about half of what
-    three boots that vary as stated would make it. For normal passes the spread is independent of the mean, so that passes that are taken
-    until it is small enough say nothing of the speedup itself (Stein 1945, for two stages; with more of them the spread comes out a little
+    The condition is t(n-1) sd / sqrt(n) <= 1.7 stated_sd, t at 97.5 %: the half-width of the interval over the n passes alone is at most
+    about half of that from three boots that vary as stated. For normal passes the spread is independent of the mean, so that a stop as soon
+    as it is small enough does not bias the speed-up (Stein 1945, for two stages; with more stages the spread is estimated a little too
     small: ``benchmarks.speed_gate`` has the errors). Raises ValueError for fewer than two passes.
     """
     passes = within_one_boot(log_ratios)
@@ -163,8 +173,9 @@ def is_steady(log_ratios: Sequence[float], stated_sd: float = BOOT_SD) -> bool:
 def across_boots(log_ratios: Sequence[float], spread: BootSpread, *, baseline_boots: int) -> Estimate:
     """Return the ratio expected of other boots, from one boot's passes.
 
-    Each pass has a log-ratio of one variant boot against ``baseline_boots``. variance = (1 + 1 / baseline_boots) sigma^2 + that of the
-    passes' centre: 1.5 sigma^2 with a control. The unknown sigma is integrated out. Raises ValueError for fewer than two passes.
+    Each pass has a log-ratio of one variant boot against ``baseline_boots``. The variance is (1 + 1 / baseline_boots) sigma^2, 1.5 sigma^2
+    with a control, plus that of the passes' centre. The unknown sigma is integrated out over ``spread``. Raises ValueError for fewer than
+    two passes.
     """
     if len(log_ratios) < 2:  # noqa: PLR2004 - one value has no spread
         msg = f"an interval needs two passes, not {len(log_ratios)}"
@@ -184,12 +195,12 @@ def across_boots(log_ratios: Sequence[float], spread: BootSpread, *, baseline_bo
 def across_blocks(blocks: Sequence[Sequence[float]], groups: Sequence[BootLevels], earlier: BootSpread) -> Estimate:
     """Return the ratio expected of other boots, from blocks of passes.
 
-    ``blocks`` are log-ratios, one per pass, of each variant boot against the baseline boots next to it. ``groups`` are the boots that
-    blocks connect: in turn all of them, since neighbours share a baseline boot; side by side those of one wave. ``earlier`` is what other
-    runs have shown of boots.
+    ``blocks`` are log-ratios, one per pass, of each variant boot against the baseline boots next to it. ``groups`` are the boots connected
+    by blocks: all of them if servers run one after the other, since neighbours share a baseline boot; those of one wave if they run side
+    by side. ``earlier`` is the boot spread shown by other runs.
 
-    In turn a block reads y_i = S_i - (B_i + B_(i+1)) / 2. Neighbours share a boot, so that blocks covary: by sigma^2 / 4 where each has
-    1.5 sigma^2. Taken together with the differences d_i = B_(i+1) - B_i of the baseline boots around them, they hold all contrasts of
+    One after the other, a block measures y_i = S_i - (B_i + B_(i+1)) / 2. Neighbours share a boot, so that blocks covary by sigma^2 / 4,
+    each having 1.5 sigma^2. Together with the differences d_i = B_(i+1) - B_i of the baseline boots around them, they have all contrasts of
     independent boots S and B of one variance; generalised least squares over them is then least squares over the boots (Gauss-Markov),
     with a level of its own for each group, since the machine may be faster in one wave than in another:
 
@@ -198,9 +209,9 @@ def across_blocks(blocks: Sequence[Sequence[float]], groups: Sequence[BootLevels
         squares   = squares of S and of B, about their mean in the group + sum of (log-ratio of a group - log-ratio)^2 / v
         freedom   = sum(n + m - 2) + (groups - 1)
 
-    The squares join those of earlier runs. One block between two baseline boots gives :func:`across_boots`: the mean of two boots, and
-    d^2 / 2 between them. In turn a steady drift of the machine cancels where the order reads the same from both ends, and adds to the
-    squares. Raises ValueError for a block of fewer than two passes.
+    The squares are added to those of earlier runs. One block between two baseline boots gives :func:`across_boots`: the mean of two boots,
+    and d^2 / 2 between them. A steady drift of the machine cancels if the order of boots is symmetric, and adds to the squares. Raises
+    ValueError for a block of fewer than two passes.
     """
     if not blocks or min(map(len, blocks)) < 2:  # noqa: PLR2004 - one value has no spread
         msg = f"an interval needs two passes a block, not {[len(block) for block in blocks]}"
@@ -225,7 +236,10 @@ def across_blocks(blocks: Sequence[Sequence[float]], groups: Sequence[BootLevels
 
 
 def typical(groups: Sequence[BootLevels]) -> tuple[float, float]:
-    """Return the levels of variant and baseline over all groups. They differ by the log-ratio of :func:`across_blocks`."""
+    """Return the mean levels of variant and baseline over all groups.
+
+    They differ by the log-ratio of :func:`across_blocks`.
+    """
     weights = _precisions(groups)
     sides = (
         math.fsum(w * _mean(levels) for w, levels in zip(weights, side, strict=True))
@@ -250,7 +264,10 @@ def _squares(values: Sequence[float]) -> float:
 
 
 def centre(values: Sequence[float]) -> float:
-    """Return the mean, from ten values on the median of all pairwise means (Hodges and Lehmann 1963)."""
+    """Return the mean, or the median of pairwise means.
+
+    The latter is for ten or more values (Hodges and Lehmann 1963).
+    """
     if len(values) < HODGES_LEHMANN_FROM:
         return math.fsum(values) / len(values)
     return float(np.median([(a + b) / 2.0 for a, b in combinations_with_replacement(values, 2)]))

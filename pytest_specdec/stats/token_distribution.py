@@ -1,7 +1,7 @@
-"""Token distributions: what a request's sampling parameters make of the raw distribution, over the K top tokens and one remainder.
+"""Token distributions: the raw distribution after a request's sampling parameters, over the K top tokens and one remainder.
 
-An emitted token outside the top tokens is the remainder, whatever else is known of it: looking would choose the partition after the
-outcome.
+An emitted token outside the top tokens counts as the remainder, even if its own probability is known: a separate outcome for it would
+choose the partition after the outcome.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 SLACK = 1e-6
-"""Smallest mass of the remainder: float32 servers and rounded logprobs know a sum of probabilities no better."""
+"""Smallest mass of the remainder: float32 and rounded log-probabilities give a sum of probabilities no better."""
 VIOLATION = 1e-4
-"""Upper bound on the chance that noise alone puts a token beyond the margins."""
+"""Upper bound on the probability that noise alone puts a token beyond the margins."""
 NOISE = 0.05
-"""Standard deviation of scoring noise, in nats of log-ratio, that the null is widened for where nothing larger is measured."""
+"""Least standard deviation of scoring noise, in nats of log-ratio, that the null hypothesis is widened for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,15 +48,15 @@ class RawDistribution:
     """The unprocessed distribution (temperature 1, nothing truncated) at N tokens, with K top tokens each by falling probability."""
 
     ids: Ints
-    """[N, K]; -1 where a position has fewer top tokens."""
+    """[N, K]; -1 if a position has fewer top tokens."""
     logprobs: Floats
-    """[N, K], natural logs; -inf where a position has fewer top tokens."""
+    """[N, K], natural logs; -inf if a position has fewer top tokens."""
     chosen: Ints
     """[N], the emitted token ids."""
     chosen_logprobs: Floats
-    """[N], of the emitted tokens, also outside the top tokens; nan where the scores leave them out."""
+    """[N], of the emitted tokens, also outside the top tokens; nan if the scores lack them."""
     vocabulary: int = 0
-    """Tokens in the vocabulary; 0 where unknown. As many top tokens are the whole distribution, without a remainder."""
+    """Tokens in the vocabulary; 0 if unknown. As many top tokens are the whole distribution, without a remainder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,9 +70,9 @@ class Processing:
     top_p: Floats
     """1 for all tokens."""
     min_p: Floats | None = None
-    """0 for all tokens; None where no request sets it."""
+    """0 for all tokens; None if no request sets it."""
     adjustment: Adjustment | None = None
-    """Of biases and penalties; None where no request sets any."""
+    """The adjustment by biases and penalties; None if no request sets any."""
 
     @property
     def shares(self) -> Floats:
@@ -85,13 +85,20 @@ class Processing:
         return (self.top_k > 0) | (self.top_p < 1.0) | (self.shares > 0.0)
 
     def adapt_to_bias(self, scoring_bias: float) -> Processing:
-        """Return the same processing for scores of ``p^(1 + scoring_bias)``. Temperature and biases are scaled."""
+        """Return the same processing for scores off by a power.
+
+        The raw distribution is the scores to the power ``1 + scoring_bias``, normalised. Temperature and adjustment are divided by it, so
+        that the scores give the requested distribution.
+        """
         power = 1.0 + scoring_bias
         adjustment = None if self.adjustment is None else self.adjustment.times(1.0 / power)
         return replace(self, temperature=self.temperature / power, adjustment=adjustment)
 
     def at(self, tokens: Bools) -> Processing:
-        """Return the parameters at the marked ``tokens`` [N]. The adjustment is left out: it belongs to other top tokens."""
+        """Return the parameters at the marked ``tokens`` [N].
+
+        The adjustment is left out, since it belongs to other top tokens.
+        """
         return Processing(
             temperature=self.temperature[tokens], top_k=self.top_k[tokens], top_p=self.top_p[tokens], min_p=self.shares[tokens]
         )
@@ -102,9 +109,9 @@ class TokenDistribution:
     """The requested distribution at N tokens over K top tokens and, last, the remainder."""
 
     p: Floats
-    """[N, K+1], normalised; exact up to one factor inside ``core``, an estimate elsewhere."""
+    """[N, K+1], normalised; exact up to one factor inside ``core``, an estimate outside."""
     core: Bools
-    """[N, K+1], outcomes among which the distribution is known exactly given that one of them occurs."""
+    """[N, K+1], outcomes with an exactly known distribution, given that one of them occurs."""
     violation: Bools
     """[N, K+1], outcomes that a correct server emits with probability ``violation_bound`` at most."""
     violation_bound: Floats
@@ -112,24 +119,27 @@ class TokenDistribution:
     outcome: Ints
     """[N], index of the emitted token in 0..K."""
     chosen: Floats
-    """[N], probability of the emitted token itself; an estimate where ``p`` is."""
+    """[N], probability of the emitted token itself; an estimate if ``p`` is."""
     chosen_bound: Floats
-    """[N], upper bound on the probability of the emitted token itself; inf where truncation leaves none."""
+    """[N], upper bound on the probability of the emitted token itself; inf if truncation leaves none."""
     chosen_floor: Floats
-    """[N], lower bound on it: over all tokens these bounds add up to one at most; 0 where truncation or the scores leave none."""
+    """[N], lower bound on it: over all tokens these bounds add up to one at most; 0 if truncation or the scores leave none."""
     raw: Floats
     """[N, K+1], the distribution before any sampling parameter."""
     chosen_raw: Floats
-    """[N], the raw probability of the emitted token itself; 0 where unknown."""
+    """[N], the raw probability of the emitted token itself; 0 if unknown."""
     noise: Floats | float = NOISE
-    """[N] or one for all, of the requested distribution in nats of log-ratio: what the null hypothesis is widened for. Temperature
-    divides logits and noise."""
+    """[N] or one for all: the noise of the requested distribution, in nats of log-ratio, that the null hypothesis is widened for.
+    Temperature divides logits and noise."""
     jump_rate: float = 0.0
     """Largest share of positions, 0..1, at which a correct server may have any other distribution (stats/jumps.py)."""
 
     @property
     def information(self) -> float:
-        """Sum of Var_p(log p) over tokens, in nats squared. A peaked distribution has none: it measures the informative tokens."""
+        """Sum of Var_p(log p) over tokens, in nats squared.
+
+        It measures the informative tokens: one with a peaked distribution adds nothing, since it has no choice to show a fault.
+        """
         p = np.where(self.core, self.p, 0.0)
         p = p / p.sum(axis=1, keepdims=True)
         surprise = np.log(np.where(p > 0, p, 1.0))
@@ -143,8 +153,8 @@ class TokenDistribution:
 def raw_distribution(positions: Sequence[Position], top_tokens: int, vocabulary: int = 0) -> RawDistribution:
     """Return the arrays of ``positions``, by falling probability.
 
-    Each has ``top_tokens`` top tokens at most. Servers add the chosen token to the list when it lies outside the most probable ones; beyond
-    ``top_tokens`` it is cut off again, for the outcome may not decide what counts as a top token.
+    Each has ``top_tokens`` top tokens at most. Servers add the chosen token to the list if it is not among the most probable ones; beyond
+    ``top_tokens`` it is cut off again, since the outcome may not decide which tokens are top tokens.
     """
     width = max(1, *(len(position.top_ids) for position in positions))
     ids = np.full((len(positions), width), -1, dtype=np.int64)
@@ -173,12 +183,12 @@ def raw_probabilities(raw: RawDistribution) -> Floats:
 def requested(raw: RawDistribution, processing: Processing, noise: float = NOISE, jump_rate: float = 0.0) -> TokenDistribution:
     """Return the distribution of ``raw`` under ``processing``, applied exactly once.
 
-    Temperature 1 is exact, and so is any where the top tokens are the whole vocabulary. Other temperatures bound the remainder's mass only:
-    the core is the top tokens, and below 1 the remainder is a violation. Biases and penalties move top tokens by known amounts: the core
-    keeps them, and the remainder where none of its tokens is moved; a top token that a repetition penalty scales leaves it. Under
-    truncation the core ends a margin before the boundary and violations begin a margin after it: with 0.01 logit noise, taking tokens
-    outside the computed nucleus for impossible alarms in 83 of 100 correct runs. Truncation of moved top tokens is known over the whole
-    vocabulary only; elsewhere the core is one token.
+    Temperature 1 is exact, and so is any if the top tokens are the whole vocabulary. At other temperatures only a bound of the remainder's
+    mass is known: the core is the top tokens, and below 1 the remainder is a violation. Biases and penalties change top tokens by known
+    amounts: these stay in the core, and so does the remainder if none of its tokens is changed; a top token scaled by a repetition penalty
+    leaves the core. Under truncation the core ends a margin before the boundary and violations begin a margin after it: with 0.01 logit
+    noise, a test that counts tokens outside the computed nucleus as impossible alarms in 83 of 100 correct runs. Truncation of changed top
+    tokens is known only if they are the whole vocabulary; otherwise the core is one token.
     """
     moved = _adjust(raw, processing.adjustment)
     weights = _apply_temperature(raw, moved, processing.temperature)
@@ -199,10 +209,10 @@ def requested(raw: RawDistribution, processing: Processing, noise: float = NOISE
 
 
 def _distribution(raw: RawDistribution, moved: _Adjusted, weights: Weights, cut: Truncation, processing: Processing) -> TokenDistribution:
-    """Return the distribution by falling mass of the moved top tokens."""
+    """Return the distribution with the adjusted top tokens by falling mass."""
     truncates, outcome = processing.truncates, _outcomes(raw)
     complete, unsure = _lists_vocabulary(raw), moved.unsure.any(axis=1)
-    # Which of its tokens a boundary cuts off depends on tokens that are not known.
+    # The tokens that a boundary cuts off depend on unknown tokens.
     unresolved = truncates & moved.any & (~complete | unsure)
     p = _probabilities(weights, cut.included, processing.top_p)
     core = cut.core.copy()
@@ -236,7 +246,10 @@ def _distribution(raw: RawDistribution, moved: _Adjusted, weights: Weights, cut:
 
 
 def _probabilities(weights: Weights, included: Bools, top_p: Floats) -> Floats:
-    """Return the distribution [N, K+1] over the ``included`` outcomes. Of a remainder cut by the nucleus, the part inside counts."""
+    """Return the distribution [N, K+1] over the ``included`` outcomes.
+
+    If the nucleus cuts the remainder, only its mass inside the nucleus counts.
+    """
     mass = np.where(included, np.concatenate([weights.top_tokens, weights.remainder[:, None]], axis=1), 0.0)
     total = weights.top_tokens.sum(axis=1) + weights.remainder
     room = np.where(top_p < 1.0, np.maximum(top_p * total - mass[:, :-1].sum(axis=1), 0.0), np.inf)
@@ -245,13 +258,16 @@ def _probabilities(weights: Weights, included: Bools, top_p: Floats) -> Floats:
 
 
 def _cooled_remainder(weights: Weights) -> Floats:
-    """Return the upper bound [N] on the remainder's probability. It is a tenth wider, for the noise of the last top token."""
+    """Return the upper bound [N] on the remainder's probability below temperature 1.
+
+    It is a tenth larger than computed, for the noise of the last top token.
+    """
     bound = np.where(np.isfinite(weights.remainder_bound), weights.remainder_bound, 0.0)
     return np.asarray(np.minimum(1.1 * bound / (weights.top_tokens.sum(axis=1) + bound) + VIOLATION, 1.0))
 
 
 def _moved_outcome(moved: _Adjusted, outcome: Ints) -> Ints:
-    """Return the place [N, 1] of raw outcomes [N] among moved tokens."""
+    """Return the index [N, 1] of raw outcomes [N] among the adjusted tokens."""
     width = moved.order.shape[1]
     hits = moved.order == outcome[:, None]
     return np.asarray(np.where(outcome == width, width, hits.argmax(axis=1))[:, None], dtype=np.int64)
@@ -263,33 +279,34 @@ def _outcomes(raw: RawDistribution) -> Ints:
 
 
 def _lists_vocabulary(raw: RawDistribution) -> Bools:
-    """Return a mask [N] of lists with the whole vocabulary."""
+    """Return a mask [N] of positions that list the whole vocabulary."""
     return np.asarray((raw.ids >= 0).sum(axis=1) >= (raw.vocabulary or np.iinfo(np.int64).max))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Adjusted:
-    """The top tokens after biases and penalties, by falling mass, and what became uncertain on the way."""
+    """The top tokens after biases and penalties, by falling mass, with marks of uncertainty."""
 
     order: Ints
-    """[N, K], of the raw top tokens."""
+    """[N, K], indices of the raw top tokens."""
     logprobs: Floats
     """[N, K], not normalised."""
     chosen: Floats
-    """[N], of the emitted token on the same scale; an upper bound where unknown."""
+    """[N], log-probability of the emitted token on the same scale; an upper bound if unknown."""
     chosen_is_bound: Bools
-    """[N], where ``chosen`` is no more than that bound."""
+    """[N], whether ``chosen`` is only that bound."""
     unsure: Bools
-    """[N, K]."""
+    """[N, K], top tokens changed by an unknown amount."""
     any: Bools
-    """[N], whether anything was moved."""
+    """[N], whether any token was changed."""
     elsewhere: Bools
-    """[N], whether a token of the remainder was."""
+    """[N], whether a token of the remainder was changed."""
     upwards: Bools
-    """[N], whether one may have gained."""
+    """[N], whether a token of the remainder may have become more probable."""
 
 
 def _adjust(raw: RawDistribution, adjustment: Adjustment | None) -> _Adjusted:
+    """Return the top tokens after the adjustment, if any."""
     n, unlisted = len(raw.ids), np.isnan(raw.chosen_logprobs)
     none = np.zeros(n, dtype=np.bool_)
     last = np.where(np.isfinite(raw.logprobs), raw.logprobs, 0.0).min(axis=1)
@@ -324,11 +341,16 @@ def _adjust(raw: RawDistribution, adjustment: Adjustment | None) -> _Adjusted:
 
 
 def _apply_temperature(raw: RawDistribution, moved: _Adjusted, temperature: Floats) -> Weights:
-    """Bound the remainder by ``remainder * p_K^(1/T-1)``. None of its tokens is more probable than the last top token."""
+    """Return the masses after temperature T, the remainder's bounded.
+
+    The remainder's mass has an estimate and an upper bound. The bound is ``remainder * p_K^(1/T-1)``, since none of its tokens is more
+    probable than the last top token p_K. It is inf above temperature 1, or if a bias may have raised one of its tokens, unless the top
+    tokens are the whole vocabulary.
+    """
     mass = np.exp(raw.logprobs)
     seen = raw.ids == raw.chosen[:, None]
     unseen = np.where(seen.any(axis=1) | np.isnan(raw.chosen_logprobs), 0.0, np.exp(raw.chosen_logprobs))
-    # The emitted token's own mass is part of the remainder: a larger denominator makes any likelihood ratio smaller.
+    # The remainder has at least the emitted token's own mass: a larger denominator makes any likelihood ratio smaller.
     remainder = np.where(_lists_vocabulary(raw), 0.0, np.maximum(np.maximum(1.0 - mass.sum(axis=1), SLACK), unseen))
     power = 1.0 / temperature
     top = moved.logprobs[:, :1]

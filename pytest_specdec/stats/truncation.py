@@ -1,4 +1,4 @@
-"""Truncation: what min-p, top-k and top-p surely leave and surely cut off, margins of noise apart."""
+"""Truncation: the tokens that min-p, top-k and top-p surely leave and surely cut off, with margins of noise in between."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["Nucleus", "Truncation", "Weights", "by_mass", "by_rank", "by_share", "intersection", "margin", "nucleus_margin"]
 
 NUCLEUS_MARGIN = 0.05
-"""Cumulative mass on either side of ``top_p`` that no test uses, at least: scoring noise moves tokens across the boundary."""
+"""Least cumulative mass on either side of ``top_p`` that no test uses: scoring noise moves tokens across the boundary."""
 RANK_MARGIN = 2
 """Ranks on either side of ``top_k`` that no test uses."""
 LOGIT_MARGIN = 0.6
-"""Nats of raw logit on either side of ``top_k`` and ``min_p`` that no test uses: ranks alone do not hold in a flat distribution."""
+"""Nats of raw logit on either side of ``top_k`` and ``min_p`` that no test uses: in a flat distribution noise changes ranks."""
 DEVIATIONS = 6.0
 """Least logit and nucleus margin, in standard deviations of the difference of two logits."""
 
@@ -31,19 +31,19 @@ class Weights:
     top_tokens: Floats
     """[N, K]."""
     remainder: Floats
-    """[N], estimated; exact at temperature 1."""
+    """[N], estimated mass of the remainder; exact at temperature 1."""
     remainder_bound: Floats
-    """[N], upper bound; inf above temperature 1."""
+    """[N], upper bound on that mass; inf above temperature 1."""
     last: Floats
-    """[N], upper bound on any single token of the remainder; inf where there is none."""
+    """[N], upper bound on any single token of the remainder; inf if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Truncation:
-    """The outcomes left by min-p, top-k and top-p, masks [N, K+1]; outcomes near a boundary are neither in ``core`` nor in ``excluded``."""
+    """The outcomes left by min-p, top-k and top-p, as masks [N, K+1]; those near a boundary are neither in ``core`` nor in ``excluded``."""
 
     included: Bools
-    """By the scores as they are."""
+    """Included by the scores, without regard to noise."""
     core: Bools
     """Included at any noise within the margins."""
     excluded: Bools
@@ -51,12 +51,15 @@ class Truncation:
 
 
 def margin(temperature: Floats, noise: float) -> Floats:
-    """Return the untested factor of mass [N] around a boundary. No test uses tokens within it on either side, for logits with ``noise``."""
+    """Return the untested factor of mass [N] around a boundary.
+
+    No test uses tokens within it on either side. ``noise`` is that of the logits.
+    """
     return np.asarray(np.exp(max(LOGIT_MARGIN, DEVIATIONS * sqrt(2.0) * noise) / temperature))
 
 
 def by_share(weights: Weights, min_p: Floats, factor: Floats) -> Truncation:
-    """Cut tokens below ``min_p`` [N] times the most probable token. 0 cuts nothing."""
+    """Cut tokens below ``min_p`` [N] times the best; 0 cuts nothing."""
     limit = min_p[:, None]
     share = np.concatenate([weights.top_tokens, weights.last[:, None]], axis=1)
     surely = share >= limit * factor[:, None]
@@ -68,7 +71,11 @@ def by_share(weights: Weights, min_p: Floats, factor: Floats) -> Truncation:
 
 
 def by_rank(weights: Weights, top_k: Ints, factor: Floats) -> Truncation:
-    """Cut by top-k, with the remainder from rank K on. No token there is more probable than the last top token."""
+    """Cut by top-k; the remainder stands at rank K.
+
+    No token of the remainder is more probable than the last top token. A token surely left, or surely cut, is some ranks and some factor of
+    mass away from the boundary. A ``top_k`` of 0 cuts nothing.
+    """
     width = weights.top_tokens.shape[1]
     rank = np.arange(width + 1)[None, :]
     k = np.where(top_k > 0, top_k, np.iinfo(np.int64).max - RANK_MARGIN)[:, None]
@@ -87,7 +94,7 @@ def intersection(first: Truncation, second: Truncation) -> Truncation:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Nucleus:
-    """A boundary of top-p [N], and how far noise moves what lies above it."""
+    """A boundary of top-p [N], with the distances by which noise may move it."""
 
     top_p: Floats
     least: Floats
@@ -95,14 +102,14 @@ class Nucleus:
     most: Floats
     """[N], mass beyond which a token is outside at any noise."""
     factor: Floats
-    """[N], of mass: a token that is so many times as probable as another one stands before it at any noise."""
+    """[N], a ratio of masses: a token at least so many times as probable as another one comes before it at any noise."""
 
 
 def nucleus_margin(top_p: Floats, temperature: Floats, noise: float) -> Nucleus:
     """Return the boundary ``top_p`` with margins for logits with ``noise``.
 
-    Noise of d nats between what is above a boundary and what is below it takes a mass p to ``p e^d / (p e^d + 1 - p)``, so to first order
-    by ``d p (1 - p)``. Taken is ``d = 6 sqrt2 noise / temperature``, as if either side were one token.
+    Noise of d nats between the tokens above a boundary and those below it changes a mass p to ``p e^d / (p e^d + 1 - p)``, to first order
+    by ``d p (1 - p)``. The margin is for ``d = 6 sqrt2 noise / temperature``, as if each side were one token.
     """
     odds = DEVIATIONS * sqrt(2.0) * noise / temperature
     boundary = logit(top_p)
@@ -115,16 +122,16 @@ def nucleus_margin(top_p: Floats, temperature: Floats, noise: float) -> Nucleus:
 
 
 def by_mass(weights: Weights, before: Truncation, top_k: Ints, nucleus: Nucleus) -> Truncation:
-    """Cut the outcomes left by top-k and min-p, by top-p.
+    """Cut the outcomes left by top-k and min-p by top-p.
 
-    Each way takes the less favourable normaliser. Engines differ in whether min-p comes before top-p: the smallest normaliser takes it to,
-    the largest not to.
+    The masses are normalised by the smallest possible sum to find the outcomes surely left, and by the largest to find those surely cut
+    off. Engines differ in whether min-p comes before top-p: the smallest sum assumes that it does, the largest that it does not.
     """
     mass = np.where(before.included, np.concatenate([weights.top_tokens, weights.remainder[:, None]], axis=1), 0.0)
     above = mass.cumsum(axis=1) - mass
     least, most = _smallest_sum(weights, before, top_k), _largest_sum(weights, top_k)
     until = np.concatenate([weights.top_tokens.cumsum(axis=1) / least[:, None], np.ones((len(least), 1))], axis=1)
-    since = _surely_above(weights, nucleus.factor) / most[:, None]
+    since = _mass_surely_above(weights, nucleus.factor) / most[:, None]
     limit, untruncated = nucleus.top_p[:, None], (nucleus.top_p >= 1.0)[:, None]
     core = untruncated | (until <= nucleus.least[:, None])
     core[:, 0] = True
@@ -135,8 +142,11 @@ def by_mass(weights: Weights, before: Truncation, top_k: Ints, nucleus: Nucleus)
     )
 
 
-def _surely_above(weights: Weights, factor: Floats) -> Floats:
-    """Return the mass [N, K+1] of top tokens surely before each outcome. Noise lets near-equal tokens change places."""
+def _mass_surely_above(weights: Weights, factor: Floats) -> Floats:
+    """Return the mass [N, K+1] surely before each outcome.
+
+    It is that of the top tokens surely more probable. Nearly equal ones are left out, since noise may swap them.
+    """
     masses = np.concatenate([weights.top_tokens, weights.last[:, None]], axis=1)
     counts = (weights.top_tokens[:, :, None] > masses[:, None, :] * factor[:, None, None]).sum(axis=1)
     sums = np.concatenate([np.zeros((len(masses), 1)), weights.top_tokens.cumsum(axis=1)], axis=1)
@@ -144,7 +154,10 @@ def _surely_above(weights: Weights, factor: Floats) -> Floats:
 
 
 def _smallest_sum(weights: Weights, before: Truncation, top_k: Ints) -> Floats:
-    """Return the smallest possible sum of masses [N] under top-p. It is after the cuts ``before`` top-p."""
+    """Return the smallest possible sum of masses [N] under top-p.
+
+    It is the sum after the cuts ``before`` top-p, min-p among them.
+    """
     exact_remainder = (top_k == 0) & (weights.remainder == weights.remainder_bound) & before.core[:, -1]
     return np.asarray(
         np.where(before.core[:, :-1], weights.top_tokens, 0.0).sum(axis=1) + np.where(exact_remainder, weights.remainder, 0.0)
@@ -152,7 +165,10 @@ def _smallest_sum(weights: Weights, before: Truncation, top_k: Ints) -> Floats:
 
 
 def _largest_sum(weights: Weights, top_k: Ints) -> Floats:
-    """Return the largest possible sum of masses [N] under top-p. It is after top-k."""
+    """Return the largest possible sum of masses [N] under top-p.
+
+    It is the sum after top-k alone.
+    """
     k, width = top_k[:, None], weights.top_tokens.shape[1]
     perhaps = (k == 0) | (np.arange(width)[None, :] < k + RANK_MARGIN)
     open_remainder = (top_k == 0) | (top_k + RANK_MARGIN > width)

@@ -1,9 +1,9 @@
-"""Verify slots: the place of each emitted token in its verify step, known from windows or as chances, and all that is known before it.
+"""Verify slots: the place of each emitted token in its verify step, from windows or as probabilities, and all that is known before it.
 
-A window goes on after a draft slot if the draft token was accepted. A correct server that emitted x there had accepted it with chance
+A window goes on after a draft slot if the draft token was accepted. If a correct server emitted x there, it had accepted x with probability
 ``min(1, q(x)/p(x))``, which depends on x and both distributions only. So the slot of the next token has a distribution given the tokens
-before it, by the forward recursion of a hidden Markov chain (Rabiner 1989, section III.A). Nothing of that token enters, so a test may
-weigh it so. A one-hot draft leaves no doubt: the windows follow from the tokens.
+before it, by the forward recursion of a hidden Markov chain (Rabiner 1989, section III.A). It does not depend on that token itself, so that
+a test may weight the token by it. With a one-hot draft the windows follow from the tokens with certainty.
 """
 
 from __future__ import annotations
@@ -42,40 +42,41 @@ UNKNOWN = -1
 DRAFT, BONUS, NO_DRAFT = 0, 1, 2
 """Kinds of slot; without a draft for the prefill's token."""
 NEVER_REJECTED, REJECTED_BEFORE, AFTER_REJECTION = 0, 1, 2
-"""Rejections before a token: none in its answer, one in an earlier window, one in the window right before."""
+"""States of rejection before a token: none in its answer, one in an earlier window, one in the window right before."""
 NO_TOKEN = -1
 """The id before an answer's first token."""
 REMAINDER = -2
 """The id of a token in the remainder."""
 WIDEST_VOCABULARY = 2**18
-"""Taken for the vocabulary's size where it is unknown: a size that is too large costs power and never validity."""
+"""Assumed size of an unknown vocabulary: a size that is too large costs power, but never validity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class VerifySlots:
     """Slots of N tokens in their windows.
 
-    A test may condition on ``slot``, ``drafted``, ``after_rejection`` and ``rejected_before``: let F_t hold the tokens up to t and whether
-    the window of each of them went on after it. A correct server draws token t+1 from p given F_t, at a draft slot (draft, accept, else
-    recover: marginally p whatever q) as at a bonus slot. The slot of t+1 is that of t plus one where t's window went on and 0 where it
-    ended, so it is in F_t; the windows before it, and whether they came short of their draft, are in F_t as well. ``ended`` is not: it is
-    known after t and depends on it, so no token may be chosen by its own ``ended`` (accepted tokens do not follow p); it serves the naming.
+    A test may condition on ``slot``, ``drafted``, ``after_rejection`` and ``rejected_before``: let F_t be the tokens up to t and, for each,
+    whether its window went on after it. A correct server draws token t+1 from p given F_t, at a draft slot (draft, accept, else recover:
+    marginally p whatever q) as well as at a bonus slot. The slot of t+1 is that of t plus one if t's window went on and 0 if it ended, so
+    that it follows from F_t; so do the windows before it, and which of them were shorter than their draft. ``ended`` does not: it is known
+    after t and depends on it, so that no token may be selected by its own ``ended`` (accepted tokens do not follow p). It is used only to
+    name a fault, and to learn for later tokens.
     """
 
     slot: Ints
-    """[N], tokens emitted before it in its window; UNKNOWN where windows are."""
+    """[N], number of tokens before it in its window; UNKNOWN if its window is."""
     drafted: Ints
-    """[N], draft tokens of its window; UNKNOWN where windows are."""
+    """[N], number of draft tokens of its window; UNKNOWN if its window is."""
     after_rejection: Bools
-    """[N], whether it stands in the verify step that follows a window shorter than its draft plus one."""
+    """[N], whether the window before its own had a rejected draft token."""
     rejected_before: Bools
-    """[N], whether any earlier window of its answer was."""
+    """[N], whether any earlier window of its answer had one."""
     ended: Bools
     """[N], whether its window ended with it."""
     last: Bools
     """[N], whether it is the last token of its answer: a limit may have cut its window."""
     implied: bool = False
-    """Whether the windows are computed as a correct server with these drafts would have them: they carry no evidence."""
+    """Whether the windows are computed as those of a correct server with these drafts, so that they are no evidence."""
 
     @property
     def known(self) -> Bools:
@@ -95,29 +96,29 @@ class VerifySlots:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SlotChances:
-    """The chances of N tokens to stand at a draft slot, a bonus slot or where nothing was drafted, after rejections or not."""
+    """The probabilities of N tokens to be at a draft slot, a bonus slot or a slot without a draft, by earlier rejections."""
 
     at: Floats
-    """[N, 3, 3]: DRAFT, BONUS and NO_DRAFT by NEVER_REJECTED, REJECTED_BEFORE and AFTER_REJECTION; their sum is 1, or 0 where unknown."""
+    """[N, 3, 3]: DRAFT, BONUS and NO_DRAFT by NEVER_REJECTED, REJECTED_BEFORE and AFTER_REJECTION; their sum is 1, or 0 if unknown."""
 
     @property
     def draft(self) -> Floats:
-        """[N], of a draft slot."""
+        """[N], the probability of a draft slot."""
         return np.asarray(self.at[:, DRAFT].sum(axis=1))
 
     @property
     def bonus(self) -> Floats:
-        """[N], of a bonus slot."""
+        """[N], the probability of a bonus slot."""
         return np.asarray(self.at[:, BONUS].sum(axis=1))
 
     @property
     def after_rejection(self) -> Floats:
-        """[N], of the verify step after a rejection."""
+        """[N], the probability of the verify step right after a rejection."""
         return np.asarray(self.at[:, :, AFTER_REJECTION].sum(axis=1))
 
     @property
     def rejected_before(self) -> Floats:
-        """[N], of any rejection before in the answer."""
+        """[N], the probability of any earlier rejection in the answer."""
         return np.asarray(self.at[:, :, REJECTED_BEFORE:].sum(axis=(1, 2)))
 
 
@@ -129,32 +130,32 @@ class Observed:
     ids: Ints
     """[N, K], the top tokens' token ids."""
     q: Floats | None
-    """[N, K+1], the draft's distribution on the same outcomes; None where unknown."""
+    """[N, K+1], the draft's distribution on the same outcomes; None if unknown."""
     drafted: Bools
-    """[N], where ``q`` is known and there was a draft, or would be if a window began here."""
+    """[N], whether ``q`` is known and there was a draft, or would be if a window began here."""
     slots: VerifySlots
     k: int
     """Draft tokens per verify step."""
     accepted_if_emitted: Floats | None = None
-    """[N], ``min(1, q(x)/p(x))`` of the emitted token: the chance that a correct server had accepted it as a draft; None with ``q``."""
+    """[N], ``min(1, q(x)/p(x))`` of the emitted token: the probability that a correct server accepted it as a draft; None if ``q`` is."""
     q_chosen: Floats | None = None
-    """[N], lower bound on q of the emitted token itself, adding up to one at most over all tokens; None where only top tokens are known."""
+    """[N], lower bound on q of the emitted token itself; over all tokens these add up to one at most. None if only top tokens are known."""
     accepted_if_drafted: Floats | None = None
-    """[N], ``min(1, p(x)/q(x))`` of the emitted token: the chance of its acceptance had it been drafted; None with ``q``."""
+    """[N], ``min(1, p(x)/q(x))`` of the emitted token: the probability of its acceptance if it is drafted; None if ``q`` is."""
     listed: Bools | None = None
-    """[N, K+1], outcomes at which ``q`` is exact; None with ``q``."""
+    """[N, K+1], outcomes at which ``q`` is exact; None if ``q`` is."""
     q_raw: Floats | None = None
-    """[N, K+1], the draft's distribution before sampling parameters; None with ``q``."""
+    """[N, K+1], the draft's distribution before sampling parameters; None if ``q`` is."""
     vocabulary: int = 0
-    """0 where unknown."""
+    """Tokens in the vocabulary; 0 if unknown."""
     previous: Ints | None = None
-    """[N], the token id before each, -1 for an answer's first; None where unknown."""
+    """[N], the token id before each, -1 for an answer's first; None if unknown."""
     contexts: Ints | None = None
-    """[N], the same number where prompt and answer so far are the same; None with ``previous``."""
+    """[N], a number that is equal for tokens with the same prompt and answer so far; None if ``previous`` is."""
     ends: Bools | None = None
-    """[N, K+1], outcomes that end an answer; None where unknown."""
+    """[N, K+1], outcomes that end an answer; None if unknown."""
     copies: Floats | None = None
-    """[N, K+1], the distribution of a server that may give an earlier answer to the same prompt again; None where no prompt comes twice."""
+    """[N, K+1], the distribution of a server that may repeat an earlier answer to the same prompt; None if no prompt comes twice."""
     mishandled: Mapping[str, Floats] = field(default_factory=dict)
     """Distributions [N, K+1] of a server that ignores penalties and biases or applies them twice, by name; empty without
     any."""
@@ -166,7 +167,10 @@ class Observed:
 
     @property
     def before(self) -> Ints:
-        """[N], ``previous``, or else the emitted top token before. REMAINDER if it was none, NO_TOKEN for an answer's first."""
+        """[N], the token id before each token.
+
+        It is NO_TOKEN for an answer's first. Without ``previous`` it is REMAINDER for one outside the top tokens.
+        """
         if self.previous is not None:
             return self.previous
         ids = np.column_stack([self.ids, np.full(self.tokens, REMAINDER)])
@@ -175,25 +179,25 @@ class Observed:
 
     @cached_property
     def slot_chances(self) -> SlotChances:
-        """The chances of each slot, from windows or from the draft's distribution."""
+        """The probabilities of each slot, from windows or from the draft's distribution."""
         return chances(self.slots, self.accepted_if_emitted, self.drafted, self.k)
 
     @property
     def slots_known(self) -> bool:
-        """Whether windows or the draft's distribution are known."""
+        """True if some windows or the draft's distribution are known."""
         return self.q is not None or bool(self.slots.known.any())
 
     @property
     def size(self) -> int:
-        """The vocabulary's size, WIDEST_VOCABULARY if unknown."""
+        """The vocabulary's size; WIDEST_VOCABULARY if unknown."""
         return max(self.vocabulary or WIDEST_VOCABULARY, int(self.ids.shape[1]) + 1)
 
 
 def slots_from_windows(windows: Sequence[int], tokens: int, drafts: Callable[[int], int]) -> VerifySlots:
     """Return the slots of an answer's tokens from window lengths.
 
-    The first window is the prefill's. ``drafts`` returns how many tokens were drafted for the window that begins after so many emitted
-    tokens. Tokens that the windows do not cover are UNKNOWN.
+    The first window is the prefill's, which has no draft. ``drafts`` returns the number of draft tokens of the window that begins after so
+    many emitted tokens. Tokens beyond the windows are UNKNOWN. A window cut by the end of the answer has not ``ended``.
     """
     slots = unknown_slots(tokens)
     start, short, ever = 0, False, False
@@ -240,7 +244,10 @@ def join_slots(parts: Sequence[VerifySlots]) -> VerifySlots:
 
 
 def chances(slots: VerifySlots, accepted_if_emitted: Floats | None, drafted: Bools, k: int) -> SlotChances:
-    """Return the chances of each slot. They are certain for known ``slots``, filtered elsewhere if q is known."""
+    """Return the probabilities of each slot, 0 or 1 for known ``slots``.
+
+    For unknown windows they are filtered from the tokens if q is known, else all 0.
+    """
     sure = certain_chances(slots)
     if accepted_if_emitted is None or bool(slots.known.all()):
         return sure
@@ -249,7 +256,10 @@ def chances(slots: VerifySlots, accepted_if_emitted: Floats | None, drafted: Boo
 
 
 def certain_chances(slots: VerifySlots) -> SlotChances:
-    """Return the chances of known windows, 0 or 1. All are 0 for an unknown window."""
+    """Return the probabilities by known windows, each 0 or 1.
+
+    All are 0 for an unknown window.
+    """
     at = np.zeros((len(slots.slot), 3, 3))
     state = np.where(slots.after_rejection, AFTER_REJECTION, np.where(slots.rejected_before, REJECTED_BEFORE, NEVER_REJECTED))
     for slot, tokens in ((DRAFT, slots.draft_slot), (BONUS, slots.bonus_slot), (NO_DRAFT, slots.known & (slots.drafted == 0))):
@@ -258,11 +268,11 @@ def certain_chances(slots: VerifySlots) -> SlotChances:
 
 
 def filter_chances(accepted_if_emitted: Floats, drafted: Bools, last: Bools, k: int) -> SlotChances:
-    """Return the chances of hidden windows, answer by answer.
+    """Return the probabilities of each slot for unknown windows, answer by answer.
 
-    The first token of each is the prefill's, every window drafts ``k`` tokens. ``accepted_if_emitted`` [N] is as in :class:`Observed`;
-    ``drafted`` [N] marks where it is known: elsewhere nothing counts as drafted, and the next token begins a window. ``last`` [N] marks the
-    ends of answers.
+    The first token of each answer is the prefill's, and every window drafts ``k`` tokens. ``accepted_if_emitted`` [N] is as in
+    :class:`Observed`; ``drafted`` [N] marks the tokens at which it is known: at others nothing counts as drafted, and the next token begins
+    a window. ``last`` [N] marks the ends of answers. All answers advance together, a token at a time.
     """
     starts = np.flatnonzero(np.concatenate([[True], last[:-1]]))
     lengths = np.diff([*starts.tolist(), len(last)])
@@ -282,7 +292,11 @@ def filter_chances(accepted_if_emitted: Floats, drafted: Bools, last: Bools, k: 
 
 
 def _next_slot(state: Floats, accepted: Floats) -> Floats:
-    """Return the chances [A, k+1, 3] of the next token's slot after ``state``, accepted with chance ``accepted`` [A]."""
+    """Return the probabilities [A, k+1, 3] of the next token's slot.
+
+    ``state`` has those of this token. A token at a draft slot was accepted with probability ``accepted`` [A]; otherwise it ended its window
+    by a rejection. A token at the bonus slot ended its window without one.
+    """
     following = np.zeros_like(state)
     following[:, 1:] = state[:, :-1] * accepted[:, None, None]
     following[:, 0, AFTER_REJECTION] = (state[:, :-1] * (1.0 - accepted)[:, None, None]).sum(axis=(1, 2))
@@ -292,7 +306,10 @@ def _next_slot(state: Floats, accepted: Floats) -> Floats:
 
 
 def _next_window(state: Floats) -> Floats:
-    """Return the chances after a token without a draft. A window begins."""
+    """Return the probabilities after a token without a draft.
+
+    The next token begins a window.
+    """
     following = np.zeros_like(state)
     following[:, 0] = state.sum(axis=1)
     return following

@@ -69,16 +69,16 @@ ALARMS = {
     # A gate that the config asks for takes half a share, and leaves half of its own to each of the two.
     "greedy": {"_flips": ["near-ties"], "_judge_wrong_tokens": ["wrong tokens"], "_pass_greedy": [], "_judge_scores": []},
     "sampling": {name: ["evidence"] for name in ("_analysis", "_noisy", "_suspect", "_fail_sampling", "_pass_sampling")},
-    "parameters": {"_share": ["near-ties", "wrong tokens"]},
+    "parameters": {"_test_level": ["near-ties", "wrong tokens"]},
     "logprobs": {"_compare_logprobs": ["noise", "jumps"]},  # of all tokens and of late ones, at half of the share each
     "baseline_logprobs": {"_beyond_chance": ["jumps"]},
-    "structured": {"_fail_documents": ["invalid documents"], "_stuck": ["endless documents"], "_choices": ["worse tokens"]},
+    "structured": {"_fail_documents": ["invalid documents"], "_check_endless": ["endless documents"], "_compare_choices": ["worse tokens"]},
     "seeds": {
-        "_not_repeated": ["repeats", "repeats in company"],
-        **{name: ["equal draws"] for name in ("_equal_pairs", "_more_copies", "_pass_seeds")},
+        "_check_repeats": ["repeats", "repeats in company"],
+        **{name: ["equal draws"] for name in ("_equal_pairs", "_has_more_copies", "_pass_seeds")},
         "_would_show": [],
     },
-    "tools": {"_more_often": ["wrong calls"], "_unlike": ["streams unlike whole answers"]},
+    "tools": {"_check_frequency": ["wrong calls"], "_check_streams": ["streams unlike whole answers"]},
     "state": {"_check_acceptance": ["acceptance of a prompt asked again", "acceptance after a long prompt"]},
     "concurrency": {
         "_foreign": ["words of other requests"],

@@ -1,1 +1,1 @@
-"""Acceptance: tokens per verify step, held against gates and a stored run."""
+"""Acceptance: tokens per verify step, compared with gates and a stored run."""

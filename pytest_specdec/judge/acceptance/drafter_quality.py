@@ -1,7 +1,7 @@
-"""Own drafts: rejected draft tokens of a variant, held against what its drafter proposes there when it is asked alone.
+"""Own drafts: rejected draft tokens of a variant, compared with the tokens that its drafter proposes when it is served alone.
 
-At temperature 0 a draft token is rejected only where the target wants another one. Where the drafter alone proposes the very token that was
-emitted in the draft's place, the server must have drafted something else: from a stale cache, at wrong positions, with damaged weights.
+At temperature 0 a draft token is rejected only if the target's best token is another one. If the drafter alone proposes the very token that
+was emitted in the draft's place, the server must have drafted something else: from a stale cache, at wrong positions, with damaged weights.
 """
 
 from __future__ import annotations
@@ -34,29 +34,31 @@ UNKNOWN, UNSURE = -1, -2
 """In place of a token: nothing is known of the drafter there, or it hardly prefers one token."""
 NAME = "drafts are worse than the drafter's own"
 LAWFUL = 0.05
-"""Part of all rejections at which a correct server may have drafted something else than the drafter alone, which is sure of the token."""
+"""Largest share of rejections at which a correct server may have drafted another token than the one that the drafter alone is sure of."""
 _SURE, _SURE_PER_NOISE = 0.5, 8.0
-"""Nats by which the drafter's best token has to lead: no near-tie that another batch turns, however good the drafter is."""
+"""Nats by which the drafter's best token has to lead, at least and per nat of logit noise: near-ties are left out, since another batch
+flips them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnDrafts:
-    """The rejected draft tokens of which it is known what the drafter alone proposes there."""
+    """The rejected draft tokens at which the proposal of the drafter alone is known."""
 
     rejected: int
     right: int
-    """Of them those where the drafter alone is sure of the token that was emitted instead."""
+    """Of these, the tokens at which the drafter alone is sure of the token that was emitted instead."""
     first: str
-    """Where the first of these stands."""
+    """Request and position of the first of these; empty for none."""
 
     def __str__(self) -> str:
         return f"{self.right} of {self.rejected} rejected draft tokens are in place of one that the drafter alone gets right"
 
 
 def worse(captured: Captured, drafts: OwnDrafts | None, alpha: float) -> Verdict | None:
-    """Return a failure where drafts were rejected that the drafter alone would have got right; None where not, or where it is unknown.
+    """Return FAIL if the drafter alone would have avoided too many rejections.
 
-    Exact binomial test of the lawful part, 5 %, at ``alpha``.
+    The share of such rejections is tested against LAWFUL, 5 %, by the exact binomial test at ``alpha``. Returns None if it is not
+    significantly larger, or if the drafter's own proposals are unknown (``drafts`` is None).
     """
     if drafts is None:
         return None
@@ -79,7 +81,11 @@ def worse(captured: Captured, drafts: OwnDrafts | None, alpha: float) -> Verdict
 
 
 def own_drafts(captured: Captured) -> OwnDrafts | None:
-    """Return the rejected drafts of greedy requests; None where windows, or the drafter's own tokens, are not known."""
+    """Return the rejected draft tokens of greedy requests without grammar and penalties.
+
+    Grammars and penalties bend the target's distribution away from the drafter's, so that rejections under them say nothing of the drafter.
+    Returns None if nothing was rejected, or if windows, draft lengths or the drafter's own tokens are unknown.
+    """
     known = drafting(captured)
     if known.unknown or not _knows_draft_lengths(captured):
         return None
@@ -92,7 +98,10 @@ def own_drafts(captured: Captured) -> OwnDrafts | None:
 
 
 def _knows_draft_lengths(captured: Captured) -> bool:
-    """Whether it is known how many tokens each step drafted: by the answers, or since all drafts have the full length."""
+    """Return True if the number of draft tokens of each step is known.
+
+    Prompt lookup's follows from the tokens. For other drafters the answers report it, or counters show that all drafts had full length.
+    """
     counters, draft = captured.speculative.counters, captured.pair.variant.draft
     if draft.kind is DraftKind.NGRAM or any(answer.ok and answer.choice.drafted for answer in captured.speculative.answers):
         return True
@@ -100,9 +109,10 @@ def _knows_draft_lengths(captured: Captured) -> bool:
 
 
 def _rejections(captured: Captured, known: DraftSource, answer: Answer, least: float) -> Iterator[tuple[str, bool]]:
-    """Return each rejected draft token of an answer by name, and whether the drafter alone is sure of what was emitted in its place.
+    """Yield each rejected draft token by name, and True if the drafter alone is right.
 
-    It is where its best token leads by ``least`` nats; prompt lookup always is. The last window is left out: a limit may have cut it.
+    It is right if its best token leads by ``least`` nats and is the token that was emitted instead; prompt lookup always counts as sure.
+    Tokens at which its proposal is unknown are left out, and so is the last window: a limit may have cut it.
     """
     choice = answer.choice
     if choice.windows is None or len(choice.windows) < 2:  # noqa: PLR2004 - the prefill's and one more
@@ -112,22 +122,25 @@ def _rejections(captured: Captured, known: DraftSource, answer: Answer, least: f
     slots = slots_from_windows(
         choice.windows[:-1], len(choice.token_ids), lambda start: by_start.get(start, known.draft_length(answer, start))
     )
-    own = known.tokens(answer, slots.slot) if isinstance(known, PromptLookup) else _best(captured, answer, least)
+    own = known.tokens(answer, slots.slot) if isinstance(known, PromptLookup) else _best_tokens(captured, answer, least)
     for at in np.flatnonzero(slots.draft_slot & slots.ended).tolist():
         if own[at] != UNKNOWN:
             yield f"request {answer.request_id}, token {at + 1}", own[at] == choice.token_ids[at]
 
 
-def _best(captured: Captured, answer: Answer, least: float) -> list[int]:
-    """Return the token that the draft model served alone is sure of at each token of an answer; UNSURE and UNKNOWN for none."""
+def _best_tokens(captured: Captured, answer: Answer, least: float) -> list[int]:
+    """Return the best token of the draft model served alone, at each token.
+
+    It is UNSURE if it does not lead by ``least`` nats, and UNKNOWN without the draft model's scores of the same tokens.
+    """
     scores = {score.key: score.positions for score in captured.draft_scores.get(captured.arm, ())}
     positions, ids = scores.get(answer.key, ()), answer.choice.token_ids
     if tuple(position.token_id for position in positions) != ids:
         return [UNKNOWN] * len(ids)
-    return [_sure(position, least) for position in positions]
+    return [_best_token(position, least) for position in positions]
 
 
-def _sure(position: Position, least: float) -> int:
+def _best_token(position: Position, least: float) -> int:
     if not position.top_ids:
         return UNKNOWN
     leads = len(position.top_ids) == 1 or position.top_logprobs[0] - position.top_logprobs[1] > least

@@ -1,4 +1,4 @@
-"""Stored acceptance: the accepted lengths of a baseline file against those of this run, request by request, lower and higher."""
+"""Stored acceptance: the accepted lengths of this run compared with those in a baseline file, request by request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _ACCEPT = 'if it is meant: --specdec-update-baselines --specdec-accept-regressio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One cell held against its stored runs."""
+    """The accepted lengths of one workload, compared with its stored runs."""
 
     finding: Finding
     gate: Gate
@@ -50,14 +50,14 @@ class Comparison:
     """The load: ``temperature 0, 24 at once``."""
     alpha: float
     shared: int = 0
-    """Prompts that both runs have."""
+    """Prompts in both runs."""
     change: AcceptanceChange | None = None
     furthest: tuple[str, ...] = ()
     """The requests with the largest changes of length."""
 
     @property
     def outcome(self) -> Outcome:
-        """What it makes of the verdict."""
+        """The outcome of the verdict by this finding."""
         return _OUTCOMES.get(self.finding, Outcome.NOT_DECIDED)
 
     @property
@@ -74,14 +74,14 @@ class Comparison:
 
     @property
     def rules_out(self) -> str:
-        """What would have been found; empty where nothing is claimed."""
+        """The loss that would have been caught; empty unless the lengths are the same."""
         if self.finding is not Finding.SAME or self.change is None:
             return ""
         return f"an acceptance loss of {self._detectable} against the stored run would have been caught ({POWER:.0%})"
 
     @property
     def settle(self) -> str:
-        """What would decide it."""
+        """The remedy for a comparison that decides nothing."""
         if self.finding in {Finding.OTHER_REQUESTS, Finding.OTHER_SETTING}:
             return "measure again: --specdec-update-baselines"
         if self.change is None:
@@ -90,7 +90,7 @@ class Comparison:
 
     @property
     def short(self) -> tuple[str, ...]:
-        """The lines that a red verdict needs first."""
+        """The first lines of a failure, with its likely cause; empty otherwise."""
         return (*self.lines[:1], _CAUSES[self.finding], _ACCEPT) if self.finding in _CAUSES else ()
 
     @property
@@ -111,7 +111,7 @@ class Comparison:
 
     @property
     def figures(self) -> Mapping[str, float]:
-        """Numbers for machines."""
+        """The numbers by name; empty without a comparison of lengths."""
         if self.change is None:
             return {}
         return {
@@ -130,10 +130,11 @@ class Comparison:
 
 
 def compare_with_stored(captured: Captured, alpha: float) -> Comparison | None:
-    """Hold the captured lengths against those stored for this variant and workload; None where none are.
+    """Return the comparison of the captured lengths with the stored ones.
 
-    Only requests that were sent in the same words are compared, under the same traffic: other depths have fewer or more of them. Requests
-    with the same prompt are one unit, since they depend on each other.
+    Only requests that both runs sent in the same words, under the same load, are compared, since runs of other depths have fewer or more of
+    them. Requests with the same prompt are one unit, since they depend on each other. The change is reported but not judged if drafting
+    depends on the load. Returns None if no lengths are stored for this variant and workload.
     """
     gate = next((each for each in captured.gates if each.figure == ACCEPTANCE_LENGTH and each.lengths), None)
     if gate is None:
@@ -160,6 +161,10 @@ def compare_with_stored(captured: Captured, alpha: float) -> Comparison | None:
 
 
 def _finding(change: AcceptanceChange, alpha: float) -> Finding:
+    """Return the finding on a change of length.
+
+    It is WORSE or MORE if the change is surely larger than the margin, at ``alpha``, and MAYBE_WORSE or MAYBE_MORE if not surely.
+    """
     if change.lower(alpha):
         return Finding.WORSE
     if change.higher(alpha):
@@ -180,7 +185,10 @@ def _cell(captured: Captured) -> str:
 
 
 def totals(transcript: Transcript) -> Mapping[str, StepSum]:
-    """Return each request's verify steps over all its passes; requests of which none are known are left out."""
+    """Return each request's tokens and verify steps, over all its passes.
+
+    Requests without known steps are left out.
+    """
     sums: dict[str, StepSum] = {}
     for answer in transcript.answers:
         one = total(answer)
@@ -190,7 +198,10 @@ def totals(transcript: Transcript) -> Mapping[str, StepSum]:
 
 
 def lengths(transcript: Transcript, workload: Workload) -> Mapping[str, PromptLength]:
-    """Return the mean accepted length of each request of ``workload`` whose verify steps the server reported."""
+    """Return the mean accepted length of each request of ``workload``.
+
+    Requests are left out if the server reported no verify steps for them.
+    """
     digests = {request.id: request.digest for request in workload.requests}
     return {
         request_id: PromptLength(tokens_per_step=each.length, steps=each.steps, request=digests[request_id])

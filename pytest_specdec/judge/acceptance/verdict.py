@@ -1,4 +1,4 @@
-"""Acceptance: tokens per verify step over many prompts, with limits, held against the gates on it."""
+"""Acceptance: tokens per verify step over many prompts, with limits, compared with the gates on it."""
 
 from __future__ import annotations
 
@@ -37,30 +37,36 @@ class AcceptanceLength:
 
     tokens: float
     standard_error: float | None
-    """Of its log, over prompts, which are its independent units; None where steps of at least two prompts are not known."""
+    """Of its log, over prompts, which are its independent units; None if steps are known of fewer than two prompts."""
     prompts: int
     """Prompts whose verify steps the server reported."""
 
     def at_least(self, error: float) -> float:
-        """Return what the true length is below with probability ``error``; 0 without limits."""
-        return 0.0 if self.standard_error is None else self.tokens * math.exp(-self._half(error))
+        """Return the lower confidence limit of the true length.
+
+        The true length is below it with probability ``error``. Returns 0 without a standard error.
+        """
+        return 0.0 if self.standard_error is None else self.tokens * math.exp(-self._half_width(error))
 
     def at_most(self, error: float) -> float:
-        """Return what the true length is above with probability ``error``; infinity without limits."""
-        return math.inf if self.standard_error is None else self.tokens * math.exp(self._half(error))
+        """Return the upper confidence limit of the true length.
 
-    def _half(self, error: float) -> float:
+        The true length is above it with probability ``error``. Returns infinity without a standard error.
+        """
+        return math.inf if self.standard_error is None else self.tokens * math.exp(self._half_width(error))
+
+    def _half_width(self, error: float) -> float:
         return -float(stdtrit(self.prompts - 1, error)) * (self.standard_error or 0.0)
 
 
 def acceptance_length(transcript: Transcript) -> AcceptanceLength | None:
-    """Return tokens over steps, of all prompts together; None where neither steps nor counters are known.
+    """Return tokens per verify step, over all prompts together.
 
-    From the verify steps of the answers: the ratio r = T / S of all tokens to all steps, steps that nothing was drafted for included, with
-    the variance that counts prompts and not their steps, n / (n - 1) sum (t_i - r s_i)^2 / T^2 for its log (Cochran, Sampling Techniques,
-    3rd edition, section 6.4), and Student's t with n - 1 degrees of freedom. Steps of one prompt depend on each other: as independent
-    units they give 12 to 18 % false alarms at nominal 1 %. Without them what the server counted, which leaves out steps without a draft
-    and has no limits.
+    It is the ratio r = T / S of all tokens to all verify steps of the answers, steps without a draft included. The variance of its log is n
+    / (n - 1) sum (t_i - r s_i)^2 / T^2 over n prompts (Cochran, Sampling Techniques, 3rd edition, section 6.4), with Student's t of n - 1
+    degrees of freedom. Prompts are the units because steps of one prompt depend on each other: as independent units they give 12 to 18 %
+    false alarms at nominal 1 %. If the answers show no steps, the server's counters are used, which leave out steps without a draft and
+    give no limits. Returns None without either.
     """
     sums = [(each.tokens, each.steps) for each in stored_acceptance.totals(transcript).values()]
     if sums:
@@ -72,7 +78,10 @@ def acceptance_length(transcript: Transcript) -> AcceptanceLength | None:
 
 
 def _over_prompts(sums: list[tuple[int, int]]) -> AcceptanceLength:
-    """Take (tokens, steps) of each prompt."""
+    """Return the length and its error from (tokens, steps) of each prompt.
+
+    The error is None for a single prompt.
+    """
     tokens, steps, count = sum(t for t, _ in sums), sum(s for _, s in sums), len(sums)
     ratio = tokens / steps
     if count == 1:
@@ -83,13 +92,18 @@ def _over_prompts(sums: list[tuple[int, int]]) -> AcceptanceLength:
 
 _MANY_DRAFTS = 200
 _HARDLY = 0.01
-"""Accepted tokens per verify step with a draft, of so many at least: the poorest real drafter measured, a cache of n-grams, has 0.08."""
+"""Accepted tokens per verify step with a draft, over at least _MANY_DRAFTS of them, below which no drafter works: the poorest real one
+measured, a cache of n-grams, has 0.08."""
 LEAST_PROMPTS = 20
-"""Prompts that a gate needs: the length of one prompt says little of the next one's."""
+"""Prompts that a gate needs: the length of one prompt says little about that of the next."""
 
 
 def judge_acceptance(captured: Captured) -> Verdict:
-    """Return whether as many tokens are accepted as the gates ask, and as many as the drafter served alone would get right."""
+    """Return the verdict on the number of accepted tokens.
+
+    They are compared with the gates, with the stored run, and with the tokens that the drafter would get right if it were served alone. The
+    control passes, since it drafts nothing.
+    """
     if captured.is_control:
         return say(captured, Outcome.PASS, "the baseline drafts nothing")
     length = acceptance_length(captured.speculative)
@@ -97,9 +111,9 @@ def judge_acceptance(captured: Captured) -> Verdict:
     alpha = captured.alpha / max(1, _count_tests(captured) + (drafts is not None))
     return (
         speculating(captured, rejecting=False)
-        or _hardly(captured)
+        or _check_accepted(captured)
         or own_drafts.worse(captured, drafts, alpha)
-        or _hold_against_gates(captured, length, alpha)
+        or _judge_gates(captured, length, alpha)
     )
 
 
@@ -108,8 +122,11 @@ def _count_tests(captured: Captured) -> int:
     return bool(gates_on(captured.gates, ACCEPTANCE_LENGTH)) + any(gate.lengths for gate in captured.gates)
 
 
-def _hardly(captured: Captured) -> Verdict | None:
-    """Return a verdict where so few draft tokens are accepted that a drafter drawn by lot would do as well; None elsewhere."""
+def _check_accepted(captured: Captured) -> Verdict | None:
+    """Return NOT_SPECULATING if hardly any draft token is accepted, else None.
+
+    A random drafter would do as well.
+    """
     counters = captured.speculative.counters
     if counters is None or counters.drafts < _MANY_DRAFTS or counters.accepted_tokens >= _HARDLY * counters.drafts:
         return None
@@ -125,8 +142,11 @@ def _hardly(captured: Captured) -> Verdict | None:
     )
 
 
-def _hold_against_gates(captured: Captured, length: AcceptanceLength | None, alpha: float) -> Verdict:
-    """Hold the length against the gates on it and against the stored run, each at ``alpha``."""
+def _judge_gates(captured: Captured, length: AcceptanceLength | None, alpha: float) -> Verdict:
+    """Return the verdict by the gates and by the stored run, each at ``alpha``.
+
+    The gates stay open if the length is over fewer than LEAST_PROMPTS prompts.
+    """
     gates = gates_on(captured.gates, ACCEPTANCE_LENGTH)
     rulings = rule_gates(gates, length if length and length.prompts >= LEAST_PROMPTS else None, alpha)
     comparison = stored_acceptance.compare_with_stored(captured, alpha)
@@ -135,7 +155,10 @@ def _hold_against_gates(captured: Captured, length: AcceptanceLength | None, alp
 
 
 def _ruling(length: AcceptanceLength | None, rulings: Sequence[RuledGate], comparison: Comparison | None) -> tuple[Outcome, str]:
-    """Return the outcome and the reason for it."""
+    """Return the outcome and the reason for it.
+
+    A missed gate comes first, then a change against the stored run; a pass needs every gate and the comparison to be decided.
+    """
     missed = [one.gate for one in rulings if one.ruling is GateRuling.MISSED]
     if missed:
         return Outcome.FAIL, f"gate missed: {missed[0]}"
@@ -151,6 +174,7 @@ def _ruling(length: AcceptanceLength | None, rulings: Sequence[RuledGate], compa
 
 
 def _why_open(length: AcceptanceLength | None, gate: Gate) -> str:
+    """Return the reason for an undecided gate, in words."""
     if length is None or not length.prompts:
         return "the answers show no verify steps, so the gate is open"
     if length.prompts < LEAST_PROMPTS:
@@ -161,6 +185,7 @@ def _why_open(length: AcceptanceLength | None, gate: Gate) -> str:
 
 
 def _settle(length: AcceptanceLength | None, rulings: Sequence[RuledGate], comparison: Comparison | None) -> str:
+    """Return the remedy for a comparison or gate left undecided, in words."""
     if comparison is not None and all(one.ruling is GateRuling.PROVEN for one in rulings):
         return comparison.settle
     if length is None or not length.prompts:
@@ -180,7 +205,10 @@ def describe_length(length: AcceptanceLength | None) -> str:
 
 
 def _by_bursts(captured: Captured) -> str:
-    """Return the estimate from the streams of a probe: other requests than the ones judged, so no gate is held against it."""
+    """Return the estimated length by bursts in a probe's streams, in words.
+
+    No gate is compared with it, since the probe's requests are other ones than the judged.
+    """
     streams = uncounted_bursts(captured)
     return describe_length(None) if streams is None else f"about {streams.tokens_per_step:.2f} tokens per step, by bursts"
 
@@ -194,6 +222,7 @@ def _say_length(
     outcome: Outcome,
     why: str,
 ) -> Verdict:
+    """Return a verdict on the accepted length, with its lines and figures."""
     over = 0 if length is None else length.prompts
     drafted = captured.pair.variant.draft.tokens
     limits = f"interval: 95%, Student's t over {over} prompts; {drafted or 'an unknown number of'} draft tokens per step"
@@ -227,7 +256,10 @@ def _rules_out(prompts: int, rulings: Sequence[RuledGate], comparison: Compariso
 
 
 def _describe_counters(counters: SpecCounters | None) -> list[str]:
-    """Return the server's mean acceptance length; it leaves out steps without a draft, so it is the larger figure."""
+    """Return a line with the server's own mean acceptance length.
+
+    It is larger than the measured length, since it leaves out steps without a draft. Empty without counters.
+    """
     if counters is None or not counters.drafts:
         return []
     return [f"server counters: {counters.mean_acceptance_length:.2f} tokens per step with a draft"]

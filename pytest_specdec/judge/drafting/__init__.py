@@ -1,1 +1,1 @@
-"""The judge of drafting by kind of traffic, and the findings that it weighs."""
+"""The judge of drafting by kind of request, and the findings that it weighs."""

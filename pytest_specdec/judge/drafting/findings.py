@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 _NEARLY_ALL, _FEW = 0.9, 0.25
 _CHANCES = 8
-"""Steps with an accepted token at the position before, which a prompt needs to be counted."""
+"""Steps in which the position before is accepted, needed of a prompt to count."""
 _SOME = 0.5
-"""Share of such prompts, at least, in which a position that works is accepted: 8.3 % in each of eight steps are enough for it."""
+"""Least share of such prompts in which a working position is accepted: an acceptance of 8.3 % in each of eight steps is enough for it."""
 _HARDLY = 0.05
-"""Share of them up to which it is called never."""
+"""Largest share of such prompts at which a position is called never accepted."""
 _LENGTHS = (64, 96, *(factor * 2**power for power in range(6, 14) for factor in (2, 3)))
-"""Of contexts, in tokens, up to 24,576."""
+"""Lengths of contexts to compare at, in tokens, up to 24,576."""
 _LEAST_STEPS = 4
-"""Steps on either side of a length that an answer needs."""
+"""Steps on either side of a length, needed of an answer to count."""
 _LEAST_PROMPTS = 8
 
 
@@ -39,7 +39,7 @@ class DraftFinding:
     name: str
     """The fault in words."""
     subject: str
-    """The traffic, draft position, context or load in question."""
+    """The kind of request, draft position, context or load in question."""
     summary: str
     """Figures for the headline."""
     counts: str
@@ -59,13 +59,13 @@ class DraftFinding:
     tail: Callable[[], float]
     """The p-value, computed on demand: Fisher's test may sum over thousands of tables."""
     surest_p: float = 1.0
-    """The p-value if all of the kind were bad and no others; 1 where too many others are."""
+    """The p-value if all answers of the kind and no others had the fault; 1 if too many others have it for any alarm."""
     is_symptom: bool = False
     """Whether it follows from other faults, which are then named first."""
 
     @property
     def p_value(self) -> float:
-        """The chance of so large a fault, or a larger one, in a correct server."""
+        """The chance of a fault of this size or larger in a correct server."""
         return self.tail()
 
     @property
@@ -78,7 +78,7 @@ class DraftFinding:
 
 
 def is_contrast(bad: int, units: int, other_bad: int, other_units: int) -> bool:
-    """Whether nearly all of a group are bad and few others."""
+    """Return True if nearly all of a group are bad and few others."""
     return bad >= _NEARLY_ALL * units and other_bad <= _FEW * other_units
 
 
@@ -90,10 +90,11 @@ def _group_by(key: Callable[[DraftedAnswer], str], answers: Iterable[DraftedAnsw
 
 
 def compare_by_steps(answers: Sequence[DraftedAnswer]) -> tuple[DraftFinding, ...]:
-    """Test every position after the first by the verify steps of plain requests.
+    """Return a test of every draft position after the first.
 
-    How often a position is accepted is the drafter's affair, and falls with the position. One that is never accepted where the one before
-    it is, is a fault: tokens after the first are drafted, or verified, in another state than they should be.
+    The rate at which a position is accepted depends on the drafter, and falls with the position. But a position that is never accepted
+    although the one before it is, is a fault: tokens after the first are drafted, or verified, in a wrong state. Only requests that leave
+    the distribution to the drafter's view are counted, prompt by prompt.
     """
     plain = [answer for answer in answers if answer.is_plain]
     prompts = _group_by(lambda answer: answer.prompt, plain).values()
@@ -102,7 +103,10 @@ def compare_by_steps(answers: Sequence[DraftedAnswer]) -> tuple[DraftFinding, ..
 
 
 def _count_accepted(prompts: Iterable[Sequence[DraftedAnswer]], position: int) -> Mapping[str, int]:
-    """Count accepted tokens at a position, by the first request of each prompt with enough chances."""
+    """Return the accepted tokens at a position, by prompt.
+
+    A prompt has the name of its first request. It is left out unless eight steps drafted the position and accepted the one before it.
+    """
     accepted: dict[str, int] = {}
     for answers in prompts:
         steps = [step for answer in answers for step in answer.steps if (step.drafted or 0) >= position and step.accepted >= position - 1]
@@ -112,7 +116,11 @@ def _count_accepted(prompts: Iterable[Sequence[DraftedAnswer]], position: int) -
 
 
 def compare_by_counters(parts: Sequence[Captured]) -> tuple[DraftFinding, ...]:
-    """Test the same by counters of workloads, each for a prompt, where nearly every draft was of full length."""
+    """Return the same tests by the counters of each workload.
+
+    A workload counts as one prompt. Counters give the accepted tokens at each position but not the drafted ones, so a workload is left out
+    unless nearly every draft had full length.
+    """
     counters = {part.workload.name: part.speculative.counters for part in parts}
     by_name = {
         name: count.accepted_per_position
@@ -127,9 +135,10 @@ def compare_by_counters(parts: Sequence[Captured]) -> tuple[DraftFinding, ...]:
 
 
 def _test_position(position: int, accepted: Mapping[str, int]) -> DraftFinding:
-    """Test one position, from 1, by its accepted tokens in each prompt with chances.
+    """Return the test of one draft position, counted from 1.
 
-    Exact binomial test of so few prompts with an accepted token, if at least half of the prompts have one.
+    ``accepted`` are its accepted tokens in each prompt. The exact binomial test gives the chance of so few prompts with an accepted token
+    if such a token has a chance of one half in each.
     """
     prompts, good = len(accepted), sum(count > 0 for count in accepted.values())
     before = "first" if position == 2 else f"first {position - 1}"  # noqa: PLR2004 - the second position
@@ -150,7 +159,10 @@ def _test_position(position: int, accepted: Mapping[str, int]) -> DraftFinding:
 
 
 def compare_contexts(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
-    """Compare the steps of an answer before and after every context length that it grows past."""
+    """Return comparisons of verify steps before and after each context length.
+
+    Tested are two faults beyond a length: nothing is drafted, and nothing of the drafts is accepted.
+    """
     plain = [answer for answer in answers if answer.is_plain]
     endings = {"drafting ends beyond": _lack_drafts, "no draft is accepted beyond": _lack_accepted_drafts}
     compared = (_compare_length(f"{ending} {tokens}", tokens, lack, plain) for ending, lack in endings.items() for tokens in _LENGTHS)
@@ -160,9 +172,10 @@ def compare_contexts(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
 def _compare_length(
     ending: str, tokens: int, is_bad: Callable[[Sequence[DraftStep]], bool], answers: Sequence[DraftedAnswer]
 ) -> DraftFinding | None:
-    """Compare answers before and after one length; None where no answer grows past it.
+    """Return the comparison of answers before and after one context length.
 
-    McNemar's exact test, one-sided: of the answers that change, one for the better is as likely as one for the worse.
+    McNemar's exact test, one-sided: of the answers that change, one for the better is as likely as one for the worse. Returns None if no
+    answer has four steps on either side.
     """
     counted: list[tuple[str, bool, bool]] = []
     for answer in answers:
@@ -196,22 +209,27 @@ def _lack_drafts(steps: Sequence[DraftStep]) -> bool:
 
 
 def _lack_accepted_drafts(steps: Sequence[DraftStep]) -> bool:
-    """Whether something is drafted and nothing accepted; drafts of unknown length are drafts."""
+    """Return True if something is drafted and nothing accepted.
+
+    Drafts of unknown length count as drafts.
+    """
     return any(step.drafted != 0 for step in steps) and not any(step.accepted for step in steps)
 
 
 def compare_loads(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
-    """Compare accepted lengths with several requests in flight and alone, equal groups once, and the reverse.
+    """Return comparisons of accepted lengths under load with those alone.
 
-    Requests of equal words are compared: the text, and with it the drafter's task, is nearly the same.
+    Requests in the same words are compared: the text, and with it the drafter's task, is nearly the same. Of several limits on the requests
+    in flight that select the same answers, only the highest is compared. The last comparison is the reverse, for a drafter that is worse
+    alone.
     """
     plain = [answer for answer in answers if answer.total is not None and answer.is_plain]
     alone = _group_by(lambda answer: answer.request, [answer for answer in plain if answer.in_flight == 1])
-    crowds: dict[tuple[str, ...], tuple[int, Mapping[str, Sequence[DraftedAnswer]]]] = {}
+    by_answers: dict[tuple[str, ...], tuple[int, Mapping[str, Sequence[DraftedAnswer]]]] = {}
     for most in reversed(IN_FLIGHT):
         busy = [answer for answer in plain if answer.in_flight > most and answer.request in alone]
-        crowds.setdefault(tuple(answer.name for answer in busy), (most, _group_by(lambda answer: answer.request, busy)))
-    loads = [(f"more than {most} request{'s' * (most > 1)}", busy) for most, busy in crowds.values()]
+        by_answers.setdefault(tuple(answer.name for answer in busy), (most, _group_by(lambda answer: answer.request, busy)))
+    loads = [(f"more than {most} request{'s' * (most > 1)}", busy) for most, busy in by_answers.values()]
     findings = [_compare_load(load, busy, "alone", alone) for load, busy in loads]
     findings.append(_compare_load("no other request", alone, "in company", loads[-1][1]))
     return [finding for finding in findings if finding is not None]
@@ -220,9 +238,10 @@ def compare_loads(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
 def _compare_load(
     load: str, answers: Mapping[str, Sequence[DraftedAnswer]], other_load: str, others: Mapping[str, Sequence[DraftedAnswer]]
 ) -> DraftFinding | None:
-    """Compare accepted lengths under one load with those under another; None for too few prompts.
+    """Return the comparison of accepted lengths under two loads.
 
     Student's paired t, one-sided, of so great a loss if the true one is the margin. Units are prompts: steps of one depend on each other.
+    Returns None if fewer than eight prompts were sent under both loads.
     """
     prompts: defaultdict[str, list[str]] = defaultdict(list)
     for request in sorted(answers.keys() & others.keys()):

@@ -1,4 +1,4 @@
-"""Draft profile: drafted and accepted tokens per step, by position, traffic, context and temperature."""
+"""Draft profile: drafted and accepted tokens per step, by position, load, context and temperature."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALL = "all traffic"
 
 @dataclass(slots=True)
 class DraftTally:
-    """Sums over steps with a draft."""
+    """The drafted and accepted tokens of steps with a draft."""
 
     steps: int = 0
     drafted: int = 0
@@ -31,7 +31,7 @@ class DraftTally:
     """Steps in which the position, from 1, was accepted."""
 
     def add(self, step: DraftStep) -> None:
-        """Count one step of a known length."""
+        """Add one step with a known draft length."""
         self.steps += 1
         self.drafted += step.drafted or 0
         self.accepted += step.accepted
@@ -39,7 +39,7 @@ class DraftTally:
             self.by_position[position] += 1
 
     def add_counted(self, counters: SpecCounters) -> None:
-        """Add a server's counters."""
+        """Add the steps and tokens of a server's counters."""
         self.steps += counters.drafts
         self.drafted += counters.draft_tokens
         self.accepted += counters.accepted_tokens
@@ -58,7 +58,10 @@ class DraftTally:
 
 
 def profile(run: CapturedRun) -> Mapping[str, DraftTally]:
-    """Tally all traffic and each group in it by name, from windows or else counters."""
+    """Return the tally of all requests and of each group, by name.
+
+    The steps of a workload's answers are counted, or its counters if the steps have no known draft. Groups without a step are left out.
+    """
     tallies: dict[str, DraftTally] = defaultdict(DraftTally)
     for part in run.parts:
         if not _add_steps(part, tallies):
@@ -67,7 +70,10 @@ def profile(run: CapturedRun) -> Mapping[str, DraftTally]:
 
 
 def _add_steps(part: Captured, tallies: dict[str, DraftTally]) -> bool:
-    """Count the answers' steps of known length; False for none."""
+    """Add the answers' steps with a known draft to their groups.
+
+    Returns False if there are none.
+    """
     requests = part.workload.by_id
     has_steps = False
     for answer in part.speculative.answers:
@@ -83,6 +89,10 @@ def _add_steps(part: Captured, tallies: dict[str, DraftTally]) -> bool:
 
 
 def _add_counters(part: Captured, tallies: dict[str, DraftTally]) -> None:
+    """Add a workload's counters to the groups of all its requests.
+
+    Counters are sums over the workload: they are added to no group by context, and by temperature only if all requests have the same.
+    """
     counters = part.speculative.counters
     if counters is None:
         return
@@ -107,7 +117,7 @@ def _temperature(request: Request) -> str:
 
 
 def _order(item: tuple[str, DraftTally]) -> tuple[bool, str, int]:
-    """Return a sort key: all traffic first, then groups by name, numbers as numbers."""
+    """Return a sort key: all requests first, then groups by name, numbers as numbers."""
     name = item[0]
     number = next((word for word in name.split() if word.isdigit()), "0")
     return name != ALL, name.replace(number, ""), int(number)
@@ -119,7 +129,7 @@ def lines(tallies: Mapping[str, DraftTally]) -> tuple[str, ...]:
 
 
 def figures(tallies: Mapping[str, DraftTally]) -> dict[str, float]:
-    """Return the rates per step of each group, and all traffic's shares by position."""
+    """Return the rates per step of each group, and the overall shares by position."""
     rates: dict[str, float] = {}
     for name, tally in tallies.items():
         key = name.replace(" ", "_")

@@ -1,4 +1,4 @@
-"""Traffic: every answer of a run with its kinds of request and its drafts."""
+"""Traffic: every answer of a run, with the kinds of its request and its drafts."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON, Request
 
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-"""Lengths in tokens, of which a prompt or a context has more."""
+"""Limits, in tokens, by which prompts and contexts are grouped."""
 IN_FLIGHT = (1, 2, 4, 8, 16)
-"""Requests in flight, of which a group has more."""
+"""Limits on the requests in flight, by which answers are grouped."""
 _MOMENTS = 9
-"""At which the requests in flight are counted, evenly over the time of one."""
+"""Moments at which the requests in flight are counted, spread evenly over the time of one."""
 _FORESEEABLE = {
     *("prompt", "messages", "chat_template_kwargs", "reasoning_effort", "max_tokens", "max_completion_tokens", "ignore_eos", "n"),
     *("temperature", "top_p", "top_k", "seed", "logprobs", "top_logprobs", "prompt_logprobs", "response_format", "stop"),
 }
-"""Fields under which a drafter that does not see them is about as right as ever; a bias or a penalty may fail every draft."""
+"""Request fields that make a drafter no worse although it does not see them; a bias or a penalty may fail every draft."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,28 +50,32 @@ class DraftedAnswer:
     """Whether nothing in its request bends the distribution away from a drafter's view."""
     tokens: int
     drafted: bool | None
-    """Whether any token was drafted for it; None where unknown."""
+    """Whether any token was drafted for it; None if unknown."""
     accepted: int | None
-    """Draft tokens that it took; None where unknown."""
+    """Accepted draft tokens; None if unknown."""
     per_step: tuple[int, ...]
-    """Draft tokens of every step with a draft; empty where unknown."""
+    """Draft tokens of every step with a draft; empty if unknown."""
     steps: tuple[DraftStep, ...]
-    """Its verify steps, the last one left out; empty where unknown."""
+    """Its verify steps without the last, which a limit may have cut; empty if unknown."""
     total: StepSum | None
-    """All its verify steps together, as the server reports them; None where it does not: chunks of a stream run together under load."""
+    """The sums over its verify steps as the server reports them; None if it does not, since chunks of a stream run together under load."""
     request: str
-    """Digest of the request: answers that share one were asked for in the same words."""
+    """Digest of the request, equal for requests in the same words."""
     in_flight: int
     """Requests in flight during most of its time, itself included."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether neither a grammar nor anything else in its request bends the distribution."""
+        """True if neither a grammar nor another field of its request bends the distribution."""
         return self.foreseeable and not self.grammar
 
 
 def drafted_answers(run: CapturedRun) -> tuple[DraftedAnswer, ...]:
-    """Return the variant's answers to all workloads of a load at which its settings draft."""
+    """Return the variant's answers, without loads too high for its drafting.
+
+    A workload is left out if it sends more requests at once than the variant's settings draft for. If they say that drafting depends on
+    load, only workloads of one request at a time are left.
+    """
     draft = run.whole.pair.variant.draft
     most = 1 if draft.depends_on_load else draft.most_requests
     parts = [part for part in run.parts if not most or part.workload.concurrency <= most]
@@ -88,12 +92,20 @@ def _part_answers(part: Captured, *, named: bool) -> Iterator[DraftedAnswer]:
 
 
 def _count_in_flight(timing: Timing, timings: Sequence[Timing]) -> int:
-    """Count the requests in flight for three quarters of its time: a workload has fewer at its end than it says."""
+    """Return the requests in flight, at least, for three quarters of an answer's time.
+
+    They are counted because a workload has fewer at its end than its concurrency says.
+    """
     moments = [timing.sent_s + (timing.done_s - timing.sent_s) * (index + 0.5) / _MOMENTS for index in range(_MOMENTS)]
     return sorted(sum(other.sent_s <= moment <= other.done_s for other in timings) for moment in moments)[_MOMENTS // 4]
 
 
 def _drafted_answer(part: Captured, request: Request, answer: Answer, in_flight: int, *, named: bool) -> DraftedAnswer:
+    """Return one answer with its drafts, from the best source for each figure.
+
+    Something was drafted if the reported draft counts say so, or else if tokens were accepted. Without both, the answer's own counters
+    decide, or else those of the workload.
+    """
     choice, counters = answer.choice, part.speculative.counters
     accepted = None if choice.windows is None else sum(choice.windows[1:]) - len(choice.windows[1:])
     drafted = None if counters is None else counters.drafts > 0

@@ -1,7 +1,7 @@
-"""Drafting by kind of traffic: a variant drafts for every kind of request, as long drafts, and some are accepted at each position.
+"""Drafting by kind of request: a variant drafts for every kind, as long drafts for each, and some are accepted at each position.
 
-Each kind is held against all other traffic of the variant: nearly all of its answers and few others have a flaw, which Fisher's exact test
-does not put down to chance. Positions, contexts and loads have findings of their own.
+Each kind is compared with all other requests of the variant. It is at fault if nearly all of its answers and few others have a flaw, beyond
+chance by Fisher's exact test. Positions, contexts and loads have findings of their own.
 """
 
 from __future__ import annotations
@@ -31,34 +31,38 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
 
 _LEAST_TOKENS = 12
-"""Of an answer that is counted: fewer may hold nothing worth a draft."""
+"""Tokens needed of an answer to count: fewer may hold nothing worth a draft."""
 _CHANCES = 4
-"""Steps with a first draft token accepted and a second one drafted, that an answer needs to show whether the second is accepted."""
+"""Steps with a first draft token accepted and a second one drafted, needed of an answer to show whether the second is accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flaw:
-    """One flaw that the drafts of a kind of traffic may have."""
+    """One possible flaw of the drafts for a kind of request."""
 
     name: str
-    """In words; the kind follows."""
+    """The flaw in words, to be followed by the kind of request."""
     others: str
-    """The same of answers: ``without a draft``."""
+    """The flaw as an attribute of answers: ``without a draft``."""
     is_bad: Callable[[DraftedAnswer], bool | None]
-    """Whether an answer has it; None where its record does not show it."""
+    """True if an answer has the flaw; None if its record does not show it."""
     by_prompt: bool = False
-    """Whether it depends on the prompt, so that only prompts with answers of both sides count."""
+    """Whether it depends on the prompt, so that only prompts with answers both of the kind and of others count."""
 
 
 def judge_drafting(run: CapturedRun) -> Verdict:
-    """Judge whether every kind of traffic is drafted for."""
+    """Return the verdict on drafting for every kind of request."""
     if run.whole.is_control:
         return say(run.whole, Outcome.PASS, "the baseline drafts nothing")
     return refusal(run.whole) or speculating(run.whole, rejecting=False) or _weigh_findings(run)
 
 
 def _weigh_findings(run: CapturedRun) -> Verdict:
-    """Fail for the striking findings, by kind and position, and by context and load where the text has no say in drafting."""
+    """Return FAIL for findings that are striking and significant, else a pass.
+
+    Kinds and positions are tested for every drafter. Contexts and loads are tested only for one that drafts at every step, since prompt
+    lookup drafts by the text. A finding that may follow from others is named after them.
+    """
     drafter = run.whole.pair.variant.draft.kind
     counted = [answer for answer in drafted_answers(run) if answer.tokens >= _LEAST_TOKENS]
     comparisons = _compare_kinds(drafter, counted)
@@ -72,9 +76,10 @@ def _weigh_findings(run: CapturedRun) -> Verdict:
 
 
 def _level(results: Sequence[DraftFinding], alpha: float) -> float:
-    """Return the level of each finding at which all together raise an alarm with probability ``alpha`` at most.
+    """Return the level at which a single finding raises an alarm.
 
-    Tarone (1990), Biometrics 46, 515: Bonferroni over those findings whose margins allow a p-value as small as the level.
+    All findings together then raise one with probability ``alpha`` at most. Tarone (1990), Biometrics 46, 515: Bonferroni over those
+    findings whose margins allow a p-value as small as the level.
     """
     least = [finding.least_p for finding in results]
     counts = range(1, len(least) + 1)
@@ -82,15 +87,20 @@ def _level(results: Sequence[DraftFinding], alpha: float) -> float:
 
 
 def _compare_kinds(drafter: DraftKind, answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
-    """Compare every kind with all other traffic, flaw by flaw.
+    """Return the comparison of every kind with all other requests, flaw by flaw.
 
-    Where the text decides what is drafted, only the answers to the workload that varies nothing else are compared.
+    If the text decides what is drafted, as for prompt lookup, only the answers to the test's own workload are compared: it varies the kind
+    of request and nothing else.
     """
     eligible = answers if drafter.every_step else [answer for answer in answers if answer.in_test_workload]
     return [finding for flaw in _flaws(drafter, answers) for finding in _compare(flaw, eligible)]
 
 
 def _flaws(drafter: DraftKind, answers: Sequence[DraftedAnswer]) -> list[_Flaw]:
+    """Return the flaws to test for a drafter.
+
+    Shorter drafts are a flaw only if it drafts at every step: otherwise the text decides on their length.
+    """
     longest = max((most for answer in answers for most in answer.per_step), default=0)
 
     def is_shorter(answer: DraftedAnswer) -> bool | None:
@@ -100,7 +110,7 @@ def _flaws(drafter: DraftKind, answers: Sequence[DraftedAnswer]) -> list[_Flaw]:
     only_first, no_second = "only the first draft token is accepted for", "with no second draft token accepted"
     flaws = [
         _Flaw(name="drafting is off for", others="without a draft", is_bad=is_off),
-        _Flaw(name="no draft is accepted for", others="without an accepted draft", is_bad=_is_dead, by_prompt=True),
+        _Flaw(name="no draft is accepted for", others="without an accepted draft", is_bad=_lacks_accepted_drafts, by_prompt=True),
         _Flaw(name=only_first, others=no_second, is_bad=_ends_at_first, by_prompt=True),
     ]
     fewer = _Flaw(name="fewer tokens are drafted for", others="with shorter drafts", is_bad=is_shorter)
@@ -112,24 +122,40 @@ def _is_off(answer: DraftedAnswer) -> bool | None:
 
 
 def _is_mostly_off(answer: DraftedAnswer) -> bool | None:
-    """Whether most steps went without a draft: the last answers of a workload have fewer in flight than it says."""
+    """Return True if most steps of an answer went without a draft.
+
+    All steps would be too strict: at the end of a workload fewer requests are in flight, so that a variant which does not draft under load
+    drafts again. Under a grammar, or without draft counts, one draft is enough for False. Returns None if nothing is known.
+    """
     counts = [step.drafted for step in answer.steps if step.drafted is not None]
     return _is_off(answer) if answer.grammar or not counts else 2 * counts.count(0) > len(counts)
 
 
-def _is_dead(answer: DraftedAnswer) -> bool | None:
+def _lacks_accepted_drafts(answer: DraftedAnswer) -> bool | None:
+    """Return True if no draft token of an answer was accepted.
+
+    Returns None if that is unknown, if nothing was drafted, or if fields of its request may have failed every draft. The test's own
+    workload is exempt from the last.
+    """
     has_record = answer.accepted is not None and answer.drafted is not False and (answer.in_test_workload or answer.foreseeable)
     return not answer.accepted if has_record else None
 
 
 def _ends_at_first(answer: DraftedAnswer) -> bool | None:
-    """Whether no second draft token was accepted in steps that accepted the first; None for too few of them."""
+    """Return True if no step accepted a second draft token.
+
+    Only steps that accepted the first and drafted a second count. Returns None for fewer than four of them, or if the request bends the
+    distribution away from the drafter's.
+    """
     chances = [step.accepted for step in answer.steps if step.accepted and (step.drafted or 0) > 1]
     return max(chances) == 1 if answer.is_plain and len(chances) >= _CHANCES else None
 
 
 def _compare(flaw: _Flaw, answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
-    """Compare every kind by one flaw; kinds that select the same answers count once."""
+    """Return the comparison of every kind by one flaw.
+
+    Of kinds that select the same answers only one is compared.
+    """
     records = [(answer, is_bad) for answer in answers if (is_bad := flaw.is_bad(answer)) is not None]
     members: dict[tuple[str, ...], str] = {}
     for kind in sorted({kind for answer, _ in records for kind in answer.kinds}, key=_limit_key):
@@ -138,13 +164,19 @@ def _compare(flaw: _Flaw, answers: Sequence[DraftedAnswer]) -> list[DraftFinding
 
 
 def _limit_key(kind: str) -> tuple[str, int]:
-    """Return a sort key that puts larger limits first: of two limits for the same answers, the tighter one is named."""
+    """Return a sort key with larger limits of a kind first.
+
+    Of two limits that select the same answers, the tighter one is then named.
+    """
     number = next((int(word) for word in kind.split() if word.isdigit()), 0)
     return kind.replace(str(number), "#"), -number
 
 
 def _compare_kind(flaw: _Flaw, kind: str, records: Sequence[tuple[DraftedAnswer, bool]]) -> DraftFinding | None:
-    """Compare one kind with the others; None where either side has no answers."""
+    """Return the comparison of one kind with all other requests.
+
+    Returns None if either side has no answers.
+    """
     sides = [[pair for pair in records if (kind in pair[0].kinds) is inside] for inside in (True, False)]
     if flaw.by_prompt:
         prompts = [{name for answer, _ in side for name in answer.prompts} for side in sides]
@@ -173,6 +205,7 @@ def _compare_kind(flaw: _Flaw, kind: str, records: Sequence[tuple[DraftedAnswer,
 
 
 def _fail(run: CapturedRun, striking: Sequence[DraftFinding], level: float) -> Verdict:
+    """Return FAIL with the name of the first finding, and all as evidence."""
     first, tallies = striking[0], profile.profile(run)
     return say(
         run.whole,
@@ -190,7 +223,10 @@ def _fail(run: CapturedRun, striking: Sequence[DraftFinding], level: float) -> V
 def _pass(
     run: CapturedRun, comparisons: Sequence[DraftFinding], results: Sequence[DraftFinding], counted: Sequence[DraftedAnswer]
 ) -> Verdict:
-    """Name the kinds that were compared: those with an alarm in reach if all of their answers and no others were bad."""
+    """Return PASS with the compared kinds of request, or NOT_DECIDED.
+
+    A kind counts as compared if an alarm was in reach: if all of its answers and no others were bad. NOT_DECIDED if there is none.
+    """
     tallies = profile.profile(run)
     level = run.whole.alpha / max(1, len(comparisons))
     binding = {finding.subject for finding in comparisons if finding.surest_p <= level}

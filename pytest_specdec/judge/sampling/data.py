@@ -35,15 +35,17 @@ if TYPE_CHECKING:
 __all__ = ["SEED_AGAIN", "SamplingData", "copies", "distribution_of", "ends", "fresh", "gather", "repeats"]
 
 SEED_AGAIN = "seed used before"
-"""Reason to leave out an answer that is no draw of its own."""
-_UNSAID = {"seed", "logprobs", "top_logprobs"}
-"""Fields in which two requests may differ and still ask for draws from one distribution."""
+"""Reason to leave out an answer to a seed that was used before: it is no independent draw."""
+_NOT_SAMPLING = {"seed", "logprobs", "top_logprobs"}
+"""Request fields that do not change the distribution of the answer."""
 
 
 def ends(captured: Captured, ids: Ints) -> Bools | None:
-    """Return which outcomes [N, K+1] end an answer, from how the baseline's own answers ended; None where none shows it.
+    """Return the outcomes [N, K+1] at the end of an answer.
 
-    Of the arm under judgement nothing is read: a bet may not hang on what it is on. Stop strings end answers at any token.
+    They are the last tokens of baseline answers that ended by themselves. Requests with stop strings are left out, since those end an
+    answer at any token. The judged arm's answers are not read, since a bet must not depend on the tokens that it is on. Returns None if no
+    answer shows such a token, or if the baseline itself is judged.
     """
     free = {request.id for request in captured.workload.requests if not request.body.get("stop")}
     last = {
@@ -58,7 +60,10 @@ def ends(captured: Captured, ids: Ints) -> Bools | None:
 
 
 def copies(captured: Captured, answers: Sequence[Answer], distribution: TokenDistribution, ids: Ints) -> Floats | None:
-    """Return the distribution [N, K+1] of a server that may give an answer again; None where no prompt is asked twice."""
+    """Return the distribution [N, K+1] of a server repeating earlier answers.
+
+    Such a server may give an earlier answer to the same prompt again. Returns None if no prompt is sent twice.
+    """
     prompts = _prompts(captured, answers)
     if len(set(prompts)) == len(prompts):
         return None
@@ -71,9 +76,10 @@ def repeats(captured: Captured, answers: Sequence[Answer], distribution: TokenDi
 
 
 def fresh(captured: Captured, answers: Sequence[Answer]) -> Bools:
-    """Return which answers are draws of their own, [answers]: not those to a seed that an earlier answer was drawn with.
+    """Return, for each answer, True if it is an independent draw, [answers].
 
-    A generator of the request's own gives the same noise to all that is asked with one seed, whatever the prompt, the limit or the pass.
+    An answer is not independent if an earlier answer was drawn with the same seed. A random generator per request gives equal noise to all
+    requests with one seed, whatever their prompt, limit or pass.
     """
     seeds = {request.id: request.body.get("seed") for request in captured.workload.requests}
     seen: set[object] = set()
@@ -90,9 +96,10 @@ def _token_sequences(answers: Sequence[Answer]) -> list[tuple[int, ...]]:
 
 
 def _prompts(captured: Captured, answers: Sequence[Answer]) -> list[object]:
-    """Return what each answer is to: equal where two requests ask for independent draws from one distribution, and unique where not.
+    """Return a key for each answer, equal for independent draws from one distribution.
 
-    A seed asked for twice is to give the same answer twice.
+    An answer has a key of its own if its seed was used before with the same distribution: a correct server then repeats the earlier answer,
+    so that a repetition is no evidence.
     """
     requests = captured.workload.by_id
     seen: set[tuple[object, object]] = set()
@@ -109,17 +116,20 @@ def _prompts(captured: Captured, answers: Sequence[Answer]) -> list[object]:
 
 
 def distribution_of(request: Request) -> str:
-    """Return what is equal for requests that ask for draws from one distribution: the body without seed and reported log-probabilities."""
-    return json.dumps({name: value for name, value in request.body.items() if name not in _UNSAID}, sort_keys=True)
+    """Return a key that is equal for requests for the same distribution.
+
+    It is the request's body without the fields that leave the distribution alone: the seed and those on reported log-probabilities.
+    """
+    return json.dumps({name: value for name, value in request.body.items() if name not in _NOT_SAMPLING}, sort_keys=True)
 
 
 COLDEST = 0.01
-"""Temperature below which distributions overflow; vLLM takes lower ones for it."""
+"""Least temperature that is judged. Distributions overflow below it, and vLLM raises lower temperatures to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SamplingData:
-    """The tokens to judge, or why there are none."""
+    """The tokens to judge, or the reason for their absence."""
 
     observed: Observed | None = None
     answers: int = 0
@@ -131,14 +141,14 @@ class SamplingData:
     draft_distribution: str = ""
     """Reason that the draft's distribution is unknown; empty when it is known."""
     calibration: Calibration | None = None
-    """The noise between what the baseline's boots reported and their scores; None where nothing is judged."""
+    """The noise between the log-probabilities that the baseline's boots reported and their scores; None if nothing is judged."""
     repeats: Repeats | None = None
-    """Answers to one prompt that began alike; None where no prompt is asked twice."""
+    """How often answers to one prompt began alike; None if no prompt is sent twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _AnswerPart:
-    """One answer's share of the arrays."""
+    """One answer with its scores and verify slots, before answers are joined into arrays."""
 
     answer: Answer
     prompt_token_ids: tuple[int, ...]
@@ -149,9 +159,11 @@ class _AnswerPart:
 
 
 def gather(captured: Captured, *, scoring_bias: float = 0.0) -> SamplingData:
-    """Return the judged arm's tokens with distributions and slots, the baseline's taken to the power ``1 + scoring_bias``.
+    """Return the judged arm's tokens with their distributions and verify slots.
 
-    A correct server may have any other distribution at as many positions as the run's calibration jumps at.
+    The scored distribution is taken to the power ``1 + scoring_bias``, which makes it the one that the baseline reports. Jumps are allowed
+    for: a correct server may have any other distribution at as large a share of positions as the run's calibration shows. ``broken`` is set
+    if an answer lacks token ids or scores, and ``observed`` is None if no answer is left to judge.
     """
     scores = {score.key: score for score in captured.scores.get(captured.arm, ())}
     bodies = {request.id: sampling_params(request.body) for request in captured.workload.requests}
@@ -160,7 +172,7 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0) -> SamplingData:
     parts: list[_AnswerPart] = []
     for answer, own in zip(captured.speculative.answers, fresh(captured, captured.speculative.answers), strict=True):
         params = bodies.get(answer.request_id, SamplingParams())
-        reason = _reason(answer, params) or ("" if own else SEED_AGAIN)
+        reason = _reason_to_skip(answer, params) or ("" if own else SEED_AGAIN)
         if reason:
             skipped[reason] = skipped.get(reason, 0) + 1
             continue
@@ -195,8 +207,8 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0) -> SamplingData:
     )
 
 
-def _reason(answer: Answer, params: SamplingParams) -> str:
-    """Return the reason to leave out an answer; empty where it is judged."""
+def _reason_to_skip(answer: Answer, params: SamplingParams) -> str:
+    """Return the reason to leave out an answer, empty if it is judged."""
     if not answer.ok:
         return "no answer with HTTP 200"
     if not params.unmodelled and params.temperature < COLDEST:
@@ -210,7 +222,10 @@ def _is_emitted(answer: Answer) -> bool:
 
 
 def _describe_missing(captured: Captured, answer: Answer, score: Score | None, params: SamplingParams) -> str:
-    """Return what is missing of an answer, empty where it has token ids and scores."""
+    """Return the first gap in an answer's token ids and scores, in words.
+
+    Returns an empty text if nothing is missing. The prompt's token ids are needed only by penalties that count them.
+    """
     ids = answer.choice.token_ids
     if not ids:
         return f"the answer to {answer.request_id} has no token ids"
@@ -220,22 +235,30 @@ def _describe_missing(captured: Captured, answer: Answer, score: Score | None, p
         return f"the prompt's token ids of {answer.request_id} are missing: its penalties count them"
     if tuple(position.token_id for position in score.positions) != ids:
         return f"the baseline scored {len(score.positions)} tokens of {answer.request_id}, not the {len(ids)} emitted"
-    if not all(_is_told(position) for position in score.positions):
+    if not all(_lists_probabilities(position) for position in score.positions):
         return f"the baseline's scores of {answer.request_id} have a token without probabilities"
     return ""
 
 
-def _is_told(position: Position) -> bool:
-    """Whether a score has the distribution at its token, in numbers."""
+def _lists_probabilities(position: Position) -> bool:
+    """Return True if a score lists usable log-probabilities at its token.
+
+    They are unusable if one is NaN or all are minus infinity.
+    """
     return bool(position.top_logprobs) and max(position.top_logprobs) > -inf and not any(map(isnan, position.top_logprobs))
 
 
 def _sampling_slots(answer: Answer, draft: DraftSource) -> VerifySlots:
-    tokens, told = len(answer.choice.token_ids), answer.choice.windows
-    windows = draft.windows(answer) if told is None else told
+    """Return the verify slots of an answer's tokens, from its windows.
+
+    If the server reports no windows, those that follow from the drafts are taken and marked as ``implied``. The slots are unknown without
+    either.
+    """
+    tokens, reported = len(answer.choice.token_ids), answer.choice.windows
+    windows = draft.windows(answer) if reported is None else reported
     if windows is None:
         return unknown_slots(tokens)
-    return replace(slots_from_windows(windows, tokens, lambda start: draft.draft_length(answer, start)), implied=told is None)
+    return replace(slots_from_windows(windows, tokens, lambda start: draft.draft_length(answer, start)), implied=reported is None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,12 +274,17 @@ class _Numerics:
 
 
 def _observe(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSource, numerics: _Numerics) -> Observed:
+    """Return the tokens of all answers as the arrays of the betting test.
+
+    The sampling parameters are adapted to the scoring bias for the baseline's distribution only: the bias is one of its scores, and the
+    draft model has scores of its own. Arrays of the draft's distribution are None if it is unknown.
+    """
     distribution_of = raw_distribution(
         [position for part in parts for position in part.positions], captured.workload.top_tokens, captured.vocabulary
     )
     processing = _processing(parts, distribution_of.ids, captured.penalty_window)
-    upright = processing.adapt_to_bias(numerics.scoring_bias) if numerics.scoring_bias else processing
-    distribution = requested(distribution_of, upright, numerics.noise, numerics.jump_rate)
+    unbiased = processing.adapt_to_bias(numerics.scoring_bias) if numerics.scoring_bias else processing
+    distribution = requested(distribution_of, unbiased, numerics.noise, numerics.jump_rate)
     slots = join_slots([part.slots for part in parts])
     answers = [part.answer for part in parts]
     view = draft.view(answers, slots, distribution_of.ids, distribution, processing)
@@ -277,12 +305,15 @@ def _observe(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSourc
         vocabulary=captured.vocabulary,
         ends=ends(captured, distribution_of.ids),
         copies=copies(captured, answers, distribution, distribution_of.ids),
-        mishandled=_mishandle(distribution_of, upright),
+        mishandled=_mishandle(distribution_of, unbiased),
     )
 
 
 def _listed_only(captured: Captured) -> bool:
-    """Whether the scoring route gives the probability of top tokens only, as the capability probe found."""
+    """Return True if the scoring route gives probabilities of top tokens only.
+
+    The capability probe found the route. Returns False if the engine was not probed.
+    """
     known = captured.scoring
     return known is not None and known.route is ScoringRoute.CONTINUATIONS
 
@@ -292,7 +323,10 @@ def _previous(answers: Sequence[Answer]) -> Ints:
 
 
 def _contexts(answers: Sequence[Answer]) -> Ints:
-    """Return a number for each token's prompt and answer so far: the node of a trie that every prefix leads to."""
+    """Return a number for each token's prefix, equal for equal prefixes.
+
+    The prefix is the prompt and the answer so far. Its number is that of its node in a trie of all answers.
+    """
     nodes: dict[tuple[object, int], int] = {}
     contexts = []
     for answer in answers:
@@ -304,6 +338,10 @@ def _contexts(answers: Sequence[Answer]) -> Ints:
 
 
 def _mishandle(distribution_of: RawDistribution, processing: Processing) -> Mapping[str, Floats]:
+    """Return the distributions [N, K+1] of servers with wrong penalties and biases, by name.
+
+    One server ignores them, and one applies them twice. Returns an empty mapping if no request has any.
+    """
     if processing.adjustment is None:
         return {}
     times = {"penalties and biases ignored": 0.0, "penalties and biases applied twice": 2.0}
@@ -314,6 +352,7 @@ def _mishandle(distribution_of: RawDistribution, processing: Processing) -> Mapp
 
 
 def _processing(parts: Sequence[_AnswerPart], ids: Ints, window: PenaltyWindow) -> Processing:
+    """Return the sampling parameters at every token of all answers."""
     lengths = [len(part.positions) for part in parts]
     return Processing(
         temperature=np.repeat([part.params.temperature for part in parts], lengths),
@@ -325,6 +364,10 @@ def _processing(parts: Sequence[_AnswerPart], ids: Ints, window: PenaltyWindow) 
 
 
 def _adjustment(parts: Sequence[_AnswerPart], ids: Ints, lengths: Sequence[int], window: PenaltyWindow) -> Adjustment | None:
+    """Return the logit adjustment by penalties and biases at every token.
+
+    Returns None if no request has any.
+    """
     if all(part.params.penalties.neutral for part in parts):
         return None
     rows = np.split(ids, np.cumsum(lengths)[:-1])

@@ -1,4 +1,4 @@
-"""The draft's distribution q, from the draft model served alone or from the tokens themselves."""
+"""The draft's distribution q, from the draft model served alone or, with prompt lookup, from the tokens themselves."""
 
 # ruff: noqa: ARG002 - the sources of one protocol need different arguments of it
 from __future__ import annotations
@@ -33,7 +33,7 @@ class DraftView:
     q: Floats
     """[N, K+1]."""
     drafted: Bools
-    """[N], where it is known and a draft was made, or would be if a window began here."""
+    """[N], True if ``q`` is known and a token was drafted here, or would be if a window began here."""
     accepted_if_emitted: Floats
     """[N], ``min(1, q(x)/p(x))`` of the emitted token: the chance that a correct server that emits it at a draft slot had accepted it."""
     chosen: Floats
@@ -43,29 +43,39 @@ class DraftView:
     listed: Bools
     """[N, K+1], outcomes at which ``q`` is exact."""
     q_raw: Floats
-    """[N, K+1], ``q`` where nothing that the request asks for is done."""
+    """[N, K+1], ``q`` before the request's sampling parameters."""
 
 
 class DraftSource(Protocol):
-    """A drafter as far as it is known."""
+    """A drafter, with as much of its distribution as is known."""
 
     unknown: str
     """Reason that q is unknown; empty when it is known."""
 
     def draft_length(self, answer: Answer, start: int) -> int:
-        """Return how many tokens were drafted for the window that begins after ``start`` emitted tokens."""
+        """Return the number of draft tokens of the window after ``start`` emitted tokens."""
 
     def windows(self, answer: Answer) -> tuple[int, ...] | None:
-        """Return the window lengths that follow from the tokens of ``answer`` alone, the prefill's first; None where they do not."""
+        """Return the window lengths by the tokens of ``answer`` alone, the prefill's first.
+
+        Returns None if they do not follow from the tokens.
+        """
 
     def view(
         self, answers: Sequence[Answer], slots: VerifySlots, ids: Ints, distribution: TokenDistribution, processing: Processing
     ) -> DraftView | None:
-        """Return the draft's distribution on the baseline's outcomes ``ids``; None where it is not known at all."""
+        """Return the draft's distribution on the baseline's outcomes ``ids``.
+
+        Returns None if it is unknown at every token.
+        """
 
 
 def drafting(captured: Captured) -> DraftSource:
-    """Return what ``captured`` knows of the draft. Decided by the set-up alone, never by how well the server's answers agree with it."""
+    """Return the source of the draft's distribution in ``captured``.
+
+    The set-up alone decides on it, never how well the server's answers agree with the draft: a bet must not depend on the tokens that it is
+    on. The source is an ``UnknownDraft`` with the reason if the set-up does not show the distribution.
+    """
     draft = captured.pair.variant.draft
     if draft.kind is DraftKind.NGRAM:
         if all(answer.prompt_token_ids for answer in captured.speculative.answers if answer.ok):
@@ -91,7 +101,7 @@ class UnknownDraft:
         return self._k
 
     def windows(self, answer: Answer) -> tuple[int, ...] | None:
-        """Nothing follows from the tokens."""
+        """Return None, since no window follows from the tokens alone."""
         return None
 
     def view(
@@ -102,7 +112,7 @@ class UnknownDraft:
         distribution: TokenDistribution,
         processing: Processing,
     ) -> DraftView | None:
-        """Nothing is known."""
+        """Return None, since the distribution is unknown at every token."""
         return None
 
 
@@ -121,7 +131,10 @@ class ServedDraft:
         return self._draft.tokens
 
     def windows(self, answer: Answer) -> tuple[int, ...] | None:
-        """Left to the filter over the draft's distribution (stats/chances.py), which is sure where the draft is."""
+        """Return None, since windows are inferred from the draft's distribution instead.
+
+        ``filter_chances`` in stats/verify_slots.py does so. Its chances are 0 or 1 wherever the draft is certain of its token.
+        """
         return None
 
     def view(
@@ -132,9 +145,10 @@ class ServedDraft:
         distribution: TokenDistribution,
         processing: Processing,
     ) -> DraftView | None:
-        """Return the draft's distribution processed as the request asks, or one-hot at its best token where it drafts greedily.
+        """Return the draft's distribution after the request's sampling parameters.
 
-        Tokens of an answer that the draft did not score count as not drafted.
+        It is one-hot at the best token if the server drafts greedily. Tokens of an answer that the draft model did not score count as not
+        drafted. Returns None if it scored no answer.
         """
         rows = [self._positions(answer) for answer in answers]
         scored = np.concatenate([np.full(len(answer.choice.token_ids), row is not None) for answer, row in zip(answers, rows, strict=True)])
@@ -154,7 +168,11 @@ class ServedDraft:
 
 
 def drawn(known: RawDistribution, scored: Bools, ids: Ints, distribution: TokenDistribution, processing: Processing) -> DraftView:
-    """Return the view of a drafter that draws from the distribution that is ``known`` at the ``scored`` tokens [N], processed as asked."""
+    """Return the view of a drafter sampling from a known distribution.
+
+    ``known`` is its distribution at the ``scored`` tokens [N], to which the request's sampling parameters are applied. The other tokens
+    count as not drafted.
+    """
     none, nothing = np.zeros(distribution.p.shape, dtype=np.bool_), np.zeros(len(scored))
     view = DraftView(
         q=distribution.p.copy(),
@@ -176,7 +194,11 @@ def drawn(known: RawDistribution, scored: Bools, ids: Ints, distribution: TokenD
 
 
 def certain(tokens: Ints, ids: Ints, distribution: TokenDistribution, emitted: Ints) -> DraftView:
-    """Return the view of a drafter that proposed ``tokens`` [N] for certain; -1 where it proposed nothing."""
+    """Return the view of a drafter with one certain proposal per token.
+
+    ``tokens`` [N] are the proposals, -1 for none. A correct server that emits the proposed token at a draft slot has accepted it, and one
+    that emits another token has rejected it.
+    """
     q = one_hot(index_of(tokens, ids), distribution.p.shape[1])
     top_tokens = np.ones(q.shape, dtype=np.bool_)
     top_tokens[:, -1] = False
@@ -192,7 +214,7 @@ def _concatenate_tokens(answers: Sequence[Answer]) -> Ints:
 
 
 class PromptLookup:
-    """An n-gram drafter, whose draft follows from prompt and emitted tokens: one-hot where there is a match, no draft elsewhere."""
+    """An n-gram drafter, whose draft follows from prompt and emitted tokens: one-hot if the lookup finds a match, else no draft."""
 
     unknown = ""
 
@@ -201,14 +223,17 @@ class PromptLookup:
         self._proposals: dict[tuple[str, int], tuple[tuple[int, ...], ...]] = {}
 
     def draft_length(self, answer: Answer, start: int) -> int:
-        """Return the length of what prompt lookup proposes there."""
-        return len(self._of(answer)[start][: self._draft.tokens])
+        """Return the number of tokens proposed by prompt lookup there."""
+        return len(self._propose(answer)[start][: self._draft.tokens])
 
     def windows(self, answer: Answer) -> tuple[int, ...] | None:
-        """Return what a correct server does with these drafts: it accepts as long as they are what it goes on to emit."""
+        """Return the windows of a correct server with these drafts.
+
+        A draft token is accepted as long as it equals the token that was emitted in its place. The last window is cut at the answer's end.
+        """
         emitted, start, lengths = answer.choice.token_ids, 1, [1]
         while start < len(emitted):
-            draft = self._of(answer)[start][: self._draft.tokens]
+            draft = self._propose(answer)[start][: self._draft.tokens]
             length = 1 + next((at for at, token in enumerate(draft) if emitted[start + at : start + at + 1] != (token,)), len(draft))
             lengths.append(min(length, len(emitted) - start))
             start += length
@@ -222,22 +247,31 @@ class PromptLookup:
         distribution: TokenDistribution,
         processing: Processing,
     ) -> DraftView | None:
-        """Return one-hot distributions at the window's own draft tokens; where windows are unknown, as if one began at every token."""
+        """Return one-hot distributions at the draft tokens of the windows.
+
+        A token whose window is unknown is treated as if a window began at it.
+        """
         ends = np.cumsum([len(answer.choice.token_ids) for answer in answers])[:-1]
         proposed = [self.tokens(answer, slots) for answer, slots in zip(answers, np.split(slots.slot, ends), strict=True)]
         return certain(np.concatenate(proposed), ids, distribution, _concatenate_tokens(answers))
 
     def tokens(self, answer: Answer, slots: Ints) -> Ints:
-        """Return what was drafted at each token of ``answer``, whose places in their windows are ``slots`` [T]; -1 where nothing was.
+        """Return the draft token in the place of each token of ``answer``, [T].
 
-        Where the place is not known, as if a window began there; at the bonus slot the guess at the bonus token.
+        ``slots`` [T] are the tokens' places in their windows: a token at place j is matched with draft token j of the window that began j
+        tokens before. A token with an unknown place is treated as if a window began at it. At the bonus slot, for which nothing is drafted,
+        the token is the next one that prompt lookup would propose, so that a server which emits that token as its bonus can be recognised.
+        The entry is -1 if prompt lookup proposes nothing there.
         """
         ahead = np.maximum(slots, 0).tolist()
-        drafts = [self._of(answer)[token - place] for token, place in enumerate(ahead)]
+        drafts = [self._propose(answer)[token - place] for token, place in enumerate(ahead)]
         return np.array([draft[place] if place < len(draft) else -1 for place, draft in zip(ahead, drafts, strict=True)], dtype=np.int64)
 
-    def _of(self, answer: Answer) -> tuple[tuple[int, ...], ...]:
-        """Return what is proposed before each emitted token, one more than k: the last is the guess at the bonus token."""
+    def _propose(self, answer: Answer) -> tuple[tuple[int, ...], ...]:
+        """Return the proposal before each emitted token, up to k + 1 tokens.
+
+        The last of them is the guess at the bonus token. The proposals of an answer are computed once.
+        """
         if answer.key not in self._proposals:
             lookup = Lookup(answer.prompt_token_ids, shortest=self._draft.ngram_min, longest=self._draft.ngram_max)
             distributions = []

@@ -1,11 +1,11 @@
 """Fault naming: which fault a lost bet points to.
 
-Extent: whether what is wrong with tokens behind rejections is wrong with all others too. Two stories are held against each other, each with
-the distribution that makes its tokens most probable. Neither has to hold: an alarm is taken for granted here.
+Extent: whether a fault is on tokens after rejections only, or on all tokens. The two hypotheses are compared, each with the distribution
+that makes its tokens most probable. Neither is tested against a correct server: this is done after an alarm.
 
 Naming: which fault a lost bet points to. Bettors detect better than they name: with a one-hot draft, a lenient ratio and a resampled
-residual are the same tilt of the draft token. Where windows are known a table of two figures decides:
-is acceptance as often as expected, and is the recovered token ever the draft token that was rejected.
+residual are the same tilt of the draft token. If windows are known, two figures decide: whether draft tokens are accepted as often as
+expected, and whether the recovered token is ever the draft token that was rejected.
 """
 
 from __future__ import annotations
@@ -32,56 +32,67 @@ if TYPE_CHECKING:
 __all__ = ["AT_A_STEP", "Acceptance", "FaultExtent", "acceptance", "extent", "name"]
 
 UNDRAFTED = 1.0 / 8.0
-"""The chance that what is wrong with every drafted token spares those for which nothing was drafted: another sampler may emit them."""
+"""The chance that a fault of all drafted tokens spares those for which nothing was drafted: another sampler may emit them."""
 TELLING = 1.5
-"""Standard deviations that must be due before the likelier story is taken: at 1.5 it is the wrong one of 7 in 100 runs."""
+"""Standard deviations that ``due`` must reach to distinguish the two hypotheses: at 1.5 the likelier is the wrong one in 7 of 100 runs."""
 SHORT_ANSWERS, FAR_SHORT = 2.0, 3.0
-"""Standard deviations by which less than due must be paid, where enough is due to tell and where not: there a fault that is everywhere is
-likelier a priori."""
+"""Standard deviations by which ``ahead`` must be below ``due``, if enough is due to distinguish the hypotheses and if not. The latter is
+larger since a fault on all tokens is likelier a priori."""
 BOUNDS = ((-1.0, 20.0), (-10.0, 10.0))
-"""Of what is added to the power and to the remainder's log weight: where the best token comes alone no power is too large."""
+"""Bounds of what is added to the power and to the remainder's log weight: if only the best token is emitted, no power is too large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultExtent:
-    """What speaks for a fault that is everywhere, against the same behind rejections only."""
+    """The evidence for a fault on all tokens, against the same on tokens after rejections only."""
 
     behind: float
-    """Log likelihood ratio of the latter to a correct server."""
+    """Log likelihood ratio of a fault after rejections only to a correct server."""
     ahead: float
-    """Log likelihood ratio of the former to the latter."""
+    """Log likelihood ratio of a fault on all tokens to one after rejections only."""
     due: float
-    """What ``ahead`` is in the mean where the fault is everywhere."""
+    """The mean of ``ahead`` if the fault is on all tokens."""
     spread: float
-    """Its standard deviation there."""
+    """The standard deviation of ``ahead`` if the fault is on all tokens."""
 
     @property
     def explained(self) -> float:
-        """Log likelihood ratio of the likelier story to a correct server."""
+        """Log likelihood ratio of the likelier hypothesis to a correct server."""
         return self.behind + max(self.ahead, 0.0)
 
     @property
     def ends(self) -> bool:
-        """Whether the fault is behind rejections only: the likelier story, and the other one falls short beyond chance."""
+        """True if the fault is on tokens after rejections only.
+
+        That hypothesis has to be the likelier one, and ``ahead`` too small for a fault on all tokens by more than chance.
+        """
         short = SHORT_ANSWERS if self.due > TELLING * self.spread else FAR_SHORT
         return self.ahead < min(0.0, self.due - short * self.spread)
 
 
 def extent(observed: Observed) -> FaultExtent:
-    """Return the extent of what is wrong, the state being so in the step behind a rejection or in all of the answer's rest."""
+    """Return the extent of the fault, by the likelier span after a rejection.
+
+    The span is the verify step after the rejection, or all of the answer's rest: a stale cache entry is overwritten by the next step, or
+    stays.
+    """
     slot_chances = observed.slot_chances
     plain = slot_chances.at[:, NO_DRAFT].sum(axis=1)
     whole = _likeliest(observed.distribution, 1.0 - plain)
-    held = (_held(observed.distribution, whole, behind, plain) for behind in (slot_chances.after_rejection, slot_chances.rejected_before))
-    return max(held, key=lambda one: one.behind)
+    extents = (
+        _compare_extents(observed.distribution, whole, behind, plain)
+        for behind in (slot_chances.after_rejection, slot_chances.rejected_before)
+    )
+    return max(extents, key=lambda one: one.behind)
 
 
-def _held(distribution: TokenDistribution, whole: Floats, behind: Floats, plain: Floats) -> FaultExtent:
-    """Hold ``whole`` [N, K+1], the distribution of all tokens, against that of the tokens that are ``behind`` rejections.
+def _compare_extents(distribution: TokenDistribution, whole: Floats, behind: Floats, plain: Floats) -> FaultExtent:
+    """Compare a fault on all tokens with one on tokens after rejections.
 
-    If ``whole`` is right, ``ahead`` gains in the mean the relative entropy of the two distributions at every token, given those before, and
-    the variances add up. ``behind`` and ``plain`` are chances [N], the latter that nothing was drafted: no distribution is estimated from
-    such tokens.
+    ``whole`` [N, K+1] is the distribution of the former. ``behind`` and ``plain`` are chances [N], that a token is after a rejection and
+    that nothing was drafted for it. No distribution is estimated from the latter tokens, since a fault of drafted tokens may spare them. If
+    ``whole`` is right, ``ahead`` gains in the mean the relative entropy of the two distributions at every token, given those before, and
+    the variances add up.
     """
     m = _likeliest(distribution, behind * (1.0 - plain))
     partly = stake_share(table(distribution, m), np.broadcast_to(behind[:, None], m.shape))
@@ -97,11 +108,12 @@ def _held(distribution: TokenDistribution, whole: Floats, behind: Floats, plain:
 
 
 def _likeliest(distribution: TokenDistribution, chance: Floats) -> Floats:
-    """Return the distribution m [N, K+1] of maximum likelihood if each outcome is drawn from ``(1 - c) p + c m``, c being ``chance`` [N].
+    """Return the distribution m [N, K+1] of maximum likelihood among bent ones.
 
-    ``m ~ p^(1 + a)``, in the remainder times ``e^b``: a wrong temperature, and more or less in the remainder. Logits that are off at
-    random, as those of another context are, have such a distribution in the mean, but for a few hundredths of a nat. Outcomes outside the
-    core tell nothing.
+    Each outcome is taken to be drawn from ``(1 - c) p + c m``, c being ``chance`` [N]. The family is ``m ~ p^(1 + a)``, in the remainder
+    times ``e^b``: a wrong temperature, and more or less mass in the remainder. Logits that are off at random, as those of another context
+    are, have such a distribution in the mean, but for a few hundredths of a nat. Outcomes outside the core are left out, since p is only
+    estimated there.
     """
     from scipy.optimize import minimize  # noqa: PLC0415 - its import takes longer than most judgements, and only findings need it
 
@@ -126,7 +138,10 @@ def _likeliest(distribution: TokenDistribution, chance: Floats) -> Floats:
 
 
 def _logs(p: Floats) -> Floats:
-    """Return log-probabilities [N, K+1]; the remainder counts as many tokens, each half as probable as the last top token."""
+    """Return the log-probabilities [N, K+1] of single tokens.
+
+    The remainder counts as many tokens, each half as probable as the last top token.
+    """
     top_tokens = np.where(p[:, :-1] > 0, p[:, :-1], 1.0)
     return np.asarray(np.log(np.column_stack([top_tokens, top_tokens.min(axis=1) / 2.0])))
 
@@ -135,26 +150,26 @@ ENOUGH_SLOTS = 20
 ENOUGH_REPEATS = 3
 STANDARD_ERRORS = 3.0
 AT_A_STEP = {Fault.LENIENT, Fault.RULE, Fault.RESIDUAL, Fault.BONUS}
-"""What a verify step may do wrong; who is told no windows cannot tell one from the other."""
+"""Faults of a verify step. Without reported windows they cannot be distinguished."""
 MARGIN = 0.03
-"""What the estimate of the expected acceptance may be off: outside the listed tokens it is a mean over the emitted ones."""
+"""Error that the expected acceptance may have: outside the listed tokens it is estimated by a mean over the emitted ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """What became of the draft tokens."""
+    """The acceptance of the draft tokens, observed and expected."""
 
     slots: int
-    """Draft tokens verified, those behind a rejection not counted."""
+    """Draft tokens verified; those after a rejection in their window are not."""
     accepted: int
     expected: float
     """Mean overlap of p and q at these slots, 0..1."""
     repeated: int | None
-    """Rejections whose recovered token was the rejected draft token; None where the draft token is not known."""
+    """Rejections whose recovered token was the rejected draft token; None if the draft token is not known."""
     excess: Mapping[str, float]
-    """By fault of the catalogue: how much more often than expected it would have accepted."""
+    """By fault of the catalogue: the acceptance rate that it would have, less the expected one."""
     unsure: float = 0.0
-    """Mean mass of outcomes whose probability is only estimated, 0..1: so much may ``expected`` be off."""
+    """Mean mass of outcomes whose probability is only estimated, 0..1: the error that ``expected`` may have by it."""
     spread: float = 0.0
     """Standard deviation of the accepted share under a correct rule.
 
@@ -169,7 +184,7 @@ class Acceptance:
 
     @property
     def whole(self) -> bool:
-        """Whether all were accepted although not all should have been."""
+        """True if all draft tokens were accepted although some should not have been."""
         return self.slots >= ENOUGH_SLOTS and self.accepted == self.slots and self.observed - self.expected > self._tolerance
 
     @property
@@ -177,10 +192,11 @@ class Acceptance:
         return max(MARGIN, STANDARD_ERRORS * self.spread) + self.unsure
 
     def allows(self, bettor: Bettor) -> bool:
-        """Whether ``bettor``'s fault would have left acceptance and recovered tokens as they were observed.
+        """Return True if ``bettor``'s fault fits the observed acceptance and recovered tokens.
 
-        A distribution that is wrong for another reason than the rule may have any acceptance. A wrong residual leaves acceptance alone, but
-        makes the emitted tokens, by which some of the expectation is estimated, look more acceptable than they were.
+        A fault outside the verify step may have any acceptance, but does not emit rejected draft tokens again. A wrong residual has twice
+        the tolerance: it leaves acceptance alone, but makes the emitted tokens, by which some of the expectation is estimated, look more
+        acceptable than they were.
         """
         if bettor.fault not in AT_A_STEP:
             return not self.repeats
@@ -190,7 +206,10 @@ class Acceptance:
         return -self._tolerance <= less <= self._tolerance * (2.0 if bettor.fault is Fault.RESIDUAL else 1.0)
 
     def partly(self, bettor: Bettor) -> bool:
-        """Whether ``bettor``'s fault at some of the slots would leave acceptance as observed: off, but less so than everywhere."""
+        """Return True if ``bettor``'s fault fits if it is at some slots only.
+
+        Acceptance is then off in the fault's direction, but by less than if the fault were at every slot.
+        """
         if bettor.fault not in AT_A_STEP or (self.repeats and bettor.name not in REPEATING):
             return False
         off, everywhere = self.observed - self.expected, self.excess.get(bettor.name, 0.0)
@@ -198,7 +217,10 @@ class Acceptance:
 
     @property
     def repeats(self) -> bool:
-        """Whether recovered tokens are the rejected draft tokens more often than by chance: a sound residual gives them no mass."""
+        """True if recovered tokens are too often the rejected draft tokens.
+
+        A correct residual gives the draft token no mass.
+        """
         return self.repeated is not None and self.repeated >= ENOUGH_REPEATS
 
     def __str__(self) -> str:
@@ -209,11 +231,14 @@ class Acceptance:
 
 
 def acceptance(observed: Observed) -> Acceptance | None:
-    """Return what became of the draft tokens; None without the draft's distribution or without windows that the server told.
+    """Return the observed and expected acceptance of the draft tokens.
 
-    Expected is ``sum min(p, q)`` over the tokens that both distributions list. Of the rest only the masses are known: there ``p(rest)``
-    times the mean of ``min(1, q(x)/p(x))`` over the emitted tokens of the rest, each known exactly. A draft that is certain of a token in
-    the tail overlaps by half the last top token. The last token of an answer is left out: a limit may have cut its window.
+    Expected is ``sum min(p, q)`` over the tokens that both distributions list. Of the rest only the masses are known, so ``p(rest)`` times
+    the mean of ``min(1, q(x)/p(x))`` over the emitted tokens of the rest, each known exactly, is added. A draft that is certain of a token
+    in the tail overlaps by half the last top token. The last token of an answer is left out: a limit may have cut its window.
+
+    Returns None without the draft's distribution or without reported windows: windows computed from the drafts are those of a correct
+    server and so no evidence.
     """
     slots = observed.slots.draft_slot & observed.drafted & ~observed.slots.last
     if observed.q is None or observed.accepted_if_emitted is None or observed.listed is None or observed.slots.implied or not slots.any():
@@ -236,6 +261,7 @@ def acceptance(observed: Observed) -> Acceptance | None:
 
 
 def _excesses(observed: Observed, slots: Bools) -> dict[str, float]:
+    """Return each fault's mean acceptance less that of the correct rule, by name."""
     assert observed.q is not None
     split = SplitRemainder.of(observed.distribution.p[slots], observed.q[slots])
     accepts = {one.name: one.accept(split.p, split.q) for one in CATALOGUE}
@@ -256,46 +282,57 @@ def _overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, accepted_if_emi
 TILTS = {one.name for one in GENERIC if one.fault is Fault.TEMPERATURE}
 REPEATING = {one.name for one in CATALOGUE if one.repeats}
 PREFILL_TOO = {Fault.TEMPERATURE, Fault.IMPROBABLE}
-"""What is wrong with every token, one for which nothing was drafted included."""
+"""Faults of all tokens, those for which nothing was drafted included."""
 EVERYWHERE = {Fault.TEMPERATURE, Fault.IMPROBABLE, Fault.LENIENT, Fault.RULE}
 OUT_OF_PLACE = "bonus out of place"
 SOMETIMES = ", in some answers only"
 SOMEWHERE = ", at some of the draft tokens only"
 DECISIVE = log(8.0)
-"""By how much one bettor must be ahead of another that is the likelier a priori."""
+"""Log wealth by which a bettor must be ahead of another that is the likelier a priori."""
 SHORT = 2.0
-"""Standard errors by which a fault must pay less where no draft was rejected than behind rejections before it is not everywhere."""
+"""Standard errors by which a bettor must be paid less before any rejection than after one, to show that its fault is not on all tokens."""
 
 
-def name(book: WealthProcess, observed: Observed, seen: Acceptance | None) -> str:
-    """Return the fault of the richest bettor that the table allows: its name where the draft's distribution backs it, else its family."""
+def name(wealth: WealthProcess, observed: Observed, seen: Acceptance | None) -> str:
+    """Return the name of the fault, by the richest bettor consistent with acceptance.
+
+    It is the bettor's name if the draft's distribution backs it, else the family of its fault. It is accept-all if every draft token was
+    accepted, and a fault in some answers, or at some draft tokens, if the bettor on that is decisively ahead of all others.
+    """
     if seen.whole if seen is not None else _never_rejected(observed):
         return "accept-all"
-    winner, book = book.winner, book.on_all_answers
+    winner, wealth = wealth.winner, wealth.on_all_answers
     has_windows = bool(observed.slots.known.any()) and not observed.slots.implied
-    if winner.chance and log(winner.weight) + winner.log_wealth - max(log(one.weight) + one.log_wealth for one in book.bettors) > DECISIVE:
-        return f"{_describe_bettor(winner, told=has_windows)}{SOMETIMES}"
+    if (
+        winner.chance
+        and log(winner.weight) + winner.log_wealth - max(log(one.weight) + one.log_wealth for one in wealth.bettors) > DECISIVE
+    ):
+        return f"{_describe_bettor(winner, has_windows=has_windows)}{SOMETIMES}"
     if seen is None:
-        first = _foremost(book.bettors, lambda bettor: log(bettor.weight) + bettor.log_wealth, observed)
-        first = _at_a_step(first, observed, book.bettors)
+        first = _pick_richest(wealth.bettors, lambda bettor: log(bettor.weight) + bettor.log_wealth, observed)
+        first = _prefer_step_fault(first, observed, wealth.bettors)
     else:
-        allowed = [bettor for bettor in book.bettors if seen.allows(bettor)]
+        allowed = [bettor for bettor in wealth.bettors if seen.allows(bettor)]
         if not allowed and seen.repeats:
             return Fault.RESIDUAL.value
-        first = _foremost(allowed or [book.winner], lambda bettor: bettor.log_wealth, observed)
-        partly = max((bettor for bettor in book.bettors if seen.partly(bettor)), key=lambda bettor: bettor.log_wealth, default=first)
+        first = _pick_richest(allowed or [wealth.winner], lambda bettor: bettor.log_wealth, observed)
+        partly = max((bettor for bettor in wealth.bettors if seen.partly(bettor)), key=lambda bettor: bettor.log_wealth, default=first)
         if partly.log_wealth - first.log_wealth > DECISIVE:
-            return f"{_describe_bettor(partly, told=has_windows)}{SOMEWHERE}"
-    preferred = _prefer_repetition(_prefer_temperature(first, book, observed), book, observed)
-    return _describe_bettor(preferred, told=has_windows)
+            return f"{_describe_bettor(partly, has_windows=has_windows)}{SOMEWHERE}"
+    preferred = _prefer_repetition(_prefer_temperature(first, wealth, observed), wealth, observed)
+    return _describe_bettor(preferred, has_windows=has_windows)
 
 
-def _describe_bettor(bettor: Bettor, *, told: bool) -> str:
-    return _bettor_name(bettor) if told or bettor.fault not in AT_A_STEP else _describe_unreported(bettor)
+def _describe_bettor(bettor: Bettor, *, has_windows: bool) -> str:
+    return _bettor_name(bettor) if has_windows or bettor.fault not in AT_A_STEP else _describe_unreported(bettor)
 
 
 def _describe_unreported(bettor: Bettor) -> str:
-    """Return what there is to say of a wrong verify step whose windows nobody told: acceptance, recovery and bonus look alike."""
+    """Return a name for a wrong verify step without reported windows.
+
+    Faults of acceptance, recovered and bonus tokens cannot be distinguished then. The nearest fault is added unless it rests on a guess at
+    the draft.
+    """
     return Fault.STEP.value if bettor.guessed else f"{Fault.STEP.value}, most like {parent_name(bettor)}"
 
 
@@ -304,30 +341,31 @@ def _never_rejected(observed: Observed) -> bool:
     return int(slots.sum()) >= ENOUGH_SLOTS and not bool(observed.slots.ended[slots].any())
 
 
-def _foremost(bettors: Sequence[Bettor], held: Callable[[Bettor], float], observed: Observed) -> Bettor:
-    """Return who holds most, those apart who bet behind rejections only.
+def _pick_richest(bettors: Sequence[Bettor], measure: Callable[[Bettor], float], observed: Observed) -> Bettor:
+    """Return the bettor greatest by ``measure``, on all tokens or after rejections only.
 
-    A fault that is everywhere pays before any rejection as behind it. Where it loses there, beyond chance, the state is wrong. Without the
-    draft's distribution who holds most elsewhere has guessed, and early tokens differ from late ones by more than chance: then, and where
-    the fault is one of some slots, the state has to be decisively ahead.
+    A bettor on the state bets after rejections only, on a cache that was not rolled back. A fault of all tokens pays before any rejection
+    as after one: if it pays less there, beyond chance, the state is at fault. That comparison needs the draft's distribution, since the
+    other bettors guess without it, and early tokens differ from late ones by more than chance. Without it, and if the best other fault is
+    one of some slots only, the state's bettor has to be decisively ahead.
     """
     elsewhere = [bettor for bettor in bettors if bettor.fault is not Fault.STATE]
-    state = max((bettor for bettor in bettors if bettor.fault is Fault.STATE), key=held, default=None)
+    state = max((bettor for bettor in bettors if bettor.fault is Fault.STATE), key=measure, default=None)
     if state is None or not elsewhere:
-        return max(bettors, key=held)
-    first = max(elsewhere, key=held)
-    ahead = held(state) - held(first) > DECISIVE
+        return max(bettors, key=measure)
+    first = max(elsewhere, key=measure)
+    ahead = measure(state) - measure(first) > DECISIVE
     if observed.q is None or first.fault not in EVERYWHERE:
         return state if ahead else first
-    return state if _behind_only(state, first, observed, ahead=ahead) else first
+    return state if _is_after_rejections_only(state, first, observed, ahead=ahead) else first
 
 
-def _behind_only(state: Bettor, first: Bettor, observed: Observed, *, ahead: bool) -> bool:
-    """Return whether the fault that ``first`` bets on everywhere is behind rejections only, as ``state`` has it.
+def _is_after_rejections_only(state: Bettor, first: Bettor, observed: Observed, *, ahead: bool) -> bool:
+    """Return True if the fault is on tokens after rejections only.
 
-    What is wrong with every token has an extent, if a distribution of its kind explains the tokens at least as well as ``first``. Otherwise
-    the state has to explain more of them, and ``first`` to be paid less where no draft was rejected; where places are chances a decisive
-    lead will do.
+    ``state`` bets on that, ``first`` on a fault of all tokens. The extent of the fault decides, if it is one that the prefill has as well
+    and a bent distribution explains the tokens better than ``first``. Otherwise ``state`` has to be the richer, and ``first`` to be paid
+    less where no draft was rejected before. If slots are known as chances only, a decisive lead of ``state``, ``ahead``, is enough.
     """
     if first.fault in PREFILL_TOO:
         fault_extent = extent(observed)
@@ -337,33 +375,36 @@ def _behind_only(state: Bettor, first: Bettor, observed: Observed, *, ahead: boo
     if ahead and not np.isin(slot_chances.at, (0.0, 1.0)).all():
         return True
     # Tokens of the prefill do not count: nothing was drafted for them, so they may be right under any fault.
-    drafted, behind = 1.0 - _fill_first_slot(slot_chances), chance_of(state, observed)
-    return state.log_wealth > first.log_wealth and _apart(first, observed, drafted * behind, drafted * (1.0 - behind)) > SHORT
+    drafted, behind = 1.0 - _chances_of_no_draft(slot_chances), chance_of(state, observed)
+    return state.log_wealth > first.log_wealth and _payoff_difference(first, observed, drafted * behind, drafted * (1.0 - behind)) > SHORT
 
 
-def _fill_first_slot(slot_chances: SlotChances) -> Floats:
+def _chances_of_no_draft(slot_chances: SlotChances) -> Floats:
     return np.asarray(slot_chances.at[:, NO_DRAFT].sum(axis=1))
 
 
-def _at_a_step(first: Bettor, observed: Observed, bettors: Sequence[Bettor]) -> Bettor:
-    """Return the richest of those that know what a step may do wrong, where ``first`` is not paid for the prefill's tokens.
+def _prefer_step_fault(first: Bettor, observed: Observed, bettors: Sequence[Bettor]) -> Bettor:
+    """Return a bettor on a verify-step fault if ``first`` fails at the prefill.
 
-    Windows that follow from the tokens are beside those of a server that emits what it rejected, so that it need not be the richest of all.
+    ``first`` is kept unless it bets on a fault of all tokens and is paid less for the prefill's tokens, beyond chance: no verify step made
+    those. The verify-step bettor needs only half of its log wealth, since windows that follow from the tokens are wrong for a server that
+    emits what it rejected.
     """
-    prefilled = _fill_first_slot(observed.slot_chances)
+    prefilled = _chances_of_no_draft(observed.slot_chances)
     known = [bettor for bettor in bettors if bettor.fault in AT_A_STEP and not bettor.guessed]
     rivals = [bettor for bettor in known if 2.0 * bettor.log_wealth > first.log_wealth]
-    if not rivals or first.fault not in PREFILL_TOO or _apart(first, observed, 1.0 - prefilled, prefilled) <= STANDARD_ERRORS:
+    if not rivals or first.fault not in PREFILL_TOO or _payoff_difference(first, observed, 1.0 - prefilled, prefilled) <= STANDARD_ERRORS:
         return first
     return max(rivals, key=lambda bettor: bettor.log_wealth)
 
 
-def _apart(bettor: Bettor, observed: Observed, here: Floats, there: Floats) -> float:
-    """Return by how many standard errors ``bettor`` is paid more, of what is due to it, ``here`` than ``there``, shares of tokens [N].
+def _payoff_difference(bettor: Bettor, observed: Observed, here: Floats, there: Floats) -> float:
+    """Return the standard errors by which ``bettor`` is paid more ``here`` than ``there``.
 
-    The ratio of payoffs to dues is one everywhere if its distribution is right, and the same everywhere if it is right but for its size;
-    its error comes from the payoffs' spread about a common ratio (Cochran 1977, *Sampling Techniques*, section 6.3). Of a bettor without a
-    distribution, who waits for rare tokens, a few tokens alone may lack them: its spread is that of both places together.
+    Both are shares of tokens [N]. Compared is the ratio of its payoffs to the expected ones: it is one everywhere if the bettor's
+    distribution is right, and the same everywhere if that is right but for the size of the fault. The error comes from the payoffs' spread
+    about a common ratio (Cochran 1977, *Sampling Techniques*, section 6.3). A bettor without a distribution waits for rare tokens, and a
+    few tokens may have none of them: its spread is that of both places together. Returns 0 if no payoff is expected in one of the places.
     """
     distribution, paid, both = expected_payoffs(observed, bettor), bettor.log_payoffs, here + there
     due = np.ones_like(paid) if distribution is None else distribution
@@ -378,32 +419,37 @@ def _apart(bettor: Bettor, observed: Observed, here: Floats, there: Floats) -> f
     return (ratios[0] - ratios[1]) / error if error > 0.0 else 0.0
 
 
-def _prefer_temperature(bettor: Bettor, book: WealthProcess, observed: Observed) -> Bettor:
-    """Return the best on a wrong temperature for one on improbable tokens, where the former earned as much among the top tokens.
+def _prefer_temperature(bettor: Bettor, wealth: WealthProcess, observed: Observed) -> Bettor:
+    """Return the best bettor on temperature instead of one on improbable tokens.
 
-    Where the remainder is outside the core, what a temperature makes of it is seen by the latter only.
+    This is done if the remainder is outside the core and the temperature's bettor won decisively among the top tokens: only a bettor on
+    improbable tokens is paid for the effect of a temperature on the remainder. Otherwise ``bettor`` itself is returned.
     """
     if bettor.fault is not Fault.IMPROBABLE or observed.distribution.core[:, -1].any():
         return bettor
-    other = max((one for one in book.bettors if one.name in TILTS), key=lambda one: one.log_wealth, default=bettor)
+    other = max((one for one in wealth.bettors if one.name in TILTS), key=lambda one: one.log_wealth, default=bettor)
     return other if other.log_wealth > DECISIVE else bettor
 
 
-def _prefer_repetition(bettor: Bettor, book: WealthProcess, observed: Observed) -> Bettor:
-    """Return the bettor on a token out of place for another on the bonus, where the token before once more is a likelier bonus.
+def _prefer_repetition(bettor: Bettor, wealth: WealthProcess, observed: Observed) -> Bettor:
+    """Return the bettor on an out-of-place bonus instead of another on the bonus.
 
-    Of a token before that is not told nothing is expected; where it lies in the remainder, the remainder stands for it.
+    This is done if "the bonus repeats the token before it" explains the tokens better than ``bettor``, which is returned otherwise. A token
+    before that is unknown predicts nothing; for one in the remainder, the whole remainder is taken.
     """
     if bettor.fault is not Fault.BONUS:
         return bettor
     distribution, before = observed.distribution, observed.before
     again = np.where((before >= 0)[:, None], one_hot(index_of(before, observed.ids), distribution.p.shape[1]), distribution.p)
     paid = stake_share(at_outcome(table(distribution, again), distribution), observed.slot_chances.bonus)
-    preferred = next((one for one in book.bettors if one.name == OUT_OF_PLACE), bettor)
+    preferred = next((one for one in wealth.bettors if one.name == OUT_OF_PLACE), bettor)
     return preferred if float(paid.sum()) > bettor.log_wealth else bettor
 
 
 def _bettor_name(bettor: Bettor) -> str:
-    """Return the bettor's name where the draft's distribution backs it, its family's where it is a guess or an omnibus."""
+    """Return the bettor's own name, or that of its fault's family.
+
+    Its own name is for faults of the verify step that are backed by the draft's distribution.
+    """
     exact = bettor.fault in AT_A_STEP and not bettor.guessed
     return parent_name(bettor) if exact else bettor.fault.value

@@ -43,33 +43,37 @@ class Sensitivity:
     tilts: Mapping[float, float]
     """Probability by wrong temperature, as a power of the requested distribution, the gentlest first."""
     length: float
-    """Runs like this one that would show the grossest of these faults with CONFIDENCE; at most 1 where one does, inf where none can."""
+    """Runs like this one needed to show the grossest of these faults with CONFIDENCE: at most 1 if this run is enough, inf if no number
+    is."""
     untestable: str = ""
     """Reason that acceptance faults are not testable; empty when they are."""
 
     @property
     def smallest_leak(self) -> float | None:
-        """The smallest leak from which on every larger one would have shown with CONFIDENCE."""
-        shown = None
+        """The smallest leak that would have shown with CONFIDENCE, as every larger one.
+
+        None if even the largest would not.
+        """
+        smallest = None
         for share in sorted(self.leaks, reverse=True):
             if self.leaks[share] < CONFIDENCE:
                 break
-            shown = share
-        return shown
+            smallest = share
+        return smallest
 
     @property
     def enough(self) -> bool:
-        """Whether any fault would have been caught with CONFIDENCE."""
+        """True if at least one fault would have been caught with CONFIDENCE."""
         return self.length <= 1.0
 
     @property
     def tokens_needed(self) -> int | None:
-        """Sampled tokens like these that would settle it; None when no number would."""
+        """Sampled tokens like these needed to catch a fault; None if no number is enough."""
         return ceil(self.tokens * self.length) if isfinite(self.length) else None
 
     @property
     def would_have_shown(self) -> tuple[str, ...]:
-        """A line for each fault of the catalogue and each wrong temperature."""
+        """A line with its probability for each fault of the catalogue and each wrong temperature."""
         faults = {**self.faults, **{f"temperature {1 / power:.3g} times the requested one": chance for power, chance in self.tilts.items()}}
         return tuple(f"caught in {chance:.1%} of such runs: {fault}" for fault, chance in faults.items())
 
@@ -84,7 +88,7 @@ class Sensitivity:
         }
 
     def __str__(self) -> str:
-        """Say which fault would have been caught, the gentlest that a run should catch first."""
+        """Return the gentlest leak caught, else a temperature, then the untested faults."""
         return f"{self.tokens:,} sampled tokens checked; {self._draft_faults() or self._temperature()}{self._gaps()}"
 
     def _draft_faults(self) -> str:
@@ -101,7 +105,7 @@ class Sensitivity:
         return f"a temperature {1 / power:.3g} times the requested one would have been caught ({likely(self.tilts[power])})"
 
     def _gaps(self) -> str:
-        """Say which acceptance faults the run would have missed."""
+        """Return the acceptance faults missed by the run, in words; empty if none is."""
         if not self.leaks:
             return f"; lenient acceptance untested: draft distribution unknown ({self.untestable})"
         if self.smallest_leak is None:
@@ -113,15 +117,15 @@ def _nearest(leaks: Iterable[float], share: float) -> float:
     return min(leaks, key=lambda one: abs(one - share))
 
 
-def promise(observed: Observed, book: WealthProcess, log_barrier: float, untestable: str) -> Sensitivity:
-    """Return what this run would have shown.
+def promise(observed: Observed, wealth: WealthProcess, log_barrier: float, untestable: str) -> Sensitivity:
+    """Return the probabilities of this run catching each fault.
 
-    Each fault is followed by the one bettor that would see it best, its share of the starting wealth charged (stats/power.py has the
-    approximation). The distributions are those at the prefixes that the run went through: what the fault would have changed of them is left
-    out, but for the share of draft slots, which falls where more is accepted.
+    For each fault only the one bettor that would see it best is followed, with a barrier raised by its share of the starting wealth
+    (stats/power.py has the approximation). The distributions are those at the prefixes of this run. A fault would have led to other
+    prefixes, which is left out, but for the share of draft slots: it falls if more is accepted.
     """
-    whole = sum(bettor.weight for bettor in book.bettors)
-    barriers = {bettor.name: log_barrier - log(bettor.weight / whole) for bettor in book.bettors}
+    whole = sum(bettor.weight for bettor in wealth.bettors)
+    barriers = {bettor.name: log_barrier - log(bettor.weight / whole) for bettor in wealth.bettors}
     leaking = dict(_leaking(observed, barriers))
     failing = dict(_failing(observed, barriers))
     tilting = dict(_tilting(observed, barriers))
@@ -136,6 +140,10 @@ def promise(observed: Observed, book: WealthProcess, log_barrier: float, untesta
 
 
 def _failing(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[str, dict[str, EvidenceGrowth]]]:
+    """Yield each fault of the catalogue with its bettor's growth of evidence.
+
+    Nothing is yielded without the draft's distribution.
+    """
     if observed.q is None:
         return
     split, right = SplitRemainder.of(observed.distribution.p, observed.q), overlap(observed.distribution.p, observed.q)
@@ -145,6 +153,10 @@ def _failing(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tupl
 
 
 def _leaking(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
+    """Yield each leak with the growth of evidence of the bettors next to it.
+
+    Nothing is yielded without the draft's distribution.
+    """
     if observed.q is None:
         return
     leaky = [one for one in CATALOGUE if one.leak is not None]
@@ -158,16 +170,20 @@ def _leaking(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tupl
 
 
 def _next_to(size: float, bets: Sequence[tuple[float, str, Floats]]) -> Iterable[tuple[str, Floats]]:
-    """Yield name and payoffs of the bettors on the leaks just below and above ``size``: no other bettor on a leak sees it better."""
+    """Yield name and payoffs of the bettors on the leaks next to ``size``.
+
+    They are the one below and the one above: no other bettor on a leak sees it better.
+    """
     above = next((at for at, (leak, *_) in enumerate(bets) if leak >= size), len(bets) - 1)
     for _, words, table in bets[max(0, above - 1) : above + 1]:
         yield words, table
 
 
 def _slots(observed: Observed, accepted: Floats, right: Floats) -> float:
-    """Return by what factor draft slots become rarer where draft tokens are ``accepted`` [N] so often instead of as is ``right`` [N].
+    """Return the factor on the share of draft slots under a fault.
 
-    A window of k drafts has ``sum_{j<k} a^j`` draft slots of ``sum_{j<=k} a^j`` tokens, a being the mean acceptance.
+    ``accepted`` [N] is the chance of acceptance under the fault, ``right`` [N] that of a correct server. A window of k drafts has
+    ``sum_{j<k} a^j`` draft slots of ``sum_{j<=k} a^j`` tokens, a being the mean acceptance. Returns 1 if there are no draft slots.
     """
     chance = observed.slot_chances.draft * observed.drafted
     if not chance.any():
@@ -180,6 +196,7 @@ def _slots(observed: Observed, accepted: Floats, right: Floats) -> float:
 
 
 def _tilting(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
+    """Yield each wrong temperature with its bettor's growth of evidence."""
     for power in POWERS:
         m = temperature_tilt(power)(observed.distribution.p, observed.distribution.p)
         words = tilt_name(power)

@@ -1,4 +1,4 @@
-"""The verdict of sampling: evidence of the betting test, held against the control's."""
+"""The verdict of sampling: evidence of the betting test, compared with the control's."""
 
 from __future__ import annotations
 
@@ -38,38 +38,52 @@ __all__ = ["ControlComparison", "compare_at_bias", "compare_with_control", "is_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlComparison:
-    """Evidence for one fault, on both arms."""
+    """The evidence for one fault on the judged arm and on the control."""
 
     name: str
     difference: ControlDifference
     needed: float
-    """Standard errors by which the evidence has to be stronger here."""
+    """Standard errors by which the evidence has to be stronger on the judged arm."""
     control_peak: float
     """Highest log evidence of the same fault on the control."""
 
     @property
     def holds(self) -> bool:
-        """Whether the alarm is the variant's own: the control has no evidence for the fault, or clearly less."""
+        """True if the alarm is the variant's own.
+
+        The control then has no evidence for the fault, or clearly less.
+        """
         return self.control_peak < DOUBT or self.difference.score >= self.needed
 
     def __str__(self) -> str:
-        mine, theirs = 1.0 + self.difference.arm, 1.0 + self.difference.control
+        arm, control = 1.0 + self.difference.arm, 1.0 + self.difference.control
         apart = f"{self.difference.score:.1f} standard errors apart"
-        return f"mean likelihood ratio for {self.name!r} {mine:.3f}, on the control {theirs:.3f} ({apart})"
+        return f"mean likelihood ratio for {self.name!r} {arm:.3f}, on the control {control:.3f} ({apart})"
 
 
 def compare_at_bias(captured: Captured, observed: Observed, winner: Bettor, *, scoring_bias: float) -> ControlComparison | None:
-    """Return the ``winner``'s evidence beside the control's, under scores to the power ``1 + scoring_bias``; None without a control."""
-    comparisons = _both(captured, observed, [winner], scoring_bias)
+    """Return the ``winner``'s evidence beside the control's, for biased scores.
+
+    Scores are taken to the power ``1 + scoring_bias``. Returns None without a control, or if it has no such bet.
+    """
+    comparisons = _compare_with_control(captured, observed, [winner], scoring_bias)
     return comparisons[0] if comparisons else None
 
 
 def compare_with_control(captured: Captured, observed: Observed, panel: Sequence[Bettor]) -> ControlComparison | None:
-    """Return the fault with the strongest evidence beside the control's, of all that both arms allow; None without any."""
-    return max(_both(captured, observed, panel, 0.0), key=lambda pair: pair.difference.score, default=None)
+    """Return the comparison for the fault with most evidence beyond the control's.
+
+    Returns None if no bettor bets on both arms.
+    """
+    return max(_compare_with_control(captured, observed, panel, 0.0), key=lambda pair: pair.difference.score, default=None)
 
 
-def _both(captured: Captured, observed: Observed, panel: Sequence[Bettor], scoring_bias: float) -> list[ControlComparison]:
+def _compare_with_control(captured: Captured, observed: Observed, panel: Sequence[Bettor], scoring_bias: float) -> list[ControlComparison]:
+    """Return the evidence of each bettor of ``panel`` beside the control's.
+
+    Bettors that have no counterpart on the control are left out. Empty for the control itself, without a control, or if it has no tokens to
+    judge.
+    """
     if captured.is_control or captured.control is None:
         return []
     control = gather(captured.as_control(), scoring_bias=scoring_bias).observed
@@ -95,11 +109,12 @@ def _both(captured: Captured, observed: Observed, panel: Sequence[Bettor], scori
 
 
 def is_suspicious(log_peak: float, log_end: float, alpha: float) -> bool:
-    """Whether evidence short of the alarm at ``1/alpha`` is not to be passed over; natural logs of its highest and its last value.
+    """Return True if evidence short of the alarm is too strong to pass.
 
-    Under a fault that shows, evidence grows by a constant factor per token, so that what is missing is a fraction of the way: runs that
-    were too short by that fraction are suspicious. Evidence that later answers take back whole clears it: a correct server loses by further
-    answers about what the fault would gain.
+    ``log_peak`` and ``log_end`` are natural logs of the highest and the last evidence, and the alarm is at ``1/alpha``. Evidence is
+    suspicious within a factor of SHORT_BY of it: under a fault it grows by a constant factor per token, so a slightly longer run would have
+    reached the alarm. It is not if later answers take the evidence back below 1: they do so on a correct server, and add to it under the
+    fault.
     """
     return log_peak >= -log(alpha) - log(SHORT_BY) and log_end > 0.0
 
@@ -111,60 +126,67 @@ _CURVE_PARTS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Analysis:
-    """Evidence and what a verdict says of it."""
+    """The evidence against one arm, with the figures for its verdict."""
 
     gathered: SamplingData
     observed: Observed
-    book: WealthProcess
+    wealth: WealthProcess
     alarm: int | None
-    """Tokens, in the order of the requests, after which the evidence first sufficed."""
+    """Tokens, in the order of the requests, after which the evidence first reached the alarm; None if it never did."""
     acceptance: Acceptance | None
 
     @property
     def evidence(self) -> str:
-        """The highest after any token, as a power of ten."""
-        return power(self.book.peak)
+        """The highest evidence after any token, as a power of ten."""
+        return power(self.wealth.peak)
 
 
 def judge(captured: Captured) -> Verdict:
-    """Return whether the judged arm's tokens follow the baseline's distribution.
+    """Return the verdict on the distribution of the judged arm's tokens.
 
-    FAIL at evidence of ``1/captured.alpha`` or more; INVALID where the control has the same evidence. With biased scores the tokens are
-    judged by the scored distribution and by the one that the baseline reports: INVALID where the two disagree. With scores too noisy for
-    single tokens FAIL needs more evidence than on the control, at ``captured.alpha`` over all faults, else INVALID. SUSPICIOUS from a third
-    of the alarm on, until later answers take it back. PASS says what would have been caught. INCONCLUSIVE, with the tokens that would
-    settle it, where nothing would have been, and where the engine gives no scores. INVALID also where token ids or scores are missing
-    although the capability probe got them.
+    FAIL if the evidence reaches ``1/captured.alpha``; INVALID if the control has the same evidence, since then the scores are wrong.
+    SUSPICIOUS from a third of the alarm on, unless later answers take the evidence back. PASS with the faults that would have been caught.
+    INCONCLUSIVE if none would have been, with the number of tokens needed, or if the engine gives no scores. INVALID also if token ids or
+    scores are missing although the capability probe got them.
+
+    With biased scores the tokens are judged by the scored distribution and by the one that the baseline reports: INVALID if the two
+    disagree. With scores too noisy for single tokens, only the difference to the control is judged: FAIL if it is significant at
+    ``captured.alpha`` over all faults, else INVALID.
     """
     unjudged = server_failure(captured) or refusal(captured) or check_endings(captured) or unscorable(captured)
     return unjudged or _try_sampling(captured, gather(captured))
 
 
 def _try_sampling(captured: Captured, gathered: SamplingData) -> Verdict:
+    """Return the verdict on the gathered tokens, by the quality of their scores."""
     if gathered.broken:
         return say(captured, Outcome.INVALID, gathered.broken, evidence=gathered.skipped)
     if gathered.observed is None:
         headline = f"no sampled token to judge: {'; '.join(gathered.skipped) or 'no request was answered'}"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle="send requests that draw tokens: temperature above 0, no penalties")
     analysis = _analysis(captured, gathered, gathered.observed)
-    if not np.isfinite(analysis.book.log_wealth).all():
-        return _astray(captured, analysis.book)
+    if not np.isfinite(analysis.wealth.log_wealth).all():
+        return _say_not_finite(captured, analysis.wealth)
     if gathered.calibration is not None and not gathered.calibration.valid:
-        return _noisy(captured, gathered, gathered.observed, analysis.book)
+        return _noisy(captured, gathered, gathered.observed, analysis.wealth)
     known = gathered.calibration
     if known is not None and known.is_biased:
-        return _upright(captured, analysis, known.scoring_bias)
+        return _judge_biased(captured, analysis, known.scoring_bias)
     return _conclude(captured, analysis, 0.0)
 
 
 def _analysis(captured: Captured, gathered: SamplingData, observed: Observed) -> _Analysis:
-    book = wealth_process(bettors(observed))
-    alarm = book.tokens_to(-log(captured.alpha))
-    return _Analysis(gathered=gathered, observed=observed, book=book, alarm=alarm, acceptance=acceptance(observed))
+    wealth = wealth_process(bettors(observed))
+    alarm = wealth.tokens_to(-log(captured.alpha))
+    return _Analysis(gathered=gathered, observed=observed, wealth=wealth, alarm=alarm, acceptance=acceptance(observed))
 
 
-def _upright(captured: Captured, biased: _Analysis, scoring_bias: float) -> Verdict:
-    """Judge by the distribution that the baseline reports as well: a verdict stands where both agree."""
+def _judge_biased(captured: Captured, biased: _Analysis, scoring_bias: float) -> Verdict:
+    """Return the verdict for biased scores, by both possible distributions.
+
+    ``biased`` is the analysis by the scores. The tokens are also judged by the distribution that the baseline reports. INVALID if only one
+    of the two raises an alarm, since it is unknown which distribution is the right one.
+    """
     gathered = gather(captured, scoring_bias=scoring_bias)
     assert gathered.observed is not None
     analysis = _analysis(captured, gathered, gathered.observed)
@@ -180,10 +202,13 @@ def _conclude(captured: Captured, analysis: _Analysis, scoring_bias: float) -> V
     return _check_bias(captured, analysis, scoring_bias) or _fail_sampling(captured, analysis)
 
 
-def _astray(captured: Captured, book: WealthProcess) -> Verdict:
-    """Return INVALID where evidence is no number: that would never alarm again."""
-    at = int(np.flatnonzero(~np.isfinite(book.log_wealth))[0])
-    names = [bettor.name for bettor in book.bettors if not np.isfinite(bettor.log_payoffs[at])]
+def _say_not_finite(captured: Captured, wealth: WealthProcess) -> Verdict:
+    """Return INVALID, since the evidence is NaN or infinite from some token on.
+
+    No later token could raise an alarm.
+    """
+    at = int(np.flatnonzero(~np.isfinite(wealth.log_wealth))[0])
+    names = [bettor.name for bettor in wealth.bettors if not np.isfinite(bettor.log_payoffs[at])]
     return say(
         captured,
         Outcome.INVALID,
@@ -195,12 +220,16 @@ def _astray(captured: Captured, book: WealthProcess) -> Verdict:
     )
 
 
-def _noisy(captured: Captured, gathered: SamplingData, observed: Observed, book: WealthProcess) -> Verdict:
-    """Judge by the difference to the control alone."""
-    book = book.on_all_answers
-    best = compare_with_control(captured, observed, book.bettors)
-    limit = captured.alpha / len(book.bettors)
-    noisy = f"scores too noisy to judge single tokens ({_noise(gathered)})"
+def _noisy(captured: Captured, gathered: SamplingData, observed: Observed, wealth: WealthProcess) -> Verdict:
+    """Return the verdict for noisy scores, by the difference to the control.
+
+    Wrong scores pay a bettor on either arm, and cancel in the difference. FAIL if the largest difference is significant at
+    ``captured.alpha`` over all bettors, else INVALID.
+    """
+    wealth = wealth.on_all_answers
+    best = compare_with_control(captured, observed, wealth.bettors)
+    limit = captured.alpha / len(wealth.bettors)
+    noisy = f"scores too noisy to judge single tokens ({_describe_noise(gathered)})"
     compared_with = "no control to compare with" if best is None else str(best)
     if best is not None and best.difference.p_value < limit:
         p_value = f"p = {best.difference.p_value:.1g} (alarm at {limit:.1g})"
@@ -211,8 +240,11 @@ def _noisy(captured: Captured, gathered: SamplingData, observed: Observed, book:
 
 
 def _check_bias(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict | None:
-    """Return INVALID where the control shows the same evidence: then the scores are wrong, not the speculation."""
-    comparison = compare_at_bias(captured, analysis.observed, analysis.book.winner, scoring_bias=scoring_bias)
+    """Return INVALID if the control shows the same evidence, else None.
+
+    The scores are wrong then, and not the speculation.
+    """
+    comparison = compare_at_bias(captured, analysis.observed, analysis.wealth.winner, scoring_bias=scoring_bias)
     if comparison is None or comparison.holds:
         return None
     return _invalid(
@@ -221,27 +253,29 @@ def _check_bias(captured: Captured, analysis: _Analysis, scoring_bias: float) ->
 
 
 def _invalid(captured: Captured, analysis: _Analysis, headline: str) -> Verdict:
+    """Return INVALID for an alarm due to wrong scores, with its evidence."""
     return say(
         captured,
         Outcome.INVALID,
         headline,
         short=("likely: decoding and scoring differ (cache precision, template, order of temperature and truncation)",),
         evidence=_evidence(analysis),
-        cell=_cell(analysis.book),
+        cell=_cell(analysis.wealth),
         promise=_sampled_tokens(analysis),
         figures=_sampling_figures(analysis),
     )
 
 
-def _noise(gathered: SamplingData) -> str:
+def _describe_noise(gathered: SamplingData) -> str:
+    """Return the noise between reported and scored log-probabilities, in words."""
     known = gathered.calibration
     if known is None or known.noise is None:
         return "logit noise unknown: the baseline reported no log-probabilities"
     warned = "" if known.noise <= NORMAL_UP_TO else f", above the {NORMAL_UP_TO:g} of a sound scorer"
-    return f"logit noise {known.noise:.4f} nats, reported against scored over {known.tokens:,} tokens{warned}{_scoring_bias(known)}"
+    return f"logit noise {known.noise:.4f} nats, reported against scored over {known.tokens:,} tokens{warned}{_describe_bias(known)}"
 
 
-def _scoring_bias(known: Calibration) -> str:
+def _describe_bias(known: Calibration) -> str:
     if not known.is_biased:
         return ""
     power = f"{1.0 + known.scoring_bias:.3f} +- {known.scoring_bias_error:.1g}"
@@ -249,30 +283,36 @@ def _scoring_bias(known: Calibration) -> str:
 
 
 def _suspect(captured: Captured, analysis: _Analysis) -> Verdict | None:
-    book, barrier = analysis.book, -log(captured.alpha)
-    if not is_suspicious(book.peak, float(book.log_wealth[-1]), captured.alpha):
+    """Return SUSPICIOUS if the evidence is close to an alarm, else None.
+
+    The verdict names the likeliest fault and asks for as many answers again: under a fault they raise the alarm, and on a correct server
+    they take the evidence back. Callers exclude an alarm first.
+    """
+    wealth, barrier = analysis.wealth, -log(captured.alpha)
+    if not is_suspicious(wealth.peak, float(wealth.log_wealth[-1]), captured.alpha):
         return None
-    named = name(book, analysis.observed, analysis.acceptance)
+    named = name(wealth, analysis.observed, analysis.acceptance)
     return say(
         captured,
         Outcome.SUSPICIOUS,
-        f"possible {named}: evidence {against(book.peak, captured.alpha)}",
+        f"possible {named}: evidence {against(wealth.peak, captured.alpha)}",
         short=(*(() if analysis.acceptance is None else (f"drafts       {analysis.acceptance}",)), *guess(captured)),
         evidence=_evidence(analysis),
         settle="as many answers again: --specdec-continue RUN",
-        cell=_cell(book),
+        cell=_cell(wealth),
         promise=_sampled_tokens(analysis),
         figures={**_sampling_figures(analysis), "log10_alarm": barrier / LN_10},
     )
 
 
 def _fail_sampling(captured: Captured, analysis: _Analysis) -> Verdict:
-    book, alarm = analysis.book, analysis.alarm
+    """Return FAIL with the fault named, and the evidence for it."""
+    wealth, alarm = analysis.wealth, analysis.alarm
     assert alarm is not None
-    named = name(book, analysis.observed, analysis.acceptance)
-    winner = book.winner
+    named = name(wealth, analysis.observed, analysis.acceptance)
+    winner = wealth.winner
     lines = [
-        f"evidence     {against(book.peak, captured.alpha)} over {analysis.observed.tokens:,} tokens",
+        f"evidence     {against(wealth.peak, captured.alpha)} over {analysis.observed.tokens:,} tokens",
         f"best match   {winner.name}: {power(winner.log_wealth)}",
     ]
     if analysis.acceptance is not None:
@@ -283,7 +323,7 @@ def _fail_sampling(captured: Captured, analysis: _Analysis) -> Verdict:
         f"{named}: sampled tokens do not follow the baseline's distribution; evidence {analysis.evidence}, alarm after {alarm:,} tokens",
         short=(*lines, *guess(captured)),
         evidence=_evidence(analysis),
-        cell=_cell(book),
+        cell=_cell(wealth),
         names=named,
         promise=_sampled_tokens(analysis),
         figures=_sampling_figures(analysis),
@@ -291,12 +331,16 @@ def _fail_sampling(captured: Captured, analysis: _Analysis) -> Verdict:
 
 
 def _pass_sampling(captured: Captured, analysis: _Analysis) -> Verdict:
+    """Return PASS with the faults ruled out, or INCONCLUSIVE if none is.
+
+    A control passes without them: they take time to compute, and no test reports a control that passes.
+    """
     if captured.is_control:  # no test is made of a control that passes
         headline = f"{analysis.observed.tokens:,} sampled tokens checked"
         return say(
-            captured, Outcome.PASS, headline, evidence=_evidence(analysis), cell=_cell(analysis.book), figures=_sampling_figures(analysis)
+            captured, Outcome.PASS, headline, evidence=_evidence(analysis), cell=_cell(analysis.wealth), figures=_sampling_figures(analysis)
         )
-    made = promise(analysis.observed, analysis.book, -log(captured.alpha), analysis.gathered.draft_distribution)
+    made = promise(analysis.observed, analysis.wealth, -log(captured.alpha), analysis.gathered.draft_distribution)
     figures = {**_sampling_figures(analysis), **made.figures}
     evidence = (*_evidence(analysis), *made.would_have_shown)
     if made.enough:
@@ -306,7 +350,7 @@ def _pass_sampling(captured: Captured, analysis: _Analysis) -> Verdict:
             str(made),
             evidence=evidence,
             rules_out=str(made),
-            cell=_cell(analysis.book) + ("" if made.leaks else ", lenient acceptance untested"),
+            cell=_cell(analysis.wealth) + ("" if made.leaks else ", lenient acceptance untested"),
             promise=_sampled_tokens(analysis),
             figures=figures,
         )
@@ -318,15 +362,19 @@ def _pass_sampling(captured: Captured, analysis: _Analysis) -> Verdict:
         f"not enough evidence: even gross faults would be missed ({informative})",
         short=(f"sensitivity  {made}",),
         evidence=evidence,
-        settle=_settling(needed, analysis.gathered),
-        cell=_cell(analysis.book),
+        settle=_describe_need(needed, analysis.gathered),
+        cell=_cell(analysis.wealth),
         promise=_sampled_tokens(analysis),
         figures=figures,
     )
 
 
-def _settling(needed: int | None, gathered: SamplingData) -> str:
-    """Return what would settle it; more requests with repeated seeds would not."""
+def _describe_need(needed: int | None, gathered: SamplingData) -> str:
+    """Return the tokens or prompts needed to decide, in words.
+
+    ``needed`` is None if no number of tokens like these is enough. New seeds are asked for if answers were left out because their seeds
+    were repeated, since more of those would be left out as well.
+    """
     if needed is None:
         return "prompts that leave a choice, such as open text"
     again = any(line.endswith(SEED_AGAIN) for line in gathered.skipped)
@@ -336,34 +384,38 @@ def _settling(needed: int | None, gathered: SamplingData) -> str:
 def _evidence(analysis: _Analysis) -> tuple[str, ...]:
     gathered, observed = analysis.gathered, analysis.observed
     unknown = f"draft distribution unknown: {gathered.draft_distribution}" if observed.q is None else "draft distribution known"
-    windows = _windows(observed)
-    ranked = sorted(analysis.book.bettors, key=lambda bettor: -bettor.log_wealth)[:MOST_BETTORS]
+    windows, log_end = _describe_windows(observed), float(analysis.wealth.log_wealth[-1])
+    ranked = sorted(analysis.wealth.bettors, key=lambda bettor: -bettor.log_wealth)[:MOST_BETTORS]
     return (
         f"{observed.tokens:,} tokens, {gathered.answers:,} answers, {observed.distribution.information:,.0f} informative (sum Var log p)",
         f"{unknown}; {windows}",
-        _noise(gathered),
+        _describe_noise(gathered),
         *((str(gathered.repeats),) if gathered.repeats is not None else ()),
         *gathered.skipped,
         *((str(analysis.acceptance),) if analysis.acceptance is not None else ()),
-        f"evidence against a correct sampler: {analysis.evidence} at its highest, {power(float(analysis.book.log_wealth[-1]))} at the end",
+        f"evidence against a correct sampler: {analysis.evidence} at its highest, {power(log_end)} at the end",
         *(f"{power(bettor.log_wealth)} for {bettor.name!r} ({bettor.fault.value})" for bettor in ranked),
     )
 
 
-def _windows(observed: Observed) -> str:
+def _describe_windows(observed: Observed) -> str:
     if observed.slots.known.any():
         return "windows follow from the drafts" if observed.slots.implied else "windows known"
     return "windows unknown" if observed.q is None else "windows unknown, their chances follow from both distributions"
 
 
 def _sampled_tokens(analysis: _Analysis) -> SampledTokens:
-    book = analysis.book
-    parts = np.array_split(book.log_wealth / LN_10, min(_CURVE_PARTS, len(book.log_wealth)) or 1)
+    """Return the tokens, peak and curve of the evidence for reports.
+
+    The curve has the highest evidence of each of up to 60 parts of the tokens.
+    """
+    wealth = analysis.wealth
+    parts = np.array_split(wealth.log_wealth / LN_10, min(_CURVE_PARTS, len(wealth.log_wealth)) or 1)
     return SampledTokens(
         tokens=analysis.observed.tokens,
-        log10_wealth=float(book.peak / LN_10),
+        log10_wealth=float(wealth.peak / LN_10),
         curve=tuple(round(float(part.max()), 2) for part in parts if part.size),
-        best_bettor=book.winner.fault.value,
+        best_bettor=wealth.winner.fault.value,
     )
 
 
@@ -371,8 +423,8 @@ def _sampling_figures(analysis: _Analysis) -> Mapping[str, float]:
     figures = {
         "tokens": analysis.observed.tokens,
         "informative_tokens": analysis.observed.distribution.information,
-        "log10_wealth": analysis.book.peak / LN_10,
-        "log10_wealth_at_end": float(analysis.book.log_wealth[-1]) / LN_10,
+        "log10_wealth": analysis.wealth.peak / LN_10,
+        "log10_wealth_at_end": float(analysis.wealth.log_wealth[-1]) / LN_10,
     }
     if analysis.alarm is not None:
         figures["tokens_to_alarm"] = analysis.alarm
@@ -385,5 +437,5 @@ def _sampling_figures(analysis: _Analysis) -> Mapping[str, float]:
     return figures
 
 
-def _cell(book: WealthProcess) -> str:
-    return f"evidence {power(book.peak)}"
+def _cell(wealth: WealthProcess) -> str:
+    return f"evidence {power(wealth.peak)}"

@@ -43,7 +43,10 @@ class BootBlocks:
         return tuple(level for group in self.groups for level in group.baseline)
 
     def estimate(self, earlier: BootSpread) -> Estimate | None:
-        """Return the ratio that other boots would show; None where a block has fewer than two passes."""
+        """Return the ratio to expect of other boots.
+
+        Returns None if a block has fewer than two passes.
+        """
         blocks = [paces.response.log_ratios for paces in self.paces]
         if min(map(len, blocks)) < 2:  # noqa: PLR2004 - one pass has no spread
             return None
@@ -61,16 +64,17 @@ class _Compare(Protocol):
 
 
 def arms(captured: Captured) -> tuple[Transcript, ...]:
-    """Return the transcripts of all boots that speed is measured over, those of the baseline first; each of them once."""
+    """Return the transcripts of all timed boots, the baseline's first, each once."""
     first = [captured.baseline, *([captured.control] if captured.control is not None else [])]
     baselines = {each.arm: each for each in (*first, *(near for block in captured.further for near in block.baselines))}
     return (*baselines.values(), captured.speculative, *(block.speculative for block in captured.further))
 
 
 def compare_boots(captured: Captured, compare: _Compare) -> BootBlocks | None:
-    """Return all boots on one scale; None where a boot has no pass with usable timing.
+    """Return the speeds of all boots, on one scale.
 
-    Where one block is timed by whole requests, all of them are.
+    If one block can only be timed by whole requests, all of them are, since those include the time to the first token. Returns None if a
+    boot has no pass with usable timing.
     """
     blocks = _compare_blocks(captured, compare, whole=False)
     mixed = blocks is not None and len({paces.whole for paces in blocks.paces}) > 1
@@ -78,6 +82,11 @@ def compare_boots(captured: Captured, compare: _Compare) -> BootBlocks | None:
 
 
 def _compare_blocks(captured: Captured, compare: _Compare, *, whole: bool) -> BootBlocks | None:
+    """Return the speeds of all boots, by decoding or by whole requests.
+
+    The level of a variant's boot is its log-ratio to the baseline boots beside it, plus their mean level. Returns None if a boot has no
+    pass with usable timing.
+    """
     control = [captured.control] if captured.control is not None else []
     blocks = [([captured.baseline, *control], captured.speculative), *((block.baselines, block.speculative) for block in captured.further)]
     paces = [compare(baselines, speculative, whole=whole) for baselines, speculative in blocks]
@@ -105,7 +114,10 @@ def _compare_blocks(captured: Captured, compare: _Compare, *, whole: bool) -> Bo
 
 
 def _connect_blocks(baselines: Sequence[AbstractSet[int]]) -> list[tuple[list[int], set[int]]]:
-    """Return the blocks that share boots of the baseline, by number, with all those boots."""
+    """Return groups of blocks, connected by shared boots of the baseline.
+
+    Each group has the numbers of its blocks and all their baseline boots.
+    """
     groups: list[tuple[list[int], set[int]]] = []
     for block, near in enumerate(baselines):
         sharing = [group for group in groups if group[1] & near]
@@ -120,7 +132,10 @@ def _baselines(captured: Captured) -> tuple[Transcript, ...]:
 
 
 def _levels(captured: Captured, compare: _Compare, *, whole: bool) -> Mapping[str, float] | None:
-    """Return the log of the speed of every transcript of the baseline over that of the first, by arm."""
+    """Return the log-ratio of each baseline transcript's speed to the first's, by arm.
+
+    Returns None if one of them has no usable timing.
+    """
     levels = {captured.baseline.arm: 0.0}
     for each in _baselines(captured)[1:]:
         again = compare((captured.baseline,), each, whole=whole)
@@ -131,24 +146,25 @@ def _levels(captured: Captured, compare: _Compare, *, whole: bool) -> Mapping[st
 
 
 def join_blocks(blocks: BootBlocks, *, bursts: int, answers: int) -> ArmTimings:
-    """Return the figures of all blocks as one: typical values over all boots, and the passes of one block behind those of the other.
+    """Return the figures of all blocks as one, with the passes of all blocks.
 
-    Typical speeds are geometric means over boots, each with its weight in the estimate, whose very ratio the two arms' then have.
+    Typical speeds are geometric means over boots, each with its weight in the estimate, so that the two arms' speeds have the ratio of the
+    estimate.
     """
     first, every = blocks.paces[0], blocks.paces
     speculative, baseline = (blocks.first_per_s * math.exp(level) for level in typical(blocks.groups))
     return replace(
         first,
-        response=replace(_over([each.response for each in every]), baseline=baseline, speculative=speculative),
-        ttft=_over([each.ttft for each in every if each.ttft is not None]) if first.ttft else None,
-        prompt=_over([each.prompt for each in every if each.prompt is not None]) if first.prompt else None,
+        response=replace(_join_figures([each.response for each in every]), baseline=baseline, speculative=speculative),
+        ttft=_join_figures([each.ttft for each in every if each.ttft is not None]) if first.ttft else None,
+        prompt=_join_figures([each.prompt for each in every if each.prompt is not None]) if first.prompt else None,
         requests=min(each.requests for each in every),
         bursts=bursts,
         answers=answers,
     )
 
 
-def _over(figures: Sequence[ComparedFigure]) -> ComparedFigure:
+def _join_figures(figures: Sequence[ComparedFigure]) -> ComparedFigure:
     """Return one figure of several blocks: geometric means, and all log-ratios."""
     return replace(
         figures[0],

@@ -1,4 +1,4 @@
-"""Breakdown: the speed of parts of one timed workload, by category of prompt or by clients at once."""
+"""Breakdown: the speed of parts of one timed workload, by category of prompt or by number of concurrent requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["SpeedAtLoad", "SpeedByLoad", "by_category", "by_load", "is_by_load"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedAtLoad:
-    """The speed with so many requests in flight."""
+    """The speed with one number of requests in flight."""
 
     clients: int
     part: Captured
@@ -31,7 +31,7 @@ class SpeedAtLoad:
     together: float
     """Tokens per second of all clients together, speculative over baseline."""
     waited: int
-    """Answers that began only after another one of their group had ended, over all arms: the server let them wait."""
+    """Answers, over all arms, that began only after another one of their group had ended, since the server let them wait."""
 
     def __str__(self) -> str:
         waited = f"; {self.waited} answers waited for others to end" if self.waited else ""
@@ -50,14 +50,15 @@ class SpeedByLoad:
 
     @property
     def gated(self) -> SpeedAtLoad:
-        """The level that is gated: that of GATED_CLIENTS, or the one below it."""
+        """The gated level: the highest of at most GATED_CLIENTS, or else the lowest of all."""
         return max((level for level in self.levels if level.clients <= GATED_CLIENTS), key=_clients, default=self.levels[0])
 
     @property
     def break_even(self) -> float | None:
-        """The number of clients at which the speedup of an answer falls to 1; None where it never does.
+        """The number of clients at which an answer's speedup falls to 1.
 
-        Between the levels the log of the speedup is taken to be linear in the log of the clients.
+        None if it does not fall so far up to the highest level. Between the levels the log of the speedup is taken to be linear in the log
+        of the clients.
         """
         points = [(math.log(level.clients), math.log(level.speed.ratio)) for level in self.levels]
         for (few, faster), (many, slower) in pairwise(points):
@@ -86,21 +87,28 @@ class SpeedByLoad:
 
 
 def is_by_load(captured: Captured) -> bool:
-    """Whether the workload's groups are numbers of clients."""
+    """Return True if the workload is timed at several numbers of clients."""
     return captured.workload.timed and bool(captured.workload.waves)
 
 
 def by_load(captured: Captured) -> SpeedByLoad | None:
-    """Return the speed by the size of the groups that the requests were sent in; None where no group was timed in every arm."""
+    """Return the speed at each number of clients, by the size of request groups.
+
+    Returns None if no group was timed in every arm.
+    """
     groups: dict[int, list[Sequence[Request]]] = {}
     for wave in captured.workload.in_waves:
         groups.setdefault(len(wave), []).append(wave)
-    levels = [level for clients in sorted(groups) if (level := _at(captured, clients, groups[clients])) is not None]
+    levels = [level for clients in sorted(groups) if (level := _measure_level(captured, clients, groups[clients])) is not None]
     return SpeedByLoad(levels=tuple(levels)) if levels else None
 
 
-def _at(captured: Captured, clients: int, waves: Sequence[Sequence[Request]]) -> SpeedAtLoad | None:
-    part = _part(captured, (request.id for wave in waves for request in wave))
+def _measure_level(captured: Captured, clients: int, waves: Sequence[Sequence[Request]]) -> SpeedAtLoad | None:
+    """Return the speed at one number of clients, from its groups of requests.
+
+    Returns None if no request was timed in every arm.
+    """
+    part = _select_answers(captured, (request.id for wave in waves for request in wave))
     speed = measure_speed(part)
     if speed is None:
         return None
@@ -115,8 +123,11 @@ def _at(captured: Captured, clients: int, waves: Sequence[Sequence[Request]]) ->
     )
 
 
-def _part(captured: Captured, request_ids: Iterable[str]) -> Captured:
-    """Return the answers to some of the requests, without the counters, which are of all of them."""
+def _select_answers(captured: Captured, request_ids: Iterable[str]) -> Captured:
+    """Return the captured answers to some of the requests.
+
+    The server's counters are left out, since they cover all requests.
+    """
     wanted = frozenset(request_ids)
     return replace(
         captured,
@@ -131,7 +142,7 @@ def _part(captured: Captured, request_ids: Iterable[str]) -> Captured:
 
 
 def _groups(transcript: Transcript, ids: Sequence[frozenset[str]]) -> list[list[Answer]]:
-    """Return the answers that were in flight together, pass by pass."""
+    """Return the answers in flight together, pass by pass."""
     groups: dict[tuple[int, int], list[Answer]] = {}
     for answer in transcript.answers:
         wave = next((index for index, group in enumerate(ids) if answer.request_id in group), None)
@@ -141,7 +152,10 @@ def _groups(transcript: Transcript, ids: Sequence[frozenset[str]]) -> list[list[
 
 
 def _rate(transcript: Transcript, ids: Sequence[frozenset[str]]) -> float:
-    """Return tokens per second of all clients together: sum of n over the time from the first request to the last byte of each group."""
+    """Return the tokens per second of all clients together.
+
+    They are the sum of all tokens over the time from the first request to the last byte of each group.
+    """
     tokens = seconds = 0.0
     for group in _groups(transcript, ids):
         timings = [answer.timing for answer in group if answer.timing is not None]
@@ -157,13 +171,16 @@ def _count_waiting(group: Sequence[Answer]) -> int:
 
 
 def by_category(captured: Captured) -> Mapping[str, MeasuredSpeed]:
-    """Return the speed by category of prompt, as request ids begin; empty where there is one category."""
+    """Return the speed by category of prompt, as read from request ids.
+
+    Empty if there is only one category.
+    """
     ids: dict[str, list[str]] = {}
     for request in captured.workload.requests:
         ids.setdefault(_category(request.id), []).append(request.id)
     if len(ids) == 1:
         return {}
-    speeds = ((category, measure_speed(_part(captured, names))) for category, names in ids.items())
+    speeds = ((category, measure_speed(_select_answers(captured, names))) for category, names in ids.items())
     return {category: speed for category, speed in speeds if speed is not None}
 
 

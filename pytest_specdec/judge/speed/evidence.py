@@ -48,7 +48,10 @@ def speedup(captured: Captured, measured: MeasuredSpeed, *, gates: int = 0, unfi
 
 
 def _speed_figure(figure: ComparedFigure | None, sign: int) -> SpeedFigure | None:
-    """Return a figure with its ratio, ``sign`` -1 where less is better."""
+    """Return a figure with its ratio.
+
+    ``sign`` is -1 if less is better, so that a ratio above one is an improvement. Returns None without a figure.
+    """
     if figure is None:
         return None
     return SpeedFigure(baseline=figure.baseline, speculative=figure.speculative, speedup=_ratio(figure, sign))
@@ -59,7 +62,10 @@ def _speed_limits(interval: Interval | None) -> SpeedLimits | None:
 
 
 def table(speed: Speedup) -> tuple[str, ...]:
-    """Return response tok/s, time to first token, prompt tok/s and, behind reasoning, time to first text: Normal, Speculative, Speedup."""
+    """Return the figures of both arms and their ratios, as a table.
+
+    Its rows are response speed, time to first token, time to first text if answers reason first, and prompt speed.
+    """
     figures_by_title = (
         ("Response tok/s", speed.response, ".2f"),
         ("Time to first token (s)", speed.ttft, ".3f"),
@@ -73,14 +79,17 @@ def table(speed: Speedup) -> tuple[str, ...]:
     return tuple(f"| {' | '.join(cells)} |" for cells in (header, rule, *body))
 
 
-def _reasons(found: ArmTimings) -> bool:
-    """Whether the first text came later than the first token."""
-    sides = [(one.baseline, one.speculative) for one in (found.ttft, found.content) if one is not None]
+def _reasons(timings: ArmTimings) -> bool:
+    """Return True if the first text came later than the first token."""
+    sides = [(one.baseline, one.speculative) for one in (timings.ttft, timings.content) if one is not None]
     return len(set(sides)) > 1
 
 
 def latencies(captured: Captured) -> tuple[str, ...]:
-    """Return percentiles of both arms side by side, what they make in all, cached prompt tokens, and goodput where an SLO is stated."""
+    """Return lines with both arms' latencies, throughput and cached prompt tokens.
+
+    Goodput is added if the config states an SLO.
+    """
     return latency.lines(_latencies(captured))
 
 
@@ -90,7 +99,7 @@ def _latencies(captured: Captured) -> tuple[ArmLatency, ...]:
 
 
 def method(measured: MeasuredSpeed) -> str:
-    """Return how the interval came about and what it spans."""
+    """Return the confidence of the interval and its sources of error, in words."""
     estimate, passes = measured.estimate, len(measured.paces.response.log_ratios)
     if estimate is None or measured.interval is None:
         return f"{passes} pass, no interval"
@@ -108,7 +117,7 @@ def _boots(blocks: BootBlocks) -> str:
 
 
 def spread(measured: MeasuredSpeed) -> str:
-    """Return what boots are taken to vary by, and where that is from."""
+    """Return the spread assumed between boots with its sources, in words."""
     boots, runs = measured.spread, measured.earlier
     here = [] if measured.control is None else [f"control at {math.exp(measured.control):.3f}x the baseline"]
     here = [_boots(measured.blocks)] if measured.blocks else here
@@ -118,7 +127,10 @@ def spread(measured: MeasuredSpeed) -> str:
 
 
 def doubts(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
-    """Return caveats of the figures: decoding that could not be timed, or a speedup that its own parts contradict."""
+    """Return the caveats of the figures; empty without any.
+
+    They are decoding that could not be timed, or a speedup that its own tokens per step and step gaps contradict.
+    """
     timings = measured.paces
     if timings.whole:
         return (f"whole requests timed, first token included: {timings.bursts} of {timings.answers} answers came in one burst",)
@@ -127,8 +139,12 @@ def doubts(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
 
 
 def further(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
-    """Return what else a person wants to see beside the ratio: the baseline against itself, acceptance, and whether the two agree."""
-    again = [_again(captured.baseline, control, measured) for control in captured.baseline_boots[1:]]
+    """Return further lines of evidence beside the ratio.
+
+    They are the baseline compared with itself, the client's load, acceptance, and the cost of a verify step. The control gets none on
+    drafts, since it drafts nothing.
+    """
+    again = [_compare_control(captured.baseline, control, measured) for control in captured.baseline_boots[1:]]
     lines = [f"control against baseline: {_ratio(each.response, 1):.3f}x" for each in again if each is not None]
     lines += [str(measured.blocks)] if measured.blocks else []
     lines += [f"client of {arm.arm}: {arm.client}" for arm in (captured.baseline, captured.speculative) if arm.client is not None]
@@ -140,12 +156,15 @@ def further(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
     return (*lines, *([str(cost)] if cost else []), *([str(cost.identity)] if cost and cost.identity else []))
 
 
-def _again(baseline: Transcript, control: Transcript, measured: MeasuredSpeed) -> ArmTimings | None:
+def _compare_control(baseline: Transcript, control: Transcript, measured: MeasuredSpeed) -> ArmTimings | None:
     return paces((baseline,), control, whole=measured.paces.whole)
 
 
 def figures(captured: Captured, measured: MeasuredSpeed, speed: Speedup) -> dict[str, float]:
-    """Return the numbers, units in their names; speedups are above one when the speculative side is better."""
+    """Return the numbers, with units in their names.
+
+    Speedups are above one if the speculative side is better.
+    """
     timings = measured.paces
     sides = {
         "response_tokens_per_s": speed.response,
@@ -156,12 +175,12 @@ def figures(captured: Captured, measured: MeasuredSpeed, speed: Speedup) -> dict
     ratios = {"ttft_speedup": speed.ttft, "content_ttft_speedup": speed.content, "prompt_speedup": speed.prompt}
     return {
         "speedup": speed.ratio,
-        **_limits(measured),
+        **_limit_figures(measured),
         **{f"baseline_{name}": figure.baseline for name, figure in sides.items() if figure},
         **{f"speculative_{name}": figure.speculative for name, figure in sides.items() if figure},
         **{name: figure.speedup for name, figure in ratios.items() if figure},
         **({"acceptance_length": measured.length.tokens} if measured.length else {}),
-        **_of_steps(captured, measured),
+        **_step_figures(captured, measured),
         **({"answers_in_one_burst": float(timings.bursts)} if timings.whole else {}),
         **({} if measured.control is None else {"boot_log_ratio": measured.control}),
         **({"speculative_boots": float(len(measured.blocks.speculative))} if measured.blocks else {}),
@@ -176,7 +195,7 @@ def _step_cost(captured: Captured, measured: MeasuredSpeed) -> StepCost | None:
     return None if captured.is_control else step_cost(captured, measured)
 
 
-def _of_steps(captured: Captured, measured: MeasuredSpeed) -> dict[str, float]:
+def _step_figures(captured: Captured, measured: MeasuredSpeed) -> dict[str, float]:
     cost = _step_cost(captured, measured)
     if cost is None:
         return {}
@@ -189,7 +208,7 @@ def _sides(captured: Captured) -> tuple[tuple[str, ArmLatency], ...]:
     return tuple(("baseline" if arm.arm == baseline else "speculative", arm) for arm in _latencies(captured))
 
 
-def _limits(measured: MeasuredSpeed) -> Mapping[str, float]:
+def _limit_figures(measured: MeasuredSpeed) -> Mapping[str, float]:
     limits = measured.interval
     if limits is None:
         return {}

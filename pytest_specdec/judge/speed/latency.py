@@ -1,4 +1,4 @@
-"""Latency: percentiles of one arm's answers, the tokens it makes in all, and how many answers keep a stated objective."""
+"""Latency: percentiles of one arm's answers, its throughput, and the answers within a stated objective."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Percentiles:
     p90_s: float
     p99_s: float
     count: int
-    """Of the sample; the 99th percentile of fewer than 100 is their largest."""
+    """Size of the sample; the 99th percentile of fewer than 100 values is their largest."""
 
     def __str__(self) -> str:
         """Return them in milliseconds: ``12.1 / 14.0 / 31.5 ms``."""
@@ -34,7 +34,10 @@ class Percentiles:
 
 
 def percentiles(seconds: Iterable[float | None]) -> Percentiles | None:
-    """Return the percentiles of what is known of a sample; None where nothing is."""
+    """Return the percentiles of the known values of a sample.
+
+    Returns None if none is known.
+    """
     known = sorted(value for value in seconds if value is not None)
     if not known:
         return None
@@ -44,14 +47,14 @@ def percentiles(seconds: Iterable[float | None]) -> Percentiles | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """Answers that keep every limit of an objective; one that failed keeps none."""
+    """Answers within every limit of an objective; a failed answer is within none."""
 
     slo: Slo
     kept: int
     answers: int
     """All requests, answered or not."""
     per_s: float
-    """Kept, per second of the time in which requests were in flight."""
+    """Answers within the limits, per second of the time in which requests were in flight."""
 
     def __str__(self) -> str:
         """Return the share and the rate."""
@@ -60,17 +63,17 @@ class Goodput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmLatency:
-    """How long one arm's answers took, over all passes."""
+    """The times of one arm's answers, over all passes."""
 
     arm: str
     ttft: Percentiles
     """Time to the first token, of reasoning too."""
     content: Percentiles | None
-    """Time to the first text or tool call; None where unknown."""
+    """Time to the first text or tool call; None if unknown."""
     token: Percentiles | None
-    """Inter-token latency: of each answer, the time per output token behind the first; None where unknown."""
+    """Inter-token latency: of each answer, the time per output token after the first; None if unknown."""
     gap: Percentiles | None
-    """Between one chunk and the next, over all answers: a step, where a server sends a chunk per step; None where unknown."""
+    """Time between one chunk and the next, over all answers: a step, if the server sends a chunk per step; None if unknown."""
     request: Percentiles
     """From sending to the last token."""
     tokens_per_s: float
@@ -78,31 +81,34 @@ class ArmLatency:
     prompt_tokens: int
     """Prompt tokens of the answers that report cached tokens."""
     cached_tokens: int | None
-    """Of these, tokens taken from the prefix cache; None where the server tells none."""
+    """Of these, tokens taken from the prefix cache; None if the server reports none."""
     goodput: Goodput | None
     """None without an objective."""
 
     @property
     def reasons(self) -> bool:
-        """Whether the first text came later than the first token."""
+        """True if the first text came later than the first token."""
         return self.content is not None and self.content != self.ttft
 
 
 def latency(transcript: Transcript, slo: Slo | None = None) -> ArmLatency | None:
-    """Return the latencies of the answers that were streamed; None without any."""
+    """Return the latencies of the streamed answers.
+
+    Returns None if no answer was streamed.
+    """
     streamed = [answer for answer in transcript.answers if ttft_s(answer) is not None]
-    waited, took = percentiles(map(ttft_s, streamed)), percentiles(map(latency_s, streamed))
-    if waited is None or took is None:
+    ttft, request = percentiles(map(ttft_s, streamed)), percentiles(map(latency_s, streamed))
+    if ttft is None or request is None:
         return None
     counted = [usage for answer in streamed if (usage := answer.usage) is not None and usage.cached_tokens is not None]
     wall_s = _wall_s(transcript.answers)
     return ArmLatency(
         arm=transcript.arm,
-        ttft=waited,
+        ttft=ttft,
         content=percentiles(map(content_ttft_s, streamed)),
         token=percentiles(map(seconds_per_token, streamed)),
         gap=percentiles(gap_us / 1e6 for answer in streamed if answer.timing for gap_us in answer.timing.gaps_us),
-        request=took,
+        request=request,
         tokens_per_s=sum(answer.reported_tokens for answer in streamed) / wall_s if wall_s else 0.0,
         prompt_tokens=sum(usage.prompt_tokens for usage in counted),
         cached_tokens=sum(usage.cached_tokens or 0 for usage in counted) if counted else None,
@@ -111,13 +117,19 @@ def latency(transcript: Transcript, slo: Slo | None = None) -> ArmLatency | None
 
 
 def _goodput(answers: Sequence[Answer], slo: Slo, wall_s: float) -> Goodput:
-    """Count them (as ``vllm bench serve --goodput``, after DistServe, https://arxiv.org/abs/2401.09670)."""
+    """Return the number and rate of answers within all limits.
+
+    As ``vllm bench serve --goodput``, after DistServe, https://arxiv.org/abs/2401.09670.
+    """
     good_answers = sum(_keeps(answer, slo) for answer in answers)
     return Goodput(slo=slo, kept=good_answers, answers=len(answers), per_s=good_answers / wall_s if wall_s else 0.0)
 
 
 def _keeps(answer: Answer, slo: Slo) -> bool:
-    """Whether an answer keeps every limit; one token alone has no time per token, and keeps any."""
+    """Return True if an answer is within every limit.
+
+    A single token has no time per token, and so is within any limit on it. An answer without a first token is within none.
+    """
     if ttft_s(answer) is None:
         return False
     limits: tuple[tuple[Callable[[Answer], float | None], float | None], ...] = (
@@ -129,7 +141,10 @@ def _keeps(answer: Answer, slo: Slo) -> bool:
 
 
 def _wall_s(answers: Sequence[Answer]) -> float:
-    """Return the seconds in which requests were in flight; between them other arms may have been asked."""
+    """Return the seconds with requests in flight.
+
+    The time between them is left out, since requests may have been sent to other arms in it.
+    """
     spans = sorted((one.sent_s, one.done_s) for one in (answer.timing for answer in answers) if one is not None)
     seconds, until_s = 0.0, -math.inf
     for sent_s, done_s in spans:
@@ -143,7 +158,10 @@ _REQUEST = ("request", "request latency")
 
 
 def lines(arms: Sequence[ArmLatency]) -> tuple[str, ...]:
-    """Return a line per latency with the arms side by side, and what else is known of them."""
+    """Return a line per latency, with the arms side by side.
+
+    Throughput, cached prompt tokens and goodput follow as far as they are known.
+    """
     reasons = any(arm.reasons for arm in arms)
     rows = [row for row in (*_ROWS, _REQUEST) if reasons or row[0] != "content"]
     shown = ((title, [(arm.arm, of) for arm in arms if (of := getattr(arm, name)) is not None]) for name, title in rows)

@@ -1,8 +1,8 @@
-"""Step cost: a speedup taken apart into tokens per step and the price of a step, and what a missed gate is put down to.
+"""Step cost: a speedup taken apart into tokens per step and the cost of a step, and the likely cause of a missed gate.
 
-With L tokens per verify step and r what such a step costs in plain ones, drafting included, the speedup is L / r. The identity
-speedup = L * (step gap of the baseline) / (step gap of the variant) holds that against every chunk, pauses left out, where the speedup
-itself is taken from the first and the last.
+With L tokens per verify step, and r the cost of such a step in plain decode steps, drafting included, the speedup is L / r. The identity
+speedup = L * (step gap of the baseline) / (step gap of the variant) checks it by every chunk, pauses left out. The speedup itself is taken
+from the first and the last chunk.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ if TYPE_CHECKING:
 __all__ = ["DEAR", "Identity", "SlowCause", "StepCost", "Suspect", "is_contradicted", "step_cost", "suspect"]
 
 CHEAPEST, DEAR = 0.95, 2.0
-"""Sense limits of r: a verify step costs at least a plain one, but for noise; published pairs lie between 1.05 and 1.84."""
+"""Limits of a plausible r: a verify step costs at least a plain one, but for noise; published pairs lie between 1.05 and 1.84."""
 _USUAL_COST = 1.25
-"""Of r, about the middle of published pairs."""
+"""The usual r, about the middle of published pairs."""
 _USUAL_ACCEPTANCE = 0.6
-"""Of each draft token, with which k of them bring (1 - a^(k+1)) / (1 - a) tokens per step (Leviathan et al. 2023, equation 1)."""
+"""The usual acceptance a of each draft token; k of them bring (1 - a^(k+1)) / (1 - a) tokens per step (Leviathan et al. 2023, equation
+1)."""
 _TOLERANCE = 0.05
-"""Up to which the identity holds."""
+"""Relative difference up to which the identity holds."""
 _ERROR = 0.025
-"""Chance, one-sided, of an identity that is called broken by the noise of the passes alone."""
+"""Chance, one-sided, that an identity is called broken because of the noise of the passes alone."""
 _LEAST_PASSES = 2
 
 
 class SlowCause(StrEnum):
-    """Everything that a missed speedup is put down to."""
+    """The possible causes of a missed speedup."""
 
     DRAFTER = "the drafter brings too little"
     STEP = "the step is too dear"
@@ -51,36 +52,36 @@ class SlowCause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """The speedup by tokens per step and step gaps, beside the one that was measured."""
+    """The speedup by tokens per step and step gaps, beside the measured one."""
 
     predicted: float
     """L * (step gap of the baseline) / (step gap of the variant)."""
     measured: float
     broken: bool
-    """Whether the two differ by more than 5 % and what the passes' own noise explains."""
+    """Whether the two differ by more than 5 % and by more than the passes' own noise explains."""
 
     def __str__(self) -> str:
-        """Return both, and what it means that they differ."""
+        """Return both speedups, and the meaning of a difference."""
         beside = f"tokens per step times the ratio of step gaps make {self.predicted:.2f}x, measured {self.measured:.2f}x"
         return f"{beside}: they contradict each other, so the client or the stream is wrong" if self.broken else f"{beside}: consistent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCost:
-    """What a measured speedup is made of."""
+    """A measured speedup, taken apart into tokens per step and the cost of a step."""
 
     tokens_per_step: float
     speedup: float
     identity: Identity | None
-    """None where the stream does not show the steps of both arms."""
+    """None if the streams do not show the steps of both arms."""
 
     @property
     def cost(self) -> float:
-        """What a step of the variant costs in plain steps: r = L / speedup."""
+        """The cost of a verify step in plain steps: r = L / speedup."""
         return self.tokens_per_step / self.speedup
 
     def __str__(self) -> str:
-        """Return r, and whether it makes sense."""
+        """Return r, with a judgement of its size."""
         if self.cost < CHEAPEST:
             sense = "implausible: more speed than the saved steps can give; check the measurement"
         else:
@@ -89,7 +90,10 @@ class StepCost:
 
 
 def step_cost(captured: Captured, measured: MeasuredSpeed) -> StepCost | None:
-    """Return what the speedup is made of; None where whole requests were compared, and where nothing tells the tokens per step."""
+    """Return the speedup, taken apart into tokens per step and step cost.
+
+    Returns None if whole requests were compared, since their times include the first token's, or if nothing shows the tokens per step.
+    """
     known = step_tokens(captured.speculative).known
     if known is None or measured.paces.whole:
         return None
@@ -97,7 +101,11 @@ def step_cost(captured: Captured, measured: MeasuredSpeed) -> StepCost | None:
 
 
 def _identity(captured: Captured, tokens_per_step: float) -> Identity | None:
-    """Hold the speedup of every pass against L and the step gaps, which leave pauses out and so are no part of it."""
+    """Return the speedup beside its prediction by tokens per step and step gaps.
+
+    Step gaps leave pauses out, so they are a measurement of their own. Returns None if the streams do not show the steps, or if step gaps
+    and speeds are not known for the same passes.
+    """
     gaps, paces = (compare_figure(of, captured.baseline_boots, captured.speculative) for of in (step_gap_s, response_tokens_per_s))
     if gaps is None or paces is None or len(gaps.log_ratios) != len(paces.log_ratios) or not _shows_steps(captured):
         return None
@@ -112,9 +120,10 @@ def _identity(captured: Captured, tokens_per_step: float) -> Identity | None:
 
 
 def is_contradicted(log_deviations: Sequence[float]) -> bool:
-    """Whether the mean of the passes' log deviations from the identity is surely beyond 5 %, on either side; never for one pass.
+    """Return True if the passes surely contradict the identity.
 
-    By Student's t: of an identity that is off by 5 % exactly this says so in 2.5 % of runs, passes taken as independent and normal.
+    The mean of their log deviations from it is then beyond 5 %, on either side, by Student's t: for an identity that is off by exactly 5 %
+    this is True in 2.5 % of runs, passes taken as independent and normal. Always False for one pass.
     """
     count = len(log_deviations)
     if count < _LEAST_PASSES:
@@ -125,44 +134,50 @@ def is_contradicted(log_deviations: Sequence[float]) -> bool:
 
 
 def _shows_steps(captured: Captured) -> bool:
-    """Whether the variant's chunks hold one step each, and the baseline's one token."""
+    """Return True if the streams show the steps of both arms.
+
+    The variant's chunks then hold one step each, and the baseline's one token.
+    """
     plain = step_tokens(captured.baseline).client
     return plain is not None and plain <= 1.0 + NOISE and not step_tokens(captured.speculative).collected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """What a missed speedup is put down to, and by which figures."""
+    """The likely cause of a missed speedup, with its figures."""
 
     cause: SlowCause
     why: str
 
     def __str__(self) -> str:
-        """Return both: ``why: the step is too dear: …``."""
+        """Return cause and figures: ``why: the step is too dear: …``."""
         return f"why: {self.cause}: {self.why}"
 
 
 def suspect(captured: Captured, found: StepCost, at_least: float) -> Suspect:
-    """Return what a speedup below ``at_least`` is put down to.
+    """Return the likely cause of a speedup below ``at_least``.
 
-    The client, where the identity is broken and its figures would have met the gate. The drafter, where its tokens per step do not exceed
-    the gate: no step is cheaper than a plain one. Otherwise log speedup = log L - log r is held against a reference: the typical stored
-    run, where a gate carries tokens per step, else what is usual, each of k draft tokens accepted with 0.6 and a step that costs 1.25 plain
-    ones. Named is the part that has lost more.
+    It is the client if the identity is broken and its prediction would have met the gate. It is the drafter if its tokens per step do not
+    exceed the gate, since no step is cheaper than a plain one. Otherwise log speedup = log L - log r is compared with a reference, and the
+    term that has lost more is named. The reference is the typical stored run, if a gate carries tokens per step, else the usual case: each
+    of k draft tokens is accepted with 0.6, and a step costs 1.25 plain ones.
     """
     tokens, cost, seen = found.tokens_per_step, found.cost, found.identity
     if seen is not None and seen.broken and seen.predicted >= at_least > seen.measured:
         return Suspect(cause=SlowCause.CLIENT, why=str(seen))
     if tokens < at_least * (1.0 + NOISE):
         return Suspect(cause=SlowCause.DRAFTER, why=f"{tokens:.2f} tokens per step cannot make {at_least:.2f}x, however cheap a step is")
-    usual_tokens, usual_cost, source = _stored_step_cost(captured) or _usual(captured)
+    usual_tokens, usual_cost, source = _stored_step_cost(captured) or _usual_step_cost(captured)
     is_drafter = math.log(usual_tokens / tokens) >= math.log(cost / usual_cost)
     parts = f"{tokens:.2f} tokens per step for {cost:.2f} plain steps each; {source}: {usual_tokens:.2f} for {usual_cost:.2f}"
     return Suspect(cause=SlowCause.DRAFTER if is_drafter else SlowCause.STEP, why=parts)
 
 
 def _stored_step_cost(captured: Captured) -> tuple[float, float, str] | None:
-    """Return L and r of the typical stored run; None without a gate on the speedup that carries tokens per step too."""
+    """Return L and r of the typical stored run, with their source in words.
+
+    Returns None unless a gate on the speedup carries tokens per step too.
+    """
     gates = (gate for gate in captured.gates if gate.figure == SPEEDUP and gate.log_ratios and gate.log_tokens_per_step)
     gate = max(gates, key=lambda gate: len(gate.log_tokens_per_step), default=None)
     if gate is None:
@@ -171,8 +186,11 @@ def _stored_step_cost(captured: Captured) -> tuple[float, float, str] | None:
     return tokens, tokens / speedup, f"in {len(gate.log_tokens_per_step)} stored runs"
 
 
-def _usual(captured: Captured) -> tuple[float, float, str]:
-    """Return L and r as they are usual for so many draft tokens; 3 where the variant does not say how many."""
+def _usual_step_cost(captured: Captured) -> tuple[float, float, str]:
+    """Return the usual L and r for the variant's draft tokens, with their source.
+
+    Three draft tokens are assumed if the variant does not say how many it drafts.
+    """
     draft = captured.pair.variant.draft.tokens or 3
     tokens = (1.0 - _USUAL_ACCEPTANCE ** (draft + 1)) / (1.0 - _USUAL_ACCEPTANCE)
     return tokens, _USUAL_COST, f"usual with {draft} draft tokens"

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["NOISE", "StepTokens", "describe_drafts", "lines", "step_tokens"]
 
 NOISE = 0.02
-"""Two sources that differ by less say the same; what ends of answers may add stands in ``StepTokens.cut``."""
+"""Relative difference up to which two sources agree; ``StepTokens.cut`` is added for the ends of answers."""
 _FEWER = 0.05
-"""Of k, that the mean draft may lack: the last step of an answer drafts no further than its limit."""
+"""Share of k by which the mean draft may fall short: the last step of an answer drafts no further than its limit."""
 
 _CONTRADICTED = "counters and records of one server contradict each other: one of them counts something else than these answers"
 _COLLECTED = "the stream puts several steps into one chunk (its interval, a parser of reasoning, a proxy), so its chunks are no steps"
@@ -29,7 +29,7 @@ _PARTED = "the client saw fewer tokens per chunk than the server counts per step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTokens:
-    """Emitted tokens per step behind the first, steps without a draft included; each None where its source says nothing."""
+    """Emitted tokens per verify step, steps without a draft included; each is None if its source does not show it."""
 
     counters: float | None
     """By the counters of the server."""
@@ -38,21 +38,21 @@ class StepTokens:
     client: float | None
     """By the chunks of the streams, as the client saw them."""
     cut: float
-    """Part of a step's tokens, at most, that counters count and no answer shows: a limit cut the last window of each."""
+    """Largest share of a step's tokens that counters count and no answer shows, since a limit cut its last window."""
 
     @property
     def by_server(self) -> float | None:
-        """By the records, which tell which answer they belong to, else by the counters."""
+        """Tokens per step by the records, which belong to single answers, or else by the counters."""
         return self.counters if self.records is None else self.records
 
     @property
     def known(self) -> float | None:
-        """By the server, else by the client."""
+        """Tokens per step by the server, or else by the client."""
         return self.client if self.by_server is None else self.by_server
 
     @property
     def collected(self) -> bool:
-        """Whether the stream puts several steps into one chunk, so that its chunks show no steps."""
+        """True if the stream puts several steps into one chunk, and so hides them."""
         return _more(self.client, self.by_server, NOISE + self.cut)
 
     @property
@@ -70,12 +70,12 @@ def _more(one: float | None, other: float | None, tolerance: float) -> bool:
 
 
 def step_tokens(transcript: Transcript) -> StepTokens:
-    """Return what each source says of the answers with one choice.
+    """Return the tokens per step by each source, over answers with one choice.
 
-    T tokens were emitted behind the first of each answer. Records tell the S steps they took: T / S. Counters tell D steps with a draft
-    and A accepted tokens; every step emits one token more than it accepts, so that there were T - A steps, and D at least, where ends of
-    answers cut accepted tokens off: T / max(D, T - A). Where that leaves T too small by more than such ends, the usage that T is from
-    contradicts the counters, and these alone count: (D + A) / D. Chunks are taken for steps as they are.
+    T tokens were emitted after the first of each answer. Records give the S steps that they took: T / S. Counters give D steps with a draft
+    and A accepted tokens. Every step emits one token more than it accepts, so there were T - A steps, but at least D, since the ends of
+    answers cut off accepted tokens: T / max(D, T - A). If T is smaller than such ends explain, the usage that T is from contradicts the
+    counters, and these alone are used: (D + A) / D. The client counts each chunk as a step.
     """
     answers = [answer for answer in transcript.answers if answer.ok and len(answer.choices) == 1 and answer.reported_tokens > 0]
     emitted = sum(answer.reported_tokens - _prefill_tokens(answer) for answer in answers)
@@ -102,19 +102,25 @@ def _by_counters(counters: SpecCounters | None, emitted: int, answers: int) -> f
 
 
 def _by_records(answers: Sequence[Answer]) -> float | None:
-    """Return T / S; a step behind the last token of an answer emitted nothing that counts."""
+    """Return T / S by the windows of the answers.
+
+    Steps after an answer's last token are left out, since they emitted none of its tokens.
+    """
     known = [(tokens, answer.choice.windows) for answer in answers if answer.choice.windows and (tokens := len(answer.choice.token_ids))]
-    steps = sum(_steps(windows, tokens) for tokens, windows in known)
+    steps = sum(_count_steps(windows, tokens) for tokens, windows in known)
     return _ratio(sum(tokens - windows[0] for tokens, windows in known), steps)
 
 
-def _steps(windows: Sequence[int], tokens: int) -> int:
-    """Return the steps behind the prefill's that it took to emit so many tokens."""
+def _count_steps(windows: Sequence[int], tokens: int) -> int:
+    """Return the number of verify steps taken to emit so many tokens."""
     return sum(before < tokens for before in list(accumulate(windows))[:-1])
 
 
 def _cut(counters: SpecCounters | None, emitted: int, answers: int) -> float:
-    """Return how far cut windows may part counters from answers: up to a draft's accepted tokens for each answer."""
+    """Return the largest difference of counters and answers due to cut windows.
+
+    It is the mean accepted tokens of a draft for each answer, as a share of all tokens. Returns 0 without counters.
+    """
     if counters is None or not counters.drafts or not emitted:
         return 0.0
     return answers * counters.accepted_tokens / counters.drafts / emitted
@@ -125,7 +131,10 @@ def _ratio(tokens: int, steps: int) -> float | None:
 
 
 def lines(transcript: Transcript, draft: Draft) -> tuple[str, ...]:
-    """Return the three side by side, drafted tokens against k, and what contradicts what."""
+    """Return the three sources side by side, with their contradictions.
+
+    The draft tokens per step are added, beside the variant's k.
+    """
     known = step_tokens(transcript)
     sources = (("the server's counters", known.counters), ("its records", known.records), ("the client's chunks", known.client))
     shown = ", ".join(f"{tokens:.2f} by {source}" for source, tokens in sources if tokens is not None)
@@ -134,7 +143,10 @@ def lines(transcript: Transcript, draft: Draft) -> tuple[str, ...]:
 
 
 def describe_drafts(counters: SpecCounters | None, draft: Draft) -> tuple[str, ...]:
-    """Return how many tokens a step with a draft drafts, against the k of its variant; nothing where the server does not count."""
+    """Return the draft tokens per step with a draft, beside the variant's k.
+
+    A second line says if they are clearly fewer, unless the drafter is prompt lookup. Empty if the server does not count drafts.
+    """
     if counters is None or counters.drafts <= 0:
         return ()
     mean = counters.draft_tokens / counters.drafts

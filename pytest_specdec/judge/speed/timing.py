@@ -1,4 +1,4 @@
-"""Timing: the speedup of a pair that the paces of several passes and boots leave open."""
+"""Timing: the speedup of a pair and its interval, from the speeds of several passes and boots."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 __all__ = ["SHOWN_CONFIDENCE", "MeasuredSpeed", "SpeedChange", "measure_speed"]
 
 SHOWN_CONFIDENCE = 0.95
-"""Of the interval that is shown. A gate is proven by a lower limit that is surer."""
+"""Confidence of the interval that is shown. A gate is proven by a lower limit of higher confidence."""
 LEAST_PASSES = 2
 
 
 class SpeedChange(StrEnum):
-    """Everything that can be said of a speedup."""
+    """The possible statements on a speedup."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -52,14 +52,14 @@ class MeasuredSpeed:
     spread: BootSpread
     """Spread between boots."""
     earlier: int = 0
-    """Earlier runs that it was measured in, beside this one."""
+    """Earlier runs in which that spread was measured, beside this one."""
     control: float | None
-    """Natural log of the control's speed over the baseline's; None where no other boot of the baseline was timed."""
+    """Natural log of the control's speed over the baseline's; None if no other boot of the baseline was timed."""
     length: AcceptanceLength | None
     one_boot: Estimate | None = None
-    """Over the passes alone, for the boots that were met; None where the estimate says what other boots would show."""
+    """The estimate over the passes alone, valid for these boots only; None unless one attached server is baseline and control."""
     blocks: BootBlocks | None = None
-    """All boots, where there are several of the variant; None elsewhere."""
+    """All boots, if there are several of the variant; else None."""
 
     @property
     def ratio(self) -> float:
@@ -68,7 +68,10 @@ class MeasuredSpeed:
 
     @property
     def interval(self) -> Interval | None:
-        """The interval that is shown; None with fewer than two passes. Within one boot it claims nothing of others."""
+        """The interval that is shown; None with fewer than two passes.
+
+        If it is within one boot it claims nothing about other boots.
+        """
         shown = self.one_boot or self.estimate
         return shown.interval(SHOWN_CONFIDENCE) if shown else None
 
@@ -85,7 +88,7 @@ class MeasuredSpeed:
 
     @property
     def change(self) -> SpeedChange:
-        """The sentence for it."""
+        """The statement on the speedup, by the interval that is shown."""
         if self.interval is None:
             return SpeedChange.OPEN
         if 1.0 in self.interval:
@@ -94,20 +97,20 @@ class MeasuredSpeed:
 
 
 def measure_speed(captured: Captured) -> MeasuredSpeed | None:
-    """Return what can be said of the speed; None where no request was timed in every arm.
+    """Return the measured speed of a pair, with its interval.
 
-    Every boot of the baseline counts as its speed. Where there are two of them they also tell how boots vary here, beside what baseline
-    files hold of earlier runs; a control that is judged itself is held against the latter. An attached
-    baseline shows one boot, so that gates lean on what is stated, and the interval that is shown is over the passes alone. Further boots
-    of variant and baseline make boots the unit: what they differ by is what boots are measured to vary.
+    The baseline's speed is the mean over its boots. If it has two boots, their difference also measures the spread between boots, together
+    with the earlier runs in baseline files. A control that is judged itself is compared with the latter only. An attached baseline has one
+    boot: gates then use the spread that the config states, and the interval that is shown is over the passes alone. With further boots of
+    variant and baseline, boots are the units, and their differences measure the spread. Returns None if no request was timed in every arm.
     """
     if captured.further:
-        return _over_blocks(captured)
+        return _measure_blocks(captured)
     control = _other_boot(captured)
     measured_paces = paces(captured.baseline_boots, captured.speculative)
     if measured_paces is None:
         return None
-    apart = None if control is None else _apart(captured.baseline, control, whole=measured_paces.whole)
+    apart = None if control is None else _control_log_ratio(captured.baseline, control, whole=measured_paces.whole)
     spread = _spread(captured, *([] if apart is None else [apart]))
     estimate = _estimate(measured_paces.response, spread, baseline_boots=1 if control is None else 2)
     return MeasuredSpeed(
@@ -115,13 +118,17 @@ def measure_speed(captured: Captured) -> MeasuredSpeed | None:
         estimate=estimate,
         one_boot=within_one_boot(measured_paces.response.log_ratios) if estimate and captured.within_one_boot else None,
         spread=spread,
-        earlier=_runs(captured),
+        earlier=_count_earlier_runs(captured),
         control=apart,
         length=acceptance_length(captured.speculative),
     )
 
 
-def _over_blocks(captured: Captured) -> MeasuredSpeed | None:
+def _measure_blocks(captured: Captured) -> MeasuredSpeed | None:
+    """Return the speed over several boots of the variant.
+
+    Returns None if a boot has no pass with usable timing.
+    """
     blocks = boot_blocks.compare_boots(captured, paces)
     if blocks is None:
         return None
@@ -133,38 +140,44 @@ def _over_blocks(captured: Captured) -> MeasuredSpeed | None:
         paces=joined,
         estimate=estimate,
         spread=estimate.boots if estimate else _spread(captured),
-        earlier=_runs(captured),
-        control=None if control is None else _apart(captured.baseline, control, whole=joined.whole),
+        earlier=_count_earlier_runs(captured),
+        control=None if control is None else _control_log_ratio(captured.baseline, control, whole=joined.whole),
         length=acceptance_length(captured.speculative),
         blocks=blocks,
     )
 
 
 def _other_boot(captured: Captured) -> Transcript | None:
-    """Return the control where it is another boot than the baseline: at smoke depth, and attached, one answers as both."""
+    """Return the control if it is another boot than the baseline, else None.
+
+    At smoke depth, and with an attached baseline, one boot answers as both.
+    """
     others = (boot for boot in captured.baseline_boots if boot.boot != captured.baseline.boot)
     return None if captured.within_one_boot else next(others, None)
 
 
-def _apart(baseline: Transcript, control: Transcript, *, whole: bool) -> float | None:
+def _control_log_ratio(baseline: Transcript, control: Transcript, *, whole: bool) -> float | None:
     again = paces((baseline,), control, whole=whole)
     return None if again is None else math.fsum(again.response.log_ratios) / len(again.response.log_ratios)
 
 
 def _spread(captured: Captured, *apart: float) -> BootSpread:
-    """Return what is known of boots, from this run's two of the baseline and from the earlier runs of a baseline file."""
-    earlier = _earlier(captured)
+    """Return the spread between boots, by log-ratios of this run and of earlier ones.
+
+    ``apart`` are this run's log-ratios between two boots of the baseline; earlier runs are those of a baseline file.
+    """
+    earlier = _gate_of_earlier_runs(captured)
     before, runs = (earlier.boot_log_ratios, earlier.log_ratios) if earlier else ((), ())
     return boot_spread((*before, *apart), stated_boot_sd(captured.gates), runs)
 
 
-def _runs(captured: Captured) -> int:
-    earlier = _earlier(captured)
+def _count_earlier_runs(captured: Captured) -> int:
+    earlier = _gate_of_earlier_runs(captured)
     return max(len(earlier.boot_log_ratios), len(earlier.log_ratios)) if earlier else 0
 
 
-def _earlier(captured: Captured) -> Gate | None:
-    """Return the gate on the speedup that knows most earlier runs."""
+def _gate_of_earlier_runs(captured: Captured) -> Gate | None:
+    """Return the gate on the speedup with most earlier runs; None without gates."""
     return max((gate for gate in captured.gates if gate.figure == SPEEDUP), key=lambda gate: len(gate.boot_log_ratios), default=None)
 
 

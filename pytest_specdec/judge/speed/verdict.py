@@ -1,4 +1,4 @@
-"""The verdicts of speed: a speedup, an accepted length, or drafting by kind of traffic."""
+"""The verdicts of speed: a speedup, an accepted length, or drafting by kind of request."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _FLOOR = Gate(figure=SPEEDUP, at_least=1.0, source="default at one client")
 
 
 def judge(captured: Captured | CapturedRun) -> Verdict:
-    """Return whether the pair is as fast as its gates ask; of a workload that is not timed, whether as much is accepted.
+    """Return the verdict on a pair's speed, acceptance or drafting.
 
-    Of a whole run, whether every kind of traffic is drafted for.
+    A timed workload is judged by its speedup, another one by its accepted tokens, and a whole run by the drafts for each kind of request.
 
-    A gate is missed when the speedup lies below it at the captured share of alpha, proven when it lies above it at .75 %, both one-sided;
-    one of a baseline file is missed when the speedup lies 5 % below its typical run, beyond what either may be off by. Limits include what
-    boots add, as far as this run's control and a baseline file of this machine show it. In between nothing is decided.
+    A gate is missed if the speedup is below it at the captured share of alpha, and proven if it is above it at .75 %, both one-sided. A
+    gate of a baseline file is missed if the speedup is 5 % below its typical run, beyond the error of either. Limits include the spread
+    between boots, as far as this run's control and a baseline file of this machine show it. Otherwise nothing is decided.
     """
     if isinstance(captured, CapturedRun):
         return judge_drafting(captured)
@@ -52,7 +52,11 @@ def judge(captured: Captured | CapturedRun) -> Verdict:
 
 
 def _further_failure(captured: Captured) -> Verdict | None:
-    """Look for requests that a further boot did not survive, or a baseline boot beside it: its seconds are not those of all others."""
+    """Return the verdict on a further boot that failed, else None.
+
+    Further boots are those of the variant after its first, with the baseline boots beside them. The times of a failed boot are not
+    comparable with those of the others.
+    """
     blocks = (
         replace(captured, speculative=block.speculative, baseline=block.baselines[0], control=block.baselines[-1], further=())
         for block in captured.further
@@ -61,19 +65,23 @@ def _further_failure(captured: Captured) -> Verdict | None:
 
 
 def _judge_times(captured: Captured) -> Verdict:
+    """Return the verdict on a timed workload."""
     if breakdown.is_by_load(captured):
-        return _under_load(captured)
+        return _judge_load(captured)
     measured = measure_speed(captured)
     if measured is None:
         return say(captured, Outcome.INVALID, _NOTHING)
     if captured.is_control:
         return _judge_control(captured, measured)
     idle = speculating(captured, rejecting=False)
-    return _by_category(captured, _judge_gates(captured, measured)) if idle is None else _fail_undrafted(captured, measured, idle)
+    return _add_categories(captured, _judge_gates(captured, measured)) if idle is None else _fail_undrafted(captured, measured, idle)
 
 
-def _under_load(captured: Captured) -> Verdict:
-    """Judge the speed with several requests in flight: one number of them is gated, the others are reported beside it."""
+def _judge_load(captured: Captured) -> Verdict:
+    """Return the verdict on the speed with several requests in flight.
+
+    One number of requests is gated, and the others are reported beside it.
+    """
     loads = breakdown.by_load(captured)
     if loads is None:
         return say(captured, Outcome.INVALID, _NOTHING)
@@ -92,8 +100,11 @@ def _under_load(captured: Captured) -> Verdict:
     )
 
 
-def _by_category(captured: Captured, verdict: Verdict) -> Verdict:
-    """Return the verdict with the speed by category of prompt, where there are several: reported, and not gated."""
+def _add_categories(captured: Captured, verdict: Verdict) -> Verdict:
+    """Return the verdict with the speed by category of prompt added.
+
+    That speed is reported and not gated. The verdict is unchanged if there is only one category.
+    """
     categories = breakdown.by_category(captured)
     if not categories:
         return verdict
@@ -102,75 +113,96 @@ def _by_category(captured: Captured, verdict: Verdict) -> Verdict:
     return replace(verdict, evidence=("by category:", *lines, *verdict.evidence), figures={**verdict.figures, **figures})
 
 
-def _fail_undrafted(captured: Captured, found: MeasuredSpeed, idle: Verdict) -> Verdict:
-    """Return a verdict on a server that does not speculate with what that costs: of its speed the drafter is the cause."""
+def _fail_undrafted(captured: Captured, measured: MeasuredSpeed, idle: Verdict) -> Verdict:
+    """Return the verdict ``idle`` on missing drafts, with the measured speed added.
+
+    The drafter is named as the cause of that speed. A verdict that fails nothing is returned unchanged.
+    """
     if not idle.red:
         return idle
-    headline, speed = f"{idle.headline}; {_opening(found)}: {SlowCause.DRAFTER}", speedup(captured, found)
+    headline, speed = f"{idle.headline}; {_opening(measured)}: {SlowCause.DRAFTER}", speedup(captured, measured)
     return say(
         captured,
         idle.outcome,
         headline,
-        short=(*idle.short, method(found)),
-        evidence=(*idle.evidence, *table(speed), method(found), *further(captured, found), *latencies(captured)),
+        short=(*idle.short, method(measured)),
+        evidence=(*idle.evidence, *table(speed), method(measured), *further(captured, measured), *latencies(captured)),
         cell=idle.cell,
         names=SlowCause.DRAFTER,
         promise=speed,
-        figures={**idle.figures, **figures(captured, found, speed)},
+        figures={**idle.figures, **figures(captured, measured, speed)},
     )
 
 
-def _judge_control(captured: Captured, found: MeasuredSpeed) -> Verdict:
-    """Judge the control: two boots of the baseline must not differ by more than boots do."""
+def _judge_control(captured: Captured, measured: MeasuredSpeed) -> Verdict:
+    """Return the verdict on the control, another boot of the baseline.
+
+    FAIL if the two differ in speed by more than boots do, since both are the same server.
+    """
     error = captured.alpha / 2.0
-    slower = found.estimate is not None and found.estimate.at_most(error) < 1.0
-    faster = found.estimate is not None and found.estimate.at_least(error) > 1.0
+    slower = measured.estimate is not None and measured.estimate.at_most(error) < 1.0
+    faster = measured.estimate is not None and measured.estimate.at_least(error) > 1.0
     if slower or faster:
         return _say_speed(
             captured,
-            found,
+            measured,
             Outcome.FAIL,
             f"the control is {'slower' if slower else 'faster'} than the baseline, although both are the same server",
         )
-    return _say_speed(captured, found, Outcome.PASS, "the control is as fast as the baseline")
+    return _say_speed(captured, measured, Outcome.PASS, "the control is as fast as the baseline")
 
 
-def _judge_gates(captured: Captured, found: MeasuredSpeed) -> Verdict:
-    rulings = _rulings(captured, found)
+def _judge_gates(captured: Captured, measured: MeasuredSpeed) -> Verdict:
+    """Return the verdict by the gates on speedup and acceptance.
+
+    NOT_DECIDED if the times were disturbed, whatever the gates. FAIL if a gate is missed, with its likely cause, and PASS if all gates are
+    proven. PASS also for speed by load without a gate: it depends on the machine, so only a baseline file of this machine gates it.
+    NOT_DECIDED otherwise.
+    """
+    rulings = _rulings(captured, measured)
     outcomes = {one.ruling for one in rulings}
-    opening = "; ".join([_opening(found), *([why] if (why := wide(captured, found)) else [])])
+    opening = "; ".join([_opening(measured), *([why] if (why := wide(captured, measured)) else [])])
     if disturbed := _describe_disturbance(captured):
-        return _say_speed(captured, found, Outcome.NOT_DECIDED, f"{opening}; not gated: {disturbed}", reason=disturbed)
+        return _say_speed(captured, measured, Outcome.NOT_DECIDED, f"{opening}; not gated: {disturbed}", reason=disturbed)
     if not rulings and breakdown.is_by_load(captured):
-        return _say_speed(captured, found, Outcome.PASS, f"{opening}; reported, without a gate")
+        return _say_speed(captured, measured, Outcome.PASS, f"{opening}; reported, without a gate")
     missed = [one for one in rulings if one.ruling is GateRuling.MISSED]
     if missed:
-        cause = _cause(captured, found, missed[0].gate)
+        cause = _cause(captured, measured, missed[0].gate)
         named = f": {cause.cause}" if cause else ""
-        return _say_speed(captured, found, Outcome.FAIL, f"{opening}{named}; gate missed: {missed[0].threshold}", rulings, cause=cause)
+        return _say_speed(captured, measured, Outcome.FAIL, f"{opening}{named}; gate missed: {missed[0].threshold}", rulings, cause=cause)
     if outcomes == {GateRuling.PROVEN}:
         above = " and ".join(str(one.gate) for one in rulings)
-        return _say_speed(captured, found, Outcome.PASS, f"{opening}; gate met: {above}", rulings)
-    why = "; ".join([*_describe_crowding(captured, opening), _why_open(captured, found, rulings)])
-    return _say_speed(captured, found, Outcome.NOT_DECIDED, f"{opening}; {why}", rulings, reason=why)
+        return _say_speed(captured, measured, Outcome.PASS, f"{opening}; gate met: {above}", rulings)
+    why = "; ".join([*_describe_crowding(captured, opening), _why_open(captured, measured, rulings)])
+    return _say_speed(captured, measured, Outcome.NOT_DECIDED, f"{opening}; {why}", rulings, reason=why)
 
 
-def _cause(captured: Captured, found: MeasuredSpeed, gate: Gate) -> Suspect | None:
-    """Return what a missed gate is put down to; None where nothing tells the tokens per step."""
+def _cause(captured: Captured, measured: MeasuredSpeed, gate: Gate) -> Suspect | None:
+    """Return the likely cause of a missed gate.
+
+    Returns None if nothing shows the tokens per step.
+    """
     if gate.figure == ACCEPTANCE_LENGTH:
-        return Suspect(cause=SlowCause.DRAFTER, why=acceptance.describe_length(found.length))
-    cost = step_cost(captured, found)
+        return Suspect(cause=SlowCause.DRAFTER, why=acceptance.describe_length(measured.length))
+    cost = step_cost(captured, measured)
     return None if cost is None else suspect(captured, cost, gate.at_least or 0.0)
 
 
 def _describe_crowding(captured: Captured, opening: str) -> tuple[str, ...]:
-    """Return what a busy machine has to do with a gate that stays open, where that is not said yet."""
+    """Return a note on a busy machine, for a gate that stays open.
+
+    Empty if the machine was not busy, or if ``opening`` mentions it already.
+    """
     return tuple(f"the machine was busy: {why}" for why in busy(captured)[:1] if why not in opening)
 
 
 def _describe_disturbance(captured: Captured) -> str:
-    """Return what disturbed a server's times, so that they do not show its speed; empty where nothing is known to."""
-    if behind := _behind(captured):
+    """Return the disturbance of a server's times, in words.
+
+    They do not show its speed if the client was too slow, others used the server, or it refused requests as too many. Empty otherwise.
+    """
+    if behind := _describe_slow_client(captured):
         return behind
     arms = _arms(captured)
     if used := " and ".join(arm.arm for arm in arms if arm.foreign):
@@ -179,24 +211,30 @@ def _describe_disturbance(captured: Captured) -> str:
     return f"{limited} was told to slow down (429, too many requests); lower `limits.concurrency` or raise its limit" if limited else ""
 
 
-def _why_unfit(captured: Captured, found: MeasuredSpeed) -> str:
-    """Return why the times do not show the servers' speed of decoding; empty where they do."""
+def _why_unfit(captured: Captured, measured: MeasuredSpeed) -> str:
+    """Return the reason for times other than those of decoding.
+
+    Empty if the times show the servers' speed of decoding.
+    """
     if disturbed := _describe_disturbance(captured):
         return disturbed
     if busy(captured):
         return "the machine was busy while servers were timed"
     burst = "answers came in one burst, so that whole requests were timed, which is another quantity than decoding"
-    return burst if found.paces.whole else ""
+    return burst if measured.paces.whole else ""
 
 
 def _marks(captured: Captured) -> dict[str, float]:
-    """Return the figures that mark times which do not show a server's speed."""
+    """Return figures that mark unfit times: 1 for each kind, by name."""
     marks = {"disturbed": bool(_describe_disturbance(captured)), "busy_machine": bool(busy(captured))}
     return {name: 1.0 for name, unfit in marks.items() if unfit}
 
 
-def _behind(captured: Captured) -> str:
-    """Return why the times of an arm may be the client's own; empty where they are the server's."""
+def _describe_slow_client(captured: Captured) -> str:
+    """Return the reason for times that may be the client's own.
+
+    Empty if they are the server's.
+    """
     busy = ((arm.arm, arm.client.limited) for arm in _arms(captured) if arm.client is not None)
     return next((f"the client could not keep up with {arm}: {why}" for arm, why in busy if why), "")
 
@@ -205,31 +243,37 @@ def _arms(captured: Captured) -> list[Transcript]:
     return list(boot_blocks.arms(captured))
 
 
-def _rulings(captured: Captured, found: MeasuredSpeed) -> tuple[RuledGate, ...]:
-    """Hold the gates against what was measured; those on acceptance only where it is over enough prompts, the others are left to such."""
-    gates, length = _on_speedup(captured), found.length
+def _rulings(captured: Captured, measured: MeasuredSpeed) -> tuple[RuledGate, ...]:
+    """Return the rulings on the gates by the measured speed and acceptance.
+
+    Gates on acceptance are left out if it was measured over fewer than LEAST_PROMPTS prompts: workloads with more prompts decide them.
+    Alpha is shared by the two kinds of gates.
+    """
+    gates, length = _speedup_gates(captured), measured.length
     lengths = gates_on(captured.gates, ACCEPTANCE_LENGTH) if length is not None and length.prompts >= LEAST_PROMPTS else ()
     alpha = captured.alpha / max(1, bool(gates) + bool(lengths))
-    return (*ruled_speeds(gates, found.estimate, alpha), *rule_gates(lengths, length, alpha))
+    return (*ruled_speeds(gates, measured.estimate, alpha), *rule_gates(lengths, length, alpha))
 
 
-def _on_speedup(captured: Captured) -> tuple[Gate, ...]:
-    """Return the thresholds for the speedup; without any, no slowdown at one client.
+def _speedup_gates(captured: Captured) -> tuple[Gate, ...]:
+    """Return the gates on the speedup.
 
-    Those of a config are not held against speeds by load: what these come to depends on the machine, whose baseline file gates them.
+    Without any, the default is no slowdown at one client, and none at several. Gates of a config do not apply to speeds by load: those
+    depend on the machine, so only its baseline file gates them.
     """
     by_load = breakdown.is_by_load(captured)
     known = tuple(gate for gate in gates_on(captured.gates, SPEEDUP) if gate.workload or not by_load)
     return known or ((_FLOOR,) if captured.workload.concurrency == 1 else ())
 
 
-def _why_open(captured: Captured, found: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
+def _why_open(captured: Captured, measured: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
+    """Return the reason for an undecided verdict, in words."""
     if not rulings:
         return f"no gate is set for {captured.workload.concurrency} clients"
-    if found.estimate is None:
+    if measured.estimate is None:
         return "one pass gives no interval"
     gate = next(one.gate for one in rulings if one.ruling is GateRuling.OPEN)
-    interval = found.interval
+    interval = measured.interval
     if gate.figure == SPEEDUP and interval is not None and interval.high < (gate.at_least or 0.0):
         return f"the interval is below the gate, but not surely enough to fail: {gate}"
     if gate.figure == SPEEDUP and interval is not None and interval.low >= (gate.at_least or 0.0):
@@ -237,17 +281,17 @@ def _why_open(captured: Captured, found: MeasuredSpeed, rulings: Sequence[RuledG
     return (
         f"the interval contains the gate: {gate}"
         if gate.figure == SPEEDUP
-        else f"{acceptance.describe_length(found.length)} leave the gate open: {gate}"
+        else f"{acceptance.describe_length(measured.length)} leave the gate open: {gate}"
     )
 
 
-def _opening(found: MeasuredSpeed) -> str:
-    return f"{found.shown}, {found.change.value}"
+def _opening(measured: MeasuredSpeed) -> str:
+    return f"{measured.shown}, {measured.change.value}"
 
 
 def _say_speed(
     captured: Captured,
-    found: MeasuredSpeed,
+    measured: MeasuredSpeed,
     outcome: Outcome,
     headline: str,
     rulings: Sequence[RuledGate] = (),
@@ -255,10 +299,11 @@ def _say_speed(
     reason: str = "",
     cause: Suspect | None = None,
 ) -> Verdict:
+    """Return a verdict on the measured speed, with its lines and figures."""
     causes = [str(cause)] if cause else []
-    lines = [*map(str, rulings), *causes, *doubts(captured, found), method(found), spread(found)]
+    lines = [*map(str, rulings), *causes, *doubts(captured, measured), method(measured), spread(measured)]
     lines += [f"busy machine: {why}" for why in busy(captured)]
-    speed = speedup(captured, found, gates=len(rulings), unfit=_why_unfit(captured, found))
+    speed = speedup(captured, measured, gates=len(rulings), unfit=_why_unfit(captured, measured))
     proven = [one.low for one in rulings if one.gate.figure == SPEEDUP and one.ruling is GateRuling.PROVEN]
     surer = ["to confirm the fail: run the same command again, which boots the variant once more"] if outcome is Outcome.FAIL else []
     return say(
@@ -266,65 +311,74 @@ def _say_speed(
         outcome,
         headline,
         short=lines,
-        evidence=(*table(speed), *lines, *further(captured, found), *surer, *latencies(captured)),
-        rules_out=f"a speedup below {min(proven):.2f}x would have been caught ({1.0 - SPEED_ERROR:.2%}); {spread(found)}" if proven else "",
-        settle=_settle(captured, found, rulings) if outcome is Outcome.NOT_DECIDED else "",
+        evidence=(*table(speed), *lines, *further(captured, measured), *surer, *latencies(captured)),
+        rules_out=f"a speedup below {min(proven):.2f}x would have been caught ({1.0 - SPEED_ERROR:.2%}); {spread(measured)}"
+        if proven
+        else "",
+        settle=_settle(captured, measured, rulings) if outcome is Outcome.NOT_DECIDED else "",
         reason=reason,
-        cell=cell(found),
+        cell=cell(measured),
         names=cause.cause if cause else "",
         promise=speed,
-        figures={**figures(captured, found, speed), "gates": float(len(rulings)), **_marks(captured)},
+        figures={**figures(captured, measured, speed), "gates": float(len(rulings)), **_marks(captured)},
     )
 
 
-def _settle(captured: Captured, found: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
-    if _behind(captured):
+def _settle(captured: Captured, measured: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
+    """Return the remedy for an undecided verdict, by the largest source of error."""
+    if _describe_slow_client(captured):
         return "a client with a core to itself, or fewer requests at once"
     if _describe_disturbance(captured):
         return "servers that nobody else uses and no gateway slows down"
     if not rulings:
         return "a gate: gates.speedup.at_least in the config"
-    if found.estimate is None:
+    if measured.estimate is None:
         return "at least two passes"
-    noisy = found.estimate.passes_sd**2 / found.estimate.passes > found.estimate.standard_error**2 / 2.0
-    if found.one_boot and not noisy:
-        return f"gates.speedup.boot_sd, if boots vary by less than {found.estimate.boots.sd:.1%}; or servers that are booted here"
-    boots = "" if found.one_boot else f", more boots in one run (--specdec-boots {_more_boots(found)})"
+    noisy = measured.estimate.passes_sd**2 / measured.estimate.passes > measured.estimate.standard_error**2 / 2.0
+    if measured.one_boot and not noisy:
+        return f"gates.speedup.boot_sd, if boots vary by less than {measured.estimate.boots.sd:.1%}; or servers that are booted here"
+    boots = "" if measured.one_boot else f", more boots in one run (--specdec-boots {_more_boots(measured)})"
     more = "more passes or a quieter machine" if noisy else "more runs into the baseline file (--specdec-update-baselines)"
-    return f"{more}{boots}" + ("" if is_wide(found) else f", or a gate of at most {found.estimate.at_least(SPEED_ERROR):.2f}")
+    return f"{more}{boots}" + ("" if is_wide(measured) else f", or a gate of at most {measured.estimate.at_least(SPEED_ERROR):.2f}")
 
 
-def _more_boots(found: MeasuredSpeed) -> int:
-    """Return how many boots of the variant to measure next: four tell a tenth where boots and passes vary by a few percent."""
-    return max(4, 2 * len(found.blocks.speculative)) if found.blocks else 4
+def _more_boots(measured: MeasuredSpeed) -> int:
+    """Return the number of boots of the variant to measure next.
+
+    It is at least four: they show a difference of a tenth if boots and passes vary by a few percent.
+    """
+    return max(4, 2 * len(measured.blocks.speculative)) if measured.blocks else 4
 
 
 WIDE = 3.0
-"""Upper over lower limit from which on an interval is not shown without the reason: no speedup and a threefold one are alike to it."""
+"""Upper over lower limit above which an interval is shown only with the reason: it does not distinguish no speedup from a threefold one."""
 _FEW = 4
-"""Degrees of freedom below which limits lie far apart for want of passes alone: Student's t at 2.5 % is 2.8 with four, 12.7 with one."""
+"""Degrees of freedom below which limits lie far apart only because passes are few: Student's t at 2.5 % is 2.8 with four, 12.7 with one."""
 
 
 def is_wide(measured: MeasuredSpeed) -> bool:
-    """Whether the limits of the shown interval lie too far apart to say anything."""
+    """Return True if the shown interval is too wide to be of use."""
     return measured.interval is not None and measured.interval.high > WIDE * measured.interval.low
 
 
 def cell(measured: MeasuredSpeed) -> str:
-    """Return the ratio and its interval for a table; without the interval where that needs a sentence, for which a table has no room."""
+    """Return the ratio and its interval, for a table.
+
+    A wide interval is left out, since it needs an explanation for which a table has no room.
+    """
     return f"{measured.ratio:.2f}x, interval too wide" if is_wide(measured) else measured.shown
 
 
 def wide(captured: Captured, measured: MeasuredSpeed) -> str:
-    """Return the sentence without which a wide interval is not shown; empty where it is none."""
+    """Return the explanation of a wide interval; empty if it is not wide."""
     if measured.interval is None or not is_wide(measured):
         return ""
     factor = measured.interval.high / measured.interval.low
-    return f"the interval spans a factor of {factor:,.3g}, which says next to nothing: {' and '.join(_reasons(captured, measured))}"
+    return f"the interval spans a factor of {factor:,.3g}, which says next to nothing: {' and '.join(_explain_width(captured, measured))}"
 
 
-def _reasons(captured: Captured, measured: MeasuredSpeed) -> Iterator[str]:
-    """Yield the larger part of the error, passes or boots, then what made it large."""
+def _explain_width(captured: Captured, measured: MeasuredSpeed) -> Iterator[str]:
+    """Yield the larger source of the error, passes or boots, then its causes."""
     estimate = measured.one_boot or measured.estimate
     if estimate is None:
         return
@@ -338,6 +392,6 @@ def _reasons(captured: Captured, measured: MeasuredSpeed) -> Iterator[str]:
 
 
 def busy(captured: Captured) -> tuple[str, ...]:
-    """Return what shows that the client's machine had more to do than its cores can, boot by boot; the worst first."""
+    """Return a line per boot with an overloaded client machine, the worst first."""
     crowded = [arm for arm in boot_blocks.arms(captured) if arm.busy_machine]
     return tuple(dict.fromkeys(arm.busy_machine for arm in sorted(crowded, key=lambda arm: -(arm.machine_load or 0.0))))

@@ -1,4 +1,4 @@
-"""Documents of an arm: how many are valid, whole or as far as their token limit lets them go."""
+"""Documents of an arm: the numbers of valid ones, whole or up to the token limit that cut them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["ArmDocuments", "cut_off", "evidence", "figures", "peers_invalid", "read_documents", "rules_out"]
 
 _CONFIDENCE = 0.95
-"""Of the limits printed beside a rate; they decide nothing."""
+"""Confidence of the limits printed beside a rate; they decide nothing."""
 KINDS_SHOWN = 12
 """Above so many kinds of documents, the evidence counts them by feature."""
 
@@ -33,53 +33,56 @@ class ArmDocuments:
     arm: str
     documents: tuple[Document, ...]
     unreached: int = 0
-    """Answers cut within their reasoning, which count for nothing."""
+    """Answers cut within their reasoning, so that there is no document to judge."""
     refused_kinds: tuple[str, ...] = ()
     """Kinds of which every request was refused with a 4xx: not offered, and no fault."""
 
     @property
     def faulty(self) -> tuple[Document, ...]:
-        """Those with something wrong."""
+        """Documents with a fault."""
         return tuple(d for d in self.documents if d.fault)
 
     @property
     def answered(self) -> bool:
-        """Whether there is a document, or would be one with more room behind the reasoning."""
+        """True if there are documents, or answers cut before them."""
         return bool(self.documents or self.unreached)
 
     @property
     def complete(self) -> int:
-        """Whole documents."""
+        """Number of whole documents."""
         return sum(d.complete for d in self.documents)
 
     @property
     def prefixes(self) -> int:
-        """Documents that are cut off and valid up to there."""
+        """Number of documents that are cut off and valid up to there."""
         return sum(d.prefix for d in self.documents)
 
     @property
     def checked(self) -> int:
-        """Those that were held against their grammar, whole or as far as they go."""
+        """Number of documents checked, whole or up to the cut."""
         return len(self.faulty) + sum(d.prefix or (d.complete and not d.fault) for d in self.documents)
 
     @property
     def unread(self) -> int:
-        """Beginnings for which nothing here knows the grammar."""
+        """Number of cut documents in a grammar that cannot be read here."""
         return sum(d.reading.unread for d in self.documents)
 
     @property
     def unbegun(self) -> int:
-        """Those without a character of their document."""
+        """Number of answers cut before the first character of their document."""
         return len(self.documents) - self.checked - self.unread
 
     @property
     def flawless(self) -> bool:
-        """Whether no document breaks a rule that every engine is held to."""
+        """True unless a document breaks a rule that every engine must enforce."""
         return all(d.reading.rare for d in self.faulty)
 
 
 def read_documents(transcript: Transcript, wanted: Mapping[str, OutputFormat]) -> ArmDocuments:
-    """Judge every answer, but for kinds of which every request was refused."""
+    """Read every answer of an arm by its request's format.
+
+    Kinds of which every request was refused are listed apart: the server does not offer them, which is no fault.
+    """
     answers = [(answer, wanted[answer.request_id]) for answer in transcript.answers if answer.request_id in wanted]
     offered = {output_format.kind for answer, output_format in answers if not is_refusal(answer)}
     read = [document for answer, output_format in answers if output_format.kind in offered for document in documents(answer, output_format)]
@@ -89,7 +92,7 @@ def read_documents(transcript: Transcript, wanted: Mapping[str, OutputFormat]) -
 
 
 def cut_off(mine: ArmDocuments, others: Sequence[ArmDocuments]) -> str:
-    """Return the part of a headline on answers that their token limit cut off."""
+    """Return a headline's words on answers cut off by their limit."""
     white, theirs = len(endless(mine.documents)), len(endless(others[0].documents))
     parts = (
         (mine.prefixes, f", {mine.prefixes} cut off by their token limit and valid up to it"),
@@ -102,7 +105,10 @@ def cut_off(mine: ArmDocuments, others: Sequence[ArmDocuments]) -> str:
 
 
 def rules_out(mine: ArmDocuments) -> str:
-    """Return what the documents rule out: how often one is invalid, and one that ended where some did not."""
+    """Return the invalid rates that would have been caught, in words.
+
+    If some documents were cut off, the rate of the whole ones is added, since cut ones do not show how documents end.
+    """
     whole = mine.complete
     rate = proportions.limits(len(mine.faulty), mine.checked, 0.98).high if mine.faulty else proportions.ruled_out(mine.checked)
     checked = f"{mine.checked} documents checked; an invalid rate above {rate:.1%} would have been caught (99%)"
@@ -116,12 +122,12 @@ def rules_out(mine: ArmDocuments) -> str:
 
 
 def peers_invalid(others: Sequence[ArmDocuments]) -> str:
-    """Return how many documents of the baseline's boots are invalid, in words."""
+    """Return the invalid documents of each boot of the baseline, in words."""
     return ", ".join(f"{other.arm} {len(other.faulty)} of {other.checked}" for other in others)
 
 
 def figures(mine: ArmDocuments, others: Sequence[ArmDocuments]) -> dict[str, float]:
-    """Return the counts of a verdict, those of the baseline's boots beside it."""
+    """Return the counts for a verdict's figures, with the baseline's."""
     counts = {"documents": len(mine.documents), "complete_documents": mine.complete, "invalid_documents": len(mine.faulty)}
     some = {"prefix_documents": mine.prefixes, "endless_documents": len(endless(mine.documents)), "unreached_documents": mine.unreached}
     counts |= {name: count for name, count in some.items() if count}
@@ -136,14 +142,20 @@ def _limits(pile: ArmDocuments) -> Interval:
 
 
 def _rates(piles: Sequence[ArmDocuments]) -> tuple[str, ...]:
-    """Return a line with the invalid rate of every arm and its exact limits."""
+    """Return a line with each arm's invalid rate and its exact limits.
+
+    Empty if no document was checked.
+    """
     read = [(pile.arm, len(pile.faulty) / pile.checked, _limits(pile)) for pile in piles if pile.checked]
     rates = ", ".join(f"{arm} {rate:.1%} [{of.low:.1%}, {of.high:.1%}]" for arm, rate, of in read)
     return (f"invalid, with 95% limits: {rates}",) if rates else ()
 
 
 def evidence(captured: Captured, piles: Sequence[ArmDocuments]) -> tuple[str, ...]:
-    """Return a line for each kind and arm, the rates, and the first faults."""
+    """Return evidence lines: counts by kind, rates, refusals, first faults.
+
+    Above KINDS_SHOWN kinds, documents are counted by feature.
+    """
     many = len({document.kind for pile in piles for document in pile.documents}) > KINDS_SHOWN
     groups = sorted({_group(document, many=many) for pile in piles for document in pile.documents})
     counted = [_describe_group(pile, group, many=many) for group in groups for pile in piles]
@@ -158,6 +170,7 @@ def _group(document: Document, *, many: bool) -> str:
 
 
 def _describe_group(pile: ArmDocuments, group: str, *, many: bool) -> str:
+    """Return the counts of one arm and one kind, in words."""
     here = [document for document in pile.documents if _group(document, many=many) == group]
     whole = [document for document in here if document.complete]
     cut = len(here) - len(whole)

@@ -1,4 +1,4 @@
-"""Documents: answers that a grammar binds, each read by the format that its request asks for."""
+"""Documents: answers constrained by a grammar, each read by the format that its request asks for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Document", "Flaw", "OutputFormat", "Reading", "documents"]
 
 
 class Flaw(StrEnum):
-    """A way for an answer to break its grammar."""
+    """Faults of an answer to a request with a grammar."""
 
     FORM = "the grammar is not enforced on speculated tokens"
     BEFORE = "text stands in front of the document"
@@ -31,21 +31,21 @@ class Flaw(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A text as its format reads it."""
+    """The result of reading a text by its format."""
 
     complete: bool
-    """Whether it is whole, and judged by all rules; a text cut by a limit is judged as a beginning."""
+    """Whether the text is whole and was judged by all rules; a text cut by a limit is judged as a beginning."""
     fault: str = ""
     """The fault and its place; empty without one."""
     flaw: Flaw | None = None
     unread: bool = False
-    """Whether nothing here can tell how far a beginning is valid: it is no evidence."""
+    """Whether the text is a beginning that cannot be read here, and so no evidence."""
     rare: bool = False
-    """Whether engines are known to leave the broken rule out in silence: one such fault proves nothing."""
+    """Whether some engines are known not to enforce the broken rule, so that one such fault proves nothing."""
 
 
 class OutputFormat(Protocol):
-    """What the answer to a request may be."""
+    """The format of the answer to a request."""
 
     @property
     def kind(self) -> str:
@@ -56,7 +56,7 @@ class OutputFormat(Protocol):
         """The capability it needs: ``json_object``, ``json_schema``, ``regex``, ``choice`` or ``grammar``."""
 
     def read(self, text: str, *, cut: bool) -> Reading:
-        """Read an answer, of which a limit may have ``cut`` the end."""
+        """Read an answer; ``cut`` if a limit cut its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Document:
     unreached: bool = False
     """Whether the answer was cut within its reasoning: there is no document to judge."""
     reasoned: bool = False
-    """Whether reasoning stands before it."""
+    """Whether the answer has reasoning before it."""
 
     @property
     def fault(self) -> str:
@@ -80,28 +80,30 @@ class Document:
 
     @property
     def complete(self) -> bool:
-        """Whether it is whole."""
+        """True if it is whole."""
         return self.reading.complete
 
     @property
     def prefix(self) -> bool:
-        """Whether it is cut off and valid as far as it goes, which is further than nowhere."""
+        """True if it is cut off and valid, but not empty."""
         return not (self.complete or self.fault or self.reading.unread) and bool(self.text.strip())
 
 
 def documents(answer: Answer, wanted: OutputFormat) -> tuple[Document, ...]:
-    """Return every choice of ``answer``, judged; an answer without 200 is one faulty document.
+    """Return every choice of ``answer`` as a document.
 
-    Raises ``referencing.exceptions.Unresolvable`` when the request's schema refers to something outside itself.
+    An answer without status 200, or without choices, is one faulty document. Raises ``referencing.exceptions.Unresolvable`` if the
+    request's schema refers to something outside itself.
     """
     if not answer.ok or not answer.choices:
         fault = f"HTTP {answer.status}: {quote(answer.error or 'no choice', 100)}"
         reading = Reading(complete=False, fault=fault, flaw=Flaw.REFUSED)
         return (Document(request_id=answer.request_id, kind=wanted.kind, feature=wanted.feature, reading=reading),)
-    return tuple(_document(answer.request_id, choice, wanted) for choice in answer.choices)
+    return tuple(_read_choice(answer.request_id, choice, wanted) for choice in answer.choices)
 
 
-def _document(request_id: str, choice: Choice, wanted: OutputFormat) -> Document:
+def _read_choice(request_id: str, choice: Choice, wanted: OutputFormat) -> Document:
+    """Return a choice as a document, unread if cut within reasoning."""
     unreached = choice.cut_in_reasoning
     return Document(
         request_id=request_id,

@@ -1,4 +1,4 @@
-"""Names of grammar faults: what most of the invalid documents of an arm have in common."""
+"""Names of grammar faults, by what most of an arm's invalid documents have in common."""
 
 from __future__ import annotations
 
@@ -21,31 +21,39 @@ OF_ANOTHER = "documents obey the grammar of another request"
 STUCK = "the grammar is stuck in white space until the limit"
 
 _WHITE = 24
-"""Characters of white space at the end of an answer that a limit cut, from which on it counts as endless."""
+"""Characters of white space at the end of a cut answer from which on it counts as endless."""
 _ENOUGH = 3
-"""Documents that a name needs where it says what they have in common."""
+"""Documents that must have something in common before a fault is named after it."""
 
 
 def endless(documents: Iterable[Document]) -> list[Document]:
-    """Return the documents that end in white space until their limit."""
+    """Return the cut documents that end in a long run of white space."""
     return [one for one in documents if not one.complete and not one.fault and len(one.text) - len(one.text.rstrip()) >= _WHITE]
 
 
 def fault_name(mine: Sequence[Document], formats: Sequence[OutputFormat]) -> str:
-    """Return the name of what broke: the commonest flaw, unless reasoning or another request's grammar explains most of the faults."""
+    """Return the name of the fault in an arm's documents.
+
+    It is named after the reasoning if all faulty documents and not all sound ones have some, or after another request's grammar if most
+    of the faulty ones obey such a grammar. Otherwise it is the commonest flaw.
+    """
     faulty = [document for document in mine if document.fault]
     sound = [document for document in mine if not document.fault]
     if sum(one.reasoned for one in faulty) == len(faulty) >= _ENOUGH and sum(not one.reasoned for one in sound) >= _ENOUGH:
         return BEHIND_REASONING
     others = _select_closed(formats)
-    if len(faulty) >= _ENOUGH and 2 * sum(_of_another(one, others) for one in faulty) > len(faulty):
+    if len(faulty) >= _ENOUGH and 2 * sum(_obeys_any(one, others) for one in faulty) > len(faulty):
         return OF_ANOTHER
     (flaw, _), *_ = Counter(one.reading.flaw or Flaw.FORM for one in faulty).most_common(1)
     return flaw.value
 
 
 def _select_closed(formats: Sequence[OutputFormat]) -> list[OutputFormat]:
-    """Return the formats that few texts satisfy: choices, and schemas that name what an object must have and may not."""
+    """Return the formats that few texts satisfy, each once.
+
+    They are choices, and schemas of objects with required properties and no additional ones. A document that obeys another of them does
+    so hardly by accident.
+    """
     by_kind = {(one.kind, repr(getattr(one, "texts", ""))): one for one in formats}
     return [one for one in by_kind.values() if isinstance(one, Choices) or (isinstance(one, JsonFormat) and _is_closed(one))]
 
@@ -55,7 +63,7 @@ def _is_closed(wanted: JsonFormat) -> bool:
     return isinstance(schema, dict) and bool(schema.get("required")) and schema.get("additionalProperties") is False
 
 
-def _of_another(document: Document, others: Sequence[OutputFormat]) -> bool:
+def _obeys_any(document: Document, others: Sequence[OutputFormat]) -> bool:
     return any(_obeys(document, other) for other in others)
 
 

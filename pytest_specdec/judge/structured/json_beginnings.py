@@ -1,6 +1,6 @@
-"""Beginnings of JSON documents: the rules of a schema that a cut document breaks whatever comes after it.
+"""Beginnings of JSON documents: the rules of a schema that a cut document breaks, however it would go on.
 
-Rules that depend on what may still come are left open.
+Rules that a continuation may still satisfy are left open.
 """
 
 from __future__ import annotations
@@ -25,31 +25,39 @@ _HALF_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*(\\(?:u[0-9a-fA-F]{0,3})?)\Z")
 _CLOSING = {"{": "}", "[": "]"}
 _WORDS = {"t": "true", "f": "false", "n": "null"}
 _FINAL = frozenset({"type", "additionalProperties", "maxItems", "maxProperties", "maxLength", "items"})
-"""Rules that a value which is still open breaks for good; every other one may be kept by what comes."""
+"""Rules that an open value breaks for good; a continuation may still satisfy every other one."""
 _PREFIXED = frozenset({"enum", "const"})
-"""Rules that an open string keeps while one of the allowed values begins with it."""
+"""Rules that an open string may still satisfy if one of the allowed values begins with it."""
 _CONDITIONS = frozenset({"if", "then", "else", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties"})
-"""Rules whose parts apply, or do not, by what may still come."""
+"""Rules whose subschemas apply or not depending on the continuation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """A cut document, closed after the last value that is known."""
+    """A cut document as a value, closed after its last known value."""
 
     value: JSON
     open: frozenset[tuple[str | int, ...]]
-    """Paths of the values that may go on: the containers around the cut, and a string or number that it went through."""
+    """Paths of the values that may go on: the containers around the cut, and a string, number or word cut by it."""
 
 
 def breaches(validator: Validator, text: str) -> list[ValidationError]:
-    """Return the errors of a beginning that no continuation mends; ``text`` is a JSON prefix that is no whole document."""
-    beginning = _beginning(text)
+    """Return the schema errors that no continuation of ``text`` can mend.
+
+    ``text`` is a prefix of a JSON document, not a whole one. Empty if no value has begun.
+    """
+    beginning = _close_beginning(text)
     if beginning is None:
         return []
     return [error for error in validator.iter_errors(beginning.value) if _is_final(error, beginning.open)]
 
 
 def _is_final(error: ValidationError, still_open: frozenset[tuple[str | int, ...]]) -> bool:
+    """Return True if no continuation can mend an error.
+
+    An error of a closed value is final unless it depends on a condition. An error of an open value is final by its rule alone; an open
+    string breaks ``enum`` and ``const`` only if no allowed value begins with it.
+    """
     if not _CONDITIONS.isdisjoint(error.absolute_schema_path):
         return False
     if tuple(error.absolute_path) not in still_open:
@@ -60,8 +68,8 @@ def _is_final(error: ValidationError, still_open: frozenset[tuple[str | int, ...
     return not isinstance(error.validator, str) or error.validator in _FINAL
 
 
-def _beginning(text: str) -> Beginning | None:
-    """Return ``text`` as a value; None where nothing of one is known yet."""
+def _close_beginning(text: str) -> Beginning | None:
+    """Return ``text`` as a closed value; None if none has begun."""
     reader = _Reader(text)
     reader.read()
     leaf = reader.open_leaf()
@@ -71,22 +79,23 @@ def _beginning(text: str) -> Beginning | None:
         return None
     closed = known + "".join(_CLOSING[each] for each in reversed(containers))
     value = json.loads(closed, object_pairs_hook=_object, parse_int=_number)
-    return Beginning(value=value, open=frozenset(_ends(value, len(containers) + bool(leaf))))
+    return Beginning(value=value, open=frozenset(_last_paths(value, len(containers) + bool(leaf))))
 
 
 class _Reader:
-    """Reads lexemes as far as they are whole; a number or word at the very end is not."""
+    """Reader of whole lexemes; a number or word at the very end may go on, so it is not whole."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
         self.containers: tuple[str, ...] = ()
         self.known = 0
-        """End of the last whole value, or of the last bracket that opened one."""
+        """End of the last whole value, or of the last opening bracket."""
         self.known_containers: tuple[str, ...] = ()
         self._last = ""
 
     def read(self) -> None:
+        """Read lexemes up to the last whole one, noting the last known value."""
         while (lexeme := _LEXEME.match(self.text, self.at)) is not None:
             text = lexeme["text"]
             if text[0] not in '{}[],:"' and lexeme.end() == len(self.text):
@@ -102,7 +111,10 @@ class _Reader:
         return bool(self.containers) and self.containers[-1] == "{" and self._last in {"{", ","}
 
     def open_leaf(self) -> str:
-        """Return the value that the cut went through as a whole one: a string so far, any number, or a word; empty without one."""
+        """Return the scalar that the cut went through, completed; empty without one.
+
+        A string is closed without its half escape, a word is completed, and any number stands for a cut one.
+        """
         rest = self.text[self.at :].lstrip(" \t\n\r")
         if not rest or self._wants_key:
             return ""
@@ -113,7 +125,10 @@ class _Reader:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object whose last key is the one written last, also where it was there before."""
+    """Return an object with keys in order of last occurrence.
+
+    A repeated key moves to the end, so that the last key is the one before the cut.
+    """
     value: dict[str, Any] = {}
     for name, member in pairs:
         value.pop(name, None)
@@ -125,8 +140,8 @@ def _number(digits: str) -> float:
     return float("inf") if len(digits) > 300 else int(digits)  # noqa: PLR2004 - no schema tells longer ones apart
 
 
-def _ends(value: JSON, depth: int) -> Iterator[tuple[str | int, ...]]:
-    """Yield the paths from the whole value to the last one in it, ``depth`` of them at most."""
+def _last_paths(value: JSON, depth: int) -> Iterator[tuple[str | int, ...]]:
+    """Yield at most ``depth`` paths, from the whole value to its last."""
     path: tuple[str | int, ...] = ()
     for _ in range(depth):
         yield path

@@ -1,4 +1,4 @@
-"""JSON documents: whole ones held against their schema, cut ones as prefixes of a valid one."""
+"""JSON documents: whole ones checked by their schema, cut ones as prefixes of a valid one."""
 
 from __future__ import annotations
 
@@ -26,47 +26,51 @@ if TYPE_CHECKING:
 __all__ = ["ANY_OBJECT", "JsonFormat", "JsonScan", "of_schema", "scan"]
 
 _DEEPEST = 200
-"""Containers nested deeper are not handed to recursive parsers; no schema of ours asks for it."""
+"""Containers nested deeper are not given to recursive parsers; no schema of the suites demands it."""
 
 _LONGEST_NUMBER = 4000
-"""Digits; Python refuses to convert integers of 4,300 and more."""
+"""Digits; Python refuses to convert integers of more than 4,300."""
 
 
 _ENFORCED = frozenset({"properties", "items", "additionalProperties", "required", "type", "enum", "const", "$ref", "$defs"})
-"""Rules that every engine with JSON Schemas is held to. Others have been left out in silence, by one engine or another."""
+"""Rules that every engine with JSON Schemas must enforce. Each other one is silently ignored by some engine."""
 _NAMED = frozenset({"properties", "$defs"})
-"""Rules that hold others by names of the schema's own."""
+"""Rules that contain others under names chosen by the schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JsonFormat:
-    """A JSON document, of a schema or any object."""
+    """The format of a JSON document by a schema, or of any JSON object."""
 
     kind: str
     feature: str
     validator: Validator | None
-    """None where any object will do."""
+    """None if any object is valid."""
 
     @property
     def opens(self) -> str:
-        """The only character a document may begin with, empty where that is open."""
+        """The only first character of a document; empty if several may be."""
         schema = self.validator.schema if self.validator is not None else {"type": "object"}
         wanted = schema.get("type") if isinstance(schema, dict) else None
         return {"object": "{", "array": "["}.get(wanted, "") if isinstance(wanted, str) else ""
 
     def read(self, text: str, *, cut: bool) -> Reading:
-        """Hold a whole document against its schema, a cut one against what no continuation mends."""
+        """Check a document by its schema, a cut one as a beginning.
+
+        A beginning is only wrong if no continuation can mend it. A cut text that is already a whole document is checked as such.
+        """
         seen = scan(text)
         whole = not cut or seen.complete
         content = self._content if whole else self._content_so_far
         return self._syntax(text, seen, cut=cut) or content(text, seen) or Reading(complete=whole)
 
     def _syntax(self, text: str, seen: JsonScan, *, cut: bool) -> Reading | None:
+        """Return the fault of a wrong syntax or kind, else None."""
         first = text.lstrip(" \t\r\n")[:1]
         if seen.bad is not None:
             before = quote(text[max(0, seen.bad - 20) : seen.bad])
             fault = f"character {seen.bad}: {quote(text[seen.bad])} where JSON wants {seen.wanted}, after {before}"
-            return _faulty(fault, _place(text, seen), whole=not cut)
+            return _faulty(fault, _syntax_flaw(text, seen), whole=not cut)
         if not seen.complete and not cut:
             fault = f"ends at character {len(text)} in the middle of the document, after {quote(text[-30:])}"
             return _faulty(fault, Flaw.CUT_OFF)
@@ -86,7 +90,10 @@ class JsonFormat:
 
 
 def _breach(errors: Sequence[ValidationError], *, whole: bool) -> Reading | None:
-    """Return what the most telling error says; None without errors."""
+    """Return a reading with the most relevant error; None without errors.
+
+    Errors of rules that every engine must enforce come first.
+    """
     certain = [error for error in errors if not _rare(error.relative_schema_path)]
     error = best_match(certain or errors)
     if error is None:
@@ -99,14 +106,17 @@ def _faulty(fault: str, flaw: Flaw, *, whole: bool = True) -> Reading:
     return Reading(complete=whole, fault=fault, flaw=flaw)
 
 
-def _place(text: str, seen: JsonScan) -> Flaw:
+def _syntax_flaw(text: str, seen: JsonScan) -> Flaw:
     if seen.wanted == _THE_END:
         return Flaw.BEHIND
     return Flaw.FORM if text[: seen.bad].strip() else Flaw.BEFORE
 
 
 def _rare(path: Iterable[object]) -> bool:
-    """Whether a rule's place in its schema, step by step, leads through one that engines leave out in silence."""
+    """Return True if some engines silently ignore a rule.
+
+    They may ignore it or one that contains it. ``path`` leads to it through the schema; names chosen by the schema itself are skipped.
+    """
     steps = iter(path)
     for step in steps:
         if isinstance(step, str) and step not in _ENFORCED:
@@ -125,9 +135,9 @@ def _rule(name: object) -> str:
 
 
 def of_schema(schema: JSON, name: str = "") -> JsonFormat:
-    """Return the format of a schema, which is checked against its own meta-schema. Nothing remote is fetched.
+    """Return the format of a schema, checked by its meta-schema.
 
-    Raises ``jsonschema.SchemaError`` for a wrong one.
+    Nothing remote is fetched. Raises ``jsonschema.SchemaError`` for a wrong schema.
     """
     given: Any = schema
     maker = validator_for(given, default=Draft202012Validator)
@@ -154,20 +164,20 @@ _WANTED = ("a value", "a value or ]", "a key", "a key or }", "a colon", "a comma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonScan:
-    """A text read as JSON (RFC 8259)."""
+    """The result of reading a text as JSON (RFC 8259)."""
 
     bad: int | None = None
-    """Index of the first character that no JSON document can have there; None in a prefix."""
+    """Index of the first character that no JSON document can have there; None for a document or a prefix of one."""
     wanted: str = ""
-    """Expected there instead."""
+    """What is expected there instead, in words."""
     complete: bool = False
-    """Whether the text is a whole document as it stands."""
+    """Whether the text is a whole document."""
     depth: int = 0
     """Deepest nesting of containers."""
 
 
 def scan(text: str) -> JsonScan:
-    """Read ``text`` once, without recursion: hostile nesting costs memory and nothing else."""
+    """Read ``text`` as JSON, without recursion that deep nesting could exhaust."""
     return _JsonReader(text).read()
 
 
@@ -180,6 +190,7 @@ class _JsonReader:
         self.depth = 0
 
     def read(self) -> JsonScan:
+        """Read lexemes up to the first error, or the end of the text."""
         while True:
             self.at = _end(_SPACE, self.text, self.at)
             done = self.state == _AFTER and not self.open
@@ -192,7 +203,10 @@ class _JsonReader:
                 return JsonScan(bad=self.at, wanted=wanted, depth=self.depth)
 
     def _step(self, character: str) -> str:
-        """Take one token; return what was wanted instead, the cut mark, or nothing."""
+        """Read one lexeme; return an empty text if it may stand here.
+
+        Otherwise the result says in words what was expected, or is the cut mark if the text ends within the lexeme.
+        """
         if self.state == _AFTER:
             return self._separator(character)
         if self.state == _COLON:
@@ -238,6 +252,7 @@ class _JsonReader:
         return self._move(then) if self.text[self.at] == '"' else "a character or escape that a string may hold"
 
     def _number(self) -> str:
+        """Read a number; one that ends the text counts as cut."""
         whole = _NUMBER.match(self.text, self.at)
         if whole and whole.end() == len(self.text):
             self.state = _AFTER
@@ -251,6 +266,7 @@ class _JsonReader:
         return ""
 
     def _word(self) -> str:
+        """Read true, false or null, possibly cut by the text's end."""
         for word in _WORDS:
             if self.text.startswith(word, self.at):
                 self.at, self.state = self.at + len(word), _AFTER

@@ -1,4 +1,4 @@
-"""Output formats: what each request's fields say that its answer may be."""
+"""Output formats: the formats that requests demand of their answers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ __all__ = ["formats"]
 def formats(requests: Sequence[Request]) -> Mapping[str, OutputFormat]:
     """Return the format of each request that has one, by request id.
 
-    Raises ``jsonschema.SchemaError`` for a wrong schema. A regular expression that Python cannot compile binds nothing here.
+    Raises ``jsonschema.SchemaError`` for a wrong schema. A regular expression that Python cannot compile gives no format.
     """
     by_request = {request.id: _output_format(request.grammar) for request in requests}
     return {id_: wanted for id_, wanted in by_request.items() if wanted is not None}
 
 
 def _output_format(grammar: Grammar | None) -> OutputFormat | None:
+    """Return the format of a grammar; None if it cannot be checked."""
     if grammar is None:
         return None
     text = grammar.text

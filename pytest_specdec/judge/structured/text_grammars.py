@@ -1,6 +1,6 @@
 """Grammars of texts that are no JSON: regular expressions, choices, and grammars in Lark's syntax or GBNF.
 
-Beginnings, and answers to a grammar, are read by llguidance. Where it is not installed, of these only empty answers are called wrong.
+Beginnings, and answers to a grammar, are read by llguidance. If it is not installed, only empty answers to a grammar count as wrong.
 """
 
 from __future__ import annotations
@@ -21,23 +21,26 @@ __all__ = ["Choices", "GrammarText", "Regex", "recognises"]
 
 
 def recognises() -> bool:
-    """Whether answers to a grammar can be read here."""
+    """Return True if answers to a grammar can be read here."""
     return find_spec("llguidance") is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
-    """How far a grammar takes a text."""
+    """The extent to which a text obeys a grammar."""
 
     bytes: int
-    """Bytes before the first that may not come."""
+    """Bytes before the first one that the grammar forbids."""
     whole: bool
-    """Whether it may end behind the last byte."""
+    """Whether the text obeys it and may end after its last byte."""
 
 
 @lru_cache(maxsize=4096)
 def _read(kind: str, specification: str, text: str) -> _Read | None:
-    """Return how far the grammar takes ``text``; None where nothing here can tell."""
+    """Return how far ``text`` obeys the grammar.
+
+    None if llguidance is not installed or does not accept the grammar.
+    """
     if not recognises():
         return None
     from llguidance import LLMatcher, LLTokenizer, grammar_from  # noqa: PLC0415 - an extra, and slow to load
@@ -54,35 +57,39 @@ def _read(kind: str, specification: str, text: str) -> _Read | None:
     return _Read(bytes=taken, whole=taken == len(data) and matcher.consume_tokens(data) and matcher.is_accepting())
 
 
-def _stuck(text: str, taken: int) -> str:
-    """Say where a text leaves its grammar."""
+def _describe_break(text: str, taken: int) -> str:
+    """Return the place at which a text breaks its grammar, in words."""
     before = text.encode("utf-8", "surrogatepass")[:taken].decode("utf-8", "replace")
     return f"character {len(before)}: {quote(text[len(before) :], 20)} may not follow {quote(before[-20:], 24)}"
 
 
-def _beginning(kind: str, specification: str, text: str, flaw: Flaw) -> Reading:
+def _read_beginning(kind: str, specification: str, text: str, flaw: Flaw) -> Reading:
+    """Read a cut text as a beginning: valid so far, faulty, or unread."""
     read = _read(kind, specification, text)
     if read is None:
         return Reading(complete=False, unread=True)
     if read.bytes >= len(text.encode("utf-8", "surrogatepass")):
         return Reading(complete=False)
-    return Reading(complete=False, fault=_stuck(text, read.bytes), flaw=flaw)
+    return Reading(complete=False, fault=_describe_break(text, read.bytes), flaw=flaw)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regex:
-    """A regular expression that the whole answer matches."""
+    """A regular expression that the whole answer must match."""
 
     pattern: str
     kind: str = "regex"
     feature: str = "regex"
 
     def read(self, text: str, *, cut: bool) -> Reading:
-        """Match the whole text, or a beginning."""
+        """Match the whole text, or read a cut one as a beginning.
+
+        If only a beginning of a whole text matches, the rest is named as the fault.
+        """
         if re.fullmatch(self.pattern, text):
             return Reading(complete=True)
         if cut:
-            return _beginning("regex", self.pattern, text, Flaw.REGEX)
+            return _read_beginning("regex", self.pattern, text, Flaw.REGEX)
         end = next((end for end in range(len(text), 0, -1) if re.fullmatch(self.pattern, text[:end])), 0)
         if end:
             return Reading(complete=True, fault=f"{quote(text[end:], 30)} behind {quote(text[:end], 30)}, which matches", flaw=Flaw.BEHIND)
@@ -91,14 +98,17 @@ class Regex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """A list of texts, one of which the answer is."""
+    """A list of texts, one of which the answer must be."""
 
     texts: Sequence[str]
     kind: str = "choice"
     feature: str = "choice"
 
     def read(self, text: str, *, cut: bool) -> Reading:
-        """Look for the text among the choices, or for a choice that begins so."""
+        """Look for the text among the choices.
+
+        A cut text is valid so far if a choice begins with it. If the text begins with a choice, the rest is named as the fault.
+        """
         if text in self.texts:
             return Reading(complete=True)
         if cut and any(choice.startswith(text) for choice in self.texts):
@@ -119,9 +129,12 @@ class GrammarText:
     feature: str = "grammar"
 
     def read(self, text: str, *, cut: bool) -> Reading:
-        """Read the text by the grammar."""
+        """Read the text by the grammar, a cut one as a beginning.
+
+        If llguidance cannot read the grammar, every text counts as valid except an empty one.
+        """
         if cut:
-            return _beginning("grammar", self.grammar, text, Flaw.GRAMMAR)
+            return _read_beginning("grammar", self.grammar, text, Flaw.GRAMMAR)
         read = _read("grammar", self.grammar, text)
         if read.whole if read is not None else text:
             return Reading(complete=True)
@@ -131,4 +144,4 @@ class GrammarText:
             return Reading(
                 complete=True, fault=f"ends at character {len(text)} in the middle, after {quote(text[-30:])}", flaw=Flaw.CUT_OFF
             )
-        return Reading(complete=True, fault=_stuck(text, read.bytes), flaw=Flaw.GRAMMAR)
+        return Reading(complete=True, fault=_describe_break(text, read.bytes), flaw=Flaw.GRAMMAR)

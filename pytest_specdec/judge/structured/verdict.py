@@ -1,4 +1,4 @@
-"""The verdict of structured: documents counted, and tokens at temperature 0 compared."""
+"""The verdict of structured, from counts of documents and comparisons of tokens at temperature 0."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ ROOM = "give the documents more room behind the reasoning with `reasoning: {toke
 NOT_ENFORCED = Flaw.FORM.value
 WORSE = "tokens that the grammar allows and the baseline would not choose"
 UNPROBED = frozenset({"regex", "choice", "grammar"})
-"""What no capability probe asks for: the baseline's own answers show whether it is enforced."""
+"""Features that no capability probe tests: the baseline's own answers show whether they are enforced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GreedyChoices:
-    """The tokens that were chosen at temperature 0, beside the baseline's own."""
+    """The tokens chosen at temperature 0, compared with the baseline's own."""
 
     shared: SharedPrefix
     allowed: Tolerance
@@ -57,21 +57,26 @@ class GreedyChoices:
 
     @property
     def wrong(self) -> tuple[Divergence, ...]:
-        """Those further from the baseline's own token than noise takes them, where more are so than of the control's."""
+        """Tokens beyond the tolerance, if they are too many for noise.
+
+        Empty if the baseline is too noisy to judge, or if the control has about as many.
+        """
         apart = tuple(one for one in self.shared.divergences if abs(one.gap) > self.allowed.gap)
         return apart if self.allowed.trustworthy and self.allowed.is_wrong(len(apart), self.shared.tokens, self.alpha) else ()
 
 
 def judge(captured: Captured) -> Verdict:
-    """Return whether the judged arm's documents are valid as often as the baseline's and the control's.
+    """Judge whether documents are valid as often as the baseline's.
 
-    Where both have no invalid document, the first one here fails, unless the rule it breaks is one that engines leave out in silence,
-    such as ``format``: those are counted, never judged one by one. Elsewhere Fisher's exact test, one-sided, against each of them at
-    the captured share of alpha; both must reject. At temperature 0, where scores are there, the first token at which a document and the
-    baseline's own part must lie within the tolerance of the greedy judge: above it, the grammar's mask was skipped; below it, a token
-    was chosen that the grammar may allow and the baseline would not choose. Without a way to scores such documents are INCONCLUSIVE,
-    and so are those of an engine that ignores the grammar and answers invalid documents without speculation too.
-    A document that its token limit cuts off is judged as far as it goes: it is invalid where no continuation could make it valid.
+    If neither the baseline nor the control has an invalid document, one FAILs here, unless it breaks a rule that some engines silently
+    ignore, such as ``format``. Such faults, and all if the baseline has some too, are counted: Fisher's exact test, one-sided, must reject
+    against the baseline and the control, each at the captured share of alpha. A document cut off by its token limit is invalid if no
+    continuation could make it valid.
+
+    At temperature 0 the first token at which a document differs from the baseline's own must lie within the tolerance of the greedy judge.
+    If it is likelier than that, the grammar's mask was skipped. If it is less likely, it is a wrong choice, even if the grammar allows it.
+
+    INCONCLUSIVE if such tokens cannot be scored, or if the engine ignores grammars and gives invalid documents without speculation too.
     """
     try:
         wanted = formats(captured.workload.requests)
@@ -81,7 +86,10 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _wrong_schema(captured: Captured, error: Exception) -> Verdict:
-    """Return INVALID with the first request whose schema is none; a reference that leads nowhere shows only where an answer is read."""
+    """Return INVALID, naming the first request with a wrong schema.
+
+    No request is named for a reference that leads nowhere, since it shows only when an answer is read.
+    """
     wrong: dict[str, Exception] = {request.id: each for request in captured.workload.requests if (each := _schema_error(request))}
     place, schema_error = next(iter(wrong.items()), ("", error))
     where = f" at {schema_error.json_path}" if isinstance(schema_error, SchemaError) else ""
@@ -106,20 +114,24 @@ def _schema_error(request: Request) -> SchemaError | RecursionError | None:
 
 
 def _judge_documents(captured: Captured, requested: Mapping[str, OutputFormat]) -> Verdict:
+    """Judge documents of the formats that the baseline enforces.
+
+    Scores are not required if all answers at temperature 0 equal the baseline's.
+    """
     unbound = _unbound_features([read_documents(transcript, requested) for transcript in captured.baseline_boots])
     wanted = {id_: output_format for id_, output_format in requested.items() if output_format.feature not in unbound}
     mine = read_documents(captured.speculative, wanted)
     others = tuple(read_documents(transcript, wanted) for transcript in captured.baseline_boots)
     if not mine.answered or not others[0].answered:
-        return _not_bound(captured, unbound) if unbound and not wanted else _nothing(captured, mine, others[0])
+        return _say_not_enforced(captured, unbound) if unbound and not wanted else _say_unanswered(captured, mine, others[0])
     try:
-        choices = _choices(captured)
+        choices = _compare_choices(captured)
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
     return (
         _fail_documents(captured, mine, others, wanted)
-        or _stuck(captured, mine, others)
-        or _chosen_wrongly(captured, choices)
+        or _check_endless(captured, mine, others)
+        or _check_choices(captured, choices)
         or (None if all(equal_answers(captured, captured.speculative)) else unscorable(captured, rejecting=False))
         or speculating(captured, rejecting=False)
         or _check_enforced(captured, mine, others, wanted)
@@ -128,13 +140,16 @@ def _judge_documents(captured: Captured, requested: Mapping[str, OutputFormat]) 
 
 
 def _unbound_features(peers: Sequence[ArmDocuments]) -> tuple[str, ...]:
-    """Return the unprobed features of which more than half of the baseline's own answers are invalid: it does not enforce them."""
+    """Return the unprobed features that the baseline does not enforce.
+
+    More than half of its own answers to them are invalid.
+    """
     unprobed = [document for peer in peers for document in peer.documents if document.feature in UNPROBED]
     counts = {feature: [document.fault for document in unprobed if document.feature == feature] for feature in sorted(UNPROBED)}
     return tuple(feature for feature, faults in counts.items() if 2 * sum(map(bool, faults)) > len(faults))
 
 
-def _not_bound(captured: Captured, unbound: Sequence[str]) -> Verdict:
+def _say_not_enforced(captured: Captured, unbound: Sequence[str]) -> Verdict:
     return say(
         captured,
         Outcome.INCONCLUSIVE,
@@ -144,7 +159,11 @@ def _not_bound(captured: Captured, unbound: Sequence[str]) -> Verdict:
     )
 
 
-def _choices(captured: Captured) -> GreedyChoices:
+def _compare_choices(captured: Captured) -> GreedyChoices:
+    """Compare the judged arm's tokens at temperature 0 with the baseline's.
+
+    The control's gaps to the baseline show how often noise exceeds the tolerance; its equal tokens count as gaps of 0.
+    """
     peers: list[float] = []
     for control in captured.baseline_boots[1:]:
         again = shared(captured, control)
@@ -153,7 +172,12 @@ def _choices(captured: Captured) -> GreedyChoices:
     return GreedyChoices(shared=shared(captured, captured.speculative), allowed=allowed_gap(captured, peers), alpha=captured.alpha)
 
 
-def _chosen_wrongly(captured: Captured, choices: GreedyChoices) -> Verdict | None:
+def _check_choices(captured: Captured, choices: GreedyChoices) -> Verdict | None:
+    """Return FAIL if too many tokens are not the baseline's, else None.
+
+    They are beyond the tolerance. The fault is a missing grammar mask if any of them is likelier than the baseline's, which only the
+    grammar can have forbidden there.
+    """
     if not choices.wrong:
         return None
     first = max(choices.wrong, key=lambda divergence: (divergence.gap < 0, abs(divergence.gap)))
@@ -177,7 +201,8 @@ def _chosen_wrongly(captured: Captured, choices: GreedyChoices) -> Verdict | Non
     )
 
 
-def _nothing(captured: Captured, mine: ArmDocuments, baseline: ArmDocuments) -> Verdict:
+def _say_unanswered(captured: Captured, mine: ArmDocuments, baseline: ArmDocuments) -> Verdict:
+    """Return REFUSED if requests were refused by kind, else INVALID."""
     if mine.refused_kinds:
         return say(
             captured,
@@ -192,6 +217,11 @@ def _nothing(captured: Captured, mine: ArmDocuments, baseline: ArmDocuments) -> 
 def _fail_documents(
     captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], wanted: Mapping[str, OutputFormat]
 ) -> Verdict | None:
+    """Return FAIL if documents are invalid through speculation, else None.
+
+    One is enough if the baseline enforces the grammars, none of its own documents breaks a rule that engines must enforce, and this one
+    does. Otherwise Fisher's exact test must reject against every boot of the baseline.
+    """
     if not mine.faulty:
         return None
     p_value = max(proportions.greater_than_other(len(mine.faulty), mine.checked, len(o.faulty), o.checked) for o in others)
@@ -213,8 +243,8 @@ def _fail_documents(
     )
 
 
-def _stuck(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments]) -> Verdict | None:
-    """Return a failure where more documents than the baseline's end in white space until their limit."""
+def _check_endless(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments]) -> Verdict | None:
+    """Return FAIL if too many documents end in white space, else None."""
     count, total = len(endless(mine.documents)), len(mine.documents)
     theirs = [(len(endless(other.documents)), len(other.documents)) for other in others]
     if not count or max(proportions.greater_than_other(count, total, *pair) for pair in theirs) >= captured.alpha:
@@ -234,7 +264,7 @@ def _stuck(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments
 
 
 def _is_enforced(captured: Captured, wanted: Mapping[str, OutputFormat]) -> bool:
-    """Whether the baseline enforces the requested grammars, as far as its capability probe knows."""
+    """Return True unless the probed baseline ignores a requested grammar."""
     known = captured.capabilities.get(BASELINE)
     return known is None or all(known.support.get(output_format.feature) is not FeatureSupport.IGNORED for output_format in wanted.values())
 
@@ -242,7 +272,10 @@ def _is_enforced(captured: Captured, wanted: Mapping[str, OutputFormat]) -> bool
 def _check_enforced(
     captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], wanted: Mapping[str, OutputFormat]
 ) -> Verdict | None:
-    """Return INCONCLUSIVE where the baseline ignores the grammar and its documents show it: nothing is enforced that drafts could break."""
+    """Return INCONCLUSIVE if the baseline enforces no grammar, else None.
+
+    By its capability probe it ignores grammars, and its documents show it: drafts can then break nothing.
+    """
     if _is_enforced(captured, wanted) or not any(other.faulty for other in others):
         return None
     valid, total, theirs = mine.checked - len(mine.faulty), mine.checked, document_counts.peers_invalid(others)
@@ -260,6 +293,7 @@ def _check_enforced(
 def _pass_documents(
     captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], choices: GreedyChoices, unbound: Sequence[str]
 ) -> Verdict:
+    """Return PASS, or INCONCLUSIVE if no document could be checked."""
     faulty = len(mine.faulty)
     room = captured.baseline.room
     raised = (f"asked with {room} times the planned token limits: most of the baseline's documents did not end within fewer",)
@@ -275,7 +309,7 @@ def _pass_documents(
         + _describe_refused(mine.refused_kinds)
         + "".join(f"; {feature} is not enforced by the baseline" for feature in unbound),
         evidence=evidence,
-        rules_out=document_counts.rules_out(mine) + _would_show(choices) + _describe_unexercised(captured) + _unread(mine),
+        rules_out=document_counts.rules_out(mine) + _would_show(choices) + _describe_unexercised(captured) + _describe_unread(mine),
         cell=f"{mine.checked - faulty} of {mine.checked}",
         promise=CheckedDocuments(documents=len(mine.documents), invalid=faulty),
         figures=document_counts.figures(mine, others) | _compared_tokens(choices),
@@ -283,7 +317,7 @@ def _pass_documents(
 
 
 def _without_documents(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], evidence: Sequence[str]) -> Verdict:
-    """Return INCONCLUSIVE where no answer has a character that its grammar could forbid."""
+    """Return INCONCLUSIVE, since no answer has text that its grammar could forbid."""
     total = len(mine.documents) + mine.unreached
     if mine.unread:
         unread = f"{mine.unread} of {total} documents were cut off"
@@ -301,7 +335,7 @@ def _describe_refused(kinds: Sequence[str]) -> str:
     return f"; {few} refused" if len(kinds) == 1 else f"; {len(kinds)} kinds refused: {few}" if kinds else ""
 
 
-def _unread(mine: ArmDocuments) -> str:
+def _describe_unread(mine: ArmDocuments) -> str:
     unread = any(document.feature == "grammar" for document in mine.documents) and not recognises()
     return "; answers to grammars are only known not to be empty: llguidance is not installed" if unread else ""
 
@@ -311,7 +345,7 @@ def _in_reasoning(mine: ArmDocuments) -> str:
 
 
 def _describe_compared(choices: GreedyChoices) -> tuple[str, ...]:
-    """Return a line on the tokens that were compared with the baseline's."""
+    """Return a line on the tokens compared with the baseline's; empty without any."""
     seen = choices.shared
     if not seen.tokens:
         return ()
