@@ -121,9 +121,10 @@ def run(arguments: Namespace) -> int:
 
 
 def _check_unused(name: str, files: list[Path]) -> None:
-    """Raise ConfigError for an empty name or an existing file.
+    """Raise ConfigError for an empty name or an existing file, before any file is written.
 
-    This is done before any file is written.
+    ``files`` begins with the config if one is to be written. If that is in the way of the suites too, the error says
+    how to copy these alone.
     """
     if not name:
         what = "the config has no name"

@@ -127,9 +127,11 @@ def load_per_core() -> float:
 def has_accelerator() -> bool:
     """Return True if this process may use an NVIDIA device.
 
-    The device files and CUDA_VISIBLE_DEVICES decide; no driver is called.
+    The device files and CUDA_VISIBLE_DEVICES decide, which hides all devices if it is empty or begins with -1. No
+    driver is called: a plan is made without loading one.
     """
-    return os.environ.get("CUDA_VISIBLE_DEVICES") != "" and any(Path("/dev").glob("nvidia[0-9]*"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
+    return visible != "" and not visible.startswith("-1") and any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def devices() -> tuple[str, ...]:

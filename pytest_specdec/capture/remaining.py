@@ -55,13 +55,17 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
     judged as an infrastructure error, and another capture may pass without one. If such deaths are so many that they
     are a finding, the answers stay as they are.
     """
+    # Answers around a death that no request reproduces are whole only if such deaths are a finding.
     variants_with_findings = _variants_with_findings(directory, plan)
     planned_keys = [(arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms]
     whole_keys = {key for key in planned_keys if _is_whole(directory, plan, *key, variants_with_findings)}
+    # Of a timed workload all arms or none.
     torn_workloads = {name for _, name in planned_keys if plan.workload(name).timed} & {
         name for arm, name in planned_keys if (arm, name) not in whole_keys
     }
+    # A boot that answers as baseline and as control has both or none.
     valid_keys = whole_keys - _two_armed_answers_to_repeat(plan, whole_keys)
+    # Where the baseline sets the token limits of all arms, none counts without it.
     torn_workloads |= {name for _, name in planned_keys if (BASELINE, name) not in valid_keys and deciding_boot(plan, name) is not None}
     answers = frozenset((arm, name) for arm, name in valid_keys if name not in torn_workloads)
     # Scores that cannot be had are not missing: no server is booted for them.

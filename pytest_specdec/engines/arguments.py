@@ -77,9 +77,9 @@ def _flag_words(name: str, value: JSON) -> list[str]:
 
 
 def arm_args(config: Config) -> Iterator[dict[str, JSON]]:
-    """Yield the arguments of every arm, the baseline's first.
+    """Yield the arguments of the baseline, then those of each variant; the control has the baseline's.
 
-    They are named by their plain names.
+    Names are in one spelling, ``speculative-config`` for ``--speculative_config``.
     """
     for layer in (config.baseline.args, *(variant.args for variant in config.variants)):
         yield {plain(name): value for name, value in merge(config.engine.args, layer).items()}

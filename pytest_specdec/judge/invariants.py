@@ -256,7 +256,11 @@ def _describe_window(case: ComparedAnswer) -> str:
 
 
 def _describe_ids(case: ComparedAnswer) -> str:
-    """Describe token ids that cannot be those of the text, by the baseline's for the same text."""
+    """Return what is wrong with the token ids; empty if nothing is.
+
+    They are held against those of the baseline's answers to the same request. Only answers of a single choice are
+    compared.
+    """
     for mine in case.answer.choices if len(case.answer.choices) == 1 else ():
         for other in case.others:
             if len(other.choices) == 1 and (what := _describe_swapped_ids(mine, other.choice)):

@@ -40,7 +40,10 @@ def share(part: float, low: float, high: float) -> str:
 
 
 def curve(values: Sequence[float], limit: float | None) -> str:
-    """Return a curve of equally spaced values, with a dashed line at ``limit``."""
+    """Return a curve of equally spaced powers of ten, at least one, with a dashed line at ``limit``.
+
+    The scale goes from 0 or below to 1 or above: evidence of less than tenfold is to look as flat as it is.
+    """
     least = min(0.0, *values)
     most = max(1.0, *values, limit or 0.0) * 1.05
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from dataclasses import replace
 
+import pytest
+
 from pytest_specdec.capture import environment
 
 
@@ -53,6 +55,17 @@ def test_accelerators_are_told_by_their_driver(tmp_path, monkeypatch):
     assert environment.devices() == ()
     monkeypatch.setenv("PATH", "/nowhere")
     assert environment.devices() == ()
+
+
+@pytest.mark.parametrize("visible, expected", [(None, True), ("0", True), ("GPU-1", True), ("", False), ("-1", False), ("-1,0", False)])
+def test_a_process_from_which_all_devices_are_hidden_has_none(tmp_path, monkeypatch, visible, expected):
+    """CUDA stops at the first name that is no device, such as -1."""
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(environment, "Path", lambda _: tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert environment.has_accelerator() is expected
 
 
 def test_unreadable_facts_are_left_out():

@@ -133,9 +133,10 @@ class TensorRtLlmDialect(PlainDialect):
         )
 
     def traffic(self, text: str) -> Traffic:
-        """Add up the requests paused since the last reading.
+        """Return the requests paused since the last reading, added up over its iterations.
 
-        Preemptions are None if no iteration reports them.
+        An iteration that does not report them counts none. Preemptions are None if no iteration has statistics of
+        its batch at all.
         """
         batches = [row.get("inflightBatchingStats") for row in _objects_in(json_reply.value(text))]
         paused = [_count_or_zero(batch, "numPausedRequests") for batch in batches if isinstance(batch, Mapping)]
