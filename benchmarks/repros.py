@@ -128,7 +128,7 @@ def _wait(url: str) -> None:
             with urllib.request.urlopen(url, timeout=1.0):
                 return
         except (urllib.error.URLError, OSError):
-            time.sleep(0.1)
+            time.sleep(0.1)  # between two looks at a server that boots
     msg = f"no answer from {url} in {_BOOT_S:g} s"
     raise RuntimeError(msg)
 

@@ -11,6 +11,7 @@ import random
 import sys
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from benchmarks import results
 from benchmarks.repros import serve
@@ -20,6 +21,11 @@ from pytest_specdec.model.verdict import Example, Outcome, Symptom, Verdict
 from pytest_specdec.model.workload import Family, Request, Route
 from pytest_specdec.prompts.prompts import load_bundled
 from pytest_specdec.report import repro
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.model.workload import JSON
 
 LIMITS = LiveLimits(requests=20_000, seconds=300.0)
 SERVER = "python -m specdec_reference target --host 127.0.0.1 --max-num-seqs 32 --max-model-len 2048"
@@ -36,7 +42,7 @@ class Case:
     """A fault, and what it needs."""
 
     fault: str
-    neighbour: dict[str, object]
+    neighbour: Mapping[str, JSON]
     """Parameters of one of the neighbours."""
     needs: str
 
@@ -96,8 +102,8 @@ def _texts() -> list[str]:
     return [prompt.text for prompt in load_bundled()]
 
 
-def _request(name: str, prompt: str, fields: dict[str, object]) -> Request:
-    return Request(id=name, route=Route.COMPLETIONS, body={"prompt": prompt, "temperature": 0.0, "max_tokens": 48, **fields})  # type: ignore[dict-item]
+def _request(name: str, prompt: str, fields: Mapping[str, JSON]) -> Request:
+    return Request(id=name, route=Route.COMPLETIONS, body={"prompt": prompt, "temperature": 0.0, "max_tokens": 48, **fields})
 
 
 def _made(group: tuple[Request, ...], own: Request) -> repro.Repro:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openai import OpenAIError
+
 from pytest_specdec.errors import RunError
 from pytest_specdec.model.transcript import Answer, Choice, Usage
 from pytest_specdec.model.verdict import Symptom
@@ -45,9 +47,7 @@ def shrink_on(made: repro.Repro, baseline: str, speculative: str, limits: LiveLi
     """
     with tempfile.TemporaryDirectory(prefix="specdec-shrink-") as folder, _addresses(BASELINE=baseline, SPECULATIVE=speculative):
         trials = _Trials(made, Path(folder), limits)
-        if not trials.shows(made.groups, made.request):
-            what, remedy = "the fault does not show on these servers", "are they those of the run? its README has their commands"
-            raise RunError(what, where=speculative, found="right answers", expected="the fault", remedy=remedy)
+        trials.check()
         groups, request = shrink.shrink(made.groups, made.request, trials.shows)
         return trials.repro_of(groups, request)
 
@@ -59,33 +59,52 @@ class _Trials:
         self._made, self._folder, self._limits = made, folder, limits
         self._requests, self._began_s = 0, time.monotonic()
 
+    def check(self) -> None:
+        """Raise RunError unless the fault shows in the requests as they are."""
+        try:
+            shows = self._is_wrong(self._made)
+        except OpenAIError as error:
+            what, remedy = "a live server has no answer", "start both servers by the commands of the README"
+            raise RunError(what, where="--baseline, --speculative", found=repr(error), expected="answers", remedy=remedy) from None
+        if not shows:
+            what, remedy = "the fault does not show on these servers", "start those of the run: the README has their commands"
+            raise RunError(what, where="--speculative", found="right answers", expected="the fault", remedy=remedy)
+
     def shows(self, groups: shrink.Groups, own: Request) -> bool:
-        """Return True if the script says that ``own`` is answered wrongly; False once the limits are reached."""
+        """Return True if the script says that ``own`` is answered wrongly.
+
+        Returns False for requests that a server does not answer or the script cannot judge, and for all of them once
+        the limits are reached.
+        """
         if self._requests >= self._limits.requests or time.monotonic() - self._began_s >= self._limits.seconds:
             return False
         if own.grammar is None and self._made.example.symptom is Symptom.DOCUMENT:
             return False
-        smaller = replace(self._made, groups=groups, request=own)
-        self._requests += 2 * sum(map(len, groups))
-        script = self._load(repro.script_of(smaller, characters=_WHOLE, tries=_TRIES), smaller)
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
-            try:
-                code = script["main"]()
-            except Exception:  # noqa: BLE001 - a request without a field that the script reads shows nothing
-                return False
-        if code == 2 and groups is self._made.groups:  # noqa: PLR2004 - the script's code for it
-            what, remedy = "the live baseline has no answer", "start it by the command of the README"
-            raise RunError(what, where="--baseline", found=errors.getvalue().strip(), expected="an answer", remedy=remedy)
-        return bool(code == 1)
+        try:
+            return self._is_wrong(replace(self._made, groups=groups, request=own))
+        except (OpenAIError, LookupError, TypeError, ValueError):
+            return False
+
+    def _is_wrong(self, smaller: repro.Repro) -> bool:
+        """Return what the script says of the answers. Raises OpenAIError if a server has none."""
+        script = self._load(repro.script_of(smaller, characters=_WHOLE), smaller)
+        for _ in range(_TRIES if len(smaller.groups[-1]) > 1 else 1):
+            self._requests += 2 * sum(map(len, smaller.groups))
+            with contextlib.redirect_stdout(io.StringIO()):
+                if script["look"](script["ask"]("BASELINE"), script["ask"]("SPECULATIVE")):
+                    return True
+        return False
 
     def repro_of(self, groups: shrink.Groups, request: Request) -> repro.Repro:
         """Return the repro of smaller requests, with what both servers answer now."""
         smaller = replace(self._made, groups=groups, request=request)
         script = self._load(repro.script_of(smaller, characters=_WHOLE), smaller)
-        for _ in range(repro_script.TRIES if len(groups[-1]) > 1 else 1):
-            baseline, speculative = (_answer(script, arm, request.id) for arm in ("BASELINE", "SPECULATIVE"))
-            if baseline != speculative:
-                break
+        baseline = speculative = None
+        with contextlib.suppress(OpenAIError):  # The requests have shown the fault already; the README then has no answers.
+            for _ in range(repro_script.TRIES if len(groups[-1]) > 1 else 1):
+                baseline, speculative = (_answer(script, arm, request.id) for arm in ("BASELINE", "SPECULATIVE"))
+                if baseline != speculative:
+                    break
         left = f"{sum(map(len, groups))} of {sum(map(len, self._made.groups))} requests are left"
         seconds = time.monotonic() - self._began_s
         return replace(

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from pytest_specdec.config.load import load
 from pytest_specdec.engines.optional import BugForm
 from pytest_specdec.engines.registry import engine_of
-from pytest_specdec.errors import EngineError, RunError
+from pytest_specdec.errors import EngineError, RunError, SpecdecError
 from pytest_specdec.files import run_documents, transcripts
-from pytest_specdec.files.run_directory import RunDirectory, atomic_write, read_text
+from pytest_specdec.files.run_directory import RunDirectory, atomic_write, read_text, writable
 from pytest_specdec.live_shrinking import LiveLimits, shrink_on
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Symptom
@@ -59,10 +59,11 @@ def write_repro(arguments: Namespace) -> int:
         made = _read_repro(_open_capture(stored, arguments.run_path), verdict, verdict.example, replay)
         if arguments.shrink:
             made = _shrink_live(made, arguments)
-        folder.mkdir(parents=True, exist_ok=True)
+        with writable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         for name, text in repro.files(made, _bug_form(made.environment.engine)).items():
             atomic_write(folder / name, text)
-    except RunError as error:
+    except SpecdecError as error:
         return refuse(error)
     sys.stdout.write(f"{folder / 'README.md'}\n")
     return 0
@@ -82,7 +83,7 @@ def _shrink_live(made: repro.Repro, arguments: Namespace) -> repro.Repro:
 
 def _check_unused(folder: Path) -> None:
     """Raise RunError if something is in the folder: nothing is written over."""
-    if folder.exists() and any(folder.iterdir()):
+    if folder.is_file() or (folder.exists() and any(folder.iterdir())):
         what, remedy = "the folder is in use, and nothing is written over", "name a new one: --out DIR"
         raise RunError(what, where="--out", found=str(folder), expected="a new or empty directory", remedy=remedy)
 

@@ -97,6 +97,13 @@ def test_only_infrastructure_is_asked_again_and_the_last_code_counts(job, codes,
     assert all(call.endswith("--specdec-resume=specdec-run") for call in called[1:])
 
 
+def test_an_earlier_run_is_moved_aside(job, here):
+    (here / "specdec-run").mkdir()
+    (here / "specdec-run/mine").write_text("kept")
+    assert job(0)[0] == 0
+    assert [path.read_text() for path in here.glob("specdec-run.*/mine")] == ["kept"]
+
+
 def test_the_script_judges_the_reference_pair(here, monkeypatch):
     assert main(["init", "gate", "--suites", "--ci", "github"]) == 0
     (here / ".specdec-env").symlink_to(sys.prefix)

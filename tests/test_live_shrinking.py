@@ -81,8 +81,29 @@ def test_requests_and_seconds_are_bounded(servers):
 def test_servers_without_the_fault_or_without_an_answer_are_one_error():
     with serve(right) as one, serve(right) as other, pytest.raises(RunError, match="does not show"):
         shrink_on(made(), url(one), url(other), ENOUGH)
-    with serve(None) as one, serve(wrong) as other, pytest.raises(RunError, match="the live baseline has no answer"):
+    with serve(None) as one, serve(wrong) as other, pytest.raises(RunError, match="a live server has no answer"):
         shrink_on(made(), url(one), url(other), ENOUGH)
+
+
+def test_a_server_that_is_not_up_is_no_fault(servers):
+    """Its script would say WRONG of any request."""
+    with pytest.raises(RunError, match="a live server has no answer"):
+        shrink_on(made(), url(servers[0]), "http://127.0.0.1:9/v1", ENOUGH)
+
+
+def test_a_request_that_only_one_server_refuses_is_not_the_fault():
+    def picky(body):
+        return wrong(body) if "top_p" in body else None
+
+    with serve(right) as one, serve(picky) as other:
+        alone = repro_of(Symptom.TEXT, request=OWN, groups=((OWN,),))
+        assert "top_p" in shrink_on(alone, url(one), url(other), ENOUGH).request.body
+
+
+def test_temperature_and_seed_stay(servers):
+    own = replace(OWN, body={**OWN.body, "seed": 3})
+    shrunk = shrink_on(repro_of(Symptom.TEXT, request=own, groups=((own,),)), *map(url, servers), ENOUGH)
+    assert (shrunk.request.body["temperature"], shrunk.request.body["seed"]) == (0.0, 3)
 
 
 def test_a_document_keeps_its_grammar_and_log_probabilities_stay_asked_for():

@@ -35,7 +35,7 @@ def render(run: Run) -> str:
     Sections that do not fit are counted instead of shown.
     """
     head = "\n".join(_head_lines(run))
-    speed, tail = _folded("Speed", _speed_lines(run)), _folded("Capabilities and environment", _tail_lines(run))
+    speed, tail = _fold_section("Speed", _speed_lines(run)), _fold_section("Capabilities and environment", _tail_lines(run))
     sections = [*map(_finding_section, run.findings), *map(_failure_section, run.undecided), *speed, *tail, "\n".join(_last_lines(run))]
     return _fit_sections(head, sections)
 
@@ -52,7 +52,7 @@ def _fit_sections(head: str, sections: Sequence[str]) -> str:
     return "\n".join([*fitting, *([f"\n_{left_out} sections left out for size; run.json has everything._"] if left_out else [])]) + "\n"
 
 
-def _folded(title: str, lines: Iterable[str]) -> tuple[str, ...]:
+def _fold_section(title: str, lines: Iterable[str]) -> tuple[str, ...]:
     """Return the lines as a section to unfold; () without lines."""
     text = "\n".join(lines)
     return (f"\n<details><summary>{title}</summary>\n{text}\n\n</details>",) if text else ()

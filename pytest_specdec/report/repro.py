@@ -138,14 +138,16 @@ def files(repro: Repro, form: str = PLAIN_FORM) -> dict[str, str]:
     """
     own = repro.request
     script = script_of(repro, characters=_shared_characters(repro) + 1)
-    issue = form.format(environment=_facts(repro), description=_description(repro), reproduction=_reproduction(repro, script))
+    issue = form.format(
+        environment=_describe_environment(repro), description=_description(repro), reproduction=_reproduction(repro, script)
+    )
     return {
         "README.md": _readme(repro),
         "repro.py": script,
         "requests.json": requests_of(repro),
         "request.json": _json({"model": "MODEL", **own.body, **repro.body}),
         "curl.sh": _curl(own),
-        "observed.json": _json({arm: _observed(record) for arm, record in _records(repro).items()}),
+        "observed.json": _json({arm: _describe_answer(record) for arm, record in _arms(repro).items()}),
         "issue.md": f"[Bug]: {_title(repro)}\n\n{issue.rstrip()}\n",
     }
 
@@ -166,7 +168,7 @@ def script_of(repro: Repro, *, characters: int, tries: int = repro_script.TRIES)
 
 def requests_of(repro: Repro) -> str:
     """Return the JSON that the script of a repro reads."""
-    return _json([[_sent(repro, request) for request in group] for group in repro.groups])
+    return _json([[_request_entry(repro, request) for request in group] for group in repro.groups])
 
 
 def _is_json(repro: Repro) -> bool:
@@ -175,7 +177,7 @@ def _is_json(repro: Repro) -> bool:
     return grammar is not None and grammar.kind in _JSON and "response_format" in repro.request.body
 
 
-def _records(repro: Repro) -> dict[str, ArmRecord]:
+def _arms(repro: Repro) -> dict[str, ArmRecord]:
     return {"baseline": repro.baseline, "speculative": repro.speculative}
 
 
@@ -183,21 +185,21 @@ def _json(value: object) -> str:
     return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 
 
-def _sent(repro: Repro, request: Request) -> list[object]:
+def _request_entry(repro: Repro, request: Request) -> list[object]:
     return [_PATHS[request.route], {**request.body, **repro.body}]
 
 
-def _written(record: ArmRecord) -> str:
+def _answer_text(record: ArmRecord) -> str:
     return record.answer.choice.written if record.answer and record.answer.choices else ""
 
 
 def _shared_characters(repro: Repro) -> int:
     """Return how many characters both texts begin with."""
-    pairs = zip(_written(repro.baseline), _written(repro.speculative), strict=False)
+    pairs = zip(_answer_text(repro.baseline), _answer_text(repro.speculative), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _observed(record: ArmRecord) -> dict[str, object] | None:
+def _describe_answer(record: ArmRecord) -> dict[str, object] | None:
     """Return what one server answered, with the scores of its tokens under the baseline."""
     answer = record.answer
     if answer is None:
@@ -250,7 +252,7 @@ def _drafter(repro: Repro) -> str:
     return f"{repro.verdict.pair}, {drafter}" if drafter else repro.verdict.pair
 
 
-def _way(repro: Repro) -> str:
+def _describe_sending(repro: Repro) -> str:
     """Return how the script sends the request, and how the run did."""
     before, beside = len(repro.groups) - 1, len(repro.groups[-1]) - 1
     together = f"with {beside} other{'s' * (beside > 1)}, up to {repro.concurrency} in flight" if beside else "alone"
@@ -259,16 +261,18 @@ def _way(repro: Repro) -> str:
     return f"The script sends the request {together}{after}{run}."
 
 
-def _difference(repro: Repro) -> list[str]:
+def _describe_difference(repro: Repro) -> list[str]:
     """Return lines on the two answers around their first difference; empty for a symptom that is in no text."""
     cut = _shared_characters(repro)
-    shared = _written(repro.speculative)[:cut]
+    shared = _answer_text(repro.speculative)[:cut]
     if repro.example.symptom in {Symptom.UNANSWERED, Symptom.LOGPROBS}:
         return []
-    rows = [f"{arm + ':':<13}{json.dumps(_written(record)[cut : cut + 60], ensure_ascii=False)}" for arm, record in _records(repro).items()]
+    rows = [
+        f"{arm + ':':<13}{json.dumps(_answer_text(record)[cut : cut + 60], ensure_ascii=False)}" for arm, record in _arms(repro).items()
+    ]
     ends = [
         f"{arm + ':':<13}{record.answer.tokens or 0} tokens, finish_reason {record.answer.choice.finish_reason}"
-        for arm, record in _records(repro).items()
+        for arm, record in _arms(repro).items()
         if record.answer and record.answer.choices
     ]
     return [f"both begin   {json.dumps(shared[-80:], ensure_ascii=False)}", "then", *rows, "end", *ends]
@@ -276,37 +280,44 @@ def _difference(repro: Repro) -> list[str]:
 
 def _commands(repro: Repro) -> str:
     lines = []
-    for arm, record in _records(repro).items():
+    for arm, record in _arms(repro).items():
         command = record.command or f"(a server that ran already; put its address into {arm.upper()} below)"
         lines += [f"# the {arm} server", command, ""]
     return "\n".join(lines).rstrip()
 
 
-def _steps(repro: Repro) -> str:
+def _code_to_run(repro: Repro) -> str:
     """Return the commands that show the fault."""
     run = "BASELINE=http://127.0.0.1:8001/v1 SPECULATIVE=http://127.0.0.1:8002/v1 python repro.py"
-    return _fenced("sh", f"{_commands(repro)}\n\npip install {repro_script.packages(repro.example, is_json=_is_json(repro))}\n{run}")
+    return _code_block("sh", f"{_commands(repro)}\n\npip install {repro_script.packages(repro.example, is_json=_is_json(repro))}\n{run}")
 
 
 def _reproduction(repro: Repro, script: str) -> str:
     requests = requests_of(repro)
     return "\n\n".join(
-        (_steps(repro), _way(repro), "`repro.py`:", _fenced("python", script), "`requests.json`, beside it:", _fenced("json", requests))
+        (
+            _code_to_run(repro),
+            _describe_sending(repro),
+            "`repro.py`:",
+            _code_block("python", script),
+            "`requests.json`, beside it:",
+            _code_block("json", requests),
+        )
     )
 
 
 def _description(repro: Repro) -> str:
-    lines = (repro.verdict.headline, "", *_difference(repro), *(("", *repro.verdict.short) if repro.verdict.short else ()))
-    return f"{_WRONG[repro.example.symptom]}\n\n{_fenced('text', chr(10).join(map(printable, lines)))}"
+    lines = (repro.verdict.headline, "", *_describe_difference(repro), *(("", *repro.verdict.short) if repro.verdict.short else ()))
+    return f"{_WRONG[repro.example.symptom]}\n\n{_code_block('text', chr(10).join(map(printable, lines)))}"
 
 
-def _fenced(language: str, text: str) -> str:
+def _code_block(language: str, text: str) -> str:
     """Return ``text`` as a block of code, under a fence longer than any in it."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
-def _facts(repro: Repro) -> str:
+def _describe_environment(repro: Repro) -> str:
     """Return the versions and the machine, line by line."""
     environment = repro.environment
     facts = (
@@ -329,14 +340,15 @@ def _readme(repro: Repro) -> str:
             "",
             "## See it",
             "",
-            _steps(repro),
+            _code_to_run(repro),
             "",
-            "It exits with 1 and prints `WRONG` while the fault is there, with 0 once it is gone, with 2 if the baseline does not answer.",
-            " ".join(filter(None, (_way(repro), repro.shrunk, *_caution(repro)))),
+            "It exits with 1 and prints `WRONG` while the fault is there, with 0 once it is gone.",
+            "With 2 a server is not up, or the baseline does not answer.",
+            " ".join(filter(None, (_describe_sending(repro), repro.shrunk, *_caution(repro)))),
             "",
             "## Versions",
             "",
-            _facts(repro),
+            _describe_environment(repro),
             "",
             "## Files",
             "",

@@ -32,7 +32,7 @@ class Sending:
 
 
 _BEGINNING = '''\
-"""Ask two servers the same; exits with 1 while the speculative one is wrong, with 0 when it is right, with 2 if the baseline fails.
+"""Ask two servers the same; exits with 1 while the speculative one is wrong, with 0 when it is right, with 2 if a server is not up.
 
     pip install PACKAGES
     BASELINE=http://127.0.0.1:8001/v1 SPECULATIVE=http://127.0.0.1:8002/v1 python repro.py
@@ -50,9 +50,13 @@ IMPORTS
 GROUPS = json.loads((Path(__file__).parent / "requests.json").read_text(encoding="utf-8"))
 
 
-def ask(arm):
+def connect(arm):
     client = OpenAI(base_url=os.environ[arm], api_key=os.environ.get("OPENAI_API_KEY", "none"), max_retries=0, timeout=DEADLINE)
-    model = client.models.list().data[0].id
+    return client, client.models.list().data[0].id
+
+
+def ask(arm):
+    client, model = connect(arm)
 
     def send(request):
         path, body = request
@@ -163,6 +167,12 @@ def look(baseline, speculative):
 
 _END = """\
 def main():
+    for arm in ("BASELINE", "SPECULATIVE"):
+        try:
+            connect(arm)
+        except OpenAIError as error:
+            print(f"no server answers at {arm}, {os.environ[arm]}: {error!r}", file=sys.stderr)
+            return 2
     for _ in range(TRIES):
         try:
             baseline = ask("BASELINE")

@@ -58,38 +58,38 @@ def shrink(groups: Groups, own: Request, shows: Callable[[Groups, Request], bool
     """
     earlier, last = groups[:-1], groups[-1]
     earlier = minimise(earlier, lambda kept: shows((*kept, last), own))
-    beside = minimise(_without(last, own), lambda kept: shows((*earlier, _among(last, own, kept)), own))
-    last = _among(last, own, beside)
+    beside = minimise(_other_requests(last, own), lambda kept: shows((*earlier, _keep_requests(last, own, kept)), own))
+    last = _keep_requests(last, own, beside)
 
     def is_enough(changed: Request) -> bool:
-        return shows((*earlier, _replaced(last, own, changed)), changed)
+        return shows((*earlier, _replace_request(last, own, changed)), changed)
 
     smaller = _shrink_limit(own, is_enough)
     smaller = _shrink_parameters(smaller, is_enough)
-    last, own = _replaced(last, own, smaller), smaller
-    for other in _without(last, own):
-        last = _replaced(last, other, _shrink_parameters(other, _beside(earlier, last, own, other, shows)))
+    last, own = _replace_request(last, own, smaller), smaller
+    for other in _other_requests(last, own):
+        last = _replace_request(last, other, _shrink_parameters(other, _neighbour_check(earlier, last, own, other, shows)))
     smaller = _shrink_limit(_shrink_prompt(own, is_enough), is_enough)
-    return (*earlier, _replaced(last, own, smaller)), smaller
+    return (*earlier, _replace_request(last, own, smaller)), smaller
 
 
-def _beside(
+def _neighbour_check(
     earlier: Groups, last: tuple[Request, ...], own: Request, other: Request, shows: Callable[[Groups, Request], bool]
 ) -> Callable[[Request], bool]:
     """Return a check whether ``own`` still shows the fault with another request in the place of ``other``."""
-    return lambda changed: shows((*earlier, _replaced(last, other, changed)), own)
+    return lambda changed: shows((*earlier, _replace_request(last, other, changed)), own)
 
 
-def _without(group: tuple[Request, ...], own: Request) -> tuple[Request, ...]:
+def _other_requests(group: tuple[Request, ...], own: Request) -> tuple[Request, ...]:
     return tuple(request for request in group if request is not own)
 
 
-def _among(group: tuple[Request, ...], own: Request, kept: Sequence[Request]) -> tuple[Request, ...]:
+def _keep_requests(group: tuple[Request, ...], own: Request, kept: Sequence[Request]) -> tuple[Request, ...]:
     """Return ``own`` and ``kept`` in the order of ``group``."""
     return tuple(request for request in group if request is own or request in kept)
 
 
-def _replaced(group: tuple[Request, ...], old: Request, new: Request) -> tuple[Request, ...]:
+def _replace_request(group: tuple[Request, ...], old: Request, new: Request) -> tuple[Request, ...]:
     return tuple(new if request is old else request for request in group)
 
 

@@ -73,6 +73,21 @@ def test_nothing_is_written_over(run, capsys):
     assert "the folder is in use" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("spoil, what", [
+    (lambda run: (run / "config.yaml").write_text("engine: 7\n"), "config"),
+    (lambda run: (run.parents[1] / "repro-draft-k3-greedy").write_text(""), "the folder is in use"),
+])  # fmt: skip
+def test_a_spoilt_config_and_a_file_in_the_way_are_one_error(run, capsys, spoil, what):
+    spoil(run)
+    assert main(["repro", str(run), "test_shown"]) == 2
+    assert what in capsys.readouterr().err
+
+
+def test_shrinking_without_addresses_is_one_error(run, capsys):
+    assert main(["repro", str(run), "test_shown", "--shrink"]) == 2
+    assert capsys.readouterr().err.startswith("shrinking needs both servers\n")
+
+
 def test_a_verdict_on_a_whole_run_names_the_workload_too(run, tmp_path):
     assert main(["repro", str(run), "test_of_a_run", "--out", str(tmp_path / "out")]) == 0
     assert '"content": "2"' in (tmp_path / "out/requests.json").read_text()

@@ -192,6 +192,18 @@ def test_log_probabilities_within_the_limit_and_a_baseline_without_an_answer_are
     assert (code, line.partition(":")[0], bodies) == (2, "the baseline has no answer", [])
 
 
+def test_a_server_that_is_not_up_is_no_fault(tmp_path, monkeypatch, capsys):
+    for name, text in repro.files(repro_of()).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    with serve(OK) as one:
+        monkeypatch.setenv("BASELINE", f"http://127.0.0.1:{one.server_port}/v1")
+        monkeypatch.setenv("SPECULATIVE", "http://127.0.0.1:9/v1")
+        with pytest.raises(SystemExit) as exit_:
+            runpy.run_path(str(tmp_path / "repro.py"), run_name="__main__")
+    assert exit_.value.code == 2
+    assert "no server answers at SPECULATIVE, http://127.0.0.1:9/v1" in capsys.readouterr().err
+
+
 def test_groups_are_sent_one_after_another_and_one_of_the_last_is_judged(run_script):
     groups = ((REQUESTS[0],), (REQUESTS[3], REQUESTS[1]))
     same = reply("the same beginning")

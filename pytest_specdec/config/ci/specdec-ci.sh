@@ -17,7 +17,8 @@ judge() {
         --specdec-baselines="${SPECDEC_BASELINES:-baselines}" --specdec-exit-codes --junit-xml=specdec.xml "$@"
 }
 
-rm -rf specdec-run # of an earlier job in this workspace
+# An earlier run in this workspace is moved aside: nothing is deleted or written over.
+if [ -e specdec-run ]; then mv specdec-run "specdec-run.$(date +%Y%m%dT%H%M%S)"; fi
 code=0
 judge --specdec-depth="$depth" --specdec-run-dir=specdec-run || code=$?
 # What a server failed on once is asked again. A finding never is: a retry changes nothing about it.
