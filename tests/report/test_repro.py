@@ -214,6 +214,17 @@ def test_groups_are_sent_one_after_another_and_one_of_the_last_is_judged(run_scr
     assert len(bodies) == 3 * repro_script.TRIES
 
 
+def test_the_answer_that_is_judged_is_that_to_its_own_request(run_script):
+    """Whichever place its request has in the group."""
+
+    def wrong_to(seed):
+        return lambda body: reply("the same end" if body["seed"] == seed else "the same beginning")
+
+    for group in ((REQUESTS[3], REQUESTS[1]), (REQUESTS[1], REQUESTS[3])):
+        assert run_script(repro_of(groups=(group,)), [reply("the same beginning")], [wrong_to(3)])[0] == 1
+        assert run_script(repro_of(groups=(group,)), [reply("the same beginning")], [wrong_to(1)])[0] == 0
+
+
 def test_requests_in_flight_together_are_sent_again_until_the_fault_shows(run_script):
     groups = ((REQUESTS[3], REQUESTS[1]),)
     same, other = reply("the same beginning"), reply("the same end")
