@@ -150,8 +150,10 @@ def _timed_boot(role: Role, arm: str, timed: tuple[str, ...], number: int) -> Bo
 def add_small_cache_boots(planned: Iterable[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
     """Yield the boots, with small-cache boots for workloads asking for them.
 
-    Each small-cache boot follows a boot of the baseline or of a variant. The control answers these workloads with the
-    usual cache, and so does the one boot that is baseline and control at smoke depth.
+    A small-cache boot follows the baseline's or the variant's own, or takes its place if nothing else is left to do
+    there. Scores stay with the usual cache. The control answers these workloads with room to spare, in the boot that
+    it has anyway: beside the preempted baseline it shows what preemption alone changes. At smoke depth the one boot
+    that is baseline and control keeps the usual cache too, which saves a boot.
     """
     small_cache_names = {workload.name for workload in workloads if workload.small_cache}
     for boot in planned:

@@ -30,6 +30,7 @@ _QUICK_S = 15.0
 _HELP = ("--help=all", "--help")
 """Some parsers list only groups under --help; others do not know --help=all."""
 _ENTRY = re.compile(r" {0,8}(-.*)")
+"""The entry of a flag; deeper lines go on with the text of one."""
 _FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
 
 

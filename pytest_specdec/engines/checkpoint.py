@@ -46,11 +46,13 @@ def gib(checkpoint: Path) -> float | None:
 def weights_gib(checkpoint: Path) -> float | None:
     """Return the least size of a checkpoint's stored weights, in GiB.
 
-    Some checkpoints hold their weights in two formats, of which the smaller one counts. Returns None without weights.
+    It is the least that a server may have to load, for a check that must not fail wrongly; :func:`gib` adds all files up. Checkpoints may
+    hold the same weights as safetensors, as ``.bin`` and as Mistral's ``consolidated*``: the smallest set counts. A set with a link to a
+    file that is not there is not whole, and does not count. Returns None without weights.
     """
     safetensors = [path for path in checkpoint.glob("*.safetensors") if not path.name.startswith("consolidated")]
     formats = (safetensors, list(checkpoint.glob("*.bin")), list(checkpoint.glob("consolidated*.safetensors")))
-    sizes = [sum(path.stat().st_size for path in paths if path.exists()) for paths in formats if paths]
+    sizes = [sum(path.stat().st_size for path in paths) for paths in formats if paths and all(path.exists() for path in paths)]
     return min(sizes) / 1024**3 if sizes else None
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.ending import check_endings, limits_of
+from pytest_specdec.judge.answer_end import limits_of
+from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.greedy_gap import distinct_gaps, scored_answers
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import is_refusal, messages, refusal, speculating, unscorable

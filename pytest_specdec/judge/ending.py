@@ -17,6 +17,7 @@ from enum import StrEnum
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
+from pytest_specdec.judge.answer_end import AnswerEnd, EndKind, limits_of
 from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.verdict import Example, Outcome, SharedCheck, Symptom
 from pytest_specdec.stats.sequences import first_difference
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Answer, Choice, Transcript
     from pytest_specdec.model.verdict import Verdict
-    from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["BadEnd", "EndKind", "RequestLimits", "check_endings", "end_ids", "limits_of"]
+__all__ = ["BadEnd", "check_endings", "end_ids"]
 
 _REASONS = ("stop", "length")
 _ENOUGH_STOPS = 3
@@ -43,101 +43,6 @@ class BadEnd(StrEnum):
     REASON = "the finish_reason is wrong"
     COUNT = "usage counts other tokens than were answered"
     TEXT = "the same tokens are given as another text"
-
-
-class EndKind(StrEnum):
-    """Kinds of requests, by what else than the model or the limit may end their answers."""
-
-    PLAIN = "plain"
-    STOPS = "stops"
-    """Stop strings or stop token ids of the request."""
-    GRAMMAR = "grammar"
-    """A grammar, which ends where its document does."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestLimits:
-    """Limits that a request sets to the end of its answer."""
-
-    most: int | None
-    """Tokens at most; None if the request leaves it to the server."""
-    least: int
-    """Tokens before which nothing ends an answer."""
-    ignores_eos: bool
-    stop_strings: tuple[str, ...]
-    stop_ids: frozenset[int]
-    keeps_stop: bool
-    """Whether the stop string stays in the text."""
-    grammar: bool
-
-    @property
-    def kind(self) -> EndKind:
-        """The kind of the request; a grammar comes before stops, since no token shows its end."""
-        if self.grammar:
-            return EndKind.GRAMMAR
-        return EndKind.STOPS if self.stop_strings or self.stop_ids else EndKind.PLAIN
-
-
-def limits_of(request: Request) -> RequestLimits:
-    """Return the limits that a request sets."""
-    body = request.body
-    return RequestLimits(
-        most=_whole_number(body.get("max_completion_tokens")) or _whole_number(body.get("max_tokens")),
-        least=_whole_number(body.get("min_tokens")) or 0,
-        ignores_eos=body.get("ignore_eos") is True,
-        stop_strings=tuple(stop for stop in _items(body.get("stop")) if isinstance(stop, str) and stop),
-        stop_ids=frozenset(token for token in _items(body.get("stop_token_ids")) if isinstance(token, int)),
-        keeps_stop=body.get("include_stop_str_in_output") is True,
-        grammar=request.grammar is not None,
-    )
-
-
-def _whole_number(value: JSON) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _items(value: JSON) -> Sequence[JSON]:
-    if isinstance(value, str):
-        return (value,)
-    return value if isinstance(value, Sequence) else ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerEnd:
-    """One choice of one answer, with all that its end is judged by."""
-
-    answer: Answer
-    choice: Choice
-    limits: RequestLimits
-    twin: Choice | None
-    """The baseline's choice for the same request; None without one with token ids, with several, or for that choice itself."""
-
-    @property
-    def ids(self) -> tuple[int, ...]:
-        """The emitted token ids; empty if the server gives none."""
-        return self.choice.token_ids
-
-    @property
-    def tokens(self) -> int | None:
-        """The number of emitted tokens; None if neither ids nor usage tell."""
-        return (len(self.ids) or None) if len(self.answer.choices) > 1 else self.answer.tokens
-
-    @property
-    def context(self) -> int:
-        """Tokens of prompt and answer, as far as they are known."""
-        prompt = len(self.answer.prompt_token_ids) or (self.answer.usage.prompt_tokens if self.answer.usage else 0)
-        return prompt + (self.tokens or 0)
-
-    @property
-    def below_limit(self) -> bool:
-        """True if finish_reason is length with fewer tokens than the request allows."""
-        most = self.limits.most
-        return self.choice.finish_reason == "length" and self.tokens is not None and most is not None and self.tokens < most
-
-    @property
-    def at_limit(self) -> bool:
-        """True if it has exactly as many tokens as the request allows."""
-        return self.tokens is not None and self.tokens == self.limits.most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.ending import EndKind, limits_of
+from pytest_specdec.judge.answer_end import EndKind, limits_of
 from pytest_specdec.judge.verdicts import quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pytest_specdec.judge.ending import RequestLimits
+    from pytest_specdec.judge.answer_end import RequestLimits
     from pytest_specdec.model.transcript import Answer, Choice, Transcript
     from pytest_specdec.model.workload import Request, Workload
 

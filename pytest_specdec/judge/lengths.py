@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.ending import check_endings, end_ids, limits_of
+from pytest_specdec.judge.answer_end import limits_of
+from pytest_specdec.judge.ending import check_endings, end_ids
 from pytest_specdec.judge.length_rules import LengthFlaw, breach, cases, texts
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import messages, refusal, speculating

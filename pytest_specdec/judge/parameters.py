@@ -8,22 +8,16 @@ changes which token comes. Parameters that the baseline ignores are reported.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.judge import greedy
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
+from pytest_specdec.judge.parameter_effects import ArmEffects, ParameterEffect, arm_effects, parameters_of, split_names
 from pytest_specdec.judge.parameter_rules import (
     PARAMETERS,
     LawToken,
-    blame_parameters,
-    first_departures,
-    laws,
     set_parameters,
-    suppressed_tokens,
-    tokens,
 )
 from pytest_specdec.judge.prerequisites import is_refusal, messages, refusal, speculating, unscorable
 from pytest_specdec.judge.sampling.draft_distribution import drafting
@@ -32,7 +26,6 @@ from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.stats import proportions
-from pytest_specdec.stats.token_distribution import NOISE
 from pytest_specdec.stats.verify_slots import slots_from_windows
 
 if TYPE_CHECKING:
@@ -43,7 +36,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["ParameterEffect", "judge"]
+__all__ = ["judge"]
 
 _PENALTIES: Final = {"temperature", "presence_penalty", "frequency_penalty"}
 LEAST_BOUND: Final = 3
@@ -52,62 +45,6 @@ _SEVERAL: Final = 3
 """Parameters broken at once from which the fault is not one of a single parameter."""
 _CHANCE: Final = 0.01
 _SHOWN: Final = 30
-
-
-class ParameterEffect(StrEnum):
-    """What a server does with a parameter."""
-
-    HONOURED = "honoured"
-    REFUSED = "refused"
-    IGNORED = "ignored"
-    HARMFUL = "harmful"
-    """Answered with a 5xx, or the server died or hung because of it."""
-    UNKNOWN = "did not bind"
-    """No answer shows an effect."""
-    ABSENT = "not asked"
-    """No request sets it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArmEffects:
-    """The tokens of one arm under the laws of its requests."""
-
-    arm: Transcript
-    tokens: tuple[LawToken, ...]
-    alpha: float
-    """Significance level of the test of a law that chance may break."""
-
-    @property
-    def ignored(self) -> set[str]:
-        """The parameters with a law broken beyond chance.
-
-        The baseline may have some too: its engine may cut the distribution in another order, for instance.
-        """
-        return _names(self.broken)
-
-    @property
-    def broken(self) -> tuple[LawToken, ...]:
-        """Tokens that break a law which is broken beyond chance."""
-        beyond = {name for name in {token.parameter for token in self.tokens} if self._beyond_chance(name)}
-        return tuple(token for token in self.tokens if token.broken and token.parameter in beyond)
-
-    def under(self, name: str) -> tuple[LawToken, ...]:
-        """Return the tokens under the law of ``name``, one or several parameters."""
-        return tuple(token for token in self.tokens if token.parameter == name)
-
-    def _beyond_chance(self, name: str) -> bool:
-        """Return True if chance does not explain the broken tokens of a law.
-
-        One token is enough if it is never broken without a fault; else a binomial test at the mean chance decides.
-        """
-        under = self.under(name)
-        hits = [token for token in under if token.broken]
-        if not hits:
-            return False
-        if any(not token.chance for token in hits):
-            return True
-        rate = sum(token.chance for token in under) / len(under)
-        return proportions.greater_than_rate(len(hits), len(under), rate) <= self.alpha
 
 
 def judge(captured: Captured) -> Verdict:
@@ -129,8 +66,8 @@ def _judge_effects(captured: Captured) -> Verdict:
     """
     tolerance = allowed_gap(captured, ())
     try:
-        mine = _effects(captured, captured.speculative, tolerance)
-        peers = tuple(_effects(captured, peer, tolerance) for peer in captured.baseline_boots)
+        mine = arm_effects(captured, captured.speculative, tolerance)
+        peers = tuple(arm_effects(captured, peer, tolerance) for peer in captured.baseline_boots)
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
     matrix = _matrix(captured, mine, peers)
@@ -143,45 +80,6 @@ def _judge_effects(captured: Captured) -> Verdict:
         or _check_parameters_bound(captured, peers[0], matrix)
         or _pass_parameters(captured, mine, peers[0], matrix, tolerance)
     )
-
-
-def _effects(captured: Captured, arm: Transcript, tolerance: Tolerance) -> ArmEffects:
-    """Return an arm's tokens under all laws."""
-    noise = max(NOISE, tolerance.calibration.noise or 0.0)
-    own = (*tokens(captured, arm, tolerance.gap, noise, tolerance.chance), *_compare_with_baseline(captured, arm, tolerance))
-    more = suppressed_tokens(captured, tolerance.gap) if arm is captured.baseline else ()
-    return ArmEffects(arm=arm, tokens=(*own, *more), alpha=_test_level(captured))
-
-
-def _test_level(captured: Captured) -> float:
-    """Return the significance level of one test: an even share of alpha.
-
-    There is a test for each combination of cuts, for each combination of parameters blamed for wrong greedy choices, and one for
-    bad_words and repetition penalties together.
-    """
-    own = [laws(request.body) for request in captured.workload.requests]
-    cuts, choices = {each.cuts for each in own if each.cuts}, {blame_parameters(each) for each in own if each.greedy}
-    return captured.alpha / max(1, len(cuts) + len(choices) + any(each.words or each.repetition != 1.0 for each in own))
-
-
-def _compare_with_baseline(captured: Captured, arm: Transcript, tolerance: Tolerance) -> tuple[LawToken, ...]:
-    """Return first differences from the baseline under bad_words or repetition penalties.
-
-    Those under a repetition penalty are returned only if they break its law more often than the control's, by Fisher's exact test.
-    Empty for the baseline itself.
-    """
-    if arm is captured.baseline:
-        return ()
-    departures = first_departures(captured, arm, tolerance.gap, tolerance.chance)
-    hits = sum(token.broken and token.parameter == "repetition_penalty" for token in departures)
-    trials = sum("repetition_penalty" in set_parameters(request.body) for request in captured.workload.requests)
-    theirs = 0
-    if captured.control is not None and arm is not captured.control:
-        again = first_departures(captured, captured.control, tolerance.gap)
-        theirs = sum(token.broken and token.parameter == "repetition_penalty" for token in again)
-    if hits and proportions.greater_than_other(hits, max(trials, hits), theirs, max(trials, theirs)) <= _test_level(captured):
-        return departures
-    return tuple(token for token in departures if token.parameter != "repetition_penalty")
 
 
 def _check_noise(captured: Captured, tolerance: Tolerance) -> Verdict | None:
@@ -225,11 +123,11 @@ def _check_harm(captured: Captured) -> Verdict | None:
 def _matrix(captured: Captured, mine: ArmEffects, peers: Sequence[ArmEffects]) -> Mapping[str, tuple[ParameterEffect, ParameterEffect]]:
     """Return each parameter's effect on the baseline and the judged arm."""
     ignored = _find_ignored(peers)
-    binding = {name for peer in peers for token in peer.tokens if token.binds for name in _split_names(token.parameter)}
+    binding = {name for peer in peers for token in peer.tokens if token.binds for name in split_names(token.parameter)}
     return {
         name: (
             _effect(captured, name, peers[0], ignored=name in ignored, binds=name in binding),
-            _effect(captured, name, mine, ignored=name in _names(mine.broken), binds=name in binding),
+            _effect(captured, name, mine, ignored=name in parameters_of(mine.broken), binds=name in binding),
         )
         for name in PARAMETERS
     }
@@ -263,14 +161,6 @@ def _find_blamed(names: Iterable[str], answer: Answer) -> set[str]:
     return {name for name in every if name in (answer.error or "")} or every
 
 
-def _split_names(parameter: str) -> list[str]:
-    return parameter.split(", ")
-
-
-def _names(law_tokens: Sequence[LawToken]) -> set[str]:
-    return {name for token in law_tokens for name in _split_names(token.parameter)}
-
-
 def _fail_parameters(
     captured: Captured,
     mine: ArmEffects,
@@ -283,7 +173,7 @@ def _fail_parameters(
     """
     ignored = _find_ignored(peers)
     broken = [
-        token for token in mine.broken if not ignored & set(_split_names(token.parameter)) and _exceeds_peers(mine, peers, token.parameter)
+        token for token in mine.broken if not ignored & set(split_names(token.parameter)) and _exceeds_peers(mine, peers, token.parameter)
     ]
     if not broken:
         return None
@@ -297,7 +187,7 @@ def _fail_parameters(
         f"{name}: {len(broken):,} tokens break what their request asks for ({listed}); {_describe_peers(broken, peers)}",
         short=(f"first        request {first.answer.request_id}, token {first.index + 1}: {first.detail} ({first.parameter})",),
         evidence=(*_lines(matrix, mine.arm), *_list_broken(broken)),
-        cell=f"{counts.most_common(1)[0][0]} {matrix[_split_names(counts.most_common(1)[0][0])[0]][1]}",
+        cell=f"{counts.most_common(1)[0][0]} {matrix[split_names(counts.most_common(1)[0][0])[0]][1]}",
         names=name,
         figures={"broken_tokens": float(len(broken)), "law_tokens": float(len(mine.tokens))},
         parameters=_by_arm(captured, matrix),
@@ -330,14 +220,12 @@ def _fault_name(captured: Captured, mine: ArmEffects, broken: Sequence[LawToken]
 
     Many parameters get one common name. A fault at warmed positions alone is named so if the same parameters work at temperature 1.
     """
-    names = [name for name in PARAMETERS if name in _names(broken)]
+    names = [name for name in PARAMETERS if name in parameters_of(broken)]
     if len(names) > _SEVERAL:
         return f"sampling parameters are ignored{_describe_position(captured, broken)}"
     place = _describe_position(captured, broken)
     warmed = all(token.warmed for token in broken)
-    cold = {
-        name for token in mine.tokens if token.binds and not token.warmed and not token.broken for name in _split_names(token.parameter)
-    }
+    cold = {name for token in mine.tokens if token.binds and not token.warmed and not token.broken for name in split_names(token.parameter)}
     if warmed and not place and set(names) <= cold:
         return f"{' and '.join(names)} is wrong at temperatures other than 1"
     return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} ignored{place}"

@@ -137,9 +137,10 @@ class Tolerance:
 
     @property
     def chance(self) -> float:
-        """The rate of tokens beyond the tolerance without a fault.
+        """The rate at which a correct server's tokens exceed the tolerance.
 
-        It is an upper limit at 99 %, and 0 if the servers do not jump.
+        It is the one-sided upper limit at 99 %, which is that of two-sided limits at 98 %. It is 0 if the servers do not jump: if no logit
+        moves by a nat or more at rare positions (stats/jumps.py).
         """
         return 0.0 if self.exact else proportions.limits(self.peer_events, self.peer_tokens, 0.98).high
 

@@ -52,7 +52,8 @@ def live_fixtures(item: pytest.Item) -> tuple[str, ...]:
 def check_live(item: pytest.Item) -> None:
     """Raise pytest.UsageError if a test with a live server also has the mark.
 
-    A test either judges captured answers or sends requests of its own.
+    Only for tests with a live fixture (:func:`live_fixtures`): such a test sends requests of its own, and one with the
+    mark judges captured answers.
     """
     if item.get_closest_marker("specdec") is not None:
         raise _usage_error(

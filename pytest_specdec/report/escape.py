@@ -13,10 +13,11 @@ _SPECIAL_IN_MARKDOWN = str.maketrans({**{c: "\\" + c for c in "\\`*_[]|~$"}, "<"
 def printable(text: str) -> str:
     """Return ``text`` on one line, without unprintable characters.
 
-    Every control, format and surrogate character is replaced by a visible stand-in.
+    Every character of a category in _UNPRINTABLE is replaced by a visible stand-in.
 
-    Text that a CI runner would carry out as a command (``::error``, ``##[group]``, wherever a line begins) gets a bar
-    before it or is broken up.
+    Text that a CI runner would carry out as a command is disarmed. GitHub's runner takes ``##[group]`` anywhere in a
+    line, so that it is broken up everywhere; ``::error`` only where a line begins, after spaces, so that a bar goes
+    before it.
     """
     shown = text if text.isascii() and text.isprintable() else "".join(map(_visible, text))
     shown = shown.replace("##[", "# #[")

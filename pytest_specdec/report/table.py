@@ -89,26 +89,27 @@ def _fill_rows(
         yield (CellText(text=printable(title)), *cells)
 
 
-def _speed_cell(run: Run, title: str, speed: str, judgements: tuple[JudgementResult, ...]) -> CellText:
+def _speed_cell(run: Run, title: str, speedup_title: str, judgements: tuple[JudgementResult, ...]) -> CellText:
     """Return the cell of a row of the speed family.
 
     That of a variant with wrong tokens praises nothing.
     """
-    results = tuple(judgement for judgement in judgements if _speed_row_title(judgement, speed) == title)
+    results = tuple(judgement for judgement in judgements if _speed_row_title(judgement, speedup_title) == title)
     worst = cell(results)
     has_wrong_tokens = worst.tone is not Tone.BAD and any(result.pair in run.not_counted for result in results)
     return CellText(text=NOT_COUNTED, tone=Tone.UNSURE) if has_wrong_tokens else worst
 
 
-def _speed_row_title(judgement: JudgementResult, speed: str) -> str:
+def _speed_row_title(judgement: JudgementResult, speedup_title: str) -> str:
     """Return the row title for a judgement of the speed family.
 
-    It is that of speedup, of tokens per step, or of drafting by kind of traffic.
+    It is DRAFTING for tokens per step, TRAFFIC for drafts by kind of request, and ``speedup_title`` for all others, also
+    without a verdict.
     """
     promise = judgement.verdict.promise if judgement.verdict else None
     if isinstance(promise, DraftedTraffic):
         return TRAFFIC
-    return DRAFTING if isinstance(promise, AcceptedLength) else speed
+    return DRAFTING if isinstance(promise, AcceptedLength) else speedup_title
 
 
 def _evidence_cell(run: Run, judgements: tuple[JudgementResult, ...]) -> CellText:

@@ -41,7 +41,8 @@ def log_largest(rate: float) -> float:
 def largest_payoff(m: Floats, p: Floats, rate: Floats) -> Floats:
     """Return c [N] with ``sum max((1 - r) p, m / c) = 1``.
 
-    Views ``m`` and distributions ``p`` are [N, K+1], ``rate`` [N] is r. c is the largest ``m(A) / (r + (1 - r) p(A))`` over sets A of
+    The distributions that are bet on, ``m``, whose sums may be below 1, and the baseline's, ``p``, are [N, K+1]; ``rate`` [N], above 0,
+    is r. c is the largest ``m(A) / (r + (1 - r) p(A))`` over sets A of
     outcomes, found by Dinkelbach's iteration (1967): the next set has the outcomes that pay more than the value of the last one, until no
     value grows.
     """

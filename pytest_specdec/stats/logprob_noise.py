@@ -117,7 +117,8 @@ def robust_scale(squared: Floats) -> float | None:
 def _root_error(squared: Floats) -> float:
     """Return the standard error of the root mean of ``squared``.
 
-    It is half the standard error of the mean over the root: inf for a single value, 0 without any or if the root is 0 or infinite.
+    It is half the standard error of the mean over the root. A single value shows no spread: its error is inf, so that it condemns no
+    scorer. The error is 0 without any value, and if the root is 0 or infinite: an infinite root is invalid whatever its error.
     """
     if len(squared) < 2:  # noqa: PLR2004 - a spread needs two
         return math.inf if len(squared) else 0.0

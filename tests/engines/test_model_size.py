@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.engines import model_size
+from pytest_specdec.engines import checkpoint, model_size
 
 NOWHERE = Path("/nowhere")
 
@@ -46,3 +46,9 @@ def test_files_count_before_the_name(tmp_path):
     size = model_size.of(str(folder), folder)
     assert (size.weights_gb, size.active_gb) == pytest.approx((4e-6, 0.4e-6))
     assert model_size.of("m.gguf", folder / "a.safetensors").weights_gb == pytest.approx(3e-6)
+
+
+def test_a_set_of_weights_with_a_dangling_link_is_not_the_smallest(tmp_path):
+    (tmp_path / "a.safetensors").write_bytes(bytes(2048))
+    (tmp_path / "b.bin").symlink_to(tmp_path / "gone.bin")
+    assert checkpoint.weights_gib(tmp_path) == 2048 / 1024**3

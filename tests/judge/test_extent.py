@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.bank import zipf
 from benchmarks.simulation import RIGHT, Rules, blurred, simulate
-from pytest_specdec.judge.sampling.fault_naming import FaultExtent, extent
+from pytest_specdec.judge.sampling.fault_extent import FaultExtent, extent
 from pytest_specdec.stats.fault_models import temperature_tilt
 
 HOT, NOISE = temperature_tilt(0.7), blurred(2.5)

@@ -69,7 +69,7 @@ ALARMS = {
     # A gate that the config asks for takes half a share, and leaves half of its own to each of the two.
     "greedy": {"_flips": ["near-ties"], "_judge_wrong_tokens": ["wrong tokens"], "_pass_greedy": [], "_judge_scores": []},
     "sampling": {name: ["evidence"] for name in ("_analysis", "_noisy", "_suspect", "_fail_sampling", "_pass_sampling")},
-    "parameters": {"_test_level": ["near-ties", "wrong tokens"]},
+    "parameter_effects": {"_test_level": ["near-ties", "wrong tokens"]},
     "logprobs": {"_compare_logprobs": ["noise", "jumps"]},  # of all tokens and of late ones, at half of the share each
     "baseline_logprobs": {"_beyond_chance": ["jumps"]},
     "structured": {"_fail_documents": ["invalid documents"], "_check_endless": ["endless documents"], "_compare_choices": ["worse tokens"]},
@@ -91,6 +91,7 @@ ALARMS = {
 """By judge and function that reads its share: the tests that are made there. A new reader is a new test, to be named in a row too."""
 PARTS = {
     "logprobs": ("baseline_logprobs",),
+    "parameters": ("parameter_effects",),
     "state": ("greedy",),
     "pressure": ("greedy", "structured"),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.judge.ending import limits_of
+from pytest_specdec.judge.answer_end import limits_of
 from pytest_specdec.model.workload import Depth
 from pytest_specdec.prompts.lengths import LIMITS, STOPS
 

@@ -47,9 +47,9 @@ class LlamaCppDialect(PlainDialect):
     def __init__(self, slots: int = 0) -> None:
         """Take the server's number of slots; 0 if unknown.
 
-        Prefixes of one answer go through one slot. There each finds all of itself but the last token in the
-        cache: measured, 20 times as fast as on whichever slots are free. If the number is unknown, they are
-        sent one by one, and the server looks for the slot.
+        Prefixes of one request go through one slot, and requests take the slots in turn. In its slot each prefix
+        finds all of itself but the last token in the cache: measured, 20 times as fast as on whichever slots are
+        free. If the number is unknown, prefixes are sent one by one, and the server looks for the slot.
         """
         self.prefixes_per_request = _PREFIXES if slots else 1
         self._slots = slots

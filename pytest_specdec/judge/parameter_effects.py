@@ -1,0 +1,133 @@
+"""Parameter effects: the tokens of one arm under the laws of its requests, and which laws they break beyond chance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.parameter_rules import (
+    LawToken,
+    blame_parameters,
+    first_departures,
+    laws,
+    set_parameters,
+    suppressed_tokens,
+    tokens,
+)
+from pytest_specdec.stats import proportions
+from pytest_specdec.stats.token_distribution import NOISE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.judge.tolerance import Tolerance
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Transcript
+
+__all__ = ["ArmEffects", "ParameterEffect", "arm_effects", "parameters_of", "split_names"]
+
+
+class ParameterEffect(StrEnum):
+    """What a server does with a parameter."""
+
+    HONOURED = "honoured"
+    REFUSED = "refused"
+    IGNORED = "ignored"
+    HARMFUL = "harmful"
+    """Answered with a 5xx, or the server died or hung because of it."""
+    UNKNOWN = "did not bind"
+    """No answer shows an effect."""
+    ABSENT = "not asked"
+    """No request sets it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmEffects:
+    """The tokens of one arm under the laws of its requests."""
+
+    arm: Transcript
+    tokens: tuple[LawToken, ...]
+    alpha: float
+    """Significance level of the test of a law that chance may break."""
+
+    @property
+    def ignored(self) -> set[str]:
+        """The parameters with a law broken beyond chance.
+
+        The baseline may have some too: its engine may cut the distribution in another order, for instance.
+        """
+        return parameters_of(self.broken)
+
+    @property
+    def broken(self) -> tuple[LawToken, ...]:
+        """Tokens that break a law which is broken beyond chance."""
+        beyond = {name for name in {token.parameter for token in self.tokens} if self._beyond_chance(name)}
+        return tuple(token for token in self.tokens if token.broken and token.parameter in beyond)
+
+    def under(self, name: str) -> tuple[LawToken, ...]:
+        """Return the tokens under the law of ``name``, one or several parameters."""
+        return tuple(token for token in self.tokens if token.parameter == name)
+
+    def _beyond_chance(self, name: str) -> bool:
+        """Return True if chance does not explain the broken tokens of a law.
+
+        One token is enough if it is never broken without a fault; else a binomial test at the mean chance decides.
+        """
+        under = self.under(name)
+        hits = [token for token in under if token.broken]
+        if not hits:
+            return False
+        if any(not token.chance for token in hits):
+            return True
+        rate = sum(token.chance for token in under) / len(under)
+        return proportions.greater_than_rate(len(hits), len(under), rate) <= self.alpha
+
+
+def arm_effects(captured: Captured, arm: Transcript, tolerance: Tolerance) -> ArmEffects:
+    """Return an arm's tokens under all laws."""
+    noise = max(NOISE, tolerance.calibration.noise or 0.0)
+    own = (*tokens(captured, arm, tolerance.gap, noise, tolerance.chance), *_compare_with_baseline(captured, arm, tolerance))
+    more = suppressed_tokens(captured, tolerance.gap) if arm is captured.baseline else ()
+    return ArmEffects(arm=arm, tokens=(*own, *more), alpha=_test_level(captured))
+
+
+def _test_level(captured: Captured) -> float:
+    """Return the significance level of one test: an even share of alpha.
+
+    There is a test for each combination of cuts, for each combination of parameters blamed for wrong greedy choices, and one for
+    bad_words and repetition penalties together.
+    """
+    own = [laws(request.body) for request in captured.workload.requests]
+    cuts, choices = {each.cuts for each in own if each.cuts}, {blame_parameters(each) for each in own if each.greedy}
+    return captured.alpha / max(1, len(cuts) + len(choices) + any(each.words or each.repetition != 1.0 for each in own))
+
+
+def _compare_with_baseline(captured: Captured, arm: Transcript, tolerance: Tolerance) -> tuple[LawToken, ...]:
+    """Return first differences from the baseline under bad_words or repetition penalties.
+
+    Those under a repetition penalty are returned only if they break its law more often than the control's, by Fisher's exact test.
+    Empty for the baseline itself.
+    """
+    if arm is captured.baseline:
+        return ()
+    departures = first_departures(captured, arm, tolerance.gap, tolerance.chance)
+    hits = sum(token.broken and token.parameter == "repetition_penalty" for token in departures)
+    trials = sum("repetition_penalty" in set_parameters(request.body) for request in captured.workload.requests)
+    theirs = 0
+    if captured.control is not None and arm is not captured.control:
+        again = first_departures(captured, captured.control, tolerance.gap)
+        theirs = sum(token.broken and token.parameter == "repetition_penalty" for token in again)
+    if hits and proportions.greater_than_other(hits, max(trials, hits), theirs, max(trials, theirs)) <= _test_level(captured):
+        return departures
+    return tuple(token for token in departures if token.parameter != "repetition_penalty")
+
+
+def split_names(parameter: str) -> list[str]:
+    """Return the names of the parameters under one law, which :attr:`LawToken.parameter` joins by a comma."""
+    return parameter.split(", ")
+
+
+def parameters_of(law_tokens: Sequence[LawToken]) -> set[str]:
+    """Return the parameters whose laws bind these tokens."""
+    return {name for token in law_tokens for name in split_names(token.parameter)}

@@ -1,0 +1,136 @@
+"""The extent of a fault: whether it is on tokens after rejections only, or on all tokens.
+
+The two hypotheses are compared, each with the distribution that makes its tokens most probable. Neither is tested against a correct
+server: this is done after an alarm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log, sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pytest_specdec.stats.betting import TINY, at_outcome, stake_share, table
+from pytest_specdec.stats.verify_slots import NO_DRAFT
+
+if TYPE_CHECKING:
+    from pytest_specdec.stats.token_distribution import Floats, TokenDistribution
+    from pytest_specdec.stats.verify_slots import Observed
+
+__all__ = ["FaultExtent", "extent"]
+
+UNDRAFTED = 1.0 / 8.0
+"""The chance that a fault of all drafted tokens spares those for which nothing was drafted: another sampler may emit them."""
+TELLING = 1.5
+"""Standard deviations that ``due`` must reach to distinguish the two hypotheses: at 1.5 the likelier is the wrong one in 7 of 100 runs."""
+SHORT_ANSWERS, FAR_SHORT = 2.0, 3.0
+"""Standard deviations by which ``ahead`` must be below ``due``, if enough is due to distinguish the hypotheses and if not. The latter is
+larger since a fault on all tokens is likelier a priori."""
+BOUNDS = ((-1.0, 20.0), (-10.0, 10.0))
+"""Bounds of what is added to the power and to the remainder's log weight: if only the best token is emitted, no power is too large."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultExtent:
+    """The evidence for a fault on all tokens, against the same on tokens after rejections only."""
+
+    behind: float
+    """Log likelihood ratio of a fault after rejections only to a correct server."""
+    ahead: float
+    """Log likelihood ratio of a fault on all tokens to one after rejections only."""
+    due: float
+    """The mean of ``ahead`` if the fault is on all tokens."""
+    spread: float
+    """The standard deviation of ``ahead`` if the fault is on all tokens."""
+
+    @property
+    def explained(self) -> float:
+        """Log likelihood ratio of the likelier hypothesis to a correct server."""
+        return self.behind + max(self.ahead, 0.0)
+
+    @property
+    def ends(self) -> bool:
+        """True if the fault is on tokens after rejections only.
+
+        That hypothesis has to be the likelier one, and ``ahead`` too small for a fault on all tokens by more than chance.
+        """
+        short = SHORT_ANSWERS if self.due > TELLING * self.spread else FAR_SHORT
+        return self.ahead < min(0.0, self.due - short * self.spread)
+
+
+def extent(observed: Observed) -> FaultExtent:
+    """Return the extent of the fault, by the likelier span after a rejection.
+
+    The span is the verify step after the rejection, or all of the answer's rest: a stale cache entry is overwritten by the next step, or
+    stays.
+    """
+    slot_chances = observed.slot_chances
+    plain = slot_chances.at[:, NO_DRAFT].sum(axis=1)
+    whole = _likeliest(observed.distribution, 1.0 - plain)
+    extents = (
+        _compare_extents(observed.distribution, whole, behind, plain)
+        for behind in (slot_chances.after_rejection, slot_chances.rejected_before)
+    )
+    return max(extents, key=lambda one: one.behind)
+
+
+def _compare_extents(distribution: TokenDistribution, whole: Floats, behind: Floats, plain: Floats) -> FaultExtent:
+    """Compare a fault on all tokens with one on tokens after rejections.
+
+    ``whole`` [N, K+1] is the distribution of the former. ``behind`` and ``plain`` are chances [N], that a token is after a rejection and
+    that nothing was drafted for it. No distribution is estimated from the latter tokens, since a fault of drafted tokens may spare them. If
+    ``whole`` is right, ``ahead`` gains in the mean the relative entropy of the two distributions at every token, given those before, and
+    the variances add up.
+    """
+    m = _likeliest(distribution, behind * (1.0 - plain))
+    partly = stake_share(table(distribution, m), np.broadcast_to(behind[:, None], m.shape))
+    gain = table(distribution, whole) - partly
+    paid, due = at_outcome(gain, distribution), (whole * gain).sum(axis=1)
+    undrafted = np.logaddexp(log(1.0 - UNDRAFTED) + float((plain * paid).sum()), log(UNDRAFTED))
+    return FaultExtent(
+        behind=float(at_outcome(partly, distribution).sum()),
+        ahead=float(((1.0 - plain) * paid).sum() + undrafted),
+        due=float(due.sum()),
+        spread=sqrt(max(0.0, float(((whole * gain**2).sum(axis=1) - due**2).sum()))),
+    )
+
+
+def _likeliest(distribution: TokenDistribution, chance: Floats) -> Floats:
+    """Return the distribution m [N, K+1] of maximum likelihood among bent ones.
+
+    Each outcome is taken to be drawn from ``(1 - c) p + c m``, c being ``chance`` [N]. The family is ``m ~ p^(1 + a)``, in the remainder
+    times ``e^b``: a wrong temperature, and more or less mass in the remainder. Logits that are off at random, as those of another context
+    are, have such a distribution in the mean, but for a few hundredths of a nat. Outcomes outside the core are left out, since p is only
+    estimated there.
+    """
+    from scipy.optimize import minimize  # noqa: PLC0415 - its import takes longer than most judgements, and only findings need it
+
+    inside = distribution.core & (distribution.p > 0)
+    p = np.where(inside, distribution.p, 0.0) / np.maximum(np.where(inside, distribution.p, 0.0).sum(axis=1, keepdims=True), TINY)
+    bends = np.stack([_logs(distribution.p), np.broadcast_to(np.arange(p.shape[1]) == p.shape[1] - 1, p.shape)])
+    then = np.stack([at_outcome(bend, distribution) for bend in bends])
+    chance_inside = at_outcome(inside.astype(np.float64), distribution) * chance
+
+    def bent(by: Floats) -> tuple[Floats, Floats]:
+        m = p * np.exp(by[0] * bends[0] + by[1] * bends[1])
+        total = np.maximum(m.sum(axis=1), TINY)
+        return m / total[:, None], np.log(total)
+
+    def surprise(by: Floats) -> tuple[float, Floats]:
+        m, total = bent(by)
+        less = np.maximum(1.0 - chance_inside + chance_inside * np.exp(by @ then - total), TINY)
+        share = 1.0 - (1.0 - chance_inside) / less
+        return -float(np.log(less).sum()), -np.asarray((share * (then - (m * bends).sum(axis=2))).sum(axis=1))
+
+    return bent(minimize(surprise, np.zeros(2), jac=True, method="L-BFGS-B", bounds=BOUNDS).x)[0]
+
+
+def _logs(p: Floats) -> Floats:
+    """Return the log-probabilities [N, K+1] of single tokens.
+
+    The remainder counts as many tokens, each half as probable as the last top token.
+    """
+    top_tokens = np.where(p[:, :-1] > 0, p[:, :-1], 1.0)
+    return np.asarray(np.log(np.column_stack([top_tokens, top_tokens.min(axis=1) / 2.0])))
