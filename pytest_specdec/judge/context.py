@@ -166,17 +166,20 @@ def _wrong_tokens(captured: Captured) -> Iterator[ContextBreach]:
 def _fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verdict | None:
     """Return FAIL, named by the most frequent flaw; None without breaches.
 
-    Wrong tokens far from the context limit give the name if there are any.
+    Wrong tokens far from the context limit give the name if there are any, since that limit does not explain them. Tokens beyond tolerance
+    are counted against the baseline's own; no other flaw is held against the variant if the baseline has it.
     """
     if not breaches:
         return None
     counts = Counter(breach.flaw for breach in breaches)
     flaw = ContextFlaw.WRONG if counts[ContextFlaw.WRONG] else counts.most_common(1)[0][0]
     first = next(breach for breach in breaches if breach.flaw is flaw)
+    others = ", ".join(f"{other.value} in {count}" for other, count in counts.items() if other is not flaw)
+    baseline = "more than noise explains" if flaw in {ContextFlaw.WRONG, ContextFlaw.NEAR} else "none of the baseline's"
     return say(
         captured,
         Outcome.FAIL,
-        f"{flaw.value}: {len(breaches)} of {len(captured.speculative.answers)} answers, none of the baseline's",
+        f"{flaw.value}: {counts[flaw]} of {len(captured.speculative.answers)} answers, {baseline}" + (f"; also {others}" if others else ""),
         short=(f"first        {first}", f"longest      {_longest_sequence(captured)} tokens, prompt and answer"),
         evidence=(*map(str, breaches), *messages(captured.speculative.answers)),
         cell=f"{len(breaches)} wrong",

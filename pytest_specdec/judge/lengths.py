@@ -34,8 +34,10 @@ _WITHOUT_IDS = 2
 def judge(captured: Captured) -> Verdict:
     """Judge whether every answer ends where its own request demands it.
 
-    Each arm is judged by its own answers. A rule that a boot of the baseline breaks says nothing about the variant: it is left out, and the
-    evidence lists it. INCONCLUSIVE if too few answers were ended by a stop or a limit, or if none ended after an accepted draft token.
+    Where a stop string should have ended an answer is read from answers of the same arm. A rule that a boot of the baseline breaks says
+    nothing about the variant: it is left out, and the evidence lists it. ``check_endings`` then applies the rules that every family checks,
+    which also compare an end with the baseline's for the same tokens. INCONCLUSIVE if too few answers were ended by a stop or a limit, or
+    if none ended after an accepted draft token.
     """
     own = list(_cases(captured, captured.speculative))
     return (

@@ -39,7 +39,8 @@ def move_command(path: Path, home: Path, config: pytest.Config) -> str:
 def next_steps(config: pytest.Config, run: Path) -> Commands:
     """Return the commands to replay, resume or continue a run.
 
-    ``run`` is its directory.
+    ``run`` is its directory. The replay names the tests alone: depth, false-alarm shares and config are the stored run's.
+    The others repeat this session's whole command line, since they require the same config and selection.
     """
     tests = [*_pyargs_option(config), *(as_typed(config.invocation_params.dir / arg, config) for arg in config.args)]
     return Commands(

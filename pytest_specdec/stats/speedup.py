@@ -123,13 +123,20 @@ class Estimate:
         """Return the one-sided probabilities of an error beyond each distance.
 
         They are sum_k w_k P(t_k > distance), over the possible deviations sd_k of boots. t_k has the scale sqrt(shares sd_k^2 + within)
-        and the degrees of freedom of the passes, more if boots vary more (Welch, Satterthwaite).
+        and the degrees of freedom of the passes, more if boots vary more (Welch, Satterthwaite). Without boots they are those of Student's
+        t over the passes.
         """
+        if not self.shares:
+            return tuple(float(stdtr(self.within_freedom, -distance / math.sqrt(self.within))) for distance in distances)
         weights, scales, freedoms = self._components()
         return tuple(float(weights @ stdtr(freedoms, -distance / scales)) for distance in distances)
 
     def _components(self) -> tuple[Floats, Floats, Floats]:
-        """Return the weights, scales and degrees of freedom of the mixture's components."""
+        """Return the weights, scales and degrees of freedom of the mixture's components.
+
+        Boots are weighed by the differences measured between them, which include the noise of each boot's passes: ``within / shares`` is
+        that of one boot. ``shares`` must not be 0.
+        """
         weights = np.array(self.boots.weights(self.within / self.shares))
         variances = self.shares * np.square(deviations(self.boots.stated_sd)) + self.within
         freedoms = self.within_freedom * np.square(variances / self.within) if self.within else np.full_like(variances, np.inf)

@@ -11,7 +11,7 @@ from scipy import stats
 from pytest_specdec.model.baseline import BOOT_SD
 from pytest_specdec.stats.boot_spread import boot_spread
 from pytest_specdec.stats.proportions import Interval
-from pytest_specdec.stats.speedup import HODGES_LEHMANN_FROM, BootLevels, across_blocks, across_boots, typical
+from pytest_specdec.stats.speedup import HODGES_LEHMANN_FROM, BootLevels, across_blocks, across_boots, typical, within_one_boot
 
 LOGS = st.lists(st.floats(-1, 1).map(lambda value: round(value, 12)), min_size=2, max_size=20)
 """No two of them closer than a clock tells: what is left of three equal values of 1e-93 is rounding."""
@@ -177,3 +177,8 @@ def test_boots_that_differ_widen_the_interval_and_more_boots_narrow_it():
 def test_an_interval_holds_its_ends():
     assert 1.0 in Interval(low=1.0, high=2.0, confidence=0.95)
     assert 2.1 not in Interval(low=1.0, high=2.0, confidence=0.95)
+
+
+def test_errors_without_boots_are_those_of_the_passes():
+    passes = within_one_boot([0.1, 0.2, 0.15])
+    assert passes.beyond(passes.log_ratio - math.log(passes.at_least(0.025))) == pytest.approx((0.025,))

@@ -99,9 +99,10 @@ def sweep(root: Path, held: Path | None = None) -> tuple[int, ...]:
 
 @contextmanager
 def _hold_if_free(folder: Path, held: Path | None) -> Iterator[bool]:
-    """Hold ``folder`` and yield True if it is a free run.
+    """Lock ``folder`` until the block ends and yield True if it is a free run.
 
-    A free run is one of this user that no capture works on.
+    A free run is one of this user that no other capture works on. ``held`` has this capture's own lock already: a second
+    one would be refused.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -109,13 +110,13 @@ def _hold_if_free(folder: Path, held: Path | None) -> Iterator[bool]:
         yield False
         return
     try:
-        is_free = folder == held or _is_free(descriptor)
+        is_free = folder == held or _try_lock(descriptor)
         yield os.fstat(descriptor).st_uid == os.getuid() and is_free and _is_run(folder)
     finally:
         os.close(descriptor)
 
 
-def _is_free(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     """Lock a run's folder and return True if nobody held it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

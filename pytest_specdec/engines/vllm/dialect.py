@@ -73,12 +73,16 @@ def _read_samples(text: str, namespace: str) -> list[tuple[str, str, str]]:
 
 
 def _parse_count(number: str) -> int:
-    """Return a sample's whole number; raise ValueError without one."""
-    value = round(float(number))
-    if abs(value) >= _MOST:
+    """Return a sample's value as a count, rounded.
+
+    It is written as a float, such as ``12.0`` or ``1.5e+06``. Raises ValueError for no number, NaN, or one beyond what
+    floats count.
+    """
+    value = float(number)
+    if not abs(value) < _MOST:
         msg = f"{number} is not a count"
         raise ValueError(msg)
-    return value
+    return round(value)
 
 
 _UNPROCESSED: Mapping[str, JSON] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
