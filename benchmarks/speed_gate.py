@@ -24,7 +24,7 @@ from benchmarks import results
 from pytest_specdec.capture.alternation import more_passes
 from pytest_specdec.gates.floors import measure_floors
 from pytest_specdec.gates.rulings import PROVEN_ERROR, SPEED_ERROR, GateRuling, ruled_speeds
-from pytest_specdec.judge.acceptance.verdict import acceptance_length
+from pytest_specdec.judge.acceptance.length import acceptance_length
 from pytest_specdec.model.baseline import LAST_RUNS
 from pytest_specdec.model.plan import MOST_PASSES
 from pytest_specdec.model.promise import SpeedFigure, Speedup

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture import boot_layout, enlargement, environment, estimate, extension
 from pytest_specdec.capture.rates import scale_to_size
 from pytest_specdec.capture.workloads import drop_unread_scores, enlarge, limit_concurrency
-from pytest_specdec.config import gates
+from pytest_specdec.config import gates, golden
 from pytest_specdec.engines import arguments
 from pytest_specdec.engines.optional import SmallCache
 from pytest_specdec.engines.registry import engine_of
@@ -164,8 +164,10 @@ def make(
     Raises PlanError if selected tests do not go together, ConfigError or EngineError for a variant without drafts.
     """
     engine = engine_of(config.engine.kind)
-    pairs = _select_pairs(_pairs(config, engine), only)
+    all_pairs = _pairs(config, engine)
+    pairs, golden_floors = _select_pairs(all_pairs, only), golden.floors(config, all_pairs)
     gates.check(config, pairs)
+    golden.check(config, golden_floors)
     attached, withheld = _attached_arms(config), _withheld_workloads(config, engine, wanted, depth)
     sent_workloads = _select_sent_workloads(wanted, config, depth, withheld=withheld, attached=bool(attached))
     workloads_by_name = {workload.name: workload for workload in _unique_workloads(sent_workloads)}
@@ -180,6 +182,7 @@ def make(
         judgements=_judgements(pairs, sent_workloads, shares),
         withheld=withheld,
         families=outside,
+        golden=tuple(floor for floor in golden_floors if floor.pair in {pair.name for pair in pairs}),
     )
     has_speed_boots = _has_speed_boots(config, attached)
     _check_speed_boots(speed_boots, judged_workloads, attached)

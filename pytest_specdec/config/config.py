@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from datetime import date
 
     from pytest_specdec.model.baseline import Gate, Slo
+    from pytest_specdec.model.golden import Thinking
     from pytest_specdec.model.workload import JSON, Family
 
 
@@ -142,6 +143,20 @@ class Waiver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenSettings:
+    """A file of accepted lengths that another project has published, and what is taken from it as a floor."""
+
+    file: str
+    """A path relative to the config."""
+    model: str = ""
+    """The file's name of the model; empty where it is that of ``engine.model``."""
+    thinking: Thinking | None = None
+    """The mode that chat requests ask for; None where ``reasoning`` says it, or nothing does."""
+    tests: Mapping[str, str] = field(default_factory=dict)
+    """By variant, the test of a file that has its lengths by test."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
     """Figures that others have published: shown together with those of a run, never gated."""
 
@@ -194,6 +209,8 @@ class Config:
     waivers: tuple[Waiver, ...] = ()
     """Known failures of correctness."""
     gates: tuple[Gate, ...] = ()
+    golden: GoldenSettings | None = None
+    """None where no golden file gates."""
     slo: Slo | None = None
     """Latencies that answers should keep; None where none are stated."""
     published: tuple[Published, ...] = ()

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.config import validate
+from pytest_specdec.config.config import GoldenSettings
 from pytest_specdec.files import yaml
 from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, SPEEDUP, VERIFY_NOISE, Gate
+from pytest_specdec.model.golden import Thinking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,8 +35,20 @@ def read_gates(document: YamlDocument, name: str) -> Iterator[Gate]:
             yield Gate(figure=figure, at_most=float(gate["at_most"]), source=f"{name}:{document.line(('gates', figure))} gates.{figure}")
             continue
         has_floor = "at_least" in gate
+        if figure == ACCEPTANCE_LENGTH and not has_floor:
+            continue
         where = f"{name}:{document.line(('gates', figure))} gates.{figure}" if has_floor else f"{name}: gates.{figure} (default)"
         yield Gate(figure=figure, at_least=float(gate.get("at_least", _NO_SLOWER)), source=where, boot_sd=gate.get("boot_sd"))
+
+
+def read_golden(document: YamlDocument) -> GoldenSettings | None:
+    """Return the golden file of a config with its settings; None without one."""
+    data: Any = document.data
+    golden = data.get("gates", {}).get(ACCEPTANCE_LENGTH, {}).get("golden")
+    if golden is None or isinstance(golden, str):
+        return None if golden is None else GoldenSettings(file=golden)
+    thinking = Thinking(golden["thinking"]) if "thinking" in golden else None
+    return GoldenSettings(file=golden["file"], model=golden.get("model", ""), thinking=thinking, tests=golden.get("tests", {}))
 
 
 def not_finite(document: YamlDocument) -> Iterator[Problem]:

@@ -88,6 +88,7 @@ def load(path: Path) -> Config:
         allow_inconclusive=tuple(Family(name) for name in data.get("allow_inconclusive", ())),
         waivers=tuple(waivers.stated_waivers(document, path.name)),
         gates=tuple(gates.read_gates(document, path.name)),
+        golden=gates.read_golden(document),
         slo=Slo(**data["slo"]) if "slo" in data else None,
         published=tuple(Published(**entry) for entry in data.get("published", ())),
         limits=_typed_limits(data.get("limits", {})),

@@ -83,8 +83,11 @@ class RuledGate:
 
 
 def gates_on(gates: Iterable[Gate], figure: str) -> tuple[Gate, ...]:
-    """Return the gates on ``figure`` that have a threshold."""
-    return tuple(gate for gate in gates if gate.figure == figure and gate.at_least is not None)
+    """Return the gates on ``figure`` that have a threshold.
+
+    Those of golden files are left out, since they count other steps.
+    """
+    return tuple(gate for gate in gates if gate.figure == figure and gate.at_least is not None and gate.golden is None)
 
 
 def rule_gates(gates: Sequence[Gate], limits: ConfidenceLimits | None, alpha: float) -> tuple[RuledGate, ...]:

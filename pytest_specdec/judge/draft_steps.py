@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer
 
-__all__ = ["DraftStep", "StepSum", "steps", "total"]
+__all__ = ["DraftStep", "StepSum", "drafted_total", "steps", "total"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +53,27 @@ def total(answer: Answer) -> StepSum | None:
     if counters is None or not counters.drafts:
         return None
     return StepSum(tokens=counters.drafts + counters.accepted_tokens, steps=counters.drafts)
+
+
+def drafted_total(answer: Answer, *, every_step: bool) -> StepSum | None:
+    """Return the sums of :func:`total` over the steps with a draft alone.
+
+    A step without a draft brings one token; ``every_step`` says that the drafter leaves none without. Returns None if it is unknown which
+    steps had a draft, as where a server reports windows alone and the drafter does not draft at every step.
+    """
+    windowed = [choice for choice in answer.choices if choice.steps]
+    if not windowed:
+        return total(answer)
+    drafted_windows: list[int] = []
+    for choice in windowed:
+        counts = choice.drafted
+        if counts is not None and len(counts) == len(choice.windows or ()) - 1:
+            drafted_windows += [window for window, count in zip(choice.steps, counts, strict=False) if count]
+        elif every_step:
+            drafted_windows += choice.steps
+        else:
+            return None
+    return StepSum(tokens=sum(drafted_windows), steps=len(drafted_windows))
 
 
 def steps(answer: Answer) -> tuple[DraftStep, ...]:

@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from pytest_specdec.model.golden import GoldenFloor
+
 __all__ = [
     "ACCEPTANCE_LENGTH",
     "BOOT_SD",
@@ -147,6 +149,8 @@ class Gate:
     """Stored mean accepted lengths, by request id."""
     changes: tuple[str, ...] = ()
     """Parts of the key that are others in the run under judgement: ``draft model a -> model b``."""
+    golden: GoldenFloor | None = None
+    """The floor of a golden file that it states, in tokens per step with a draft; None for any other gate."""
 
     def __str__(self) -> str:
         """Return threshold and source: ``speedup at least 1.3 (reference.yaml:27 gates.speedup)``."""

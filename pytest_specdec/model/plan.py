@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, Gate
 from pytest_specdec.model.families import Budget, FamilyRow, with_outside
+from pytest_specdec.model.golden import GoldenFloor
 from pytest_specdec.model.pair import BASELINE, CONTROL, Pair
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family, Workload
@@ -179,6 +181,17 @@ class Plan:
     """What the estimate rests on."""
     enlarged: Mapping[str, int] = field(default_factory=dict)
     """By workload that sends more because boots take long: the requests that the depth would send otherwise."""
+    golden: tuple[GoldenFloor, ...] = ()
+    """What the config's golden file asks of each pair, as it was read for this run; empty without one."""
+
+    @property
+    def golden_gates(self) -> tuple[Gate, ...]:
+        """The golden floors as gates; a replay needs no golden file."""
+        return tuple(
+            Gate(figure=ACCEPTANCE_LENGTH, at_least=floor.at_least, source=floor.source, pair=floor.pair, golden=floor)
+            for floor in self.golden
+            if floor.at_least is not None
+        )
 
     @property
     def rows(self) -> Mapping[str, FamilyRow]:

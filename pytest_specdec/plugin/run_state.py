@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_specdec.config import lint, load, prompt_file, variables
+from pytest_specdec.config import golden, lint, load, prompt_file, variables
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import ConfigError, RunError, SpecdecError
 from pytest_specdec.files import captured, run_documents
@@ -147,7 +147,7 @@ class RunState:
 
     @property
     def gates(self) -> tuple[Gate, ...]:
-        """The gates of the config and of this machine's baseline file.
+        """The gates of the config, its golden file and this machine's baseline file.
 
         A new run first gets a copy of that file, so that a replay is judged by the same gates.
         """
@@ -156,7 +156,7 @@ class RunState:
             if self.settings.replay is None:
                 baseline_file.keep(self.settings.baselines, self.plan.config, environment, self.directory.baselines)
             folder = _baselines_folder(self.settings)
-            self._gates = (*self.config.gates, *baseline_file.gates(folder, self.plan.config, environment))
+            self._gates = (*self.config.gates, *self.plan.golden_gates, *baseline_file.gates(folder, self.plan.config, environment))
         return self._gates
 
     def calibrations(self, pair: str) -> Calibrations:
@@ -216,7 +216,9 @@ def _make_state(config: pytest.Config) -> RunState:
     if settings.replay:
         plan = run_documents.read_plan(RunDirectory.open(settings.replay))
         baseline_file.check(_baselines_folder(settings), plan.config)
-        return RunState(settings, _replayed_config(config, plan), root=settings.replay, plan=plan, warnings=_depth_warnings(settings, plan))
+        stored_config = _replayed_config(config, plan)
+        plan = _replayed_plan(settings, stored_config, plan)
+        return RunState(settings, stored_config, root=settings.replay, plan=plan, warnings=_depth_warnings(settings, plan))
     loaded_config = load.load(_config_path(config))
     baseline_file.check(settings.baselines, loaded_config.name)
     filled_config = variables.fill(loaded_config, os.environ)
@@ -255,6 +257,17 @@ def _replayed_config(config: pytest.Config, plan: Plan) -> Config:
     assert settings.replay is not None
     path = _config_path(config) if settings.config_given else RunDirectory.open(settings.replay).config
     return replace(load.load(path), name=plan.config)
+
+
+def _replayed_plan(settings: Settings, config: Config, plan: Plan) -> Plan:
+    """Return the plan of a replay.
+
+    Its golden floors are those of the run, or of the config on the command line.
+    """
+    if not settings.config_given:
+        return plan
+    known = {variant.name for variant in config.variants}
+    return replace(plan, golden=golden.floors(config, [pair for pair in plan.pairs if pair.name in known]))
 
 
 def _config_path(config: pytest.Config) -> Path:

@@ -141,6 +141,7 @@ class SummaryPlugin:
             *own_prompts(plan),
             *judgements.notes(self._left_out),
             *baseline_notes,
+            *self._golden_notes(state.plan if settings.replay and not isinstance(state, str) else plan),
             *published_notes,
             *unused_notes,
         )
@@ -163,6 +164,18 @@ class SummaryPlugin:
     def _published_notes(self, config: Config) -> tuple[str, ...]:
         """Return the config's published figures of others; () unless speed was judged."""
         return tuple(map(str, config.published)) if any(judgement.family is Family.SPEED for judgement in self._judgements) else ()
+
+    def _golden_notes(self, plan: Plan) -> tuple[str, ...]:
+        """Return a note for each variant without a golden floor, and for floors unused.
+
+        Speed alone judges them. () unless the config names a golden file.
+        """
+        is_speed_judged = any(judgement.family is Family.SPEED for judgement in self._judgements)
+        unused = () if is_speed_judged else plan.golden_gates
+        return (
+            *(str(floor) for floor in plan.golden if floor.at_least is None),
+            *(f"gate not used: {gate}: only speed judges it, and no test of it was run" for gate in unused),
+        )
 
     def _unused_notes(self, config: Config) -> tuple[str, ...]:
         """Return a note for each unused waiver and noise gate.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
     """Return the plan in a few lines.
 
-    They show the judgements, their cost, and how the false-alarm budget is shared. ``origin`` is the run directory as
+    They show the judgements, golden floors, their cost, and how the false-alarm budget is shared. ``origin`` is the run directory as
     a person would type it.
     """
     costs = (
@@ -31,7 +31,7 @@ def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
     cost = () if replayed else tuple(f"  {line}" for line in costs)
     source = f"replay of {origin}" if replayed else f"capture into {origin}"
     title = f"specdec: {plan.config} · {plan.engine} {plan.model} · {plan.depth.value} · {source}"
-    own_lines = (f"  {line}" for line in own_prompts(plan))
+    own_lines = (f"  {line}" for line in (*own_prompts(plan), *map(str, plan.golden)))
     return tuple(printable(line) for line in (title, f"  {_describe_work(plan)}", *own_lines, *cost, f"  {_describe_shares(plan)}"))
 
 

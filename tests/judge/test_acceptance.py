@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge import speed
-from pytest_specdec.judge.acceptance.verdict import acceptance_length
+from pytest_specdec.judge.acceptance.length import acceptance_length
 from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.transcript import SpecCounters
 from pytest_specdec.model.verdict import Outcome

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import speed
-from pytest_specdec.judge.acceptance.verdict import acceptance_length
+from pytest_specdec.judge.acceptance.length import acceptance_length
 from pytest_specdec.model.baseline import Gate, Slo
 from pytest_specdec.model.timing import ClientLoad, Timing
 from pytest_specdec.model.transcript import FailureKind, ServerFailure, SpecCounters, Usage

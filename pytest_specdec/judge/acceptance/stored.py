@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.draft_steps import total
+from pytest_specdec.judge.acceptance.length import totals
 from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, LEAST_SHARED, NOT_COMPARABLE, PromptLength
 from pytest_specdec.model.verdict import Finding, Outcome
 from pytest_specdec.stats.acceptance_change import MARGIN, POWER, compare
@@ -15,14 +15,13 @@ from pytest_specdec.stats.acceptance_change import MARGIN, POWER, compare
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_specdec.judge.draft_steps import StepSum
     from pytest_specdec.model.baseline import Gate
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.model.workload import Workload
     from pytest_specdec.stats.acceptance_change import AcceptanceChange
 
-__all__ = ["LEAST_SHARED", "Comparison", "compare_with_stored", "lengths", "totals"]
+__all__ = ["LEAST_SHARED", "Comparison", "compare_with_stored", "depends_on_load", "lengths"]
 
 _SHOWN = 3
 
@@ -150,7 +149,7 @@ def compare_with_stored(captured: Captured, alpha: float) -> Comparison | None:
         return Comparison(finding=Finding.FEW, gate=gate, cell=cell, alpha=alpha, shared=len(units))
     change = compare([_mean(gate.lengths, ids) for ids in units], [_mean(now, ids) for ids in units])
     return Comparison(
-        finding=Finding.BY_LOAD if _depends_on_load(captured) else _finding(change, alpha),
+        finding=Finding.BY_LOAD if depends_on_load(captured) else _finding(change, alpha),
         gate=gate,
         cell=cell,
         alpha=alpha,
@@ -174,7 +173,8 @@ def _finding(change: AcceptanceChange, alpha: float) -> Finding:
     return Finding.MAYBE_WORSE if change.part < 0.0 else Finding.MAYBE_MORE
 
 
-def _depends_on_load(captured: Captured) -> bool:
+def depends_on_load(captured: Captured) -> bool:
+    """Return True if the variant may draft less with this many requests in flight."""
     draft, concurrency = captured.pair.variant.draft, captured.workload.concurrency
     return concurrency > 1 and (draft.depends_on_load or 0 < draft.most_requests < concurrency)
 
@@ -182,19 +182,6 @@ def _depends_on_load(captured: Captured) -> bool:
 def _cell(captured: Captured) -> str:
     temperatures = sorted({f"{request.body.get('temperature', 1):g}" for request in captured.workload.requests})
     return f"temperature {' and '.join(temperatures)}, {captured.workload.concurrency} at once"
-
-
-def totals(transcript: Transcript) -> Mapping[str, StepSum]:
-    """Return each request's tokens and verify steps, over all its passes.
-
-    Requests without known steps are left out.
-    """
-    sums: dict[str, StepSum] = {}
-    for answer in transcript.answers:
-        one = total(answer)
-        if one is not None:
-            sums[answer.request_id] = sums[answer.request_id] + one if answer.request_id in sums else one
-    return sums
 
 
 def lengths(transcript: Transcript, workload: Workload) -> Mapping[str, PromptLength]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from scipy.special import stdtrit
 
 from pytest_specdec.gates.rulings import PROVEN_ERROR, GateRuling, gates_on, rule_gates
 from pytest_specdec.judge.acceptance import drafter_quality as own_drafts
 from pytest_specdec.judge.acceptance import stored as stored_acceptance
+from pytest_specdec.judge.acceptance.golden import TO_CHANGE, compare_with_golden
+from pytest_specdec.judge.acceptance.length import acceptance_length, describe_length
 from pytest_specdec.judge.bursts import uncounted_bursts
 from pytest_specdec.judge.prerequisites import speculating
 from pytest_specdec.judge.verdicts import say
@@ -22,72 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_specdec.gates.rulings import RuledGate
+    from pytest_specdec.judge.acceptance.golden import GoldenComparison
+    from pytest_specdec.judge.acceptance.length import AcceptanceLength
     from pytest_specdec.judge.acceptance.stored import Comparison
     from pytest_specdec.model.baseline import Gate
     from pytest_specdec.model.captured import Captured
-    from pytest_specdec.model.transcript import SpecCounters, Transcript
+    from pytest_specdec.model.transcript import SpecCounters
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["LEAST_PROMPTS", "AcceptanceLength", "acceptance_length", "describe_length", "judge_acceptance"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptanceLength:
-    """Tokens per verify step, the bonus or recovered token included."""
-
-    tokens: float
-    standard_error: float | None
-    """Of its log, over prompts, which are its independent units; None if steps are known of fewer than two prompts."""
-    prompts: int
-    """Prompts whose verify steps the server reported."""
-
-    def at_least(self, error: float) -> float:
-        """Return the lower confidence limit of the true length.
-
-        The true length is below it with probability ``error``. Returns 0 without a standard error.
-        """
-        return 0.0 if self.standard_error is None else self.tokens * math.exp(-self._half_width(error))
-
-    def at_most(self, error: float) -> float:
-        """Return the upper confidence limit of the true length.
-
-        The true length is above it with probability ``error``. Returns infinity without a standard error.
-        """
-        return math.inf if self.standard_error is None else self.tokens * math.exp(self._half_width(error))
-
-    def _half_width(self, error: float) -> float:
-        return -float(stdtrit(self.prompts - 1, error)) * (self.standard_error or 0.0)
-
-
-def acceptance_length(transcript: Transcript) -> AcceptanceLength | None:
-    """Return tokens per verify step, over all prompts together.
-
-    It is the ratio r = T / S of all tokens to all verify steps of the answers, steps without a draft included. The variance of its log is n
-    / (n - 1) sum (t_i - r s_i)^2 / T^2 over n prompts (Cochran, Sampling Techniques, 3rd edition, section 6.4), with Student's t of n - 1
-    degrees of freedom. Prompts are the units because steps of one prompt depend on each other: as independent units they give 12 to 18 %
-    false alarms at nominal 1 %. If the answers show no steps, the server's counters are used, which leave out steps without a draft and
-    give no limits. Returns None without either.
-    """
-    sums = [(each.tokens, each.steps) for each in stored_acceptance.totals(transcript).values()]
-    if sums:
-        return _over_prompts(sums)
-    counters = transcript.counters
-    if counters is None or not counters.drafts:
-        return None
-    return AcceptanceLength(tokens=counters.mean_acceptance_length, standard_error=None, prompts=0)
-
-
-def _over_prompts(sums: list[tuple[int, int]]) -> AcceptanceLength:
-    """Return the length and its error from (tokens, steps) of each prompt.
-
-    The error is None for a single prompt.
-    """
-    tokens, steps, count = sum(t for t, _ in sums), sum(s for _, s in sums), len(sums)
-    ratio = tokens / steps
-    if count == 1:
-        return AcceptanceLength(tokens=ratio, standard_error=None, prompts=1)
-    squares = math.fsum((t - ratio * s) ** 2 for t, s in sums)
-    return AcceptanceLength(tokens=ratio, standard_error=math.sqrt(count / (count - 1) * squares) / tokens, prompts=count)
+__all__ = ["LEAST_PROMPTS", "judge_acceptance"]
 
 
 _MANY_DRAFTS = 200
@@ -98,28 +40,45 @@ LEAST_PROMPTS = 20
 """Prompts that a gate needs: the length of one prompt says little about that of the next."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """The accepted length of one workload, beside what it is compared with."""
+
+    length: AcceptanceLength | None
+    stored: Comparison | None
+    golden: GoldenComparison | None
+
+    def length_for(self, gate: Gate) -> AcceptanceLength | None:
+        """Return the length as ``gate`` counts steps; None if unknown."""
+        return self.golden.length if gate.golden is not None and self.golden is not None else self.length
+
+
 def judge_acceptance(captured: Captured) -> Verdict:
     """Return the verdict on the number of accepted tokens.
 
-    They are compared with the gates, with the stored run, and with the tokens that the drafter would get right if it were served alone. The
-    control passes, since it drafts nothing.
+    They are compared with the gates, with a golden file, with the stored run, and with the tokens that the drafter would get right if it
+    were served alone. The control passes, since it drafts nothing.
     """
     if captured.is_control:
         return say(captured, Outcome.PASS, "the baseline drafts nothing")
-    length = acceptance_length(captured.speculative)
     drafts = own_drafts.own_drafts(captured)
     alpha = captured.alpha / max(1, _count_tests(captured) + (drafts is not None))
     return (
         speculating(captured, rejecting=False)
         or _check_accepted(captured)
         or own_drafts.worse(captured, drafts, alpha)
-        or _judge_gates(captured, length, alpha)
+        or _judge_gates(captured, alpha)
     )
 
 
 def _count_tests(captured: Captured) -> int:
-    """Count the tests of a length: against the gates, and against the stored run."""
-    return bool(gates_on(captured.gates, ACCEPTANCE_LENGTH)) + any(gate.lengths for gate in captured.gates)
+    """Count the tests of a length: against the gates, a golden file, and the stored run."""
+    golden = compare_with_golden(captured)
+    return (
+        bool(gates_on(captured.gates, ACCEPTANCE_LENGTH))
+        + (golden is not None and not golden.not_gated)
+        + any(gate.lengths for gate in captured.gates)
+    )
 
 
 def _check_accepted(captured: Captured) -> Verdict | None:
@@ -142,23 +101,34 @@ def _check_accepted(captured: Captured) -> Verdict | None:
     )
 
 
-def _judge_gates(captured: Captured, length: AcceptanceLength | None, alpha: float) -> Verdict:
-    """Return the verdict by the gates and by the stored run, each at ``alpha``.
+def _judge_gates(captured: Captured, alpha: float) -> Verdict:
+    """Return the verdict by the gates, a golden file and the stored run.
 
-    The gates stay open if the length is over fewer than LEAST_PROMPTS prompts.
+    Each is tested at ``alpha``. Gates stay open if the length is over fewer than LEAST_PROMPTS prompts.
     """
-    gates = gates_on(captured.gates, ACCEPTANCE_LENGTH)
-    rulings = rule_gates(gates, length if length and length.prompts >= LEAST_PROMPTS else None, alpha)
-    comparison = stored_acceptance.compare_with_stored(captured, alpha)
-    outcome, why = _ruling(length, rulings, comparison)
-    return _say_length(captured, length, rulings, comparison, outcome=outcome, why=why)
+    measured = _Measured(
+        length=acceptance_length(captured.speculative),
+        stored=stored_acceptance.compare_with_stored(captured, alpha),
+        golden=compare_with_golden(captured),
+    )
+    golden = () if measured.golden is None or measured.golden.not_gated else (measured.golden.gate,)
+    groups = (gates_on(captured.gates, ACCEPTANCE_LENGTH), golden)
+    rulings = tuple(ruling for gates in groups if gates for ruling in rule_gates(gates, _sufficient(measured.length_for(gates[0])), alpha))
+    outcome, why = _ruling(measured, rulings)
+    return _say_length(captured, measured, rulings, outcome=outcome, why=why)
 
 
-def _ruling(length: AcceptanceLength | None, rulings: Sequence[RuledGate], comparison: Comparison | None) -> tuple[Outcome, str]:
+def _sufficient(length: AcceptanceLength | None) -> AcceptanceLength | None:
+    """Return ``length``; None if it is over too few prompts to decide a gate."""
+    return length if length is not None and length.prompts >= LEAST_PROMPTS else None
+
+
+def _ruling(measured: _Measured, rulings: Sequence[RuledGate]) -> tuple[Outcome, str]:
     """Return the outcome and the reason for it.
 
     A missed gate comes first, then a change against the stored run; a pass needs every gate and the comparison to be decided.
     """
+    comparison = measured.stored
     missed = [one.gate for one in rulings if one.ruling is GateRuling.MISSED]
     if missed:
         return Outcome.FAIL, f"gate missed: {missed[0]}"
@@ -166,7 +136,7 @@ def _ruling(length: AcceptanceLength | None, rulings: Sequence[RuledGate], compa
         return Outcome.FAIL, comparison.sentence
     if any(one.ruling is GateRuling.OPEN for one in rulings):
         open_ = next(one.gate for one in rulings if one.ruling is GateRuling.OPEN)
-        return Outcome.NOT_DECIDED, f"{_why_open(length, open_)}: {open_}"
+        return Outcome.NOT_DECIDED, f"{_why_open(measured.length_for(open_), open_)}: {open_}"
     if comparison is not None and comparison.outcome is Outcome.NOT_DECIDED:
         return Outcome.NOT_DECIDED, comparison.sentence
     met = [f"gate met: {' and '.join(str(one.gate) for one in rulings)}"] if rulings else []
@@ -176,7 +146,8 @@ def _ruling(length: AcceptanceLength | None, rulings: Sequence[RuledGate], compa
 def _why_open(length: AcceptanceLength | None, gate: Gate) -> str:
     """Return the reason for an undecided gate, in words."""
     if length is None or not length.prompts:
-        return "the answers show no verify steps, so the gate is open"
+        steps = "which verify steps had a draft" if gate.golden is not None else "no verify steps"
+        return f"the answers {'do not show' if gate.golden is not None else 'show'} {steps}, so the gate is open"
     if length.prompts < LEAST_PROMPTS:
         return f"{length.prompts} prompts are too few for the gate, {LEAST_PROMPTS} needed"
     if length.at_most(PROVEN_ERROR) < (gate.at_least or 0.0):
@@ -184,24 +155,18 @@ def _why_open(length: AcceptanceLength | None, gate: Gate) -> str:
     return "the interval contains the gate"
 
 
-def _settle(length: AcceptanceLength | None, rulings: Sequence[RuledGate], comparison: Comparison | None) -> str:
+def _settle(measured: _Measured, rulings: Sequence[RuledGate]) -> str:
     """Return the remedy for a comparison or gate left undecided, in words."""
-    if comparison is not None and all(one.ruling is GateRuling.PROVEN for one in rulings):
-        return comparison.settle
+    open_ = next((one.gate for one in rulings if one.ruling is GateRuling.OPEN), None)
+    if measured.stored is not None and open_ is None:
+        return measured.stored.settle
+    length = measured.length if open_ is None else measured.length_for(open_)
     if length is None or not length.prompts:
-        return "a server that reports the verify steps of each answer"
+        drafted = " and their draft tokens" if open_ is not None and open_.golden is not None else ""
+        return f"a server that reports the verify steps of each answer{drafted}"
     if length.prompts < LEAST_PROMPTS:
         return f"{LEAST_PROMPTS} prompts or more (--specdec-depth standard)"
     return f"more prompts, or a gate of at most {length.at_least(PROVEN_ERROR):.2f}"
-
-
-def describe_length(length: AcceptanceLength | None) -> str:
-    """Return the length with its limits, as in ``3.08 [2.91, 3.26] tokens per step``."""
-    if length is None:
-        return "unknown tokens per step"
-    known = length.standard_error is not None
-    limits = f" [{length.at_least(PROVEN_ERROR):.2f}, {length.at_most(PROVEN_ERROR):.2f}]" if known else ""
-    return f"{length.tokens:.2f}{limits} tokens per step"
 
 
 def _by_bursts(captured: Captured) -> str:
@@ -213,37 +178,37 @@ def _by_bursts(captured: Captured) -> str:
     return describe_length(None) if streams is None else f"about {streams.tokens_per_step:.2f} tokens per step, by bursts"
 
 
-def _say_length(
-    captured: Captured,
-    length: AcceptanceLength | None,
-    rulings: Sequence[RuledGate],
-    comparison: Comparison | None,
-    *,
-    outcome: Outcome,
-    why: str,
-) -> Verdict:
+def _say_length(captured: Captured, measured: _Measured, rulings: Sequence[RuledGate], *, outcome: Outcome, why: str) -> Verdict:
     """Return a verdict on the accepted length, with its lines and figures."""
+    length, comparison, golden = measured.length, measured.stored, measured.golden
     over = 0 if length is None else length.prompts
     drafted = captured.pair.variant.draft.tokens
     limits = f"interval: 95%, Student's t over {over} prompts; {drafted or 'an unknown number of'} draft tokens per step"
     alone = own_drafts.own_drafts(captured)
-    lines = [*map(str, rulings), limits, *_describe_counters(captured.speculative.counters), *([f"drafter: {alone}"] if alone else [])]
+    lines = [
+        *map(str, rulings),
+        *(golden.lines if golden else ()),
+        *([TO_CHANGE] if any(one.ruling is GateRuling.MISSED and one.gate.golden is not None for one in rulings) else []),
+        limits,
+        *_describe_counters(captured.speculative.counters),
+        *([f"drafter: {alone}"] if alone else []),
+    ]
     is_red = comparison is not None and comparison.outcome is Outcome.FAIL
-    measured = describe_length(length) if length else _by_bursts(captured)
+    cell = describe_length(length) if length else _by_bursts(captured)
     return say(
         captured,
         outcome,
-        f"{measured}; {why}",
+        "; ".join([cell, why, *([golden.caveat] if golden and golden.caveat else [])]),
         short=(*(comparison.short if comparison else ()), *lines),
         evidence=(*(comparison.lines if comparison else ()), *lines),
         rules_out=_rules_out(over, rulings, comparison) if outcome is Outcome.PASS else "",
-        settle=_settle(length, rulings, comparison) if outcome is Outcome.NOT_DECIDED else "",
+        settle=_settle(measured, rulings) if outcome is Outcome.NOT_DECIDED else "",
         reason=why if outcome is Outcome.NOT_DECIDED else "",
-        cell=measured,
+        cell=cell,
         names=comparison.finding.value if comparison and is_red else "",
         promise=AcceptedLength(tokens_per_step=length.tokens, prompts=length.prompts) if length else None,
         finding=comparison.finding if comparison else None,
-        figures={**_acceptance_figures(length), **(comparison.figures if comparison else {})},
+        figures={**_acceptance_figures(length), **(comparison.figures if comparison else {}), **(golden.figures if golden else {})},
     )
 
 

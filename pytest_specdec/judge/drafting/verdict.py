@@ -11,7 +11,7 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.acceptance.verdict import acceptance_length
+from pytest_specdec.judge.acceptance.length import acceptance_length
 from pytest_specdec.judge.drafting import findings, profile
 from pytest_specdec.judge.drafting.findings import DraftFinding, is_contrast
 from pytest_specdec.judge.drafting.traffic import drafted_answers

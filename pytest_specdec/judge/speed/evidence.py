@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.acceptance.verdict import describe_length
+from pytest_specdec.judge.acceptance.length import describe_length
 from pytest_specdec.judge.speed import latency, step_tokens
 from pytest_specdec.judge.speed.step_cost import step_cost
 from pytest_specdec.model.promise import SpeedFigure, SpeedLimits, Speedup

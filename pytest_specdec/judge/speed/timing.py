@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.acceptance.verdict import acceptance_length
+from pytest_specdec.judge.acceptance.length import acceptance_length
 from pytest_specdec.judge.speed import boot_blocks
 from pytest_specdec.model.baseline import SPEEDUP, stated_boot_sd
 from pytest_specdec.stats.answer_timing import in_one_burst
@@ -16,7 +16,7 @@ from pytest_specdec.stats.paces import paces
 from pytest_specdec.stats.speedup import across_boots, within_one_boot
 
 if TYPE_CHECKING:
-    from pytest_specdec.judge.acceptance.verdict import AcceptanceLength
+    from pytest_specdec.judge.acceptance.length import AcceptanceLength
     from pytest_specdec.judge.speed.boot_blocks import BootBlocks
     from pytest_specdec.model.baseline import Gate
     from pytest_specdec.model.captured import Captured

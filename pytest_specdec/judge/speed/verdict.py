@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.gates.rulings import SPEED_ERROR, GateRuling, gates_on, rule_gates, ruled_speeds
 from pytest_specdec.judge.acceptance import verdict as acceptance
+from pytest_specdec.judge.acceptance.length import describe_length
 from pytest_specdec.judge.acceptance.verdict import LEAST_PROMPTS
 from pytest_specdec.judge.drafting.verdict import judge_drafting
 from pytest_specdec.judge.ending import check_endings
@@ -184,7 +185,7 @@ def _cause(captured: Captured, measured: MeasuredSpeed, gate: Gate) -> Suspect |
     Returns None if nothing shows the tokens per step.
     """
     if gate.figure == ACCEPTANCE_LENGTH:
-        return Suspect(cause=SlowCause.DRAFTER, why=acceptance.describe_length(measured.length))
+        return Suspect(cause=SlowCause.DRAFTER, why=describe_length(measured.length))
     cost = step_cost(captured, measured)
     return None if cost is None else suspect(captured, cost, gate.at_least or 0.0)
 
@@ -281,7 +282,7 @@ def _why_open(captured: Captured, measured: MeasuredSpeed, rulings: Sequence[Rul
     return (
         f"the interval contains the gate: {gate}"
         if gate.figure == SPEEDUP
-        else f"{acceptance.describe_length(measured.length)} leave the gate open: {gate}"
+        else f"{describe_length(measured.length)} leave the gate open: {gate}"
     )
 
 

@@ -1,0 +1,253 @@
+"""Golden floors: the lengths of a golden file, compared with the variants of a config in every condition that both state."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pytest_specdec.config import golden_file, validate
+from pytest_specdec.config.golden_file import KEY, METHODS
+from pytest_specdec.errors import ConfigError
+from pytest_specdec.files import yaml
+from pytest_specdec.model.golden import GoldenFloor, GoldenProject, Thinking
+from pytest_specdec.model.pair import DraftKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pytest_specdec.config.config import Config, GoldenSettings, Reasoning
+    from pytest_specdec.config.validate import Problem
+    from pytest_specdec.files.yaml import KeyPath
+    from pytest_specdec.model.golden import GoldenFile, GoldenLength
+    from pytest_specdec.model.pair import Pair
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["check", "floors"]
+
+_NEVER_STATED = ("prompts", "temperature", "precision")
+"""What no file states: InferenceX measures the coding prompts of SPEED-Bench as the model is sampled in production, TensorRT-LLM a data
+set of the test."""
+_SWITCHES = ("enable_thinking", "thinking", "thinking_mode")
+"""Arguments of chat templates that switch reasoning."""
+_ON, _OFF = {"true", "on", "enabled"}, {"false", "off", "disabled"}
+_MTP_TOO = {"eagle", "nextn"}
+"""What SGLang also calls the layers of multi-token prediction."""
+_IN_JSON = re.compile(r"[^\s\"'{}\[\],]+")
+"""A text of an argument that is JSON itself."""
+_DRAFTS = {DraftKind.NGRAM: "by prompt lookup", DraftKind.MODEL: "with a draft model"}
+
+
+def floors(config: Config, pairs: Sequence[Pair]) -> tuple[GoldenFloor, ...]:
+    """Return what the config's golden file asks of each pair; () without one.
+
+    A condition that the file and the config both state must agree: otherwise the file asks nothing of the pair, and the
+    floor has the reason. One that either leaves open is listed as not compared.
+
+    Raises ConfigError if the file cannot be used at all, with the place and what to change.
+    """
+    file, settings = golden_file.read(config), config.golden
+    if file is None or settings is None:
+        return ()
+    if problems := tuple(_settings_problems(config, settings, file)):
+        raise validate.error(problems)
+    if file.project is GoldenProject.TENSORRT_LLM:
+        return tuple(_test_floor(file, settings.tests.get(pair.name, ""), pair) for pair in pairs)
+    return tuple(_model_floor(config, settings, file, pair) for pair in pairs)
+
+
+def check(config: Config, golden_floors: Sequence[GoldenFloor]) -> None:
+    """Raise ConfigError if a golden file asks nothing of any variant.
+
+    A gate that can never fail would look like one that was met.
+    """
+    if golden_floors and all(floor.at_least is None for floor in golden_floors):
+        reasons = "\n".join(f"{floor.pair}: {floor.reason}" for floor in golden_floors)
+        remedy = f"name another file or entry under {validate.dotted_path(KEY)}, or state a floor of your own: at_least"
+        what = "the golden file has no length for any variant"
+        raise ConfigError(
+            what,
+            where=f"{_place(config)}  {validate.dotted_path(KEY)}",
+            found=reasons,
+            expected="a variant that agrees with the file in model, thinking, draft tokens and way of drafting",
+            remedy=remedy,
+        )
+
+
+def _place(config: Config) -> str:
+    return f"{config.path}:{yaml.load(config.text, str(config.path)).line(KEY)}"
+
+
+def _settings_problems(config: Config, settings: GoldenSettings, file: GoldenFile) -> Iterator[Problem]:
+    """Yield the problems of the config's settings for this file."""
+    if file.project is GoldenProject.TENSORRT_LLM:
+        yield from _tests_problems(config, settings, file)
+        return
+    if settings.tests:
+        yield _problem(config, ("tests",), "tests", f"none: {file.name} is InferenceX's, by model, thinking and draft tokens")
+    models = sorted({length.model for length in file.lengths})
+    stated, named = settings.model, _model_names(config)
+    if stated and stated not in models:
+        yield _problem(config, ("model",), repr(stated), f"a model of {file.name}: {', '.join(models)}", validate.nearest(stated, models))
+    elif not stated and not named & set(map(str.lower, models)):
+        remedy = f"if it is the same model: golden: {{file: {settings.file}, model: {models[0]}}}"
+        yield _problem(config, (), f"a file of {' and '.join(models)}", f"one of {config.engine.model}, which the config serves", remedy)
+    elif settings.thinking and (asked := _template_modes(config.reasoning) - {settings.thinking}):
+        yield _problem(config, ("thinking",), settings.thinking, f"{min(asked)}, which `reasoning` makes chat requests ask for")
+    elif len(_modes(_lengths_of_model(config, settings, file))) > 1 and not _asked_modes(config, settings):
+        remedy = "say it under reasoning.template, such as {enable_thinking: false}, or as golden.thinking: on or off"
+        yield _problem(config, (), "lengths with thinking on and off", "the one that the config's chat requests ask for", remedy)
+
+
+def _tests_problems(config: Config, settings: GoldenSettings, file: GoldenFile) -> Iterator[Problem]:
+    """Yield the problems of settings for a file of TensorRT-LLM.
+
+    Every named test must be in the file with a lowest length, and of a variant in the config.
+    """
+    tests = {length.name: length for length in file.lengths}
+    variants = [variant.name for variant in config.variants]
+    for key in ("model", "thinking"):
+        if getattr(settings, key):
+            yield _problem(config, (key,), key, f"none: {file.name} is TensorRT-LLM's, by test")
+    if not settings.tests:
+        remedy = f"golden: {{file: {settings.file}, tests: {{{variants[0]}: {next(iter(tests))!r}}}}}"
+        yield _problem(config, ("tests",), "nothing", f"the test of each variant: {file.name} has its lengths by test", remedy)
+    for variant, test in settings.tests.items():
+        if variant not in variants:
+            yield _problem(config, ("tests", variant), "no such variant", " or ".join(variants), validate.nearest(variant, variants))
+        elif test not in tests:
+            yield _problem(
+                config, ("tests", variant), repr(test), f"one of the {len(tests)} tests in {file.name}", _nearest_test(test, tests)
+            )
+        elif tests[test].at_least is None:
+            expected = f"a number at {file.name}:{tests[test].line}: it is not measured yet"
+            yield _problem(config, ("tests", variant), f"{test} with min_al: null", expected)
+
+
+def _nearest_test(test: str, tests: Iterable[str]) -> str:
+    names = list(tests)
+    return validate.nearest(test, names) or f"such as {names[0]!r}"
+
+
+def _problem(config: Config, path: KeyPath, found: str, expected: str, suggestion: str = "") -> Problem:
+    document = yaml.load(config.text, str(config.path))
+    return validate.problem(document, (*KEY, *path), found, expected, suggestion)
+
+
+def _model_names(config: Config) -> set[str]:
+    """Return the names of the served model in lower case, without their folders."""
+    names = (config.engine.model, config.engine.served_as, config.baseline.served_as)
+    return {name.rstrip("/").rsplit("/", 1)[-1].lower() for name in names if name}
+
+
+def _lengths_of_model(config: Config, settings: GoldenSettings, file: GoldenFile) -> tuple[GoldenLength, ...]:
+    names = {settings.model.lower()} if settings.model else _model_names(config)
+    return tuple(length for length in file.lengths if length.model.lower() in names)
+
+
+def _modes(lengths: Iterable[GoldenLength]) -> set[Thinking]:
+    return {length.thinking for length in lengths if length.thinking is not None}
+
+
+def _asked_modes(config: Config, settings: GoldenSettings) -> set[Thinking]:
+    """Return the thinking modes that chat requests ask for; empty if unknown."""
+    return {settings.thinking} if settings.thinking else _template_modes(config.reasoning)
+
+
+def _template_modes(reasoning: Reasoning) -> set[Thinking]:
+    """Return the thinking modes that the config's template arguments and efforts switch to."""
+    switches = [str(template[name]).lower() for template in reasoning.template for name in _SWITCHES if name in template]
+    modes = {Thinking.ON for switch in switches if switch in _ON} | {Thinking.OFF for switch in switches if switch in _OFF}
+    return modes | {Thinking.OFF for effort in reasoning.effort if effort == "none"}
+
+
+def _model_floor(config: Config, settings: GoldenSettings, file: GoldenFile, pair: Pair) -> GoldenFloor:
+    """Return the floor of a pair by a file of InferenceX."""
+    lengths, asked = _lengths_of_model(config, settings, file), _asked_modes(config, settings)
+    if len(asked) > 1:
+        return _no_floor(file, pair, "chat requests ask with thinking on and off, and the file has each alone")
+    if other := _other_method(config, file, pair):
+        return _no_floor(file, pair, other)
+    modes = asked or _modes(lengths)
+    if asked and not asked & _modes(lengths):
+        return _no_floor(file, pair, f"the file has no length with thinking {next(iter(asked))}")
+    drafted = pair.variant.draft.tokens
+    if not drafted:
+        return _no_floor(file, pair, "its draft tokens per step are unknown, and the file has its lengths by them")
+    by_tokens = {length.draft_tokens: length for length in lengths if length.thinking in modes}
+    if drafted not in by_tokens:
+        known = ", ".join(map(str, sorted(by_tokens)))
+        return _no_floor(file, pair, f"it drafts {drafted} tokens a step, and the file has {known}")
+    thinking = () if asked else (f"thinking ({next(iter(modes))} there)",)
+    origin = f"{1.0 - golden_file.TOLERANCE:.0%} of {by_tokens[drafted].length:g}"
+    return _floor(file, by_tokens[drafted], pair, origin, (*_uncompared_drafter(config, file, pair), *thinking, *_NEVER_STATED))
+
+
+def _test_floor(file: GoldenFile, test: str, pair: Pair) -> GoldenFloor:
+    """Return the floor of a pair by a file of TensorRT-LLM."""
+    entry = next((length for length in file.lengths if length.name == test), None)
+    if entry is None:
+        return _no_floor(file, pair, f"{validate.dotted_path(KEY)}.tests names no test for it")
+    origin = "min_al" if entry.length is None else f"min_al of {entry.length:.4g}"
+    return _floor(file, entry, pair, origin, ("model", "way of drafting", "draft tokens", "thinking", *_NEVER_STATED))
+
+
+def _floor(file: GoldenFile, entry: GoldenLength, pair: Pair, origin: str, uncompared: tuple[str, ...]) -> GoldenFloor:
+    """Return the floor that an entry asks of a pair.
+
+    It asks nothing if no run could miss it, or if no run could reach it.
+    """
+    drafted, least = pair.variant.draft.tokens, entry.at_least or 0.0
+    if least <= 1.0:
+        return _no_floor(file, pair, f"{origin} is {least:g}, and every step brings a token")
+    if 0 < drafted < least - 1.0:
+        return _no_floor(file, pair, f"{origin} is {least:g}, and {drafted} draft tokens give at most {drafted + 1}")
+    source = f"{file.name}:{entry.line} {entry.name}"
+    return GoldenFloor(pair=pair.name, source=source, at_least=least, length=entry.length, origin=origin, uncompared=uncompared)
+
+
+def _no_floor(file: GoldenFile, pair: Pair, reason: str) -> GoldenFloor:
+    return GoldenFloor(pair=pair.name, source=file.name, reason=reason)
+
+
+def _other_method(config: Config, file: GoldenFile, pair: Pair) -> str:
+    """Return the reason if the variant surely drafts in another way; else empty."""
+    kind = pair.variant.draft.kind
+    if file.method and kind in _DRAFTS:
+        return f"it drafts {_DRAFTS[kind]}, and the file is of {file.method}"
+    methods = _words(config, pair) & METHODS
+    others = sorted(methods - _MTP_TOO)
+    return f"it drafts by {others[0]}, and the file is of {file.method}" if file.method and others and file.method not in methods else ""
+
+
+def _uncompared_drafter(config: Config, file: GoldenFile, pair: Pair) -> Iterator[str]:
+    """Yield what is not known of the drafter that was measured."""
+    if file.method not in _words(config, pair):
+        yield f"way of drafting ({file.method} there)" if file.method else "way of drafting"
+    if not file.draft_model:
+        yield "draft weights"
+    elif file.draft_model.rsplit("/", 1)[-1].lower() not in _texts(config, pair):
+        yield f"draft weights ({file.draft_model} there)"
+
+
+def _words(config: Config, pair: Pair) -> set[str]:
+    """Return the words in the texts of a variant's arguments, lower case."""
+    return {word for text in _texts(config, pair) for word in re.split(r"[^a-z0-9]+", text)}
+
+
+def _texts(config: Config, pair: Pair) -> set[str]:
+    """Return the texts in a variant's arguments, lower case and without folders."""
+    texts = (text for leaf in _leaves(config.variant(pair.name).args) for text in _IN_JSON.findall(leaf))
+    return {text.rstrip("/").rsplit("/", 1)[-1].lower() for text in texts}
+
+
+def _leaves(value: JSON) -> Iterator[str]:
+    """Yield every text in a value, at any depth."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _leaves(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _leaves(item)

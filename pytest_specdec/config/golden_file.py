@@ -1,0 +1,172 @@
+"""A golden file, in the form that InferenceX or TensorRT-LLM commits, read with all of its problems at once."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+from pytest_specdec.config import validate
+from pytest_specdec.errors import ConfigError
+from pytest_specdec.files import yaml
+from pytest_specdec.files.run_directory import read_text
+from pytest_specdec.model.golden import GoldenFile, GoldenLength, GoldenProject, Thinking
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_specdec.config.config import Config
+    from pytest_specdec.config.validate import Problem
+    from pytest_specdec.files.yaml import KeyPath, YamlDocument
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["KEY", "METHODS", "TOLERANCE", "parse", "read"]
+
+KEY = ("gates", "acceptance_length", "golden")
+"""Where a config names the file."""
+TOLERANCE = 0.05
+"""Part of a mean by which a run may be lower where the file has no lowest length. InferenceX states none: it forces its means on engines
+that it compares. TensorRT-LLM writes 95 % of the mean into ``min_al``, and vLLM's own tests pass from 95 % on."""
+METHODS = frozenset({"dflash", "dspark", "eagle", "eagle3", "medusa", "mtp", "nextn"})
+"""Ways of drafting by heads or layers, as engines and file names spell them."""
+_METADATA = "_metadata"
+_DRAFT_MODEL = "draft-model"
+_MODES = {f"thinking_{mode}": mode for mode in Thinking}
+_MEAN, _LEAST = "ref_al", "min_al"
+_FORMS = "model: {thinking_on: {3: 2.51}} as InferenceX writes it, or TestA::test_b: {ref_al: 2.6, min_al: 2.5} as TensorRT-LLM does"
+
+
+def read(config: Config) -> GoldenFile | None:
+    """Return the golden file of ``config``.
+
+    None if the config names none. Raises ConfigError with all problems of the file and their lines.
+    """
+    if config.golden is None:
+        return None
+    path = Path(config.resolve(config.golden.file))
+    return parse(yaml.load(_read_golden_text(config, path), str(path)))
+
+
+def _read_golden_text(config: Config, path: Path) -> str:
+    """Return the text of the golden file.
+
+    Raises ConfigError if it cannot be read; for a missing file the error suggests one with a similar name.
+    """
+    try:
+        return read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        folder = (config.path.parent / path).parent
+        names = [file.name for file in folder.glob("*.y*ml")] if isinstance(error, FileNotFoundError) else []
+        hint = validate.nearest(path.name, names)
+        raise ConfigError(
+            "the golden file cannot be read" + (f"; {hint}" if hint else ""),
+            where=f"{config.path}:{yaml.load(config.text, str(config.path)).line(KEY)}  {validate.dotted_path(KEY)}",
+            found=f"{path}: {error.strerror if isinstance(error, OSError) else error}",
+            expected="a YAML file in UTF-8, by its path beside the config",
+        ) from None
+
+
+def parse(document: YamlDocument) -> GoldenFile:
+    """Return the lengths in a golden file; raise ConfigError with all of its problems."""
+    data = document.data if isinstance(document.data, Mapping) else {}
+    problems: list[Problem] = []
+    if _is_tensorrt_llm(data):
+        project, lengths = GoldenProject.TENSORRT_LLM, tuple(_read_tests(document, data, problems))
+    else:
+        project, lengths = GoldenProject.INFERENCEX, tuple(_read_models(document, data, problems))
+    if not lengths and not problems:
+        problems.append(validate.problem(document, (), "no length", _FORMS))
+    if problems:
+        raise validate.error(problems, "the golden file")
+    metadata = data.get(_METADATA)
+    draft_model = metadata.get(_DRAFT_MODEL) if isinstance(metadata, Mapping) else None
+    name = PurePath(document.source).name
+    return GoldenFile(name=name, project=project, lengths=lengths, method=_method_in_name(name), draft_model=str(draft_model or ""))
+
+
+def _is_tensorrt_llm(data: Mapping[str, JSON]) -> bool:
+    return any("::" in key or (isinstance(entry, Mapping) and {_MEAN, _LEAST} & entry.keys()) for key, entry in data.items())
+
+
+def _method_in_name(name: str) -> str:
+    """Return the way of drafting that a file is named after, as in ``qwen3.8_mtp.yaml``.
+
+    Empty if there is none.
+    """
+    return next((word for word in re.split(r"[_-]", name.lower().rsplit(".", 1)[0]) if word in METHODS), "")
+
+
+def _read_models(document: YamlDocument, data: Mapping[str, JSON], problems: list[Problem]) -> Iterator[GoldenLength]:
+    """Yield the lengths of a file of InferenceX: by model, thinking mode and draft tokens."""
+    for model, modes in data.items():
+        if model == _METADATA:
+            continue
+        if not isinstance(modes, Mapping) or not modes:
+            problems.append(validate.problem(document, (model,), _describe_kind(modes), _FORMS))
+            continue
+        for mode, by_tokens in modes.items():
+            path = (model, mode)
+            if mode not in _MODES or not isinstance(by_tokens, Mapping) or not by_tokens:
+                found = _describe_kind(by_tokens) if mode in _MODES else "an unknown mode"
+                problems.append(validate.problem(document, path, found, "thinking_on or thinking_off, with a length by draft tokens"))
+                continue
+            for tokens, value in by_tokens.items():
+                length = _read_model_length(document, (*path, tokens), value, problems)
+                yield from () if length is None else (length,)
+
+
+def _read_model_length(document: YamlDocument, path: KeyPath, value: JSON, problems: list[Problem]) -> GoldenLength | None:
+    """Return one length of a model.
+
+    None if it is invalid; the problem is then added to ``problems``.
+    """
+    model, mode, tokens = map(str, path)
+    if not tokens.isdecimal() or int(tokens) < 1:
+        problems.append(validate.problem(document, path, "this key", "the draft tokens per step, from 1 on"))
+        return None
+    length = _number(value)
+    if length is None or not 1.0 <= length <= int(tokens) + 1:
+        expected = f"a number from 1 to {int(tokens) + 1}: {tokens} draft tokens, and one token comes on top"
+        problems.append(validate.problem(document, path, _describe_kind(value), expected))
+        return None
+    return GoldenLength(
+        name=validate.dotted_path(path),
+        line=document.line(path),
+        length=length,
+        at_least=round((1.0 - TOLERANCE) * length, 4),
+        model=model,
+        thinking=_MODES[mode],
+        draft_tokens=int(tokens),
+    )
+
+
+def _read_tests(document: YamlDocument, data: Mapping[str, JSON], problems: list[Problem]) -> Iterator[GoldenLength]:
+    """Yield the lengths of a file of TensorRT-LLM: by the id of a test."""
+    for test, entry in data.items():
+        if not isinstance(entry, Mapping) or _LEAST not in entry:
+            found = _describe_kind(entry) if not isinstance(entry, Mapping) else "no min_al"
+            problems.append(validate.problem(document, (test,), found, "ref_al and min_al, the mean and the lowest length"))
+            continue
+        bad = [key for key in (_MEAN, _LEAST) if entry.get(key) is not None and (_number(entry[key]) or 0.0) < 1.0]
+        expected = "a number from 1 on, or null before it is measured"
+        problems.extend(validate.problem(document, (test, key), _describe_kind(entry[key]), expected) for key in bad)
+        mean, least = _number(entry.get(_MEAN)), _number(entry[_LEAST])
+        if not bad and mean is not None and least is not None and least > mean:
+            problems.append(validate.problem(document, (test, _LEAST), f"{least:g}", f"at most ref_al, {mean:g}"))
+        elif not bad:
+            yield GoldenLength(name=test, line=document.line((test,)), length=mean, at_least=least)
+
+
+def _number(value: JSON) -> float | None:
+    """Return ``value`` as a finite number; None if it is none."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number and isinstance(value, int | float) else None
+
+
+def _describe_kind(value: JSON) -> str:
+    """Return what stands in place of an expected value."""
+    if isinstance(value, Mapping):
+        return "a mapping" if value else "an empty mapping"
+    return "nothing" if value is None else "a list" if isinstance(value, list | tuple) else f"{value!r}"

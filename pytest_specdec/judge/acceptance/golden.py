@@ -1,0 +1,76 @@
+"""Golden acceptance: the accepted length of a workload against the floor that another project's file gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.acceptance.length import describe_length, drafted_length
+from pytest_specdec.judge.acceptance.stored import depends_on_load
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.judge.acceptance.length import AcceptanceLength
+    from pytest_specdec.model.baseline import Gate
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.golden import GoldenFloor
+
+__all__ = ["TO_CHANGE", "GoldenComparison", "compare_with_golden"]
+
+TO_CHANGE = "to change    gates.acceptance_length in the config: another entry under golden, or at_least, measured with these prompts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenComparison:
+    """The length of one workload, as a golden file counts it, with its floor."""
+
+    gate: Gate
+    floor: GoldenFloor
+    length: AcceptanceLength | None
+    """Tokens per step with a draft; None if it is unknown which steps had one."""
+    not_gated: str = ""
+    """Why the length is shown alone; empty where the floor decides."""
+
+    @property
+    def caveat(self) -> str:
+        """The conditions that were not compared, for a headline; empty where the floor decides nothing."""
+        return "" if self.not_gated else f"golden floor {self.floor.caveat}"
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The evidence, line by line."""
+        mean = "" if self.floor.length is None else f"{self.floor.length:.3g} there, "
+        here = f"{mean}{describe_length(self.length)} with a draft here, the bonus token counted in both"
+        fate = f"shown, not gated: {self.not_gated}" if self.not_gated else f"floor: {self.floor.origin}"
+        return (f"golden: {here}; {fate} ({self.floor.source})", f"golden: {self.floor.caveat}")
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """The numbers by name; unknown ones are left out."""
+        known = {
+            "golden_floor": self.floor.at_least,
+            "golden_length": self.floor.length,
+            "acceptance_length_drafted": None if self.length is None else self.length.tokens,
+        }
+        return {name: value for name, value in known.items() if value is not None}
+
+
+def compare_with_golden(captured: Captured) -> GoldenComparison | None:
+    """Return the captured length beside the golden floor of the variant.
+
+    The floor decides at temperature 0 alone: what is accepted then depends on the prompts and not on chance or machine. Nor does it decide
+    where drafting depends on the load. Returns None if no golden file asks anything of the variant.
+    """
+    gate = next((each for each in captured.gates if each.golden is not None), None)
+    if gate is None or gate.golden is None:
+        return None
+    length = drafted_length(captured.speculative, captured.pair.variant.draft)
+    return GoldenComparison(gate=gate, floor=gate.golden, length=length, not_gated=_why_not_gated(captured))
+
+
+def _why_not_gated(captured: Captured) -> str:
+    """Return the reason for a golden floor that decides nothing; else empty."""
+    if not all(request.greedy for request in captured.workload.requests):
+        return "these answers are sampled"
+    return "drafting depends on load" if depends_on_load(captured) else ""
