@@ -85,4 +85,4 @@ class GoldenFloor:
     @property
     def caveat(self) -> str:
         """The conditions that could not be compared, in words."""
-        return f"not compared: {', '.join(self.uncompared)}"
+        return f"not compared with the golden file: {', '.join(self.uncompared)}"

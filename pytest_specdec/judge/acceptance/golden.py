@@ -35,7 +35,7 @@ class GoldenComparison:
     @property
     def caveat(self) -> str:
         """The conditions that were not compared, for a headline; empty where the floor decides nothing."""
-        return "" if self.not_gated else f"golden floor {self.floor.caveat}"
+        return "" if self.not_gated else self.floor.caveat
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ class GoldenComparison:
         mean = "" if self.floor.length is None else f"{self.floor.length:.3g} there, "
         here = f"{mean}{describe_length(self.length)} with a draft here, the bonus token counted in both"
         fate = f"shown, not gated: {self.not_gated}" if self.not_gated else f"floor: {self.floor.origin}"
-        return (f"golden: {here}; {fate} ({self.floor.source})", f"golden: {self.floor.caveat}")
+        return (f"golden: {here}; {fate} ({self.floor.source})", self.floor.caveat)
 
     @property
     def figures(self) -> Mapping[str, float]:
