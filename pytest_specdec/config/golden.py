@@ -213,8 +213,8 @@ def _no_floor(file: GoldenFile, pair: Pair, reason: str) -> GoldenFloor:
 def _other_method(config: Config, file: GoldenFile, pair: Pair) -> str:
     """Return the reason if the variant surely drafts in another way; else empty."""
     kind = pair.variant.draft.kind
-    if file.method and kind in _DRAFTS:
-        return f"it drafts {_DRAFTS[kind]}, and the file is of {file.method}"
+    if kind is DraftKind.NGRAM or (file.method and kind in _DRAFTS):
+        return f"it drafts {_DRAFTS[kind]}, and the file is of {file.method or 'heads or draft layers, as all of InferenceX are'}"
     methods = _words(config, pair) & METHODS
     others = sorted(methods - _MTP_TOO)
     return f"it drafts by {others[0]}, and the file is of {file.method}" if file.method and others and file.method not in methods else ""
@@ -222,8 +222,10 @@ def _other_method(config: Config, file: GoldenFile, pair: Pair) -> str:
 
 def _uncompared_drafter(config: Config, file: GoldenFile, pair: Pair) -> Iterator[str]:
     """Yield what is not known of the drafter that was measured."""
-    if file.method not in _words(config, pair):
-        yield f"way of drafting ({file.method} there)" if file.method else "way of drafting"
+    if not file.method:
+        yield "way of drafting"
+    elif file.method not in _words(config, pair):
+        yield f"way of drafting ({file.method} there)"
     if not file.draft_model:
         yield "draft weights"
     elif file.draft_model.rsplit("/", 1)[-1].lower() not in _texts(config, pair):
@@ -232,7 +234,7 @@ def _uncompared_drafter(config: Config, file: GoldenFile, pair: Pair) -> Iterato
 
 def _words(config: Config, pair: Pair) -> set[str]:
     """Return the words in the texts of a variant's arguments, lower case."""
-    return {word for text in _texts(config, pair) for word in re.split(r"[^a-z0-9]+", text)}
+    return {word for text in _texts(config, pair) for word in re.findall(r"[a-z0-9]+", text)}
 
 
 def _texts(config: Config, pair: Pair) -> set[str]:

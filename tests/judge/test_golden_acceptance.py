@@ -81,7 +81,7 @@ def test_steps_without_a_draft_count_for_no_golden_floor():
     windows = [(3, 1) * 20 for _ in range(30)]
     verdict = speed.judge(by_lookup(windows, counted=True, at_least=2.5))
     assert verdict.outcome is Outcome.PASS
-    assert verdict.headline.startswith("2.00 [2.00, 2.00] tokens per step; gate met")
+    assert verdict.headline.startswith("2.00 [2.00, 2.00] tokens per step, 3.00 per step with a draft; gate met")
     assert verdict.figures["acceptance_length_drafted"] == pytest.approx(3.0)
 
 

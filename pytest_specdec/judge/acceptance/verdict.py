@@ -198,7 +198,7 @@ def _say_length(captured: Captured, measured: _Measured, rulings: Sequence[Ruled
     return say(
         captured,
         outcome,
-        "; ".join([cell, why, *([golden.caveat] if golden and golden.caveat else [])]),
+        f"{_opening(measured, cell)}; {why}" + (f"; {golden.caveat}" if golden and golden.caveat else ""),
         short=(*(comparison.short if comparison else ()), *lines),
         evidence=(*(comparison.lines if comparison else ()), *lines),
         rules_out=_rules_out(over, rulings, comparison) if outcome is Outcome.PASS else "",
@@ -210,6 +210,17 @@ def _say_length(captured: Captured, measured: _Measured, rulings: Sequence[Ruled
         finding=comparison.finding if comparison else None,
         figures={**_acceptance_figures(length), **(comparison.figures if comparison else {}), **(golden.figures if golden else {})},
     )
+
+
+def _opening(measured: _Measured, cell: str) -> str:
+    """Return the beginning of a headline.
+
+    It gives the length over steps with a draft too, if a golden floor decides by that and the two differ.
+    """
+    drafted = measured.golden.length if measured.golden is not None and not measured.golden.not_gated else None
+    if drafted is None or measured.length is None or f"{drafted.tokens:.2f}" == f"{measured.length.tokens:.2f}":
+        return cell
+    return f"{cell}, {drafted.tokens:.2f} per step with a draft"
 
 
 def _rules_out(prompts: int, rulings: Sequence[RuledGate], comparison: Comparison | None) -> str:
