@@ -51,6 +51,7 @@ def test_a_golden_floor_is_decided_like_any_other_and_says_what_it_did_not_compa
     assert verdict.headline.endswith("; not compared with the golden file: prompts, temperature, precision")
     assert any(line.startswith(f"golden: {asked / 0.95:.3g} there, 2.60 [") for line in verdict.short)
     assert any(line.startswith("to change    gates.acceptance_length") for line in verdict.short) is (outcome is Outcome.FAIL)
+    assert bool(verdict.names) is (outcome is Outcome.FAIL)
     assert verdict.figures["golden_floor"] == asked
 
 

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.golden import GoldenFloor
 
-__all__ = ["TO_CHANGE", "GoldenComparison", "compare_with_golden"]
+__all__ = ["NAME", "TO_CHANGE", "GoldenComparison", "compare_with_golden"]
 
+NAME = "fewer draft tokens are accepted than the golden file asks"
 TO_CHANGE = "to change    gates.acceptance_length in the config: another entry under golden, or at_least, measured with these prompts"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.gates.rulings import PROVEN_ERROR, GateRuling, gates_on, rule_gates
 from pytest_specdec.judge.acceptance import drafter_quality as own_drafts
 from pytest_specdec.judge.acceptance import stored as stored_acceptance
-from pytest_specdec.judge.acceptance.golden import TO_CHANGE, compare_with_golden
+from pytest_specdec.judge.acceptance.golden import NAME, TO_CHANGE, compare_with_golden
 from pytest_specdec.judge.acceptance.length import acceptance_length, describe_length
 from pytest_specdec.judge.bursts import uncounted_bursts
 from pytest_specdec.judge.prerequisites import speculating
@@ -184,16 +184,15 @@ def _say_length(captured: Captured, measured: _Measured, rulings: Sequence[Ruled
     over = 0 if length is None else length.prompts
     drafted = captured.pair.variant.draft.tokens
     limits = f"interval: 95%, Student's t over {over} prompts; {drafted or 'an unknown number of'} draft tokens per step"
-    alone = own_drafts.own_drafts(captured)
+    alone, name = own_drafts.own_drafts(captured), _name(comparison, rulings)
     lines = [
         *map(str, rulings),
         *(golden.lines if golden else ()),
-        *([TO_CHANGE] if any(one.ruling is GateRuling.MISSED and one.gate.golden is not None for one in rulings) else []),
+        *([TO_CHANGE] if name == NAME else []),
         limits,
         *_describe_counters(captured.speculative.counters),
         *([f"drafter: {alone}"] if alone else []),
     ]
-    is_red = comparison is not None and comparison.outcome is Outcome.FAIL
     cell = describe_length(length) if length else _by_bursts(captured)
     return say(
         captured,
@@ -205,11 +204,21 @@ def _say_length(captured: Captured, measured: _Measured, rulings: Sequence[Ruled
         settle=_settle(measured, rulings) if outcome is Outcome.NOT_DECIDED else "",
         reason=why if outcome is Outcome.NOT_DECIDED else "",
         cell=cell,
-        names=comparison.finding.value if comparison and is_red else "",
+        names=name,
         promise=AcceptedLength(tokens_per_step=length.tokens, prompts=length.prompts) if length else None,
         finding=comparison.finding if comparison else None,
         figures={**_acceptance_figures(length), **(comparison.figures if comparison else {}), **(golden.figures if golden else {})},
     )
+
+
+def _name(comparison: Comparison | None, rulings: Sequence[RuledGate]) -> str:
+    """Return the name of what a golden floor or the stored run shows.
+
+    Empty if neither fails.
+    """
+    if any(one.ruling is GateRuling.MISSED and one.gate.golden is not None for one in rulings):
+        return NAME
+    return comparison.finding.value if comparison is not None and comparison.outcome is Outcome.FAIL else ""
 
 
 def _opening(measured: _Measured, cell: str) -> str:
