@@ -62,13 +62,22 @@ def test_a_replay_has_the_floor_of_the_run_without_the_file(golden):
     assert headlines == {"changed": "golden floors [1.5]", "stored": "golden floors [1.9]"}
 
 
-def test_a_file_that_fits_nothing_ends_the_session_before_anything_boots(golden):
-    (golden.path / "suites/configs/lengths.yaml").write_text("TestTiny::test_draft: {ref_al: 2.0, min_al: 3.0}\n")
+@pytest.mark.parametrize(
+    "least, lines",
+    [
+        (
+            3.0,
+            ["*ERROR: the golden file has a problem", "*lengths.yaml:1  TestTiny::test_draft.min_al: found 3, expected at most ref_al, 2"],
+        ),
+        (1.0, ["*ERROR: the golden file has no length for any variant", "*draft-k3: min_al of 2 is 1, and every step brings a token"]),
+    ],
+)
+def test_a_file_that_fits_nothing_ends_the_session_before_anything_boots(golden, least, lines):
+    (golden.path / "suites/configs/lengths.yaml").write_text(f"TestTiny::test_draft: {{ref_al: 2.0, min_al: {least}}}\n")
     result = golden.run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(
-        ["*ERROR: the golden file has a problem", "*lengths.yaml:1  TestTiny::test_draft.min_al: found 3, expected *"]
-    )
+    result.stderr.fnmatch_lines(lines)
+    assert "Traceback" not in result.stderr.str()
     assert not golden.captures
 
 
