@@ -44,9 +44,10 @@ def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None
     afford_s = PART * _estimate_s(replace(plan, boots=tuple(boots)), plan.workloads, booting=True)
     if deadline_s is not None:
         afford_s = min(afford_s, deadline_s - plan.estimate_s)
+    usual_s = _estimate_s(plan, plan.workloads)
     for factor in range(_STEPS * MOST, _STEPS, -1):
         larger = _larger_counts(plan, sampled, factor / _STEPS)
-        if _estimate_s(plan, enlarge(plan.workloads, deepest, larger)) - plan.estimate_s <= afford_s:
+        if _estimate_s(plan, enlarge(plan.workloads, deepest, larger)) - usual_s <= afford_s:
             return larger
     return {}
 

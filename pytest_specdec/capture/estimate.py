@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 _MEASURED = "from the capture itself"
 """Source of the rates that a capture measured."""
 
+_MEASURED_STEPS = frozenset({"booting", "answering", "scoring"})
+"""Steps with a rate of their own."""
+
 _PROBE_TOKENS = 100
 
 _CONTINUED = 8.0
@@ -31,6 +34,12 @@ _CROWDED = 0.2
 
 _VISIT_S = 0.5
 """Seconds to find an attached server ready."""
+
+_STOP_S = 0.4
+"""Seconds to stop a server: 0.44 a boot of the reference engine on two busy cores, 0.26 of vLLM on the CPU."""
+
+_JUDGED_S = 0.15
+"""Seconds of judging per judgement: 54 judgements at smoke depth took 8 s of a processor, reports included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +78,11 @@ def total(planned: Sequence[EstimatedStep], servers: int) -> float:
     return seconds(planned) if servers == 1 else seconds_side_by_side(planned, servers)
 
 
+def judging_s(judgements: int) -> float:
+    """Return the seconds of judging after the capture."""
+    return judgements * _JUDGED_S
+
+
 def seconds(planned: Sequence[EstimatedStep]) -> float:
     """Return the sum over all steps."""
     return sum(step.seconds for step in planned)
@@ -96,7 +110,7 @@ def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_
     capture.
     """
     rates = plan.rates
-    planned = [step for step in steps(plan.boots, plan.workloads, rates, route=plan.route) if step.doing != "probing"]
+    planned = [step for step in steps(plan.boots, plan.workloads, rates, route=plan.route) if step.doing in _MEASURED_STEPS]
     done_steps = [step for step in planned if step in done_s or (step.doing == "booting" and step.boot in readiness_s)]
     if not readiness_s or seconds(done_steps) < _MOSTLY * seconds(planned):
         return None
@@ -106,6 +120,7 @@ def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_
     return replace(
         rates,
         source=_MEASURED,
+        known=True,
         boot_s=round(median(boot_times_s), 1) if boot_times_s else rates.boot_s,
         tokens_per_s=_correct_rate(rates.tokens_per_s, "answering", done_s),
         scored_tokens_per_s=_correct_rate(rates.scored_tokens_per_s, "scoring", done_s),
@@ -131,7 +146,9 @@ def _rates_side_by_side(plan: Plan, done: Sequence[EstimatedStep], readiness_s: 
     booting_s = seconds_side_by_side([replace(step, seconds=boot_s) for step in done if step.doing == "booting"], plan.servers)
     answering_s = sum(step.seconds for step in done if step.doing == "answering")
     rate = plan.rates.tokens_per_s * answering_s / max(wall_s - booting_s, 1.0)
-    return replace(plan.rates, source=_MEASURED, boot_s=round(boot_s, 1), tokens_per_s=round(rate, 1) or plan.rates.tokens_per_s)
+    return replace(
+        plan.rates, source=_MEASURED, known=True, boot_s=round(boot_s, 1), tokens_per_s=round(rate, 1) or plan.rates.tokens_per_s
+    )
 
 
 def _boot_steps(boot: Boot, find_workload: Callable[[str], Workload], rates: Rates) -> Iterator[EstimatedStep]:
@@ -154,6 +171,8 @@ def _boot_steps(boot: Boot, find_workload: Callable[[str], Workload], rates: Rat
         yield EstimatedStep(boot=boot.index, doing="scoring", arm=task.arm, workload=task.workload, seconds=scoring_s)
     if boot.probe and boot.role is Role.VARIANT:
         yield probe
+    if not boot.attached:
+        yield EstimatedStep(boot=boot.index, doing="stopping", arm=boot.arm, seconds=_STOP_S)
 
 
 def _answering_s(workload: Workload, rates: Rates) -> float:

@@ -259,7 +259,8 @@ def _lay_out(
     further = boot_layout.further(plan.pairs, judged, speed_boots, placement=plan.placement, servers=plan.servers)
     boots = tuple(replace(boot, index=index, attached=_is_attached(boot, attached)) for index, boot in enumerate((*layout, *further)))
     steps = estimate.steps(boots, workloads, plan.rates, route=plan.route)
-    return replace(plan, workloads=workloads, boots=boots, estimate_s=estimate.total(steps, plan.servers))
+    estimate_s = estimate.total(steps, plan.servers) + estimate.judging_s(len(plan.judgements))
+    return replace(plan, workloads=workloads, boots=boots, estimate_s=estimate_s)
 
 
 def _pairs(config: Config, engine: Engine) -> tuple[Pair, ...]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_specdec.config.config import Config
-    from pytest_specdec.engines.protocol import Engine
+    from pytest_specdec.engines.protocol import Engine, Footprint
     from pytest_specdec.model.baseline import Environment
 
 _RUNS = 5
@@ -70,7 +70,6 @@ _PREFILL = 100.0
 """Prompt tokens that a device reads in the time of one emitted by one stream: it reads weights once for all of them."""
 _DEVICE_SCALING = 0.8
 """Seen at eight streams: 0.83 (Llama-3.1-8B, A100); at 32: 0.91 (a 49B in FP8, B200)."""
-_SHARED_CORES = 0.5
 
 
 def expected_rates(config: Config, folder: Path) -> Rates:
@@ -96,19 +95,24 @@ def scale_to_size(config: Config) -> Rates:
     """Return the engine's own rates, adjusted to the model's size.
 
     They are slowed down by the weights that every boot loads and every token reads. They stay as they are if the size
-    is unknown, or if the server is attached, whose device is unknown. Raises EngineError.
+    is unknown, or if the server is attached, whose device is unknown.
+
+    They do not count as known for an attached server, and for one that takes a device if there is none, or if the
+    model's size is unknown. Raises EngineError.
     """
     engine = engine_of(config.engine.kind)
     pace, size = engine.pace, model_size.of(config.engine.model, Path(config.resolve(config.engine.model)))
-    gb_per_s = _device_gb_per_s(config, engine)
+    footprint, is_attached = _device_footprint(config, engine), bool(config.baseline.url or config.engine.url)
+    gb_per_s = _gb_per_s(footprint.devices) if footprint and environment.has_accelerator() else 0.0
     rates = Rates(
         boot_s=pace.boot_s + (pace.compile_s if gb_per_s else 0.0),
         tokens_per_s=pace.tokens_per_s,
         scored_tokens_per_s=pace.scored_tokens_per_s,
-        scaling=_DEVICE_SCALING if gb_per_s else _SHARED_CORES,
-        source="roughly",
+        scaling=_DEVICE_SCALING if gb_per_s else pace.scaling,
+        source="roughly, on a quiet machine",
+        known=not is_attached and (footprint is None or (gb_per_s > 0 and size is not None)),
     )
-    if size is None or config.baseline.url or config.engine.url:  # the device of an attached server is not known here
+    if size is None or is_attached:
         return rates
     tokens_per_s = min(rates.tokens_per_s, _REACHED * (gb_per_s or _CPU) / size.active_gb)
     return replace(
@@ -116,26 +120,28 @@ def scale_to_size(config: Config) -> Rates:
         boot_s=rates.boot_s + size.weights_gb / _LOADED_GB_PER_S,
         tokens_per_s=tokens_per_s,
         scored_tokens_per_s=min(rates.scored_tokens_per_s, _PREFILL * tokens_per_s),
-        source="from the model's size, roughly",
+        source="from the model's size, roughly, on a quiet machine",
     )
 
 
-def _device_gb_per_s(config: Config, engine: Engine) -> float:
-    """Return the bandwidth of all devices of one server, in GB/s.
+def _device_footprint(config: Config, engine: Engine) -> Footprint | None:
+    """Return the devices that one server takes.
 
-    Returns 0 if it runs on the CPU, or if its share of a device is unknown.
+    Returns None if it runs on the CPU, or if its share of a device is unknown. Whether the devices are there is not
+    asked.
     """
-    if not environment.has_accelerator():
-        return 0.0
     try:
         footprint = engine.footprint(config, accelerated=True)
     except EngineError:  # whatever is missing is reported when it is needed
-        return 0.0
-    if footprint.device_share is None:
-        return 0.0
+        return None
+    return None if footprint.device_share is None else footprint
+
+
+def _gb_per_s(devices: int) -> float:
+    """Return the bandwidth of this many of the machine's devices, in GB/s."""
     device = next(iter(environment.devices()), "")
     bandwidths = (gb_per_s for model, gb_per_s in _GB_PER_S.items() if re.search(rf"\b{model}\b", device))
-    return footprint.devices * next(bandwidths, _UNKNOWN_DEVICE)
+    return devices * next(bandwidths, _UNKNOWN_DEVICE)
 
 
 def _earlier_rates(config: Config, folder: Path) -> list[Rates]:

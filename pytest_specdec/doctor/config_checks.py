@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_specdec.doctor.probe import ProgramResult
     from pytest_specdec.engines.protocol import Engine
     from pytest_specdec.model.baseline import Environment
-    from pytest_specdec.model.plan import Boot
+    from pytest_specdec.model.plan import Boot, Plan
     from pytest_specdec.model.workload import Depth
 
 _PLAN = "specdec: "
@@ -161,11 +161,15 @@ def _check_boots(config: Config, depth: Depth, here: Path) -> Check:
     visits = f"{len(boot_plan.boots) - started} visits of attached servers"
     if not started:
         return ok("plan", f"{visits} ({arms})")
-    boots_text, wait_text = (
-        f"{started} boots" + (f" and {visits}" if started < len(boot_plan.boots) else ""),
-        clock(started * boot_plan.rates.boot_s),
-    )
-    return ok("plan", f"{boots_text} ({arms}), about {wait_text} of waiting for boots ({boot_plan.rates.source}); answers add to it")
+    boots_text = f"{started} boots" + (f" and {visits}" if started < len(boot_plan.boots) else "")
+    return ok("plan", f"{boots_text} ({arms}), {_describe_wait(boot_plan, started)}")
+
+
+def _describe_wait(boot_plan: Plan, started: int) -> str:
+    """Return the time until ``started`` servers have booted, if there is anything to estimate it from."""
+    if not boot_plan.rates.known:
+        return "minutes unknown before the first boot"
+    return f"about {clock(started * boot_plan.rates.boot_s)} of waiting for boots ({boot_plan.rates.source}); answers add to it"
 
 
 def _describe_arm(boot: Boot) -> str:

@@ -91,6 +91,8 @@ class RoughRates:
     """Emitted tokens scored per second, all requests together."""
     compile_s: float = 0.0
     """Seconds added to a boot on an accelerator, where kernels are compiled and graphs captured."""
+    scaling: float = 0.5
+    """Part of ideal scaling that concurrent streams reach on the processor, 0..1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,6 +145,8 @@ class Rates:
     """Part of ideal scaling that streams side by side reach, 0..1."""
     source: str = ""
     """Where they come from; empty in plans that do not say."""
+    known: bool = True
+    """Whether anything is known of the model and the machine; no minutes are shown otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +163,7 @@ class Plan:
     judgements: tuple[Judgement, ...]
     boots: tuple[Boot, ...]
     estimate_s: float
-    """Seconds that boots and answers are expected to take."""
+    """Seconds that boots, answers, scores and judging are expected to take."""
     again_s: float = 0.0
     """Seconds that :data:`ROUNDS` of asking again may add, at most; no part of the estimate, since few runs need it."""
     placement: Placement = Placement.IN_TURN

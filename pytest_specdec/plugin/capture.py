@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_specdec.capture import remaining, runner
+from pytest_specdec.capture import environment, remaining, runner
 from pytest_specdec.config import variables
 from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files import run_documents
@@ -27,8 +27,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.status import Progress
     from pytest_specdec.plugin.run_state import RunState
+
+_BUSY = 1.0
+"""Load per core from which on a capture has to wait for the processor: other programs use all of it."""
 
 
 def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool) -> Status | None:
@@ -197,7 +201,7 @@ def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s:
     """
     directory, ticker = RunDirectory.open(root), Ticker(config)
     _break_line(ticker, over)
-    for line in plan.lines(run_documents.read_plan(directory), origin=commands.as_typed(root, config), replayed=False):
+    for line in _plan_lines(run_documents.read_plan(directory), config, root, replayed=False):
         ticker.say(line)
     is_late = over.is_set()
     while _final_status(directory, session) is None and not over.wait(every_s):
@@ -208,6 +212,14 @@ def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s:
         if not is_late:
             _break_line(ticker, over)
         ticker.say(last_word(status))
+
+
+def _plan_lines(planned: Plan, config: pytest.Config, root: Path, *, replayed: bool) -> tuple[str, ...]:
+    """Return the lines of a plan, and one more if a busy machine will delay its capture."""
+    lines, load = plan.lines(planned, origin=commands.as_typed(root, config), replayed=replayed), environment.load_per_core()
+    if replayed or load < _BUSY:
+        return lines
+    return (*lines, f"  the machine is busy, {load:.1f} processes to a core: the capture takes longer")
 
 
 def _break_line(ticker: Ticker, over: threading.Event) -> None:
@@ -251,8 +263,7 @@ class CaptureLoop:
 
     def pytest_report_collectionfinish(self) -> list[str]:
         """Return the lines of the plan, printed before anything boots."""
-        origin = commands.as_typed(self._run.root, self._config)
-        lines = plan.lines(self._run.plan, origin=origin, replayed=self._run.settings.replay is not None)
+        lines = _plan_lines(self._run.plan, self._config, self._run.root, replayed=self._run.settings.replay is not None)
         return [*lines, *(f"  warning: {warning}" for warning in self._run.warnings)]
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

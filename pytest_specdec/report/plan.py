@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_specdec.model.plan import Placement, Role
+from pytest_specdec.model.plan import ROUNDS, Placement, Role
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report.escape import printable
@@ -64,11 +64,17 @@ def _describe_cost(plan: Plan) -> str:
     visited = [boot for boot in plan.boots if boot.attached]
     boots = [f"{_plural(len(started), 'boot')} ({', '.join(map(_describe_arm, started))})"] if started else []
     visits = [f"{_plural(len(visited), 'visit')} of attached servers ({', '.join(map(_describe_arm, visited))})"] if visited else []
-    duration = f"about {clock(plan.estimate_s)}" + (f" ({plan.rates.source})" if plan.rates.source else "")
     return (
         f"{' and '.join([*boots, *visits])}{_describe_placement(plan)}, {_describe_requests(plan)}, "
-        f"at most {plan.tokens:,} tokens an arm, {duration}"
+        f"at most {plan.tokens:,} tokens an arm, {_describe_duration(plan)}"
     )
+
+
+def _describe_duration(plan: Plan) -> str:
+    """Return the estimated time with its source, if there is anything to estimate it from."""
+    if not plan.rates.known:
+        return "minutes unknown before the first boot"
+    return f"about {clock(plan.estimate_s)}" + (f" ({plan.rates.source})" if plan.rates.source else "")
 
 
 _COSTLY = {Family.SAMPLING, Family.SPEED}
@@ -106,7 +112,8 @@ def _repeat_lines(plan: Plan) -> tuple[str, ...]:
 
     Most runs leave none.
     """
-    return (f"asking again what a count of wrong tokens leaves open may add up to {clock(plan.again_s)}",) if plan.again_s else ()
+    most = f"up to {clock(plan.again_s)}" if plan.rates.known else f"up to {ROUNDS} rounds"
+    return (f"asking again what a count of wrong tokens leaves open may add {most}",) if plan.again_s else ()
 
 
 def _enlargement_lines(plan: Plan) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ def seconds(plan, rates):
 
 
 def test_every_boot_is_estimated_step_by_step(plan):
-    """A baseline is probed before it answers and a variant after it; the last baseline boot scores."""
+    """A baseline is probed before it answers and a variant after it; the last baseline boot scores; each server is stopped."""
     one = plan()
     shown = [(step.boot, step.doing, step.arm, step.seconds) for step in estimate.steps(one.boots, one.workloads, one.rates)]
     answered = [(boot, arm) for boot, arm in enumerate(("baseline", "draft-k3", "ngram-k3", "control"))]
@@ -46,6 +46,8 @@ def test_every_boot_is_estimated_step_by_step(plan):
     steps[1].append((1, "probing", "draft-k3", 50.0))
     steps[2].append((2, "probing", "ngram-k3", 50.0))
     steps[3] += [(3, "scoring", arm, 750.0) for arm in ("draft-k3", "ngram-k3", "control", "baseline")]
+    for boot, arm in answered:
+        steps[boot].append((boot, "stopping", arm, 0.4))
     assert shown == [step for boot in range(4) for step in steps[boot]]
 
 
@@ -96,8 +98,20 @@ def test_no_pass_ends_before_its_longest_answer(plan, workload, limit, fields, a
 def test_servers_that_boot_at_once_delay_each_other_and_scoring_rides_behind_the_answers(plan, servers, booting_s):
     one = plan()
     steps = estimate.steps(one.boots, one.workloads, one.rates)
-    assert estimate.total(steps, 1) == 4 * 10.0 + 3 * 50.0 + 4 * 1500.0 + 4 * 750.0
+    assert estimate.total(steps, 1) == pytest.approx(4 * 10.4 + 3 * 50.0 + 4 * 1500.0 + 4 * 750.0)
     assert estimate.total(steps, servers) == pytest.approx(booting_s + 3 * 50.0 + 4 * 1500.0)
+
+
+def test_the_plan_counts_the_judging_after_its_steps(plan):
+    one = plan()
+    assert one.estimate_s == pytest.approx(seconds(one, one.rates) + 0.15 * len(one.judgements))
+
+
+def test_rates_of_an_unknown_server_are_known_once_they_are_measured(plan, config):
+    one, beside = plan(), plan(replace(config, placement=Placement.SIDE_BY_SIDE))
+    for measured in (one, beside):
+        unknown = replace(measured, rates=replace(measured.rates, known=False))
+        assert estimate.measured_rates(unknown, took(unknown, 2.0), dict.fromkeys(range(4), 10.0), 9000.0).known
 
 
 def test_rates_that_were_measured_would_have_estimated_what_it_took(plan):
@@ -118,7 +132,7 @@ def test_visits_of_attached_servers_take_no_boots_time_and_measure_none(plan, co
     booted, mixed = plan(), plan(replace(config, baseline=Overlay(url="http://a:1")))
     visits = sum(boot.attached for boot in mixed.boots)
     assert 0 < visits < len(mixed.boots)
-    assert booted.estimate_s - mixed.estimate_s == pytest.approx(visits * 9.5)
+    assert booted.estimate_s - mixed.estimate_s == pytest.approx(visits * 9.9)
     readiness = {boot.index: 0.1 if boot.attached else 20.0 for boot in mixed.boots}
     assert estimate.measured_rates(mixed, took(mixed, 2.0), readiness, 0.0).boot_s == 20.0
     visited = plan(replace(config, engine=replace(config.engine, url="http://a:1")))

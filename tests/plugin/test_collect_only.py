@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 
@@ -23,6 +25,13 @@ def test_listing_shows_the_plan(project):
         ]
     )
     assert "--- specdec ---" not in result.stdout.str()
+
+
+@pytest.mark.parametrize("load, lines", [(9.0, 1), (0.2, 0)])
+def test_a_plan_says_when_other_programs_will_delay_its_capture(project, monkeypatch, load, lines):
+    monkeypatch.setattr(os, "getloadavg", lambda: (load * (os.cpu_count() or 1), 0.0, 0.0))
+    text = project.tests().run("--co").stdout.str()
+    assert text.count(f"  the machine is busy, {load:.1f} processes to a core: the capture takes longer") == lines
 
 
 def test_listing_the_suites_imports_no_numpy(repository, pytester):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from pytest_specdec.model.plan import Placement, Rates, ScoringTask
@@ -54,6 +55,15 @@ def test_a_plan_says_how_many_requests_an_arm_is_sent(plan):
     said = lines(replace(drawn, judgements=(*plan.judgements, other)), origin="RUN", replayed=False)[2]
     assert ", 4 requests (1 of them not for sampling or speed), at most" in said
     assert ", 1 request, at most" in lines(plan, origin="RUN", replayed=False)[2]
+
+
+def test_a_plan_of_an_unknown_server_names_its_requests_and_no_minutes(plan):
+    unknown = replace(plan, estimate_s=327_295.0, again_s=754.0, rates=Rates(known=False, source="roughly"))
+    text = "\n".join(lines(unknown, origin="RUN", replayed=False))
+    assert "5 boots (" in text
+    assert "1 request, at most 64 tokens an arm, minutes unknown before the first boot\n" in text
+    assert "leaves open may add up to 4 rounds\n" in text
+    assert not re.search(r"\d:\d\d|roughly", text)
 
 
 def test_a_plan_says_where_its_estimate_comes_from_and_what_long_boots_add(plan):
