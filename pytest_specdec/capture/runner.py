@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -124,12 +125,12 @@ def _progress_writer(directory: RunDirectory, tell: Callable[[Progress], None]) 
 
     It also hands the progress on to ``tell``.
     """
-    lock = threading.Lock()
+    lock, began_at_s = threading.Lock(), round(time.time(), 3)
 
     def write(progress: Progress) -> None:
         with lock:
             with suppress(RunError):  # nothing depends on it, and the next document reports a full disk
-                run_documents.append_progress(directory, progress)
+                run_documents.append_progress(directory, replace(progress, began_at_s=began_at_s))
             tell(progress)
 
     return write

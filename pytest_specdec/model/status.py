@@ -97,3 +97,5 @@ class Progress:
     """Tokens answered in this step so far."""
     remaining_s: float | None = None
     """Expected seconds to the end of the capture."""
+    began_at_s: float = 0.0
+    """Unix time at which the capture began; 0 where it is not known. It tells the captures of a run that is resumed apart."""

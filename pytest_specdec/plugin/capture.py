@@ -249,9 +249,9 @@ def register(config: pytest.Config, run: RunState) -> None:
     """
     config.pluginmanager.register(CaptureLoop(config, run), "specdec_loop")
     if not (hasattr(config, "workerinput") or config.option.collectonly or config.option.setupplan):
-        from pytest_specdec.plugin.summary import SummaryPlugin  # noqa: PLC0415 - a worker has no summary
+        from pytest_specdec.plugin import summary  # noqa: PLC0415 - a worker has no summary
 
-        config.pluginmanager.register(SummaryPlugin(config, run.root, session=run.session, warnings=run.warnings), "specdec_summary")
+        summary.register(config, run.root, session=run.session, warnings=run.warnings)
 
 
 class CaptureLoop:

@@ -19,7 +19,7 @@ from pytest_specdec.gates.accepted_lengths import CellLengths
 from pytest_specdec.model.baseline import VERIFY_NOISE
 from pytest_specdec.model.promise import AcceptedLength
 from pytest_specdec.model.workload import Family
-from pytest_specdec.plugin import commands, judgements, report_files, run_state, waivers
+from pytest_specdec.plugin import commands, judgements, report_files, run_state, traces, waivers
 from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.report import table, terminal
 from pytest_specdec.report.plan import own_prompts
@@ -46,6 +46,14 @@ MARKUP: Mapping[Tone, Mapping[str, bool]] = {
 }
 
 
+def register(config: pytest.Config, root: Path, *, session: str, warnings: Sequence[str] = ()) -> None:
+    """Register the summary of a run, and its traces if the environment asks for them."""
+    summary = SummaryPlugin(config, root, session=session, warnings=warnings)
+    config.pluginmanager.register(summary, "specdec_summary")
+    if traces.is_enabled(os.environ):
+        config.pluginmanager.register(traces.TracesPlugin(summary, root, os.environ), "specdec_traces")
+
+
 class SummaryPlugin:
     """Registered where ``specdec`` tests will run: in the only process, or in the controller of several."""
 
@@ -62,7 +70,8 @@ class SummaryPlugin:
         """By node id."""
         self._repeated: dict[str, str] = {}
         """The kind of each test's error, by node id, if another test has shown it in full; else empty."""
-        self._run: Run | None = None
+        self.run: Run | None = None
+        """The session's run, gathered at its end."""
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -109,18 +118,18 @@ class SummaryPlugin:
         A session whose tests passed still fails if the run is red, as it is if nothing of a variant could be judged, or if
         its capture ended in an error. Under ``--specdec-exit-codes`` the exit status is the code of the run's class.
         """
-        self._run = self._gather_run()
+        self.run = run = self._gather_run()
         if self._config.pluginmanager.getplugin("terminalreporter") is None:
-            self._write_files(self._run)
-        report_files.add_benchmarks(self._config, self._run)
-        report_files.withhold_speeds(self._config, self._run)
-        report_files.point_to_leaders(self._config, self._run)
-        if not self._run.verbose:
-            report_files.shorten_followers(self._failed, self._run)
-        if exitstatus == pytest.ExitCode.OK and (self._run.red or (self._run.status and self._run.status.error)):
+            self._write_files(run)
+        report_files.add_benchmarks(self._config, run)
+        report_files.withhold_speeds(self._config, run)
+        report_files.point_to_leaders(self._config, run)
+        if not run.verbose:
+            report_files.shorten_followers(self._failed, run)
+        if exitstatus == pytest.ExitCode.OK and (run.red or (run.status and run.status.error)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._config.stash[SETTINGS].exit_codes and session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
-            session.exitstatus = self._run.run_class.exit_code
+            session.exitstatus = run.run_class.exit_code
 
     def _gather_run(self) -> Run:
         """Return the run with all data for the reports."""
@@ -192,7 +201,7 @@ class SummaryPlugin:
 
         The summary is printed first, so that the verdicts are not lost if the disk is full.
         """
-        run = self._run
+        run = self.run
         if run is None:
             return
         terminalreporter.write_sep("-", "specdec", bold=True)
@@ -212,7 +221,7 @@ class SummaryPlugin:
         """
         settings = self._config.stash[SETTINGS]
         folder = settings.run_dir if settings.replay else self._root
-        secrets = self._secrets()
+        secrets = self.secrets()
         report_files.append_step_summary(run, secrets)
         if folder is None:
             return ()
@@ -220,7 +229,7 @@ class SummaryPlugin:
         lines = tuple(f"{path.stem}: {commands.as_typed(path, self._config)}" for path in paths)
         return (*lines, *self._write_baseline(folder, run))
 
-    def _secrets(self) -> Secrets:
+    def secrets(self) -> Secrets:
         """Return the secrets to mask in the reports."""
         state = run_state.state_or_error(self._config)
         return Secrets.of(os.environ) if isinstance(state, str) else variables.secrets_of(state.config.text)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from pytest_specdec.plugin import run_state
+from pytest_specdec.plugin import run_state, summary
 from pytest_specdec.plugin.options import SETTINGS
-from pytest_specdec.plugin.summary import SummaryPlugin
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -37,7 +36,7 @@ def register(config: pytest.Config) -> None:
     """
     root, session = run_state.root(config), uuid.uuid4().hex
     config.pluginmanager.register(Controller(config, root, session), "specdec_controller")
-    config.pluginmanager.register(SummaryPlugin(config, root, session=session), "specdec_summary")
+    summary.register(config, root, session=session)
 
 
 def hand_over(config: pytest.Config, usage_error: str) -> bool:

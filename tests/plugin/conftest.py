@@ -93,7 +93,7 @@ def written(plan, directory, tell):
                 continue
             for name in boot.answers:
                 where = {"boot": boot.index, "boots": len(plan.boots), "arm": arm, "workload": name}
-                progress = Progress(at_s=1.0, doing="answering", done=1, of=1, tokens=9, **where)
+                progress = Progress(at_s=1.0, doing="answering", done=1, of=1, tokens=9, began_at_s=time.time(), **where)
                 records.append_progress(directory, progress)
                 tell(progress)
                 transcripts.write(directory, transcript(arm, boot.index, plan.workload(name)))
