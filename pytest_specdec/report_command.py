@@ -1,4 +1,4 @@
-"""The commands ``report RUN``, ``show RUN TEST`` and ``compare OLD NEW``: what stored runs say, from run.json alone."""
+"""The commands ``report RUN``, ``show RUN TEST`` and ``compare OLD NEW``: what stored runs say, without a server."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _SubParsersAction
     from collections.abc import Iterable, Sequence
 
+    from pytest_specdec.judge.baseline_change import BaselineChange
     from pytest_specdec.report.run import JudgementResult, Run
     from pytest_specdec.report.table import CellText
 
-_DOCUMENT = "run.json"
+_DOCUMENT, _PLAN = "run.json", "plan.json"
 _TERMINAL, _ANNOTATIONS = "terminal", "annotations"
 _ABOUT_REPORT = "Render stored runs again, from run.json alone. Exits with 0 whatever the runs hold, with 2 where one cannot be read."
 _ABOUT_COMPARE = (
-    "Say what changed between two stored runs. Exits with 0 unless the new run has a finding that the old one has not, which exits with 1, "
-    "and with 2 where a run cannot be read."
+    "Say what changed between two stored runs: the baseline's answers, which the upgrade changed, and findings, which are speculation's. "
+    "Baselines are compared where both are run directories with their transcripts and scores. Exits with 1 if the new run has a finding "
+    "that the old one has not, or if its baseline's answers changed by more than numerics; with 2 where a run cannot be read."
 )
 _MOST_IDS = 12
 """Test ids that an error lists."""
@@ -101,11 +103,24 @@ def show(arguments: Namespace) -> int:
 def compare(arguments: Namespace) -> int:
     """Print what changed; return the exit code."""
     try:
-        changes = comparison.compare(read_run(arguments.old), read_run(arguments.new))
+        old, new = read_run(arguments.old), read_run(arguments.new)
+        missing = [str(path) for path in (arguments.old, arguments.new) if not (path / _PLAN).is_file()]
+        baseline = None if missing else _compare_baselines(arguments.old, arguments.new)
     except RunError as error:
         return refuse(error)
+    why = f"no run directory with transcripts and scores: {', '.join(missing)}" if missing else ""
+    changes = comparison.compare(old, new, baseline, not_compared=why)
     sys.stdout.writelines(f"{line}\n" for line in comparison.lines(changes))
-    return 1 if changes.found else 0
+    return 1 if changes.is_worse else 0
+
+
+def _compare_baselines(old: Path, new: Path) -> BaselineChange:
+    """Return how the baselines of two run directories relate. Raises RunError if a file of theirs is invalid."""
+    from pytest_specdec.files import baseline_record  # noqa: PLC0415 - only a comparison of directories pays for it
+    from pytest_specdec.files.run_directory import RunDirectory  # noqa: PLC0415
+    from pytest_specdec.judge import baseline_change  # noqa: PLC0415 - imports numpy
+
+    return baseline_change.compare(*(baseline_record.read(RunDirectory.open(path)) for path in (old, new)))
 
 
 def judgements_matching(stored: Run, test: str, path: Path) -> list[JudgementResult]:

@@ -108,7 +108,7 @@ def test_wrong_usage_is_one_clear_error(tmp_path, monkeypatch, capsys, arguments
 @pytest.mark.parametrize("old, new, code, first", [
     (GREEN, MIXED, 1, "WORSE: "),
     (MIXED, GREEN, 0, "BETTER: "),
-    (GREEN, GREEN, 0, "NO FINDING in either run"),
+    (GREEN, GREEN, 0, "NO FINDING in either run; whether the baseline's answers changed is unknown: no run directory with "),
 ])  # fmt: skip
 def test_two_runs_are_compared(tmp_path, capsys, old, new, code, first):
     for name, sample in (("old", old), ("new", new)):

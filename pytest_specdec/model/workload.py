@@ -159,6 +159,14 @@ class Request:
         return self.body.keys() <= _NEUTRAL and self.body.get("temperature") == 1.0 and self.body.get("top_p", 1.0) == 1.0
 
     @property
+    def picks_best(self) -> bool:
+        """True if each of its tokens is the most probable one of the model's unprocessed distribution.
+
+        This needs temperature 0, and no field but those known to leave the distribution alone.
+        """
+        return self.greedy and self.body.keys() <= _NEUTRAL
+
+    @property
     def grammar(self) -> Grammar | None:
         """The grammar that constrains its answer; None without one.
 

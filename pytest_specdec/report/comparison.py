@@ -1,21 +1,27 @@
-"""What changed between two stored runs: findings, judgements, speed, capabilities, environment."""
+"""What changed between two stored runs: the baseline's answers, findings, judgements, speed, capabilities, environment."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_specdec.judge.baseline_change import RESOLUTION, BaselineRelation, ChangeKind
 from pytest_specdec.model.promise import AcceptedLength, Speedup
 from pytest_specdec.report.escape import printable
+from pytest_specdec.report.run import RunClass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from pytest_specdec.judge.baseline_change import BaselineChange
     from pytest_specdec.model.baseline import Environment
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.report.run import JudgementResult, Run
 
 _NONE = "-"
+_TOO_FEW = "too few prompts were scored in both runs"
+_SHOWN = 3
+"""Differing answers, and prompts with other ids, that are listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +41,11 @@ class Change:
 class Comparison:
     """The differences between two runs."""
 
+    baseline: BaselineChange | None
+    """How the two baselines relate; None where their answers were not compared."""
+    not_compared: str
+    """Why they were not; empty where they were."""
+    new_class: RunClass
     found: tuple[str, ...]
     """Findings that only the new run has, ``VARIANT: NAME``."""
     gone: tuple[str, ...]
@@ -52,18 +63,60 @@ class Comparison:
 
     @property
     def headline(self) -> str:
-        """The answer in one line."""
+        """The answer in one line.
+
+        It tells a change of the baseline, which is the upgrade's, from one of the variants, which is speculation's.
+        """
+        relation = self.baseline.relation if self.baseline else BaselineRelation.UNKNOWN
+        if relation is BaselineRelation.UNKNOWN:
+            return f"{self._findings_alone}; whether the baseline's answers changed is unknown: {self.not_compared or _TOO_FEW}"
+        undecided = "" if self.new_class in {RunClass.CLEAN, RunClass.FINDING} else self.new_class.value
+        return self._same_baseline(undecided) if relation is BaselineRelation.SAME else self._changed_baseline(undecided)
+
+    def _same_baseline(self, undecided: str) -> str:
+        """Return the headline for baselines with the same answers; ``undecided`` is the class of a new run that decided nothing."""
+        same = f"the baselines' answers are the same within {_within(self.baseline)}"
+        if self.found:
+            return f"SPECULATION BROKE IN THE NEW RUN: {_count(self.found, 'new finding')}; {same}"
+        if undecided:
+            return f"CANNOT SAY, because the new run is not decided ({undecided}); {same}"
+        return f"SAFE TO UPGRADE, as far as both runs were judged: {same}; {self._findings_alone.lower()}"
+
+    def _changed_baseline(self, undecided: str) -> str:
+        """Return the headline for baselines with other answers."""
+        kinds = "; ".join(kind.value for kind in self.baseline.kinds) if self.baseline else ""
+        if self.found:
+            return f"BOTH CHANGED: the baseline's answers ({kinds}), and speculation has {_count(self.found, 'new finding')}"
+        if undecided:
+            return f"ANSWERS CHANGED ({kinds}); whether speculation follows is not decided ({undecided})"
+        return f"ANSWERS CHANGED, speculation follows: {kinds}; {self._findings_alone.lower()}"
+
+    @property
+    def _findings_alone(self) -> str:
+        """What became of the findings, whatever the baselines do."""
         if self.found:
             return f"WORSE: {_count(self.found, 'new finding')}"
         if self.gone:
             return f"BETTER: {_count(self.gone, 'finding')} gone" + (f", {len(self.kept)} as before" if self.kept else "")
         return f"NO NEW FINDING: {len(self.kept)} as before" if self.kept else "NO FINDING in either run"
 
+    @property
+    def is_worse(self) -> bool:
+        """True if the new run has a new finding, or its baseline's answers changed by more than numerics."""
+        kinds = self.baseline.kinds if self.baseline else ()
+        return bool(self.found) or any(kind is not ChangeKind.NUMERICS for kind in kinds)
 
-def compare(old: Run, new: Run) -> Comparison:
-    """Return what changed from ``old`` to ``new``."""
+
+def compare(old: Run, new: Run, baseline: BaselineChange | None = None, *, not_compared: str = "") -> Comparison:
+    """Return what changed from ``old`` to ``new``.
+
+    ``baseline`` is how their baselines relate. Where it is None, ``not_compared`` says why.
+    """
     before, after = _finding_names(old), _finding_names(new)
     return Comparison(
+        baseline=baseline,
+        not_compared=not_compared,
+        new_class=new.run_class,
         found=tuple(name for name in after if name not in before),
         gone=tuple(name for name in before if name not in after),
         kept=tuple(name for name in after if name in before),
@@ -80,7 +133,8 @@ def lines(comparison: Comparison) -> Iterator[str]:
     yield comparison.headline
     for title, names in (("new", comparison.found), ("gone", comparison.gone), ("as before", comparison.kept)):
         yield from (printable(f"  {title}: {name}") for name in names)
-    sections = (
+    sections: tuple[tuple[str, Sequence[object]], ...] = (
+        ("baseline", tuple(_baseline_lines(comparison.baseline)) if comparison.baseline else ()),
         ("judgements", comparison.judgements),
         (f"speed and acceptance{f' ({comparison.unlike})' if comparison.unlike else ''}", comparison.measures),
         ("capabilities", comparison.capabilities),
@@ -91,6 +145,35 @@ def lines(comparison: Comparison) -> Iterator[str]:
             yield ""
             yield f"{title}:"
             yield from (f"  {change}" for change in changes)
+
+
+def _within(change: BaselineChange | None) -> str:
+    """Return the size up to which distributions are the same: ``0.0012 nats per logit``."""
+    return f"{max(change.shift.high if change and change.shift else 0.0, RESOLUTION):.2g} nats per logit"
+
+
+def _baseline_lines(change: BaselineChange) -> Iterator[str]:
+    """Yield what was compared of the baselines, and what differs first."""
+    if change.other_prompts:
+        yield f"prompts: {len(change.other_prompts)} of {change.prompts} have other token ids"
+        yield from (printable(f"  {prompt}") for prompt in change.other_prompts[:_SHOWN])
+    else:
+        yield f"prompts: all {change.prompts} have the same token ids"
+    if change.shift:
+        shift = change.shift
+        limits = f"{shift.nats:.2g} nats per logit apart [{shift.low:.2g}, {shift.high:.2g}]"
+        scope = f"{shift.positions:,} positions of {shift.prompts} prompts"
+        yield f"distributions: {limits} over {scope}; the noise of both runs explains {change.allowed:.2g}"
+    alike = change.answers - len(change.differences) - len(change.other_ends)
+    yield (
+        f"answers at temperature 0: {alike} of {change.answers} alike, {len(change.differences)} with another token, "
+        f"{change.beyond} of them beyond noise; {len(change.other_ends)} end elsewhere"
+    )
+    for difference in change.differences[:_SHOWN]:
+        tokens = f"id {difference.old_id} -> id {difference.new_id}"
+        yield printable(f"  {difference.request_id}, token {difference.index + 1}: {tokens}, {difference.gap:.2f} nats apart")
+    if change.other_ends:
+        yield printable(f"  end elsewhere: {', '.join(change.other_ends[:_SHOWN])}")
 
 
 def _count(names: tuple[str, ...], what: str) -> str:

@@ -2,14 +2,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from pytest_specdec.judge.baseline_change import BaselineChange, BaselineRelation, ChangeKind, TokenDifference
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
+from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.report.comparison import compare, lines
-from pytest_specdec.report.run import PytestOutcome
+from pytest_specdec.report.run import PytestOutcome, RunClass
+from pytest_specdec.stats.logit_shift import LogitShift
 from tests.report.runs import ENVIRONMENT, FAILED, GREEDY, GREEN, MIXED, SPEED, acceptance, judgement, run_of
 
 RED = judgement(replace(FAILED, pair="draft-k3"), PytestOutcome.FAILED)
 GOOD = judgement(GREEDY)
+UNKNOWN = "whether the baseline's answers changed is unknown: too few prompts were scored in both runs"
+DECIDED = Status(state=State.COMPLETE)
+SHIFT = LogitShift(nats=0.03, low=0.02, high=0.04, prompts=20, positions=410)
+SAME = BaselineChange(relation=BaselineRelation.SAME, shift=SHIFT, allowed=0.05, prompts=20, answers=6)
+CHANGED = replace(SAME, relation=BaselineRelation.CHANGED, kinds=(ChangeKind.WEIGHTS,), allowed=0.01)
+TOO_LITTLE = replace(SAME, relation=BaselineRelation.UNKNOWN, shift=None)
 
 
 def test_a_run_against_itself_differs_in_nothing():
@@ -17,16 +28,16 @@ def test_a_run_against_itself_differs_in_nothing():
         same = compare(run, run)
         changes = (same.found, same.gone, same.judgements, same.capabilities, same.environment, same.unlike)
         assert not any(changes)
-    assert next(lines(compare(GREEN, GREEN))) == "NO FINDING in either run"
+    assert next(lines(compare(GREEN, GREEN))).startswith("NO FINDING in either run; ")
     assert next(lines(compare(MIXED, MIXED))).startswith("NO NEW FINDING: ")
 
 
 def test_findings_come_go_and_stay():
     other = judgement(replace(FAILED, pair="ngram-k3", names="torn"), PytestOutcome.FAILED)
     worse, better = compare(run_of(GOOD), run_of(RED)), compare(run_of(RED, other), run_of(GOOD, other))
-    assert (worse.found, worse.headline) == (("draft-k3: accept-all",), "WORSE: 1 new finding")
+    assert (worse.found, worse.headline) == (("draft-k3: accept-all",), f"WORSE: 1 new finding; {UNKNOWN}")
     assert (better.gone, better.kept) == (("draft-k3: accept-all",), ("ngram-k3: torn",))
-    assert better.headline == "BETTER: 1 finding gone, 1 as before"
+    assert better.headline == f"BETTER: 1 finding gone, 1 as before; {UNKNOWN}"
     (change,) = worse.judgements
     assert (change.old, change.new) == ("pass", "fail")
 
@@ -66,3 +77,50 @@ def test_capabilities_and_environment():
 def test_hostile_text_is_escaped():
     text = "\n".join(lines(compare(GREEN, MIXED)))
     assert not set("\x1b\r\u202e") & set(text)
+
+
+WITHIN = "the baselines' answers are the same within 0.04 nats per logit"
+SHIFTED = ChangeKind.WEIGHTS.value
+
+
+@pytest.mark.parametrize("baseline, red, decided, headline", [
+    (SAME, False, True, f"SAFE TO UPGRADE, as far as both runs were judged: {WITHIN}; no finding in either run"),
+    (SAME, True, True, f"SPECULATION BROKE IN THE NEW RUN: 1 new finding; {WITHIN}"),
+    (SAME, False, False, f"CANNOT SAY, because the new run is not decided (infrastructure); {WITHIN}"),
+    (SAME, True, False, f"SPECULATION BROKE IN THE NEW RUN: 1 new finding; {WITHIN}"),
+    (CHANGED, False, True, f"ANSWERS CHANGED, speculation follows: {SHIFTED}; no finding in either run"),
+    (CHANGED, True, True, f"BOTH CHANGED: the baseline's answers ({SHIFTED}), and speculation has 1 new finding"),
+    (CHANGED, False, False, f"ANSWERS CHANGED ({SHIFTED}); whether speculation follows is not decided (infrastructure)"),
+    (TOO_LITTLE, False, True, f"NO FINDING in either run; {UNKNOWN}"),
+    (TOO_LITTLE, True, True, f"WORSE: 1 new finding; {UNKNOWN}"),
+    (None, False, False, f"NO FINDING in either run; {UNKNOWN}"),
+])  # fmt: skip
+def test_the_headline_tells_the_upgrades_change_from_speculations(baseline, red, decided, headline):
+    status = DECIDED if decided else replace(DECIDED, state=State.INCOMPLETE)
+    new = replace(run_of(*((GOOD, RED) if red else (GOOD,))), status=status)
+    assert decided == (new.run_class in {RunClass.CLEAN, RunClass.FINDING}) or red
+    changes = compare(replace(run_of(GOOD), status=DECIDED), new, baseline)
+    assert changes.headline == headline
+    assert changes.is_worse == (red or baseline is CHANGED)
+
+
+def test_another_kernel_is_no_worse():
+    assert not compare(GREEN, GREEN, replace(CHANGED, kinds=(ChangeKind.NUMERICS,))).is_worse
+    assert compare(GREEN, GREEN, replace(CHANGED, kinds=(ChangeKind.NUMERICS, ChangeKind.ENDS))).is_worse
+
+
+def test_what_differs_of_the_baselines_is_listed():
+    differences = (TokenDifference(request_id="chat-07", index=17, old_id=777, new_id=806, gap=1.25),)
+    change = replace(CHANGED, differences=differences, beyond=1, other_ends=("code-01\x1b",))
+    text = list(lines(compare(GREEN, GREEN, change)))
+    assert text[1:7] == [
+        "",
+        "baseline:",
+        "  prompts: all 20 have the same token ids",
+        "  distributions: 0.03 nats per logit apart [0.02, 0.04] over 410 positions of 20 prompts; the noise of both runs explains 0.01",
+        "  answers at temperature 0: 4 of 6 alike, 1 with another token, 1 of them beyond noise; 1 end elsewhere",
+        "    chat-07, token 18: id 777 -> id 806, 1.25 nats apart",
+    ]
+    assert "\x1b" not in "".join(text)
+    other = list(lines(compare(GREEN, GREEN, replace(CHANGED, other_prompts=('["chat", {}]',)))))
+    assert other[3:5] == ["  prompts: 1 of 20 have other token ids", '    ["chat", {}]']

@@ -1,0 +1,97 @@
+"""Baseline record: the files of a run read as what it knows of its baseline's distribution."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from pytest_specdec.files import captured, run_documents, transcripts
+from pytest_specdec.model.baseline_record import BaselineRecord, GreedyAnswer, Prefix
+from pytest_specdec.model.pair import BASELINE, CONTROL
+from pytest_specdec.model.workload import Route
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pytest_specdec.files.run_directory import RunDirectory
+    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.transcript import Answer, Position
+    from pytest_specdec.model.workload import Request, Workload
+
+_DIGEST_BYTES = 16
+_TOKEN_BYTES = 8
+
+
+def read(directory: RunDirectory) -> BaselineRecord:
+    """Return what a run directory holds of the baseline's distribution.
+
+    Every scored answer counts, whichever arm gave it: the scores are the baseline's own. Raises RunError if the plan or a file that is
+    there is invalid.
+    """
+    plan = run_documents.read_plan(directory)
+    prompts: dict[str, tuple[int, ...]] = {}
+    prefixes: dict[bytes, Prefix] = {}
+    greedy: dict[str, GreedyAnswer] = {}
+    chats: set[str] = set()
+    for workload in plan.workloads:
+        sent = run_documents.read_workload(directory, plan, workload.name)
+        for asks, answer in _greedy_answers(directory, sent):
+            greedy.setdefault(asks, answer)
+        for request, prompt_ids, answer_ids, positions in _scored_answers(directory, plan, sent):
+            prompt = request.prompt_key
+            prompts.setdefault(prompt, prompt_ids)
+            if request.route is Route.CHAT:
+                chats.add(prompt)
+            for key, position in zip(_prefix_digests(prompt_ids, answer_ids), positions, strict=True):
+                prefixes.setdefault(key, Prefix(prompt=prompt, position=position))
+    draws = captured.read_calibration(directory, plan) or captured.read_calibration(directory, plan, BASELINE, CONTROL)
+    return BaselineRecord(prompts=prompts, chats=frozenset(chats), prefixes=prefixes, greedy=greedy, draws=draws)
+
+
+def _greedy_answers(directory: RunDirectory, workload: Workload) -> Iterator[tuple[str, GreedyAnswer]]:
+    """Yield the baseline's answers of most probable tokens, each with the text of what was asked."""
+    greedy = {request.id: request for request in workload.requests if request.picks_best}
+    baseline, control = (_first_passes(directory, arm, workload) for arm in (BASELINE, CONTROL))
+    scores = (
+        {score.key: score.positions for score in transcripts.read_scores(directory, BASELINE, BASELINE, workload.name)} if greedy else {}
+    )
+    for request_id, request in greedy.items():
+        answer, again = baseline.get(request_id), control.get(request_id)
+        if answer is not None:
+            positions, repeated = scores.get(answer.key, ()), again.choice if again else None
+            yield request.asks, GreedyAnswer(request_id=request_id, choice=answer.choice, positions=positions, control=repeated)
+
+
+def _first_passes(directory: RunDirectory, arm: str, workload: Workload) -> Mapping[str, Answer]:
+    """Return an arm's first answer to each request that it answered with token ids, by the request's id."""
+    transcript = transcripts.read(directory, arm, workload.name)
+    answers = () if transcript is None else transcript.answers
+    return {answer.request_id: answer for answer in answers if answer.ok and answer.choice.token_ids and not answer.pass_index}
+
+
+def _scored_answers(
+    directory: RunDirectory, plan: Plan, workload: Workload
+) -> Iterator[tuple[Request, tuple[int, ...], tuple[int, ...], tuple[Position, ...]]]:
+    """Yield request, ids of prompt and answer, and positions of all answers that the baseline scored.
+
+    An answer whose prompt is unknown, or that has other tokens than were scored, is left out.
+    """
+    tasks = (task for boot in plan.boots if boot.under == BASELINE for task in boot.scores if task.workload == workload.name)
+    for arm in dict.fromkeys(task.arm for task in tasks):
+        transcript = transcripts.read(directory, arm, workload.name)
+        scores = {score.key: score for score in transcripts.read_scores(directory, BASELINE, arm, workload.name)}
+        for answer in () if transcript is None else transcript.answers:
+            score, request = scores.get(answer.key), workload.by_id.get(answer.request_id)
+            if score is None or request is None or tuple(each.token_id for each in score.positions) != answer.choice.token_ids:
+                continue
+            prompt_ids = answer.prompt_token_ids or score.prompt_token_ids
+            if prompt_ids:
+                yield request, prompt_ids, answer.choice.token_ids, score.positions
+
+
+def _prefix_digests(prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> Iterator[bytes]:
+    """Yield for each token of an answer a digest of all ids before it."""
+    state = blake2b(b"".join(token.to_bytes(_TOKEN_BYTES, "little", signed=True) for token in prompt_ids), digest_size=_DIGEST_BYTES)
+    for token in answer_ids:
+        yield state.copy().digest()
+        state.update(token.to_bytes(_TOKEN_BYTES, "little", signed=True))

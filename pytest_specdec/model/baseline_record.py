@@ -1,0 +1,48 @@
+"""A baseline record: what a stored run knows of its baseline's distribution, to be compared with that of another run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_specdec.model.captured import ReportedDraws
+from pytest_specdec.model.transcript import Choice, Position
+
+__all__ = ["BaselineRecord", "GreedyAnswer", "Prefix"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefix:
+    """One scored position, after a prompt and some tokens of an answer."""
+
+    prompt: str
+    """The prompt by its :attr:`Request.prompt_key`."""
+    position: Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GreedyAnswer:
+    """The baseline's answer to a request for the most probable tokens, and that of its control."""
+
+    request_id: str
+    choice: Choice
+    positions: tuple[Position, ...]
+    """The scores of its tokens; empty where the run did not score them."""
+    control: Choice | None
+    """None where the control did not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineRecord:
+    """Prompts, scored positions and greedy answers of one run's baseline."""
+
+    prompts: Mapping[str, tuple[int, ...]]
+    """Token ids of each scored prompt, by :attr:`Request.prompt_key`."""
+    chats: frozenset[str]
+    """The prompts that the server's chat template made, by the same key."""
+    prefixes: Mapping[bytes, Prefix]
+    """By a digest of all token ids before the position: the same key in another record is the same prefix."""
+    greedy: Mapping[str, GreedyAnswer]
+    """By :attr:`Request.asks`. Of several passes it is the first, since later ones ask the same."""
+    draws: ReportedDraws
+    """Plain draws of the calibration, which tell the noise of the run."""

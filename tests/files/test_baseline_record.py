@@ -1,0 +1,62 @@
+"""What a run directory tells of its baseline's distribution."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import baseline_record, run_documents, transcripts
+from pytest_specdec.model.transcript import Answer, Choice, Position, Score
+from tests.files.conftest import REQUESTS, WORKLOAD
+
+PROMPT = (7, 8)
+
+
+def answer(number, ids):
+    return Answer(request_id=f"chat-0{number}", status=200, prompt_token_ids=PROMPT, choices=(Choice(token_ids=ids, finish_reason="stop"),))
+
+
+def score(arm, number, ids):
+    positions = tuple(Position(token_id=token, logprob=-0.5, top_ids=(token, 99), top_logprobs=(-0.5, -1.0)) for token in ids)
+    return Score(request_id=f"chat-0{number}", arm=arm, under="baseline", positions=positions)
+
+
+@pytest.fixture
+def run(directory, plan, transcript):
+    """A run of three arms: the variant's second answer begins as the baseline's does, and its third was scored as other tokens."""
+    run_documents.write_plan(directory, plan)
+    emitted = {"baseline": [(1, 2, 3)], "control": [(1, 2, 4)], "v": [(1, 2, 3), (1, 5), (6,)]}
+    scored = {"baseline": [(1, 2, 3)], "control": [(1, 2, 4)], "v": [(1, 2, 3), (1, 5), (9,)]}
+    for arm, all_ids in emitted.items():
+        answers = tuple(answer(number, ids) for number, ids in enumerate(all_ids))
+        transcripts.write(directory, transcript(arm, answers=answers, server_failures=()))
+        scores = [score(arm, number, ids) for number, ids in enumerate(scored[arm])]
+        transcripts.write_scores(directory, "baseline", arm, WORKLOAD.name, scores)
+    return directory
+
+
+def test_every_scored_prefix_counts_once_whichever_arm_gave_it(run):
+    record = baseline_record.read(run)
+    assert record.prompts == {REQUESTS[0].prompt_key: PROMPT}
+    assert record.chats == {REQUESTS[0].prompt_key}
+    assert [prefix.position.token_id for prefix in record.prefixes.values()] == [1, 2, 3], "of 4 and 5 the prefixes are there already"
+    assert not record.draws
+
+
+def test_answers_of_most_probable_tokens_have_their_scores_and_the_controls_answer(run):
+    (greedy,) = baseline_record.read(run).greedy.values()
+    assert (greedy.request_id, greedy.choice.token_ids, greedy.control.token_ids) == ("chat-00", (1, 2, 3), (1, 2, 4))
+    assert [position.token_id for position in greedy.positions] == [1, 2, 3]
+
+
+def test_a_prefix_is_known_by_all_ids_before_it():
+    first, second, third = baseline_record._prefix_digests((7, 8), (1, 2, 3))
+    assert len({first, second, third}) == 3
+    assert next(baseline_record._prefix_digests((7, 8, 1), (2,))) == second, "prompt and answer are one sequence"
+    assert next(baseline_record._prefix_digests((7,), (8,))) != first
+
+
+def test_a_file_that_is_there_and_invalid_is_an_error(run):
+    run.scores("baseline", "control", WORKLOAD.name).write_text("{}\n")
+    with pytest.raises(RunError):
+        baseline_record.read(run)
