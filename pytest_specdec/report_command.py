@@ -7,20 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError, SpecdecError
-from pytest_specdec.files.run_directory import atomic_write, read_text
+from pytest_specdec.files.run_directory import atomic_write
+from pytest_specdec.plugin import against
+from pytest_specdec.plugin.against import read_run
 from pytest_specdec.plugin.report_files import FileFormat, load_format
-from pytest_specdec.report import comparison, failure, github_annotations, run, terminal
+from pytest_specdec.report import comparison, failure, github_annotations, terminal
 from pytest_specdec.report.escape import printable
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _SubParsersAction
     from collections.abc import Iterable, Sequence
 
-    from pytest_specdec.judge.baseline_change import BaselineChange
     from pytest_specdec.report.run import JudgementResult, Run
     from pytest_specdec.report.table import CellText
 
-_DOCUMENT, _PLAN = "run.json", "plan.json"
+_DOCUMENT = "run.json"
 _TERMINAL, _ANNOTATIONS = "terminal", "annotations"
 _ABOUT_REPORT = "Render stored runs again, from run.json alone. Exits with 0 whatever the runs hold, with 2 where one cannot be read."
 _ABOUT_COMPARE = (
@@ -103,24 +104,11 @@ def show(arguments: Namespace) -> int:
 def compare(arguments: Namespace) -> int:
     """Print what changed; return the exit code."""
     try:
-        old, new = read_run(arguments.old), read_run(arguments.new)
-        missing = [str(path) for path in (arguments.old, arguments.new) if not (path / _PLAN).is_file()]
-        baseline = None if missing else _compare_baselines(arguments.old, arguments.new)
+        changes = against.compare(arguments.old, arguments.new, read_run(arguments.old), read_run(arguments.new))
     except RunError as error:
         return refuse(error)
-    why = f"no run directory with transcripts and scores: {', '.join(missing)}" if missing else ""
-    changes = comparison.compare(old, new, baseline, not_compared=why)
     sys.stdout.writelines(f"{line}\n" for line in comparison.lines(changes))
     return 1 if changes.is_worse else 0
-
-
-def _compare_baselines(old: Path, new: Path) -> BaselineChange:
-    """Return how the baselines of two run directories relate. Raises RunError if a file of theirs is invalid."""
-    from pytest_specdec.files import baseline_record  # noqa: PLC0415 - only a comparison of directories pays for it
-    from pytest_specdec.files.run_directory import RunDirectory  # noqa: PLC0415
-    from pytest_specdec.judge import baseline_change  # noqa: PLC0415 - imports numpy
-
-    return baseline_change.compare(*(baseline_record.read(RunDirectory.open(path)) for path in (old, new)))
 
 
 def judgements_matching(stored: Run, test: str, path: Path) -> list[JudgementResult]:
@@ -149,20 +137,6 @@ def _describe(stored: Run, judgement: JudgementResult) -> str:
 
 def _document(path: Path) -> Path:
     return path / _DOCUMENT if path.is_dir() else path
-
-
-def read_run(path: Path) -> Run:
-    """Return the run at ``path``. Raises RunError."""
-    document = _document(path)
-    try:
-        text = read_text(document)
-    except (OSError, UnicodeDecodeError) as error:
-        what = "there is no run to report"
-        remedy = (
-            "name a run directory that a session wrote to its end, or write one: pytest suites/ --specdec-replay RUN --specdec-run-dir DIR"
-        )
-        raise RunError(what, where=str(document), found=str(error), expected=_DOCUMENT, remedy=remedy) from None
-    return run.read(text, str(document))
 
 
 def _print_lines(lines: Iterable[Iterable[CellText]]) -> None:

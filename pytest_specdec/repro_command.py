@@ -16,8 +16,9 @@ from pytest_specdec.files.run_directory import RunDirectory, atomic_write, read_
 from pytest_specdec.live_shrinking import LiveLimits, shrink_on
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Symptom
+from pytest_specdec.plugin.against import read_run
 from pytest_specdec.report import repro
-from pytest_specdec.report_command import judgements_matching, read_run, refuse
+from pytest_specdec.report_command import judgements_matching, refuse
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _SubParsersAction

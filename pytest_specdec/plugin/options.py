@@ -15,7 +15,7 @@ DEPTHS = ("smoke", "standard", "deep")
 REPORT_FORMATS = "pytest_specdec.report_formats"
 """The group of entry points by which report formats are found."""
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_NAMING = ("config", "depth", "run-dir", "replay", "resume", "continue", "baselines")
+_NAMING = ("config", "depth", "run-dir", "replay", "resume", "continue", "against", "baselines")
 """Options whose value is never empty: ``--specdec-config=$UNSET`` has to judge nothing rather than the default."""
 
 
@@ -31,6 +31,8 @@ class Settings:
     replay: Path | None
     resume: Path | None
     continued: Path | None
+    against: Path | None
+    """The earlier run that this one is compared with; None without one."""
     depth: str
     depth_given: bool
     """Whether the command line names it, or the run that is resumed."""
@@ -96,6 +98,12 @@ def add(parser: pytest.Parser) -> None:
         metavar="RUN",
         help="Continue a run with inconclusive or suspicious sampling verdicts: capture the same number of requests again and judge "
         "all of them without raising the false-alarm rate. Requires the same config, selection and machine.",
+    )
+    option(
+        "--specdec-against",
+        metavar="RUN",
+        help="Compare with an earlier run, such as one of the engine release in use: whether the baseline's own answers changed, and what "
+        "is new of speculation. Fails also if the baseline's answers changed by more than numerics.",
     )
     option(
         "--specdec-deadline",
@@ -182,6 +190,8 @@ def resolve(config: pytest.Config) -> Settings:
     _check_stored_run("--specdec-replay", replay)
     _check_taken_up("--specdec-resume", resume, {"--specdec-replay": replay, "--specdec-run-dir": run_dir})
     _check_taken_up("--specdec-continue", continued, {"--specdec-replay": replay, "--specdec-run-dir": run_dir, "--specdec-resume": resume})
+    against = _path_option(config, "--specdec-against")
+    _check_against(against, replay or resume or continued)
     return Settings(
         config=config_name or config.getini("specdec_config") or None,
         config_given=config_name is not None,
@@ -189,6 +199,7 @@ def resolve(config: pytest.Config) -> Settings:
         replay=replay,
         resume=resume,
         continued=continued,
+        against=against,
         depth=_require_choice(
             DEPTHS, depth or config.getini("specdec_depth") or "standard", "--specdec-depth" if depth else "ini key specdec_depth"
         ),
@@ -272,6 +283,15 @@ def _check_stored_run(option: str, run: Path | None) -> None:
     """Raise pytest.UsageError if ``run`` is no stored run."""
     if run is not None and not (run / "plan.json").is_file():
         msg = f"{option}: found no plan.json in {run}; expected a directory that a capture wrote, such as one under .specdec/"
+        raise pytest.UsageError(msg)
+
+
+def _check_against(earlier: Path | None, run: Path | None) -> None:
+    """Raise pytest.UsageError if there is no ``earlier`` run, or if it is the ``run`` that is judged itself."""
+    option = "--specdec-against"
+    _check_stored_run(option, earlier)
+    if earlier is not None and run is not None and earlier.resolve() == run.resolve():
+        msg = f"{option}: found {run}, the run that is judged itself; expected an earlier one"
         raise pytest.UsageError(msg)
 
 

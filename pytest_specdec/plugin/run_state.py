@@ -213,6 +213,10 @@ def _make_state(config: pytest.Config) -> RunState:
     Its config and baseline files have been checked.
     """
     settings = config.stash[SETTINGS]
+    if settings.against:
+        from pytest_specdec.plugin import against  # noqa: PLC0415 - only a comparison pays for it
+
+        against.read_run(settings.against)  # an earlier run that cannot be read is said before anything boots
     if settings.replay:
         plan = run_documents.read_plan(RunDirectory.open(settings.replay))
         baseline_file.check(_baselines_folder(settings), plan.config)

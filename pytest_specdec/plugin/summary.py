@@ -24,7 +24,7 @@ from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.report import table, terminal
 from pytest_specdec.report.plan import own_prompts
 from pytest_specdec.report.plan_summary import summarise
-from pytest_specdec.report.run import JudgementResult, Run
+from pytest_specdec.report.run import JudgementResult, Run, RunClass
 from pytest_specdec.report.table import Tone
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.status import Status
     from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.report.comparison import Comparison
 
 T = TypeVar("T")
 
@@ -72,6 +73,7 @@ class SummaryPlugin:
         """The kind of each test's error, by node id, if another test has shown it in full; else empty."""
         self.run: Run | None = None
         """The session's run, gathered at its end."""
+        self._changes: Comparison | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -115,21 +117,34 @@ class SummaryPlugin:
     def _finish(self, session: pytest.Session, exitstatus: int) -> None:
         """Gather the run and set the session's exit status.
 
-        A session whose tests passed still fails if the run is red, as it is if nothing of a variant could be judged, or if
-        its capture ended in an error. Under ``--specdec-exit-codes`` the exit status is the code of the run's class.
+        A session whose tests passed still fails if the run is red, as it is if nothing of a variant could be judged, if its
+        capture ended in an error, or if it is worse than the earlier run that it is compared with. Under
+        ``--specdec-exit-codes`` the exit status is the code of the run's class, or that of a finding.
         """
-        self.run = run = self._gather_run()
+        self.run = self._compare_with_earlier(self._gather_run())
         if self._config.pluginmanager.getplugin("terminalreporter") is None:
-            self._write_files(run)
-        report_files.add_benchmarks(self._config, run)
-        report_files.withhold_speeds(self._config, run)
-        report_files.point_to_leaders(self._config, run)
-        if not run.verbose:
-            report_files.shorten_followers(self._failed, run)
-        if exitstatus == pytest.ExitCode.OK and (run.red or (run.status and run.status.error)):
+            self._write_files(self.run)
+        report_files.add_benchmarks(self._config, self.run)
+        report_files.withhold_speeds(self._config, self.run)
+        report_files.point_to_leaders(self._config, self.run)
+        if not self.run.verbose:
+            report_files.shorten_followers(self._failed, self.run)
+        is_worse = self._changes is not None and self._changes.is_worse
+        if exitstatus == pytest.ExitCode.OK and (self.run.red or is_worse or (self.run.status and self.run.status.error)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._config.stash[SETTINGS].exit_codes and session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
-            session.exitstatus = run.run_class.exit_code
+            is_finding = is_worse and self.run.run_class in {RunClass.CLEAN, RunClass.UNDECIDED}
+            session.exitstatus = (RunClass.FINDING if is_finding else self.run.run_class).exit_code
+
+    def _compare_with_earlier(self, run: Run) -> Run:
+        """Compare the run with that of ``--specdec-against``, and return it with the result among its notes."""
+        earlier = self._config.stash[SETTINGS].against
+        if earlier is None:
+            return run
+        from pytest_specdec.plugin import against  # noqa: PLC0415 - only a comparison pays for it
+
+        self._changes = against.compare_with_earlier(earlier, self._root, run)
+        return against.with_note(run, self._changes, self._as_typed(earlier))
 
     def _gather_run(self) -> Run:
         """Return the run with all data for the reports."""
@@ -212,6 +227,12 @@ class SummaryPlugin:
         except (RunError, OSError) as error:
             terminalreporter.write_line(f"reports not written: {error}", **MARKUP[Tone.BAD])
         _print(terminalreporter, (*terminal.next_steps(run), terminal.result(run)))
+        if self._changes is not None:
+            from pytest_specdec.report import comparison  # noqa: PLC0415 - only a comparison pays for it
+
+            first, *more = comparison.lines(self._changes, judgements=False)
+            for line in (f"UPGRADE: {first}", *more):
+                terminalreporter.write_line(line)
 
     def _write_files(self, run: Run) -> tuple[str, ...]:
         """Write reports and baseline files.

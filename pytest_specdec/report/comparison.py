@@ -38,6 +38,18 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VariantFinding:
+    """A finding of one variant; the same one may be another variant's too."""
+
+    variant: str
+    name: str
+
+    def __str__(self) -> str:
+        """Return the line that people read."""
+        return f"{self.variant}: {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """The differences between two runs."""
 
@@ -46,11 +58,11 @@ class Comparison:
     not_compared: str
     """Why they were not; empty where they were."""
     new_class: RunClass
-    found: tuple[str, ...]
-    """Findings that only the new run has, ``VARIANT: NAME``."""
-    gone: tuple[str, ...]
+    found: tuple[VariantFinding, ...]
+    """Findings that only the new run has."""
+    gone: tuple[VariantFinding, ...]
     """Findings that only the old run has."""
-    kept: tuple[str, ...]
+    kept: tuple[VariantFinding, ...]
     """Findings of both."""
     judgements: tuple[Change, ...]
     """Tests with another outcome, and tests that only one of the runs has."""
@@ -97,8 +109,8 @@ class Comparison:
         if self.found:
             return f"WORSE: {_count(self.found, 'new finding')}"
         if self.gone:
-            return f"BETTER: {_count(self.gone, 'finding')} gone" + (f", {len(self.kept)} as before" if self.kept else "")
-        return f"NO NEW FINDING: {len(self.kept)} as before" if self.kept else "NO FINDING in either run"
+            return f"BETTER: {_count(self.gone, 'finding')} gone" + (f", {_number(self.kept)} as before" if self.kept else "")
+        return f"NO NEW FINDING: {_number(self.kept)} as before" if self.kept else "NO FINDING in either run"
 
     @property
     def is_worse(self) -> bool:
@@ -112,14 +124,14 @@ def compare(old: Run, new: Run, baseline: BaselineChange | None = None, *, not_c
 
     ``baseline`` is how their baselines relate. Where it is None, ``not_compared`` says why.
     """
-    before, after = _finding_names(old), _finding_names(new)
+    before, after = _findings(old), _findings(new)
     return Comparison(
         baseline=baseline,
         not_compared=not_compared,
         new_class=new.run_class,
-        found=tuple(name for name in after if name not in before),
-        gone=tuple(name for name in before if name not in after),
-        kept=tuple(name for name in after if name in before),
+        found=tuple(finding for finding in after if finding not in before),
+        gone=tuple(finding for finding in before if finding not in after),
+        kept=tuple(finding for finding in after if finding in before),
         judgements=tuple(_changes(_outcomes(old), _outcomes(new))),
         measures=tuple(_figure_changes(old, new)),
         unlike=_unlike(old.environment, new.environment),
@@ -128,14 +140,17 @@ def compare(old: Run, new: Run, baseline: BaselineChange | None = None, *, not_c
     )
 
 
-def lines(comparison: Comparison) -> Iterator[str]:
-    """Yield the comparison as people read it, the most important first."""
+def lines(comparison: Comparison, *, judgements: bool = True) -> Iterator[str]:
+    """Yield the comparison as people read it, the most important first.
+
+    ``judgements`` tells whether those with another outcome are listed.
+    """
     yield comparison.headline
-    for title, names in (("new", comparison.found), ("gone", comparison.gone), ("as before", comparison.kept)):
-        yield from (printable(f"  {title}: {name}") for name in names)
+    for title, findings in (("new", comparison.found), ("gone", comparison.gone), ("as before", comparison.kept)):
+        yield from (printable(f"  {title}: {finding}") for finding in findings)
     sections: tuple[tuple[str, Sequence[object]], ...] = (
         ("baseline", tuple(_baseline_lines(comparison.baseline)) if comparison.baseline else ()),
-        ("judgements", comparison.judgements),
+        ("judgements", comparison.judgements if judgements else ()),
         (f"speed and acceptance{f' ({comparison.unlike})' if comparison.unlike else ''}", comparison.measures),
         ("capabilities", comparison.capabilities),
         ("environment", comparison.environment),
@@ -176,12 +191,18 @@ def _baseline_lines(change: BaselineChange) -> Iterator[str]:
         yield printable(f"  end elsewhere: {', '.join(change.other_ends[:_SHOWN])}")
 
 
-def _count(names: tuple[str, ...], what: str) -> str:
-    return f"{len(names)} {what}{'s' * (len(names) != 1)}"
+def _count(findings: Sequence[VariantFinding], what: str) -> str:
+    """Return ``2 new findings``."""
+    return f"{_number(findings)} {what}{'s' * (_number(findings) != 1)}"
 
 
-def _finding_names(run: Run) -> tuple[str, ...]:
-    return tuple(f"{pair}: {cause.name}" for pair, causes in run.causes.items() for cause in causes)
+def _number(findings: Sequence[VariantFinding]) -> int:
+    """Return the number of findings; one that several variants have counts once."""
+    return len({finding.name for finding in findings})
+
+
+def _findings(run: Run) -> tuple[VariantFinding, ...]:
+    return tuple(VariantFinding(variant=pair, name=cause.name) for pair, causes in run.causes.items() for cause in causes)
 
 
 def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:

@@ -1,0 +1,99 @@
+"""``--specdec-against RUN``: what an upgrade changed, told from what speculation does."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_specdec.judge.baseline_change import BaselineChange, BaselineRelation, ChangeKind
+from pytest_specdec.plugin import against
+from pytest_specdec.stats.logit_shift import LogitShift
+
+SAME = BaselineChange(relation=BaselineRelation.SAME, shift=LogitShift(nats=0.0, low=0.0, high=0.0, prompts=20, positions=400), prompts=20)
+CHANGED = BaselineChange(relation=BaselineRelation.CHANGED, kinds=(ChangeKind.ENDS,), answers=3, other_ends=("chat-1",))
+NUMERICS = BaselineChange(relation=BaselineRelation.CHANGED, kinds=(ChangeKind.NUMERICS,))
+
+
+@pytest.fixture
+def earlier(project):
+    """A stored run of the engine in use."""
+    project.outcome("Outcome.PASS").run("--specdec-run-dir=old")
+    return project.path / "old"
+
+
+def give(monkeypatch, change):
+    monkeypatch.setattr(against, "_compare_baselines", lambda *_: change)
+
+
+@pytest.mark.parametrize("change, outcome, code, headline", [
+    (SAME, "Outcome.PASS", 0, "SAFE TO UPGRADE, as far as both runs were judged: *"),
+    (SAME, "Outcome.FAIL, names='a fault'", 1, "SPECULATION BROKE IN THE NEW RUN: 1 new finding; *"),
+    (CHANGED, "Outcome.PASS", 1, "ANSWERS CHANGED, speculation follows: answers end elsewhere after the same tokens; *"),
+    (CHANGED, "Outcome.INVALID, transient=True", 75, "ANSWERS CHANGED (*); whether speculation follows is not decided (infrastructure)"),
+    (CHANGED, "Outcome.INCONCLUSIVE", 1, "ANSWERS CHANGED (*); whether speculation follows is not decided (undecided)"),
+    (NUMERICS, "Outcome.PASS", 0, "ANSWERS CHANGED, speculation follows: numerics, *"),
+])  # fmt: skip
+def test_the_last_word_and_the_exit_code_follow_both_comparisons(project, earlier, monkeypatch, change, outcome, code, headline):
+    give(monkeypatch, change)
+    result = project.outcome(outcome).run("--specdec-against=old", "--specdec-exit-codes")
+    assert result.ret == code
+    result.stdout.fnmatch_lines(["RESULT: *", f"UPGRADE: {headline}"])
+    (note, *_) = project.document["notes"]
+    assert note.startswith("UPGRADE from old: ")
+    (run,) = project.runs
+    assert "UPGRADE from old: " in (run / "report.md").read_text()
+
+
+def test_pytests_own_code_is_red_too(project, earlier, monkeypatch):
+    give(monkeypatch, CHANGED)
+    assert project.outcome("Outcome.PASS").run("--specdec-against=old").ret == 1
+    give(monkeypatch, SAME)
+    assert project.outcome("Outcome.PASS").run("--specdec-against=old", "--specdec-run-dir=new").ret == 0
+
+
+def test_a_stored_run_is_compared_without_a_server(project, earlier):
+    project.outcome("Outcome.PASS").run("--specdec-run-dir=new")
+    result = project.run("--specdec-replay=new", "--specdec-against=old", config=None)
+    result.stdout.fnmatch_lines(["UPGRADE: NO FINDING in either run; whether the baseline's answers changed is unknown: *"])
+    assert len(project.captures) == 2
+
+
+@pytest.mark.nightly
+def test_workers_compare_once(project, earlier):
+    result = project.outcome("Outcome.PASS").run("--specdec-against=old", "-n2", subprocess=True)
+    assert sum(line.startswith("UPGRADE: ") for line in result.outlines) == 1
+
+
+def test_a_file_that_cannot_be_read_costs_no_verdict(project, earlier, monkeypatch):
+    (transcript, *_) = sorted(earlier.glob("transcripts/baseline/*.jsonl"))
+    transcript.write_text("{}\n")
+    result = project.outcome("Outcome.PASS").run("--specdec-against=old")
+    result.stdout.fnmatch_lines(["RESULT: clean*", f"UPGRADE: NO FINDING in either run; *is unknown: *{transcript.name}*"])
+
+
+@pytest.mark.parametrize("given, words", [
+    ("nowhere", "--specdec-against: found no plan.json in *nowhere; expected a directory that a capture wrote*"),
+    ("", "--specdec-against: found an empty value*"),
+])  # fmt: skip
+def test_what_is_no_run_is_said_before_anything_boots(project, given, words):
+    result = project.outcome("Outcome.PASS").run(f"--specdec-against={given}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {words}"])
+    assert not project.captures
+
+
+def test_an_earlier_run_of_another_schema_is_one_error(project, earlier):
+    document = earlier / "run.json"
+    document.write_text(json.dumps({**json.loads(document.read_text()), "schema": "pytest-specdec/run/3"}))
+    before = len(project.captures)
+    result = project.outcome("Outcome.PASS").run("--specdec-against=old")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: an older release wrote this run*"])
+    assert len(project.captures) == before
+
+
+def test_a_run_is_not_its_own_predecessor(project, earlier):
+    result = project.run("--specdec-replay=old", "--specdec-against=old", config=None)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --specdec-against: found *old, the run that is judged itself; expected an earlier one"])
