@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import budget, config_keys, example, schemas, unknown_draft
+from benchmarks import budget, config_keys, example, reference_pages, schemas, unknown_draft
 from benchmarks.pictures import pictures
 from pytest_specdec import judge
 from pytest_specdec.model.families import FAMILIES
@@ -30,7 +30,10 @@ ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs"
 CONFIG_SCHEMA = ROOT / "pytest_specdec/config/schema.json"
 SCHEMAS = ROOT / "pytest_specdec/files/schemas"
-PAGES = ("config.md", "how-the-gate-decides.md", "what-a-green-run-proves.md", "adding-a-fault.md", "writing-a-suite.md")
+PAGES = (
+    *("commands.md", "config.md", "exit-codes.md", "families.md", "faults.md", "fixtures.md", "options.md"),
+    *("how-the-gate-decides.md", "what-a-green-run-proves.md", "writing-a-suite.md"),
+)
 TABLE = re.compile(r"(<!-- table: (?P<name>[^>]+) -->\n)(?:.+\n)*")
 NAMES = re.compile(rf'("anyOf": \[\s*\{{\s*"enum": \[)(?P<gap>\s*)"{next(iter(FAMILIES))}"[^\]]*?(?=\s*\])')
 
@@ -38,6 +41,7 @@ NAMES = re.compile(rf'("anyOf": \[\s*\{{\s*"enum": \[)(?P<gap>\s*)"{next(iter(FA
 def computed() -> dict[Path, str]:
     """Return what every picture, page and schema ought to hold. Raises KeyError for an unknown table."""
     tables = {**example.tables(), **budget.tables(), "unknown draft": unknown_draft.table(), "faults": faults(), **suite_tables()}
+    tables |= reference_pages.tables()
     tables["config"] = config_keys.table(CONFIG_SCHEMA.read_text(encoding="utf-8"))
     drawn = {FOLDER / "pictures" / name: picture for name, picture in pictures().items()}
     pages = {FOLDER / name: _filled((FOLDER / name).read_text(encoding="utf-8"), tables) for name in PAGES}

@@ -6,8 +6,13 @@ import os
 import signal
 import sys
 from argparse import ArgumentParser
+from typing import TYPE_CHECKING
 
 from pytest_specdec import __version__, doctor_command, init, report_command, repro_command
+from pytest_specdec.config import shipped
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
 
 _ABOUT = "Prepare a gate for a server with speculative decoding, which pytest runs, and report on its runs."
 UNREAD = 128 + signal.SIGPIPE
@@ -19,13 +24,10 @@ def main(argv: list[str] | None = None) -> int:
 
     Wrong usage exits with 2.
     """
-    parser = ArgumentParser(prog="python -m pytest_specdec", description=_ABOUT, allow_abbrev=False)
+    epilog = f"The documentation begins in {shipped.DOCS / 'index.md'}."
+    parser = ArgumentParser(prog="python -m pytest_specdec", description=_ABOUT, epilog=epilog, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"pytest-specdec {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    init.add(commands)
-    doctor_command.add(commands)
-    report_command.add(commands)
-    repro_command.add(commands)
+    add_commands(parser.add_subparsers(title="commands", metavar="COMMAND", required=True))
     arguments = parser.parse_args(argv)
     try:
         return int(arguments.run(arguments))
@@ -33,6 +35,12 @@ def main(argv: list[str] | None = None) -> int:
         # Python flushes stdout once more at exit, which would raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD
+
+
+def add_commands(commands: _SubParsersAction[ArgumentParser]) -> None:
+    """Register the commands, in the order in which they are used."""
+    for module in (init, doctor_command, report_command, repro_command):
+        module.add(commands)
 
 
 if __name__ == "__main__":

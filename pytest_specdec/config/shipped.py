@@ -1,4 +1,4 @@
-"""The suites and configs that come with this package: inside it if it is installed, next to it in a checkout."""
+"""The suites, configs and documentation that come with this package: inside it if it is installed, next to it in a checkout."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from pathlib import Path
 _PACKAGE = Path(__file__).parents[1]
 MODULE = "pytest_specdec.suites"
 """Their name for ``pytest --pyargs``, where they are installed."""
-SUITES = next((folder for folder in (_PACKAGE / "suites", _PACKAGE.parent / "suites") if folder.is_dir()), _PACKAGE / "suites")
+
+
+def _find_folder(name: str) -> Path:
+    """Return the folder in the package; where there is none, that beside the package."""
+    return next((folder for folder in (_PACKAGE / name, _PACKAGE.parent / name) if folder.is_dir()), _PACKAGE / name)
+
+
+SUITES = _find_folder("suites")
 CONFIGS = SUITES / "configs"
+DOCS = _find_folder("docs")
 
 
 def arguments(here: Path) -> str:

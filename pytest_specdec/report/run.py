@@ -63,6 +63,7 @@ class RunClass(StrEnum):
     UNDECIDED = "undecided"
     """Nothing wrong was found, but not everything required was decided. More answers settle it."""
     CLEAN = "clean"
+    """Nothing wrong was found, and everything required was decided."""
 
     @property
     def exit_code(self) -> int:

@@ -44,8 +44,8 @@ def install(folder: Path, code: str, entry: str = "my-engine = my_engine:MyEngin
 
 def written() -> str:
     """The engine that docs/adding-an-engine.md shows."""
-    (code,) = re.findall(r"   ```python\n(.*?)   ```", PAGE.read_text(), re.DOTALL)
-    return re.sub(r"^   ", "", code, flags=re.MULTILINE)
+    (code,) = re.findall(r"    ```python\n(.*?)    ```", PAGE.read_text(), re.DOTALL)
+    return re.sub(r"^ {4}", "", code, flags=re.MULTILINE)
 
 
 @pytest.fixture

@@ -13,12 +13,12 @@ PAGE = "docs/adding-a-report-format.md"
 def package(project, repository, monkeypatch):
     """Install the package that the how-to describes, as pip would leave it."""
     (source,) = re.findall(r"```python\n(.*?)```", (repository / PAGE).read_text(), re.DOTALL)
-    (row,) = re.findall(r"^   (csv = .*)$", (repository / PAGE).read_text(), re.MULTILINE)
+    (row,) = re.findall(r"^ {4}(csv = .*)$", (repository / PAGE).read_text(), re.MULTILINE)
     folder = project.path / "site"
     (folder / "specdec_csv-1.0.dist-info").mkdir(parents=True)
     (folder / "specdec_csv-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: specdec-csv\nVersion: 1.0\n")
     (folder / "specdec_csv-1.0.dist-info/entry_points.txt").write_text(f"[pytest_specdec.report_formats]\n{row}\n".replace('"', ""))
-    (folder / "specdec_csv.py").write_text(re.sub(r"^   ", "", source, flags=re.MULTILINE))
+    (folder / "specdec_csv.py").write_text(re.sub(r"^ {4}", "", source, flags=re.MULTILINE))
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("PYTHONPATH", str(folder))
     return folder / "specdec_csv.py"
