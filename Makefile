@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What `make coverage` adds; it makes the tests half as slow again.
 COVERED :=
 
-.PHONY: suites smoke test lint types unit nightly test-statistics faults faults-quick healthy chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded baselines vllm-deaths mlx-env transformers-env sglang-protocol vllm-old-arguments clean
+.PHONY: suites smoke test lint types unit docs nightly test-statistics faults faults-quick healthy chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded baselines vllm-deaths mlx-env transformers-env sglang-protocol vllm-old-arguments clean
 
 suites: $(INSTALLED) ## a verdict on a real speculative pair, without a GPU
 	$(BIN)/python -m pytest suites/
@@ -29,6 +29,9 @@ types: $(INSTALLED)
 
 unit: $(INSTALLED)
 	$(BIN)/python -m pytest tests/ --ignore=tests/chaos --ignore=tests/faults $(UNIT) -m 'not nightly and (not statistics or statistics(quick=True))' $(COVERED)
+
+docs: $(INSTALLED) ## docs/ as a site that opens from disk, site/index.html; a link or an anchor that leads nowhere fails, as in `make unit`
+	$(BIN)/zensical build --strict
 
 nightly: coverage ## what CI leaves out: branch coverage, and other placements, depths and xdist modes of what `make unit` shows
 	$(BIN)/python -m pytest tests/ --ignore=tests/chaos --ignore=tests/faults $(UNIT) -m nightly
@@ -62,7 +65,7 @@ $(INSTALLED): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"python 3.11 or newer is needed, found {sys.version.split()[0]}: make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[reference,test,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[reference,test,dev,docs]'
 	touch $@
 
 engines: $(INSTALLED) vllm-env ## smoke depth on a real vLLM: healthy variants green, the stock build and two planted faults red
@@ -98,4 +101,4 @@ vllm-deaths: $(INSTALLED) ## SIGKILL of each process of a real vLLM in mid-captu
 	SPECDEC_REAL_ENGINE=1 $(BIN)/python -m pytest tests/engines/test_vllm_deaths.py
 
 clean: ## what make made; runs under .specdec stay
-	rm -rf .venv .coverage .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv site .cache .coverage .mypy_cache .ruff_cache .pytest_cache

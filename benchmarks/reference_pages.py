@@ -6,7 +6,7 @@ import ast
 import inspect
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_specdec import __main__ as command_line
 from pytest_specdec import plugin
@@ -46,19 +46,26 @@ class Recorder:
     ini: list[Argument] = field(default_factory=list)
     commands: dict[str, Recorder] = field(default_factory=dict)
 
-    def addoption(self, *names: str, **keywords: Any) -> None:
+    def addoption(
+        self,
+        *names: str,
+        help: str,  # noqa: A002 - the keyword of both parsers
+        action: str = "",
+        metavar: str = "",
+        choices: Iterable[str] = (),
+        **_: object,
+    ) -> None:
         """Keep an option, or an argument without dashes."""
-        switch = keywords.get("action") in {"store_true", "count"}
-        metavar = "" if switch else keywords.get("metavar") or "|".join(keywords.get("choices", ())) or names[-1].strip("-").upper()
-        self.arguments.append(Argument(names=names, metavar=metavar, meaning=keywords["help"]))
+        shown = "" if action in {"store_true", "count"} else metavar or "|".join(choices) or names[-1].strip("-").upper()
+        self.arguments.append(Argument(names=names, metavar=shown, meaning=help))
 
     add_argument = addoption
 
-    def addini(self, name: str, meaning: str, **_: Any) -> None:
+    def addini(self, name: str, meaning: str, **_: object) -> None:
         """Keep an ini key."""
         self.ini.append(Argument(names=(name,), metavar="", meaning=meaning))
 
-    def add_parser(self, name: str, *, description: str, **_: Any) -> Recorder:
+    def add_parser(self, name: str, *, description: str, **_: object) -> Recorder:
         """Keep a command, and return what its arguments are registered on."""
         return self.commands.setdefault(name, Recorder(about=description))
 
@@ -68,14 +75,14 @@ class Recorder:
 
     add_argument_group = getgroup
 
-    def set_defaults(self, **_: Any) -> None:
+    def set_defaults(self, **_: object) -> None:
         """Drop the function of a command."""
 
 
 def tables() -> dict[str, str]:
     """Return the tables as Markdown, by name."""
     recorder = Recorder()
-    options.add(recorder)  # type: ignore[arg-type]
+    options.add(recorder)
     return {
         "options": _argument_table("option", recorder.arguments),
         "ini": _argument_table("key", recorder.ini),
@@ -89,7 +96,7 @@ def tables() -> dict[str, str]:
 def _command_table() -> str:
     """Return the commands of ``python -m pytest_specdec`` with their arguments, as Markdown."""
     recorder = Recorder()
-    command_line.add_commands(recorder)  # type: ignore[arg-type]
+    command_line.add_commands(recorder)
     rows = [
         row
         for name, command in recorder.commands.items()

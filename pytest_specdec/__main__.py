@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from typing import TYPE_CHECKING
 
 from pytest_specdec import __version__, doctor_command, init, report_command, repro_command
@@ -14,7 +14,7 @@ from pytest_specdec.config import shipped
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-_ABOUT = "Prepare a gate for a server with speculative decoding, which pytest runs, and report on its runs."
+_ABOUT = "Prepare a gate for a server with speculative decoding, which pytest runs,\nand report on its runs."
 UNREAD = 128 + signal.SIGPIPE
 """The exit code after SIGPIPE, as of a program piped into ``head``."""
 
@@ -24,8 +24,13 @@ def main(argv: list[str] | None = None) -> int:
 
     Wrong usage exits with 2.
     """
-    epilog = f"The documentation begins in {shipped.DOCS / 'index.md'}."
-    parser = ArgumentParser(prog="python -m pytest_specdec", description=_ABOUT, epilog=epilog, allow_abbrev=False)
+    parser = ArgumentParser(
+        prog="python -m pytest_specdec",
+        description=_ABOUT,
+        epilog=f"documentation, from the first page on:\n  {shipped.DOCS / 'index.md'}",
+        formatter_class=RawDescriptionHelpFormatter,  # the other one breaks a path at its hyphens
+        allow_abbrev=False,
+    )
     parser.add_argument("--version", action="version", version=f"pytest-specdec {__version__}")
     add_commands(parser.add_subparsers(title="commands", metavar="COMMAND", required=True))
     arguments = parser.parse_args(argv)

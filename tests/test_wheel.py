@@ -111,14 +111,32 @@ def test_the_description_in_the_metadata_has_no_link_into_the_repository(built):
     with zipfile.ZipFile(built) as wheel:
         (name,) = [name for name in wheel.namelist() if name.endswith("METADATA")]
         text = wheel.read(name).decode()
-    assert "## Use it" in text
+    assert "## Install" in text
     assert [target for target in re.findall(r"\]\(([^)]+)\)", text) if not target.startswith("http")] == []
 
 
-def test_links_between_pages_of_the_repository_lead_somewhere():
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+def test_the_wheel_holds_the_documentation_that_its_description_and_its_help_name(built, python, ran):
+    with zipfile.ZipFile(built) as wheel:
+        held = set(wheel.namelist())
+        (name,) = [name for name in held if name.endswith("METADATA")]
+        named = set(re.findall(r"`(pytest_specdec/docs/[^`]+)`", wheel.read(name).decode()))
+    assert len(named) > 20
+    assert named <= held
+    (first,) = re.findall(r"^documentation.*:\n  (.+)$", ran("pytest_specdec", "--help").stdout, re.MULTILINE)
+    assert Path(first).read_text(encoding="utf-8") == (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    (site,) = python.parents[1].glob("lib/python*/site-packages")
+    pages = list((site / "pytest_specdec/docs").rglob("*.md"))
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} <= {page.name for page in pages}
+    assert dead_links(pages) == []
+
+
+def test_links_between_pages_of_the_repository_lead_to_files():
+    assert dead_links([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]) == []
+
+
+def dead_links(pages) -> list[str]:
     links = [(page, target) for page in pages for target in re.findall(r"\]\((?!http|#)([^)#\s]+)", page.read_text(encoding="utf-8"))]
-    assert [f"{page.name}: {target}" for page, target in links if not (page.parent / target).exists()] == []
+    return [f"{page.name}: {target}" for page, target in links if not (page.parent / target).is_file()]
 
 
 def test_a_first_config_is_judged_from_the_wheel_and_a_red_verdict_is_replayed_as_printed(ran, tmp_path, monkeypatch):
