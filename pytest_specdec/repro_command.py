@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_specdec import __version__
+from pytest_specdec.config import shipped
 from pytest_specdec.config.load import load
 from pytest_specdec.engines.optional import BugForm
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError, RunError, SpecdecError
-from pytest_specdec.files import run_documents, transcripts
-from pytest_specdec.files.run_directory import RunDirectory, atomic_write, read_text, writable
+from pytest_specdec.files import excerpt, run_documents, transcripts
+from pytest_specdec.files.run_directory import REPRO_RUN, RunDirectory, atomic_write, read_text, writable
 from pytest_specdec.live_shrinking import LiveLimits, shrink_on
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Symptom
@@ -24,14 +28,14 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _SubParsersAction
     from collections.abc import Mapping
 
-    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.plan import Judgement, Plan
     from pytest_specdec.model.transcript import Answer, Score, Transcript
-    from pytest_specdec.model.verdict import Example, Verdict
-    from pytest_specdec.report.run import Run
+    from pytest_specdec.model.verdict import Example
+    from pytest_specdec.report.run import JudgementResult, Run
 
 _ABOUT = (
     "Write a folder that shows one wrong answer of a stored run: a README, the two server commands, a script for the openai package, the "
-    "request for curl, both answers, and text for the engine's issue tracker. Exits with 2 if the run has no such answer."
+    "request for curl, both answers, text for the engine's issue tracker, and the part of the run by which --specdec-replay judges it. Exits with 2 if the run has no such answer."
 )
 
 
@@ -53,17 +57,19 @@ def write_repro(arguments: Namespace) -> int:
     """Write the folder; return the exit code."""
     try:
         stored = read_run(arguments.run_path)
-        verdict, replay = _find_verdict(stored, arguments.test, arguments.run_path)
-        assert verdict.example is not None
-        folder = arguments.out or Path(f"repro-{verdict.pair}-{verdict.family.value}")
+        judgement = _find_judgement(stored, arguments.test, arguments.run_path)
+        folder = arguments.out or Path(f"repro-{judgement.pair}-{judgement.family.value}")
         _check_unused(folder)
-        made = _read_repro(_open_capture(stored, arguments.run_path), verdict, verdict.example, replay)
+        directory = _open_capture(stored, arguments.run_path)
+        plan = run_documents.read_plan(directory)
+        made = _read_repro(directory, plan, judgement)
         if arguments.shrink:
             made = _shrink_live(made, arguments)
         with writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
         for name, text in repro.files(made, _bug_form(made.environment.engine)).items():
             atomic_write(folder / name, text)
+        excerpt.write(directory, plan, _planned(plan, judgement, directory), RunDirectory(folder / REPRO_RUN))
     except SpecdecError as error:
         return refuse(error)
     sys.stdout.write(f"{folder / 'README.md'}\n")
@@ -97,12 +103,12 @@ def _open_capture(stored: Run, path: Path) -> RunDirectory:
         return RunDirectory.open(Path(stored.directory))
 
 
-def _find_verdict(stored: Run, test: str, path: Path) -> tuple[Verdict, str]:
-    """Return the first red verdict with an example, and its replay command. Raises RunError without one."""
+def _find_judgement(stored: Run, test: str, path: Path) -> JudgementResult:
+    """Return the first red judgement with an example. Raises RunError without one."""
     red = [judgement for judgement in judgements_matching(stored, test, path) if judgement.verdict and judgement.verdict.red]
     for judgement in red:
         if judgement.verdict and judgement.verdict.example:
-            return judgement.verdict, judgement.replay
+            return judgement
     if red:
         what, found = "no single answer shows this fault", str(red[0].verdict.headline if red[0].verdict else "")
         remedy = f"show its evidence: python -m pytest_specdec show {path} {test!r}"
@@ -111,8 +117,34 @@ def _find_verdict(stored: Run, test: str, path: Path) -> tuple[Verdict, str]:
     raise RunError(what, where=str(path), found="no red judgement", expected=f"one with {test!r} in its id", remedy=remedy)
 
 
-def _read_repro(directory: RunDirectory, verdict: Verdict, example: Example, replay: str) -> repro.Repro:
-    plan = run_documents.read_plan(directory)
+def _planned(plan: Plan, judgement: JudgementResult, directory: RunDirectory) -> Judgement:
+    """Return the judgement as the run planned it. Raises RunError if the plan has none."""
+    key = judgement.pair, judgement.workload, judgement.family
+    for planned in plan.judgements:
+        if (planned.pair, planned.workload, planned.family) == key:
+            return planned
+    what, remedy = "the run's plan and its report do not agree", "replay the run, and name the folder of that report"
+    raise RunError(what, where=str(directory.plan), found="no such judgement", expected=" ".join(key), remedy=remedy)
+
+
+def replay_command(nodeid: str) -> str:
+    """Return the command by which a repro's folder, as the current one, is judged again.
+
+    A test of the package's own suites, or of a copy of them, is named by its module, which a stranger has installed.
+    """
+    path, colons, test = nodeid.partition("::")
+    inside = re.search(r"(?:^|/)suites/((?:\w+/)*\w+)\.py$", path)
+    arguments = [path + colons + test]
+    if inside and (shipped.SUITES / f"{inside[1]}.py").is_file():
+        arguments = ["--pyargs", f"{shipped.MODULE}.{inside[1].replace('/', '.')}{colons}{test}"]
+    return f"pytest {shlex.join(arguments)} --specdec-replay ."
+
+
+def _read_repro(directory: RunDirectory, plan: Plan, judgement: JudgementResult) -> repro.Repro:
+    verdict = judgement.verdict
+    assert verdict is not None
+    example = verdict.example
+    assert example is not None
     name, id_ = _locate_request(plan, verdict.workload, example.request_id, directory.plan)
     example = replace(example, request_id=id_)
     mine, theirs = (_read_transcript(directory, arm, name) for arm in (verdict.pair, BASELINE))
@@ -131,7 +163,8 @@ def _read_repro(directory: RunDirectory, verdict: Verdict, example: Example, rep
         baseline=_read_arm(directory, plan, theirs, example, "baseline", env={**config.engine.env, **config.baseline.env}),
         speculative=_read_arm(directory, plan, mine, example, "speculative", env={**config.engine.env, **variant_env}),
         environment=run_documents.read_environment(directory),
-        replay=replay,
+        release=__version__,
+        replay=replay_command(judgement.nodeid),
     )
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.pair import Pair
     from pytest_specdec.model.plan import Judgement, Plan
     from pytest_specdec.model.transcript import Position, Score, ServerFailure, Transcript
+    from pytest_specdec.model.workload import Workload
 
 _AGAIN = "capture again, or restore the files that the capture wrote"
 
@@ -84,13 +85,17 @@ def _calibration_answers(directory: RunDirectory, plan: Plan, arms: Sequence[str
 
     A draw is a reported log-probability and its scored position. Files that cannot be read are skipped.
     """
-    calibrations = [workload for workload in plan.workloads if workload.calibrates]
-    for workload in calibrations or plan.workloads:
+    for workload in calibrating_workloads(plan):
         request_ids = {request.id for request in workload.requests if request.unprocessed and "logprobs" in request.body}
         earlier_tokens: dict[tuple[str, int], tuple[int, ...]] = {}
         for arm in arms if request_ids else ():
             with suppress(RunError):
                 yield from _answers_of_arm(directory, arm, workload.name, request_ids, earlier_tokens)
+
+
+def calibrating_workloads(plan: Plan) -> tuple[Workload, ...]:
+    """Return the workloads whose plain draws calibrate: all of them if the plan has none for that purpose."""
+    return tuple(workload for workload in plan.workloads if workload.calibrates) or plan.workloads
 
 
 def _answers_of_arm(
@@ -229,15 +234,15 @@ def _judged_workloads(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
     They are the judgement's own and, for sampling, its extensions. A sequential test goes on over further answers. In
     other families an extension sends the same requests again, and :func:`_repeated_workloads` returns it.
     """
-    return (judgement.workload, *(_extensions(plan, judgement) if judgement.family is Family.SAMPLING else ()))
+    return (judgement.workload, *(extensions(plan, judgement) if judgement.family is Family.SAMPLING else ()))
 
 
 def _repeated_workloads(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
     """Return the workloads that sent the same requests again; empty for sampling."""
-    return () if judgement.family is Family.SAMPLING else _extensions(plan, judgement)
+    return () if judgement.family is Family.SAMPLING else extensions(plan, judgement)
 
 
-def _extensions(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
+def extensions(plan: Plan, judgement: Judgement) -> tuple[str, ...]:
     """Return the judged workload's extensions planned for this variant."""
     answered = {name for boot in plan.boots if boot.arm == judgement.pair for name in boot.answers}
     return tuple(name for name in plan.extensions.get(judgement.workload, ()) if name in answered)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 RUNS = ".specdec"
 """The folder that runs go into unless another is named."""
+REPRO_RUN = "run"
+"""The folder of a repro that holds the part of the run that its verdict needs."""
 _LONGEST = 80
 _MOST_BYTES = 1 << 30
 """Of one file: ten times what the longest run has written."""

@@ -77,11 +77,16 @@ def _belongs_to_arm(arm: str, key: str, boot: Boot) -> bool:
 
 def _transcripts_of_workload(directory: RunDirectory, key: str, workload: str) -> Iterator[Transcript]:
     """Yield the readable transcripts of one workload, partial and earlier ones included."""
-    for name in (workload, f"{workload}.partial", *_names_set_aside(directory, key, workload)):
+    for name in stored_names(directory, key, workload):
         with suppress(RunError):
             transcript = transcripts.read(directory, key, name)
             if transcript is not None:
                 yield transcript
+
+
+def stored_names(directory: RunDirectory, key: str, workload: str) -> tuple[str, ...]:
+    """Return the names that one arm's answers to ``workload`` may be stored under, partial and earlier ones included."""
+    return (workload, f"{workload}.partial", *_names_set_aside(directory, key, workload))
 
 
 def _names_set_aside(directory: RunDirectory, arm: str, workload: str) -> list[str]:

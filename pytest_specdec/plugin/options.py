@@ -84,7 +84,7 @@ def add(parser: pytest.Parser) -> None:
     option(
         "--specdec-replay",
         metavar="RUN",
-        help="Judge a stored run again without a server, with its depth, false-alarm shares and config; --specdec-config overrides the "
+        help="Judge a stored run, or that of a repro folder, again without a server, with its depth, false-alarm shares and config; --specdec-config overrides the "
         "config. Writes reports only into --specdec-run-dir; the run stays unchanged.",
     )
     option(
@@ -184,10 +184,9 @@ def resolve(config: pytest.Config) -> Settings:
     """
     _check_empty(config)
     config_name, depth = config.getoption("--specdec-config"), config.getoption("--specdec-depth")
-    run_dir, replay = _path_option(config, "--specdec-run-dir"), _path_option(config, "--specdec-replay")
+    run_dir, replay = _path_option(config, "--specdec-run-dir"), _replayed_run(config)
     _check_run_dir(config, run_dir)
     resume, continued = _path_option(config, "--specdec-resume"), _path_option(config, "--specdec-continue")
-    _check_stored_run("--specdec-replay", replay)
     _check_taken_up("--specdec-resume", resume, {"--specdec-replay": replay, "--specdec-run-dir": run_dir})
     _check_taken_up("--specdec-continue", continued, {"--specdec-replay": replay, "--specdec-run-dir": run_dir, "--specdec-resume": resume})
     against = _path_option(config, "--specdec-against")
@@ -230,6 +229,26 @@ def _check_empty(config: pytest.Config) -> None:
 def _path_option(config: pytest.Config, option: str) -> Path | None:
     value = config.getoption(option)
     return None if value is None else config.invocation_params.dir / Path(value).expanduser()
+
+
+def _replayed_run(config: pytest.Config) -> Path | None:
+    """Return the run directory to replay, that of a repro if a repro's folder is named.
+
+    None if no run is named. Raises pytest.UsageError if the folder holds no run.
+    """
+    folder = _path_option(config, "--specdec-replay")
+    if folder is None or (folder / "plan.json").is_file():
+        return folder
+    from pytest_specdec.files.run_directory import REPRO_RUN  # noqa: PLC0415 - only a replay of a repro pays for it
+
+    run = folder / REPRO_RUN
+    if not (run / "plan.json").is_file():
+        msg = (
+            f"--specdec-replay: found no plan.json in {folder}, nor in its folder {REPRO_RUN}/; "
+            "expected a directory that a capture wrote, such as one under .specdec/, or a folder that `python -m pytest_specdec repro` wrote"
+        )
+        raise pytest.UsageError(msg)
+    return run
 
 
 def _report_formats(text: str) -> tuple[str, ...]:

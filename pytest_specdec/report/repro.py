@@ -88,8 +88,10 @@ class Repro:
     baseline: ArmRecord
     speculative: ArmRecord
     environment: Environment
+    release: str
+    """The version of this package that writes the folder."""
     replay: str
-    """The command that judges the run's answers again."""
+    """The command that judges the run's answers again, in the folder."""
     shrunk: str = ""
     """What was left out on live servers, as a sentence; empty if the requests are those of the run."""
 
@@ -356,11 +358,22 @@ def _readme(repro: Repro) -> str:
             "- `request.json`, `curl.sh`: the request alone, for curl",
             "- `observed.json`: both answers of the run: texts, token ids, log-probabilities, and the tokens' scores under the baseline",
             "- `issue.md`: text for the engine's issue tracker, with its template's fields",
+            "- `run/`: what the verdict was reached by: the answers, their scores under the baseline, plan and config",
             "",
-            f"All of the run's answers are judged again by `{repro.replay}`.",
+            "## Judge it again",
+            "",
+            _code_block("sh", f"pip install pytest-specdec=={repro.release}\n{repro.replay}"),
+            "",
+            "In this folder these commands come to the verdict above, without a server and without the run.",
+            *_requirement(repro),
             "",
         )
     )
+
+
+def _requirement(repro: Repro) -> tuple[str, ...]:
+    """Return what a replay needs besides the package: the test, if it is not one of the package's own."""
+    return () if " --pyargs " in repro.replay else ("The test is that of the project whose run this is: give its path there.",)
 
 
 def _caution(repro: Repro) -> tuple[str, ...]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
 from pytest_specdec.__main__ import main
+from pytest_specdec.repro_command import replay_command
 
 FAULTS = """
 import pytest
@@ -65,6 +67,46 @@ def test_a_folder_is_written_from_the_runs_files(run, capsys):
     ((path, body),) = json.loads((run.parents[1] / "repro-draft-k3-greedy/requests.json").read_text())[0]
     assert path == "/chat/completions"
     assert body == {"messages": [{"role": "user", "content": "1"}], "max_tokens": 8, "temperature": 0, "user": "me"}
+
+
+def test_the_folder_is_judged_again_on_a_machine_without_the_run(run, project, tmp_path):
+    assert main(["repro", str(run), "test_shown", "--out", str(tmp_path / "repro")]) == 0
+    said = {each["nodeid"]: each for each in json.loads((run / "run.json").read_text())["judgements"]}
+    shutil.rmtree(run)
+    replayed = project.run(f"--specdec-replay={tmp_path / 'repro'}", f"--specdec-run-dir={tmp_path / 'again'}", config=None)
+    replayed.assert_outcomes(failed=1, skipped=4)
+    (judgement,) = json.loads((tmp_path / "again/run.json").read_text())["judgements"]
+    assert judgement["verdict"] == said[judgement["nodeid"]]["verdict"]
+    assert judgement["verdict"]["names"] == "a fault"
+
+
+def test_a_folder_without_its_run_is_one_error(run, project, tmp_path):
+    assert main(["repro", str(run), "test_shown", "--out", str(tmp_path / "repro")]) == 0
+    shutil.rmtree(tmp_path / "repro/run")
+    result = project.run(f"--specdec-replay={tmp_path / 'repro'}", config=None)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: --specdec-replay: found no plan.json in {tmp_path / 'repro'}, nor in its folder run/; expected *"])
+
+
+@pytest.mark.parametrize("schema, what", [(1, "an older release wrote this run"), (3, "a newer release wrote this run")])
+def test_a_folder_of_another_release_is_one_error(run, project, tmp_path, schema, what):
+    assert main(["repro", str(run), "test_shown", "--out", str(tmp_path / "repro")]) == 0
+    plan = tmp_path / "repro/run/plan.json"
+    plan.write_text(plan.read_text().replace("pytest-specdec:plan:2", f"pytest-specdec:plan:{schema}"))
+    result = project.run(f"--specdec-replay={tmp_path / 'repro'}", config=None)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {what}", f"  where:    {plan}"])
+    assert "Traceback" not in result.stderr.str()
+
+
+@pytest.mark.parametrize("nodeid, expected", [
+    ("suites/greedy/test_greedy.py::test_it[a b]", "pytest --pyargs 'pytest_specdec.suites.greedy.test_greedy::test_it[a b]'"),
+    ("../lib/pytest_specdec/suites/state/test_state.py::test_it", "pytest --pyargs pytest_specdec.suites.state.test_state::test_it"),
+    ("suites/greedy/test_of_ours.py::test_it", "pytest suites/greedy/test_of_ours.py::test_it"),
+    ("test_it.py::test_shown[draft-k3]", "pytest 'test_it.py::test_shown[draft-k3]'"),
+])  # fmt: skip
+def test_a_test_of_the_package_is_named_as_a_stranger_has_it(nodeid, expected):
+    assert replay_command(nodeid) == f"{expected} --specdec-replay ."
 
 
 def test_nothing_is_written_over(run, capsys):

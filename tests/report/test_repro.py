@@ -51,7 +51,8 @@ def repro_of(symptom=Symptom.TEXT, *, texts=("the same beginning", "the same end
         "baseline": arms[0],
         "speculative": replace(arms[1], score=SCORE),
         "environment": ENVIRONMENT,
-        "replay": "pytest x --specdec-replay .specdec/run",
+        "release": "9.9",
+        "replay": "pytest --pyargs x --specdec-replay .",
         **fields,
     })  # fmt: skip
 
@@ -94,7 +95,7 @@ def test_a_folder_says_what_is_wrong_how_to_see_it_and_under_which_versions():
     for line in ('both begin   "the same "', 'baseline:    "beginning"', 'speculative: "end"', "serve --port 8001", "serve --port 8002"):
         assert f"\n{line}\n" in readme
     assert "- engine: reference 0.1.0\n" in readme
-    assert "judged again by `pytest x --specdec-replay .specdec/run`" in readme
+    assert "\npip install pytest-specdec==9.9\npytest --pyargs x --specdec-replay .\n" in readme
     assert json.loads(files["requests.json"]) == [[["/chat/completions", dict(REQUESTS[3].body)]]]
     assert json.loads(files["request.json"]) == {"model": "MODEL", **REQUESTS[3].body}
     observed = json.loads(files["observed.json"])
