@@ -91,7 +91,7 @@ class _Trials:
         for _ in range(_TRIES if len(smaller.groups[-1]) > 1 else 1):
             self._requests += 2 * sum(map(len, smaller.groups))
             with contextlib.redirect_stdout(io.StringIO()):
-                if script["look"](script["ask"]("BASELINE"), script["ask"]("SPECULATIVE")):
+                if script["compare"](script["ask"]("BASELINE"), script["ask"]("SPECULATIVE")):
                     return True
         return False
 
@@ -102,7 +102,7 @@ class _Trials:
         baseline = speculative = None
         with contextlib.suppress(OpenAIError):  # The requests have shown the fault already; the README then has no answers.
             for _ in range(repro_script.TRIES if len(groups[-1]) > 1 else 1):
-                baseline, speculative = (_answer(script, arm, request.id) for arm in ("BASELINE", "SPECULATIVE"))
+                baseline, speculative = (_answer(script, arm, request.id, groups[-1].index(request)) for arm in ("BASELINE", "SPECULATIVE"))
                 if baseline != speculative:
                     break
         left = f"{sum(map(len, groups))} of {sum(map(len, self._made.groups))} requests are left"
@@ -122,10 +122,10 @@ class _Trials:
         return runpy.run_path(str(path))
 
 
-def _answer(script: dict[str, Any], arm: str, request_id: str) -> Answer:
-    """Return what a server answers to the shrunk requests."""
-    ask: Callable[[str], dict[str, Any]] = script["ask"]
-    reply = ask(arm)
+def _answer(script: dict[str, Any], arm: str, request_id: str, place: int) -> Answer:
+    """Return what a server answers to the shrunk requests, at ``place`` of the last group."""
+    ask: Callable[[str], list[dict[str, Any]]] = script["ask"]
+    reply = ask(arm)[place]
     usage = reply.get("usage") or {}
     return Answer(
         request_id=request_id,

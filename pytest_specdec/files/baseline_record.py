@@ -50,7 +50,7 @@ def read(directory: RunDirectory) -> BaselineRecord:
 
 def _greedy_answers(directory: RunDirectory, workload: Workload) -> Iterator[tuple[str, GreedyAnswer]]:
     """Yield the baseline's answers of most probable tokens, each with the text of what was asked."""
-    greedy = {request.id: request for request in workload.requests if request.picks_best}
+    greedy = {request.id: request for request in workload.requests if request.takes_likeliest}
     baseline, control = (_first_passes(directory, arm, workload) for arm in (BASELINE, CONTROL))
     scores = (
         {score.key: score.positions for score in transcripts.read_scores(directory, BASELINE, BASELINE, workload.name)} if greedy else {}

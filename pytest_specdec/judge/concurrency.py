@@ -200,7 +200,7 @@ def _fail_wrong_tokens(captured: Captured, tokens: Company) -> Verdict | None:
         evidence=_by_wave(tokens),
         cell=f"wrong at {_list_numbers(sizes)}",
         names=name,
-        example=Example(symptom=Symptom.TEXT, request_id=first.request_id, token=first.index),
+        example=Example(symptom=Symptom.TEXT, request_id=first.request_id, token=first.index, limit_nats=tokens.allowed.gap),
         figures=_concurrency_figures(tokens),
     )
 

@@ -167,22 +167,30 @@ def _fail_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
         evidence=(*_evidence(captured, tally), *_list_wrong_tokens(wrong)),
         cell=f"{len(wrong):,} of {_scored_tokens(tally.answers):,} tokens wrong",
         names="" if name == greedy_diagnosis.UNNAMED else name,
-        example=_example(captured, wrong),
+        example=_example(captured, tally),
         figures=_greedy_figures(tally),
     )
 
 
-def _example(captured: Captured, wrong: Sequence[tuple[ScoredAnswer, int]]) -> Example:
+def _example(captured: Captured, tally: GreedyTally) -> Example:
     """Return the wrong token with the widest gap, among those after the baseline's own tokens if there are any.
 
     A client compares texts, and these differ from the first near-tie on.
     """
     baseline = {answer.key: answer.choice.token_ids for answer in captured.baseline.answers}
     shared = [
-        (scored, index) for scored, index in wrong if baseline.get(scored.answer.key, ())[:index] == scored.answer.choice.token_ids[:index]
+        (scored, index)
+        for scored, index in tally.wrong
+        if baseline.get(scored.answer.key, ())[:index] == scored.answer.choice.token_ids[:index]
     ]
-    scored, index = _widest_gap(shared or wrong)
-    return Example(symptom=Symptom.TEXT, request_id=scored.answer.request_id, pass_index=scored.answer.pass_index, token=index)
+    scored, index = _widest_gap(shared or tally.wrong)
+    return Example(
+        symptom=Symptom.TEXT,
+        request_id=scored.answer.request_id,
+        pass_index=scored.answer.pass_index,
+        token=index,
+        limit_nats=tally.allowed.gap,
+    )
 
 
 def _widest_gap(wrong: Sequence[tuple[ScoredAnswer, int]]) -> tuple[ScoredAnswer, int]:

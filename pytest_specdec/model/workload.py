@@ -79,6 +79,8 @@ _NEUTRAL = {
     *("temperature", "top_p", "seed", "logprobs", "top_logprobs"),
 }
 """Fields that leave the distribution alone, those of the prompt and values apart."""
+_ENDING = {"stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output"}
+"""Fields that decide where an answer ends and leave the distribution alone."""
 CALIBRATION = ".calibration"
 """How the name ends of the workload that the noise of a run is measured by."""
 _LIMITS = ("max_completion_tokens", "max_tokens")
@@ -159,12 +161,9 @@ class Request:
         return self.body.keys() <= _NEUTRAL and self.body.get("temperature") == 1.0 and self.body.get("top_p", 1.0) == 1.0
 
     @property
-    def picks_best(self) -> bool:
-        """True if each of its tokens is the most probable one of the model's unprocessed distribution.
-
-        This needs temperature 0, and no field but those known to leave the distribution alone.
-        """
-        return self.greedy and self.body.keys() <= _NEUTRAL
+    def takes_likeliest(self) -> bool:
+        """True if each of its tokens is the likeliest of the model's unprocessed distribution, and its client stays."""
+        return self.greedy and self.abort_after is None and self.body.keys() <= _NEUTRAL | _ENDING
 
     @property
     def grammar(self) -> Grammar | None:

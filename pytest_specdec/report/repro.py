@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -164,8 +164,21 @@ def script_of(repro: Repro, *, characters: int, tries: int = repro_script.TRIES)
         streamed=repro.streamed,
         deadline_s=repro.deadline_s,
         tries=tries if most > 1 else 1,
+        others=_comparable_others(repro),
     )
     return repro_script.script(repro.example, sending, characters=characters, is_json=_is_json(repro))
+
+
+def _comparable_others(repro: Repro) -> tuple[int, ...]:
+    """Return the places in the last group of the requests whose texts can be compared as well.
+
+    Their log-probabilities tell near-ties from faults, so that penalties and grammars, which change what is likely, rule a
+    request out. Empty for a symptom that no text shows.
+    """
+    if repro.example.symptom not in {Symptom.TEXT, Symptom.ANSWER}:
+        return ()
+    bodies = [replace(request, body={**request.body, **repro.body}) for request in repro.groups[-1]]
+    return tuple(i for i, request in enumerate(bodies) if request.id != repro.request.id and request.takes_likeliest)
 
 
 def requests_of(repro: Repro) -> str:
@@ -260,7 +273,9 @@ def _describe_sending(repro: Repro) -> str:
     together = f"with {beside} other{'s' * (beside > 1)}, up to {repro.concurrency} in flight" if beside else "alone"
     after = f", after {before} other{'s' * (before > 1)}, one at a time" if before else ""
     run = f"; in the run up to {repro.concurrency} requests were in flight" if not beside and repro.concurrency > 1 else ""
-    return f"The script sends the request {together}{after}{run}."
+    others = len(_comparable_others(repro))
+    compared = f" It compares the text{'s' * (others > 1)} of {others} of the others too." if others else ""
+    return f"The script sends the request {together}{after}{run}.{compared}"
 
 
 def _describe_difference(repro: Repro) -> list[str]:

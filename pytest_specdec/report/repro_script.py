@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_specdec.judge.tolerance import STATED
 from pytest_specdec.model.verdict import Symptom
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Sending:
     deadline_s: float
     tries: int = 1
     """Times that all of it is sent, until the fault shows."""
+    others: tuple[int, ...] = ()
+    """Places in the last group of requests whose texts are compared too: the fault may strike any of them."""
 
 
 _BEGINNING = '''\
@@ -46,7 +49,7 @@ from pathlib import Path
 
 IMPORTS
 
-# Groups of [path, body], sent one after another, up to MOST requests in flight. Request INDEX of the last group, from 0, goes wrong.
+# Groups of [path, body], sent one after another, up to MOST requests in flight. Request INDEX of the last group, from 0, went wrong.
 GROUPS = json.loads((Path(__file__).parent / "requests.json").read_text(encoding="utf-8"))
 
 
@@ -65,13 +68,13 @@ def ask(arm):
     for group in GROUPS:
         with ThreadPoolExecutor(MOST) as pool:
             answers = list(pool.map(send, group))
-    return answers[INDEX]
+    return answers
 
 
 def text(answer):
     choice = answer["choices"][0]
     message = choice.get("message") or {}
-    calls = [call["function"] for call in message.get("tool_calls") or []]
+    calls = [[call["function"][name] for name in ("name", "arguments")] for call in message.get("tool_calls") or []]
     return choice.get("text") or (message.get("content") or "") + (json.dumps(calls) if calls else "")
 '''
 
@@ -96,6 +99,51 @@ def join(chunks):
                     function[name] += part or ""
     message = {"content": content, "tool_calls": [{"function": function} for function in calls.values()]}
     return {"choices": [{"message": message, "finish_reason": finish_reason}], "usage": usage}
+"""
+
+_ASK_LOGPROBS = """\
+if arm == "BASELINE" and any(request is GROUPS[-1][index] for index in OTHERS):
+            body = {**body, **({"logprobs": True, "top_logprobs": 5} if "chat" in path else {"logprobs": 5})}
+        """
+_ONE = """\
+def compare(baseline, speculative):
+    return look(baseline[INDEX], speculative[INDEX])
+"""
+_ALL = """\
+# Others of the last group, at temperature 0. Which request the fault strikes depends on the order in which they arrive.
+OTHERS = [OTHER_REQUESTS]
+
+
+def compare(baseline, speculative):
+    wrong = look(baseline[INDEX], speculative[INDEX])
+    for index in [] if wrong else OTHERS:
+        pair = baseline[index], speculative[index]
+        if text(pair[0]) != text(pair[1]) and not near_tie(*pair):
+            print(f"request {index}: baseline:   ", repr(text(pair[0])))
+            print(f"request {index}: speculative:", repr(text(pair[1])))
+            wrong = f"the texts differ, of request {index}"
+    return wrong
+
+
+def near_tie(baseline, speculative):
+    # By the baseline, the first other token is as likely as its own, but for LIMIT nats. Also true if its log-probabilities do not say.
+    likely, seen, answer = tokens(baseline), "", text(speculative)
+    if "".join(token for token, _ in likely) != text(baseline):
+        return True
+    for token, top in likely:
+        if not answer.startswith(seen + token):
+            rest = answer[len(seen) :]
+            near = [other for other, logprob in top.items() if other != token and max(top.values()) - logprob <= LIMIT]
+            return any(rest.startswith(other) or not rest for other in near)
+        seen += token
+    return baseline["choices"][0]["finish_reason"] != "length"
+
+
+def tokens(answer):
+    reported = answer["choices"][0].get("logprobs") or {}
+    if "content" in reported:
+        return [(each["token"], {other["token"]: other["logprob"] for other in each["top_logprobs"]}) for each in reported["content"]]
+    return list(zip(reported.get("tokens", []), reported.get("top_logprobs", [])))
 """
 
 _TEXT = """\
@@ -153,7 +201,7 @@ def look(baseline, speculative):
 
 _UNREPEATED = """\
 def look(baseline, speculative):
-    again = {arm: text(ask(arm)) for arm in ("BASELINE", "SPECULATIVE")}
+    again = {arm: text(ask(arm)[INDEX]) for arm in ("BASELINE", "SPECULATIVE")}
     print("baseline:   ", repr(text(baseline)), "then", repr(again["BASELINE"]))
     print("speculative:", repr(text(speculative)), "then", repr(again["SPECULATIVE"]))
     repeats = text(baseline) == again["BASELINE"]
@@ -180,7 +228,7 @@ def main():
             print(f"the baseline has no answer: {error!r}", file=sys.stderr)
             return 2
         try:
-            wrong = look(baseline, ask("SPECULATIVE"))
+            wrong = compare(baseline, ask("SPECULATIVE"))
         except OpenAIError as error:
             wrong = f"the speculative server has no answer, and the baseline has one: {error!r}"
         if wrong:
@@ -211,16 +259,18 @@ def script(example: Example, sending: Sending, *, characters: int, is_json: bool
     }[example.symptom]
     names = "OpenAI, OpenAIError, Stream" if sending.streamed else "OpenAI, OpenAIError"
     needed = packages(example, is_json=is_json)
-    text = "\n\n".join((_BEGINNING, *((_JOIN,) if sending.streamed else ()), look, _END))
+    text = "\n\n".join((_BEGINNING, *((_JOIN,) if sending.streamed else ()), look, _ALL if sending.others else _ONE, _END))
+    limit = STATED if example.limit_nats is None else example.limit_nats
     for placeholder, value in (
-        ("SEND\n", f"{_STREAMED if sending.streamed else _WHOLE}\n"),
+        ("SEND\n", f"{_ASK_LOGPROBS if sending.others else ''}{_STREAMED if sending.streamed else _WHOLE}\n"),
+        ("OTHER_REQUESTS", ", ".join(map(str, sending.others))),
         ("PACKAGES", needed),
         ("IMPORTS", "".join(f"import {other}\n" for other in needed.split()[1:]) + f"from openai import {names}"),
         ("INDEX", str(sending.index)),
         ("MOST", str(sending.most)),
         ("DEADLINE", f"{sending.deadline_s:g}"),
         ("CHARACTERS", str(characters)),
-        ("LIMIT", f"{example.limit_nats or 0.0:g}"),
+        ("LIMIT", f"{limit:g}"),
         ("TRIES", str(sending.tries)),
     ):
         text = text.replace(placeholder, value)

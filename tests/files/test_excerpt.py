@@ -115,7 +115,12 @@ def test_other_variants_workloads_logs_and_digests_of_secrets_are_left_out(run, 
         *("plan.json", "config.yaml", "environment.json", "status.json", "baselines/c/machine.yaml"),
         *(f"capabilities/{arm}.json" for arm in ARMS),
         *(f"transcripts/{arm}/{name}.jsonl" for arm in ARMS[:3] for name in names),
-        *(f"scores/{under.name}/{arm}/{name}.jsonl" for under in (tmp_path / "away/scores").iterdir() for arm in ARMS[:3] for name in names),
+        *(
+            f"scores/{under.name}/{arm}/{name}.jsonl"
+            for under in (tmp_path / "away/scores").iterdir()
+            for arm in ARMS[:3]
+            for name in names
+        ),
     }
 
 

@@ -45,7 +45,7 @@ def test_right_tokens_in_every_company_pass():
 def test_tokens_that_are_wrong_in_company_fail_by_their_size():
     verdict = judged(wrong=(6, 9))
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "answers go wrong only in company")
-    assert verdict.example == Example(symptom=Symptom.TEXT, request_id="chat-06", token=5)
+    assert verdict.example == Example(symptom=Symptom.TEXT, request_id="chat-06", token=5, limit_nats=0.25)
     assert "2 of 560 tokens wrong with 8 in flight, 0 of 80 alone" in verdict.headline
 
 

@@ -66,7 +66,7 @@ def test_a_faithful_server_passes_and_says_which_rate_it_rules_out():
 def test_one_token_above_the_tolerance_fails():
     verdict = greedy.judge(seen({4: {17: 0.26}}))
     assert verdict.outcome is Outcome.FAIL
-    assert verdict.example == Example(symptom=Symptom.TEXT, request_id="chat-04", token=17)
+    assert verdict.example == Example(symptom=Symptom.TEXT, request_id="chat-04", token=17, limit_nats=0.25)
     assert "1 of 600 tokens" in verdict.headline
     assert "request chat-04, token 18 of 60" in verdict.headline
     assert "0.26 nats below the best token, 0.25 allowed (fixed minimum)" in verdict.short[2]

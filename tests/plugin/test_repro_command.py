@@ -85,7 +85,9 @@ def test_a_folder_without_its_run_is_one_error(run, project, tmp_path):
     shutil.rmtree(tmp_path / "repro/run")
     result = project.run(f"--specdec-replay={tmp_path / 'repro'}", config=None)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"ERROR: --specdec-replay: found no plan.json in {tmp_path / 'repro'}, nor in its folder run/; expected *"])
+    result.stderr.fnmatch_lines(
+        [f"ERROR: --specdec-replay: found no plan.json in {tmp_path / 'repro'}, nor in its folder run/; expected *"]
+    )
 
 
 @pytest.mark.parametrize("schema, what", [(1, "an older release wrote this run"), (3, "a newer release wrote this run")])

@@ -233,6 +233,81 @@ def test_requests_in_flight_together_are_sent_again_until_the_fault_shows(run_sc
     assert (code, len(bodies)) == (1, 6)
 
 
+PLAIN = {name: value for name, value in BODY.items() if name != "response_format"}
+GROUP = tuple(
+    Request(id=f"chat-{i}", route=route, body={**PLAIN, "seed": i})
+    for i, route in ((3, Route.CHAT), (1, Route.CHAT), (2, Route.COMPLETIONS))
+)
+
+
+def likely(body, *tokens):
+    """Return a reply of tokens, each with another one and its distance in nats."""
+    text = "".join(token for token, _, _ in tokens)
+    if "messages" not in body:
+        top = [{token: -0.1, other: -0.1 - nats} for token, other, nats in tokens]
+        logprobs = {"tokens": [token for token, _, _ in tokens], "top_logprobs": top}
+        choice = {"text": text, "finish_reason": "length", "logprobs": logprobs if "logprobs" in body else None}
+        return {**reply(""), "choices": [choice]}
+    top = [
+        {"token": token, "top_logprobs": [{"token": token, "logprob": -0.1}, {"token": other, "logprob": -0.1 - nats}]}
+        for token, other, nats in tokens
+    ]
+    answer = reply(text, finish="length")
+    answer["choices"][0]["logprobs"] = {"content": top} if body.get("logprobs") else None
+    return answer
+
+
+def baseline_tokens(body):
+    return likely(body, ("the", " a", 5.0), (" same", " next", 0.2), (" end", " start", 5.0))
+
+
+def other_text(seed, text):
+    """Return a server that answers one request with another text."""
+
+    def answer(body):
+        return likely(body, (text, "", 5.0)) if body["seed"] == seed else baseline_tokens(body)
+
+    return answer
+
+
+@pytest.mark.parametrize("seed", [1, 2], ids=["chat", "completions"])
+@pytest.mark.parametrize("text, code", [
+    ("the same start", 1),
+    ("the next end", 0),
+    ("the end", 1),
+    ("the", 0),
+    ("the same", 1),
+    ("the same end and on", 1),
+])  # fmt: skip
+def test_every_answer_of_a_group_is_compared_but_for_near_ties(run_script, seed, text, code):
+    """The second token has another one that is nearly as likely; the third has not."""
+    made = repro_of(request=GROUP[0], groups=(GROUP,), example=Example(symptom=Symptom.TEXT, request_id="chat-3"))
+    assert run_script(made, [baseline_tokens], [other_text(seed, text)])[0] == code
+
+
+def test_only_the_baseline_is_asked_for_log_probabilities_and_without_them_no_other_answer_counts(run_script):
+    made = repro_of(request=GROUP[0], groups=(GROUP,))
+    code, _, bodies = run_script(
+        made, [lambda body: likely({**body, "logprobs": None} if "messages" in body else body, ("one", "", 5.0))], [other_text(1, "two")]
+    )
+    assert code == 1, "its own request is compared as it is alone"
+    assert not any("logprobs" in body for body in bodies)
+
+    def silent(body):
+        return likely({name: value for name, value in body.items() if name != "logprobs"}, ("the same end", "", 5.0))
+
+    assert run_script(made, [silent], [other_text(1, "two")])[0] == 0
+
+
+@pytest.mark.parametrize("fields", [{"presence_penalty": 1.0}, {"response_format": SCHEMA}, {"temperature": 1.0}])
+def test_answers_whose_likeliest_tokens_log_probabilities_do_not_show_are_not_compared(run_script, fields):
+    changed = replace(GROUP[1], body={**GROUP[1].body, **fields})
+    made = repro_of(request=GROUP[0], groups=((GROUP[0], changed, GROUP[2]),))
+    assert run_script(made, [baseline_tokens], [other_text(1, "two")])[0] == 0
+    assert run_script(made, [baseline_tokens], [other_text(2, "two")])[0] == 1
+    assert "It compares the text of 1 of the others too." in repro.files(made)["README.md"]
+
+
 def test_a_streamed_answer_is_put_together(run_script):
     """What comes in chunks: text, a tool call whose arguments are split, the finish reason, and at last the usage."""
 
