@@ -5,6 +5,7 @@ SpecdecError                  what, where, found, expected, remedy
 ├── PlanError                 the selected tests cannot be captured under this config
 ├── EngineError               an engine is not installed, or refuses what the config asks
 │   ├── BootError             a server died or never got ready; carries command, exit code, log tail
+│   │   └── SetupError        a server refuses its command line, the key, the model or the route
 │   └── RequestError          a server answered outside the protocol
 ├── CaptureError              a capture could not finish; what it had is kept
 │   ├── LeaseError            another capture holds the device or the machine
@@ -14,6 +15,8 @@ SpecdecError                  what, where, found, expected, remedy
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 __all__ = [
     "BootError",
@@ -26,12 +29,16 @@ __all__ = [
     "RequestError",
     "RunError",
     "ScoreError",
+    "SetupError",
     "SpecdecError",
 ]
 
 
 class SpecdecError(Exception):
     """An error whose text says what, where, what was found, what was expected, and the remedy."""
+
+    lasting: ClassVar[bool] = False
+    """Whether the same command ends in it again, until somebody changes the config or the machine."""
 
     def __init__(self, what: str, *, where: str = "", found: str = "", expected: str = "", remedy: str = "") -> None:
         self.what = what
@@ -53,21 +60,37 @@ def _indented(text: str) -> str:
 class ConfigError(SpecdecError):
     """The config file is wrong."""
 
+    lasting = True
+
 
 class PlanError(SpecdecError):
     """The selected tests cannot be captured under this config."""
+
+    lasting = True
 
 
 class EngineError(SpecdecError):
     """An engine is not installed, or refuses what the config asks."""
 
+    lasting = True
+
 
 class BootError(EngineError):
     """A server died at boot or never got ready."""
 
+    lasting = False
+
+
+class SetupError(BootError):
+    """A server refuses its command line, the key, the model or the route."""
+
+    lasting = True
+
 
 class RequestError(EngineError):
     """A server answered outside the protocol."""
+
+    lasting = False
 
 
 class CaptureError(SpecdecError):

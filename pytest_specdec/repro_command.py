@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 _ABOUT = (
     "Write a folder that shows one wrong answer of a stored run: a README, the two server commands, a script for the openai package, the "
-    "request for curl, both answers, text for the engine's issue tracker, and the part of the run by which --specdec-replay judges it. Exits with 2 if the run has no such answer."
+    "request for curl, both answers, text for the engine's issue tracker, and the part of the run by which --specdec-replay judges it. "
+    "Exits with 2 if the run has no such answer."
 )
 
 

@@ -59,8 +59,8 @@ class _VisitedServer:
     """Verify steps meanwhile; None if they are not counted."""
 
 
-def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, str]:
-    """Return the attached variants to leave out, each with the reason.
+def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, EngineError]:
+    """Return the attached variants to leave out, each with its error.
 
     A variant is left out if it cannot be compared with the baseline; the other variants are captured. Comparable
     servers are reachable, are two and not one, and serve the same model with the same tokenizer. Raises EngineError
@@ -82,7 +82,7 @@ def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, str]:
             arm.stop(0.0)
     if refused and {boot.arm for boot in boots if boot.role is Role.VARIANT} <= refused.keys():
         raise next(iter(refused.values()))
-    return {name: str(error) for name, error in refused.items()}
+    return refused
 
 
 @contextmanager

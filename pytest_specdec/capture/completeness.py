@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_specdec.capture.estimate import EstimatedStep
     from pytest_specdec.capture.remaining import ReusableResults
     from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.errors import SpecdecError
     from pytest_specdec.model.plan import Boot, Plan, ScoringTask
 
 
@@ -33,6 +34,7 @@ class Completeness:
         self._answer_gaps: dict[tuple[str, str], str] = {}
         self._score_gaps: dict[tuple[int, str, str], str] = {}
         self._boot_errors: dict[int, str] = {}
+        self._lasting = False
         initial = earlier or Status(state=State.RUNNING)
         self._served: dict[int, BootTime] = {time.boot: time for time in initial.served}
         self._boots, self._restarts, self._wall_s, self._rates = initial.boots, initial.restarts, initial.wall_s, initial.rates
@@ -114,15 +116,20 @@ class Completeness:
         else:
             self._scored.add((boot.index, task.arm, task.workload))
 
-    def record_error(self, boot: Boot, error: str) -> None:
+    def record_error(self, boot: Boot, error: SpecdecError) -> None:
         """Record the error of a boot with work left undone."""
-        self._boot_errors[boot.index] = error
+        self.record_reason(boot, str(error))
+        self._lasting = self._lasting or error.lasting
 
-    def status(self, *, wall_s: float, done_s: Mapping[EstimatedStep, float], error: str = "") -> Status:
+    def record_reason(self, boot: Boot, reason: str) -> None:
+        """Record why a boot has work left undone, if not by an error of its own."""
+        self._boot_errors[boot.index] = reason
+
+    def status(self, *, wall_s: float, done_s: Mapping[EstimatedStep, float], error: str = "", lasting: bool = False) -> Status:
         """Return the capture's status, with everything still missing.
 
         ``done_s`` are the seconds that steps took. ``error`` is the error that ended the whole capture, empty without
-        one.
+        one, and ``lasting`` whether the same command ends in it again.
         """
         missing = tuple(entry for boot in self._plan.boots for entry in self._missing_results(boot, error))
         return Status(
@@ -132,6 +139,7 @@ class Completeness:
             restarts=self._restarts,
             wall_s=round(self._wall_s + wall_s, 3),
             error=error,
+            lasting=lasting or self._lasting,
             served=tuple(served for _, served in sorted(self._served.items())),
             rates=estimate.measured_rates(self._plan, done_s, {boot: time.readiness_s for boot, time in self._served.items()}, wall_s)
             or self._rates,

@@ -257,7 +257,7 @@ class _Workers:
         """
         reason = needless(boot, recipes.plan, self._dead)
         if reason:
-            completeness.record_error(boot, reason)
+            completeness.record_reason(boot, reason)
         return bool(reason)
 
     def run(self, workers: Sequence[_Worker], work: Callable[[_Worker], None]) -> None:
@@ -302,7 +302,7 @@ class _Workers:
         try:
             work(worker)
         except EngineError as error:
-            worker.session.completeness.record_error(worker.boot, str(error))
+            worker.session.completeness.record_error(worker.boot, error)
             if not worker.up:
                 worker.queue.close()  # nothing takes answers out of the queue, and arms would wait for room
             if worker.boot.role is Role.VARIANT and not worker.up and not worker.boot.small_cache:

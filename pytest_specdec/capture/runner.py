@@ -82,7 +82,7 @@ def record(
     return run_documents.read_status(directory)
 
 
-def _drop_refused_boots(boots: Sequence[Boot], refused: Mapping[str, str], completeness: Completeness) -> tuple[Boot, ...]:
+def _drop_refused_boots(boots: Sequence[Boot], refused: Mapping[str, EngineError], completeness: Completeness) -> tuple[Boot, ...]:
     """Return the boots without those of refused variants.
 
     The reasons of the refusals are recorded.
@@ -142,11 +142,11 @@ def _write_status_at_end(directory: RunDirectory, completeness: Completeness, re
 
     Errors of engine, capture, run and operating system are part of it. Other exceptions go on.
     """
-    error = ""
+    error, lasting = "", False
     try:
         yield
     except (EngineError, CaptureError, RunError) as caught:
-        error = str(caught)
+        error, lasting = str(caught), caught.lasting
     except OSError as caught:
         error = str(
             CaptureError(
@@ -158,7 +158,9 @@ def _write_status_at_end(directory: RunDirectory, completeness: Completeness, re
             error = f"the capture was ended by {type(ended).__name__}: {ended}"
             run_documents.write_status(directory, completeness.status(wall_s=reporter.elapsed_s, done_s=reporter.done_s, error=error))
         raise
-    run_documents.write_status(directory, completeness.status(wall_s=reporter.elapsed_s, done_s=reporter.done_s, error=error))
+    run_documents.write_status(
+        directory, completeness.status(wall_s=reporter.elapsed_s, done_s=reporter.done_s, error=error, lasting=lasting)
+    )
 
 
 def begin(config: Config, plan: Plan, directory: RunDirectory) -> None:

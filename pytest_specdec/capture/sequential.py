@@ -28,7 +28,7 @@ def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, compl
     dead_variants: set[str] = set()
     for boot in boots:
         if reason := needless(boot, recipes.plan, dead_variants):
-            completeness.record_error(boot, reason)
+            completeness.record_reason(boot, reason)
             continue
         try:
             reporter.check()
@@ -36,7 +36,7 @@ def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, compl
                 session.answer(session.workloads())
                 _score_answers(session)
         except EngineError as error:
-            completeness.record_error(boot, str(error))
+            completeness.record_error(boot, error)
             if isinstance(error, BootError) and boot.role is Role.VARIANT and not boot.small_cache:
                 dead_variants.add(boot.arm)
             if boot.role in {Role.BASELINE, Role.CONTROL} and not boot.small_cache and boot.number == 1:

@@ -18,7 +18,7 @@ from pytest_specdec.doctor.arms import arms, scorer
 from pytest_specdec.doctor.check import Level, error_check
 from pytest_specdec.engines.protocol import Footprint
 from pytest_specdec.engines.registry import engine_of
-from pytest_specdec.errors import EngineError, SpecdecError
+from pytest_specdec.errors import BootError, EngineError, SpecdecError
 from pytest_specdec.model.pair import SCORER
 
 if TYPE_CHECKING:
@@ -97,9 +97,20 @@ def _check_without_program(config: Config, engine: Engine, servers: Sequence[Arm
 
     They are of models, ports, devices and memory.
     """
+    yield from _check_models(config, engine, servers)
+    yield from _check_machine(config, engine, servers)
+
+
+def _check_models(config: Config, engine: Engine, servers: Sequence[Arm]) -> Iterator[Check]:
+    """Yield the checks of the models; nothing without a server to start."""
+    if servers:
+        yield from models.checks(config, engine, servers, models.ModelHub.of({**os.environ, **servers[0].env}))
+
+
+def _check_machine(config: Config, engine: Engine, servers: Sequence[Arm]) -> Iterator[Check]:
+    """Yield the checks of ports, devices and memory, which another process may free; nothing without a server to start."""
     if not servers:
         return
-    yield from models.checks(config, engine, servers, models.ModelHub.of({**os.environ, **servers[0].env}))
     yield from machine.ports(servers)
     devices, footprint = machine.devices(probe.run(machine.QUERY, {}, _QUERY_S)), _footprint(config, engine)
     yield from machine.accelerators(devices, footprint)
@@ -120,9 +131,10 @@ def _footprint(config: Config, engine: Engine) -> Footprint:
 def require(config: Config) -> None:
     """Raise EngineError if a server would fail at boot.
 
-    The error has all reasons for that. A command line that the engine's parser has accepted before is not checked
-    again, since the parser imports the whole framework to answer. A marker file remembers it, and is written only if
-    every check passes.
+    The error has all reasons for that. It is a BootError if each of them may pass: a port, a device or memory in use.
+
+    A command line that the engine's parser has accepted before is not checked again, since the parser imports the whole
+    framework to answer. A marker file remembers it, and is written only if every check passes.
     """
     engine = engine_of(config.engine.kind)
     servers = _Servers(config=config, engine=engine, arms=tuple(_servers_to_start(arms(config, engine, os.environ))))
@@ -131,8 +143,10 @@ def require(config: Config) -> None:
         argument_checks = _check_arguments(servers, pool, markers)
         scorer_servers = _scorer_to_start(config)
         scorer_checks = tuple(_rename_to_scorer(_check_arguments(scorer_servers, pool, markers))) if scorer_servers else ()
-        results = (*argument_checks, *scorer_checks, *_check_without_program(config, engine, servers.arms))
-    _raise_if_failed(config, [check for check in results if _ends_boot(check)])
+        lasting = [*argument_checks, *scorer_checks, *_check_models(config, engine, servers.arms)]
+        passing = [*_check_machine(config, engine, servers.arms)]
+    kind = EngineError if any(map(_ends_boot, lasting)) else BootError
+    _raise_if_failed(config, [check for check in (*lasting, *passing) if _ends_boot(check)], kind)
     for path in markers:
         path.touch()
 
@@ -162,12 +176,12 @@ def _ends_boot(check: Check) -> bool:
     return check.level is Level.FAIL and not (check.name == "device" and machine.leases(locks.folder()).level is not Level.OK)
 
 
-def _raise_if_failed(config: Config, failed: Iterable[Check]) -> None:
-    """Raise EngineError with all failed checks, if there are any."""
+def _raise_if_failed(config: Config, failed: Iterable[Check], kind: type[EngineError]) -> None:
+    """Raise ``kind`` with all failed checks, if there are any."""
     lines = [text for check in failed for text in (f"{check.name}: {check.line}", *(f"  {detail}" for detail in check.details))]
     if lines:
         what, remedy = "a server would die at boot", f"python -m pytest_specdec doctor {config.path}"
-        raise EngineError(what, where=str(config.path), found="\n".join(lines), expected="servers that come up", remedy=remedy)
+        raise kind(what, where=str(config.path), found="\n".join(lines), expected="servers that come up", remedy=remedy)
 
 
 def _accepted_marker(config: Config, engine: Engine, servers: Sequence[Arm]) -> Path | None:

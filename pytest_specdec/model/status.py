@@ -68,6 +68,8 @@ class Status:
     wall_s: float = 0.0
     error: str = ""
     """What ended the whole capture, where something did."""
+    lasting: bool = False
+    """Whether answers are missing by what no retry changes: an unknown flag, a refused key, a model that is not served."""
     served: tuple[BootTime, ...] = ()
     """By boot, those that answered anything."""
     rates: Rates | None = None

@@ -77,7 +77,10 @@ class Example:
     token: int | None = None
     """The index of the wrong token; null if the answer is wrong as a whole."""
     limit_nats: float | None = None
-    """The largest lawful difference of two log-probabilities: reported ones, or those of two tokens for the same place; null if unstated."""
+    """The largest lawful difference of two log-probabilities: reported ones, or those of two tokens for one place.
+
+    Null if the judge states none.
+    """
     beside: tuple[str, ...] = ()
     """Requests to be in flight together with it, if the judge found the smallest such group."""
 

@@ -61,7 +61,7 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
                 status = record(run.config, run.plan, directory, deadline_s=run.settings.deadline_s, tell=tell)
                 return _ask_open_requests_again(run, directory, status, tell)
         except SpecdecError as error:
-            return _write_failure(run, directory, str(error))
+            return _write_failure(run, directory, str(error), lasting=error.lasting)
         except pytest.exit.Exception as error:
             if not in_worker:
                 raise
@@ -166,15 +166,15 @@ def _ask_open_requests_again(run: RunState, directory: RunDirectory, status: Sta
     return repeats.ask_again(run, status, lambda: runner.resume(run.config, run.plan, directory, deadline_s=None, tell=tell))
 
 
-def _write_failure(run: RunState, directory: RunDirectory, error: str) -> Status:
+def _write_failure(run: RunState, directory: RunDirectory, error: str, *, lasting: bool = False) -> Status:
     """Write the reason for a missing or incomplete capture.
 
-    The tests read the reason in the run's status, which is returned. If the status cannot be written, the reason becomes
-    ``run.refusal``.
+    The tests read the reason in the run's status, which is returned. ``lasting`` says that a retry ends in it again. If the
+    status cannot be written, the reason becomes ``run.refusal``.
     """
-    status = Status(state=State.INCOMPLETE, error=error)
+    status = Status(state=State.INCOMPLETE, error=error, lasting=lasting)
     with suppress(RunError):
-        status = replace(run_documents.read_status(directory), state=State.INCOMPLETE, error=error)
+        status = replace(run_documents.read_status(directory), state=State.INCOMPLETE, error=error, lasting=lasting)
     try:
         run_documents.write_status(directory, status)
     except RunError:

@@ -84,8 +84,8 @@ def add(parser: pytest.Parser) -> None:
     option(
         "--specdec-replay",
         metavar="RUN",
-        help="Judge a stored run, or that of a repro folder, again without a server, with its depth, false-alarm shares and config; --specdec-config overrides the "
-        "config. Writes reports only into --specdec-run-dir; the run stays unchanged.",
+        help="Judge a stored run, or that of a repro folder, again without a server, with its depth, false-alarm shares and config; "
+        "--specdec-config overrides the config. Writes reports only into --specdec-run-dir; the run stays unchanged.",
     )
     option(
         "--specdec-resume",
@@ -245,7 +245,7 @@ def _replayed_run(config: pytest.Config) -> Path | None:
     if not (run / "plan.json").is_file():
         msg = (
             f"--specdec-replay: found no plan.json in {folder}, nor in its folder {REPRO_RUN}/; "
-            "expected a directory that a capture wrote, such as one under .specdec/, or a folder that `python -m pytest_specdec repro` wrote"
+            "expected a directory that a capture wrote, such as one under .specdec/, or a folder of `python -m pytest_specdec repro`"
         )
         raise pytest.UsageError(msg)
     return run

@@ -57,7 +57,7 @@ class RunClass(StrEnum):
     FINDING = "finding"
     """The variant breaks a promise or misses a gate. A retry changes nothing."""
     SETUP_INVALID = "setup invalid"
-    """The baseline cannot judge, or the config is out of date. The author of the config has to act."""
+    """The baseline cannot judge, no server can be had this way, or the config is out of date. The author of the config has to act."""
     INFRASTRUCTURE = "infrastructure"
     """A server failed once, or answers are missing. The same command may come to a verdict."""
     UNDECIDED = "undecided"
@@ -195,7 +195,7 @@ class Run:
         if self.causes:
             return RunClass.FINDING
         red = [j for j in self.judgements if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}]
-        if any(map(_is_setup, red)) or self.refusing:
+        if any(map(_is_setup, red)) or self.refusing or (self.status is not None and self.status.lasting):
             return RunClass.SETUP_INVALID
         if any(map(_is_infrastructure, red)) or self.status is None or self.status.error or self.status.state is not State.COMPLETE:
             return RunClass.INFRASTRUCTURE

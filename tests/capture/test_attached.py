@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
@@ -253,6 +254,7 @@ def test_a_model_with_another_name_there_is_one_that_the_config_says(running, pa
     config = replace(config, engine=replace(config.engine, served_as="big"))
     _, refused = capture(config)
     assert "does not serve big" in refused.error
+    assert refused.lasting
     _, status = capture(replace(config, variants=(replace(config.variants[0], served_as="/models/big"),)))
     assert (status.state, status.error) == (State.COMPLETE, "")
     environment = run_documents.read_environment(directory)
@@ -304,6 +306,7 @@ def test_a_wrong_key_is_told_from_none_and_shown_nowhere(running, pair, capture,
     config = replace(config, engine=replace(config.engine, api_key="${THEIR_KEY}"))
     _, status = capture(config)
     assert "refuses the key" in status.error
+    assert status.lasting
     assert "open-barley" not in status.error
 
 
@@ -318,6 +321,23 @@ def test_an_address_where_nobody_listens_is_told_of_at_once(running, pair, captu
     monkeypatch.setattr(attachment, "_FIRST_S", 0.1)
     _, status = capture(pair(running().url, f"http://127.0.0.1:{ports.free()}"))
     assert "no server answers at" in status.error
+    assert not status.lasting, "it may still be loading"
+
+
+@pytest.mark.parametrize("errno, lasting", [(socket.EAI_NONAME, True), (socket.EAI_AGAIN, False)])
+def test_an_unknown_host_is_no_matter_of_a_retry_and_a_silent_resolver_is(errno, lasting, running, pair, capture, monkeypatch):
+    resolve = socket.getaddrinfo
+
+    def resolve_others(host, *args, **kwargs):
+        if host in {"nowhere.test", b"nowhere.test"}:
+            raise socket.gaierror(errno, "planted")
+        return resolve(host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve_others)
+    monkeypatch.setattr(attachment, "_FIRST_S", 0.1)
+    _, status = capture(pair(running().url, "http://nowhere.test:8000"))
+    assert "no server answers at http://nowhere.test:8000" in status.error
+    assert status.lasting is lasting
 
 
 @pytest.mark.parametrize("change, noticed", [({"start": 2000.0}, "replaced"), ({"prompt": 10_000, "generated": 36}, "foreign")])

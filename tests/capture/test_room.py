@@ -12,6 +12,7 @@ from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.room import deciding_boot, last_whole_round, sufficient_room
 from pytest_specdec.capture.workload_runner import WorkloadResult
 from pytest_specdec.errors import DeadlineError
+from pytest_specdec.errors import BootError
 from pytest_specdec.files import captured, transcripts
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.judge import structured
@@ -110,7 +111,7 @@ def test_other_arms_wait_until_the_baseline_has_answered_or_never_will():
     assert not settled(lambda account: account.record_transcript("control", "documents", ""))
     assert settled(lambda account: account.record_transcript("baseline", "documents", ""))
     assert settled(lambda account: account.record_transcript("baseline", "documents", "the server died"))
-    assert settled(lambda account: account.record_error(boot, "it did not come up"))
+    assert settled(lambda account: account.record_error(boot, BootError("it did not come up")))
 
 
 def wanted(**fields):

@@ -193,8 +193,18 @@ def test_a_variant_that_does_not_boot_does_not_lose_the_others(run, config, work
     assert "died at boot: exit code 3" in missing.reason
     assert "fake_server.py big" in missing.reason
     assert "no such model" in missing.reason
+    assert not status.lasting
     assert transcripts.read(directory, "ngram-k3", "greedy") is not None
     assert transcripts.read_scores(directory, "baseline", "ngram-k3", "greedy")
+
+
+def test_a_command_line_that_a_server_refuses_is_no_matter_of_a_retry(run, config, workload, directory, with_args):
+    """argparse ends with 2; the other variants are captured all the same."""
+    status = run(with_args(config, "draft-k3", unheard_of="1"), workload(), only=None)
+    assert (status.state, status.error, status.lasting) == (State.INCOMPLETE, "", True)
+    (missing,) = status.missing
+    assert "died at boot: exit code 2" in missing.reason
+    assert transcripts.read(directory, "ngram-k3", "greedy") is not None
 
 
 def test_a_variant_that_does_not_boot_costs_no_boot_that_only_it_needs(run, config, workload, directory, with_args):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from pytest_specdec.capture import locks
@@ -61,8 +63,21 @@ def test_what_would_end_a_server_at_boot_is_one_error(before, after, said, *, co
     with pytest.raises(EngineError, match="a server would die at boot") as caught:
         boot_checks.require(config(config().text.replace(before, after)))
     assert said in caught.value.found
+    assert caught.value.lasting
     assert caught.value.remedy.startswith("python -m pytest_specdec doctor ")
     assert not list(remembered.iterdir()), "nothing is remembered of a command line that was refused"
+
+
+@pytest.mark.parametrize("flag, lasting", [("max-num-seqs", False), ("max-num-seqz", True)])
+def test_a_port_in_use_may_be_free_at_the_next_try_and_a_flag_stays_unknown(flag, lasting, config, vllm):
+    vllm()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        number = other.getsockname()[1]
+        with pytest.raises(EngineError, match=f"port {number} is taken") as caught:
+            boot_checks.require(config(config().text.replace("max-num-seqs: 4", f"{flag}: 4, port: {number}")))
+    assert caught.value.lasting is lasting
 
 
 @pytest.mark.parametrize("scorer", ["", "scorer: {kind: vllm, model: m, venv: nothing}\n"])

@@ -36,7 +36,7 @@ from pathlib import Path
 import pytest
 
 from pytest_specdec.capture import runner as record
-from pytest_specdec.errors import BootError
+from pytest_specdec.errors import BootError, SetupError
 from pytest_specdec.files import run_documents as records, transcripts
 from pytest_specdec.files.run_directory import atomic_write
 from pytest_specdec.model.transcript import Answer, Choice
@@ -69,6 +69,8 @@ def fake(config, plan, directory, *, deadline_s, tell):
         records.write_environment(directory, Environment(**about, processor="p", cores=2, memory_gib=8.0))
     if HOW == "raises":
         raise BootError("the server did not come up", found="exit code 7")
+    if HOW == "refused":
+        raise SetupError("the server refuses the key", found="401")
     if HOW == "broken":
         raise ZeroDivisionError("a bug")
     if HOW == "slow":

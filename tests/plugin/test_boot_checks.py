@@ -7,8 +7,9 @@ def test_a_flag_that_the_engine_does_not_know_ends_the_run_before_anything_boots
     project.tests().config("draft: {}\n")
     path = project.path / "suites" / "configs" / "tiny.yaml"
     path.write_text(path.read_text().replace("model: target}", "model: target, args: {max-num-seqz: 4}}"))
-    result = project.run()
+    result = project.run("--specdec-exit-codes")
     result.assert_outcomes(errors=1)
+    assert result.ret == 78, "no retry makes the engine know it"
     text = result.stdout.str()
     assert text.count("a server would die at boot\n") == 1, "in full once, beside the line in the table"
     assert "tiny.yaml:2  engine.args.max-num-seqz: found --max-num-seqz, which the engine does not know" in text

@@ -22,6 +22,16 @@ def test_the_exit_code_is_that_of_the_class_where_it_is_asked_for(project, outco
     result.stdout.fnmatch_lines([f"RESULT: {expected}*"])
 
 
+@pytest.mark.parametrize("how, expected, code", [("raises", "infrastructure", 75), ("refused", "setup invalid", 78)])
+def test_a_capture_that_a_retry_cannot_heal_is_told_from_one_that_it_may(project, monkeypatch, how, expected, code):
+    monkeypatch.setenv("FAKE_CAPTURE", how)
+    result = project.tests().run("--specdec-exit-codes")
+    assert result.ret == code
+    assert project.document["class"] == expected
+    (run,) = project.runs
+    assert project.run(f"--specdec-replay={run}", "--specdec-exit-codes", config=None).ret == code
+
+
 def test_workers_do_not_change_it(project):
     result = project.outcome("Outcome.INVALID").run("--specdec-exit-codes", "-n2", subprocess=True)
     assert result.ret == 78

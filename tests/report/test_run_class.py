@@ -49,6 +49,13 @@ def test_a_capture_that_did_not_end_is_infrastructure_unless_something_was_found
     assert run_of(PASSED, FOUND, status=incomplete).run_class is RunClass.FINDING
 
 
+def test_answers_that_no_retry_brings_are_a_setup_to_correct():
+    """A CI policy would ask for an unknown flag, or with a wrong key, again and again."""
+    refused = Status(state=State.INCOMPLETE, boots=1, wall_s=1.0, lasting=True)
+    assert run_of(PASSED, MISSING, status=refused).run_class is RunClass.SETUP_INVALID
+    assert run_of(PASSED, FOUND, MISSING, status=refused).run_class is RunClass.FINDING
+
+
 def test_exit_codes_are_distinct_and_none_is_pytests_but_those_that_mean_the_same():
     codes = {each.exit_code for each in RunClass}
     assert len(codes) == len(RunClass)

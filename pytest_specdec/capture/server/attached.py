@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server.readiness import SECONDS, ReadyServer, Reply, ask, get, listed_models, look
@@ -14,7 +16,7 @@ from pytest_specdec.capture.server.traffic import replacement_evidence
 from pytest_specdec.capture.sse import web_page
 from pytest_specdec.config.validate import nearest
 from pytest_specdec.engines.optional import AnyEngine, Recognising
-from pytest_specdec.errors import BootError, SpecdecError
+from pytest_specdec.errors import BootError, SetupError, SpecdecError
 from pytest_specdec.model.workload import Request, Route
 
 if TYPE_CHECKING:
@@ -230,7 +232,17 @@ def _no_answer_error(setup: ServerSetup, reply: Reply) -> BootError:
     if _WEB_PAGE in reply_text:
         what = f"{setup.url} answers with a web page, not as a model's server"
         remedy = "correct `url`, which names a web site, a login page or a proxy whose server is gone; or start that server"
-    return BootError(what, where=setup.url, found=reply_text, expected="an answer to a one-token completion", remedy=remedy)
+    kind = SetupError if reply.status is None and _is_unknown_host(setup.url) else BootError
+    return kind(what, where=setup.url, found=reply_text, expected="an answer to a one-token completion", remedy=remedy)
+
+
+def _is_unknown_host(url: str) -> bool:
+    """Return True if the address has a host that nobody knows. A resolver that does not answer proves nothing."""
+    try:
+        socket.getaddrinfo(urlsplit(url).hostname, None)
+    except socket.gaierror as error:
+        return error.errno in {socket.EAI_NONAME, socket.EAI_NODATA}
+    return False
 
 
 def _describe_reply(reply: Reply) -> str:
@@ -250,25 +262,25 @@ def is_untrusted(reply: Reply) -> bool:
     return reply.status is None and _UNTRUSTED in reply.text
 
 
-def refusal_error(setup: ServerSetup, reply: Reply) -> BootError:
+def refusal_error(setup: ServerSetup, reply: Reply) -> SetupError:
     """Return the error for a server refusing to answer.
 
     The remedy depends on the refusal: an untrusted certificate, a missing key, or a wrong model or address.
     """
     if is_untrusted(reply):
         what, remedy = f"the certificate of {setup.url} is not trusted", "set SSL_CERT_FILE to the file of the authority that signed it"
-        return BootError(what, where=setup.url, found=reply.text, expected="a certificate of a known authority", remedy=remedy)
+        return SetupError(what, where=setup.url, found=reply.text, expected="a certificate of a known authority", remedy=remedy)
     reply_text = setup.secrets.excerpt(f"{reply.status}: {web_page(reply.text) or reply.text}", _MOST_SHOWN)
     if reply.status in _DENIED:
         what = f"{setup.url} refuses the key" if setup.api_key or setup.headers else f"{setup.url} asks for a key"
         remedy = "set `api_key: ${MY_KEY}` under `engine:`, or `headers` as the server's gateway wants them"
-        return BootError(what, where=setup.url, found=reply_text, expected="an answer to a one-token completion", remedy=remedy)
+        return SetupError(what, where=setup.url, found=reply_text, expected="an answer to a one-token completion", remedy=remedy)
     remedy = "correct `url` and `engine.model`; the server must serve /v1/completions"
-    return BootError(f"{setup.url} does not complete a prompt", where=setup.url, found=reply_text, expected="one token", remedy=remedy)
+    return SetupError(f"{setup.url} does not complete a prompt", where=setup.url, found=reply_text, expected="one token", remedy=remedy)
 
 
 def check_model(setup: ServerSetup, names: Sequence[str]) -> None:
-    """Raise BootError if a server does not list the config's model.
+    """Raise SetupError if a server does not list the config's model.
 
     Another model would be judged under that name. A server that lists no models passes.
     """
@@ -278,7 +290,7 @@ def check_model(setup: ServerSetup, names: Sequence[str]) -> None:
     near = nearest(wanted, names[:_MOST_NAMES])
     what = f"{setup.url} does not serve {wanted}" + (f"; {near}" if near else "")
     remedy = "correct `engine.model`; or say `served_as: NAME`, under `engine` or this arm, where the same model has another name there"
-    raise BootError(what, where=setup.url, found=_describe_names(names), expected=wanted, remedy=remedy)
+    raise SetupError(what, where=setup.url, found=_describe_names(names), expected=wanted, remedy=remedy)
 
 
 def _describe_names(names: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.engines.protocol import HOST
-from pytest_specdec.errors import EngineError
+from pytest_specdec.errors import BootError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -107,7 +107,7 @@ def _container_files(command: Command) -> str:
 
     The text is empty if the command fails in the container.
 
-    Raises EngineError if docker does not answer: the owner of the port would be unknown for the rest of the run.
+    Raises BootError if docker does not answer: the owner of the port would be unknown for the rest of the run.
     """
     try:
         result = subprocess.run(command.look, stdin=subprocess.DEVNULL, capture_output=True, timeout=_LOOK_S, check=False)  # noqa: S603
@@ -115,7 +115,7 @@ def _container_files(command: Command) -> str:
         what, expected = "docker does not say what a container has open", f"an answer within {_LOOK_S:.0f} s"
         remedy = f"run it by hand: docker exec {command.container} true; restart the daemon if that hangs too"
         reason = error.strerror if isinstance(error, OSError) else "no answer"
-        raise EngineError(what, where=shlex.join(command.look), found=str(reason), expected=expected, remedy=remedy) from None
+        raise BootError(what, where=shlex.join(command.look), found=str(reason), expected=expected, remedy=remedy) from None
     return result.stdout.decode(errors="replace")
 
 
@@ -177,7 +177,7 @@ def free() -> int:
 def require_port(port: int) -> int:
     """Return ``port`` if it can be bound.
 
-    Raises EngineError with the process that holds it, if that can be found out.
+    Raises BootError with the process that holds it, if that can be found out.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -185,7 +185,7 @@ def require_port(port: int) -> int:
             probe.bind((HOST, port))
         except OSError as error:
             what = f"port {port} is taken"
-            raise EngineError(
+            raise BootError(
                 what,
                 where="engine.args.port",
                 found=f"held by {process}" if (process := listener(port)) else str(error),

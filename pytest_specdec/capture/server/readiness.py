@@ -12,7 +12,7 @@ from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server import ports
 from pytest_specdec.capture.transport import HTTPX, ExchangeLimits, Transport
 from pytest_specdec.engines import json_reply
-from pytest_specdec.errors import BootError
+from pytest_specdec.errors import BootError, SetupError
 from pytest_specdec.model.workload import Request, Route
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
 
 _OK = 200
+_REFUSED_COMMAND = {2, 126, 127}
+"""Exit codes of a command line that argparse, click or getopt refuses, and of a program that a shell cannot run or does not find."""
 SECONDS = 10.0
 """Seconds for an answer, by default."""
 
@@ -143,13 +145,13 @@ def check_port(server: ServerProcess, port: int) -> None:
 
 
 def _check_build(server: ServerProcess, dialect: Dialect) -> None:
-    """Raise BootError if the log shows another server than requested.
+    """Raise SetupError if the log shows another server than requested.
 
     ``server`` is ready by then.
     """
     if complaint := dialect.wrong_build(server.log.read_text(encoding="utf-8", errors="replace")):
         what, remedy = "the server is not the one that was asked for", "read its log from the beginning"
-        raise BootError(what, where=str(server.log), found=complaint, expected=f"what was started: {server.command}", remedy=remedy)
+        raise SetupError(what, where=str(server.log), found=complaint, expected=f"what was started: {server.command}", remedy=remedy)
 
 
 def _left_s(until_s: float) -> float:
@@ -214,7 +216,8 @@ def parse_object(text: str | None) -> Mapping[str, JSON]:
 def _not_ready_error(server: ServerProcess, what: str, remedy: str) -> BootError:
     """Return the error with the command and the last log lines."""
     tail = "\n".join(server.log_tail())
-    return BootError(
+    kind = SetupError if server.exit_code in _REFUSED_COMMAND else BootError
+    return kind(
         f"the server {server.command.secrets.mask(what)}",
         where=str(server.log),
         found=f"command: {server.command}\nexit code: {server.exit_code}\nlast lines of its log:\n{tail}",
