@@ -11,8 +11,7 @@ from pytest_specdec.capture.completeness import Completeness
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.room import deciding_boot, last_whole_round, sufficient_room
 from pytest_specdec.capture.workload_runner import WorkloadResult
-from pytest_specdec.errors import DeadlineError
-from pytest_specdec.errors import BootError
+from pytest_specdec.errors import BootError, DeadlineError
 from pytest_specdec.files import captured, transcripts
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.judge import structured
