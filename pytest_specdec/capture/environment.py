@@ -45,6 +45,7 @@ def environment(config: Config, engine_version: str) -> Environment:
         cores=os.cpu_count() or 1,
         memory_gib=memory_gib(),
         devices=devices(),
+        driver=driver(),
         system=platform.platform(),
         python=platform.python_version(),
         packages={name: version for name in _PACKAGES if (version := _installed_version(name))},
@@ -140,6 +141,14 @@ def devices() -> tuple[str, ...]:
     Returns an empty tuple without any, or if their driver does not answer in time.
     """
     return _query_devices("name")
+
+
+def driver() -> str:
+    """Return the version of the NVIDIA accelerators' driver.
+
+    Returns an empty string without any.
+    """
+    return ", ".join(dict.fromkeys(_query_devices("driver_version")))
 
 
 def uuids() -> tuple[str, ...]:

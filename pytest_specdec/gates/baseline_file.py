@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 import statistics
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import codec, yaml
 from pytest_specdec.files.run_directory import atomic_write, read_text
-from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, FIGURES, LEAST_SHARED, SPEEDUP, Gate
+from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, FIGURES, LEAST_SHARED, SPEEDUP, Environment, Gate, MeasuredGate, StoredBaseline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from pytest_specdec.model.baseline import Environment
     from pytest_specdec.model.workload import JSON
 
 SCHEMA = "urn:pytest-specdec:baseline:2"
@@ -120,20 +120,66 @@ def keep(folder: Path, config: str, environment: Environment, kept: Path) -> Non
         copy.unlink(missing_ok=True)
 
 
+def stored(folder: Path, config: str, environment: Environment) -> tuple[StoredBaseline, ...]:
+    """Return the conditions of this machine's baseline file, or of all other machines' if it has none.
+
+    Raises ConfigError or RunError as :func:`read` does.
+    """
+    own = path(folder, config, environment)
+    return tuple(map(_read_stored, [own] if own.is_file() else sorted((folder / config).glob("*.yaml"))))
+
+
+def _read_stored(path: Path) -> StoredBaseline:
+    """Return a file's environment, and its gates without figures."""
+    document = _read_document(path)
+    gates = () if document is None else _read_gates(path, document)
+    return StoredBaseline(
+        source=f"{path.parent.name}/{path.name}",
+        environment=None if document is None else _read_environment(document),
+        gates=tuple(MeasuredGate(figure=gate.figure, pair=gate.pair, workload=gate.workload, key=gate.key) for gate in gates),
+    )
+
+
 def read(path: Path) -> tuple[Gate, ...]:
     """Return the gates of a baseline file; () without a file.
 
     Raises ConfigError or RunError, with file and line, if the file is invalid or its machine is not the one in its name.
     """
+    document = _read_document(path)
+    return () if document is None else _read_gates(path, document)
+
+
+def _read_document(path: Path) -> yaml.YamlDocument | None:
+    """Return a baseline file whose schema and machine are valid; None without a file."""
     text = _read_baseline_text(path)
     if text is None:
-        return ()
+        return None
     document = yaml.load(text, str(path))
-    data: Any = document.data if isinstance(document.data, dict) else {}
+    data = _root(document)
     schema = SCHEMA if data.get("schema") in _OLDER else data.get("schema")
     for key, value, expected, remedy in (("schema", schema, SCHEMA, _OTHER), ("machine", data.get("machine"), path.stem, _ELSEWHERE)):
         _check_value(f"{path}:{document.line((key,))}", key, found=value, expected=expected, remedy=remedy)
-    gates = data.get("gates") or ()
+    return document
+
+
+def _root(document: yaml.YamlDocument) -> dict[str, Any]:
+    return document.data if isinstance(document.data, dict) else {}
+
+
+def _read_environment(document: yaml.YamlDocument) -> Environment | None:
+    """Return the environment of the run that changed the file last.
+
+    It is only shown, so that one that this release cannot read is none.
+    """
+    data = _root(document).get("environment")
+    with suppress(RunError):
+        return None if data is None else codec.decode(Environment, data)
+    return None
+
+
+def _read_gates(path: Path, document: yaml.YamlDocument) -> tuple[Gate, ...]:
+    """Return the gates of a baseline file that is valid but for them."""
+    gates = _root(document).get("gates") or ()
     if not isinstance(gates, (list, tuple)):
         where = f"{path}:{document.line(('gates',))}"
         raise _invalid_gate_error(where, str(gates), "a list of gates")

@@ -21,8 +21,10 @@ __all__ = [
     "VERIFY_NOISE",
     "Environment",
     "Gate",
+    "MeasuredGate",
     "PromptLength",
     "Slo",
+    "StoredBaseline",
     "Variables",
     "stated_boot_sd",
 ]
@@ -40,6 +42,8 @@ class Environment:
     memory_gib: float
     devices: tuple[str, ...] = ()
     """Accelerators by name, empty without one."""
+    driver: str = ""
+    """Version of the accelerators' driver; empty without accelerators, and if it was not stored."""
     system: str = ""
     python: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
@@ -179,6 +183,29 @@ class Gate:
         """
         values = ((part, self.key.get(part, ""), now.get(part, "")) for part in self.key)
         return tuple(f"{part} {then} -> {new}" for part, then, new in values if then and new and then != new)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredGate:
+    """One gate of a baseline file, without its figures: what it gates, and what it was measured with."""
+
+    figure: str
+    pair: str
+    workload: str
+    key: Mapping[str, str]
+    """As in the gate: ``engine``, ``model``, ``draft``, ``dtype``, ``flags``; empty where unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredBaseline:
+    """A baseline file as a run found it, by the conditions that its gates were measured under."""
+
+    source: str
+    """Folder and file: ``qwen3/1x-nvidia-h200-1a2b3c4d.yaml``."""
+    environment: Environment | None
+    """That of the run that changed the file last; the key of a gate may be an older run's. None if the file states none
+    that this release can read."""
+    gates: tuple[MeasuredGate, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -155,7 +155,7 @@ class RunState:
             environment = run_documents.read_environment(self.directory)
             if self.settings.replay is None:
                 baseline_file.keep(self.settings.baselines, self.plan.config, environment, self.directory.baselines)
-            folder = _baselines_folder(self.settings)
+            folder = baselines_folder(self.settings)
             self._gates = (*self.config.gates, *self.plan.golden_gates, *baseline_file.gates(folder, self.plan.config, environment))
         return self._gates
 
@@ -219,7 +219,7 @@ def _make_state(config: pytest.Config) -> RunState:
         against.read_run(settings.against)  # an earlier run that cannot be read is said before anything boots
     if settings.replay:
         plan = run_documents.read_plan(RunDirectory.open(settings.replay))
-        baseline_file.check(_baselines_folder(settings), plan.config)
+        baseline_file.check(baselines_folder(settings), plan.config)
         stored_config = _replayed_config(config, plan)
         plan = _replayed_plan(settings, stored_config, plan)
         return RunState(settings, stored_config, root=settings.replay, plan=plan, warnings=_depth_warnings(settings, plan))
@@ -232,7 +232,7 @@ def _make_state(config: pytest.Config) -> RunState:
     return state
 
 
-def _baselines_folder(settings: Settings) -> Path:
+def baselines_folder(settings: Settings) -> Path:
     """Return the folder of baseline files.
 
     A replay uses the copy in its run, unless the command line names a folder.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.baseline_change import RESOLUTION, BaselineRelation, ChangeKind
 from pytest_specdec.model.promise import AcceptedLength, Speedup
+from pytest_specdec.report.environment import Change, conditions, list_changes
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.run import RunClass
 
@@ -18,23 +19,9 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.report.run import JudgementResult, Run
 
-_NONE = "-"
 _TOO_FEW = "too few prompts were scored in both runs"
 _SHOWN = 3
 """Differing answers, and prompts with other ids, that are listed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One thing that differs."""
-
-    what: str
-    old: str
-    new: str
-
-    def __str__(self) -> str:
-        """Return the line that people read."""
-        return printable(f"{self.what}: {self.old} -> {self.new}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,11 +119,11 @@ def compare(old: Run, new: Run, baseline: BaselineChange | None = None, *, not_c
         found=tuple(finding for finding in after if finding not in before),
         gone=tuple(finding for finding in before if finding not in after),
         kept=tuple(finding for finding in after if finding in before),
-        judgements=tuple(_changes(_outcomes(old), _outcomes(new))),
+        judgements=tuple(list_changes(_outcomes(old), _outcomes(new))),
         measures=tuple(_figure_changes(old, new)),
         unlike=_unlike(old.environment, new.environment),
-        capabilities=tuple(_changes(_support(old), _support(new))),
-        environment=tuple(_changes(_conditions(old.environment), _conditions(new.environment))),
+        capabilities=tuple(list_changes(_support(old), _support(new))),
+        environment=tuple(list_changes(conditions(old.environment), conditions(new.environment))),
     )
 
 
@@ -205,13 +192,6 @@ def _findings(run: Run) -> tuple[VariantFinding, ...]:
     return tuple(VariantFinding(variant=pair, name=cause.name) for pair, causes in run.causes.items() for cause in causes)
 
 
-def _changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
-    """Yield what differs, in the order of the old run and then of the new one."""
-    for what in dict.fromkeys((*old, *new)):
-        if old.get(what) != new.get(what):
-            yield Change(what=what, old=old.get(what, _NONE), new=new.get(what, _NONE))
-
-
 def _outcomes(run: Run) -> dict[str, str]:
     return {f"{judgement.nodeid} ({judgement.workload})": _outcome(judgement) for judgement in run.judgements}
 
@@ -252,18 +232,4 @@ def _support(run: Run) -> dict[str, str]:
         f"{arm} {feature}": support.value
         for arm, capabilities in sorted(run.capabilities.items())
         for feature, support in sorted(capabilities.support.items())
-    }
-
-
-def _conditions(environment: Environment | None) -> dict[str, str]:
-    """Return engine, model, machine and packages, by name."""
-    if environment is None:
-        return {}
-    return {
-        "engine": f"{environment.engine} {environment.engine_version}".strip(),
-        "model": environment.model,
-        "machine": environment.machine,
-        "system": f"{environment.system}, Python {environment.python}",
-        **{f"{variant} {name}": value for variant, values in environment.variants.items() for name, value in values.items()},
-        **environment.packages,
     }

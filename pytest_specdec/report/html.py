@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.model.promise import DraftedTraffic, SampledTokens, Speedup
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.report import answer, failure, parameter_table, speed_table, svg, table
+from pytest_specdec.report import answer, environment, failure, parameter_table, speed_table, svg, table
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.page_style import STYLE
@@ -285,20 +285,20 @@ def _capabilities(run: Run) -> Iterator[str]:
 
 
 def _environment(run: Run) -> Iterator[str]:
-    environment = run.environment
-    if environment is None:
+    """Yield the environment, and what differs from it where each baseline file was measured."""
+    if run.environment is None:
         return
     yield "<h2>Environment</h2>"
-    devices = ", ".join(environment.devices) or "no accelerator"
-    rows = [
-        ("engine", f"{environment.engine} {environment.engine_version}"),
-        ("model", environment.model),
-        ("machine", f"{environment.processor}, {environment.cores} cores, {environment.memory_gib:.0f} GiB, {devices}"),
-        ("system", f"{environment.system}, Python {environment.python}"),
-        *((f"{variant} {name}", value) for variant, values in environment.variants.items() for name, value in values.items()),
-        *environment.packages.items(),
-    ]
+    rows = environment.conditions(run.environment).items()
     yield from _table([["what", "value"], *([_text(name), _text(value)] for name, value in rows)], "Where the run was captured")
+    for difference in environment.baseline_differences(run):
+        if difference.changes:
+            changed = [[_text(change.what), _text(change.old), _text(change.new)] for change in difference.changes]
+            yield from _table([["what", "then", "now"], *changed], difference.headline)
+        else:
+            yield f"<p>{_text(difference.headline)}</p>"
+    if none := environment.without_baseline(run):
+        yield f'<p class="aside">{_text(none)}</p>'
 
 
 def _notes(run: Run) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.report import answer, failure, parameter_table, speed_table, table
+from pytest_specdec.report import answer, environment, failure, parameter_table, speed_table, table
 from pytest_specdec.report.escape import escape, printable
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.run import count_outcomes
@@ -14,7 +14,6 @@ from pytest_specdec.report.table import Tone, reasons
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pytest_specdec.model.baseline import Environment
     from pytest_specdec.report.causes import SharedCause
     from pytest_specdec.report.run import JudgementResult, Run
 
@@ -145,7 +144,7 @@ def _tail_lines(run: Run) -> Iterator[str]:
         yield from (f"- {escape(note)}" for note in run.notes)
     if run.environment:
         yield "\n### Environment\n"
-        yield from _environment_lines(run.environment)
+        yield from _environment_lines(run)
 
 
 def _last_lines(run: Run) -> Iterator[str]:
@@ -173,15 +172,14 @@ def _detectable_lines(run: Run) -> Iterator[str]:
         yield from (f"- {escape(where)}: {escape(text)}" for where, text in rows)
 
 
-def _environment_lines(environment: Environment) -> Iterator[str]:
-    """Yield the lines on engine, machine and Python."""
-    devices = ", ".join(environment.devices) or "no accelerator"
-    yield f"- {escape(environment.engine)} {escape(environment.engine_version)}, {escape(environment.model)}"
-    for name in dict.fromkeys(environment.served.values()):
-        arms = ", ".join(arm for arm, other in environment.served.items() if other == name)
-        yield f"- servers that ran already: {escape(arms)} served {escape(name)}"
-    yield f"- {escape(environment.processor)}, {environment.cores} cores, {environment.memory_gib:.0f} GiB, {escape(devices)}"
-    yield f"- {escape(environment.system)}, Python {escape(environment.python)}"
+def _environment_lines(run: Run) -> Iterator[str]:
+    """Yield the environment, and what differs from it where each baseline file was measured."""
+    yield from (f"- {escape(name)}: {escape(value)}" for name, value in environment.conditions(run.environment).items())
+    for difference in environment.baseline_differences(run):
+        yield f"\n{escape(difference.headline)}\n"
+        yield from (f"- {escape(change.what)}: {escape(change.old)} → {escape(change.new)}" for change in difference.changes)
+    if none := environment.without_baseline(run):
+        yield f"\n{escape(none)}"
 
 
 FORMAT = ReportFormat(name="md", target="report.md", when=When.FILES, render=render)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec import __version__
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import codec
-from pytest_specdec.model.baseline import Environment
+from pytest_specdec.model.baseline import Environment, StoredBaseline
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.verdict import Finding, Outcome, Verdict
@@ -175,6 +175,8 @@ class Run:
     """By arm."""
     notes: tuple[str, ...] = ()
     """Sentences about the whole run: figures of other machines, a missing baseline file, warnings of the pair lint."""
+    baselines: tuple[StoredBaseline, ...] | None = None
+    """This machine's baseline file, or those of other machines if it has none; None if an older release wrote the run."""
     made_at: str = ""
     """UTC, ISO 8601."""
     commands: Commands
@@ -348,6 +350,7 @@ def document(run: Run) -> JSON:
         "counts": count_outcomes(run.judgements),
         "plan": codec.encode(run.plan),
         "environment": codec.encode(run.environment),
+        "baselines": codec.encode(run.baselines),
         "status": codec.encode(run.status),
         "capabilities": {arm: _capabilities_summary(capabilities) for arm, capabilities in run.capabilities.items()},
         "parameters": codec.encode(parameter_table.effects(run)),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pytest_specdec.model.status import State
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
-from pytest_specdec.report import answer, parameter_table, speed_table, table
+from pytest_specdec.report import answer, environment, parameter_table, speed_table, table
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.run import RunClass, count_outcomes
@@ -36,6 +36,7 @@ def lines(run: Run) -> tuple[Line, ...]:
     return (
         *([(answer.correctness(run), CellText(text="     "), answer.speed(run))] if run.judgements else []),
         *((fault,) for fault in answer.faults(run)),
+        *_baseline_lines(run),
         *((known,) for known in answer.waived_lines(run)),
         *_unsettled_lines(run),
         *([(), *_table_lines(table.table(run))] if run.judgements else []),
@@ -111,6 +112,14 @@ def _unsettled_lines(run: Run) -> Iterator[Line]:
         subject = f"{verdict.pair} {verdict.family.value} ({verdict.workload})"
         yield (CellText(text=printable(f"SUSPICIOUS: {subject}: {verdict.headline}"), tone=Tone.UNSURE),)
     yield from ((line,) for line in answer.not_gated(run))
+
+
+def _baseline_lines(run: Run) -> Iterator[Line]:
+    """Yield what differs from the baseline files' environments, where a promise of speed is broken."""
+    if any(judgement.family is Family.SPEED and judgement.has_fault for judgement in run.judgements):
+        for difference in environment.baseline_differences(run):
+            yield _plain_line(difference.headline)
+            yield from (_plain_line(f"  {change}") for change in difference.changes)
 
 
 def _plain_line(text: str) -> Line:

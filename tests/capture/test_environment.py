@@ -49,6 +49,8 @@ def test_accelerators_are_told_by_their_driver(tmp_path, monkeypatch):
     tool.write_text("#!/bin/sh\necho NVIDIA H200\necho\n")
     tool.chmod(0o755)
     assert environment.devices() == ("NVIDIA H200",)
+    tool.write_text("#!/bin/sh\ncase $1 in --query-gpu=driver_version) echo 580.95.05; echo 580.95.05; esac\n")
+    assert environment.driver() == "580.95.05"
     tool.write_text("#!/bin/sh\nexit 9\n")
     assert environment.devices() == ()
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(subprocess.TimeoutExpired("nvidia-smi", 10)))

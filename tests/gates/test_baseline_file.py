@@ -6,7 +6,7 @@ import pytest
 
 from pytest_specdec.errors import ConfigError, RunError
 from pytest_specdec.gates import baseline_file
-from pytest_specdec.model.baseline import Gate, PromptLength
+from pytest_specdec.model.baseline import Gate, MeasuredGate, PromptLength, StoredBaseline
 
 GATES = (
     Gate(figure="speedup", at_least=1.7, pair="v", workload="vacation-timed", log_ratios=(0.6, 0.59, 0.61), boot_log_ratios=(0.01,)),
@@ -31,6 +31,32 @@ def test_gates_are_read_as_they_were_written_with_machine_and_line(path, environ
 
 def test_an_absent_file_has_no_gates(path):
     assert baseline_file.read(path) == ()
+
+
+def test_a_run_gets_the_conditions_of_its_machines_file_or_of_all_others(path, environment):
+    others = [replace(environment, cores=cores) for cores in (32, 64)]
+    for other in others:
+        baseline_file.write(path.with_name(f"{other.machine}.yaml"), other, [replace(GATES[0], key=other.key("v"))])
+    found = baseline_file.stored(path.parent.parent, "reference", environment)
+    assert {stored.environment.cores for stored in found} == {32, 64}
+    baseline_file.write(path, environment, [replace(gate, key={"engine": "reference 0.0.9"}) for gate in GATES])
+    (own,) = baseline_file.stored(path.parent.parent, "reference", environment)
+    assert own == StoredBaseline(
+        source=f"reference/{path.name}",
+        environment=environment,
+        gates=tuple(
+            MeasuredGate(figure=gate.figure, pair="v", workload=gate.workload, key={"engine": "reference 0.0.9"}) for gate in GATES
+        ),
+    )
+    assert baseline_file.stored(path.parent.parent, "no-such-config", environment) == ()
+
+
+@pytest.mark.parametrize("line", ["", "environment: {engine: reference, processors: 2}\n"])
+def test_an_environment_that_cannot_be_read_is_none(path, environment, line):
+    path.parent.mkdir()
+    path.write_text(f"schema: {baseline_file.SCHEMA}\nmachine: {path.stem}\n{line}gates:\n- {{figure: speedup, at_least: 1}}\n")
+    (found,) = baseline_file.stored(path.parent.parent, "reference", environment)
+    assert (found.environment, len(found.gates)) == (None, 1)
 
 
 def test_gates_of_other_machines_are_kept_apart(path, environment):

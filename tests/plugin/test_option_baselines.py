@@ -62,6 +62,7 @@ def test_a_replay_is_judged_by_the_file_that_the_run_was_judged_by(project):
     path.write_text(path.read_text().replace("at_least: 1.14", "at_least: 9.9"))
     kept = project.run("--specdec-replay=judged", "-s", config=None)
     kept.stdout.fnmatch_lines(["*GATES*('speedup', 1.14, 'tiny/p-*"])
+    assert f"Baseline file tiny/{path.name}, 2 gates: nothing differs" in (project.path / "judged/report.md").read_text()
     named = project.run("--specdec-replay=judged", "--specdec-baselines=baselines", "-s", config=None)
     named.stdout.fnmatch_lines(["*GATES*('speedup', 9.9, 'tiny/p-*"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pytest_specdec.model.baseline import Environment
+from pytest_specdec.model.baseline import Environment, MeasuredGate, StoredBaseline
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
 from pytest_specdec.model.plan import Boot, Judgement, Plan, Role
@@ -165,6 +165,12 @@ def traffic(pair):
     return replace(SPEED, pair=pair, outcome=Outcome.PASS, settle="", workload="kinds", promise=promise, **about)
 
 
+BASELINE = StoredBaseline(
+    source="reference/xeon-5-1a2b3c4d.yaml",
+    environment=ENVIRONMENT,
+    gates=(MeasuredGate(figure="speedup", pair="draft-k3", workload="vacation", key=ENVIRONMENT.key("draft-k3")),),
+)
+
 GREEN = run_of(
     *(judgement(replace(GREEDY, pair=pair)) for pair in ("draft-k3", "ngram-k3")),
     *(judgement(sampled(pair, tokens, 0.3)) for pair, tokens in (("draft-k3", 2937.0), ("ngram-k3", 2784.0))),
@@ -179,6 +185,7 @@ GREEN = run_of(
             headline="1.82x [1.74, 1.90], faster; gate met: speedup at least 1.5",
         )
     ),
+    baselines=(BASELINE,),
     timings=(
         TimedAnswers(arm="baseline", workload="vacation", tokens=(32, 32), latencies_s=(1.0, 1.5)),
         TimedAnswers(arm="draft-k3", workload="vacation", tokens=(32, 32), latencies_s=(0.5, 0.75)),
@@ -294,4 +301,17 @@ MIXED = run_of(
         "medusa-k4": Capabilities(support={"json_schema": FeatureSupport.REFUSED}),
     },
     notes=(f"left out at standard depth: {HOSTILE}",),
+    environment=replace(
+        ENVIRONMENT, devices=("NVIDIA H200",) * 2, driver="580.95.05", variants={"draft-k3": {"draft": f"model {HOSTILE}", "flags": "0123"}}
+    ),
+    baselines=(
+        replace(
+            BASELINE,
+            environment=replace(ENVIRONMENT, devices=("NVIDIA H200",) * 2, python="3.12.3"),
+            gates=tuple(
+                replace(BASELINE.gates[0], workload=workload, key={"engine": "reference 0.0.9", "draft": "model a", "flags": flags})
+                for workload, flags in (("vacation", "0123"), ("chat", HOSTILE))
+            ),
+        ),
+    ),
 )

@@ -1,0 +1,140 @@
+"""The environment of a run, name by name, and what differs from it where a baseline file was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.report.escape import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_specdec.model.baseline import Environment, StoredBaseline
+    from pytest_specdec.report.run import Run
+
+NOT_STORED = "not stored"
+"""Stands for what the release that wrote the run, or the file, did not write."""
+_NONE = "-"
+_ENGINE = "engine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One thing that differs."""
+
+    what: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        """Return the line that people read."""
+        return printable(f"{self.what}: {self.old} -> {self.new}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineDifference:
+    """A baseline file, and what differs between its measurements and a run."""
+
+    headline: str
+    """A sentence: which file, whether it gates, and whether anything differs."""
+    changes: tuple[Change, ...]
+    """From the file's environment to the run's."""
+
+
+def conditions(environment: Environment | None) -> dict[str, str]:
+    """Return engine, model, machine, variants and packages, by name.
+
+    Empty without an environment.
+    """
+    if environment is None:
+        return {}
+    return {
+        _ENGINE: f"{environment.engine} {environment.engine_version}".strip(),
+        "model": environment.model,
+        **dict(_served_names(environment)),
+        "accelerators": _count_devices(environment.devices) or "none",
+        **({"driver": environment.driver or NOT_STORED} if environment.devices else {}),
+        "processor": environment.processor,
+        "cores": str(environment.cores),
+        "memory": f"{environment.memory_gib:.0f} GiB",
+        "system": environment.system or NOT_STORED,
+        "Python": environment.python or NOT_STORED,
+        **{f"{variant} {name}": value for variant, values in environment.variants.items() for name, value in values.items()},
+        **environment.packages,
+    }
+
+
+def _served_names(environment: Environment) -> Iterator[tuple[str, str]]:
+    """Yield the arms with servers that ran already, and the model that they serve."""
+    for name in dict.fromkeys(environment.served.values()):
+        arms = ", ".join(arm for arm, other in environment.served.items() if other == name)
+        yield f"served by {arms}", name
+
+
+def _count_devices(devices: tuple[str, ...]) -> str:
+    """Return the accelerators by name, equal ones counted."""
+    counts = {name: devices.count(name) for name in devices}
+    return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
+
+
+def list_changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
+    """Yield what differs, in the order of the old run and then of the new one."""
+    for what in dict.fromkeys((*old, *new)):
+        if old.get(what) != new.get(what):
+            yield Change(what=what, old=old.get(what, _NONE), new=new.get(what, _NONE))
+
+
+def baseline_differences(run: Run) -> tuple[BaselineDifference, ...]:
+    """Return a difference per baseline file; () without a file or an environment."""
+    environment = run.environment
+    if environment is None:
+        return ()
+    return tuple(_differ(stored, environment) for stored in run.baselines or ())
+
+
+def without_baseline(run: Run) -> str:
+    """Return a sentence for a run without baseline files; empty with any."""
+    if run.baselines is None:
+        return f"Baseline file: {NOT_STORED} in this run."
+    return "" if run.baselines else "Baseline file: none for this config; the gates are those of the config."
+
+
+def _differ(stored: StoredBaseline, now: Environment) -> BaselineDifference:
+    """Return what differs between a baseline file's measurements and a run."""
+    differences = (*_changes_of_gates(stored, now), *_changes_of_machine(stored, now))
+    is_other = stored.environment is not None and stored.environment.machine != now.machine
+    gates = f"{len(stored.gates)} gate{'s' * (len(stored.gates) != 1)}"
+    subject = f"Baseline file {stored.source}, {gates}{', of another machine, so that it gates nothing here' if is_other else ''}"
+    if stored.environment is None:
+        return BaselineDifference(headline=f"{subject}: the environment of its measurements is {NOT_STORED}", changes=differences)
+    count = f"{len(differences)} difference{'s' * (len(differences) != 1)}" if differences else "nothing differs"
+    return BaselineDifference(headline=f"{subject}: {count} from the environment of its measurements", changes=differences)
+
+
+def _changes_of_gates(stored: StoredBaseline, now: Environment) -> Iterator[Change]:
+    """Yield what differs from the keys of the gates.
+
+    Two gates of one variant may have been measured with different ones: each is then named by its workload. As in
+    :meth:`~pytest_specdec.model.baseline.Gate.changed`, a part without a value on either side is left out.
+    """
+    here = conditions(now)
+    workloads: dict[str, dict[str, list[str]]] = {}
+    for gate in stored.gates:
+        for part, value in gate.key.items() if gate.pair in now.variants else ():
+            what = part if part == _ENGINE else f"{gate.pair} {part}"
+            workloads.setdefault(what, {}).setdefault(value, []).append(gate.workload)
+    for what, by_value in workloads.items():
+        for value, names in by_value.items():
+            if value and here.get(what) and value != here[what]:
+                of_gates = f" ({', '.join(dict.fromkeys(names))})" if len(by_value) > 1 else ""
+                yield Change(what=what + of_gates, old=value, new=here[what])
+
+
+def _changes_of_machine(stored: StoredBaseline, now: Environment) -> Iterator[Change]:
+    """Yield what differs of machine, system and client, and of the engine if no gate says with which it was measured."""
+    if stored.environment is None:
+        return
+    old, new = (conditions(replace(environment, variants={})) for environment in (stored.environment, now))
+    has_engines = any(gate.key.get(_ENGINE) for gate in stored.gates)
+    yield from (change for change in list_changes(old, new) if not (has_engines and change.what == _ENGINE))
