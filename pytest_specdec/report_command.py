@@ -43,7 +43,7 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
         "--format",
         metavar="FORMATS",
         default=_TERMINAL,
-        help="terminal, annotations of GitHub, or files with commas between them: md,html (default: terminal)",
+        help="terminal, annotations of GitHub, or files with commas between them: md,html,junit (default: terminal)",
     )
     parser.add_argument("--out", metavar="DIR", type=Path, help="where files are written (default: beside run.json)")
     parser.set_defaults(run=report)

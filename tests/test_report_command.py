@@ -89,7 +89,7 @@ def test_what_is_no_run_is_one_clear_error(tmp_path, capsys, text, first, found)
 @pytest.mark.parametrize("arguments, words", [
     (["report", "nowhere"], "there is no run to report"),
     (["report", "here", "--format=pdf"], "no report format 'pdf' that writes a file"),
-    (["report", "here", "--format=junit"], "no report format 'junit' that writes a file"),
+    (["report", "here", "--format=terminal,benchmark"], "no report format 'benchmark' that writes a file"),
     (["report", "here", "--format=json"], "a report would write over the run"),
     (["report", "here", "here", "--format=md", "--out=there"], "the reports of several runs would write over each other"),
     (["show", "here", "test_of_nothing"], "the run holds no such test"),

@@ -121,7 +121,7 @@ def add(parser: pytest.Parser) -> None:
         "--specdec-report",
         metavar="FORMATS",
         default="md,html",
-        help="Report files besides run.json, comma-separated: md, html, or a format of another package (default: md,html).",
+        help="Report files besides run.json, comma-separated: md, html, junit, or a format of another package (default: md,html).",
     )
     _add_baselines(group)
     option(

@@ -66,7 +66,7 @@ def load_format(name: str) -> FileFormat:
 
     Raises SpecdecError if there is none or more than one, if it cannot be loaded, or if it writes no file.
     """
-    what, remedy = f"no report format {name!r} that writes a file", "name md, html or json, or install the package of the format"
+    what, remedy = f"no report format {name!r} that writes a file", "name md, html, junit or json, or install the package of the format"
     points = [*metadata.entry_points(group=REPORT_FORMATS, name=name)]
     if len(points) != 1:
         values = f"{len(points)} entry points {[point.value for point in points]}"
@@ -173,6 +173,17 @@ def point_to_leaders(config: pytest.Config, run: Run) -> None:
     log, by_test = config.stash.get(xml_key, None), junit.pointers(run)
     for reporter in log.node_reporters_ordered if log is not None and by_test else ():
         junit.add_pointer(reporter.to_xml(), by_test)
+
+
+def describe_run(config: pytest.Config, run: Run) -> None:
+    """Add the run's class and environment to the session's JUnit file.
+
+    Nothing is done without such a file.
+    """
+    log = config.stash.get(xml_key, None)
+    if log is not None:
+        for name, value in junit.suite_properties(run):
+            log.add_global_property(name, value)
 
 
 def shorten_followers(reports: Mapping[str, pytest.TestReport], run: Run) -> None:

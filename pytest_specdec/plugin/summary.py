@@ -127,6 +127,7 @@ class SummaryPlugin:
         report_files.add_benchmarks(self._config, self.run)
         report_files.withhold_speeds(self._config, self.run)
         report_files.point_to_leaders(self._config, self.run)
+        report_files.describe_run(self._config, self.run)
         if not self.run.verbose:
             report_files.shorten_followers(self._failed, self.run)
         is_worse = self._changes is not None and self._changes.is_worse

@@ -217,7 +217,7 @@ def check(item: pytest.Item, verdict: Verdict) -> None:
     result = result_of(verdict, marker.read(item).workload, run.plan.depth, run.config, run.families[verdict.family])
     waived = waivers.apply_waivers(run.config.waivers, verdict, result, depth=run.plan.depth, day=run.settings.day)
     attach(item, VERDICT, {"verdict": codec.encode(verdict), "result": waived.result.value, "waiver": waived.waiver})
-    item.user_properties.extend((*junit.FORMAT.render(verdict), *((("specdec.waiver", waived.waiver),) if waived.waiver else ())))
+    item.user_properties.extend((*junit.properties(verdict), *((("specdec.waiver", waived.waiver),) if waived.waiver else ())))
     if item.config.get_verbosity() > 0:
         item.add_report_section("call", "specdec", failure.section(verdict))
     if waived.result is PytestOutcome.WAIVED:

@@ -18,7 +18,6 @@ Rendered = TypeVar("Rendered")
 class When(StrEnum):
     """The moment at which a format is due."""
 
-    TEST = "with each test's report"
     FINISH = "at the end of the session, before other plugins save theirs"
     SUMMARY = "in the terminal's summary"
     FILES = "after the summary, as a file of the run directory, where --specdec-report names it; run.json with every run"

@@ -1,21 +1,111 @@
-"""A verdict as properties of its test case in a JUnit file: scalars, one line each. The speed of wrong tokens is taken out at the end."""
+"""A run as a JUnit file, and what pytest's own JUnit file gets of it: properties of its test cases and of the run."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
+from pytest_specdec.report import environment, failure
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.formats import ReportFormat, When
-from pytest_specdec.report.run import NOT_COUNTED
+from pytest_specdec.report.run import NOT_COUNTED, PytestOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from xml.etree.ElementTree import Element
+    from collections.abc import Collection, Iterator, Mapping
 
     from pytest_specdec.model.verdict import Verdict
-    from pytest_specdec.report.run import Run
+    from pytest_specdec.report.run import JudgementResult, Run
+
+_RESULTS = {
+    PytestOutcome.FAILED: "failure",
+    PytestOutcome.ERROR: "error",
+    PytestOutcome.SKIPPED: "skipped",
+    PytestOutcome.WAIVED: "skipped",
+}
+"""The element of a test case that did not pass; JUnit has no expected failure, so that pytest writes one as skipped too."""
+_WITHHELD = "specdec.not_comparable"
+
+
+def render(run: Run) -> str:
+    """Return the run as a JUnit file, valid by the strictest schema of its readers.
+
+    That is the one of Jenkins' xUnit plugin, which refuses whole files and has no properties of test cases. So the
+    properties of a case stand in its ``<system-out>``, a line each, under the names that pytest's own file has.
+    """
+    by_test = run.pointers
+    made_at = {"timestamp": printable(run.made_at)} if run.made_at else {}
+    suite = Element("testsuite", {"name": printable(f"specdec {run.plan.config}"), **_count_results(run), **made_at})
+    _add_properties(suite, suite_properties(run))
+    for judgement in run.judgements:
+        suite.append(_case(judgement, by_test.get(judgement.nodeid, ""), run.not_counted))
+    suites = Element("testsuites")
+    suites.append(suite)
+    indent(suites)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{tostring(suites, encoding="unicode")}\n'
+
+
+def _count_results(run: Run) -> dict[str, str]:
+    elements = [_RESULTS.get(judgement.result) for judgement in run.judgements]
+    counts = {f"{name}s": elements.count(name) for name in ("failure", "error")}
+    return {name: str(count) for name, count in {"tests": len(elements), **counts, "skipped": elements.count("skipped")}.items()}
+
+
+def suite_properties(run: Run) -> tuple[tuple[str, str], ...]:
+    """Return names and values of the properties of the whole run: its class, its environment, and how a baseline file's differs."""
+    return tuple((printable(name), printable(value)) for name, value in _suite_properties(run))
+
+
+def _suite_properties(run: Run) -> Iterator[tuple[str, str]]:
+    yield "specdec.class", run.run_class.value
+    for name, value in environment.conditions(run.environment).items():
+        yield f"specdec.environment.{name.replace(' ', '.')}", value
+    for difference in environment.baseline_differences(run):
+        yield "specdec.baseline", difference.headline
+        for change in difference.changes:
+            yield f"specdec.baseline.{change.what.replace(' ', '.')}", f"{change.old} -> {change.new}"
+    if none := environment.without_baseline(run):
+        yield "specdec.baseline", none
+
+
+def _add_properties(suite: Element, values: tuple[tuple[str, str], ...]) -> None:
+    properties_element = SubElement(suite, "properties")
+    for name, value in values:
+        SubElement(properties_element, "property", {"name": name, "value": value})
+
+
+def _case(judgement: JudgementResult, pointer: str, not_counted: Collection[str]) -> Element:
+    """Return a test case, under the names that pytest gives it."""
+    path, *names = judgement.nodeid.split("::")
+    classname = ".".join([path.removesuffix(".py").replace("/", "."), *names[:-1]])
+    case = Element("testcase", {"classname": printable(classname), "name": printable(names[-1] if names else path)})
+    shown = dict(properties(judgement.verdict)) if judgement.verdict else {}
+    if judgement.waiver:
+        shown["specdec.waiver"] = printable(judgement.waiver)
+    if _is_withheld(shown, not_counted):
+        shown |= {"specdec.headline": NOT_COUNTED, _WITHHELD: NOT_COUNTED}
+    element = _RESULTS.get(judgement.result)
+    if element is not None:
+        message = shown.get("specdec.headline") or printable(judgement.error.partition("\n")[0])
+        result = SubElement(case, element, {"message": message, "type": shown.get("specdec.outcome", judgement.result.value)})
+        result.text = _explain(judgement, pointer) if element != "skipped" else None
+    lines = [*([printable(pointer)] if pointer else []), *(f"{name}: {value}" for name, value in shown.items())]
+    if lines:
+        SubElement(case, "system-out").text = "\n".join(lines)
+    return case
+
+
+def _explain(judgement: JudgementResult, pointer: str) -> str:
+    """Return the text of a failure or an error, with the command that judges the same answers again.
+
+    That of a follower is the line that names the failure it follows from.
+    """
+    if pointer:
+        return printable(pointer)
+    error = "\n".join(map(printable, judgement.error.split("\n")))
+    text = failure.section(judgement.verdict) if judgement.verdict else error
+    return f"{text}\nreplay: {printable(judgement.replay)}" if judgement.replay else text
 
 
 def properties(verdict: Verdict) -> tuple[tuple[str, str], ...]:
@@ -60,16 +150,21 @@ def withhold_speed(case: Element, pairs: Collection[str]) -> None:
     The wrong tokens are known only after the last test, and a case is written with its own.
     """
     property_list = case.find("properties")
-    by_name = {} if property_list is None else {element.get("name"): element for element in property_list}
-    values = {name: element.get("value") for name, element in by_name.items()}
-    is_speed = values.get("specdec.family") == Family.SPEED.value and values.get("specdec.pair") in set(map(printable, pairs))
-    if property_list is None or not is_speed or values.get("specdec.outcome") == Outcome.FAIL.value:
+    by_name = {} if property_list is None else {element.get("name", ""): element for element in property_list}
+    values = {name: element.get("value", "") for name, element in by_name.items()}
+    if property_list is None or not _is_withheld(values, pairs):
         return
     by_name["specdec.headline"].set("value", NOT_COUNTED)
-    property_list.append(property_list.makeelement("property", {"name": "specdec.not_comparable", "value": NOT_COUNTED}))
+    property_list.append(property_list.makeelement("property", {"name": _WITHHELD, "value": NOT_COUNTED}))
     for skipped in case.findall("skipped"):
         skipped.set("message", NOT_COUNTED)
         skipped.text = None
 
 
-FORMAT = ReportFormat(name="junit", target="--junit-xml", when=When.TEST, render=properties)
+def _is_withheld(values: Mapping[str, str], pairs: Collection[str]) -> bool:
+    """Return True for the properties of a speed of ``pairs`` that is not red."""
+    is_speed = values.get("specdec.family") == Family.SPEED.value and values.get("specdec.pair") in set(map(printable, pairs))
+    return is_speed and values.get("specdec.outcome") != Outcome.FAIL.value
+
+
+FORMAT = ReportFormat(name="junit", target="junit.xml", when=When.FILES, render=render)

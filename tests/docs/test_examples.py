@@ -1,4 +1,4 @@
-"""The example reports are what ``python -m pytest_specdec report docs/examples/vllm-* --format md,html`` writes."""
+"""The example reports are what ``python -m pytest_specdec report docs/examples/vllm-* --format md,html,junit`` writes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.report import html, markdown, run
+from pytest_specdec.report import html, junit, markdown, run
 from pytest_specdec.report.run import RunClass
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
@@ -16,7 +16,7 @@ CLASSES = {"vllm-cpu": RunClass.CLEAN, "vllm-gpu": RunClass.FINDING}
 @pytest.mark.parametrize("name", CLASSES)
 def test_an_example_is_what_the_command_writes(name):
     stored = run.read((EXAMPLES / name / "run.json").read_text(encoding="utf-8"), name)
-    for target, form in (("report.md", markdown), ("report.html", html)):
+    for target, form in (("report.md", markdown), ("report.html", html), ("junit.xml", junit)):
         assert (EXAMPLES / name / target).read_bytes().decode("utf-8") == form.render(stored)
     assert stored.run_class is CLASSES[name]
 

@@ -48,7 +48,7 @@ WRONG = [
     (("judgements.csv", "plan.json"), "csv", "'plan.json'"),
     (("judgements.csv", "../x.csv"), "csv", "'../x.csv'"),
     (("judgements.csv", "report.md"), "md,csv", "'report.md'"),
-    (("", ""), "junit", "called 'junit'"),
+    (("", ""), "benchmark", "called 'benchmark'"),
     (("", ""), "cvs", "did you mean 'csv'?"),
 ]
 

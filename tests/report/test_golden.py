@@ -29,10 +29,6 @@ def terminal_text(shown):
     return text_of((*terminal.FORMAT.render(shown), *terminal.next_steps(shown)))
 
 
-def junit_text(shown):
-    return "\n".join(f"{name}={value}" for j in shown.judgements if j.verdict for name, value in junit.FORMAT.render(j.verdict)) + "\n"
-
-
 def benchmark_text(shown):
     rows = [
         {"name": b.name, "group": b.group, "seconds": b.seconds, "extra_info": b.extra_info} for b in benchmark_json.FORMAT.render(shown)
@@ -50,7 +46,7 @@ FORMATS = {
     "md": markdown.FORMAT.render,
     "html": html.FORMAT.render,
     "json": lambda shown: run.FORMAT.render(shown).replace(f'"version": "{__version__}"', '"version": "VERSION"'),
-    "junit.txt": junit_text,
+    "junit.xml": junit.FORMAT.render,
     "benchmark.json": benchmark_text,
 }
 

@@ -1,4 +1,4 @@
-"""A JUnit case of a speed, once it is known that its tokens are wrong."""
+"""A run as JUnit, and a case of pytest's own file once it is known that its tokens are wrong."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import junit
+from pytest_specdec.report.run import PytestOutcome
+from tests.report.runs import GREEN, MIXED, run_of
 
 WHY = "not counted: tokens are wrong"
 
@@ -47,3 +49,82 @@ def test_a_case_without_properties_is_left_alone():
     element = ET.Element("testcase")
     junit.withhold_speed(element, ("ngram-k3",))
     assert ET.tostring(element) == b"<testcase />"
+
+
+RESULT = {"message", "type"}
+SCHEMA = {
+    "testsuites": (set(), {"testsuite"}),
+    "testsuite": ({"name", "tests", "failures", "errors", "skipped", "timestamp"}, {"properties", "testcase"}),
+    "properties": (set(), {"property"}),
+    "property": ({"name", "value"}, set()),
+    "testcase": ({"classname", "name"}, {"failure", "error", "skipped", "system-out"}),
+    **dict.fromkeys(("failure", "error", "skipped"), (RESULT, set())),
+    "system-out": (set(), set()),
+}
+"""Attributes and children that the schema of Jenkins' xUnit plugin, junit-10.xsd of 2025-11, allows and we use."""
+
+
+@pytest.fixture(params=[GREEN, MIXED], ids=["green", "mixed"])
+def sample(request):
+    return request.param
+
+
+def lines_of(case):
+    return dict(line.split(": ", 1) for line in case.findtext("system-out", "").splitlines() if line.startswith("specdec."))
+
+
+def test_a_file_is_what_the_strictest_reader_takes(sample):
+    root = ET.fromstring(junit.render(sample))
+    assert root.tag == "testsuites"
+    for element in root.iter():
+        attributes, children = SCHEMA[element.tag]
+        assert set(element.attrib) <= attributes
+        assert {child.tag for child in element} <= children
+        assert all(element.get(name) is not None for name in attributes - {"timestamp"})
+
+
+def test_a_suite_counts_its_cases(sample):
+    (suite,) = ET.fromstring(junit.render(sample))
+    cases = suite.findall("testcase")
+    counts = {"tests": len(cases), **{f"{name}s": len(suite.findall(f"testcase/{name}")) for name in ("failure", "error")}}
+    assert {name: int(suite.get(name)) for name in counts} == counts
+    assert counts["tests"] == len(sample.judgements)
+    assert int(suite.get("skipped")) == len(suite.findall("testcase/skipped"))
+
+
+def test_a_case_has_the_name_that_pytest_gives_it_and_the_properties_as_lines(judged, verdicts):
+    nodeid = "suites/greedy/test_greedy.py::TestTokens::test_x[draft-k3]"
+    case = ET.fromstring(junit.render(run_of(judged(verdicts["greedy"], nodeid=nodeid)))).find(".//testcase")
+    assert (case.get("classname"), case.get("name")) == ("suites.greedy.test_greedy.TestTokens", "test_x[draft-k3]")
+    assert lines_of(case) == dict(junit.properties(verdicts["greedy"]))
+
+
+def test_a_follower_names_its_leader_and_has_no_evidence_of_its_own(judged, verdicts):
+    failed = [judged(replace(verdicts["failed"], workload=f"w{n}"), PytestOutcome.FAILED, nodeid=f"test_x.py::test_{n}") for n in range(2)]
+    leader, follower = ET.fromstring(junit.render(run_of(*failed))).iter("testcase")
+    assert "line one" in leader.findtext("failure")
+    assert "--specdec-replay" in leader.findtext("failure").splitlines()[-1]
+    assert follower.findtext("failure") == follower.findtext("system-out").splitlines()[0]
+    assert "test_0" in follower.findtext("failure")
+
+
+def test_a_speed_of_wrong_tokens_is_in_no_case(judged, verdicts):
+    speed = judged(replace(verdicts["speed"], pair="ngram-k3", headline="2.16x"), nodeid="test_x.py::test_speed")
+    text = junit.render(run_of(speed, judged(verdicts["failed"], PytestOutcome.FAILED, nodeid="test_x.py::test_tokens")))
+    assert "2.16x" not in text
+    assert lines_of(next(ET.fromstring(text).iter("testcase")))["specdec.not_comparable"] == WHY
+
+
+def test_a_waiver_is_a_skip_with_its_bug(judged, verdicts):
+    waived = judged(verdicts["failed"], PytestOutcome.WAIVED, waiver="https://example.com/bug/7")
+    case = ET.fromstring(junit.render(run_of(waived))).find(".//testcase")
+    assert case.find("skipped").get("type") == "fail"
+    assert lines_of(case)["specdec.waiver"] == "https://example.com/bug/7"
+
+
+def test_the_suite_has_the_environment_and_what_differs_from_a_baseline_files():
+    values = {one.get("name"): one.get("value") for one in ET.fromstring(junit.render(MIXED)).iterfind("testsuite/properties/property")}
+    assert values["specdec.class"] == "finding"
+    assert values["specdec.environment.driver"] == "580.95.05"
+    assert values["specdec.baseline.Python"] == "3.12.3 -> 3.11.7"
+    assert "5 differences" in values["specdec.baseline"]
