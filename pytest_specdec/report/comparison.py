@@ -12,7 +12,7 @@ from pytest_specdec.report.escape import printable
 from pytest_specdec.report.run import RunClass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pytest_specdec.judge.baseline_change import BaselineChange
     from pytest_specdec.model.baseline import Environment

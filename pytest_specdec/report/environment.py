@@ -60,9 +60,14 @@ def conditions(environment: Environment | None) -> dict[str, str]:
         "memory": f"{environment.memory_gib:.0f} GiB",
         "system": environment.system or NOT_STORED,
         "Python": environment.python or NOT_STORED,
-        **{f"{variant} {name}": value for variant, values in environment.variants.items() for name, value in values.items()},
+        **{_part(variant, name): value for variant, values in environment.variants.items() for name, value in values.items()},
         **environment.packages,
     }
+
+
+def _part(variant: str, name: str) -> str:
+    """Return the name of a part of a variant: ``draft-k3 dtype``."""
+    return f"{variant} {name}{' (digest)' if name == 'flags' else ''}"
 
 
 def _served_names(environment: Environment) -> Iterator[tuple[str, str]]:
@@ -122,7 +127,7 @@ def _changes_of_gates(stored: StoredBaseline, now: Environment) -> Iterator[Chan
     workloads: dict[str, dict[str, list[str]]] = {}
     for gate in stored.gates:
         for part, value in gate.key.items() if gate.pair in now.variants else ():
-            what = part if part == _ENGINE else f"{gate.pair} {part}"
+            what = part if part == _ENGINE else _part(gate.pair, part)
             workloads.setdefault(what, {}).setdefault(value, []).append(gate.workload)
     for what, by_value in workloads.items():
         for value, names in by_value.items():

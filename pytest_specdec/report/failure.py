@@ -9,6 +9,7 @@ from pytest_specdec.report.escape import printable
 
 if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.report.run import JudgementResult
 
 LINES = 6
 """The most lines that a failed test says in its own name."""
@@ -21,6 +22,14 @@ def headline(verdict: Verdict) -> str:
     """Return pair, family, outcome and the sentence."""
     outcome = "" if verdict.outcome is Outcome.FAIL else f" {verdict.outcome.value}"
     return printable(f"{verdict.pair} {verdict.family.value}{outcome}: {verdict.headline}")
+
+
+def title(judgement: JudgementResult) -> str:
+    """Return the headline of a failure, also without a verdict."""
+    if judgement.verdict is not None:
+        return headline(judgement.verdict)
+    cause = judgement.error.partition("\n")[0] or "failed without a verdict"
+    return printable(f"{judgement.pair} {judgement.family.value}: {cause}")
 
 
 def short(verdict: Verdict, replay: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html as markup
+from enum import StrEnum
 from math import log10
 from typing import TYPE_CHECKING
 
@@ -105,18 +106,20 @@ def _finding(finding: SharedCause) -> Iterator[str]:
         if leader.verdict.settle:
             yield f"<p>{_text(f'To settle it: {leader.verdict.settle}')}</p>"
     yield f'<p class="aside">{_text(f"seen by {finding.tests}")}</p>'
-    yield from (line for judgement in finding.failures for line in _failure(judgement))
+    yield from _failure(leader, "Its evidence, and the command that judges the same answers again" if leader.verdict else "")
+    yield from (line for judgement in finding.failures[1:] for line in _failure(judgement))
     yield "</section>"
 
 
-def _failure(judgement: JudgementResult) -> Iterator[str]:
-    """Yield a folded failure: its evidence, and the command that judges the same answers again."""
+def _failure(judgement: JudgementResult, title: str = "") -> Iterator[str]:
+    """Yield a folded failure: its evidence, and the command that judges the same answers again.
+
+    Its own headline is the title of the fold, unless another is given.
+    """
     verdict = judgement.verdict
-    first = judgement.error.partition("\n")[0]
-    title = failure.headline(verdict) if verdict else f"{judgement.pair} {judgement.family}: {first}"
     lines = (failure.evidence(verdict) if verdict else judgement.error).split("\n")
     more = [f"… and {len(lines) - _EVIDENCE_LINES} lines more in run.json"] if len(lines) > _EVIDENCE_LINES else []
-    yield f"<details><summary>{_text(title)}</summary>"
+    yield f"<details><summary>{_text(title or failure.title(judgement))}</summary>"
     yield f"<p><code>{_text(judgement.nodeid)}</code></p>"
     yield _pre([*lines[:_EVIDENCE_LINES], *more])
     yield f"<p>Judge the same answers again: <code>{_text(judgement.replay)}</code></p></details>"
@@ -127,13 +130,21 @@ def _pre(lines: Sequence[str]) -> str:
     return f"<pre>{text}</pre>" if lines else ""
 
 
-def _table(rows: Sequence[Sequence[str]], caption: str, *, numbers: bool = False) -> Iterator[str]:
+class _Cells(StrEnum):
+    """What the cells of a table hold, which is its class in the style sheet."""
+
+    NUMBERS = "numbers"
+    PROSE = "prose"
+    """Long texts in few columns, which wrap anywhere rather than widen the page."""
+
+
+def _table(rows: Sequence[Sequence[str]], caption: str, cells: _Cells | None = None) -> Iterator[str]:
     """Yield a table.
 
     The first row is the header; in every other row the first cell names the row. Cells are HTML, escaped already.
     """
     header, *body = rows
-    yield f'<div class="scroll" role="region" tabindex="0" aria-label="{_text(caption)}"><table{" class=numbers" * numbers}>'
+    yield f'<div class="scroll" role="region" tabindex="0" aria-label="{_text(caption)}"><table{f" class={cells.value}" if cells else ""}>'
     yield f"<caption>{_text(caption)}</caption>"
     yield f"<thead><tr>{''.join(f'<th scope=col>{cell}</th>' for cell in header)}</tr></thead><tbody>"
     yield from (f"<tr><th scope=row>{first}</th>{''.join(f'<td>{cell}</td>' for cell in rest)}</tr>" for first, *rest in body)
@@ -160,7 +171,9 @@ def _detectable(run: Run) -> Iterator[str]:
     rows = answer.detectable(run)
     if rows:
         yield f"<h2>What would have been caught</h2><details><summary>What each of {len(rows)} passing judgements rules out</summary>"
-        yield from _table([["where", "what"], *([_text(where), _text(what)] for where, what in rows)], "By variant and workload")
+        yield from _table(
+            [["where", "what"], *([_text(where), _text(what)] for where, what in rows)], "By variant and workload", _Cells.PROSE
+        )
         yield "</details>"
 
 
@@ -182,7 +195,7 @@ def _speeds(run: Run) -> Iterator[str]:
         [_text(f"{verdict.pair}, {verdict.workload}"), *map(_text, row)] for verdict, speedup in speeds for row in speed_table.rows(speedup)
     ]
     yield "<details><summary>Tokens per second and seconds of both arms</summary>"
-    yield from _table([["workload", *map(_text, speed_table.HEADER)], *figures], "Speed by workload", numbers=True)
+    yield from _table([["workload", *map(_text, speed_table.HEADER)], *figures], "Speed by workload", _Cells.NUMBERS)
     yield "</details>"
 
 
@@ -219,7 +232,11 @@ def _acceptance(run: Run) -> Iterator[str]:
         promise = verdict.promise
         if isinstance(promise, DraftedTraffic) and promise.accepted_by_position:
             rows.append(
-                [_text(verdict.pair), f"{promise.steps:,}", *(_share(part, promise.steps) for part in promise.accepted_by_position)]
+                [
+                    _whole_line(_text(verdict.pair)),
+                    f"{promise.steps:,}",
+                    *(_share(part, promise.steps) for part in promise.accepted_by_position),
+                ]
             )
     if rows:
         most = max(map(len, rows))
@@ -235,7 +252,11 @@ def _share(part: float, steps: int) -> str:
     """Return a share of steps with its interval, drawn and in words."""
     interval = limits(round(part * steps), steps)
     words = f"{part:.1%} [{interval.low:.1%}, {interval.high:.1%}]"
-    return f'<span class="whole-line">{svg.share(part, interval.low, interval.high)} {_text(words)}</span>'
+    return _whole_line(f"{svg.share(part, interval.low, interval.high)} {_text(words)}")
+
+
+def _whole_line(cell: str) -> str:
+    return f'<span class="whole-line">{cell}</span>'
 
 
 def _latencies(run: Run) -> Iterator[str]:
@@ -254,7 +275,7 @@ def _latencies(run: Run) -> Iterator[str]:
     ]
     if rows:
         yield "<h2>Latency</h2><details><summary>Milliseconds that clients waited, by quantile</summary>"
-        yield from _table([["workload", "what", "arm", "p50", "p90", "p99", "of"], *rows], "Milliseconds", numbers=True)
+        yield from _table([["workload", "what", "arm", "p50", "p90", "p99", "of"], *rows], "Milliseconds", _Cells.NUMBERS)
         yield "</details>"
 
 
@@ -290,11 +311,13 @@ def _environment(run: Run) -> Iterator[str]:
         return
     yield "<h2>Environment</h2>"
     rows = environment.conditions(run.environment).items()
-    yield from _table([["what", "value"], *([_text(name), _text(value)] for name, value in rows)], "Where the run was captured")
+    yield from _table(
+        [["what", "value"], *([_text(name), _text(value)] for name, value in rows)], "Where the run was captured", _Cells.PROSE
+    )
     for difference in environment.baseline_differences(run):
         if difference.changes:
             changed = [[_text(change.what), _text(change.old), _text(change.new)] for change in difference.changes]
-            yield from _table([["what", "then", "now"], *changed], difference.headline)
+            yield from _table([["what", "then", "now"], *changed], difference.headline, _Cells.PROSE)
         else:
             yield f"<p>{_text(difference.headline)}</p>"
     if none := environment.without_baseline(run):

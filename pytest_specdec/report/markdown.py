@@ -116,14 +116,11 @@ def _finding_section(finding: SharedCause) -> str:
 def _failure_section(judgement: JudgementResult) -> str:
     """Return a folded section with one failure's evidence."""
     verdict = judgement.verdict
-    title = failure.headline(verdict) if verdict else f"{judgement.pair} {judgement.workload}: {_first_line(judgement.error)}"
     evidence = failure.evidence(verdict) if verdict else judgement.error
     body = "\n".join(f"    {printable(line)}" for line in _cut_evidence(evidence).split("\n"))
-    return f"\n<details><summary>❌ {escape(title)}</summary>\n\n`{_escape_code(judgement.nodeid)}`\n\n{body}\n\n</details>"
-
-
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0]
+    return (
+        f"\n<details><summary>❌ {escape(failure.title(judgement))}</summary>\n\n`{_escape_code(judgement.nodeid)}`\n\n{body}\n\n</details>"
+    )
 
 
 def _cut_evidence(text: str) -> str:

@@ -35,7 +35,7 @@ table { border-collapse: collapse; font-size: .92rem; }
 caption { text-align: left; color: var(--soft); padding-bottom: .2rem; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); font-weight: normal; }
 thead th { font-weight: 600; }
-.numbers td { font-variant-numeric: tabular-nums; }
+.numbers td { font-variant-numeric: tabular-nums; } .prose th, .prose td { overflow-wrap: anywhere; }
 svg { vertical-align: middle; } .whole-line { white-space: nowrap; }
 .figures { display: flex; flex-wrap: wrap; gap: 1rem 2rem; } figure { margin: 0; width: 420px; max-width: 100%; }
 figure svg { max-width: 100%; height: auto; }
@@ -44,6 +44,10 @@ figure svg { max-width: 100%; height: auto; }
 .bar { fill: var(--mark); opacity: .45; } .whole { fill: var(--field); } .axis { stroke: var(--line); }
 .curve { fill: none; stroke: var(--mark); stroke-width: 1.5; } .alarm { stroke: var(--bad); stroke-dasharray: 5 4; }
 @media print {
-  body { font-size: 10pt; } main { max-width: none; padding: 0; } details > *, pre { break-inside: avoid; } .scroll { overflow: visible; }
+  body { font-size: 9pt; } main { max-width: none; padding: 0; } .scroll { overflow: visible; }
+  table { font-size: 8pt; } th, td { overflow-wrap: anywhere; padding-right: .5rem; } .whole-line { white-space: normal; }
+  .whole-line svg { display: block; } figure { width: 45%; }
+  details::details-content { content-visibility: visible; }
+  h2, h3, caption, h2 + .aside { break-after: avoid; } tr, figure { break-inside: avoid; }
 }
 """

@@ -1,4 +1,8 @@
-"""The example reports are what ``python -m pytest_specdec report docs/examples/vllm-* --format md,html,junit`` writes."""
+"""The example reports are what ``python -m pytest_specdec report docs/examples/vllm-* --format md,html,junit`` writes.
+
+After a change of the first screen: ``chromium --headless --no-sandbox --hide-scrollbars --window-size=1000,640
+--screenshot=docs/examples/report.png docs/examples/vllm-gpu/report.html``.
+"""
 
 from __future__ import annotations
 

@@ -46,9 +46,9 @@ def test_every_part_of_an_environment_has_its_name():
         "system": "Linux",
         "Python": "3.11.7",
         "draft-k3 draft": "model b, 3 tokens",
-        "draft-k3 flags": "0123",
+        "draft-k3 flags (digest)": "0123",
         "ngram-k3 draft": "ngram",
-        "ngram-k3 flags": "4567",
+        "ngram-k3 flags (digest)": "4567",
         "openai": "3.57.0",
     }
     assert conditions(replace(NOW, driver=""))["driver"] == "not stored"
@@ -83,7 +83,7 @@ def test_engine_and_variant_are_those_that_each_gate_was_measured_with():
     assert difference.changes == (
         Change(what="engine", old="reference 0.0.9", new="reference 0.1.0"),
         Change(what="draft-k3 draft", old="model a, 3 tokens", new="model b, 3 tokens"),
-        Change(what="draft-k3 flags (chat)", old="89ab", new="0123"),
+        Change(what="draft-k3 flags (digest) (chat)", old="89ab", new="0123"),
     )
     assert difference.headline.endswith("3 gates: 3 differences from the environment of its measurements")
 
