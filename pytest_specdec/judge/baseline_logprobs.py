@@ -234,13 +234,15 @@ def _fail_logprobs(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pa
     of_prompts = 2 * sum(pair.length > 0 for pair in far) > len(far)
     name = SHIFTED if 2 * shifted > len(far) else OF_PROMPTS if of_prompts else OF_TOKENS
     lengths = sorted({pair.length for pair in far if pair.length})
-    where = f", in prompts of {', '.join(map(str, lengths))} tokens" if lengths else ""
+    there = sum(pair.length in lengths for pair in pairs)
+    of_prompts_text = f"prompts of {', '.join(map(str, lengths))} tokens"
+    where = "" if not lengths else f": all {there} of {of_prompts_text}" if there == len(far) else f", in {of_prompts_text}"
     worst = max(far, key=lambda pair: abs(pair.delta))
     return say(
         captured,
         Outcome.FAIL,
         f"{name}: {len(far)} of {len(pairs)} are off by more than {peers.limit:.2g} nats{where}; "
-        f"{peers.far:,} of {peers.tokens:,} between reports of the baseline",
+        f"of the baseline against itself, {peers.far:,} of {peers.tokens:,}",
         short=(f"first        {far[0]}", f"worst        {worst}"),
         evidence=tuple(map(str, far[:_SHOWN])),
         cell=f"{len(far)} of {len(pairs)} off",

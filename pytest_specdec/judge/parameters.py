@@ -45,6 +45,8 @@ _SEVERAL: Final = 3
 """Parameters broken at once from which the fault is not one of a single parameter."""
 _CHANCE: Final = 0.01
 _SHOWN: Final = 30
+_NAMED: Final = 2
+"""Refused parameters that a cell of the table names; more are counted."""
 
 
 def judge(captured: Captured) -> Verdict:
@@ -281,9 +283,9 @@ def _refuse_parameters(captured: Captured, matrix: Mapping[str, tuple[ParameterE
     return say(
         captured,
         Outcome.REFUSED,
-        f"{', '.join(names)} refused with a 4xx, which the baseline answers; no other parameter is ignored",
+        f"{', '.join(names)} refused with a 4xx, which the baseline answers; no other sampling parameter is ignored",
         evidence=(*_lines(matrix, captured.speculative), *messages(captured.speculative.answers)),
-        cell=f"{len(names)} refused",
+        cell=", ".join(names) if len(names) <= _NAMED else f"{len(names)} parameters",
         figures={"refused_parameters": float(len(names))},
         parameters=_by_arm(captured, matrix),
     )

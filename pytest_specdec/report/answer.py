@@ -59,13 +59,28 @@ def correctness(run: Run) -> CellText:
     suspicious = [j for j in results if j.verdict and j.verdict.outcome is Outcome.SUSPICIOUS]
     if suspicious:
         return CellText(text=f"CORRECTNESS: SUSPICIOUS ({_pair_names(suspicious)})", tone=Tone.UNSURE)
-    open_count = sum(not j.judged for j in results)
-    undecided = f" ({open_count} of {len(results)} judgements undecided)" if open_count else ""
-    waived_count = sum(j.result is PytestOutcome.WAIVED for j in results)
-    finding = (
-        f"nothing new found; {waived_count} known failure{'s' * (waived_count != 1)} waived" if waived_count else "nothing wrong found"
+    limits = _limits_of_pass(results)
+    finding = "nothing new found" if any(j.result is PytestOutcome.WAIVED for j in results) else "nothing wrong found"
+    return CellText(text=f"CORRECTNESS: {'; '.join((finding, *limits))}", tone=Tone.UNSURE if limits else Tone.GOOD)
+
+
+def _limits_of_pass(results: list[JudgementResult]) -> tuple[str, ...]:
+    """Return what a pass on correctness leaves out: failures that are waived, and judgements refused or undecided."""
+    waived = sum(j.result is PytestOutcome.WAIVED for j in results)
+    refused = sum(j.verdict is not None and j.verdict.outcome is Outcome.REFUSED for j in results)
+    undecided = sum(not j.judged for j in results) - refused
+    return (
+        *([f"{waived} known failure{'s' * (waived != 1)} waived"] if waived else []),
+        *([f"{refused} of {len(results)} judgements refused by the server"] if refused else []),
+        *([f"{undecided} of {len(results)} judgements undecided"] if undecided else []),
     )
-    return CellText(text=f"CORRECTNESS: {finding}{undecided}", tone=Tone.UNSURE if open_count or waived_count else Tone.GOOD)
+
+
+def limits_of_clean(run: Run) -> str:
+    """Return what a clean run leaves out, for its last line; empty if nothing."""
+    of_speed, is_timed = speed(run), any(j.family is Family.SPEED for j in run.judgements)
+    limits = _limits_of_pass([j for j in run.judgements if j.family is not Family.SPEED])
+    return "; ".join((*limits, *([of_speed.text] if is_timed and of_speed.tone is not Tone.GOOD else [])))
 
 
 def _describe_unjudged(failed: list[JudgementResult], count: int) -> str:
@@ -112,7 +127,8 @@ def _answer_on_speed(results: list[JudgementResult]) -> CellText:
     speedups = [j.verdict.promise for j in results if j.verdict and isinstance(j.verdict.promise, Speedup)]
     if not any(speedup.gates for speedup in speedups):
         return CellText(text=f"SPEED: {'reported, without a gate' if speedups else 'not tested'}", tone=Tone.UNSURE)
-    return CellText(text="SPEED: above its gate", tone=Tone.GOOD)
+    slowest = min(speedups, key=lambda speedup: speedup.ratio)
+    return CellText(text=f"SPEED: above its gate, {slowest.ratio:.2f}x{' or more' if len(speedups) > 1 else ''}", tone=Tone.GOOD)
 
 
 def not_gated(run: Run) -> Iterator[CellText]:

@@ -65,6 +65,15 @@ def conditions(environment: Environment | None) -> dict[str, str]:
     }
 
 
+def describe_served(run: Run) -> str:
+    """Return engine with version, model and accelerators: ``vllm 0.32.0, Qwen/Qwen3-32B, NVIDIA H100``."""
+    environment = run.environment
+    if environment is None:
+        return f"{run.plan.engine}, {run.plan.model}"
+    engine = f"{environment.engine} {environment.engine_version}".strip()
+    return ", ".join(filter(None, [engine, run.plan.model, _count_devices(environment.devices)]))
+
+
 def _part(variant: str, name: str) -> str:
     """Return the name of a part of a variant: ``draft-k3 dtype``."""
     return f"{variant} {name}{' (digest)' if name == 'flags' else ''}"

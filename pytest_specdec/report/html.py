@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.model.promise import DraftedTraffic, SampledTokens, Speedup
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.report import answer, environment, failure, parameter_table, speed_table, svg, table
+from pytest_specdec.report import answer, environment, failure, parameter_table, speed_table, svg, table, terminal
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.page_style import STYLE
@@ -72,15 +72,19 @@ def _head(run: Run) -> Iterator[str]:
     """Yield the class of the run, the answers and the counts."""
     plan, run_class = run.plan, run.run_class
     yield "<header>"
-    yield f'<p class="class {_CLASS_TONES.get(run_class, Tone.UNSURE).value}">{_text(_TITLES[run_class])}</p>'
-    yield f"<h1>{_text(f'{plan.config}: {plan.engine} {plan.model}')}</h1>"
+    is_new = run_class is RunClass.CLEAN and any(answer.waived_lines(run))
+    tone, title = (Tone.UNSURE, "Nothing new found") if is_new else (_CLASS_TONES.get(run_class, Tone.UNSURE), _TITLES[run_class])
+    yield f'<p class="class {tone.value}">{_text(title)}</p>'
+    yield f"<h1>{_text(f'{plan.config}: {environment.describe_served(run)}')}</h1>"
     if run.judgements:
         for part in (answer.correctness(run), answer.speed(run)):
             yield f'<p class="answer {part.tone.value}">{_text(part.text)}</p>'
     counts = ", ".join(f"{count} {name}" for name, count in count_outcomes(run.judgements).items()) or "no verdict"
-    when = ", ".join(filter(None, [f"{plan.depth.value} depth", "replayed" if run.replayed else "", run.made_at]))
-    yield f'<p class="aside">{_text(f"{when}: {counts}")}</p>'
+    how = "judged again from stored answers" if run.replayed else "judged"
+    yield f'<p class="aside">{_text(f"{plan.depth.value} depth, {how} {run.made_at}: {counts}")}</p>'
+    yield '<p class="aside">The baseline is the same server without speculation.</p>'
     yield from (f'<p class="unsure">{_text(line.text)}</p>' for line in (*answer.waived_lines(run), *answer.not_gated(run)))
+    yield from (f'<p class="aside">{_text(piece.text)}</p>' for line in terminal.next_steps(run) for piece in line)
     yield "</header>"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.verdict import Outcome
-from pytest_specdec.report import answer, environment, failure, parameter_table, speed_table, table
+from pytest_specdec.report import answer, environment, failure, parameter_table, speed_table, table, terminal
 from pytest_specdec.report.escape import escape, printable
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.run import count_outcomes
@@ -64,7 +64,8 @@ def _head_lines(run: Run) -> Iterator[str]:
     unsettled = any(j.verdict is not None and j.verdict.outcome is Outcome.NOT_DECIDED for j in run.judgements)
     yield f"## {'❌' if run.red else '⚠️' if run.suspicious or unsettled else '✅'} specdec: {escape(plan.config)}"
     yield ""
-    yield f"{escape(plan.engine)} {escape(plan.model)}, {plan.depth.value} depth{', replayed' if run.replayed else ''}. {counts}."
+    how = f"{plan.depth.value} depth{', judged again from stored answers' if run.replayed else ''}"
+    yield f"{escape(environment.describe_served(run))}; {how}. {counts}. The baseline is the same server without speculation."
     if run.judgements:
         yield f"\n**{escape(answer.correctness(run).text)}** · **{escape(answer.speed(run).text)}**"
     yield from (f"\n❌ **{escape(fault.text)}**" for fault in answer.faults(run))
@@ -72,6 +73,7 @@ def _head_lines(run: Run) -> Iterator[str]:
     for verdict in run.suspicious:
         yield f"\n**⚠️ Suspicious: {escape(f'{verdict.pair} {verdict.family.value}')}** {escape(verdict.headline)}."
     yield from (f"\n⚠️ **{escape(line.text)}**" for line in answer.not_gated(run))
+    yield from (f"\n{escape(piece.text)}" for line in terminal.next_steps(run) for piece in line)
     yield ""
     yield from _narrow_tables([[f"{_SIGNS[cell.tone]}{escape(cell.text.strip())}" for cell in row] for row in table.table(run)])
     reason_lines = reasons(run)

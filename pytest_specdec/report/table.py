@@ -224,9 +224,19 @@ def capability_rows(run: Run) -> tuple[tuple[CellText, ...], ...]:
     return (header, *(_capability_row(run, feature, arms) for feature in features))
 
 
+_SCORING = frozenset({"prompt_logprobs", "continuations"})
+"""Features whose probe compares the values that come: where they are not the server's own, it cannot score."""
+
+
 def _capability_row(run: Run, feature: str, arms: list[str]) -> tuple[CellText, ...]:
     supports = [run.capabilities[arm].support.get(feature) for arm in arms]
-    return tuple(CellText(text=printable(text)) for text in (feature, *(support.value if support else "-" for support in supports)))
+    return tuple(CellText(text=printable(text)) for text in (feature, *(_support_words(feature, support) for support in supports)))
+
+
+def _support_words(feature: str, support: FeatureSupport | None) -> str:
+    if support is FeatureSupport.IGNORED and feature in _SCORING:
+        return "absent or wrong"
+    return support.value if support else "-"
 
 
 def untested_routes(capabilities: Mapping[str, Capabilities]) -> tuple[str, ...]:

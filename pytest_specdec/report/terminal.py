@@ -59,7 +59,6 @@ def next_steps(run: Run) -> tuple[Line, ...]:
 
 
 _RESULTS = {
-    RunClass.CLEAN: "",
     RunClass.SETUP_INVALID: ": the baseline or the config, and no verdict on the variant",
     RunClass.INFRASTRUCTURE: ": a failure outside the engine; the same command may come to a verdict",
     RunClass.UNDECIDED: ": nothing wrong found, and not everything decided",
@@ -68,9 +67,11 @@ _RESULT_TONES = {RunClass.CLEAN: Tone.GOOD, RunClass.UNDECIDED: Tone.UNSURE}
 
 
 def result(run: Run) -> Line:
-    """Return the last line: the class of the run."""
+    """Return the last line: the class of the run, with its first finding, or with what a clean run leaves out."""
     run_class = run.run_class
-    what = _first_finding(run) if run_class is RunClass.FINDING else _RESULTS[run_class]
+    limits = answer.limits_of_clean(run)
+    clean = f": nothing new found; {limits}" if limits else ""
+    what = _first_finding(run) if run_class is RunClass.FINDING else _RESULTS.get(run_class, clean)
     return (CellText(text=printable(f"RESULT: {run_class.value}{what}"), tone=_RESULT_TONES.get(run_class, Tone.BAD)),)
 
 
@@ -171,7 +172,8 @@ def _count_line(run: Run) -> Line:
     caveat = "" if run.judged else " - nothing could be judged"
     judgements = f"{len(run.judgements)} judgement{'s' * (len(run.judgements) != 1)}"
     tone = Tone.BAD if run.red else Tone.UNSURE if run.suspicious else Tone.GOOD
-    return (CellText(text=printable(f"{run.plan.config}, {run.plan.depth.value}: {judgements}: {counts}{caveat}"), tone=tone),)
+    what = f"{run.plan.config} ({environment.describe_served(run)}), {run.plan.depth.value}"
+    return (CellText(text=printable(f"{what}: {judgements}: {counts}{caveat}"), tone=tone),)
 
 
 def _detectable_lines(run: Run) -> Iterator[Line]:

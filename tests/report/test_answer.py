@@ -28,7 +28,7 @@ def test_the_first_line_answers_for_correctness_and_for_speed(make_run, verdicts
 
 def test_a_speed_above_its_gate_and_one_below(make_run, verdicts, judged):
     above = replace(verdicts["speed"], outcome=Outcome.PASS)
-    assert answer.speed(make_run(judged(above))).text == "SPEED: above its gate"
+    assert answer.speed(make_run(judged(above))).text == "SPEED: above its gate, 1.82x"
     below = make_run(judged(replace(above, outcome=Outcome.FAIL), PytestOutcome.FAILED))
     assert answer.speed(below).text == "SPEED: BELOW ITS GATE (draft-k3)"
 
@@ -57,7 +57,7 @@ def test_an_acceptance_length_says_nothing_of_the_speed(make_run, verdicts, judg
 def test_drafting_by_kind_of_traffic_is_no_matter_of_the_gate(make_run, verdicts, judged):
     above = judged(replace(verdicts["speed"], outcome=Outcome.PASS))
     kinds = replace(verdicts["speed"], promise=DraftedTraffic(), workload="kinds", names="drafting is off for chat requests")
-    assert answer.speed(make_run(above, judged(kinds))).text == "SPEED: above its gate"
+    assert answer.speed(make_run(above, judged(kinds))).text == "SPEED: above its gate, 1.82x"
     off = make_run(above, judged(replace(kinds, outcome=Outcome.FAIL), PytestOutcome.FAILED))
     assert answer.speed(off).text == "SPEED: SOME REQUESTS ARE NOT DRAFTED FOR (draft-k3)"
     (sentence,) = answer.faults(off)
@@ -85,11 +85,20 @@ def test_a_missed_gate_on_noise_calls_no_answer_wrong(make_run, verdicts, judged
     assert answer.correctness(both).text == "CORRECTNESS: FAILED, 2 findings (ngram-k3)"
 
 
-def test_undecided_judgements_are_counted_beside_those_that_found_nothing(make_run, verdicts, judged):
-    unsettled = judged(replace(verdicts["greedy"], outcome=Outcome.INCONCLUSIVE), PytestOutcome.SKIPPED)
+@pytest.mark.parametrize("outcome, word", [(Outcome.INCONCLUSIVE, "undecided"), (Outcome.REFUSED, "refused by the server")])
+def test_judgements_without_a_word_on_the_engine_are_counted_beside_those_that_found_nothing(make_run, verdicts, judged, outcome, word):
+    unsettled = judged(replace(verdicts["greedy"], outcome=outcome), PytestOutcome.SKIPPED)
     run = make_run(judged(verdicts["greedy"]), unsettled)
-    assert answer.correctness(run).text == "CORRECTNESS: nothing wrong found (1 of 2 judgements undecided)"
-    assert answer.correctness(make_run(unsettled)).text == "CORRECTNESS: nothing could be judged"
+    assert answer.correctness(run).text == f"CORRECTNESS: nothing wrong found; 1 of 2 judgements {word}"
+    assert answer.limits_of_clean(run) == f"1 of 2 judgements {word}"
+    assert answer.correctness(make_run(unsettled)).text.startswith("CORRECTNESS: nothing could be judged")
+
+
+def test_a_clean_runs_last_line_says_what_it_leaves_out(make_run, verdicts, judged):
+    waived = judged(verdicts["failed"], PytestOutcome.WAIVED)
+    run = make_run(judged(verdicts["greedy"]), waived, judged(replace(verdicts["speed"], outcome=Outcome.NOT_DECIDED)))
+    assert answer.limits_of_clean(run) == "1 known failure waived; SPEED: NOT GATED (draft-k3)"
+    assert not answer.limits_of_clean(make_run(judged(verdicts["greedy"])))
 
 
 def test_a_variant_that_refused_everything_is_no_green_run(make_run, verdicts, judged):
@@ -151,7 +160,7 @@ def wrong_and_fast(make_run, verdicts, judged, result=PytestOutcome.FAILED, **fi
 @pytest.mark.parametrize("result", [PytestOutcome.FAILED, PytestOutcome.WAIVED])
 def test_the_speed_of_wrong_tokens_is_not_counted_in_any_report(make_run, verdicts, judged, result):
     run = wrong_and_fast(make_run, verdicts, judged, result)
-    assert answer.speed(run).text == "SPEED: above its gate; ngram-k3 not counted: tokens are wrong"
+    assert answer.speed(run).text == "SPEED: above its gate, 1.82x; ngram-k3 not counted: tokens are wrong"
     assert run.not_counted == ("ngram-k3",)
     assert document(run)["not_counted"] == ["ngram-k3"]
     cells = {row[0].text: [cell.text for cell in row[1:]] for row in table.table(run)}
@@ -192,7 +201,7 @@ def test_where_every_variant_is_wrong_no_speed_is_counted(make_run, verdicts, ju
 def test_right_tokens_have_a_speed_whatever_else_is_wrong(make_run, verdicts, judged, fields, result):
     run = wrong_and_fast(make_run, verdicts, judged, result, **fields)
     assert run.not_counted == ()
-    assert answer.speed(run).text == "SPEED: above its gate"
+    assert answer.speed(run).text == "SPEED: above its gate, 1.82x or more"
 
 
 def test_variants_with_one_fault_share_a_line(make_run, verdicts, judged):

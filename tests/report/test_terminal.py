@@ -67,7 +67,7 @@ def test_a_green_run_leaves_nothing_to_type(make_run, verdicts, judged):
 
 
 def test_an_interrupted_run_has_no_table(make_run):
-    assert text_of(make_run()).splitlines()[0].startswith("reference, standard: 0 judgements")
+    assert text_of(make_run()).splitlines()[0].startswith("reference (reference 0.1.0, target), standard: 0 judgements")
 
 
 def test_a_run_that_could_not_judge_is_red(make_run, verdicts, judged):
