@@ -1,0 +1,168 @@
+"""Change points: where the level of a series moved, by a permutation test whose false-alarm rate is the caller's.
+
+Null hypothesis: the values are exchangeable, as those of independent runs of one server are. Each value becomes a score: its distance from
+the median in robust standard deviations, cut off at CLIP, so that one bad night counts for little (Huber 1981; Fearnhead and Rigaill,
+Journal of the American Statistical Association 114, 2019). For a stretch of scores from s to e that is split at b, with sums S, the
+contrast is
+
+    |(e - b) (S_b - S_s) - (b - s) (S_e - S_b)| / sqrt((b - s) (e - b) (e - s)),
+
+the difference of the two means in units of their standard error. The statistic is the largest contrast over the seeded stretches of
+Kovács, Bühlmann, Li and Munk (Biometrika 110, 2023): halves, quarters and so on, each overlapping the next by half, so that a loss that was
+mended later shows as well. Its distribution under the null is that over permutations of the same scores (Antoch and Hušková, Statistics and
+Probability Letters 53, 2001), so that neither the shape nor the spread of the values is assumed. A series that is not exchangeable, such as
+one that drifts or follows the load of a shared machine, is marked more often.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import ceil
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["LEAST", "ChangePoint", "find_change_points"]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.intp]
+
+LEAST = 10
+"""Values below which nothing is tested: the two ways in which the lower half of ten comes first or last have 2 of 252 chances."""
+CLIP = 3.0
+"""Robust standard deviations that a score reaches at most."""
+SHORTEST = 2
+"""Values on each side of a split: one value is an outlier."""
+_MAD_TO_SD = 1.4826
+_EXCEEDING = 5
+"""Permutations with a statistic as large that end a test: each test draws this many over its level, less one."""
+_BATCH = 32
+_SEED = 20240229
+_INSIDE = 0.95
+"""Confidence of the range that a change point lies in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangePoint:
+    """A place where the level moved."""
+
+    index: int
+    """Of the first value after it."""
+    earliest: int
+    """The lower end of a 95 % confidence set for ``index``."""
+    latest: int
+    """The upper end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Splits:
+    """Every split of every seeded stretch, as three index arrays of equal length."""
+
+    start: Ints
+    split: Ints
+    end: Ints
+
+    def contrasts(self, scores: Floats) -> Floats:
+        """Return the contrast [..., splits] of ``scores`` [..., n]."""
+        sums = np.concatenate([np.zeros((*scores.shape[:-1], 1)), scores.cumsum(axis=-1)], axis=-1)
+        left, right = self.split - self.start, self.end - self.split
+        at_split = sums[..., self.split]
+        apart = right * (at_split - sums[..., self.start]) - left * (sums[..., self.end] - at_split)
+        return np.asarray(np.abs(apart) / np.sqrt(left * right * (left + right)))
+
+
+def find_change_points(values: Sequence[float], alpha: float) -> tuple[ChangePoint, ...]:
+    """Return the change points of a series, in order.
+
+    If the values are exchangeable there is one with probability ``alpha`` at most. A series with a change point is split there, and each
+    part is tested at its share of ``alpha`` by length, so that the shares of all parts without a change add up to ``alpha`` at most. In
+    the end each place is estimated anew between its neighbours.
+    """
+    series = np.asarray(values, dtype=np.float64)
+    places = sorted(_split(series, 0, len(series), alpha / max(len(series), 1)))
+    points: list[ChangePoint] = []
+    for end in [*places, len(series)][1:]:
+        start = points[-1].index if points else 0
+        points.append(_locate(series[start:end], start))
+    return tuple(points)
+
+
+def _split(series: Floats, start: int, end: int, level_per_value: float) -> list[int]:
+    """Return the indices at which the part of ``series`` changes."""
+    if end - start < LEAST:
+        return []
+    place = _test(series[start:end], level_per_value * (end - start))
+    if place is None:
+        return []
+    parts = ((start, start + place), (start + place, end))
+    return [start + place, *(index for part in parts for index in _split(series, *part, level_per_value))]
+
+
+def _test(values: Floats, level: float) -> int | None:
+    """Return the split with the largest contrast if it is significant.
+
+    Returns None otherwise. Permutations are drawn until enough of them reach the statistic (Besag and Clifford, Biometrika 78, 1991), which
+    decides as all of them would.
+    """
+    scores = _scores(values)
+    if not scores.any():
+        return None
+    splits = _seeded_splits(len(scores))
+    contrasts = splits.contrasts(scores)
+    # Equal arrangements of tied scores must count as equal in spite of rounding.
+    largest, reaching = float(contrasts.max()) * (1.0 - 1e-9), 0
+    rng, remaining = np.random.default_rng(_SEED), ceil(_EXCEEDING / level) - 1
+    while remaining > 0:
+        batch = rng.permuted(np.broadcast_to(scores, (min(_BATCH, remaining), len(scores))), axis=1)
+        reaching += int((splits.contrasts(batch).max(axis=1) >= largest).sum())
+        if reaching >= _EXCEEDING:
+            return None
+        remaining -= len(batch)
+    return int(splits.split[contrasts.argmax()])
+
+
+def _scores(values: Floats) -> Floats:
+    """Return the clipped distances from the median.
+
+    If more than half of the values are equal there is no scale, and the signs of the distances stand in.
+    """
+    distances = values - np.median(values)
+    scale = _MAD_TO_SD * float(np.median(np.abs(distances)))
+    return np.asarray(np.clip(distances / scale, -CLIP, CLIP) if scale else np.sign(distances))
+
+
+@cache
+def _seeded_splits(count: int) -> _Splits:
+    """Return the splits of ``count`` values' seeded stretches.
+
+    Layer k has 2^k - 1 stretches of count / 2^(k - 1) values, evenly shifted.
+    """
+    stretches, layer = {(0, count)}, 1
+    while count / 2**layer >= 2 * SHORTEST:
+        length, last = count / 2**layer, 2 * 2**layer - 2
+        shift = (count - length) / last
+        stretches |= {(int(i * shift), ceil(i * shift + length)) for i in range(last + 1)}
+        layer += 1
+    triples = np.array([(s, b, min(e, count)) for s, e in sorted(stretches) for b in range(s + SHORTEST, min(e, count) - SHORTEST + 1)])
+    return _Splits(start=triples[:, 0], split=triples[:, 1], end=triples[:, 2])
+
+
+def _locate(values: Floats, start: int) -> ChangePoint:
+    """Return the change point of a part that has one, from ``start`` on.
+
+    The confidence set holds the splits with n log(SSE / least SSE) <= x, where (1 - exp(-x / 2))^2 = .95 (Siegmund, International
+    Statistical Review 56, 1988); SSE is the sum of squares of the scores about the means of their sides.
+    """
+    scores, count = _scores(values), len(values)
+    index = np.arange(SHORTEST, count - SHORTEST + 1)
+    contrasts = _Splits(start=np.zeros_like(index), split=index, end=np.full_like(index, count)).contrasts(scores)
+    within = float(((scores - scores.mean()) ** 2).sum()) - contrasts**2
+    limit = float(within.min()) * np.exp(-2.0 * np.log(1.0 - np.sqrt(_INSIDE)) / count)
+    inside = index[within <= limit + 1e-9]
+    best = int(index[contrasts.argmax()])
+    return ChangePoint(index=start + best, earliest=start + int(inside.min()), latest=start + int(inside.max()))
