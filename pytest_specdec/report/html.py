@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import html as markup
-from enum import StrEnum
 from math import log10
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.promise import DraftedTraffic, SampledTokens, Speedup
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.report import answer, environment, failure, parameter_table, speed_table, svg, table, terminal
-from pytest_specdec.report.escape import printable
 from pytest_specdec.report.formats import ReportFormat, When
+from pytest_specdec.report.html_page import Cells, page
+from pytest_specdec.report.html_page import table as _table
+from pytest_specdec.report.html_page import text as _text
 from pytest_specdec.report.page_style import STYLE
 from pytest_specdec.report.run import RunClass, count_outcomes
 from pytest_specdec.report.table import Tone, reasons
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pytest_specdec.report.causes import SharedCause
     from pytest_specdec.report.run import JudgementResult, Run
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-"""Allows the page's own style and nothing else: model text that got through as markup would still do nothing."""
 _TITLES = {
     RunClass.CLEAN: "Nothing wrong found",
     RunClass.FINDING: "Finding",
@@ -40,13 +38,7 @@ _EVIDENCE_LINES = 60
 
 def render(run: Run) -> str:
     """Return the page; a function of the run alone."""
-    head = (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="color-scheme" content="light dark">\n'
-        f"<title>{_text(f'specdec: {run.plan.config}: {run.run_class.value}')}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n"
-    )
-    return head + "\n".join(line for part in _parts(run) for line in part) + "\n</main>\n</body>\n</html>\n"
+    return page(f"specdec: {run.plan.config}: {run.run_class.value}", STYLE, (line for part in _parts(run) for line in part))
 
 
 def _parts(run: Run) -> Iterator[Iterable[str]]:
@@ -61,11 +53,6 @@ def _parts(run: Run) -> Iterator[Iterable[str]]:
     yield _capabilities(run)
     yield _environment(run)
     yield _notes(run)
-
-
-def _text(text: str) -> str:
-    """Return text of any origin, escaped for HTML."""
-    return markup.escape(printable(text))
 
 
 def _head(run: Run) -> Iterator[str]:
@@ -134,27 +121,6 @@ def _pre(lines: Sequence[str]) -> str:
     return f"<pre>{text}</pre>" if lines else ""
 
 
-class _Cells(StrEnum):
-    """What the cells of a table hold, which is its class in the style sheet."""
-
-    NUMBERS = "numbers"
-    PROSE = "prose"
-    """Long texts in few columns, which wrap anywhere rather than widen the page."""
-
-
-def _table(rows: Sequence[Sequence[str]], caption: str, cells: _Cells | None = None) -> Iterator[str]:
-    """Yield a table.
-
-    The first row is the header; in every other row the first cell names the row. Cells are HTML, escaped already.
-    """
-    header, *body = rows
-    yield f'<div class="scroll" role="region" tabindex="0" aria-label="{_text(caption)}"><table{f" class={cells.value}" if cells else ""}>'
-    yield f"<caption>{_text(caption)}</caption>"
-    yield f"<thead><tr>{''.join(f'<th scope=col>{cell}</th>' for cell in header)}</tr></thead><tbody>"
-    yield from (f"<tr><th scope=row>{first}</th>{''.join(f'<td>{cell}</td>' for cell in rest)}</tr>" for first, *rest in body)
-    yield "</tbody></table></div>"
-
-
 def _overview(run: Run) -> Iterator[str]:
     """Yield the table of promises, and the reasons for what is missing."""
     if not run.judgements:
@@ -176,7 +142,7 @@ def _detectable(run: Run) -> Iterator[str]:
     if rows:
         yield f"<h2>What would have been caught</h2><details><summary>What each of {len(rows)} passing judgements rules out</summary>"
         yield from _table(
-            [["where", "what"], *([_text(where), _text(what)] for where, what in rows)], "By variant and workload", _Cells.PROSE
+            [["where", "what"], *([_text(where), _text(what)] for where, what in rows)], "By variant and workload", Cells.PROSE
         )
         yield "</details>"
 
@@ -199,7 +165,7 @@ def _speeds(run: Run) -> Iterator[str]:
         [_text(f"{verdict.pair}, {verdict.workload}"), *map(_text, row)] for verdict, speedup in speeds for row in speed_table.rows(speedup)
     ]
     yield "<details><summary>Tokens per second and seconds of both arms</summary>"
-    yield from _table([["workload", *map(_text, speed_table.HEADER)], *figures], "Speed by workload", _Cells.NUMBERS)
+    yield from _table([["workload", *map(_text, speed_table.HEADER)], *figures], "Speed by workload", Cells.NUMBERS)
     yield "</details>"
 
 
@@ -279,7 +245,7 @@ def _latencies(run: Run) -> Iterator[str]:
     ]
     if rows:
         yield "<h2>Latency</h2><details><summary>Milliseconds that clients waited, by quantile</summary>"
-        yield from _table([["workload", "what", "arm", "p50", "p90", "p99", "of"], *rows], "Milliseconds", _Cells.NUMBERS)
+        yield from _table([["workload", "what", "arm", "p50", "p90", "p99", "of"], *rows], "Milliseconds", Cells.NUMBERS)
         yield "</details>"
 
 
@@ -316,12 +282,12 @@ def _environment(run: Run) -> Iterator[str]:
     yield "<h2>Environment</h2>"
     rows = environment.conditions(run.environment).items()
     yield from _table(
-        [["what", "value"], *([_text(name), _text(value)] for name, value in rows)], "Where the run was captured", _Cells.PROSE
+        [["what", "value"], *([_text(name), _text(value)] for name, value in rows)], "Where the run was captured", Cells.PROSE
     )
     for difference in environment.baseline_differences(run):
         if difference.changes:
             changed = [[_text(change.what), _text(change.old), _text(change.new)] for change in difference.changes]
-            yield from _table([["what", "then", "now"], *changed], difference.headline, _Cells.PROSE)
+            yield from _table([["what", "then", "now"], *changed], difference.headline, Cells.PROSE)
         else:
             yield f"<p>{_text(difference.headline)}</p>"
     if none := environment.without_baseline(run):

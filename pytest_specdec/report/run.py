@@ -21,7 +21,7 @@ from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.plan_summary import PlanSummary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from pytest_specdec.model.workload import JSON
 
@@ -381,12 +381,23 @@ def read(text: str, where: str) -> Run:
 
     Raises RunError naming ``where`` for what is no such document, and for one of another release.
     """
+    return decode(load(text, where), where)
+
+
+def load(text: str, where: str) -> dict[str, JSON]:
+    """Return the document that ``render`` wrote as ``text``. Raises RunError as :func:`read` does."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         what, remedy = "the file is not JSON", "restore the file that the session wrote, or replay the run"
         raise RunError(what, where=where, found=str(error), expected="run.json as a session wrote it", remedy=remedy) from None
-    codec.check_schema(where, data.get("schema") if isinstance(data, dict) else None, SCHEMA)
+    content = data if isinstance(data, dict) else {}
+    codec.check_schema(where, content.get("schema"), SCHEMA)
+    return content
+
+
+def decode(data: Mapping[str, JSON], where: str) -> Run:
+    """Return the run of a loaded document. Raises RunError as :func:`read` does."""
     values = {field.name: data[field.name] for field in fields(Run) if field.name in data}
     try:
         return codec.decode(Run, values)
