@@ -1,7 +1,8 @@
-"""The commands ``report RUN``, ``show RUN TEST`` and ``compare OLD NEW``: what stored runs say, without a server."""
+"""The commands ``report``, ``show``, ``compare`` and ``trend``: what stored runs say, without a server."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,14 +10,14 @@ from typing import TYPE_CHECKING
 from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files.run_directory import atomic_write
 from pytest_specdec.plugin import against
-from pytest_specdec.plugin.against import read_run
+from pytest_specdec.plugin.against import read_document, read_run
 from pytest_specdec.plugin.report_files import FileFormat, load_format
-from pytest_specdec.report import comparison, failure, github_annotations, terminal
+from pytest_specdec.report import comparison, failure, github_annotations, terminal, trend, trend_markdown, trend_page
 from pytest_specdec.report.escape import printable
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace, _SubParsersAction
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_specdec.report.run import JudgementResult, Run
     from pytest_specdec.report.table import CellText
@@ -31,11 +32,17 @@ _ABOUT_COMPARE = (
 )
 _MOST_IDS = 12
 """Test ids that an error lists."""
+_ABOUT_TREND = (
+    "Draw the figures of many stored runs over their dates, and mark the steps in them. Exits with 0 whatever they hold, and with 2 where "
+    "no run can be read."
+)
+_PAGES = {"md": ("trend.md", trend_markdown.render), "html": ("trend.html", trend_page.render)}
+"""Of each format of a trend the file and what renders it."""
 _ABOUT_SHOW = "Print the judgements of a stored run whose test id holds TEST, with all of their evidence. Exits with 2 if none does."
 
 
 def add(commands: _SubParsersAction[ArgumentParser]) -> None:
-    """Register the three commands."""
+    """Register the four commands."""
     about = "a run directory, or its run.json"
     parser = commands.add_parser("report", help="render stored runs again", description=_ABOUT_REPORT, allow_abbrev=False)
     parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help=about)
@@ -55,6 +62,13 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
     parser.add_argument("old", metavar="OLD", type=Path, help=about)
     parser.add_argument("new", metavar="NEW", type=Path, help=about)
     parser.set_defaults(run=compare)
+    parser = commands.add_parser("trend", help="follow the figures of many runs", description=_ABOUT_TREND, allow_abbrev=False)
+    where = "a run directory, a folder with run directories at any depth, or a run.json under any name"
+    parser.add_argument("folders", metavar="FOLDER", nargs="+", type=Path, help=where)
+    formats = "md, html or both with a comma between them (default: md)"
+    parser.add_argument("--format", metavar="FORMATS", default="md", help=formats)
+    parser.add_argument("--out", metavar="DIR", type=Path, help="where trend.md and trend.html are written (default: md is printed)")
+    parser.set_defaults(run=follow)
 
 
 def report(arguments: Namespace) -> int:
@@ -109,6 +123,66 @@ def compare(arguments: Namespace) -> int:
         return refuse(error)
     sys.stdout.writelines(f"{line}\n" for line in comparison.lines(changes))
     return 1 if changes.is_worse else 0
+
+
+def follow(arguments: Namespace) -> int:
+    """Render the trends of all runs below the folders; return the exit code."""
+    names = tuple(dict.fromkeys(arguments.format.split(",")))
+    try:
+        _check_formats(names, arguments)
+        trends = _read_trends(arguments.folders)
+        for name in names:
+            target, render = _PAGES[name]
+            if arguments.out is None:
+                sys.stdout.write(render(trends))
+                continue
+            arguments.out.mkdir(parents=True, exist_ok=True)
+            atomic_write(arguments.out / target, render(trends))
+            sys.stdout.write(f"{arguments.out / target}\n")
+    except SpecdecError as error:
+        return refuse(error)
+    return 0
+
+
+def _check_formats(names: Sequence[str], arguments: Namespace) -> None:
+    """Raise SpecdecError for an unknown format, and for a page without a folder."""
+    expected, found = " or ".join(_PAGES), arguments.format
+    if unknown := [name for name in names if name not in _PAGES]:
+        what, remedy = f"a trend has no format {unknown[0]!r}", "name md, html or md,html"
+        raise SpecdecError(what, where="--format", found=found, expected=expected, remedy=remedy)
+    if arguments.out is None and names != ("md",):
+        what, remedy = "the page of a trend needs a folder", "name one: --out DIR"
+        raise SpecdecError(what, where="--format", found=found, expected="md alone, or a folder for the files", remedy=remedy)
+
+
+def _read_trends(folders: Iterable[Path]) -> trend.Trends:
+    """Return the trends of all runs below ``folders``, with a line on stderr for each file that is not read.
+
+    Raises RunError if none can be read.
+    """
+    runs, unread = [], []
+    for path in dict.fromkeys(path for folder in folders for path in _documents(folder)):
+        try:
+            runs.append(trend.read(read_document(path), str(path)))
+        except RunError as error:
+            unread.append(printable(f"{path}: {error.what}: {' '.join(error.found.split())}"))
+    sys.stderr.writelines(f"not read: {line}\n" for line in unread)
+    if not runs:
+        found = f"{len(unread)} files, none of them a run of this release" if unread else f"no {_DOCUMENT}"
+        what, remedy = "there is no run to follow", "name folders with run directories, as pytest suites/ --specdec-run-dir DIR writes them"
+        raise RunError(what, where=", ".join(map(str, folders)), found=found, expected=f"{_DOCUMENT} of one run at least", remedy=remedy)
+    return trend.build(runs, unread)
+
+
+def _documents(folder: Path) -> Iterator[Path]:
+    """Yield each run.json below a folder, sorted; the path itself if it is no folder."""
+    if not folder.is_dir():
+        yield folder
+        return
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        if _DOCUMENT in names:
+            yield Path(parent) / _DOCUMENT
 
 
 def judgements_matching(stored: Run, test: str, path: Path) -> list[JudgementResult]:

@@ -20,15 +20,19 @@ if TYPE_CHECKING:
 def read_run(path: Path) -> Run:
     """Return the run of a directory, or of a run.json. Raises RunError."""
     document = path / "run.json" if path.is_dir() else path
+    return run.read(read_document(document), str(document))
+
+
+def read_document(document: Path) -> str:
+    """Return the text of a run.json. Raises RunError."""
     try:
-        text = read_text(document)
+        return read_text(document)
     except (OSError, UnicodeDecodeError) as error:
         what = "there is no run to report"
         remedy = (
             "name a run directory that a session wrote to its end, or write one: pytest suites/ --specdec-replay RUN --specdec-run-dir DIR"
         )
         raise RunError(what, where=str(document), found=str(error), expected="run.json", remedy=remedy) from None
-    return run.read(text, str(document))
 
 
 def compare(old: Path, new: Path, old_run: Run, new_run: Run) -> Comparison:

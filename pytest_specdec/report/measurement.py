@@ -1,0 +1,143 @@
+"""Measurements: the figures of one stored run that a trend follows, by variant and workload."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.promise import AcceptedLength, SampledTokens, Speedup
+from pytest_specdec.model.status import State
+from pytest_specdec.model.verdict import Outcome, Verdict
+from pytest_specdec.model.workload import Family
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pytest_specdec.report.run import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFigures:
+    """The figures of one verdict that no promise holds, by their names in run.json; None where it has none."""
+
+    noise_nats: float | None = None
+    """Of log-probabilities between kernels, batches and boots."""
+    wrong_tokens: float | None = None
+    acceptance_length_low: float | None = None
+    """The lower 95 % limit of the tokens per verify step."""
+    acceptance_length_high: float | None = None
+    """The upper limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """What is measured."""
+
+    title: str
+    number_format: str
+    higher_is_better: bool
+    is_ratio: bool = True
+    """Whether changes are by a factor; False where 0 is an ordinary value."""
+
+    def show(self, value: float) -> str:
+        """Return a value with its unit."""
+        return self.number_format.format(value)
+
+    def show_short(self, value: float) -> str:
+        """Return a value without a unit in words, for the label of a scale."""
+        return self.show(value).partition(" ")[0]
+
+    def describe_change(self, before: float, after: float) -> str:
+        """Return a change in words: ``1.82x → 1.64x (-9.9 %, worse)``."""
+        factor = f"{100.0 * (after / before - 1.0):+.1f} %, " if self.is_ratio and before > 0.0 else ""
+        return f"{self.show(before)} → {self.show(after)} ({factor}{'worse' if self.is_worse(before, after) else 'better'})"
+
+    def is_worse(self, before: float, after: float) -> bool:
+        """Return True if a change from ``before`` to ``after`` is for the worse."""
+        return (after < before) is self.higher_is_better
+
+
+SPEEDUP = Measure(title="speedup", number_format="{:.2f}x", higher_is_better=True)
+ACCEPTANCE = Measure(title="acceptance", number_format="{:.2f} tokens per step", higher_is_better=True)
+DECODE = Measure(title="decode speed", number_format="{:,.4g} tokens/s", higher_is_better=True)
+BASELINE_DECODE = Measure(title="decode speed of the baseline", number_format="{:,.4g} tokens/s", higher_is_better=True)
+NOISE = Measure(title="noise", number_format="{:.3g} nats", higher_is_better=False)
+EVIDENCE = Measure(title="evidence against the sampler", number_format="10^{:.1f}", higher_is_better=False, is_ratio=False)
+WRONG = Measure(title="wrong tokens", number_format="{:,.4g}", higher_is_better=False, is_ratio=False)
+SECONDS = Measure(title="time of the capture", number_format="{:,.1f} s", higher_is_better=False)
+MEASURES = (SPEEDUP, ACCEPTANCE, DECODE, BASELINE_DECODE, NOISE, EVIDENCE, WRONG, SECONDS)
+"""In the order of the report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """A measure on a workload."""
+
+    measure: Measure
+    workload: str = ""
+    """Empty for a figure of all workloads."""
+
+    @property
+    def title(self) -> str:
+        """The measure and the workload, in words."""
+        return f"{self.measure.title}, {self.workload}" if self.workload else self.measure.title
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One value of a run."""
+
+    value: float
+    low: float | None = None
+    """The lower 95 % limit; None where run.json holds none, as below."""
+    high: float | None = None
+    unfit: str = ""
+    """Why the value is shown but not compared; empty where it is."""
+
+
+def measure_run(run: Run) -> dict[Quantity, Measurement]:
+    """Return the figures of the whole run: the seconds of its capture, if it was captured whole."""
+    if run.status is None or run.status.state is not State.COMPLETE or run.status.wall_s <= 0.0:
+        return {}
+    return {Quantity(measure=SECONDS): Measurement(value=run.status.wall_s)}
+
+
+def measure_variant(run: Run, stored: Sequence[StoredFigures]) -> dict[Quantity, Measurement]:
+    """Return the figures of a run of one variant; ``stored`` has those of each judgement.
+
+    Speed and acceptance are left out where its tokens are wrong, and whatever an invalid verdict says.
+    """
+    pairs = ((judgement.verdict, one) for judgement, one in zip(run.judgements, stored, strict=True))
+    valid = [(verdict, one) for verdict, one in pairs if verdict and verdict.outcome is not Outcome.INVALID]
+    measured: dict[Quantity, Measurement] = {}
+    for verdict, one in valid if not run.not_counted else ():
+        measured.update(_measure_speed(verdict, one))
+    wealth = [verdict.promise.log10_wealth for verdict, _ in valid if isinstance(verdict.promise, SampledTokens)]
+    noise = [one.noise_nats for verdict, one in valid if verdict.family is Family.GREEDY and one.noise_nats is not None]
+    wrong = [one.wrong_tokens for _, one in valid if one.wrong_tokens is not None]
+    for measure, values, combine in ((EVIDENCE, wealth, max), (NOISE, noise, max), (WRONG, wrong, sum)):
+        if values:
+            measured[Quantity(measure=measure)] = Measurement(value=float(combine(values)))
+    return {quantity: one for quantity, one in measured.items() if isfinite(one.value) and (one.value > 0.0 or quantity.measure in _ZEROS)}
+
+
+_ZEROS = frozenset({NOISE, EVIDENCE, WRONG})
+"""Measures that may be 0."""
+
+
+def _measure_speed(verdict: Verdict, stored: StoredFigures) -> Iterator[tuple[Quantity, Measurement]]:
+    """Yield speedup, decode speeds and acceptance of one verdict."""
+    promise, workload = verdict.promise, verdict.workload
+    if isinstance(promise, AcceptedLength):
+        low, high = stored.acceptance_length_low, stored.acceptance_length_high
+        yield Quantity(measure=ACCEPTANCE, workload=workload), Measurement(value=promise.tokens_per_step, low=low, high=high)
+    if not isinstance(promise, Speedup):
+        return
+    limits, unfit, response = promise.limits, promise.unfit, promise.response
+    low, high = (limits.low, limits.high) if limits else (None, None)
+    yield Quantity(measure=SPEEDUP, workload=workload), Measurement(value=promise.ratio, low=low, high=high, unfit=unfit)
+    yield Quantity(measure=DECODE, workload=workload), Measurement(value=response.speculative, unfit=unfit)
+    yield Quantity(measure=BASELINE_DECODE, workload=workload), Measurement(value=response.baseline, unfit=unfit)
+    if promise.tokens_per_step is not None:
+        yield Quantity(measure=ACCEPTANCE, workload=workload), Measurement(value=promise.tokens_per_step)

@@ -1,0 +1,82 @@
+"""Trends as Markdown: the steps, then each variant's figures, last and typical."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.report.escape import escape
+from pytest_specdec.report.trend import count, day
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_specdec.report.trend import Trend, Trends
+
+_MOST_DATES = 12
+"""Dates of one class that are listed, the last ones."""
+
+
+def render(trends: Trends) -> str:
+    """Return the page; a function of the trends alone."""
+    return "\n".join(_lines(trends)) + "\n"
+
+
+def _lines(trends: Trends) -> Iterator[str]:
+    yield "# Trend"
+    yield ""
+    yield escape(trends.summary + ".")
+    yield ""
+    yield from _steps(trends)
+    for history in trends.histories:
+        yield f"## {escape(history.title)}"
+        yield ""
+        for trend in history.trends:
+            yield from _trend(trend)
+    if trends.unread:
+        yield "## Not read"
+        yield ""
+        yield from (f"- {escape(line)}" for line in trends.unread)
+        yield ""
+
+
+def _steps(trends: Trends) -> Iterator[str]:
+    """Yield the steps, the newest first, and their false-alarm rate."""
+    steps = sorted(trends.all_steps(), key=lambda found: found[3].date, reverse=True)
+    yield f"**{count(len(steps), 'step') if steps else 'No step'}.** {escape(trends.false_alarms)}"
+    yield ""
+    several = len(trends.histories) > 1
+    for history, trend, series, step in steps:
+        where = f"{trend.title}, {series.quantity.title}" + (f" ({history.title})" if several else "")
+        yield f"- **{day(step.date)}** {escape(f'{where}: {step.change}: {step.cause}')}"
+    if steps:
+        yield ""
+
+
+def _trend(trend: Trend) -> Iterator[str]:
+    """Yield the outcomes of a variant, and a table of its figures."""
+    yield f"### {escape(trend.title)}"
+    yield ""
+    yield escape(outcomes(trend))
+    yield ""
+    if not trend.series:
+        return
+    yield "| figure | last | typical since the last step | steps |"
+    yield "| :-- | :-- | :-- | :-- |"
+    for series in trend.series:
+        steps = "; ".join(f"{day(step.date)} {step.change}" for step in series.steps) or "none"
+        yield f"| {' | '.join(map(escape, (series.quantity.title, series.last, series.typical, steps)))} |"
+    yield ""
+
+
+def outcomes(trend: Trend) -> str:
+    """Return how many runs had which class, with the dates of those that were not clean."""
+    dates: dict[str, list[str]] = {}
+    for dated, run_class in zip(trend.runs, trend.classes, strict=True):
+        dates.setdefault(run_class.value, []).append(day(dated.date))
+    parts = (f"{len(days)} {name}{_list_dates(days) if name != 'clean' else ''}" for name, days in sorted(dates.items()))
+    return f"{count(len(trend.runs), 'run')}: {', '.join(parts)}."
+
+
+def _list_dates(days: list[str]) -> str:
+    more = [f"{len(days) - _MOST_DATES} earlier"] if len(days) > _MOST_DATES else []
+    return f" ({', '.join([*more, *days[-_MOST_DATES:]])})"
