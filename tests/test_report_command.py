@@ -10,6 +10,7 @@ import pytest
 from pytest_specdec.__main__ import main
 from pytest_specdec.errors import RunError
 from pytest_specdec.report import html, markdown, run, terminal
+from tests.report.histories import history
 from tests.report.runs import GREEN, MIXED
 from tests.report.test_golden import text_of
 
@@ -116,3 +117,62 @@ def test_two_runs_are_compared(tmp_path, capsys, old, new, code, first):
         (tmp_path / name / "run.json").write_text(run.render(sample), encoding="utf-8")
     assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new")]) == code
     assert capsys.readouterr().out.startswith(first)
+
+
+@pytest.fixture
+def nights(tmp_path):
+    """A folder as a nightly keeps it: run directories at any depth, a file under a name of its own, and what is no run."""
+    folder = tmp_path / "nights"
+    for number, one in enumerate(history(count=12, step=8)):
+        target = folder / ("old" if number < 4 else "") / f"night-{number:02}" / "run.json"
+        target.parent.mkdir(parents=True)
+        target.write_text(run.render(one), encoding="utf-8")
+    (folder / "night-11/run.json").rename(folder / "last.json")
+    return folder
+
+
+SPOILT = {
+    "cut": (run.render(MIXED)[:4000], "the file is not JSON"),
+    "empty": ("", "the file is not JSON"),
+    "foreign": ('{"schema": "somebody/else/1"}', "the file is of another kind"),
+    "newer": (edit_document(schema="pytest-specdec/run/99"), "a newer release wrote this run"),
+    "binary": (b"\xff\xfe\x00", "there is no run to report"),
+}
+
+
+def test_runs_are_found_at_any_depth_and_what_cannot_be_read_is_a_line_each(nights, capsys):
+    for name, (text, _) in SPOILT.items():
+        (nights / name).mkdir()
+        (nights / name / "run.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert main(["trend", str(nights), str(nights / "last.json"), str(nights / "nowhere")]) == 0
+    output = capsys.readouterr()
+    assert "12 runs, 2026-01-05 to 2026-01-16." in output.out
+    expected = [f"not read: {nights / name / 'run.json'}: {words}: " for name, (_, words) in sorted(SPOILT.items())]
+    lines = output.err.splitlines()
+    assert len(lines) == len(expected) + 1
+    assert all(line.startswith(start) for line, start in zip(lines, expected, strict=False))
+    assert lines[-1].startswith(f"not read: {nights / 'nowhere'}: there is no run to report")
+    assert output.out.count("\n- ") == len(lines), "the page says so too"
+
+
+def test_a_trend_is_printed_or_written_and_the_same_each_time(nights, tmp_path, capsys):
+    assert main(["trend", str(nights), "--format", "md,html", "--out", str(tmp_path / "out")]) == 0
+    paths = [tmp_path / "out" / name for name in ("trend.md", "trend.html")]
+    assert capsys.readouterr().out.splitlines() == [str(path) for path in paths]
+    before = [path.read_bytes() for path in paths]
+    assert main(["trend", str(nights)]) == 0
+    assert capsys.readouterr().out.encode() == before[0]
+    assert main(["trend", str(nights), "--format", "md,html", "--out", str(tmp_path / "out")]) == 0
+    assert [path.read_bytes() for path in paths] == before
+
+
+@pytest.mark.parametrize("arguments, words", [
+    ([], "there is no run to follow"),
+    (["--format=pdf"], "a trend has no format 'pdf'"),
+    (["--format=md,html"], "the page of a trend needs a folder"),
+])  # fmt: skip
+def test_a_trend_of_nothing_and_wrong_formats_are_one_error(tmp_path, capsys, arguments, words):
+    assert main(["trend", str(tmp_path), *arguments]) == 2
+    text = capsys.readouterr().err
+    assert text.startswith(words)
+    assert all(f"  {label}:" in text for label in ("where", "found", "expected", "remedy"))

@@ -231,7 +231,7 @@ class Trends:
         """The false-alarm rate of the steps, in words."""
         return (
             f"A series in which nothing changed is marked with probability {ALPHA:.0%} at most, if its runs are independent: "
-            f"over the {self.tested} series here, {ALPHA * self.tested:.2g} series in the mean."
+            f"on average at most {ALPHA * self.tested:.2g} of the {self.tested} series here."
         )
 
 

@@ -46,7 +46,7 @@ def _steps(trends: Trends) -> Iterator[str]:
     rows = [
         [
             f'<span class="whole-line">{day(step.date)}</span>',
-            f"{text(trend.title)}<br>{text(history.title)}" if len(trends.histories) > 1 else text(trend.title),
+            f"{text(trend.title)}<br/>{text(history.title)}" if len(trends.histories) > 1 else text(trend.title),
             text(series.quantity.title),
             f'<span class="{"bad" if step.is_worse else "good"}">{text(step.change)}</span>',
             text(step.cause),
@@ -106,7 +106,7 @@ def _figure(series: Series, runs: Sequence[DatedRun]) -> str:
     reason = series.unfit[-1].measurement.unfit if series.unfit else ""
     notes = (f"steps: {steps}" if steps else "", f"not compared: {reason}" if reason else "")
     typical = f", typical {series.typical}" if series.points else ""
-    words = "<br>".join(map(text, filter(None, (f"{series.quantity.title}: last {series.last}{typical}", *notes))))
+    words = "<br/>".join(map(text, filter(None, (f"{series.quantity.title}: last {series.last}{typical}", *notes))))
     return f"<figure>{trend_chart.draw_series(series, runs[0].date, runs[-1].date)}<figcaption>{words}</figcaption></figure>"
 
 

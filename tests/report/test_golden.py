@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -12,13 +13,15 @@ from pytest_specdec import __version__
 from pytest_specdec.model.status import Progress
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.plugin.options import REPORT_FORMATS
-from pytest_specdec.report import benchmark_json, failure, html, junit, markdown, plan, progress, run, terminal
-from tests.report.runs import GREEN, MIXED, PLAN
+from pytest_specdec.report import benchmark_json, failure, html, junit, markdown, plan, progress, run, terminal, trend_markdown, trend_page
+from tests.report.histories import history, night, read
+from tests.report.runs import GREEN, HOSTILE, MIXED, PLAN
 
 GOLDEN = Path(__file__).parent / "golden"
 NOW = Progress(
     at_s=80.0, boot=1, boots=5, arm="draft-k3", doing="answering", workload="chat", done=17, of=24, tokens=1000, remaining_s=3725.0
 )
+TRENDS = replace(read([*history(count=24, step=16), replace(MIXED, made_at=night(24).made_at)]), unread=(f"nights/7/run.json: {HOSTILE}",))
 
 
 def text_of(lines):
@@ -56,6 +59,8 @@ def rendered():
     return {
         **{f"{name}.{kind}": made(shown) for name, shown in (("green", GREEN), ("mixed", MIXED)) for kind, made in FORMATS.items()},
         "mixed.failure.txt": failure_text(MIXED),
+        "trend.md": trend_markdown.render(TRENDS),
+        "trend.html": trend_page.render(TRENDS),
         "plan.txt": "\n".join(plan.lines(PLAN, origin=".specdec/run", replayed=False)) + "\n",
         "progress.txt": progress.line(NOW, Progress(at_s=70.0, boot=1, boots=5, arm="draft-k3", doing="answering", workload="chat")) + "\n",
     }
