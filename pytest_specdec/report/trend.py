@@ -255,12 +255,19 @@ def read(text: str, where: str) -> DatedRun:
         "plan": {**plan, "judgements": []} if isinstance(plan, Mapping) else plan,
     }
     run = run_document.decode({**data, **reduced, "capabilities": {}, "notes": []}, where)
+    return _take(run, _date(run, where), tuple(map(_read_figures, judgements)))
+
+
+def _date(run: Run, where: str) -> datetime:
+    """Return the date of a run, UTC. Raises RunError."""
     try:
         date = datetime.fromisoformat(run.made_at)
     except ValueError:
+        date = None
+    if date is None or date.tzinfo is None:
         what, remedy = "the run has no date", "leave it out, or judge it again: pytest suites/ --specdec-replay RUN --specdec-run-dir DIR"
-        raise RunError(what, where=where, found=f"made_at {run.made_at!r}", expected="a date in ISO 8601", remedy=remedy) from None
-    return _take(run, date.astimezone(UTC) if date.tzinfo else date.replace(tzinfo=UTC), tuple(map(_read_figures, judgements)))
+        raise RunError(what, where=where, found=f"made_at {run.made_at!r}", expected="date, time and zone in ISO 8601", remedy=remedy)
+    return date.astimezone(UTC)
 
 
 def _take(run: Run, date: datetime, stored: Sequence[StoredFigures]) -> DatedRun:

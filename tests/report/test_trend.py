@@ -131,7 +131,7 @@ def test_the_false_alarm_rate_is_that_of_all_tested_series():
     assert "at most 0.02 of the 2 series here" in trends.false_alarms
 
 
-@pytest.mark.parametrize("made_at", ["", "yesterday"])
+@pytest.mark.parametrize("made_at", ["", "yesterday", "2026-01-05T02:30:00"])
 def test_a_run_without_a_date_is_one_error(made_at):
     with pytest.raises(RunError, match="the run has no date"):
         trend.read(run.render(night(0, made_at=made_at)), "run.json")
