@@ -146,13 +146,13 @@ def follow(arguments: Namespace) -> int:
 
 def _check_formats(names: Sequence[str], arguments: Namespace) -> None:
     """Raise SpecdecError for an unknown format, and for a page without a folder."""
-    expected, found = " or ".join(_PAGES), arguments.format
+    expected = " or ".join(_PAGES)
     if unknown := [name for name in names if name not in _PAGES]:
         what, remedy = f"a trend has no format {unknown[0]!r}", "name md, html or md,html"
-        raise SpecdecError(what, where="--format", found=found, expected=expected, remedy=remedy)
+        raise SpecdecError(what, where="--format", found=arguments.format, expected=expected, remedy=remedy)
     if arguments.out is None and names != ("md",):
         what, remedy = "the page of a trend needs a folder", "name one: --out DIR"
-        raise SpecdecError(what, where="--format", found=found, expected="md alone, or a folder for the files", remedy=remedy)
+        raise SpecdecError(what, where="--format", found=arguments.format, expected="md alone, or a folder for the files", remedy=remedy)
 
 
 def _read_trends(folders: Iterable[Path]) -> trend.Trends:

@@ -92,8 +92,8 @@ def _settings_problems(config: Config, settings: GoldenSettings, file: GoldenFil
     elif not stated and not named & set(map(str.lower, models)):
         remedy = f"if it is the same model: golden: {{file: {settings.file}, model: {models[0]}}}"
         yield _problem(config, (), f"a file of {' and '.join(models)}", f"one of {config.engine.model}, which the config serves", remedy)
-    elif settings.thinking and (asked := _template_modes(config.reasoning) - {settings.thinking}):
-        yield _problem(config, ("thinking",), settings.thinking, f"{min(asked)}, which `reasoning` makes chat requests ask for")
+    elif settings.thinking and (other_modes := _template_modes(config.reasoning) - {settings.thinking}):
+        yield _problem(config, ("thinking",), settings.thinking, f"{min(other_modes)}, which `reasoning` makes chat requests ask for")
     elif len(_modes(_lengths_of_model(config, settings, file))) > 1 and not _asked_modes(config, settings):
         remedy = "say it under reasoning.template, such as {enable_thinking: false}, or as golden.thinking: on or off"
         yield _problem(config, (), "lengths with thinking on and off", "the one that the config's chat requests ask for", remedy)
@@ -163,14 +163,14 @@ def _template_modes(reasoning: Reasoning) -> set[Thinking]:
 
 def _model_floor(config: Config, settings: GoldenSettings, file: GoldenFile, pair: Pair) -> GoldenFloor:
     """Return the floor of a pair by a file of InferenceX."""
-    lengths, asked = _lengths_of_model(config, settings, file), _asked_modes(config, settings)
-    if len(asked) > 1:
+    lengths, config_modes = _lengths_of_model(config, settings, file), _asked_modes(config, settings)
+    if len(config_modes) > 1:
         return _no_floor(file, pair, "chat requests ask with thinking on and off, and the file has each alone")
     if other := _other_method(config, file, pair):
         return _no_floor(file, pair, other)
-    modes = asked or _modes(lengths)
-    if asked and not asked & _modes(lengths):
-        return _no_floor(file, pair, f"the file has no length with thinking {next(iter(asked))}")
+    modes = config_modes or _modes(lengths)
+    if config_modes and not config_modes & _modes(lengths):
+        return _no_floor(file, pair, f"the file has no length with thinking {next(iter(config_modes))}")
     drafted = pair.variant.draft.tokens
     if not drafted:
         return _no_floor(file, pair, "its draft tokens per step are unknown, and the file has its lengths by them")
@@ -178,7 +178,7 @@ def _model_floor(config: Config, settings: GoldenSettings, file: GoldenFile, pai
     if drafted not in by_tokens:
         known = ", ".join(map(str, sorted(by_tokens)))
         return _no_floor(file, pair, f"it drafts {drafted} tokens a step, and the file has {known}")
-    thinking = () if asked else (f"thinking ({next(iter(modes))} there)",)
+    thinking = () if config_modes else (f"thinking ({next(iter(modes))} there)",)
     origin = f"{1.0 - golden_file.TOLERANCE:.0%} of {by_tokens[drafted].length:g}"
     return _floor(file, by_tokens[drafted], pair, origin, (*_uncompared_drafter(config, file, pair), *thinking, *_NEVER_STATED))
 

@@ -107,8 +107,8 @@ def compare(old: BaselineRecord, new: BaselineRecord) -> BaselineChange:
     shift, noises = _measure_shift(old, new), [logit_shift.measure(record.draws.answers) for record in (old, new)]
     allowed = math.sqrt(RESOLUTION**2 + sum(noise.high**2 for noise in noises if noise))
     answers = [(before, new.greedy[asks]) for asks, before in old.greedy.items() if asks in new.greedy] if not other_prompts else []
-    found = [_first_difference(before, after.choice, after.positions) for before, after in answers]
-    differences = sorted(filter(None, found), key=lambda difference: (-difference.gap, difference.request_id))
+    first_differences = [_first_difference(before, after.choice, after.positions) for before, after in answers]
+    differences = sorted(filter(None, first_differences), key=lambda difference: (-difference.gap, difference.request_id))
     near_tie = _near_tie(allowed)
     beyond = sum(difference.gap > near_tie for difference in differences)
     change = BaselineChange(

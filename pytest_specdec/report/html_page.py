@@ -11,9 +11,9 @@ from pytest_specdec.report.escape import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["Cells", "page", "table", "text"]
+__all__ = ["POLICY", "Cells", "page", "table", "text"]
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 """Allows the page's own style and nothing else: model text that got through as markup would still do nothing."""
 
 
@@ -29,7 +29,7 @@ def page(title: str, style: str, lines: Iterable[str]) -> str:
     """Return a document; ``style`` and ``lines`` are written as they are."""
     head = (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="color-scheme" content="light dark">\n'
         f"<title>{text(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
     )

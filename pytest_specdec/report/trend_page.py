@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_specdec.report import trend_chart
-from pytest_specdec.report.html_page import page, table, text
+from pytest_specdec.report.html_page import Cells, page, table, text
 from pytest_specdec.report.page_style import STYLE
 from pytest_specdec.report.run import RunClass
 from pytest_specdec.report.trend import count, day, describe_measurement
@@ -127,7 +127,7 @@ def _values(trend: Trend) -> Iterator[str]:
     ]
     header = ["date", "outcome", "engine", *(text(one.quantity.title) for one in trend.series)]
     yield f"<details><summary>All values of {count(len(trend.runs), 'run')}</summary>"
-    yield from table([header, *rows], "Newest first", numbers=True)
+    yield from table([header, *rows], "Newest first", Cells.NUMBERS)
     yield "</details>"
 
 

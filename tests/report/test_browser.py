@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_specdec.report import html
+from pytest_specdec.report import html, html_page
 from pytest_specdec.report.run import PytestOutcome
 from tests.report.runs import FAILED, HOSTILE, MIXED, judgement
 
@@ -83,7 +83,7 @@ def test_a_page_is_read_without_script_by_keyboard_and_on_paper(inspected, name)
 
 def test_the_inspection_finds_what_is_planted(tmp_path):
     """Without the page's own policy, which would stop the first two."""
-    text = (ROOT / "docs/examples/vllm-gpu/report.html").read_text(encoding="utf-8").replace(html._POLICY, "")
+    text = (ROOT / "docs/examples/vllm-gpu/report.html").read_text(encoding="utf-8").replace(html_page.POLICY, "")
     for name, (old, new) in FAULTS.items():
         assert old in text
         (tmp_path / f"{name}.html").write_text(text.replace(old, new, 1), encoding="utf-8")
