@@ -29,7 +29,8 @@ class Ticker:
     def __init__(self, config: pytest.Config) -> None:
         reporter = config.pluginmanager.getplugin("terminalreporter")
         self._reporter = reporter if reporter is not None and config.get_verbosity() >= 0 else None
-        self._in_place = reporter is not None and bool(reporter.isatty()) and "CI" not in os.environ
+        # Not called: it is a plain bool before pytest 8.4.
+        self._in_place = reporter is not None and bool(reporter.isatty) and "CI" not in os.environ
         self._began: dict[int, Progress] = {}
         """Where the current step of each boot began: several may be at work."""
         self._written: dict[int, Progress] = {}

@@ -12,10 +12,7 @@ STEP = Progress(at_s=0.0, boot=0, boots=2, arm="baseline", doing="answering", wo
 
 class Reporter:
     def __init__(self, tty):
-        self.tty, self.written = tty, []
-
-    def isatty(self):
-        return self.tty
+        self.isatty, self.written = tty, []
 
     def rewrite(self, line, **_):
         self.written.append("\r" + line)
