@@ -7,10 +7,12 @@ PARALLEL := -n 2 --dist=worksteal
 UNIT := -n 3 --dist=worksteal --durations=30 --durations-min=3
 # Each of the many interpreters that the tests start would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
+# What `[tool.pytest]` says, for a pytest that does not read it.
+OLDEST := -p pytester -p no:randomly -W error --strict-markers --rootdir=.
 # What `make coverage` adds; it makes the tests half as slow again.
 COVERED :=
 
-.PHONY: suites smoke test lint types unit docs nightly test-statistics faults faults-quick healthy chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded baselines vllm-deaths mlx-env transformers-env browser-env sglang-protocol vllm-old-arguments clean
+.PHONY: suites smoke test lint types unit docs nightly test-statistics faults faults-quick healthy chaos chaos-quick coverage forget-coverage engines vllm-env llama-env vllm-padded baselines vllm-deaths mlx-env transformers-env browser-env sglang-protocol vllm-old-arguments oldest clean
 
 suites: $(INSTALLED) ## a verdict on a real speculative pair, without a GPU
 	$(BIN)/python -m pytest suites/
@@ -68,6 +70,13 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[reference,test,dev,docs]'
 	touch $@
+
+oldest: ## the plugin's tests and a smoke run on the lowest version that pyproject.toml allows of each dependency; ten minutes
+	$(PYTHON) -m venv .venv-oldest
+	$(PYTHON) -c 'import tomllib; print(*(line.replace(">=", "==") for line in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"]), sep="\n")' > .venv-oldest/floors.txt
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[reference,test]' --constraint .venv-oldest/floors.txt
+	.venv-oldest/bin/python -m pytest tests/plugin tests/report $(OLDEST) -n 3 --dist=worksteal -m 'not nightly'
+	.venv-oldest/bin/python -m pytest suites/ --ignore=suites/speed --specdec-config=reference --specdec-depth=smoke
 
 engines: $(INSTALLED) vllm-env ## smoke depth on a real vLLM: healthy variants green, the stock build and two planted faults red
 	$(BIN)/python -m benchmarks.vllm_faults --lane
