@@ -41,7 +41,17 @@ def built(tmp_path_factory):
 @pytest.fixture(scope="session")
 def python(built, tmp_path_factory):
     """The interpreter of a new environment with the wheel in it and, behind it, the packages that it needs."""
-    venv = tmp_path_factory.mktemp("venv")
+    return install(built, tmp_path_factory.mktemp("venv"))
+
+
+@pytest.fixture
+def engine_venv(built, tmp_path):
+    """An environment of an engine, beside the one that judges."""
+    install(built, tmp_path / "engine")
+    return tmp_path / "engine"
+
+
+def install(built, venv):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     (site,) = venv.glob("lib/python*/site-packages")
     with zipfile.ZipFile(built) as wheel:
@@ -139,13 +149,17 @@ def dead_links(pages) -> list[str]:
     return [f"{page.name}: {target}" for page, target in links if not (page.parent / target).is_file()]
 
 
-def test_a_first_config_is_judged_from_the_wheel_and_a_red_verdict_is_replayed_as_printed(ran, tmp_path, monkeypatch):
+def test_an_engine_of_another_environment_is_judged_from_the_wheel_and_a_red_verdict_is_replayed_as_printed(ran, tmp_path, engine_venv):
+    """The config of a first run, with the engine's environment named as docs/engine-ci.md has it."""
     assert ran("pytest_specdec", "init").returncode == 0
     config = tmp_path / "my-model.yaml"
-    config.write_text(config.read_text().replace("prompt_lookup_min: 2}", "prompt_lookup_min: 2}\n      fault: accept-all"))
+    text = config.read_text().replace("prompt_lookup_min: 2}", "prompt_lookup_min: 2}\n      fault: accept-all")
+    config.write_text(text.replace("kind: reference\n", "kind: reference\n  venv: engine\n"))
     red = ran("pytest", "--pyargs", f"{shipped.MODULE}.greedy", "--specdec-config=my-model", "--specdec-depth=smoke")
     assert "1 failed, 1 passed" in red.stdout, red.stdout + red.stderr
     test, run = re.search(r"replay: pytest --pyargs '?(\S+?)'? --specdec-replay (\S+)", red.stdout).groups()
     assert test.startswith("pytest_specdec.suites.greedy.test_greedy::")
+    started = [log.read_text().split()[1] for log in (tmp_path / run / "servers").glob("*.log")]
+    assert set(started) == {str(engine_venv / "bin" / "python")}
     assert "1 failed" in ran("pytest", "--pyargs", test, "--specdec-replay", run).stdout
     assert f"pytest --pyargs pytest_specdec.suites.greedy --specdec-replay {run}" in red.stdout
