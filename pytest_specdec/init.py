@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["add", "run"]
 
 _ABOUT = """Write a commented config, NAME.yaml, with --suites an editable copy of the suites, and with --ci the files of a CI job.
-Nothing is overwritten; with --ci a config that is there stays, and gets its job. Without --engine: the built-in engine on its own
-small models, which needs no GPU."""
+Nothing is overwritten; with --ci a config that is there, or comes with the package, stays and gets its job. Without --engine: the
+built-in engine on its own small models, which needs no GPU."""
 _NAME = "my-model"
 _SCHEMA = Path(shipped.__file__).with_name("schema.json")
 _HEAD = """\
@@ -102,12 +102,14 @@ def run(arguments: Namespace) -> int:
     """
     here, path = Path.cwd(), Path(f"{arguments.name.removesuffix('.yaml')}.yaml")
     job = [Path(target) for target in _CI.get(arguments.ci, {}).values()]
-    is_new = not (arguments.ci and path.is_file())
+    given = _find_given(arguments, path)
+    is_new = given is None
     try:
+        _check_not_shipped(arguments, path)
         _check_unused(arguments.name, [*([path] if is_new else []), *([Path("suites")] if arguments.suites else []), *job])
         if is_new:
             _write_new(path, _config_text(arguments, path.stem, here))
-        config = load.load(path)
+        config = load.load(given or path)
         files = [*([str(path)] if is_new else []), *(_copy_suites(str(path.with_suffix(""))) if arguments.suites else ())]
         files += _write_job(arguments.ci, path, here)
     except SpecdecError as error:
@@ -118,6 +120,22 @@ def run(arguments: Namespace) -> int:
     sys.stdout.write("next:\n" + "".join(f"  {line}\n" for line in _next_commands(path, here)))
     sys.stdout.flush()
     return 0
+
+
+def _find_given(arguments: Namespace, path: Path) -> Path | None:
+    """Return the config that a CI job is written for, here or in the package; None if one is to be written."""
+    places = (path, shipped.CONFIGS / path.name) if arguments.ci else ()
+    return next((place for place in places if place.is_file() and not (arguments.engine and place != path)), None)
+
+
+def _check_not_shipped(arguments: Namespace, path: Path) -> None:
+    """Raise ConfigError if a config of the built-in engine would hide one of the package by its name."""
+    if path.parent == Path() and not (arguments.ci or arguments.engine) and (shipped.CONFIGS / path.name).is_file():
+        what = f"{path.stem} is a config of the package, which one written here would hide"
+        remedy = (
+            f"run it by its name, --specdec-config={path.stem}; or choose another NAME; or edit a copy: cp {shipped.CONFIGS / path.name} ."
+        )
+        raise ConfigError(what, where="NAME", found=path.stem, expected="a name of your own", remedy=remedy)
 
 
 def _check_unused(name: str, files: list[Path]) -> None:

@@ -31,7 +31,7 @@ FILES = {
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("SPECDEC_CONFIG", "SPECDEC_SUITES", "SPECDEC_BASELINES", "PYTEST_ADDOPTS"):
+    for name in ("SPECDEC_CONFIG", "SPECDEC_SUITES", "SPECDEC_BASELINES", "SPECDEC_AGAINST", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -95,6 +95,22 @@ def test_only_infrastructure_is_asked_again_and_the_last_code_counts(job, codes,
     assert (code, len(called)) == (codes[-1], calls)
     assert re.search(r"--specdec-config=gate .*--specdec-exit-codes .*--specdec-depth=smoke --specdec-run-dir=specdec-run$", called[0])
     assert all(call.endswith("--specdec-resume=specdec-run") for call in called[1:])
+
+
+def test_an_upgrade_is_compared_with_the_run_that_the_environment_names(job, monkeypatch):
+    monkeypatch.setenv("SPECDEC_AGAINST", "the old run")
+    code, called = job(75, 0)
+    assert (code, ["--specdec-against=the old run " in call for call in called]) == (0, [True, True])
+
+
+def test_a_job_of_a_shipped_config_hides_it_by_none(here, capsys):
+    assert main(["init", "qwen3-eagle3", "--ci", "gitlab"]) == 0
+    assert not (here / "qwen3-eagle3.yaml").exists()
+    assert '--specdec-config="${SPECDEC_CONFIG:-qwen3-eagle3}"' in (here / "specdec-ci.sh").read_text()
+    assert "vllm serving" in capsys.readouterr().out
+    assert main(["init", "qwen3-eagle3"]) == 2
+    assert capsys.readouterr().err.startswith("qwen3-eagle3 is a config of the package, which one written here would hide")
+    assert not (here / "qwen3-eagle3.yaml").exists()
 
 
 def test_an_earlier_run_is_moved_aside(job, here):

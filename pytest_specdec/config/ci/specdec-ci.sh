@@ -1,6 +1,8 @@
 #!/bin/sh
 # What CI runs: sh specdec-ci.sh [smoke|standard|deep]
 #
+# With SPECDEC_AGAINST, a run directory of the engine release in use, the last line says whether the upgrade changed the baseline's answers or
+# speculation broke, and a change beyond numerics is a finding.
 # Exits by the class of the run: 0 clean, 1 finding, 75 infrastructure, 76 undecided, 78 setup invalid; 2 to 5 are pytest's own.
 # Leaves specdec-run/ (run.json, report.html, report.md, answers, server logs) and specdec.xml (JUnit).
 set -eu
@@ -12,9 +14,10 @@ if [ ! -x .specdec-env/bin/python ]; then
     .specdec-env/bin/python -m pip install --quiet "${SPECDEC_PACKAGE:-pytest-specdec}"
 fi
 
+if [ -n "${SPECDEC_AGAINST:-}" ]; then against="--specdec-against=$SPECDEC_AGAINST"; else against=; fi
 judge() {
     .specdec-env/bin/python -m pytest ${SPECDEC_SUITES:-@SUITES@} --specdec-config="${SPECDEC_CONFIG:-@CONFIG@}" \
-        --specdec-baselines="${SPECDEC_BASELINES:-baselines}" --specdec-exit-codes --junit-xml=specdec.xml "$@"
+        --specdec-baselines="${SPECDEC_BASELINES:-baselines}" --specdec-exit-codes --junit-xml=specdec.xml ${against:+"$against"} "$@"
 }
 
 # An earlier run in this workspace is moved aside: nothing is deleted or written over.
