@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError, SpecdecError
-from pytest_specdec.files.run_directory import atomic_write
+from pytest_specdec.files.run_directory import atomic_write, writable
 from pytest_specdec.plugin import against
 from pytest_specdec.plugin.against import read_document, read_run
 from pytest_specdec.plugin.report_files import FileFormat, load_format
@@ -84,7 +84,8 @@ def report(arguments: Namespace) -> int:
                 sys.stdout.write(github_annotations.render(stored))
             for form in formats:
                 target = (arguments.out or _document(path).parent) / form.target
-                target.parent.mkdir(parents=True, exist_ok=True)
+                with writable(target.parent):
+                    target.parent.mkdir(parents=True, exist_ok=True)
                 atomic_write(target, form.render(stored))
                 sys.stdout.write(f"{target}\n")
     except SpecdecError as error:
@@ -136,7 +137,8 @@ def follow(arguments: Namespace) -> int:
             if arguments.out is None:
                 sys.stdout.write(render(trends))
                 continue
-            arguments.out.mkdir(parents=True, exist_ok=True)
+            with writable(arguments.out):
+                arguments.out.mkdir(parents=True, exist_ok=True)
             atomic_write(arguments.out / target, render(trends))
             sys.stdout.write(f"{arguments.out / target}\n")
     except SpecdecError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from dataclasses import replace
@@ -134,11 +133,25 @@ def replay_command(nodeid: str) -> str:
     A test of the package's own suites, or of a copy of them, is named by its module, which a stranger has installed.
     """
     path, colons, test = nodeid.partition("::")
-    inside = re.search(r"(?:^|/)suites/((?:\w+/)*\w+)\.py$", path)
+    file = _find_shipped(path, test.partition("[")[0])
     arguments = [path + colons + test]
-    if inside and (shipped.SUITES / f"{inside[1]}.py").is_file():
-        arguments = ["--pyargs", f"{shipped.MODULE}.{inside[1].replace('/', '.')}{colons}{test}"]
+    if file is not None:
+        module = ".".join(file.relative_to(shipped.SUITES).with_suffix("").parts)
+        arguments = ["--pyargs", f"{shipped.MODULE}.{module}{colons}{test}"]
     return f"pytest {shlex.join(arguments)} --specdec-replay ."
+
+
+def _find_shipped(path: str, test: str) -> Path | None:
+    """Return the file of the package's suites that has a test; None if none has it, or several have.
+
+    ``path`` is that of its id: from the root of a checkout or a copy, or, under ``--pyargs``, from any folder of the suites.
+    """
+    _, inside, ending = path.rpartition("suites/")
+    if inside:
+        return shipped.SUITES / ending if (shipped.SUITES / ending).is_file() else None
+    files = [file for file in shipped.SUITES.rglob(Path(ending).name) if file.as_posix().endswith(f"/{ending}")]
+    holding = [file for file in files if f"def {test}(" in file.read_text(encoding="utf-8")]
+    return holding[0] if len(holding) == 1 else None
 
 
 def _read_repro(directory: RunDirectory, plan: Plan, judgement: JudgementResult) -> repro.Repro:

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from pytest_specdec.config import validate
-from pytest_specdec.errors import ConfigError
+from pytest_specdec.errors import ConfigError, RunError
 from pytest_specdec.files import yaml
 from pytest_specdec.files.run_directory import read_text
 from pytest_specdec.model.golden import GoldenFile, GoldenLength, GoldenProject, Thinking
@@ -49,6 +49,12 @@ def read(config: Config) -> GoldenFile | None:
     return parse(yaml.load(_read_golden_text(config, path), str(path)))
 
 
+def _describe_error(error: OSError | UnicodeDecodeError | RunError) -> str:
+    if isinstance(error, RunError):
+        return error.found
+    return str(error.strerror if isinstance(error, OSError) else error)
+
+
 def _read_golden_text(config: Config, path: Path) -> str:
     """Return the text of the golden file.
 
@@ -56,14 +62,15 @@ def _read_golden_text(config: Config, path: Path) -> str:
     """
     try:
         return read_text(path)
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, RunError) as error:
         folder = (config.path.parent / path).parent
-        names = [file.name for file in folder.glob("*.y*ml")] if isinstance(error, FileNotFoundError) else []
+        others = [file.name for file in folder.glob("*.y*ml") if file.name != config.path.name]
+        names = others if isinstance(error, FileNotFoundError) else []
         hint = validate.nearest(path.name, names)
         raise ConfigError(
             "the golden file cannot be read" + (f"; {hint}" if hint else ""),
             where=f"{config.path}:{yaml.load(config.text, str(config.path)).line(KEY)}  {validate.dotted_path(KEY)}",
-            found=f"{path}: {error.strerror if isinstance(error, OSError) else error}",
+            found=f"{path}: {_describe_error(error)}",
             expected="a YAML file in UTF-8, by its path beside the config",
         ) from None
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.files import captured, run_documents, transcripts
 from pytest_specdec.model.baseline_record import BaselineRecord, GreedyAnswer, Prefix
+from pytest_specdec.model.captured import ReportedDraws
 from pytest_specdec.model.pair import BASELINE, CONTROL
+from pytest_specdec.model.plan import Role
 from pytest_specdec.model.workload import Route
 
 if TYPE_CHECKING:
@@ -25,10 +27,12 @@ _TOKEN_BYTES = 8
 def read(directory: RunDirectory) -> BaselineRecord:
     """Return what a run directory holds of the baseline's distribution.
 
-    Every scored answer counts, whichever arm gave it: the scores are the baseline's own. Raises RunError if the plan or a file that is
+    Every scored answer counts, whichever arm gave it: the scores are the baseline's own. Where another server scored, as a config with
+    ``scorer:`` asks, its scores are of another engine: neither they nor the noise count. Raises RunError if the plan or a file that is
     there is invalid.
     """
     plan = run_documents.read_plan(directory)
+    is_own = all(boot.role is not Role.SCORER for boot in plan.boots)
     prompts: dict[str, tuple[int, ...]] = {}
     prefixes: dict[bytes, Prefix] = {}
     greedy: dict[str, GreedyAnswer] = {}
@@ -45,7 +49,13 @@ def read(directory: RunDirectory) -> BaselineRecord:
             for key, position in zip(_prefix_digests(prompt_ids, answer_ids), positions, strict=True):
                 prefixes.setdefault(key, Prefix(prompt=prompt, position=position))
     draws = captured.read_calibration(directory, plan) or captured.read_calibration(directory, plan, BASELINE, CONTROL)
-    return BaselineRecord(prompts=prompts, chats=frozenset(chats), prefixes=prefixes, greedy=greedy, draws=draws)
+    return BaselineRecord(
+        prompts=prompts,
+        chats=frozenset(chats),
+        prefixes=prefixes if is_own else {},
+        greedy=greedy,
+        draws=draws if is_own else ReportedDraws(),
+    )
 
 
 def _greedy_answers(directory: RunDirectory, workload: Workload) -> Iterator[tuple[str, GreedyAnswer]]:
@@ -58,8 +68,16 @@ def _greedy_answers(directory: RunDirectory, workload: Workload) -> Iterator[tup
     for request_id, request in greedy.items():
         answer, again = baseline.get(request_id), control.get(request_id)
         if answer is not None:
-            positions, repeated = scores.get(answer.key, ()), again.choice if again else None
-            yield request.asks, GreedyAnswer(request_id=request_id, choice=answer.choice, positions=positions, control=repeated)
+            yield (
+                request.asks,
+                GreedyAnswer(
+                    request_id=request_id,
+                    prompt=request.prompt_key,
+                    choice=answer.choice,
+                    positions=scores.get(answer.key, ()),
+                    control=again.choice if again else None,
+                ),
+            )
 
 
 def _first_passes(directory: RunDirectory, arm: str, workload: Workload) -> Mapping[str, Answer]:

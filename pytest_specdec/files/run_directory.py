@@ -177,7 +177,7 @@ def writable(path: Path) -> Iterator[None]:
             where=str(path),
             found=error.strerror or str(error),
             expected="a writable folder with free space",
-            remedy="free space, correct the permissions, or put the run elsewhere with --specdec-run-dir",
+            remedy="free space, correct the permissions, or name another folder: --specdec-run-dir of a run, --out of a report",
         ) from error
 
 

@@ -1,9 +1,12 @@
 """Baseline change: whether two runs' baselines give the same answers, and what kind of change there is if not.
 
 Compared are the prompts' token ids, the distributions after the same prefixes (stats/logit_shift.py), and the answers at temperature 0:
-their ends where the tokens are the same, and the first tokens that differ. What is tolerated comes from the noise that both runs measured.
-In one run a reported log-probability and its score differ by the noise of two kernels, a² + b². The scores of two runs differ by 2 a² at
-most, and so by no more than the sum of both runs' squares, whichever of the kernels is the noisier one.
+the first tokens that differ, and their ends where the tokens are the same. What is tolerated comes from the noise that both runs measured:
+a reported log-probability and its score differ by the noise of two kernels, a² + b² in variance. The scores of two runs differ by 2 a² at
+most, and so by no more than the sum of both runs' squares, whichever of the kernels is the noisier one. Medians of other than normal noise
+need not keep that bound: the tolerance is twice as large, and a shift has to exceed it by its median and by its upper tenth.
+
+Nothing is called the same by what was not seen. UNKNOWN says why.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from pytest_specdec.stats import logit_shift, proportions
 from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pytest_specdec.model.baseline_record import BaselineRecord, GreedyAnswer
     from pytest_specdec.model.transcript import Choice, Position
@@ -28,13 +31,19 @@ __all__ = ["BaselineChange", "BaselineRelation", "ChangeKind", "TokenDifference"
 RESOLUTION = 1e-3
 """Nats per logit that never count as a change: far less than any kernel's noise but that of single precision."""
 NUMERICS_UP_TO = 0.1
-"""Nats per logit up to which a shift is one of kernels or precision: bfloat16 across engines shows .03."""
+"""Nats per logit up to which a shift, or a run's noise, is one of kernels or precision: bfloat16 across engines shows .03."""
 WEIGHTS_UP_TO = 1.0
 """Nats per logit up to which a shift is one of quantised weights or caches, beyond which the model is another one or answers wrongly."""
 SIGMAS = 6.0
 """Standard deviations of the difference of two logits within which two choices at temperature 0 are a near-tie."""
+MARGIN = 2.0
+"""Times the noise of both runs, as variances, that is tolerated; and times the old run's noise that the new one's may be."""
+LEAST_ANSWERS = 5
+"""Answers at temperature 0 that have to be compared before baselines are called the same."""
+DATED = 4
+"""Token ids in which two prompts of one length may differ by what the template writes of the day."""
 ALPHA = 1e-3
-"""Level of each of the two tests: of the shift, and of the number of answers that differ by more than noise."""
+"""Level of each test: of the shift, and of each number that is compared with that of the runs' own boots."""
 
 
 class BaselineRelation(StrEnum):
@@ -43,7 +52,7 @@ class BaselineRelation(StrEnum):
     SAME = "same"
     CHANGED = "changed"
     UNKNOWN = "unknown"
-    """Too little was scored in both runs."""
+    """Too little was seen in both runs."""
 
 
 class ChangeKind(StrEnum):
@@ -54,6 +63,8 @@ class ChangeKind(StrEnum):
     NUMERICS = "numerics, as of another kernel or precision"
     WEIGHTS = "a broad shift, as of quantised weights or caches"
     MODEL = "another model, or one that answers wrongly"
+    SOME_PROMPTS = "a shift after some of the prompts"
+    NOISE = "the new build's own numbers are noisier than those of any kernel"
     ANSWERS = "single answers differ by more than noise"
     ENDS = "answers end elsewhere after the same tokens"
 
@@ -68,7 +79,7 @@ class TokenDifference:
     old_id: int
     new_id: int
     gap: float
-    """Nats that the choice of either run lies below the best token by the other run, the larger of the two."""
+    """Nats that the new choice lies below the best token by the old run's scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,78 +87,162 @@ class BaselineChange:
     """The comparison of two runs' baselines."""
 
     relation: BaselineRelation
+    why: str = ""
+    """Why the relation is unknown; empty where it is known."""
     kinds: tuple[ChangeKind, ...] = ()
     shift: LogitShift | None = None
     """None if too few prompts have scores in both runs."""
     allowed: float = 0.0
-    """Nats per logit that the noise of both runs explains."""
+    """Nats per logit that the noise of both runs explains; 0 if a run did not measure it."""
     prompts: int = 0
     """Prompts in both runs."""
     other_prompts: tuple[str, ...] = ()
     """Of them, those with other token ids: their route and fields, as text."""
+    dated_prompts: int = 0
+    """Of them, those of one length that differ in :data:`DATED` ids at most; they are not compared."""
     answers: int = 0
     """Requests at temperature 0 that both baselines answered after the same prompt."""
+    alike: int = 0
+    """Of the answers, those with the same tokens and the same end."""
     differences: tuple[TokenDifference, ...] = ()
-    """Where these answers first differ, the widest gap first."""
+    """Where scored answers first differ, the widest gap first."""
     beyond: int = 0
     """Of the differences, those that noise does not explain."""
     other_ends: tuple[str, ...] = ()
     """Requests whose answers end elsewhere after the same tokens, by id."""
 
+    @property
+    def is_worse(self) -> bool:
+        """True if answers changed by more than numerics."""
+        return any(kind is not ChangeKind.NUMERICS for kind in self.kinds)
+
 
 def compare(old: BaselineRecord, new: BaselineRecord) -> BaselineChange:
     """Return how the baseline of ``new`` relates to that of ``old``.
 
-    CHANGED if prompts have other token ids, if the shift is certainly larger than the noise of both runs explains, if more answers differ
-    beyond noise than between each baseline and its control, or if answers end elsewhere. UNKNOWN if no shift can be measured, or a run did
-    not measure its noise, and nothing else shows a change.
+    CHANGED if prompts have other token ids, if the shift is certainly larger than the noise of both runs explains, over all prompts or
+    after more of them than by chance, if the new run is noisier than kernels are, or if more answers differ beyond noise, or end elsewhere,
+    than between each baseline and its control. UNKNOWN if none of it shows, and a run did not measure its noise or too little was compared.
     """
-    prompts = old.prompts.keys() & new.prompts.keys()
-    other_prompts = tuple(sorted(prompt for prompt in prompts if tuple(old.prompts[prompt]) != tuple(new.prompts[prompt])))
-    shift, noises = _measure_shift(old, new), [logit_shift.measure(record.draws.answers) for record in (old, new)]
-    allowed = math.sqrt(RESOLUTION**2 + sum(noise.high**2 for noise in noises if noise))
-    answers = [(before, new.greedy[asks]) for asks, before in old.greedy.items() if asks in new.greedy] if not other_prompts else []
-    first_differences = [_first_difference(before, after.choice, after.positions) for before, after in answers]
-    differences = sorted(filter(None, first_differences), key=lambda difference: (-difference.gap, difference.request_id))
-    near_tie = _near_tie(allowed)
-    beyond = sum(difference.gap > near_tie for difference in differences)
-    change = BaselineChange(
-        relation=BaselineRelation.SAME,
-        shift=shift,
-        allowed=allowed,
-        prompts=len(prompts),
-        other_prompts=other_prompts,
-        answers=len(answers),
-        differences=tuple(differences),
-        beyond=beyond,
-        other_ends=tuple(before.request_id for before, after in answers if _ends_elsewhere(before.choice, after.choice)),
-    )
-    kinds = tuple(_kinds(change, old, has_more=_has_more_differences(beyond, len(answers), (old, new), near_tie)))
+    comparison = _Comparison(old, new)
+    change = comparison.measured()
+    kinds = tuple(comparison.kinds(change))
     if kinds:
         return replace(change, relation=BaselineRelation.CHANGED, kinds=kinds)
-    return change if shift and all(noises) else replace(change, relation=BaselineRelation.UNKNOWN)
+    why = comparison.why_unknown(change)
+    return replace(change, relation=BaselineRelation.UNKNOWN, why=why) if why else change
 
 
-def _measure_shift(old: BaselineRecord, new: BaselineRecord) -> LogitShift | None:
-    """Return the shift over all prefixes that both runs scored, prompt by prompt."""
+class _Comparison:
+    """Two records, the noise of both runs, and what both have in common."""
+
+    def __init__(self, old: BaselineRecord, new: BaselineRecord) -> None:
+        self._old, self._new = old, new
+        shared = old.prompts.keys() & new.prompts.keys()
+        self._shared = {prompt: (old.prompts[prompt], new.prompts[prompt]) for prompt in sorted(shared)}
+        self._noises = tuple(logit_shift.measure(record.draws.answers, largest=True) for record in (old, new))
+        known = [noise for noise in self._noises if noise is not None]
+        self.allowed = 0.0
+        if len(known) == len(self._noises):
+            self.allowed = math.sqrt(RESOLUTION**2 + MARGIN * sum(min(noise.high, NUMERICS_UP_TO) ** 2 for noise in known))
+        same = {prompt for prompt, (before, after) in self._shared.items() if tuple(before) == tuple(after)}
+        answers = ((before, new.greedy[asks]) for asks, before in old.greedy.items() if asks in new.greedy)
+        self._answers = [(before, after) for before, after in answers if before.prompt in same]
+        self._by_prompt = _shared_positions(old, new)
+
+    def measured(self) -> BaselineChange:
+        """Return the comparison's figures, with the relation SAME."""
+        changed = {prompt: ids for prompt, ids in self._shared.items() if tuple(ids[0]) != tuple(ids[1])}
+        dated = [prompt for prompt, (before, after) in changed.items() if _is_dated(before, after)]
+        shift = logit_shift.measure(self._by_prompt.values())
+        tie = _near_tie(max(self.allowed, min(shift.high, NUMERICS_UP_TO) if shift else 0.0))
+        first_differences = [_first_difference(before, after.choice) for before, after in self._answers]
+        differences = sorted(filter(None, first_differences), key=lambda difference: (-difference.gap, difference.request_id))
+        return BaselineChange(
+            relation=BaselineRelation.SAME,
+            shift=shift,
+            allowed=self.allowed,
+            prompts=len(self._shared),
+            other_prompts=tuple(prompt for prompt in changed if prompt not in dated),
+            dated_prompts=len(dated),
+            answers=len(self._answers),
+            alike=sum(_are_alike(before.choice, after.choice) for before, after in self._answers),
+            differences=tuple(differences),
+            beyond=sum(difference.gap > tie for difference in differences) if self.allowed else 0,
+            other_ends=tuple(before.request_id for before, after in self._answers if _ends_elsewhere(before.choice, after.choice)),
+        )
+
+    def kinds(self, change: BaselineChange) -> Iterator[ChangeKind]:
+        """Yield what changed, the kind that explains the others first."""
+        if change.other_prompts:
+            yield ChangeKind.CHAT_TEMPLATE if set(change.other_prompts) <= self._old.chats else ChangeKind.TOKENIZER
+        if self.allowed:
+            yield from self._shifts(change.shift)
+            tie = _near_tie(max(self.allowed, min(change.shift.high, NUMERICS_UP_TO) if change.shift else 0.0))
+            if self._has_more(change.beyond, lambda before, after: _is_beyond(_first_difference(before, after), tie)):
+                yield ChangeKind.ANSWERS
+        if self._has_more(len(change.other_ends), lambda before, after: _ends_elsewhere(before.choice, after)):
+            yield ChangeKind.ENDS
+
+    def why_unknown(self, change: BaselineChange) -> str:
+        """Return why nothing seen is not the same as nothing changed; empty if enough was seen."""
+        if not self.allowed:
+            return "a run did not measure its noise, as a config with a scorer or an engine without log-probabilities does not"
+        if change.dated_prompts:
+            return f"{change.dated_prompts} prompts differ in a few token ids, as where the chat template writes the date"
+        if change.shift is None:
+            return "too few prompts were scored in both runs"
+        if change.shift.high > 2.0 * self.allowed:
+            return f"too few prompts to tell a shift of {change.shift.high:.2g} nats per logit from noise"
+        if change.answers < LEAST_ANSWERS or not self._has_more(
+            change.answers, lambda before, after: _is_beyond(_first_difference(before, after), 0.0)
+        ):
+            return f"too few answers at temperature 0 are in both runs: {change.answers}"
+        return ""
+
+    def _shifts(self, shift: LogitShift | None) -> Iterator[ChangeKind]:
+        """Yield the kinds of change that distributions and noise show."""
+        if shift is not None and shift.low > self.allowed:
+            is_numerics, is_weights = shift.nats <= NUMERICS_UP_TO, shift.nats <= WEIGHTS_UP_TO
+            yield ChangeKind.NUMERICS if is_numerics else ChangeKind.WEIGHTS if is_weights else ChangeKind.MODEL
+        else:
+            beyond = logit_shift.count_beyond(self._by_prompt.values(), self.allowed)
+            own = [logit_shift.count_beyond(record.draws.answers, self.allowed) for record in (self._old, self._new)]
+            trials = sum(len(record.draws.answers) for record in (self._old, self._new))
+            if beyond and proportions.greater_than_other(beyond, len(self._by_prompt), sum(own), trials) <= ALPHA:
+                yield ChangeKind.SOME_PROMPTS
+        before, after = self._noises
+        if before is not None and after is not None and after.low > MARGIN * max(before.high, RESOLUTION):
+            yield ChangeKind.NUMERICS if after.nats <= NUMERICS_UP_TO else ChangeKind.NOISE
+
+    def _has_more(self, count: int, is_other: Callable[[GreedyAnswer, Choice], bool]) -> bool:
+        """Return True if so many answers are other ones, and fewer by far between each run's own baseline and control.
+
+        By Fisher's exact test; a single one is enough if both runs measured no noise.
+        """
+        if not count:
+            return False
+        if self.allowed and self.allowed <= math.sqrt(1.0 + 2.0 * MARGIN) * RESOLUTION:
+            return True
+        repeated = [(answer, answer.control) for record in (self._old, self._new) for answer in record.greedy.values()]
+        own = [is_other(answer, control) for answer, control in repeated if control is not None]
+        return bool(own) and proportions.greater_than_other(count, len(self._answers), sum(own), len(own)) <= ALPHA
+
+
+def _shared_positions(old: BaselineRecord, new: BaselineRecord) -> dict[str, list[tuple[float, Position]]]:
+    """Return what both runs scored after the same prefixes, by prompt.
+
+    Each is the old log-probability of the old token, and the new position as if it had been emitted there too; nothing where the new run
+    does not tell its log-probability. Empty if a run was scored by another engine's server, whose distribution is not the baseline's.
+    """
     by_prompt: dict[str, list[tuple[float, Position]]] = {}
     for key, before in old.prefixes.items():
         after = new.prefixes.get(key)
-        pair = _pair_of_one_token(before.position, after.position) if after else None
-        if pair is not None:
-            by_prompt.setdefault(before.prompt, []).append(pair)
-    return logit_shift.measure(by_prompt.values())
-
-
-def _pair_of_one_token(old: Position, new: Position) -> tuple[float, Position] | None:
-    """Return the old log-probability of the old token, and the new position as if it had been emitted there too.
-
-    None if the new run does not tell its log-probability.
-    """
-    logprob = _logprob_of(old.token_id, new)
-    if logprob is None or math.isnan(old.logprob):
-        return None
-    return old.logprob, replace(new, token_id=old.token_id, logprob=logprob)
+        logprob = _logprob_of(before.position.token_id, after.position) if after else None
+        if after is not None and logprob is not None and not math.isnan(before.position.logprob):
+            position = replace(after.position, token_id=before.position.token_id, logprob=logprob)
+            by_prompt.setdefault(before.prompt, []).append((before.position.logprob, position))
+    return by_prompt
 
 
 def _logprob_of(token: int, position: Position) -> float | None:
@@ -157,47 +252,29 @@ def _logprob_of(token: int, position: Position) -> float | None:
     return dict(zip(position.top_ids, position.top_logprobs, strict=True)).get(token)
 
 
-def _first_difference(before: GreedyAnswer, after: Choice, after_positions: Sequence[Position] = ()) -> TokenDifference | None:
+def _is_dated(before: Sequence[int], after: Sequence[int]) -> bool:
+    return len(before) == len(after) and sum(one != other for one, other in zip(before, after, strict=True)) <= DATED
+
+
+def _first_difference(before: GreedyAnswer, after: Choice) -> TokenDifference | None:
     """Return where two answers to one request first differ.
 
-    None if one begins with the other, or if neither run scored the position.
+    None if one begins with the other, or if the first run did not score the position, or listed too little there.
     """
     index = first_difference(before.choice.token_ids, after.token_ids)
-    if index >= min(len(before.choice.token_ids), len(after.token_ids)):
+    if index >= min(len(before.choice.token_ids), len(after.token_ids), len(before.positions)):
         return None
-    old_id, new_id = before.choice.token_ids[index], after.token_ids[index]
-    gaps = [_gap(before.positions, index, new_id), _gap(after_positions, index, old_id)]
-    known = [gap for gap in gaps if gap is not None]
-    if not known:
+    new_id, position = after.token_ids[index], before.positions[index]
+    logprob = _logprob_of(new_id, position)
+    if logprob is None and len(position.top_ids) < 2:  # noqa: PLR2004 - a list of one says nothing of any other token
         return None
-    return TokenDifference(request_id=before.request_id, index=index, old_id=old_id, new_id=new_id, gap=max(known))
+    gap = max(position.top_logprobs) - (min(position.top_logprobs) if logprob is None else logprob)
+    old_id = before.choice.token_ids[index]
+    return TokenDifference(request_id=before.request_id, index=index, old_id=old_id, new_id=new_id, gap=gap)
 
 
-def _gap(positions: Sequence[Position], index: int, token: int) -> float | None:
-    """Return how far ``token`` lies below the best token, nats; None without a score.
-
-    A token that is not listed lies at least as far below as the last one listed.
-    """
-    if index >= len(positions):
-        return None
-    listed = positions[index].top_logprobs
-    logprob = _logprob_of(token, positions[index])
-    return max(listed) - (min(listed) if logprob is None else logprob)
-
-
-def _has_more_differences(beyond: int, answers: int, records: Sequence[BaselineRecord], near_tie: float) -> bool:
-    """Return True if more answers differ beyond noise than between each run's own baseline and control.
-
-    By Fisher's exact test; a single one is enough if both runs measured no noise.
-    """
-    if not beyond:
-        return False
-    if near_tie <= _near_tie(RESOLUTION * math.sqrt(3.0)):
-        return True
-    repeated = [answer for record in records for answer in record.greedy.values() if answer.control is not None]
-    again = [_first_difference(answer, answer.control) for answer in repeated if answer.control is not None]
-    own = sum(difference is not None and difference.gap > near_tie for difference in again)
-    return proportions.greater_than_other(beyond, answers, own, max(1, len(repeated))) <= ALPHA
+def _is_beyond(difference: TokenDifference | None, near_tie: float) -> bool:
+    return difference is not None and difference.gap > near_tie
 
 
 def _near_tie(allowed: float) -> float:
@@ -205,29 +282,18 @@ def _near_tie(allowed: float) -> float:
     return SIGMAS * math.sqrt(2.0) * allowed
 
 
+def _are_alike(before: Choice, after: Choice) -> bool:
+    return before.token_ids == after.token_ids and before.finish_reason == after.finish_reason
+
+
 def _ends_elsewhere(before: Choice, after: Choice) -> bool:
     """Return True if one answer ends where the other goes on, or ends for another reason, after the same tokens.
 
-    An answer cut by its limit says nothing of where it would have ended.
+    An answer cut by its limit, shorter than the other, had another limit: it says nothing of where it would have ended.
     """
     shorter, longer = sorted((before, after), key=lambda choice: len(choice.token_ids))
     if longer.token_ids[: len(shorter.token_ids)] != shorter.token_ids:
         return False
     if len(shorter.token_ids) < len(longer.token_ids):
-        return True
+        return shorter.finish_reason != "length"
     return before.finish_reason != after.finish_reason
-
-
-def _kinds(change: BaselineChange, old: BaselineRecord, *, has_more: bool) -> Iterator[ChangeKind]:
-    """Yield what changed, the kind that explains the others first."""
-    if change.other_prompts:
-        yield ChangeKind.CHAT_TEMPLATE if set(change.other_prompts) <= old.chats else ChangeKind.TOKENIZER
-    shift = change.shift
-    if shift is not None and shift.low > change.allowed:
-        yield (
-            ChangeKind.NUMERICS if shift.nats <= NUMERICS_UP_TO else ChangeKind.WEIGHTS if shift.nats <= WEIGHTS_UP_TO else ChangeKind.MODEL
-        )
-    elif has_more:
-        yield ChangeKind.ANSWERS
-    if change.other_ends:
-        yield ChangeKind.ENDS

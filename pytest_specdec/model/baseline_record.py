@@ -25,6 +25,8 @@ class GreedyAnswer:
     """The baseline's answer to a request for the most probable tokens, and that of its control."""
 
     request_id: str
+    prompt: str
+    """By its :attr:`Request.prompt_key`."""
     choice: Choice
     positions: tuple[Position, ...]
     """The scores of its tokens; empty where the run did not score them."""

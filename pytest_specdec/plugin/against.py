@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.errors import RunError
 from pytest_specdec.files.run_directory import RunDirectory, read_text
 from pytest_specdec.report import comparison, run
+from pytest_specdec.report.run import Upgrade
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,9 +30,7 @@ def read_document(document: Path) -> str:
         return read_text(document)
     except (OSError, UnicodeDecodeError) as error:
         what = "there is no run to report"
-        remedy = (
-            "name a run directory that a session wrote to its end, or write one: pytest suites/ --specdec-replay RUN --specdec-run-dir DIR"
-        )
+        remedy = "name the directory of a run whose session came to its end; the folder of a replay or of a repro holds reports alone"
         raise RunError(what, where=str(document), found=str(error), expected="run.json", remedy=remedy) from None
 
 
@@ -56,12 +55,13 @@ def compare_with_earlier(earlier: Path, root: Path, judged: Run) -> Comparison:
     try:
         return compare(earlier, root, old, judged)
     except RunError as error:
-        return comparison.compare(old, judged, not_compared=" ".join(str(error).split()))
+        return comparison.compare(old, judged, not_compared=f"{error.where}: {error.what}" if error.where else error.what)
 
 
-def with_note(judged: Run, changes: Comparison, earlier: str) -> Run:
-    """Return the run with the comparison's headline among its notes, which every report shows."""
-    return replace(judged, notes=(f"UPGRADE from {earlier}: {changes.headline}", *judged.notes))
+def with_upgrade(judged: Run, changes: Comparison, earlier: str) -> Run:
+    """Return the run with the comparison, whose headline is among its notes, which every report shows."""
+    upgrade = Upgrade(word=changes.word, earlier=earlier, headline=changes.headline)
+    return replace(judged, upgrade=upgrade, notes=(f"UPGRADE from {earlier}: {changes.headline}", *judged.notes))
 
 
 def _compare_baselines(old: Path, new: Path) -> BaselineChange:

@@ -237,7 +237,7 @@ def _replayed_run(config: pytest.Config) -> Path | None:
     None if no run is named. Raises pytest.UsageError if the folder holds no run.
     """
     folder = _path_option(config, "--specdec-replay")
-    if folder is None or (folder / "plan.json").is_file():
+    if folder is None or _has_plan("--specdec-replay", folder):
         return folder
     from pytest_specdec.files.run_directory import REPRO_RUN  # noqa: PLC0415 - only a replay of a repro pays for it
 
@@ -299,8 +299,8 @@ def _check_taken_up(option: str, run: Path | None, others: dict[str, Path | None
 
 
 def _check_stored_run(option: str, run: Path | None) -> None:
-    """Raise pytest.UsageError if ``run`` is no stored run."""
-    if run is not None and not (run / "plan.json").is_file():
+    """Raise pytest.UsageError if ``run`` is no stored run, or cannot be read."""
+    if run is not None and not _has_plan(option, run):
         msg = f"{option}: found no plan.json in {run}; expected a directory that a capture wrote, such as one under .specdec/"
         raise pytest.UsageError(msg)
 
@@ -312,6 +312,15 @@ def _check_against(earlier: Path | None, run: Path | None) -> None:
     if earlier is not None and run is not None and earlier.resolve() == run.resolve():
         msg = f"{option}: found {run}, the run that is judged itself; expected an earlier one"
         raise pytest.UsageError(msg)
+
+
+def _has_plan(option: str, folder: Path) -> bool:
+    """Return True if a folder holds a run's plan; raise pytest.UsageError if it cannot be read."""
+    try:
+        return (folder / "plan.json").is_file()
+    except OSError as error:
+        msg = f"{option}: cannot read {folder}: {error.strerror}"
+        raise pytest.UsageError(msg) from None
 
 
 def _boot_count(count: int | None, replay: Path | None) -> int | None:

@@ -217,6 +217,7 @@ def _make_state(config: pytest.Config) -> RunState:
         from pytest_specdec.plugin import against  # noqa: PLC0415 - only a comparison pays for it
 
         against.read_run(settings.against)  # an earlier run that cannot be read is said before anything boots
+        run_documents.read_plan(RunDirectory.open(settings.against))
     if settings.replay:
         plan = run_documents.read_plan(RunDirectory.open(settings.replay))
         baseline_file.check(baselines_folder(settings), plan.config)

@@ -24,7 +24,7 @@ from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.report import table, terminal
 from pytest_specdec.report.plan import own_prompts
 from pytest_specdec.report.plan_summary import summarise
-from pytest_specdec.report.run import JudgementResult, Run, RunClass
+from pytest_specdec.report.run import JudgementResult, Run
 from pytest_specdec.report.table import Tone
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class SummaryPlugin:
 
         A session whose tests passed still fails if the run is red, as it is if nothing of a variant could be judged, if its
         capture ended in an error, or if it is worse than the earlier run that it is compared with. Under
-        ``--specdec-exit-codes`` the exit status is the code of the run's class, or that of a finding.
+        ``--specdec-exit-codes`` the exit status is the code of the run's class.
         """
         self.run = self._compare_with_earlier(self._gather_run())
         if self._config.pluginmanager.getplugin("terminalreporter") is None:
@@ -130,12 +130,10 @@ class SummaryPlugin:
         report_files.describe_run(self._config, self.run)
         if not self.run.verbose:
             report_files.shorten_followers(self._failed, self.run)
-        is_worse = self._changes is not None and self._changes.is_worse
-        if exitstatus == pytest.ExitCode.OK and (self.run.red or is_worse or (self.run.status and self.run.status.error)):
+        if exitstatus == pytest.ExitCode.OK and (self.run.red or (self.run.status and self.run.status.error)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self._config.stash[SETTINGS].exit_codes and session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
-            is_finding = is_worse and self.run.run_class in {RunClass.CLEAN, RunClass.UNDECIDED}
-            session.exitstatus = (RunClass.FINDING if is_finding else self.run.run_class).exit_code
+            session.exitstatus = self.run.run_class.exit_code
 
     def _compare_with_earlier(self, run: Run) -> Run:
         """Compare the run with that of ``--specdec-against``, and return it with the result among its notes."""
@@ -145,7 +143,7 @@ class SummaryPlugin:
         from pytest_specdec.plugin import against  # noqa: PLC0415 - only a comparison pays for it
 
         self._changes = against.compare_with_earlier(earlier, self._root, run)
-        return against.with_note(run, self._changes, self._as_typed(earlier))
+        return against.with_upgrade(run, self._changes, self._as_typed(earlier))
 
     def _gather_run(self) -> Run:
         """Return the run with all data for the reports."""
@@ -229,13 +227,13 @@ class SummaryPlugin:
                 terminalreporter.write_line(line)
         except (RunError, OSError) as error:
             terminalreporter.write_line(f"reports not written: {error}", **MARKUP[Tone.BAD])
-        _print(terminalreporter, (*terminal.next_steps(run), terminal.result(run)))
         if self._changes is not None:
             from pytest_specdec.report import comparison  # noqa: PLC0415 - only a comparison pays for it
 
             first, *more = comparison.lines(self._changes, judgements=False)
             for line in (f"UPGRADE: {first}", *more):
                 terminalreporter.write_line(line)
+        _print(terminalreporter, (*terminal.next_steps(run), terminal.result(run)))
 
     def _write_files(self, run: Run) -> tuple[str, ...]:
         """Write reports and baseline files.

@@ -83,6 +83,8 @@ class TracesPlugin:
             spans = convert(root, resource_attributes(run), self._environ, self._summary.secrets())
         except ImportError:
             return ""
+        except Exception as error:  # noqa: BLE001 - a variable that the SDK cannot read is no reason to lose a run's summary
+            return f"no traces sent: {self._summary.secrets().mask(f'{type(error).__name__}: {error}')}"
         if not spans:
             return ""
         problem = export(spans)

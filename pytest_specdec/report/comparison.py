@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.baseline_change import RESOLUTION, BaselineRelation, ChangeKind
+from pytest_specdec.judge.baseline_change import RESOLUTION, BaselineRelation
 from pytest_specdec.model.promise import AcceptedLength, Speedup
+from pytest_specdec.model.status import State
+from pytest_specdec.model.workload import Family
 from pytest_specdec.report.environment import Change, conditions, list_changes
 from pytest_specdec.report.escape import printable
-from pytest_specdec.report.run import RunClass
+from pytest_specdec.report.run import PytestOutcome, UpgradeWord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.report.run import JudgementResult, Run
 
-_TOO_FEW = "too few prompts were scored in both runs"
 _SHOWN = 3
 """Differing answers, and prompts with other ids, that are listed."""
 
@@ -30,6 +31,8 @@ class VariantFinding:
 
     variant: str
     name: str
+    families: frozenset[Family] = field(default=frozenset(), compare=False)
+    """The families that saw it."""
 
     def __str__(self) -> str:
         """Return the line that people read."""
@@ -44,11 +47,14 @@ class Comparison:
     """How the two baselines relate; None where their answers were not compared."""
     not_compared: str
     """Why they were not; empty where they were."""
-    new_class: RunClass
+    undecided: str
+    """Why the new run decided too little; empty where it decided all that the old one did."""
     found: tuple[VariantFinding, ...]
-    """Findings that only the new run has."""
+    """Findings that only the new run has, of families that the old one judged too."""
+    unjudged: tuple[VariantFinding, ...]
+    """Findings of the new run, of a variant or a family that the old one did not judge."""
     gone: tuple[VariantFinding, ...]
-    """Findings that only the old run has."""
+    """Findings that only the old run has, of families that the new one judged too."""
     kept: tuple[VariantFinding, ...]
     """Findings of both."""
     judgements: tuple[Change, ...]
@@ -68,33 +74,39 @@ class Comparison:
         """
         relation = self.baseline.relation if self.baseline else BaselineRelation.UNKNOWN
         if relation is BaselineRelation.UNKNOWN:
-            return f"{self._findings_alone}; whether the baseline's answers changed is unknown: {self.not_compared or _TOO_FEW}"
-        undecided = "" if self.new_class in {RunClass.CLEAN, RunClass.FINDING} else self.new_class.value
-        return self._same_baseline(undecided) if relation is BaselineRelation.SAME else self._changed_baseline(undecided)
+            why = self.baseline.why if self.baseline else self.not_compared
+            return f"{self._findings_alone}; whether the baseline's answers changed is unknown: {why}"
+        return self._same_baseline() if relation is BaselineRelation.SAME else self._changed_baseline()
 
-    def _same_baseline(self, undecided: str) -> str:
-        """Return the headline for baselines with the same answers; ``undecided`` is the class of a new run that decided nothing."""
-        same = f"the baselines' answers are the same within {_within(self.baseline)}"
+    def _same_baseline(self) -> str:
+        """Return the headline for baselines with the same answers."""
+        same = f"the baselines' answers are the same, their distributions typically within {_within(self.baseline)}"
         if self.found:
             return f"SPECULATION BROKE IN THE NEW RUN: {_count(self.found, 'new finding')}; {same}"
-        if undecided:
-            return f"CANNOT SAY, because the new run is not decided ({undecided}); {same}"
+        if self.unjudged:
+            return f"WRONG IN THE NEW RUN: {_count(self.unjudged, 'finding')} that the old run did not look for; {same}"
+        if self.undecided:
+            return f"CANNOT SAY: {self.undecided}; {same}"
         return f"SAFE TO UPGRADE, as far as both runs were judged: {same}; {self._findings_alone.lower()}"
 
-    def _changed_baseline(self, undecided: str) -> str:
+    def _changed_baseline(self) -> str:
         """Return the headline for baselines with other answers."""
         kinds = "; ".join(kind.value for kind in self.baseline.kinds) if self.baseline else ""
-        if self.found:
-            return f"BOTH CHANGED: the baseline's answers ({kinds}), and speculation has {_count(self.found, 'new finding')}"
-        if undecided:
-            return f"ANSWERS CHANGED ({kinds}); whether speculation follows is not decided ({undecided})"
+        if self.found or self.unjudged:
+            return f"BOTH CHANGED: the baseline's answers ({kinds}), and speculation has {_count(self._added, 'new finding')}"
+        if self.undecided:
+            return f"ANSWERS CHANGED ({kinds}); whether speculation follows is not decided: {self.undecided}"
         return f"ANSWERS CHANGED, speculation follows: {kinds}; {self._findings_alone.lower()}"
+
+    @property
+    def _added(self) -> tuple[VariantFinding, ...]:
+        return (*self.found, *self.unjudged)
 
     @property
     def _findings_alone(self) -> str:
         """What became of the findings, whatever the baselines do."""
-        if self.found:
-            return f"WORSE: {_count(self.found, 'new finding')}"
+        if self._added:
+            return f"WORSE: {_count(self._added, 'new finding')}"
         if self.gone:
             return f"BETTER: {_count(self.gone, 'finding')} gone" + (f", {_number(self.kept)} as before" if self.kept else "")
         return f"NO NEW FINDING: {_number(self.kept)} as before" if self.kept else "NO FINDING in either run"
@@ -102,8 +114,15 @@ class Comparison:
     @property
     def is_worse(self) -> bool:
         """True if the new run has a new finding, or its baseline's answers changed by more than numerics."""
-        kinds = self.baseline.kinds if self.baseline else ()
-        return bool(self.found) or any(kind is not ChangeKind.NUMERICS for kind in kinds)
+        return bool(self._added) or (self.baseline is not None and self.baseline.is_worse)
+
+    @property
+    def word(self) -> UpgradeWord:
+        """What it came to, in one word."""
+        if self.is_worse:
+            return UpgradeWord.WORSE
+        is_open = self.baseline is None or self.baseline.relation is BaselineRelation.UNKNOWN or bool(self.undecided)
+        return UpgradeWord.UNKNOWN if is_open else UpgradeWord.FINE
 
 
 def compare(old: Run, new: Run, baseline: BaselineChange | None = None, *, not_compared: str = "") -> Comparison:
@@ -111,13 +130,15 @@ def compare(old: Run, new: Run, baseline: BaselineChange | None = None, *, not_c
 
     ``baseline`` is how their baselines relate. Where it is None, ``not_compared`` says why.
     """
-    before, after = _findings(old), _findings(new)
+    before, after = _findings(old, waived=True), _findings(new)
+    judged_before, judged_now = _judged_families(old), _judged_families(new)
     return Comparison(
         baseline=baseline,
         not_compared=not_compared,
-        new_class=new.run_class,
-        found=tuple(finding for finding in after if finding not in before),
-        gone=tuple(finding for finding in before if finding not in after),
+        undecided=_describe_undecided(new, judged_before - judged_now),
+        found=tuple(finding for finding in after if finding not in before and _is_judged(finding, judged_before)),
+        unjudged=tuple(finding for finding in after if finding not in before and not _is_judged(finding, judged_before)),
+        gone=tuple(finding for finding in _findings(old) if finding not in _findings(new, waived=True) and _is_judged(finding, judged_now)),
         kept=tuple(finding for finding in after if finding in before),
         judgements=tuple(list_changes(_outcomes(old), _outcomes(new))),
         measures=tuple(_figure_changes(old, new)),
@@ -133,7 +154,12 @@ def lines(comparison: Comparison, *, judgements: bool = True) -> Iterator[str]:
     ``judgements`` tells whether those with another outcome are listed.
     """
     yield comparison.headline
-    for title, findings in (("new", comparison.found), ("gone", comparison.gone), ("as before", comparison.kept)):
+    for title, findings in (
+        ("new", comparison.found),
+        ("not judged before", comparison.unjudged),
+        ("gone", comparison.gone),
+        ("as before", comparison.kept),
+    ):
         yield from (printable(f"  {title}: {finding}") for finding in findings)
     sections: tuple[tuple[str, Sequence[object]], ...] = (
         ("baseline", tuple(_baseline_lines(comparison.baseline)) if comparison.baseline else ()),
@@ -156,21 +182,25 @@ def _within(change: BaselineChange | None) -> str:
 
 def _baseline_lines(change: BaselineChange) -> Iterator[str]:
     """Yield what was compared of the baselines, and what differs first."""
-    if change.other_prompts:
+    if not change.prompts:
+        yield "prompts: none was scored in both runs"
+    elif change.other_prompts:
         yield f"prompts: {len(change.other_prompts)} of {change.prompts} have other token ids"
         yield from (printable(f"  {prompt}") for prompt in change.other_prompts[:_SHOWN])
+    elif change.dated_prompts:
+        yield f"prompts: {change.dated_prompts} of {change.prompts} differ in a few token ids, as where the template writes the date"
     else:
         yield f"prompts: all {change.prompts} have the same token ids"
     if change.shift:
         shift = change.shift
         limits = f"{shift.nats:.2g} nats per logit apart [{shift.low:.2g}, {shift.high:.2g}]"
-        scope = f"{shift.positions:,} positions of {shift.prompts} prompts"
-        yield f"distributions: {limits} over {scope}; the noise of both runs explains {change.allowed:.2g}"
-    alike = change.answers - len(change.differences) - len(change.other_ends)
-    yield (
-        f"answers at temperature 0: {alike} of {change.answers} alike, {len(change.differences)} with another token, "
-        f"{change.beyond} of them beyond noise; {len(change.other_ends)} end elsewhere"
-    )
+        explained = f"; the noise of both runs explains {change.allowed:.2g}" if change.allowed else ""
+        yield f"distributions: {limits} over {shift.positions:,} positions of {shift.prompts} prompts{explained}"
+    if change.answers:
+        yield (
+            f"answers at temperature 0: {change.alike} of {change.answers} alike, {len(change.differences)} with another token, "
+            f"{change.beyond} of them beyond noise; {len(change.other_ends)} end elsewhere"
+        )
     for difference in change.differences[:_SHOWN]:
         tokens = f"id {difference.old_id} -> id {difference.new_id}"
         yield printable(f"  {difference.request_id}, token {difference.index + 1}: {tokens}, {difference.gap:.2f} nats apart")
@@ -188,8 +218,44 @@ def _number(findings: Sequence[VariantFinding]) -> int:
     return len({finding.name for finding in findings})
 
 
-def _findings(run: Run) -> tuple[VariantFinding, ...]:
-    return tuple(VariantFinding(variant=pair, name=cause.name) for pair, causes in run.causes.items() for cause in causes)
+def _findings(run: Run, *, waived: bool = False) -> tuple[VariantFinding, ...]:
+    """Return the findings of a run, with those that a waiver expects if ``waived``."""
+    results = [j for j in run.judgements if j.result is PytestOutcome.WAIVED] if waived else []
+    known = (
+        VariantFinding(variant=j.pair, name=j.verdict.names or j.verdict.headline, families=frozenset({j.family}))
+        for j in results
+        if j.verdict is not None
+    )
+    causes = (
+        VariantFinding(variant=pair, name=cause.name, families=frozenset(failure.family for failure in (cause.leader, *cause.followers)))
+        for pair, of_pair in run.causes.items()
+        for cause in of_pair
+    )
+    return (*causes, *known)
+
+
+def _judged_families(run: Run) -> frozenset[tuple[str, Family]]:
+    """Return the variants and families of which a judgement knows something."""
+    return frozenset((j.pair, j.family) for j in run.judgements if j.judged)
+
+
+def _is_judged(finding: VariantFinding, judged: frozenset[tuple[str, Family]]) -> bool:
+    return any((finding.variant, family) in judged for family in finding.families)
+
+
+def _describe_undecided(new: Run, lost: frozenset[tuple[str, Family]]) -> str:
+    """Return why a run decided too little; empty if nothing is open.
+
+    ``lost`` are the variants and families that an earlier run judged, and this one did not.
+    """
+    if new.status is None or new.status.state is not State.COMPLETE or new.status.error:
+        return "the new run is incomplete"
+    if new.undecided:
+        return f"{len(new.undecided)} judgements of the new run could not be made"
+    if new.suspicious:
+        return "the new run has suspicious verdicts"
+    correctness = sorted(f"{variant} {family.value}" for variant, family in lost if family is not Family.SPEED)
+    return f"the new run did not judge {', '.join(correctness)}" if correctness else ""
 
 
 def _outcomes(run: Run) -> dict[str, str]:

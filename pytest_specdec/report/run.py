@@ -160,6 +160,26 @@ class Commands:
     """Captures more of what was inconclusive."""
 
 
+class UpgradeWord(StrEnum):
+    """What the comparison with an earlier run came to."""
+
+    FINE = "fine"
+    WORSE = "worse"
+    """Speculation has a new finding, or the baseline's answers changed by more than numerics."""
+    UNKNOWN = "unknown"
+    """Too little is in both runs, or a file could not be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upgrade:
+    """The comparison with the run that ``--specdec-against`` names."""
+
+    word: UpgradeWord
+    earlier: str
+    """Its directory, as a person would type it."""
+    headline: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """Everything that the reports show."""
@@ -184,12 +204,19 @@ class Run:
     """Read only where the session saves benchmarks."""
     verbose: bool = False
     """Whether the terminal shows what it else counts."""
+    upgrade: Upgrade | None = None
+    """None where the run is compared with no other."""
+
+    @property
+    def is_worse(self) -> bool:
+        """True if it is worse than the earlier run that it is compared with."""
+        return self.upgrade is not None and self.upgrade.word is UpgradeWord.WORSE
 
     @property
     def red(self) -> bool:
-        """Whether a test failed, an error stood in the way of one, or nothing could be judged, be it of one variant."""
+        """Whether a test failed, an error stood in the way of one, nothing of a variant could be judged, or an earlier run was better."""
         failed = any(j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR} for j in self.judgements)
-        return failed or not self.judged or bool(self.refusing)
+        return failed or not self.judged or bool(self.refusing) or self.is_worse
 
     @property
     def run_class(self) -> RunClass:
@@ -201,7 +228,10 @@ class Run:
             return RunClass.SETUP_INVALID
         if any(map(_is_infrastructure, red)) or self.status is None or self.status.error or self.status.state is not State.COMPLETE:
             return RunClass.INFRASTRUCTURE
-        return RunClass.UNDECIDED if red or self.suspicious or not self.judged else RunClass.CLEAN
+        if self.is_worse:
+            return RunClass.FINDING
+        is_open = self.upgrade is not None and self.upgrade.word is UpgradeWord.UNKNOWN
+        return RunClass.UNDECIDED if red or self.suspicious or not self.judged or is_open else RunClass.CLEAN
 
     @property
     def judged(self) -> bool:

@@ -70,13 +70,15 @@ def result(run: Run) -> Line:
     """Return the last line: the class of the run, with its first finding, or with what a clean run leaves out."""
     run_class = run.run_class
     limits = answer.limits_of_clean(run)
-    clean = f": nothing new found; {limits}" if limits else ""
+    clean = f": {limits}" if limits else ""
     what = _first_finding(run) if run_class is RunClass.FINDING else _RESULTS.get(run_class, clean)
     return (CellText(text=printable(f"RESULT: {run_class.value}{what}"), tone=_RESULT_TONES.get(run_class, Tone.BAD)),)
 
 
 def _first_finding(run: Run) -> str:
-    """Return the first finding and the number of others."""
+    """Return the first finding and the number of others; of a run without one, how it is worse than the earlier run."""
+    if not run.findings:
+        return f": {run.upgrade.headline}" if run.upgrade else ""
     first, *others = run.findings
     more = f", and {len(others)} more" if others else ""
     return f": {', '.join(first.by_pair)}: {first.name}{more}"
@@ -96,7 +98,7 @@ def _next_steps(run: Run) -> Iterator[str]:
 
 def _steps_by_class(run: Run) -> Iterator[str]:
     """Yield what to do about a red run, by its class."""
-    if run.run_class is RunClass.FINDING:
+    if run.findings and run.run_class is RunClass.FINDING:
         leader = run.findings[0].leader
         yield f"read all of its evidence: python -m pytest_specdec show {shlex.quote(run.directory)} {shlex.quote(leader.nodeid)}"
         if leader.verdict and leader.verdict.example:

@@ -1,9 +1,10 @@
 """Logit shift: how far the distributions of two servers lie apart, after the same prefixes.
 
 The shift of one prompt is the square of the logit noise that would explain its differences (stats/logprob_noise.py), by the median of its
-positions, which a few jumps do not move. Over prompts the median is taken again, with limits from order statistics: the number of prompts
-below their median is binomial at 1/2, whatever their distribution (Conover 1999, section 3.2). Positions of one prompt may depend on each
-other, prompts do not.
+positions, which a few jumps do not move, and by their upper tenth, which differs from it where noise is on a grid or has a heavy tail: of
+a shift the smaller of the two counts, of a noise the larger. Over prompts the median is taken again, with limits from order statistics: the
+number of prompts below their median is binomial at 1/2, whatever their distribution (Conover 1999, section 3.2). Positions of one prompt
+may depend on each other, prompts do not.
 """
 
 from __future__ import annotations
@@ -21,10 +22,16 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.transcript import Position
 
-__all__ = ["ERROR", "LogitShift", "measure"]
+__all__ = ["ERROR", "LogitShift", "count_beyond", "measure"]
 
 ERROR = 1e-3 / 3.0
 """Probability that the median lies beyond one limit. A comparison uses three: the lower one of the shift, the upper ones of two noises."""
+
+
+_TENTH, _TENTH_SQUARE = 0.9, 2.7055435
+"""The quantile that leaves an upper tenth, and that of a squared standard normal variable."""
+_LEAST_POSITIONS = 10
+"""Positions that a prompt needs for its upper tenth to count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +47,38 @@ class LogitShift:
     positions: int
 
 
-def measure(by_prompt: Iterable[Sequence[tuple[float, Position]]]) -> LogitShift | None:
-    """Return the shift between two distributions; None for too few prompts to limit it.
+def measure(by_prompt: Iterable[Sequence[tuple[float, Position]]], *, largest: bool = False) -> LogitShift | None:
+    """Return the shift between two distributions, or a noise if ``largest``; None for too few prompts to limit it.
 
     For each prompt there are pairs of one server's log-probability of a token and the other server's position with that token. Limits at
     :data:`ERROR` need 12 prompts.
     """
-    deltas = ([(logprob - position.logprob, position) for logprob, position in pairs] for pairs in by_prompt)
-    squared = [values for pairs in deltas if (values := squares(pairs))]
-    medians = np.sort([float(np.median(values)) for values in squared]) / MEDIAN_SQUARE
+    squared = [values for pairs in by_prompt if (values := _squares(pairs))]
+    medians = np.sort([_variance(values, largest=largest) for values in squared])
     rank = _lowest_rank(len(medians))
     if not rank:
         return None
     low, middle, high = math.sqrt(medians[rank - 1]), math.sqrt(float(np.median(medians))), math.sqrt(medians[len(medians) - rank])
     return LogitShift(nats=middle, low=low, high=high, prompts=len(medians), positions=sum(map(len, squared)))
+
+
+def count_beyond(by_prompt: Iterable[Sequence[tuple[float, Position]]], nats: float) -> int:
+    """Return the number of prompts whose own shift is larger than ``nats``."""
+    squared = (values for pairs in by_prompt if (values := _squares(pairs)))
+    return sum(_variance(values, largest=False) > nats**2 for values in squared)
+
+
+def _squares(pairs: Sequence[tuple[float, Position]]) -> list[float]:
+    return squares((logprob - position.logprob, position) for logprob, position in pairs)
+
+
+def _variance(values: Sequence[float], *, largest: bool) -> float:
+    """Return the variance of one logit's noise that explains the squares of one prompt."""
+    median = float(np.median(values)) / MEDIAN_SQUARE
+    if len(values) < _LEAST_POSITIONS:
+        return median
+    tenth = float(np.quantile(values, _TENTH)) / _TENTH_SQUARE
+    return max(median, tenth) if largest else min(median, tenth)
 
 
 def _lowest_rank(n: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_specdec.judge.baseline_change import BaselineRelation, ChangeKind, compare
+from pytest_specdec.judge.baseline_change import BaselineRelation, ChangeKind, _first_difference, compare
 from pytest_specdec.model.baseline_record import BaselineRecord, GreedyAnswer, Prefix
 from pytest_specdec.model.captured import ReportedDraws
 from pytest_specdec.model.transcript import Choice, Position
@@ -25,6 +25,11 @@ EXACT = normal(0.0)
 
 def heavy(sd):
     return lambda rng, shape: rng.standard_t(3, shape) * sd
+
+
+def grid(step, share):
+    """A kernel that moves a share of the logits by one step."""
+    return lambda rng, shape: step * rng.choice([-1.0, 0.0, 1.0], shape, p=[share / 2, 1.0 - share, share / 2])
 
 
 def logprobs(logits):
@@ -62,7 +67,7 @@ def record(rng, *, decode=EXACT, prefill=EXACT, change=lambda logits: logits, fi
         scores = positions(ids, scored[prompt][: len(ids)])
         prefixes |= {f"{prompt}/{index}".encode(): Prefix(prompt=f"p{prompt}", position=each) for index, each in enumerate(scores)}
         choice = Choice(token_ids=tuple(map(int, ids)), finish_reason=finish if len(ids) == LENGTH else "length")
-        greedy[f"p{prompt}"] = GreedyAnswer(request_id=f"p{prompt}", choice=choice, positions=scores, control=choice)
+        greedy[f"p{prompt}"] = GreedyAnswer(request_id=f"p{prompt}", prompt=f"p{prompt}", choice=choice, positions=scores, control=choice)
     draws = tuple(
         tuple((float(line[token]), each) for token, line, each in zip(best[prompt], logprobs(reported[prompt]), row, strict=True))
         for prompt in range(PROMPTS, 2 * PROMPTS)
@@ -96,11 +101,13 @@ def test_a_broad_shift_is_named_by_its_size(rng, sd, kind):
     assert change.shift.low < sd < change.shift.high
 
 
-def test_what_both_runs_noise_explains_is_no_change(rng):
-    """Exact before, noisy now: the new run measured its noise, and the old one's tokens lie within it."""
+def test_noisier_kernels_are_a_change_of_numerics_and_noise_beyond_kernels_is_worse(rng):
+    """Exact before: what the new run measured as its noise explains the distance, and is itself what changed."""
     change = compare(record(rng), record(rng, decode=normal(0.03), prefill=normal(0.03)))
-    assert change.relation is BaselineRelation.SAME
-    assert change.shift.low > 0.015, "though the shift is there, and printed"
+    assert (change.kinds, change.is_worse) == ((ChangeKind.NUMERICS,), False)
+    assert 0.015 < change.shift.low < change.shift.high < change.allowed
+    cache = compare(record(rng, decode=normal(0.02), prefill=normal(0.02)), record(rng, decode=normal(0.3), prefill=normal(0.02)))
+    assert (ChangeKind.NOISE in cache.kinds, cache.is_worse) == (True, True)
 
 
 def test_prompts_with_other_ids_name_the_template_or_the_tokenizer(rng):
@@ -108,7 +115,10 @@ def test_prompts_with_other_ids_name_the_template_or_the_tokenizer(rng):
     new = replace(old, prompts={**old.prompts, "p3": (3, 3)})
     change = compare(old, new)
     assert (change.relation, change.kinds, change.other_prompts) == (BaselineRelation.CHANGED, (ChangeKind.CHAT_TEMPLATE,), ("p3",))
-    assert change.answers == 0, "answers after other prompts are not compared"
+    assert change.answers == PROMPTS - 1, "the answer after another prompt is not compared"
+    dated = compare(replace(old, prompts={**old.prompts, "p3": (1, 2, 3)}), replace(old, prompts={**old.prompts, "p3": (1, 2, 4)}))
+    assert (dated.relation, dated.dated_prompts, dated.other_prompts) == (BaselineRelation.UNKNOWN, 1, ())
+    assert "as where the chat template writes the date" in dated.why
     assert compare(replace(old, chats=frozenset()), new).kinds == (ChangeKind.TOKENIZER,)
 
 
@@ -117,6 +127,7 @@ def test_answers_that_end_elsewhere_are_a_change(rng):
     ends = {name: replace(answer, choice=replace(answer.choice, finish_reason="length")) for name, answer in old.greedy.items()}
     change = compare(old, replace(old, greedy={**old.greedy, "p1": ends["p1"]}))
     assert (change.relation, change.kinds, change.other_ends) == (BaselineRelation.CHANGED, (ChangeKind.ENDS,), ("p1",))
+    assert change.alike == PROMPTS - 1
     shorter = replace(old.greedy["p2"], choice=replace(old.greedy["p2"].choice, token_ids=old.greedy["p2"].choice.token_ids[:-3]))
     assert compare(old, replace(old, greedy={**old.greedy, "p2": shorter})).other_ends == ("p2",)
 
@@ -148,15 +159,55 @@ def test_differences_of_the_controls_excuse_those_of_the_runs(rng):
     noise = {"decode": normal(0.02), "prefill": normal(0.02)}
     old, new = record(rng, **noise), record(rng, change=wrong_at(range(12)), **noise)
     with_jumps = {name: replace(answer, control=new.greedy[name].choice) for name, answer in old.greedy.items()}
-    assert compare(replace(old, greedy=with_jumps), new).relation is BaselineRelation.SAME
+    assert ChangeKind.ANSWERS not in compare(replace(old, greedy=with_jumps), new).kinds
 
 
-def test_too_little_in_common_is_unknown(rng):
+def test_a_small_shift_hides_no_wrong_answers(rng):
+    weights = np.random.default_rng(5).normal(0.0, 0.04, (2 * PROMPTS, LENGTH, TOKENS))
+    change = compare(record(rng), record(rng, change=lambda logits: wrong_at(range(PROMPTS))(logits + weights)))
+    assert (change.kinds, change.is_worse) == ((ChangeKind.NUMERICS, ChangeKind.ANSWERS), True)
+
+
+def test_a_shift_after_some_prompts_is_none_of_the_median(rng):
+    """Nine prompts of twenty, as where a window is wrong: the median over prompts stays."""
+    far = np.random.default_rng(5).normal(0.0, 3.0, (9, LENGTH, TOKENS))
+
+    def change_nine(logits):
+        logits = logits.copy()
+        logits[:9] += far
+        return logits
+
+    noise = {"decode": normal(0.02), "prefill": normal(0.02)}
+    old, new = record(rng, **noise), record(rng, change=change_nine, **noise)
+    change = compare(replace(old, greedy={}), replace(new, greedy={}))
+    assert (change.relation, change.kinds) == (BaselineRelation.CHANGED, (ChangeKind.SOME_PROMPTS,))
+    assert change.shift.nats < change.allowed
+
+
+def test_what_was_not_seen_is_unknown(rng):
     old = record(rng)
     few = dict(list(old.prefixes.items())[: 3 * LENGTH])
-    assert compare(replace(old, prefixes=few), old).relation is BaselineRelation.UNKNOWN
-    assert compare(replace(old, draws=ReportedDraws()), old).relation is BaselineRelation.UNKNOWN
-    assert compare(replace(old, prefixes={}), replace(old, prompts={"p0": (9,)})).relation is BaselineRelation.CHANGED
+    assert compare(replace(old, prefixes=few), old).why == "too few prompts were scored in both runs"
+    assert "did not measure its noise" in compare(replace(old, draws=ReportedDraws()), old).why
+    assert compare(replace(old, prefixes={}), replace(old, prompts={"p0": (9, 9)})).relation is BaselineRelation.CHANGED
+    four = dict(list(old.greedy.items())[:4])
+    assert compare(replace(old, greedy=four), old).why == "too few answers at temperature 0 are in both runs: 4"
+    alone = {name: replace(answer, control=None) for name, answer in old.greedy.items()}
+    noise = {"decode": normal(0.02), "prefill": normal(0.02)}
+    noisy = [replace(record(rng, **noise), greedy=alone) for _ in range(2)]
+    assert "too few answers" in compare(*noisy).why, "without a control no number of them would be too many"
+
+
+def test_without_noise_a_difference_proves_nothing(rng):
+    noise = {"decode": normal(0.03), "prefill": normal(0.03)}
+    unmeasured = [replace(record(rng, **noise), draws=ReportedDraws()) for _ in range(2)]
+    assert compare(*unmeasured).relation is BaselineRelation.UNKNOWN
+
+
+def test_a_list_of_one_token_says_nothing_of_another():
+    position = Position(token_id=1, logprob=-0.1, top_ids=(1,), top_logprobs=(-0.1,))
+    answer = GreedyAnswer(request_id="r", prompt="p", choice=Choice(token_ids=(1,)), positions=(position,), control=None)
+    assert _first_difference(answer, Choice(token_ids=(2,))) is None
 
 
 @pytest.mark.statistics(quick=True)
@@ -165,7 +216,9 @@ def test_too_little_in_common_is_unknown(rng):
     (normal(0.0), normal(0.03)),
     (normal(0.03), normal(0.0)),
     (heavy(0.03), heavy(0.03)),
-], ids=["alike", "prefill alone", "decode alone", "heavy tails"])  # fmt: skip
+    (normal(0.0), heavy(0.03)),
+    (normal(0.0), grid(0.02, 0.35)),
+], ids=["alike", "prefill alone", "decode alone", "heavy tails", "heavy prefill", "prefill on a grid"])  # fmt: skip
 def test_runs_of_one_server_are_the_same_whichever_kernel_is_noisy(decode, prefill):
     """No change in 60 pairs of runs; at the level of 1e-3 of each test none is expected."""
     rng = np.random.default_rng(3)

@@ -12,6 +12,7 @@ from pytest_specdec.stats.logit_shift import LogitShift
 
 SAME = BaselineChange(relation=BaselineRelation.SAME, shift=LogitShift(nats=0.0, low=0.0, high=0.0, prompts=20, positions=400), prompts=20)
 CHANGED = BaselineChange(relation=BaselineRelation.CHANGED, kinds=(ChangeKind.ENDS,), answers=3, other_ends=("chat-1",))
+UNKNOWN = BaselineChange(relation=BaselineRelation.UNKNOWN, why="too few")
 NUMERICS = BaselineChange(relation=BaselineRelation.CHANGED, kinds=(ChangeKind.NUMERICS,))
 
 
@@ -30,17 +31,19 @@ def give(monkeypatch, change):
     (SAME, "Outcome.PASS", 0, "SAFE TO UPGRADE, as far as both runs were judged: *"),
     (SAME, "Outcome.FAIL, names='a fault'", 1, "SPECULATION BROKE IN THE NEW RUN: 1 new finding; *"),
     (CHANGED, "Outcome.PASS", 1, "ANSWERS CHANGED, speculation follows: answers end elsewhere after the same tokens; *"),
-    (CHANGED, "Outcome.INVALID, transient=True", 75, "ANSWERS CHANGED (*); whether speculation follows is not decided (infrastructure)"),
-    (CHANGED, "Outcome.INCONCLUSIVE", 1, "ANSWERS CHANGED (*); whether speculation follows is not decided (undecided)"),
+    (CHANGED, "Outcome.INVALID, transient=True", 75, "ANSWERS CHANGED (*); whether speculation follows is not decided: 2 judgements *"),
+    (CHANGED, "Outcome.INCONCLUSIVE", 1, "ANSWERS CHANGED (*); whether speculation follows is not decided: 2 judgements *"),
+    (UNKNOWN, "Outcome.PASS", 76, "NO FINDING in either run; whether the baseline's answers changed is unknown: too few"),
     (NUMERICS, "Outcome.PASS", 0, "ANSWERS CHANGED, speculation follows: numerics, *"),
 ])  # fmt: skip
 def test_the_last_word_and_the_exit_code_follow_both_comparisons(project, earlier, monkeypatch, change, outcome, code, headline):
     give(monkeypatch, change)
     result = project.outcome(outcome).run("--specdec-against=old", "--specdec-exit-codes")
     assert result.ret == code
-    result.stdout.fnmatch_lines(["RESULT: *", f"UPGRADE: {headline}"])
+    result.stdout.fnmatch_lines([f"UPGRADE: {headline}", "RESULT: *"])
     (note, *_) = project.document["notes"]
     assert note.startswith("UPGRADE from old: ")
+    assert project.document["class"] == {0: "clean", 1: "finding", 75: "infrastructure", 76: "undecided"}[code]
     (run,) = project.runs
     assert "UPGRADE from old: " in (run / "report.md").read_text()
 
@@ -69,7 +72,7 @@ def test_a_file_that_cannot_be_read_costs_no_verdict(project, earlier, monkeypat
     (transcript, *_) = sorted(earlier.glob("transcripts/baseline/*.jsonl"))
     transcript.write_text("{}\n")
     result = project.outcome("Outcome.PASS").run("--specdec-against=old")
-    result.stdout.fnmatch_lines(["RESULT: clean*", f"UPGRADE: NO FINDING in either run; *is unknown: *{transcript.name}*"])
+    result.stdout.fnmatch_lines([f"UPGRADE: NO FINDING in either run; *is unknown: *{transcript.name}*", "RESULT: undecided*"])
 
 
 @pytest.mark.parametrize("given, words", [

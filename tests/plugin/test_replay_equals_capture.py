@@ -124,7 +124,7 @@ def test_what_a_depth_leaves_out_is_counted_beside_the_judgements_and_named(proj
     result.stdout.fnmatch_lines(
         [
             "  2 pairs (draft-k3, ngram-k3)*= 6 judgements",
-            "tiny, smoke: 6 judgements: *",
+            "tiny (*), smoke: 6 judgements: *",
             "note: *smoke*: sampling of deep",
         ]
     )

@@ -164,3 +164,18 @@ def test_a_run_without_its_answers_is_one_error(run, capsys):
     (run / "plan.json").unlink()
     assert main(["repro", str(run), "test_shown"]) == 2
     assert capsys.readouterr().err.startswith("the folder is no run directory\n")
+
+
+@pytest.mark.parametrize("nodeid", [
+    "suites/greedy/test_greedy.py::test_every_token_is_the_baselines_choice[draft-k3]",
+    "/somewhere/suites/greedy/test_greedy.py::test_every_token_is_the_baselines_choice[draft-k3]",
+    "greedy/test_greedy.py::test_every_token_is_the_baselines_choice[draft-k3]",
+    "test_greedy.py::test_every_token_is_the_baselines_choice[draft-k3]",
+])  # fmt: skip
+def test_a_test_of_the_package_is_named_by_its_module_from_wherever_it_was_run(nodeid):
+    module = "pytest_specdec.suites.greedy.test_greedy::test_every_token_is_the_baselines_choice[draft-k3]"
+    assert replay_command(nodeid) == f"pytest --pyargs '{module}' --specdec-replay ."
+
+
+def test_a_test_of_ones_own_keeps_its_file():
+    assert replay_command("test_greedy.py::test_mine[x]") == "pytest 'test_greedy.py::test_mine[x]' --specdec-replay ."

@@ -8,19 +8,24 @@ from pytest_specdec.judge.baseline_change import BaselineChange, BaselineRelatio
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.model.workload import Family
 from pytest_specdec.report.comparison import compare, lines
-from pytest_specdec.report.run import PytestOutcome, RunClass
+from pytest_specdec.report.run import PytestOutcome, UpgradeWord
 from pytest_specdec.stats.logit_shift import LogitShift
 from tests.report.runs import ENVIRONMENT, FAILED, GREEDY, GREEN, MIXED, SPEED, acceptance, judgement, run_of
 
 RED = judgement(replace(FAILED, pair="draft-k3"), PytestOutcome.FAILED)
 GOOD = judgement(GREEDY)
-UNKNOWN = "whether the baseline's answers changed is unknown: too few prompts were scored in both runs"
+UNKNOWN = "whether the baseline's answers changed is unknown: "
+FEW = UNKNOWN + "too few prompts were scored in both runs"
 DECIDED = Status(state=State.COMPLETE)
+GOOD_TOO = judgement(replace(FAILED, pair="draft-k3", outcome=Outcome.PASS, names="", finding=None))
+SAMPLED = replace(GREEDY, family=Family.SAMPLING)
+OLD = replace(run_of(GOOD_TOO), status=DECIDED)
 SHIFT = LogitShift(nats=0.03, low=0.02, high=0.04, prompts=20, positions=410)
 SAME = BaselineChange(relation=BaselineRelation.SAME, shift=SHIFT, allowed=0.05, prompts=20, answers=6)
 CHANGED = replace(SAME, relation=BaselineRelation.CHANGED, kinds=(ChangeKind.WEIGHTS,), allowed=0.01)
-TOO_LITTLE = replace(SAME, relation=BaselineRelation.UNKNOWN, shift=None)
+TOO_LITTLE = replace(SAME, relation=BaselineRelation.UNKNOWN, shift=None, why="too few prompts were scored in both runs")
 
 
 def test_a_run_against_itself_differs_in_nothing():
@@ -44,7 +49,7 @@ def test_findings_come_go_and_stay():
 
 def test_the_same_fault_in_another_variant_is_a_new_finding():
     other = judgement(replace(FAILED, pair="ngram-k3"), PytestOutcome.FAILED)
-    assert list(map(str, compare(run_of(RED), run_of(RED, other)).found)) == ["ngram-k3: accept-all"]
+    assert list(map(str, compare(run_of(RED), run_of(RED, other)).unjudged)) == ["ngram-k3: accept-all"]
     assert compare(run_of(GOOD), run_of(RED, other)).headline.startswith("WORSE: 1 new finding;"), "one fault, in two variants"
 
 
@@ -80,29 +85,55 @@ def test_hostile_text_is_escaped():
     assert not set("\x1b\r\u202e") & set(text)
 
 
-WITHIN = "the baselines' answers are the same within 0.04 nats per logit"
+WITHIN = "the baselines' answers are the same, their distributions typically within 0.04 nats per logit"
 SHIFTED = ChangeKind.WEIGHTS.value
 
 
 @pytest.mark.parametrize("baseline, red, decided, headline", [
     (SAME, False, True, f"SAFE TO UPGRADE, as far as both runs were judged: {WITHIN}; no finding in either run"),
     (SAME, True, True, f"SPECULATION BROKE IN THE NEW RUN: 1 new finding; {WITHIN}"),
-    (SAME, False, False, f"CANNOT SAY, because the new run is not decided (infrastructure); {WITHIN}"),
+    (SAME, False, False, f"CANNOT SAY: the new run is incomplete; {WITHIN}"),
     (SAME, True, False, f"SPECULATION BROKE IN THE NEW RUN: 1 new finding; {WITHIN}"),
     (CHANGED, False, True, f"ANSWERS CHANGED, speculation follows: {SHIFTED}; no finding in either run"),
     (CHANGED, True, True, f"BOTH CHANGED: the baseline's answers ({SHIFTED}), and speculation has 1 new finding"),
-    (CHANGED, False, False, f"ANSWERS CHANGED ({SHIFTED}); whether speculation follows is not decided (infrastructure)"),
-    (TOO_LITTLE, False, True, f"NO FINDING in either run; {UNKNOWN}"),
-    (TOO_LITTLE, True, True, f"WORSE: 1 new finding; {UNKNOWN}"),
-    (None, False, False, f"NO FINDING in either run; {UNKNOWN}"),
+    (CHANGED, False, False, f"ANSWERS CHANGED ({SHIFTED}); whether speculation follows is not decided: the new run is incomplete"),
+    (TOO_LITTLE, False, True, f"NO FINDING in either run; {FEW}"),
+    (TOO_LITTLE, True, True, f"WORSE: 1 new finding; {FEW}"),
+    (None, False, False, f"NO FINDING in either run; {UNKNOWN}no files"),
 ])  # fmt: skip
 def test_the_headline_tells_the_upgrades_change_from_speculations(baseline, red, decided, headline):
     status = DECIDED if decided else replace(DECIDED, state=State.INCOMPLETE)
-    new = replace(run_of(*((GOOD, RED) if red else (GOOD,))), status=status)
-    assert decided == (new.run_class in {RunClass.CLEAN, RunClass.FINDING}) or red
-    changes = compare(replace(run_of(GOOD), status=DECIDED), new, baseline)
+    new = replace(run_of(RED if red else GOOD_TOO), status=status)
+    changes = compare(OLD, new, baseline, not_compared="" if baseline else "no files")
     assert changes.headline == headline
-    assert changes.is_worse == (red or baseline is CHANGED)
+    is_worse = red or baseline is CHANGED
+    is_open = baseline in (TOO_LITTLE, None) or not decided
+    assert changes.is_worse == is_worse
+    assert changes.word is (UpgradeWord.WORSE if is_worse else UpgradeWord.UNKNOWN if is_open else UpgradeWord.FINE)
+
+
+def test_what_the_new_run_did_not_judge_again_is_neither_safe_nor_gone():
+    changes = compare(replace(run_of(RED, GOOD_TOO), status=DECIDED), replace(run_of(judgement(SAMPLED)), status=DECIDED), SAME)
+    assert changes.headline == f"CANNOT SAY: the new run did not judge draft-k3 {RED.family.value}; {WITHIN}"
+    assert (changes.gone, changes.word) == ((), UpgradeWord.UNKNOWN)
+
+
+def test_a_finding_that_the_old_run_did_not_look_for_is_no_change():
+    changes = compare(replace(run_of(judgement(SAMPLED)), status=DECIDED), replace(run_of(judgement(SAMPLED), RED), status=DECIDED), SAME)
+    assert changes.headline == f"WRONG IN THE NEW RUN: 1 finding that the old run did not look for; {WITHIN}"
+    assert (changes.found, changes.is_worse) == ((), True)
+    assert "  not judged before: draft-k3: accept-all" in list(lines(changes))
+
+
+def test_a_waiver_that_lapsed_is_no_new_finding():
+    waived = replace(RED, result=PytestOutcome.WAIVED)
+    changes = compare(replace(run_of(waived), status=DECIDED), replace(run_of(RED), status=DECIDED), SAME)
+    assert (changes.found, changes.unjudged, len(changes.kept)) == ((), (), 1)
+
+
+def test_a_broken_off_run_with_an_old_finding_is_not_safe():
+    broken_off = replace(run_of(RED), status=replace(DECIDED, state=State.INCOMPLETE))
+    assert compare(replace(run_of(RED), status=DECIDED), broken_off, SAME).headline.startswith("CANNOT SAY: the new run is incomplete")
 
 
 def test_another_kernel_is_no_worse():
@@ -112,7 +143,7 @@ def test_another_kernel_is_no_worse():
 
 def test_what_differs_of_the_baselines_is_listed():
     differences = (TokenDifference(request_id="chat-07", index=17, old_id=777, new_id=806, gap=1.25),)
-    change = replace(CHANGED, differences=differences, beyond=1, other_ends=("code-01\x1b",))
+    change = replace(CHANGED, differences=differences, beyond=1, other_ends=("code-01\x1b",), alike=4)
     text = list(lines(compare(GREEN, GREEN, change)))
     assert text[1:7] == [
         "",
