@@ -10,7 +10,7 @@ from pytest_specdec.config import golden_file, validate
 from pytest_specdec.config.golden_file import KEY, METHODS
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.files import yaml
-from pytest_specdec.model.golden import GoldenFloor, GoldenProject, Thinking
+from pytest_specdec.model.golden import GoldenFloor, GoldenForm, Thinking
 from pytest_specdec.model.pair import DraftKind
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def floors(config: Config, pairs: Sequence[Pair]) -> tuple[GoldenFloor, ...]:
         return ()
     if problems := tuple(_settings_problems(config, settings, file)):
         raise validate.error(problems)
-    if file.project is GoldenProject.TENSORRT_LLM:
+    if file.form is GoldenForm.BY_TEST:
         return tuple(_test_floor(file, settings.tests.get(pair.name, ""), pair) for pair in pairs)
     return tuple(_model_floor(config, settings, file, pair) for pair in pairs)
 
@@ -80,11 +80,11 @@ def _place(config: Config) -> str:
 
 def _settings_problems(config: Config, settings: GoldenSettings, file: GoldenFile) -> Iterator[Problem]:
     """Yield the problems of the config's settings for this file."""
-    if file.project is GoldenProject.TENSORRT_LLM:
+    if file.form is GoldenForm.BY_TEST:
         yield from _tests_problems(config, settings, file)
         return
     if settings.tests:
-        yield _problem(config, ("tests",), "tests", f"none: {file.name} is InferenceX's, by model, thinking and draft tokens")
+        yield _problem(config, ("tests",), "tests", f"none: {file.name} has lengths by model, thinking and draft tokens")
     models = sorted({length.model for length in file.lengths})
     stated, named = settings.model, _model_names(config)
     if stated and stated not in models:
@@ -108,7 +108,7 @@ def _tests_problems(config: Config, settings: GoldenSettings, file: GoldenFile) 
     variants = [variant.name for variant in config.variants]
     for key in ("model", "thinking"):
         if getattr(settings, key):
-            yield _problem(config, (key,), key, f"none: {file.name} is TensorRT-LLM's, by test")
+            yield _problem(config, (key,), key, f"none: {file.name} has lengths by test")
     if not settings.tests:
         remedy = f"golden: {{file: {settings.file}, tests: {{{variants[0]}: {next(iter(tests))!r}}}}}"
         yield _problem(config, ("tests",), "nothing", f"the test of each variant: {file.name} has its lengths by test", remedy)

@@ -12,7 +12,7 @@ from pytest_specdec.config import validate
 from pytest_specdec.errors import ConfigError, RunError
 from pytest_specdec.files import yaml
 from pytest_specdec.files.run_directory import read_text
-from pytest_specdec.model.golden import GoldenFile, GoldenLength, GoldenProject, Thinking
+from pytest_specdec.model.golden import GoldenFile, GoldenLength, GoldenForm, Thinking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ _METADATA = "_metadata"
 _DRAFT_MODEL = "draft-model"
 _MODES = {f"thinking_{mode}": mode for mode in Thinking}
 _MEAN, _LEAST = "ref_al", "min_al"
-_FORMS = "model: {thinking_on: {3: 2.51}} as InferenceX writes it, or TestA::test_b: {ref_al: 2.6, min_al: 2.5} as TensorRT-LLM does"
+_FORMS = "lengths by model, model: {thinking_on: {3: 2.51}}, or by test, TestA::test_b: {ref_al: 2.6, min_al: 2.5}"
 
 
 def read(config: Config) -> GoldenFile | None:
@@ -79,10 +79,10 @@ def parse(document: YamlDocument) -> GoldenFile:
     """Return the lengths in a golden file; raise ConfigError with all of its problems."""
     data = document.data if isinstance(document.data, Mapping) else {}
     problems: list[Problem] = []
-    if _is_tensorrt_llm(data):
-        project, lengths = GoldenProject.TENSORRT_LLM, tuple(_read_tests(document, data, problems))
+    if _is_by_test(data):
+        form, lengths = GoldenForm.BY_TEST, tuple(_read_tests(document, data, problems))
     else:
-        project, lengths = GoldenProject.INFERENCEX, tuple(_read_models(document, data, problems))
+        form, lengths = GoldenForm.BY_MODEL, tuple(_read_models(document, data, problems))
     if not lengths and not problems:
         problems.append(validate.problem(document, (), "no length", _FORMS))
     if problems:
@@ -90,10 +90,10 @@ def parse(document: YamlDocument) -> GoldenFile:
     metadata = data.get(_METADATA)
     draft_model = metadata.get(_DRAFT_MODEL) if isinstance(metadata, Mapping) else None
     name = PurePath(document.source).name
-    return GoldenFile(name=name, project=project, lengths=lengths, method=_method_in_name(name), draft_model=str(draft_model or ""))
+    return GoldenFile(name=name, form=form, lengths=lengths, method=_method_in_name(name), draft_model=str(draft_model or ""))
 
 
-def _is_tensorrt_llm(data: Mapping[str, JSON]) -> bool:
+def _is_by_test(data: Mapping[str, JSON]) -> bool:
     return any("::" in key or (isinstance(entry, Mapping) and {_MEAN, _LEAST} & entry.keys()) for key, entry in data.items())
 
 

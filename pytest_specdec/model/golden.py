@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["GoldenFile", "GoldenFloor", "GoldenLength", "GoldenProject", "Thinking"]
+__all__ = ["GoldenFile", "GoldenFloor", "GoldenLength", "GoldenForm", "Thinking"]
 
 
-class GoldenProject(StrEnum):
-    """Projects whose files are read. All count the bonus token, and only steps with a draft."""
+class GoldenForm(StrEnum):
+    """Forms of files that are read. Both count the bonus token, and only steps with a draft."""
 
-    INFERENCEX = "InferenceX"
-    """A file per model and way of drafting: mean lengths by thinking mode and draft tokens."""
-    TENSORRT_LLM = "TensorRT-LLM"
-    """One file for its accuracy tests: mean and lowest length by test."""
+    BY_MODEL = "by model"
+    """A file per model and way of drafting, mean lengths by thinking mode and draft tokens, as InferenceX commits them."""
+    BY_TEST = "by test"
+    """One file for all accuracy tests, mean and lowest length by test, as TensorRT-LLM commits them."""
 
 
 class Thinking(StrEnum):
@@ -50,7 +50,7 @@ class GoldenFile:
 
     name: str
     """Without its folder."""
-    project: GoldenProject
+    form: GoldenForm
     lengths: tuple[GoldenLength, ...]
     method: str = ""
     """The way of drafting, lower case, by the file's name; empty where that names none."""

@@ -155,7 +155,7 @@ def test_a_floor_that_no_run_could_miss_or_reach_is_none(floors, tmp_path, least
         ("{file: m1_eagle3.yaml, model: m2}", "golden.model: found 'm2', expected a model of m1_eagle3.yaml: m1"),
         ("{file: m1_eagle3.yaml, thinking: on}", "golden.thinking: found on, expected off, which `reasoning` makes chat requests ask for"),
         ("{file: m1_eagle3.yaml, thinking: 1}", "golden.thinking: found 1, expected on or off"),
-        ("{file: m1_eagle3.yaml, tests: {eagle3-k3: a}}", "golden.tests: found tests, expected none: m1_eagle3.yaml is InferenceX's"),
+        ("{file: m1_eagle3.yaml, tests: {eagle3-k3: a}}", "golden.tests: found tests, expected none: m1_eagle3.yaml has lengths by model"),
         ("{model: m1}", "golden.file: found nothing, expected a value"),
         (
             "lengths.yaml",

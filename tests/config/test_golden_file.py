@@ -7,7 +7,7 @@ import pytest
 from pytest_specdec.config import golden_file
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.files import yaml
-from pytest_specdec.model.golden import GoldenProject, Thinking
+from pytest_specdec.model.golden import GoldenForm, Thinking
 
 INFERENCEX = """\
 # Acceptance Length (AL) reference values measured with SPEED-Bench.
@@ -36,9 +36,9 @@ def read(text, name="m1_eagle3.yaml"):
 
 def test_a_file_of_inferencex_has_a_mean_by_model_thinking_and_draft_tokens():
     file = read(INFERENCEX)
-    assert (file.name, file.project, file.method, file.draft_model) == (
+    assert (file.name, file.form, file.method, file.draft_model) == (
         "m1_eagle3.yaml",
-        GoldenProject.INFERENCEX,
+        GoldenForm.BY_MODEL,
         "eagle3",
         "acme/M1-EAGLE3",
     )
@@ -49,7 +49,7 @@ def test_a_file_of_inferencex_has_a_mean_by_model_thinking_and_draft_tokens():
 
 def test_a_file_of_tensorrt_llm_has_a_mean_and_a_floor_by_test():
     file = read(TENSORRT_LLM, "acceptance_length.yaml")
-    assert (file.project, file.method) == (GoldenProject.TENSORRT_LLM, "")
+    assert (file.form, file.method) == (GoldenForm.BY_TEST, "")
     entry, unmeasured = file.lengths
     assert (entry.name, entry.length, entry.at_least) == ("TestM1::test_eagle3[linear]", 2.02809899228679, 1.9266940426724504)
     assert (unmeasured.length, unmeasured.at_least, unmeasured.line) == (None, None, 4)
@@ -74,7 +74,7 @@ def test_the_name_of_a_file_tells_its_way_of_drafting(name, method):
     [
         ("", "found no length, expected model: {thinking_on: {3: 2.51}}"),
         ("- 1\n", "found no length"),
-        ("m1: 2.5\n", "f.yaml:1  m1: found 2.5, expected model: {thinking_on: {3: 2.51}} as InferenceX writes it, or TestA::test_b"),
+        ("m1: 2.5\n", "f.yaml:1  m1: found 2.5, expected lengths by model, model: {thinking_on: {3: 2.51}}, or by test, TestA::test_b"),
         ("m1:\n  thinking: {3: 2.5}\n", "f.yaml:2  m1.thinking: found an unknown mode, expected thinking_on or thinking_off"),
         ("m1:\n  thinking_on: {}\n", "f.yaml:2  m1.thinking_on: found an empty mapping"),
         ("m1:\n  thinking_on:\n    k3: 2.5\n", "f.yaml:3  m1.thinking_on.k3: found this key, expected the draft tokens per step"),

@@ -58,7 +58,7 @@ def test_the_summary_tells_pairs_counts_and_places(project):
             "*draft-k3 *ngram-k3",
             "T=0: *ok *3/3 *ok *3/3",
             "survives *ok *3/3 *ok *3/3",
-            "tiny, standard: 4 judgements: 4 pass",
+            "tiny (*), standard: 4 judgements: 4 pass",
             "  draft-k3, ngram-k3: anything worse",
             "run: kept/run.json",
             "report: kept/report.md",
