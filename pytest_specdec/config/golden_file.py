@@ -12,7 +12,7 @@ from pytest_specdec.config import validate
 from pytest_specdec.errors import ConfigError, RunError
 from pytest_specdec.files import yaml
 from pytest_specdec.files.run_directory import read_text
-from pytest_specdec.model.golden import GoldenFile, GoldenLength, GoldenForm, Thinking
+from pytest_specdec.model.golden import GoldenFile, GoldenForm, GoldenLength, Thinking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["GoldenFile", "GoldenFloor", "GoldenLength", "GoldenForm", "Thinking"]
+__all__ = ["GoldenFile", "GoldenFloor", "GoldenForm", "GoldenLength", "Thinking"]
 
 
 class GoldenForm(StrEnum):

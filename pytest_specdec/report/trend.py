@@ -26,7 +26,7 @@ from pytest_specdec.report.measurement import (
     measure_run,
     measure_variant,
 )
-from pytest_specdec.stats.change_point import find_change_points
+from pytest_specdec.stats.change_point import LEAST, find_change_points
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -229,9 +229,11 @@ class Trends:
     @property
     def false_alarms(self) -> str:
         """The false-alarm rate of the steps, in words."""
+        if not self.tested:
+            return f"No series has the {LEAST} runs that a step needs."
         return (
-            f"A series in which nothing changed is marked with probability {ALPHA:.0%} at most, if its runs are independent: "
-            f"on average at most {ALPHA * self.tested:.2g} of the {self.tested} series here."
+            f"At one look, a series in which nothing changed is marked with probability {ALPHA:.0%} at most, if its runs are independent: "
+            f"on average at most {ALPHA * self.tested:.2g} of the {self.tested} series here. A page made every night is one more look."
         )
 
 

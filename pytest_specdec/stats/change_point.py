@@ -80,8 +80,8 @@ def find_change_points(values: Sequence[float], alpha: float) -> tuple[ChangePoi
     """Return the change points of a series, in order.
 
     If the values are exchangeable there is one with probability ``alpha`` at most. A series with a change point is split there, and each
-    part is tested at its share of ``alpha`` by length, so that the shares of all parts without a change add up to ``alpha`` at most. In
-    the end each place is estimated anew between its neighbours.
+    part is tested at its share of ``alpha`` by length, so that the shares of all parts add up to ``alpha``; after a split, whose place the
+    data chose, the rate is measured (benchmarks/trend.py) and not proven. In the end each place is estimated anew between its neighbours.
     """
     series = np.asarray(values, dtype=np.float64)
     places = sorted(_split(series, 0, len(series), alpha / max(len(series), 1)))

@@ -72,7 +72,7 @@ def test_the_name_of_a_file_tells_its_way_of_drafting(name, method):
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("", "found no length, expected model: {thinking_on: {3: 2.51}}"),
+        ("", "found no length, expected lengths by model, model: {thinking_on: {3: 2.51}}"),
         ("- 1\n", "found no length"),
         ("m1: 2.5\n", "f.yaml:1  m1: found 2.5, expected lengths by model, model: {thinking_on: {3: 2.51}}, or by test, TestA::test_b"),
         ("m1:\n  thinking: {3: 2.5}\n", "f.yaml:2  m1.thinking: found an unknown mode, expected thinking_on or thinking_off"),

@@ -1,8 +1,8 @@
 #!/bin/sh
 # What CI runs: sh specdec-ci.sh [smoke|standard|deep]
 #
-# With SPECDEC_AGAINST, a run directory of the engine release in use, the last line says whether the upgrade changed the baseline's answers or
-# speculation broke, and a change beyond numerics is a finding.
+# With SPECDEC_AGAINST, a run directory of the engine release in use, the line UPGRADE says whether the upgrade changed the baseline's answers or
+# speculation broke; a change beyond numerics is a finding, and what cannot be told is undecided.
 # Exits by the class of the run: 0 clean, 1 finding, 75 infrastructure, 76 undecided, 78 setup invalid; 2 to 5 are pytest's own.
 # Leaves specdec-run/ (run.json, report.html, report.md, answers, server logs) and specdec.xml (JUnit).
 set -eu
