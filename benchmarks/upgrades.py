@@ -94,7 +94,13 @@ UPGRADES: Mapping[str, Upgrade] = {
     "nothing": Upgrade(title="the same build", word=_SAFE, code=0),
     "nothing-again": Upgrade(title="the same build", word=_SAFE, code=0),
     "nothing-once-more": Upgrade(title="the same build", word=_SAFE, code=0),
-    "bf16": Upgrade(title="kernels in bfloat16, with their noise", word=_SAFE, code=0, engine={"numerics": "normal:0.03,grid:bf16"}),
+    "bf16": Upgrade(
+        title="kernels in bfloat16, with their noise, in place of float32",
+        word=_CHANGED,
+        kind=_NUMERICS,
+        code=0,
+        engine={"numerics": "normal:0.03,grid:bf16"},
+    ),
     "int8": Upgrade(title="weights rounded to 8 bits", word=_CHANGED, kind=_NUMERICS, code=0, change=quantise(8)),
     "int4": Upgrade(title="weights rounded to 4 bits", word=_CHANGED, kind=_WEIGHTS, change=quantise(4)),
     "template": Upgrade(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.report.run import JudgementResult, Run
 
+_WIDEST = 120
 _SHOWN = 3
 """Differing answers, and prompts with other ids, that are listed."""
 
@@ -175,6 +176,11 @@ def lines(comparison: Comparison, *, judgements: bool = True) -> Iterator[str]:
             yield from (f"  {change}" for change in changes)
 
 
+def _shorten(text: str) -> str:
+    """Return a text on one line of at most :data:`_WIDEST` characters."""
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+
+
 def _within(change: BaselineChange | None) -> str:
     """Return the size up to which distributions are the same: ``0.0012 nats per logit``."""
     return f"{max(change.shift.high if change and change.shift else 0.0, RESOLUTION):.2g} nats per logit"
@@ -186,7 +192,7 @@ def _baseline_lines(change: BaselineChange) -> Iterator[str]:
         yield "prompts: none was scored in both runs"
     elif change.other_prompts:
         yield f"prompts: {len(change.other_prompts)} of {change.prompts} have other token ids"
-        yield from (printable(f"  {prompt}") for prompt in change.other_prompts[:_SHOWN])
+        yield from (printable(f"  {_shorten(prompt)}") for prompt in change.other_prompts[:_SHOWN])
     elif change.dated_prompts:
         yield f"prompts: {change.dated_prompts} of {change.prompts} differ in a few token ids, as where the template writes the date"
     else:
