@@ -70,7 +70,8 @@ def _readable_transcripts(directory: RunDirectory, plan: Plan, arm: str) -> Iter
 def _belongs_to_arm(arm: str, key: str, boot: Boot) -> bool:
     """Return True if answers stored under ``key`` are of ``arm``.
 
-    They may come from its first or a further boot.
+    A further boot stores them under a name of its own, so that its arm decides. A first boot's arm does not: at smoke depth the
+    control's boot answers as the baseline too, and what it stores under ``baseline`` is not the control's.
     """
     return arm == key or (boot.number > 1 and arm == boot.arm)
 

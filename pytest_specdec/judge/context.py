@@ -79,7 +79,8 @@ def judge(captured: Captured) -> Verdict:
 def _fill_prompts(captured: Captured) -> Captured:
     """Return the run with its prompts filled up to the baseline's limit.
 
-    Runs of this release store them filled, unless no server reported a limit; runs of earlier releases never do.
+    The capture stores them filled, unless no server reported a limit; runs of early releases never do. Requests whose length depends on a
+    limit that is unknown or too long to fill are left out.
     """
     if not is_open(captured.workload):
         return captured

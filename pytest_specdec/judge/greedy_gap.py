@@ -136,7 +136,8 @@ def _classify_continuation(gap: float, theirs: Answer, tolerance: float) -> Diff
 def _is_contested(distribution: Sequence[Position], tolerance: float) -> bool:
     """Return True if an end may have been as good a choice as the baseline's token.
 
-    No id shows the end, so that any second token within tolerance of the best may be it. False if the distribution is unknown.
+    ``distribution`` is the baseline's where the answer ended: one position, or none if unknown, which gives False. No id shows the end, so
+    that any second token within tolerance of the best may be it.
     """
     best = [sorted(position.top_logprobs, reverse=True)[:2] for position in distribution]
     return any(len(two) > 1 and two[0] - two[1] <= tolerance for two in best)

@@ -342,7 +342,11 @@ def _trends(runs: Sequence[DatedRun]) -> Iterator[Trend]:
 
 
 def _trend(variant: str, runs: tuple[DatedRun, ...]) -> Trend:
-    """Return the trend of one variant, its series in the order of the report."""
+    """Return the trend of one variant, its series in the order of the report.
+
+    Of each measure the workload with the fewest requests comes first and leads. Decode speeds are followed only on the workload that leads
+    the speedup, which holds their ratio on the others; without a speedup they are followed on all workloads.
+    """
     own = [dated.variants[variant] for dated in runs]
     requests = {one.name: one.requests for dated in runs for one in dated.workloads}
     quantities = sorted(
