@@ -221,7 +221,7 @@ def _run() -> Schema:
             "propertyNames": {"enum": list(run.COUNTED_AS)},
             "additionalProperties": {"type": "integer", "minimum": 1},
         },
-        **{name: own[name] for name in ("plan", "environment", "baselines", "status")},
+        **{name: own[name] for name in ("upgrade", "plan", "environment", "baselines", "status")},
         "capabilities": {"description": "By arm.", "type": "object", "additionalProperties": known},
         "parameters": {
             "description": "What each arm does with each sampling parameter, by arm and parameter; the worst that a workload shows.",

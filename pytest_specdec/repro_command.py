@@ -62,14 +62,14 @@ def write_repro(arguments: Namespace) -> int:
         _check_unused(folder)
         directory = _open_capture(stored, arguments.run_path)
         plan = run_documents.read_plan(directory)
-        made = _read_repro(directory, plan, judgement)
+        planned, made = _planned(plan, judgement, directory), _read_repro(directory, plan, judgement)
         if arguments.shrink:
             made = _shrink_live(made, arguments)
         with writable(folder):
             folder.mkdir(parents=True, exist_ok=True)
         for name, text in repro.files(made, _bug_form(made.environment.engine)).items():
             atomic_write(folder / name, text)
-        excerpt.write(directory, plan, _planned(plan, judgement, directory), RunDirectory(folder / REPRO_RUN))
+        excerpt.write(directory, plan, planned, RunDirectory(folder / REPRO_RUN))
     except SpecdecError as error:
         return refuse(error)
     sys.stdout.write(f"{folder / 'README.md'}\n")
@@ -147,10 +147,9 @@ def _find_shipped(path: str, test: str) -> Path | None:
     ``path`` is that of its id: from the root of a checkout or a copy, or, under ``--pyargs``, from any folder of the suites.
     """
     _, inside, ending = path.rpartition("suites/")
-    if inside:
-        return shipped.SUITES / ending if (shipped.SUITES / ending).is_file() else None
-    files = [file for file in shipped.SUITES.rglob(Path(ending).name) if file.as_posix().endswith(f"/{ending}")]
-    holding = [file for file in files if f"def {test}(" in file.read_text(encoding="utf-8")]
+    below = [file for file in shipped.SUITES.rglob(Path(ending).name) if file.as_posix().endswith(f"/{ending}")]
+    files = [shipped.SUITES / ending] if inside else below
+    holding = [file for file in files if file.is_file() and f"def {test}(" in file.read_text(encoding="utf-8")]
     return holding[0] if len(holding) == 1 else None
 
 

@@ -152,7 +152,7 @@ def _earlier_rates(config: Config, folder: Path) -> list[Rates]:
     rates: list[Rates] = []
     current_environment: Environment | None = None
     for directory in _newest_runs(folder):
-        with suppress(RunError, OSError, ValueError, KeyError):
+        with suppress(RunError, OSError, ValueError, KeyError, TypeError):
             run_rates = run_documents.read_status(directory).rates
             if run_rates is None or json.loads(directory.plan.read_text(encoding="utf-8"))["config"] != config.name:
                 continue

@@ -39,7 +39,7 @@ def read(directory: RunDirectory) -> BaselineRecord:
     chats: set[str] = set()
     for workload in plan.workloads:
         sent = run_documents.read_workload(directory, plan, workload.name)
-        for asks, answer in _greedy_answers(directory, sent):
+        for asks, answer in _greedy_answers(directory, sent, is_own=is_own):
             greedy.setdefault(asks, answer)
         for request, prompt_ids, answer_ids, positions in _scored_answers(directory, plan, sent):
             prompt = request.prompt_key
@@ -58,23 +58,29 @@ def read(directory: RunDirectory) -> BaselineRecord:
     )
 
 
-def _greedy_answers(directory: RunDirectory, workload: Workload) -> Iterator[tuple[str, GreedyAnswer]]:
-    """Yield the baseline's answers of most probable tokens, each with the text of what was asked."""
+def _greedy_answers(directory: RunDirectory, workload: Workload, *, is_own: bool) -> Iterator[tuple[str, GreedyAnswer]]:
+    """Yield the baseline's answers of most probable tokens, each with the text of what was asked.
+
+    Scores count if they are the baseline's own, as ``is_own`` says, and of the very tokens that were answered.
+    """
     greedy = {request.id: request for request in workload.requests if request.takes_likeliest}
     baseline, control = (_first_passes(directory, arm, workload) for arm in (BASELINE, CONTROL))
     scores = (
-        {score.key: score.positions for score in transcripts.read_scores(directory, BASELINE, BASELINE, workload.name)} if greedy else {}
+        {score.key: score.positions for score in transcripts.read_scores(directory, BASELINE, BASELINE, workload.name)}
+        if greedy and is_own
+        else {}
     )
     for request_id, request in greedy.items():
         answer, again = baseline.get(request_id), control.get(request_id)
         if answer is not None:
+            positions = scores.get(answer.key, ())
             yield (
                 request.asks,
                 GreedyAnswer(
                     request_id=request_id,
                     prompt=request.prompt_key,
                     choice=answer.choice,
-                    positions=scores.get(answer.key, ()),
+                    positions=positions if tuple(each.token_id for each in positions) == answer.choice.token_ids else (),
                     control=again.choice if again else None,
                 ),
             )

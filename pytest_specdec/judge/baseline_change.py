@@ -37,7 +37,9 @@ WEIGHTS_UP_TO = 1.0
 SIGMAS = 6.0
 """Standard deviations of the difference of two logits within which two choices at temperature 0 are a near-tie."""
 MARGIN = 2.0
-"""Times the noise of both runs, as variances, that is tolerated; and times the old run's noise that the new one's may be."""
+"""Times the variance of both runs' noise that is tolerated."""
+NOISIER = 2.0
+"""Times the old run's noise, a standard deviation, from which on the new run's is a change."""
 LEAST_ANSWERS = 5
 """Answers at temperature 0 that have to be compared before baselines are called the same."""
 DATED = 4
@@ -149,18 +151,19 @@ class _Comparison:
         answers = ((before, new.greedy[asks]) for asks, before in old.greedy.items() if asks in new.greedy)
         self._answers = [(before, after) for before, after in answers if before.prompt in same]
         self._by_prompt = _shared_positions(old, new)
+        self._shift = logit_shift.measure(self._by_prompt.values())
+        self._tie = _near_tie(max(self.allowed, min(self._shift.high, NUMERICS_UP_TO) if self._shift else 0.0))
+        self._is_exact = len(known) == len(self._noises) and all(noise.high <= RESOLUTION for noise in known)
 
     def measured(self) -> BaselineChange:
         """Return the comparison's figures, with the relation SAME."""
         changed = {prompt: ids for prompt, ids in self._shared.items() if tuple(ids[0]) != tuple(ids[1])}
         dated = [prompt for prompt, (before, after) in changed.items() if _is_dated(before, after)]
-        shift = logit_shift.measure(self._by_prompt.values())
-        tie = _near_tie(max(self.allowed, min(shift.high, NUMERICS_UP_TO) if shift else 0.0))
         first_differences = [_first_difference(before, after.choice) for before, after in self._answers]
         differences = sorted(filter(None, first_differences), key=lambda difference: (-difference.gap, difference.request_id))
         return BaselineChange(
             relation=BaselineRelation.SAME,
-            shift=shift,
+            shift=self._shift,
             allowed=self.allowed,
             prompts=len(self._shared),
             other_prompts=tuple(prompt for prompt in changed if prompt not in dated),
@@ -168,7 +171,7 @@ class _Comparison:
             answers=len(self._answers),
             alike=sum(_are_alike(before.choice, after.choice) for before, after in self._answers),
             differences=tuple(differences),
-            beyond=sum(difference.gap > tie for difference in differences) if self.allowed else 0,
+            beyond=sum(difference.gap > self._tie for difference in differences) if self.allowed else 0,
             other_ends=tuple(before.request_id for before, after in self._answers if _ends_elsewhere(before.choice, after.choice)),
         )
 
@@ -178,27 +181,30 @@ class _Comparison:
             yield ChangeKind.CHAT_TEMPLATE if set(change.other_prompts) <= self._old.chats else ChangeKind.TOKENIZER
         if self.allowed:
             yield from self._shifts(change.shift)
-            tie = _near_tie(max(self.allowed, min(change.shift.high, NUMERICS_UP_TO) if change.shift else 0.0))
-            if self._has_more(change.beyond, lambda before, after: _is_beyond(_first_difference(before, after), tie)):
+            if self._has_more(change.beyond, lambda before, after: _is_beyond(_first_difference(before, after), self._tie)):
                 yield ChangeKind.ANSWERS
         if self._has_more(len(change.other_ends), lambda before, after: _ends_elsewhere(before.choice, after)):
             yield ChangeKind.ENDS
 
     def why_unknown(self, change: BaselineChange) -> str:
         """Return why nothing seen is not the same as nothing changed; empty if enough was seen."""
-        if not self.allowed:
-            return "a run did not measure its noise, as a config with a scorer or an engine without log-probabilities does not"
-        if change.dated_prompts:
-            return f"{change.dated_prompts} prompts differ in a few token ids, as where the chat template writes the date"
-        if change.shift is None:
-            return "too few prompts were scored in both runs"
-        if change.shift.high > 2.0 * self.allowed:
-            return f"too few prompts to tell a shift of {change.shift.high:.2g} nats per logit from noise"
-        if change.answers < LEAST_ANSWERS or not self._has_more(
-            change.answers, lambda before, after: _is_beyond(_first_difference(before, after), 0.0)
-        ):
-            return f"too few answers at temperature 0 are in both runs: {change.answers}"
-        return ""
+        shift_high = change.shift.high if change.shift else 0.0
+        controls_tell = self._has_more(change.answers, lambda before, after: _is_beyond(_first_difference(before, after), 0.0))
+        reasons = (
+            (
+                not self.allowed,
+                "a run did not measure its noise, as a config with a scorer or an engine without log-probabilities does not",
+            ),
+            (
+                change.dated_prompts > 0,
+                f"{change.dated_prompts} prompts differ in a few token ids, as where the chat template writes the date",
+            ),
+            (change.shift is None, "too few prompts were scored in both runs"),
+            (shift_high > 2.0 * self.allowed, f"too few prompts to tell a shift of {shift_high:.2g} nats per logit from noise"),
+            (change.answers < LEAST_ANSWERS, f"too few answers at temperature 0 are in both runs: {change.answers}"),
+            (not controls_tell, "the controls' answers are missing, or differ too often for any number of other answers to show"),
+        )
+        return next((reason for holds, reason in reasons if holds), "")
 
     def _shifts(self, shift: LogitShift | None) -> Iterator[ChangeKind]:
         """Yield the kinds of change that distributions and noise show."""
@@ -212,7 +218,7 @@ class _Comparison:
             if beyond and proportions.greater_than_other(beyond, len(self._by_prompt), sum(own), trials) <= ALPHA:
                 yield ChangeKind.SOME_PROMPTS
         before, after = self._noises
-        if before is not None and after is not None and after.low > MARGIN * max(before.high, RESOLUTION):
+        if before is not None and after is not None and after.low > NOISIER * max(before.high, RESOLUTION):
             yield ChangeKind.NUMERICS if after.nats <= NUMERICS_UP_TO else ChangeKind.NOISE
 
     def _has_more(self, count: int, is_other: Callable[[GreedyAnswer, Choice], bool]) -> bool:
@@ -222,7 +228,7 @@ class _Comparison:
         """
         if not count:
             return False
-        if self.allowed and self.allowed <= math.sqrt(1.0 + 2.0 * MARGIN) * RESOLUTION:
+        if self._is_exact:
             return True
         repeated = [(answer, answer.control) for record in (self._old, self._new) for answer in record.greedy.values()]
         own = [is_other(answer, control) for answer, control in repeated if control is not None]

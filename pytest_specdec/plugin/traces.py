@@ -37,7 +37,7 @@ _NS_PER_S = 1e9
 
 def is_enabled(environ: Mapping[str, str]) -> bool:
     """Return True if the environment asks for traces over OTLP."""
-    is_off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or environ.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp"
+    is_off = environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or (environ.get("OTEL_TRACES_EXPORTER") or "otlp") != "otlp"
     return not is_off and any(environ.get(name) for name in _ENDPOINTS)
 
 

@@ -76,7 +76,8 @@ class Comparison:
         relation = self.baseline.relation if self.baseline else BaselineRelation.UNKNOWN
         if relation is BaselineRelation.UNKNOWN:
             why = self.baseline.why if self.baseline else self.not_compared
-            return f"{self._findings_alone}; whether the baseline's answers changed is unknown: {why}"
+            more = f"; {self.undecided}" if self.undecided else ""
+            return f"{self._findings_alone}{more}; whether the baseline's answers changed is unknown: {why}"
         return self._same_baseline() if relation is BaselineRelation.SAME else self._changed_baseline()
 
     def _same_baseline(self) -> str:
@@ -85,7 +86,7 @@ class Comparison:
         if self.found:
             return f"SPECULATION BROKE IN THE NEW RUN: {_count(self.found, 'new finding')}; {same}"
         if self.unjudged:
-            return f"WRONG IN THE NEW RUN: {_count(self.unjudged, 'finding')} that the old run did not look for; {same}"
+            return f"WRONG IN THE NEW RUN: {self._unlooked}; {same}"
         if self.undecided:
             return f"CANNOT SAY: {self.undecided}; {same}"
         return f"SAFE TO UPGRADE, as far as both runs were judged: {same}; {self._findings_alone.lower()}"
@@ -93,21 +94,25 @@ class Comparison:
     def _changed_baseline(self) -> str:
         """Return the headline for baselines with other answers."""
         kinds = "; ".join(kind.value for kind in self.baseline.kinds) if self.baseline else ""
-        if self.found or self.unjudged:
-            return f"BOTH CHANGED: the baseline's answers ({kinds}), and speculation has {_count(self._added, 'new finding')}"
+        if self.found:
+            return f"BOTH CHANGED: the baseline's answers ({kinds}), and speculation has {_count(self.found, 'new finding')}"
+        if self.unjudged:
+            return f"ANSWERS CHANGED ({kinds}); WRONG IN THE NEW RUN: {self._unlooked}"
         if self.undecided:
             return f"ANSWERS CHANGED ({kinds}); whether speculation follows is not decided: {self.undecided}"
         return f"ANSWERS CHANGED, speculation follows: {kinds}; {self._findings_alone.lower()}"
 
     @property
-    def _added(self) -> tuple[VariantFinding, ...]:
-        return (*self.found, *self.unjudged)
+    def _unlooked(self) -> str:
+        return f"{_count(self.unjudged, 'finding')} that the old run did not look for"
 
     @property
     def _findings_alone(self) -> str:
         """What became of the findings, whatever the baselines do."""
-        if self._added:
-            return f"WORSE: {_count(self._added, 'new finding')}"
+        if self.found:
+            return f"WORSE: {_count(self.found, 'new finding')}"
+        if self.unjudged:
+            return f"WRONG IN THE NEW RUN: {self._unlooked}"
         if self.gone:
             return f"BETTER: {_count(self.gone, 'finding')} gone" + (f", {_number(self.kept)} as before" if self.kept else "")
         return f"NO NEW FINDING: {_number(self.kept)} as before" if self.kept else "NO FINDING in either run"
@@ -115,7 +120,7 @@ class Comparison:
     @property
     def is_worse(self) -> bool:
         """True if the new run has a new finding, or its baseline's answers changed by more than numerics."""
-        return bool(self._added) or (self.baseline is not None and self.baseline.is_worse)
+        return bool(self.found or self.unjudged) or (self.baseline is not None and self.baseline.is_worse)
 
     @property
     def word(self) -> UpgradeWord:
@@ -256,8 +261,10 @@ def _describe_undecided(new: Run, lost: frozenset[tuple[str, Family]]) -> str:
     """
     if new.status is None or new.status.state is not State.COMPLETE or new.status.error:
         return "the new run is incomplete"
+    if not new.judged:
+        return "nothing of the new run could be judged"
     if new.undecided:
-        return f"{len(new.undecided)} judgements of the new run could not be made"
+        return f"{len(new.undecided)} judgements of the new run were not made or not decided"
     if new.suspicious:
         return "the new run has suspicious verdicts"
     correctness = sorted(f"{variant} {family.value}" for variant, family in lost if family is not Family.SPEED)

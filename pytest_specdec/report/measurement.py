@@ -55,7 +55,7 @@ class Measure:
 
     def is_worse(self, before: float, after: float) -> bool:
         """Return True if a change from ``before`` to ``after`` is for the worse."""
-        return (after < before) is self.higher_is_better
+        return after < before if self.higher_is_better else after > before
 
 
 SPEEDUP = Measure(title="speedup", number_format="{:.2f}x", higher_is_better=True)

@@ -178,6 +178,9 @@ def logprobs(answer):
 
 def look(baseline, speculative):
     pairs = [(b, s) for b, s in zip(logprobs(baseline), logprobs(speculative)) if b is not None and s is not None]
+    if not pairs:
+        print("a server reports no log-probabilities", file=sys.stderr)
+        sys.exit(2)
     worst = max(pairs, key=lambda pair: abs(pair[0] - pair[1]))
     print(f"{len(pairs)} log-probabilities; furthest apart: baseline {worst[0]:.4f}, speculative {worst[1]:.4f}")
     return "log-probabilities differ by more than LIMIT nats" if abs(worst[0] - worst[1]) > LIMIT else ""
@@ -218,8 +221,8 @@ def main():
     for arm in ("BASELINE", "SPECULATIVE"):
         try:
             connect(arm)
-        except OpenAIError as error:
-            print(f"no server answers at {arm}, {os.environ[arm]}: {error!r}", file=sys.stderr)
+        except (OpenAIError, KeyError, IndexError) as error:
+            print(f"no server answers at {arm}, {os.environ.get(arm, 'which is not set')}: {error!r}", file=sys.stderr)
             return 2
     for _ in range(TRIES):
         try:

@@ -52,7 +52,7 @@ _BROKEN = frozenset({PytestOutcome.FAILED, PytestOutcome.WAIVED})
 
 
 class RunClass(StrEnum):
-    """The result of a run in one word. If several hold, the first of these counts."""
+    """The result of a run in one word. If several hold, the first of these counts, but a worse upgrade counts after infrastructure."""
 
     FINDING = "finding"
     """The variant breaks a promise or misses a gate. A retry changes nothing."""
@@ -376,6 +376,7 @@ def document(run: Run) -> JSON:
         "replayed": run.replayed,
         "class": run.run_class.value,
         "red": run.red,
+        "upgrade": codec.encode(run.upgrade),
         "judged": run.judged,
         "counts": count_outcomes(run.judgements),
         "plan": codec.encode(run.plan),

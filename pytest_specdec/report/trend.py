@@ -210,7 +210,7 @@ class Trends:
     @property
     def tested(self) -> int:
         """Series that are tested for steps."""
-        return sum(not series.is_constant for _, _, series in self.all_series())
+        return sum(len(series.points) >= LEAST and not series.is_constant for _, _, series in self.all_series())
 
     def all_series(self) -> Iterator[tuple[History, Trend, Series]]:
         """Yield every series, with where it belongs."""
@@ -230,7 +230,7 @@ class Trends:
     def false_alarms(self) -> str:
         """The false-alarm rate of the steps, in words."""
         if not self.tested:
-            return f"No series has the {LEAST} runs that a step needs."
+            return f"No series is tested for steps: it needs {LEAST} runs, and values that differ."
         return (
             f"At one look, a series in which nothing changed is marked with probability {ALPHA:.0%} at most, if its runs are independent: "
             f"on average at most {ALPHA * self.tested:.2g} of the {self.tested} series here. A page made every night is one more look."
@@ -277,7 +277,7 @@ def _take(run: Run, date: datetime, stored: Sequence[StoredFigures]) -> DatedRun
     variants = {"": VariantRun(run_class=run.run_class, measured=measure_run(run))}
     for variant in run.pairs:
         own = [(judgement, one) for judgement, one in zip(run.judgements, stored, strict=True) if judgement.pair == variant]
-        alone = replace(run, judgements=tuple(judgement for judgement, _ in own))
+        alone = replace(run, judgements=tuple(judgement for judgement, _ in own), upgrade=None)
         variants[variant] = VariantRun(run_class=alone.run_class, measured=measure_variant(alone, [one for _, one in own]))
     status = run.status
     return DatedRun(
@@ -318,6 +318,7 @@ def build(runs: Iterable[DatedRun], unread: Sequence[str] = ()) -> Trends:
     distinct: dict[object, DatedRun] = {}
     for dated in files:
         distinct.setdefault(dated.identity, dated)
+    dates = [dated.date for dated in distinct.values()]
     groups: dict[tuple[str, str, str], list[DatedRun]] = {}
     for dated in distinct.values():
         groups.setdefault((dated.config, dated.depth, dated.machine), []).append(dated)
@@ -328,8 +329,8 @@ def build(runs: Iterable[DatedRun], unread: Sequence[str] = ()) -> Trends:
     return Trends(
         histories=histories,
         runs=len(distinct),
-        first=files[0].date,
-        last=files[-1].date,
+        first=dates[0],
+        last=dates[-1],
         repeated=len(files) - len(distinct),
         unread=tuple(unread),
     )

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_specdec.judge.baseline_change import BaselineChange, BaselineRelation, ChangeKind
 from pytest_specdec.plugin import against
+from pytest_specdec.report import run
 from pytest_specdec.stats.logit_shift import LogitShift
 
 SAME = BaselineChange(relation=BaselineRelation.SAME, shift=LogitShift(nats=0.0, low=0.0, high=0.0, prompts=20, positions=400), prompts=20)
@@ -31,8 +32,8 @@ def give(monkeypatch, change):
     (SAME, "Outcome.PASS", 0, "SAFE TO UPGRADE, as far as both runs were judged: *"),
     (SAME, "Outcome.FAIL, names='a fault'", 1, "SPECULATION BROKE IN THE NEW RUN: 1 new finding; *"),
     (CHANGED, "Outcome.PASS", 1, "ANSWERS CHANGED, speculation follows: answers end elsewhere after the same tokens; *"),
-    (CHANGED, "Outcome.INVALID, transient=True", 75, "ANSWERS CHANGED (*); whether speculation follows is not decided: 2 judgements *"),
-    (CHANGED, "Outcome.INCONCLUSIVE", 1, "ANSWERS CHANGED (*); whether speculation follows is not decided: 2 judgements *"),
+    (CHANGED, "Outcome.INVALID, transient=True", 75, "ANSWERS CHANGED (*); whether *: nothing of the new run could be judged"),
+    (CHANGED, "Outcome.INCONCLUSIVE", 1, "ANSWERS CHANGED (*); whether *: nothing of the new run could be judged"),
     (UNKNOWN, "Outcome.PASS", 76, "NO FINDING in either run; whether the baseline's answers changed is unknown: too few"),
     (NUMERICS, "Outcome.PASS", 0, "ANSWERS CHANGED, speculation follows: numerics, *"),
 ])  # fmt: skip
@@ -43,9 +44,11 @@ def test_the_last_word_and_the_exit_code_follow_both_comparisons(project, earlie
     result.stdout.fnmatch_lines([f"UPGRADE: {headline}", "RESULT: *"])
     (note, *_) = project.document["notes"]
     assert note.startswith("UPGRADE from old: ")
+    stored = run.read(next(project.runs[0].glob("run.json")).read_text(), "run.json")
+    assert (stored.run_class.value, stored.upgrade.headline) == (project.document["class"], note.removeprefix("UPGRADE from old: "))
     assert project.document["class"] == {0: "clean", 1: "finding", 75: "infrastructure", 76: "undecided"}[code]
-    (run,) = project.runs
-    assert "UPGRADE from old: " in (run / "report.md").read_text()
+    (folder,) = project.runs
+    assert "UPGRADE from old: " in (folder / "report.md").read_text()
 
 
 def test_pytests_own_code_is_red_too(project, earlier, monkeypatch):

@@ -101,9 +101,13 @@ def test_a_folder_of_another_release_is_one_error(run, project, tmp_path, schema
     assert "Traceback" not in result.stderr.str()
 
 
+GREEDY, STATE = "test_every_token_is_the_baselines_choice", "test_no_answer_depends_on_what_was_asked_before"
+
+
 @pytest.mark.parametrize("nodeid, expected", [
-    ("suites/greedy/test_greedy.py::test_it[a b]", "pytest --pyargs 'pytest_specdec.suites.greedy.test_greedy::test_it[a b]'"),
-    ("../lib/pytest_specdec/suites/state/test_state.py::test_it", "pytest --pyargs pytest_specdec.suites.state.test_state::test_it"),
+    (f"suites/greedy/test_greedy.py::{GREEDY}[a b]", f"pytest --pyargs 'pytest_specdec.suites.greedy.test_greedy::{GREEDY}[a b]'"),
+    (f"../lib/pytest_specdec/suites/state/test_state.py::{STATE}", f"pytest --pyargs pytest_specdec.suites.state.test_state::{STATE}"),
+    ("suites/greedy/test_greedy.py::test_mine", "pytest suites/greedy/test_greedy.py::test_mine"),
     ("suites/greedy/test_of_ours.py::test_it", "pytest suites/greedy/test_of_ours.py::test_it"),
     ("test_it.py::test_shown[draft-k3]", "pytest 'test_it.py::test_shown[draft-k3]'"),
 ])  # fmt: skip
@@ -167,7 +171,6 @@ def test_a_run_without_its_answers_is_one_error(run, capsys):
 
 
 @pytest.mark.parametrize("nodeid", [
-    "suites/greedy/test_greedy.py::test_every_token_is_the_baselines_choice[draft-k3]",
     "/somewhere/suites/greedy/test_greedy.py::test_every_token_is_the_baselines_choice[draft-k3]",
     "greedy/test_greedy.py::test_every_token_is_the_baselines_choice[draft-k3]",
     "test_greedy.py::test_every_token_is_the_baselines_choice[draft-k3]",

@@ -47,7 +47,7 @@ def test_findings_come_go_and_stay():
     assert (change.old, change.new) == ("pass", "fail")
 
 
-def test_the_same_fault_in_another_variant_is_a_new_finding():
+def test_the_same_fault_in_another_variant_is_one_that_the_old_run_did_not_look_for():
     other = judgement(replace(FAILED, pair="ngram-k3"), PytestOutcome.FAILED)
     assert list(map(str, compare(run_of(RED), run_of(RED, other)).unjudged)) == ["ngram-k3: accept-all"]
     assert compare(run_of(GOOD), run_of(RED, other)).headline.startswith("WORSE: 1 new finding;"), "one fault, in two variants"
@@ -99,7 +99,7 @@ SHIFTED = ChangeKind.WEIGHTS.value
     (CHANGED, False, False, f"ANSWERS CHANGED ({SHIFTED}); whether speculation follows is not decided: the new run is incomplete"),
     (TOO_LITTLE, False, True, f"NO FINDING in either run; {FEW}"),
     (TOO_LITTLE, True, True, f"WORSE: 1 new finding; {FEW}"),
-    (None, False, False, f"NO FINDING in either run; {UNKNOWN}no files"),
+    (None, False, False, f"NO FINDING in either run; the new run is incomplete; {UNKNOWN}no files"),
 ])  # fmt: skip
 def test_the_headline_tells_the_upgrades_change_from_speculations(baseline, red, decided, headline):
     status = DECIDED if decided else replace(DECIDED, state=State.INCOMPLETE)

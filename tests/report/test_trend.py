@@ -11,6 +11,7 @@ from pytest_specdec.errors import RunError
 from pytest_specdec.model.status import State
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.report import run, trend, trend_markdown, trend_page
+from pytest_specdec.report.measurement import MEASURES
 from pytest_specdec.report.run import PytestOutcome, RunClass
 from tests.report.histories import history, night, ratios, read, upgraded
 from tests.report.runs import ENVIRONMENT, FAILED, HOSTILE, SPEED, acceptance, judgement, sampled
@@ -192,3 +193,12 @@ def test_few_runs_and_equal_values_have_a_page(nights):
     assert not steps(trends)
     assert "No step" in trend_page.render(trends)
     assert "**No step.**" in trend_markdown.render(trends)
+
+
+def test_equal_values_are_no_change_for_the_worse():
+    assert not any(measure.is_worse(1.0, 1.0) for measure in MEASURES)
+    assert [measure.is_worse(1.0, 2.0) for measure in MEASURES] == [not measure.higher_is_better for measure in MEASURES]
+
+
+def test_few_nights_say_that_no_series_is_tested():
+    assert read(history(count=5, step=3)).false_alarms == "No series is tested for steps: it needs 10 runs, and values that differ."
