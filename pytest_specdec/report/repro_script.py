@@ -179,8 +179,7 @@ def logprobs(answer):
 def look(baseline, speculative):
     pairs = [(b, s) for b, s in zip(logprobs(baseline), logprobs(speculative)) if b is not None and s is not None]
     if not pairs:
-        print("a server reports no log-probabilities", file=sys.stderr)
-        sys.exit(2)
+        return None
     worst = max(pairs, key=lambda pair: abs(pair[0] - pair[1]))
     print(f"{len(pairs)} log-probabilities; furthest apart: baseline {worst[0]:.4f}, speculative {worst[1]:.4f}")
     return "log-probabilities differ by more than LIMIT nats" if abs(worst[0] - worst[1]) > LIMIT else ""
@@ -234,6 +233,9 @@ def main():
             wrong = compare(baseline, ask("SPECULATIVE"))
         except OpenAIError as error:
             wrong = f"the speculative server has no answer, and the baseline has one: {error!r}"
+        if wrong is None:
+            print("nothing to compare: a server reports no log-probabilities", file=sys.stderr)
+            return 2
         if wrong:
             print("WRONG: " + wrong)
             return 1
