@@ -109,7 +109,7 @@ def _fixture_table() -> str:
     """Return the fixtures of the plugin, as Markdown."""
     functions = [node for node in ast.walk(ast.parse(inspect.getsource(plugin))) if isinstance(node, ast.FunctionDef)]
     rows = [
-        (f"`{function.name}`", "session" if "scope='session'" in decorator else "test", _returned(ast.get_docstring(function) or ""))
+        (f"`{function.name}`", "session" if "scope='session'" in decorator else "test", _describe_value(ast.get_docstring(function) or ""))
         for function in functions
         for decorator in map(ast.unparse, function.decorator_list)
         if decorator.startswith("pytest.fixture")
@@ -151,7 +151,7 @@ def _family_cells(row: FamilyRow) -> tuple[str, ...]:
     return f"`{row.name}`", row.promise or row.name, judged[:1].upper() + judged[1:], workloads, row.budget, ", ".join(row.follows)
 
 
-def _returned(docstring: str) -> str:
+def _describe_value(docstring: str) -> str:
     """Return what a fixture gives, without the verb that each of their docstrings begins with."""
     summary, _, rest = docstring.partition("\n\n")
     given = summary.removeprefix("Return ")

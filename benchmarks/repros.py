@@ -82,8 +82,8 @@ def main() -> int:
 
 
 def _is_right(row: dict[str, str]) -> bool:
-    said = row["with the fault"], row["without it"], row.get("replayed")
-    return said == ("WRONG", "right", "same verdict") and float(row["MiB"]) <= _MOST_MIB
+    outcomes = row["with the fault"], row["without it"], row.get("replayed")
+    return outcomes == ("WRONG", "right", "same verdict") and float(row["MiB"]) <= _MOST_MIB
 
 
 def follow(fault: str, folder: Path, times: int) -> dict[str, str]:

@@ -40,7 +40,7 @@ SERIES = 1_000
 COUNTS = (5, 10, 20, 60, 200, 400)
 AFTER = (1, 2, 3, 4, 5, 7, 10)
 SIZE = f"Series without a step that are marked, at {ALPHA:.0%}"
-DEPENDENT = "Series without a step whose runs depend on each other that are marked"
+DEPENDENT = "False steps where neighbouring runs are correlated"
 POWER = f"A loss of {LOSS:.0%} at a spread of {SPREAD:.0%} that is marked, by runs since"
 PLACE = "Where a marked loss is put"
 NIGHTLY = "A steady series looked at again after every run, marked at some time"
@@ -52,21 +52,21 @@ def normal(rng: np.random.Generator, count: int) -> Floats:
 
 
 def heavy(rng: np.random.Generator, count: int) -> Floats:
-    """Return values of Student's t with two degrees of freedom, whose variance is infinite."""
+    """Return values of Student's t with two degrees of freedom, which has no finite variance."""
     return rng.standard_t(2, count)
 
 
-def tied(rng: np.random.Generator, count: int) -> Floats:
+def draw_whole_numbers(rng: np.random.Generator, count: int) -> Floats:
     """Return whole numbers, most of them 0."""
     return rng.normal(size=count).round()
 
 
-def with_outlier(rng: np.random.Generator, count: int) -> Floats:
+def draw_with_outlier(rng: np.random.Generator, count: int) -> Floats:
     """Return normal values, one of them far off."""
     return np.where(np.arange(count) == rng.integers(count), 1000.0, rng.normal(size=count))
 
 
-def correlated(rho: float) -> Draw:
+def correlate(rho: float) -> Draw:
     """Return what draws normal values with the correlation ``rho`` between neighbours."""
 
     def draw(rng: np.random.Generator, count: int) -> Floats:
@@ -78,16 +78,21 @@ def correlated(rho: float) -> Draw:
     return draw
 
 
-SHAPES: dict[str, Draw] = {"normal": normal, "Student's t, 2 degrees": heavy, "whole numbers": tied, "one far off": with_outlier}
+SHAPES: dict[str, Draw] = {
+    "normal": normal,
+    "Student's t, 2 degrees": heavy,
+    "whole numbers": draw_whole_numbers,
+    "one far off": draw_with_outlier,
+}
 
 
-def marked(draw: Draw, count: int, series: int = SERIES) -> float:
+def measure_marked_share(draw: Draw, count: int, series: int = SERIES) -> float:
     """Return the share of series with a step."""
     rng = np.random.default_rng(count)
     return sum(bool(find_change_points(draw(rng, count), ALPHA)) for _ in range(series)) / series
 
 
-def losses(before: int, after: int, series: int = SERIES // 2) -> tuple[float, float, float]:
+def measure_losses(before: int, after: int, series: int = SERIES // 2) -> tuple[float, float, float]:
     """Return the share of losses that are marked, and of these the shares put at the very run and with it in the confidence set."""
     rng = np.random.default_rng(before)
     places = []
@@ -103,7 +108,7 @@ def losses(before: int, after: int, series: int = SERIES // 2) -> tuple[float, f
     )
 
 
-def looked_at_nightly(nights: int, series: int = 100) -> float:
+def measure_nightly_share(nights: int, series: int = 100) -> float:
     """Return the share of steady series that are marked on one night or more."""
     rng = np.random.default_rng(nights)
     return (
@@ -114,18 +119,18 @@ def looked_at_nightly(nights: int, series: int = 100) -> float:
 def rows() -> Iterator[dict[str, object]]:
     """Yield the rows of all tables."""
     for name, draw in SHAPES.items():
-        yield {"table": SIZE, "values": name, **{f"{count} runs": f"{marked(draw, count):.3f}" for count in COUNTS}}
+        yield {"table": SIZE, "values": name, **{f"{count} runs": f"{measure_marked_share(draw, count):.3f}" for count in COUNTS}}
     for rho in (0.1, 0.2, 0.3, 0.5):
-        shares = {f"{count} runs": f"{marked(correlated(rho), count, 300):.3f}" for count in COUNTS[1:]}
+        shares = {f"{count} runs": f"{measure_marked_share(correlate(rho), count, 300):.3f}" for count in COUNTS[1:]}
         yield {"table": DEPENDENT, "correlation of neighbours": rho, **shares}
     for before in (10, 20, 60, 200):
-        yield {"table": POWER, "runs before": before, **{str(after): f"{losses(before, after)[0]:.2f}" for after in AFTER}}
+        yield {"table": POWER, "runs before": before, **{str(after): f"{measure_losses(before, after)[0]:.2f}" for after in AFTER}}
     for after in (3, 5, 10, 30):
-        share, exact, inside = losses(60, after)
+        share, exact, inside = measure_losses(60, after)
         seen = {"marked": f"{share:.2f}", "at the very run": f"{exact:.2f}", "within the 95 % confidence set": f"{inside:.3f}"}
         yield {"table": PLACE, "runs before": 60, "runs since": after, **seen}
     for nights in (30, 100, 365):
-        yield {"table": NIGHTLY, "nights": nights, "marked": f"{looked_at_nightly(nights):.2f}"}
+        yield {"table": NIGHTLY, "nights": nights, "marked": f"{measure_nightly_share(nights):.2f}"}
 
 
 def history(template: Run, count: int, *, seed: int = 7) -> Iterator[Run]:
@@ -139,9 +144,9 @@ def history(template: Run, count: int, *, seed: int = 7) -> Iterator[Run]:
         pair = template.pairs[0]
         judgements = tuple(_judgement(one, factor if one.pair == pair else 1.0, rng) for one in template.judgements)
         if number in {upgrade, upgrade + 1}:
-            judgements = tuple(_passed(one) if number > upgrade else one for one in judgements)
+            judgements = tuple(_waive_failure(one) if number > upgrade else one for one in judgements)
         else:
-            judgements = tuple(map(_passed, judgements))
+            judgements = tuple(map(_waive_failure, judgements))
         wall_s = 300.0 * float(np.exp(rng.normal(0.0, 0.05)))
         yield replace(
             template,
@@ -153,8 +158,8 @@ def history(template: Run, count: int, *, seed: int = 7) -> Iterator[Run]:
         )
 
 
-def _passed(judgement: JudgementResult) -> JudgementResult:
-    """Return a judgement whose failure is known."""
+def _waive_failure(judgement: JudgementResult) -> JudgementResult:
+    """Return a judgement, with a failure as one that a waiver expects."""
     return replace(judgement, result=PytestOutcome.WAIVED) if judgement.result is PytestOutcome.FAILED else judgement
 
 

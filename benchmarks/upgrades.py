@@ -149,11 +149,11 @@ def main() -> int:
 
 
 def follow(upgrade: Upgrade, folder: Path, old: Path) -> dict[str, object]:
-    """Judge one build against the run ``old``; return its last word, and whether it is the right one."""
+    """Judge one build against the run ``old``; return its headline, and whether it is the right one."""
     code, output = judge(upgrade, folder, folder / "run", f"--specdec-against={old}")
-    said = next((line.removeprefix("UPGRADE: ") for line in output.splitlines() if line.startswith("UPGRADE: ")), output[-300:])
-    right = said.startswith(upgrade.word) and upgrade.kind in said and code == upgrade.code
-    return {"build": upgrade.title, "said": said, "exit": code, "right": right}
+    headline = next((line.removeprefix("UPGRADE: ") for line in output.splitlines() if line.startswith("UPGRADE: ")), output[-300:])
+    right = headline.startswith(upgrade.word) and upgrade.kind in headline and code == upgrade.code
+    return {"build": upgrade.title, "headline": headline, "exit": code, "right": right}
 
 
 def judge(upgrade: Upgrade, folder: Path, run: Path, *options: str) -> tuple[int, str]:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files.run_directory import atomic_write, writable
 from pytest_specdec.plugin import against
-from pytest_specdec.plugin.against import read_document, read_run
-from pytest_specdec.plugin.report_files import FileFormat, load_format
+from pytest_specdec.plugin.report_files import FileFormat, load_format, read_document, read_run
 from pytest_specdec.report import comparison, failure, github_annotations, terminal, trend, trend_markdown, trend_page
 from pytest_specdec.report.escape import printable
 

@@ -19,7 +19,7 @@ from pytest_specdec.files.run_directory import REPRO_RUN, RunDirectory, atomic_w
 from pytest_specdec.live_shrinking import LiveLimits, shrink_on
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.verdict import Symptom
-from pytest_specdec.plugin.against import read_run
+from pytest_specdec.plugin.report_files import read_run
 from pytest_specdec.report import repro
 from pytest_specdec.report_command import judgements_matching, refuse
 

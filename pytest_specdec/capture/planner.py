@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture import boot_layout, enlargement, environment, estimate, extension
+from pytest_specdec.capture import boot_layout, enlargement, estimate, extension, placement
+from pytest_specdec.capture.placement import attached_arms, is_attached, is_served
 from pytest_specdec.capture.rates import scale_to_size
 from pytest_specdec.capture.workloads import drop_unread_scores, enlarge, limit_concurrency
 from pytest_specdec.config import gates, golden
@@ -18,117 +19,18 @@ from pytest_specdec.engines.optional import SmallCache
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import PlanError
 from pytest_specdec.model.families import FamilyRow, with_outside
-from pytest_specdec.model.pair import BASELINE, SCORER, Pair, Variant
-from pytest_specdec.model.plan import Boot, Judgement, Placement, Plan, Rates, Role
+from pytest_specdec.model.pair import Pair, Variant
+from pytest_specdec.model.plan import Judgement, Plan, Rates
 from pytest_specdec.model.workload import Depth, Family, Workload
 from pytest_specdec.prompts.calibration import plain_draws
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from pytest_specdec.capture.placement import MachinePlacement
     from pytest_specdec.config.config import Config
     from pytest_specdec.engines.protocol import Engine
-
-_MIN_SERVERS = 2
-"""Servers that have to fit for them to stand side by side."""
-_USABLE = 0.8
-"""Fraction of the machine's memory that servers may fill; the rest is for the system and for this process."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachinePlacement:
-    """The placement resolved for a config on this machine."""
-
-    placement: Placement
-    servers: int = 1
-    """Most servers that may run at once."""
-    reason: str = ""
-
-
-def placement(config: Config, engine: Engine) -> MachinePlacement:
-    """Return the config's placement on this machine.
-
-    ``auto`` is resolved from the machine's size and the engine's estimate of one server.
-
-    Raises PlanError if the config sets side by side, but pins the servers' port or attaches a server.
-    """
-    if config.placement is Placement.IN_TURN:
-        return MachinePlacement(placement=Placement.IN_TURN)
-    if _attached_arms(config):
-        return _placement_with_attached_servers(config)
-    if "port" in config.engine.args:
-        return _placement_with_pinned_port(config)
-    if config.placement is Placement.SIDE_BY_SIDE:
-        return MachinePlacement(placement=Placement.SIDE_BY_SIDE, servers=config.limits.servers)
-    fitting_servers, reason = _servers_that_fit(config, engine)
-    if fitting_servers < _MIN_SERVERS:
-        return MachinePlacement(placement=Placement.IN_TURN, reason=reason)
-    return MachinePlacement(placement=Placement.SIDE_BY_SIDE, servers=min(fitting_servers, config.limits.servers), reason=reason)
-
-
-_DRAFT = "draft models"
-"""Stands for them among the arms: no variant's name has a space in it."""
-
-
-def _attached_arms(config: Config) -> frozenset[str]:
-    """Return the names of the arms with an attached server.
-
-    All draft models count as one arm.
-    """
-    engine_url = config.engine.url
-    addresses = {BASELINE: config.baseline.url or engine_url, **{variant.name: variant.url or engine_url for variant in config.variants}}
-    scorer_url = config.scorer.url if config.scorer else None
-    return frozenset(arm for arm, address in {**addresses, _DRAFT: config.draft.url, SCORER: scorer_url}.items() if address)
-
-
-def _placement_with_attached_servers(config: Config) -> MachinePlacement:
-    """Return the placement in turn, the only one for attached servers.
-
-    Raises PlanError if the config asks for servers side by side.
-    """
-    if config.placement is Placement.AUTO:
-        return MachinePlacement(placement=Placement.IN_TURN, reason="attached servers are visited in turn")
-    what, setting = "attached servers are visited one after the other", f"placement: {config.placement}"
-    raise PlanError(what, where="placement", found=setting, expected="in-turn", remedy="remove `placement`")
-
-
-def _is_attached(boot: Boot, attached: frozenset[str]) -> bool:
-    return {Role.VARIANT: boot.arm, Role.DRAFT: _DRAFT, Role.SCORER: SCORER}.get(boot.role, BASELINE) in attached
-
-
-def _is_served(boot: Boot, attached: frozenset[str]) -> bool:
-    """Return True if there is a server for ``boot``.
-
-    When servers are attached, no draft model is started: it has a server only if its own is attached too.
-    """
-    return boot.role is not Role.DRAFT or not attached or _is_attached(boot, attached)
-
-
-def _placement_with_pinned_port(config: Config) -> MachinePlacement:
-    """Return the placement in turn: a pinned port is not shared.
-
-    Raises PlanError if the config asks for servers side by side.
-    """
-    if config.placement is Placement.AUTO:
-        return MachinePlacement(placement=Placement.IN_TURN, reason="the config pins the servers' port")
-    what = "servers side by side cannot share a port"
-    settings = f"placement: {config.placement}, port: {config.engine.args['port']}"
-    raise PlanError(what, where="engine.args.port", found=settings, remedy="remove `port`: then free ones are chosen")
-
-
-def _servers_that_fit(config: Config, engine: Engine) -> tuple[int, str]:
-    """Return how many servers fit this machine, and the reason.
-
-    Returns 0 if the memory of one server is unknown.
-    """
-    footprint = engine.footprint(config, accelerated=environment.has_accelerator())
-    if footprint.device_share is not None:
-        fitting_servers = int(1.0 / footprint.device_share)
-        return fitting_servers, f"one server takes {footprint.device_share:.2g} of the device"
-    total_gib = environment.memory_gib()
-    if footprint.memory_gib is None:
-        return 0, "the memory that a server takes is unknown before it starts"
-    return int(_USABLE * total_gib / footprint.memory_gib), f"one server takes about {footprint.memory_gib:.1f} GiB of {total_gib:.0f}"
+    from pytest_specdec.model.golden import GoldenFloor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,44 +66,41 @@ def make(
     Raises PlanError if selected tests do not go together, ConfigError or EngineError for a variant without drafts.
     """
     engine = engine_of(config.engine.kind)
-    all_pairs = _pairs(config, engine)
-    pairs, golden_floors = _select_pairs(all_pairs, only), golden.floors(config, all_pairs)
-    gates.check(config, pairs)
-    golden.check(config, golden_floors)
-    attached, withheld = _attached_arms(config), _withheld_workloads(config, engine, wanted, depth)
+    pairs, golden_floors = _pairs_with_floors(config, engine, only)
+    attached, withheld = attached_arms(config), _withheld_workloads(config, engine, wanted, depth)
     sent_workloads = _select_sent_workloads(wanted, config, depth, withheld=withheld, attached=bool(attached))
     workloads_by_name = {workload.name: workload for workload in _unique_workloads(sent_workloads)}
     judged_workloads = sorted((workload.at(depth) for workload in workloads_by_name.values()), key=_plan_sort_key)
-    calibration = calibrations(judged_workloads, depth)
     rows, counts = with_outside(outside), _workloads_per_family([*collected, *wanted], depth)
     shares = {family: rows[family].alpha(len(config.variants), depth, count) for family, count in counts.items()}
     plan = replace(
-        _plan_without_boots(config, placement(config, engine), rates or scale_to_size(config)),
+        _plan_without_boots(config, placement.resolve(config, engine), rates or scale_to_size(config)),
         depth=depth,
         pairs=pairs,
         judgements=_judgements(pairs, sent_workloads, shares),
         withheld=withheld,
         families=outside,
-        golden=tuple(floor for floor in golden_floors if floor.pair in {pair.name for pair in pairs}),
+        golden=golden_floors,
     )
-    has_speed_boots = _has_speed_boots(config, attached)
     _check_speed_boots(speed_boots, judged_workloads, attached)
     lay_out = partial(
         _lay_out,
         plan,
-        calibration=calibration,
+        calibration=calibrations(judged_workloads, depth),
         has_scorer=config.scorer is not None,
         attached=attached,
-        has_speed_boots=has_speed_boots,
+        has_speed_boots=_has_speed_boots(config, attached),
         speed_boots=speed_boots,
     )
     usual_plan = lay_out(judged_workloads)
     request_counts = enlargement.counts(usual_plan, workloads_by_name, deadline_s) if enlarged is None else enlarged
-    enlarged_workloads = [
-        workload for workload in enlarge(usual_plan.workloads, workloads_by_name, request_counts) if workload.name in workloads_by_name
-    ]
-    full_plan = replace(lay_out(enlarged_workloads), enlarged={name: len(usual_plan.workload(name).requests) for name in request_counts})
-    return replace(full_plan, again_s=extension.again_s(full_plan) if deadline_s is None else 0.0)
+    enlarged_workloads = enlarge(usual_plan.workloads, workloads_by_name, request_counts)
+    full_plan = lay_out([workload for workload in enlarged_workloads if workload.name in workloads_by_name])
+    return replace(
+        full_plan,
+        enlarged={name: len(usual_plan.workload(name).requests) for name in request_counts},
+        again_s=extension.again_s(full_plan) if deadline_s is None else 0.0,
+    )
 
 
 def plan_servers(config: Config, rates: Rates, depth: Depth = Depth.STANDARD, *, draft_scored: bool = False) -> Plan:
@@ -250,17 +149,30 @@ def _lay_out(
     their own only with ``has_speed_boots``.
     """
     workloads = tuple(sorted((*judged, *calibration), key=_plan_sort_key))
-    served_boots = (boot for boot in boot_layout.layout(plan.pairs, judged, plan.depth, plan.placement) if _is_served(boot, attached))
+    served_boots = (boot for boot in boot_layout.layout(plan.pairs, judged, plan.depth, plan.placement) if is_served(boot, attached))
     layout = boot_layout.add_small_cache_boots(
         boot_layout.move_scores_to_scorer(boot_layout.add_calibration(served_boots, calibration, workloads), has_scorer=has_scorer),
         workloads,
     )
     layout = boot_layout.timed_apart(tuple(layout), workloads) if has_speed_boots else layout
     further = boot_layout.further(plan.pairs, judged, speed_boots, placement=plan.placement, servers=plan.servers)
-    boots = tuple(replace(boot, index=index, attached=_is_attached(boot, attached)) for index, boot in enumerate((*layout, *further)))
+    boots = tuple(replace(boot, index=index, attached=is_attached(boot, attached)) for index, boot in enumerate((*layout, *further)))
     steps = estimate.steps(boots, workloads, plan.rates, route=plan.route)
     estimate_s = estimate.total(steps, plan.servers) + estimate.judging_s(len(plan.judgements))
     return replace(plan, workloads=workloads, boots=boots, estimate_s=estimate_s)
+
+
+def _pairs_with_floors(config: Config, engine: Engine, only: Sequence[str] | None) -> tuple[tuple[Pair, ...], tuple[GoldenFloor, ...]]:
+    """Return the pairs of the variants in ``only``, and what a golden file asks of them.
+
+    Raises ConfigError for gates that cannot hold, of the selected pairs, and for a golden file that is of none of the config's.
+    """
+    every_pair = _pairs(config, engine)
+    pairs, floors = _select_pairs(every_pair, only), golden.floors(config, every_pair)
+    gates.check(config, pairs)
+    golden.check(config, floors)
+    names = {pair.name for pair in pairs}
+    return pairs, tuple(floor for floor in floors if floor.pair in names)
 
 
 def _pairs(config: Config, engine: Engine) -> tuple[Pair, ...]:
@@ -336,7 +248,7 @@ def _risky_workloads(config: Config, wanted: Sequence[SelectedWorkload], depth: 
 
     They may take a server down. Returns an empty mapping without an attached server, or if the config allows them.
     """
-    if config.may_kill or not _attached_arms(config):
+    if config.may_kill or not attached_arms(config):
         return {}
     reason = "may take down an attached server, so not sent (may_kill: true in the config sends it)"
     risky = {entry.workload.name for entry in wanted if _is_sent(entry.workload, depth) and _may_kill(entry)}
@@ -349,7 +261,7 @@ def _workloads_lacking_small_cache(config: Config, engine: Engine, wanted: Seque
     Attached servers cannot be restarted with a small cache, and some engines have no setting for one.
     """
     names = sorted({entry.workload.name for entry in wanted if _is_sent(entry.workload, depth) and entry.workload.small_cache})
-    if names and _attached_arms(config):
+    if names and attached_arms(config):
         return dict.fromkeys(names, "needs a server with a small key-value cache, and attached ones are not started anew")
     setting = engine.small_cache(config) if names and isinstance(engine, SmallCache) else None
     return {} if setting else dict.fromkeys(names, "needs a small key-value cache, for which this engine has no setting")

@@ -176,8 +176,8 @@ def _model_floor(config: Config, settings: GoldenSettings, file: GoldenFile, pai
         return _no_floor(file, pair, "its draft tokens per step are unknown, and the file has its lengths by them")
     by_tokens = {length.draft_tokens: length for length in lengths if length.thinking in modes}
     if drafted not in by_tokens:
-        known = ", ".join(map(str, sorted(by_tokens)))
-        return _no_floor(file, pair, f"it drafts {drafted} tokens a step, and the file has {known}")
+        numbers = ", ".join(map(str, sorted(by_tokens)))
+        return _no_floor(file, pair, f"it drafts {drafted} tokens a step, and the file has {numbers}")
     thinking = () if config_modes else (f"thinking ({next(iter(modes))} there)",)
     origin = f"{1.0 - golden_file.TOLERANCE:.0%} of {by_tokens[drafted].length:g}"
     return _floor(file, by_tokens[drafted], pair, origin, (*_uncompared_drafter(config, file, pair), *thinking, *_NEVER_STATED))

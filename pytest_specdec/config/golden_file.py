@@ -116,8 +116,8 @@ def _read_models(document: YamlDocument, data: Mapping[str, JSON], problems: lis
         for mode, by_tokens in modes.items():
             path = (model, mode)
             if mode not in _MODES or not isinstance(by_tokens, Mapping) or not by_tokens:
-                found = _describe_kind(by_tokens) if mode in _MODES else "an unknown mode"
-                problems.append(validate.problem(document, path, found, "thinking_on or thinking_off, with a length by draft tokens"))
+                kind = _describe_kind(by_tokens) if mode in _MODES else "an unknown mode"
+                problems.append(validate.problem(document, path, kind, "thinking_on or thinking_off, with a length by draft tokens"))
                 continue
             for tokens, value in by_tokens.items():
                 length = _read_model_length(document, (*path, tokens), value, problems)
@@ -153,8 +153,8 @@ def _read_tests(document: YamlDocument, data: Mapping[str, JSON], problems: list
     """Yield the lengths of a file of TensorRT-LLM: by the id of a test."""
     for test, entry in data.items():
         if not isinstance(entry, Mapping) or _LEAST not in entry:
-            found = _describe_kind(entry) if not isinstance(entry, Mapping) else "no min_al"
-            problems.append(validate.problem(document, (test,), found, "ref_al and min_al, the mean and the lowest length"))
+            kind = _describe_kind(entry) if not isinstance(entry, Mapping) else "no min_al"
+            problems.append(validate.problem(document, (test,), kind, "ref_al and min_al, the mean and the lowest length"))
             continue
         bad = [key for key in (_MEAN, _LEAST) if entry.get(key) is not None and (_number(entry[key]) or 0.0) < 1.0]
         expected = "a number from 1 on, or null before it is measured"

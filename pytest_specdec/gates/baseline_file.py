@@ -120,7 +120,7 @@ def keep(folder: Path, config: str, environment: Environment, kept: Path) -> Non
         copy.unlink(missing_ok=True)
 
 
-def stored(folder: Path, config: str, environment: Environment) -> tuple[StoredBaseline, ...]:
+def read_conditions(folder: Path, config: str, environment: Environment) -> tuple[StoredBaseline, ...]:
     """Return the conditions of this machine's baseline file, or of all other machines' if it has none.
 
     Raises ConfigError or RunError as :func:`read` does.

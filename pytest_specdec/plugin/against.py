@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
-from pytest_specdec.files.run_directory import RunDirectory, read_text
-from pytest_specdec.report import comparison, run
+from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.plugin.report_files import read_run
+from pytest_specdec.report import comparison
 from pytest_specdec.report.run import Upgrade
 
 if TYPE_CHECKING:
@@ -16,22 +17,6 @@ if TYPE_CHECKING:
     from pytest_specdec.judge.baseline_change import BaselineChange
     from pytest_specdec.report.comparison import Comparison
     from pytest_specdec.report.run import Run
-
-
-def read_run(path: Path) -> Run:
-    """Return the run of a directory, or of a run.json. Raises RunError."""
-    document = path / "run.json" if path.is_dir() else path
-    return run.read(read_document(document), str(document))
-
-
-def read_document(document: Path) -> str:
-    """Return the text of a run.json. Raises RunError."""
-    try:
-        return read_text(document)
-    except (OSError, UnicodeDecodeError) as error:
-        what = "there is no run to report"
-        remedy = "name the directory of a run whose session came to its end; the folder of a replay or of a repro holds reports alone"
-        raise RunError(what, where=str(document), found=str(error), expected="run.json", remedy=remedy) from None
 
 
 def compare(old: Path, new: Path, old_run: Run, new_run: Run) -> Comparison:

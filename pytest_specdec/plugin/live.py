@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_specdec.capture import locks, planner, runner
+from pytest_specdec.capture import locks, placement, planner, runner
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import PlanError, SpecdecError
 from pytest_specdec.files.run_directory import RunDirectory
@@ -84,7 +84,7 @@ def _check_placement(config: pytest.Config, run: RunState, items: Sequence[pytes
             remedy="run these tests without -n, or deselect them",
         )
     with_both_servers = next((item for item in items if len(marker.live_fixtures(item)) > 1), None)
-    choice = planner.placement(run.config, engine_of(run.config.engine.kind))
+    choice = placement.resolve(run.config, engine_of(run.config.engine.kind))
     if with_both_servers is not None and choice.placement is Placement.IN_TURN:
         what = "a test asks for two live servers, and only one runs at a time"
         raise PlanError(

@@ -81,30 +81,7 @@ def add(parser: pytest.Parser) -> None:
     )
     option("--specdec-depth", metavar="DEPTH", help=f"Number of requests: {', '.join(DEPTHS)} (default: standard).")
     option("--specdec-run-dir", metavar="DIR", help="Run directory, new or empty (default: .specdec/<config>-<UTC time>).")
-    option(
-        "--specdec-replay",
-        metavar="RUN",
-        help="Judge a stored run, or that of a repro folder, again without a server, with its depth, false-alarm shares and config; "
-        "--specdec-config overrides the config. Writes reports only into --specdec-run-dir; the run stays unchanged.",
-    )
-    option(
-        "--specdec-resume",
-        metavar="RUN",
-        help="Resume a run: reuse complete results, capture what is missing or ended in an unexplained server failure. Requires the same "
-        "config, selection and machine.",
-    )
-    option(
-        "--specdec-continue",
-        metavar="RUN",
-        help="Continue a run with inconclusive or suspicious sampling verdicts: capture the same number of requests again and judge "
-        "all of them without raising the false-alarm rate. Requires the same config, selection and machine.",
-    )
-    option(
-        "--specdec-against",
-        metavar="RUN",
-        help="Compare with an earlier run, such as one of the engine release in use: whether the baseline's own answers changed, and what "
-        "is new of speculation. Fails also if the baseline's answers changed by more than numerics.",
-    )
+    _add_stored_runs(group)
     option(
         "--specdec-deadline",
         metavar="TIME",
@@ -130,6 +107,35 @@ def add(parser: pytest.Parser) -> None:
         help="Exit 1 for a finding only, 75 for infrastructure, which a retry may settle, 76 if undecided, 78 for an invalid setup.",
     )
     option("--specdec-date", metavar="DAY", type=_parse_day, help="Day by which waivers expire, such as 2027-01-31 (default: today, UTC).")
+
+
+def _add_stored_runs(group: pytest.OptionGroup) -> None:
+    """Register the options that name a stored run."""
+    option = group.addoption
+    option(
+        "--specdec-replay",
+        metavar="RUN",
+        help="Judge a stored run, or that of a repro folder, again without a server, with its depth, false-alarm shares and config; "
+        "--specdec-config overrides the config. Writes reports only into --specdec-run-dir; the run stays unchanged.",
+    )
+    option(
+        "--specdec-resume",
+        metavar="RUN",
+        help="Resume a run: reuse complete results, capture what is missing or ended in an unexplained server failure. Requires the same "
+        "config, selection and machine.",
+    )
+    option(
+        "--specdec-continue",
+        metavar="RUN",
+        help="Continue a run with inconclusive or suspicious sampling verdicts: capture the same number of requests again and judge "
+        "all of them without raising the false-alarm rate. Requires the same config, selection and machine.",
+    )
+    option(
+        "--specdec-against",
+        metavar="RUN",
+        help="Compare with an earlier run, such as one of the engine release in use: whether the baseline's own answers changed, and what "
+        "is new of speculation. Fails also if the baseline's answers changed by more than numerics.",
+    )
 
 
 def _add_baselines(group: pytest.OptionGroup) -> None:

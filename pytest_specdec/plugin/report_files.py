@@ -1,4 +1,4 @@
-"""Report formats at work: those that a session writes, their files in the run directory, the step summary, pytest-benchmark."""
+"""Report formats at work: those that a session writes, their files in the run directory, run.json read back, benchmarks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from _pytest.junitxml import xml_key
 
 from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files import transcripts
-from pytest_specdec.files.run_directory import atomic_write, writable
+from pytest_specdec.files.run_directory import atomic_write, read_text, writable
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.plugin.options import REPORT_FORMATS
-from pytest_specdec.report import benchmark_json, junit, markdown
+from pytest_specdec.report import benchmark_json, junit, markdown, run
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.run import Run, TimedAnswers
@@ -32,6 +32,22 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Transcript
 
 FileFormat: TypeAlias = "ReportFormat[Run, str]"
+
+
+def read_run(path: Path) -> Run:
+    """Return the run of a directory, or of a run.json. Raises RunError."""
+    document = path / "run.json" if path.is_dir() else path
+    return run.read(read_document(document), str(document))
+
+
+def read_document(document: Path) -> str:
+    """Return the text of a run.json. Raises RunError."""
+    try:
+        return read_text(document)
+    except (OSError, UnicodeDecodeError) as error:
+        what = "there is no run to report"
+        remedy = "name the directory of a run whose session came to its end; the folder of a replay or of a repro holds reports alone"
+        raise RunError(what, where=str(document), found=str(error), expected="run.json", remedy=remedy) from None
 
 
 def file_formats(requested: Sequence[str]) -> tuple[FileFormat, ...]:

@@ -214,9 +214,9 @@ def _make_state(config: pytest.Config) -> RunState:
     """
     settings = config.stash[SETTINGS]
     if settings.against:
-        from pytest_specdec.plugin import against  # noqa: PLC0415 - only a comparison pays for it
+        from pytest_specdec.plugin import report_files  # noqa: PLC0415 - only a comparison pays for it
 
-        against.read_run(settings.against)  # an earlier run that cannot be read is said before anything boots
+        report_files.read_run(settings.against)  # an earlier run that cannot be read is said before anything boots
         run_documents.read_plan(RunDirectory.open(settings.against))
     if settings.replay:
         plan = run_documents.read_plan(RunDirectory.open(settings.replay))

@@ -150,7 +150,7 @@ class SummaryPlugin:
         directory, settings = RunDirectory.open(self._root), self._config.stash[SETTINGS]
         plan, environment = run_documents.read_plan(directory), _read_or_none(run_documents.read_environment, directory)
         baseline_notes = baseline_file.notes(settings.baselines, plan.config, environment)
-        baselines = baseline_file.stored(run_state.baselines_folder(settings), plan.config, environment) if environment else ()
+        baselines = baseline_file.read_conditions(run_state.baselines_folder(settings), plan.config, environment) if environment else ()
         status = _read_or_none(run_documents.read_status, directory)
         status_notes = (*_capture_error(status), *status.warnings) if status else ()
         capabilities = _read_or_none(run_documents.read_capabilities, directory) or {}

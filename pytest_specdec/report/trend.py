@@ -26,6 +26,7 @@ from pytest_specdec.report.measurement import (
     measure_run,
     measure_variant,
 )
+from pytest_specdec.report.run import RunClass
 from pytest_specdec.stats.change_point import LEAST, find_change_points
 
 if TYPE_CHECKING:
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
     from pytest_specdec.model.baseline import Environment
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.report.plan_summary import WorkloadSummary
-    from pytest_specdec.report.run import Run, RunClass
+    from pytest_specdec.report.run import Run
     from pytest_specdec.stats.change_point import ChangePoint
 
 ALPHA = 0.01
 """Probability at most with which a series is marked although nothing changed."""
+_MOST_DATES = 12
+"""Dates of one class that are listed, the last ones."""
 _NEAR = 3
 """Runs from a step within which a change may be its cause, if the step's place is that unsure."""
 _UNCHANGED = "nothing recorded changed"
@@ -178,6 +181,16 @@ class Trend:
         """The variant, or what stands for all of them."""
         return self.variant or "whole runs"
 
+    @property
+    def outcomes(self) -> str:
+        """How many runs had which class, with the dates of those that were not clean."""
+        dates: dict[RunClass, list[str]] = {}
+        for dated, run_class in zip(self.runs, self.classes, strict=True):
+            dates.setdefault(run_class, []).append(day(dated.date))
+        by_name = sorted(dates.items(), key=lambda item: item[0].value)
+        parts = (f"{len(days)} {of.value}{'' if of is RunClass.CLEAN else _list_dates(days)}" for of, days in by_name)
+        return f"{count(len(self.runs), 'run')}: {', '.join(parts)}."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
@@ -240,6 +253,11 @@ class Trends:
 def count(number: int, what: str) -> str:
     """Return a number of things in words."""
     return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _list_dates(days: list[str]) -> str:
+    more = [f"{len(days) - _MOST_DATES} earlier"] if len(days) > _MOST_DATES else []
+    return f" ({', '.join([*more, *days[-_MOST_DATES:]])})"
 
 
 def day(date: datetime) -> str:

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
 
     from pytest_specdec.report.trend import Trend, Trends
 
-_MOST_DATES = 12
-"""Dates of one class that are listed, the last ones."""
-
 
 def render(trends: Trends) -> str:
     """Return the page; a function of the trends alone."""
@@ -56,7 +53,7 @@ def _trend(trend: Trend) -> Iterator[str]:
     """Yield the outcomes of a variant, and a table of its figures."""
     yield f"### {escape(trend.title)}"
     yield ""
-    yield escape(outcomes(trend))
+    yield escape(trend.outcomes)
     yield ""
     if not trend.series:
         return
@@ -66,17 +63,3 @@ def _trend(trend: Trend) -> Iterator[str]:
         steps = "; ".join(f"{day(step.date)} {step.change}" for step in series.steps) or "none"
         yield f"| {' | '.join(map(escape, (series.quantity.title, series.last, series.typical, steps)))} |"
     yield ""
-
-
-def outcomes(trend: Trend) -> str:
-    """Return how many runs had which class, with the dates of those that were not clean."""
-    dates: dict[str, list[str]] = {}
-    for dated, run_class in zip(trend.runs, trend.classes, strict=True):
-        dates.setdefault(run_class.value, []).append(day(dated.date))
-    parts = (f"{len(days)} {name}{_list_dates(days) if name != 'clean' else ''}" for name, days in sorted(dates.items()))
-    return f"{count(len(trend.runs), 'run')}: {', '.join(parts)}."
-
-
-def _list_dates(days: list[str]) -> str:
-    more = [f"{len(days) - _MOST_DATES} earlier"] if len(days) > _MOST_DATES else []
-    return f" ({', '.join([*more, *days[-_MOST_DATES:]])})"

@@ -9,7 +9,6 @@ from pytest_specdec.report.html_page import Cells, page, table, text
 from pytest_specdec.report.page_style import STYLE
 from pytest_specdec.report.run import RunClass
 from pytest_specdec.report.trend import count, day, describe_measurement
-from pytest_specdec.report.trend_markdown import outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -79,7 +78,7 @@ def _history(history: History) -> Iterator[str]:
         yield f'<section class="trend"><h3>{text(trend.title)}</h3>'
         yield (
             f"<figure>{trend_chart.draw_classes(trend.runs, trend.classes, runs[0].date, runs[-1].date)}"
-            f"<figcaption>{text(outcomes(trend))}</figcaption></figure>"
+            f"<figcaption>{text(trend.outcomes)}</figcaption></figure>"
         )
         yield from _figures(trend, runs)
         yield from _values(trend)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_specdec.capture import planner
+from pytest_specdec.capture import environment, planner
+from pytest_specdec.capture import placement as machine_placement
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.server_recipes import ServerRecipes
 from pytest_specdec.config.config import Overlay
@@ -378,7 +379,7 @@ def test_auto_goes_by_the_size_of_the_machine_and_of_a_server(config, workload, 
     from pytest_specdec.engines import registry
     from pytest_specdec.engines.protocol import Footprint
 
-    monkeypatch.setattr(planner.environment, "memory_gib", lambda: total)
+    monkeypatch.setattr(environment, "memory_gib", lambda: total)
     monkeypatch.setattr(type(registry.engine_of("fake")), "footprint", lambda *_, **__: Footprint(memory_gib=one))
     plan = make(replace(config, placement=Placement.AUTO), [SelectedWorkload(workload=workload(), family=Family.GREEDY)], Depth.SMOKE)
     assert (plan.placement, plan.servers) == (placement, servers)
@@ -389,24 +390,24 @@ def test_auto_goes_by_the_size_of_the_machine_and_of_a_server(config, workload, 
 def test_on_a_device_auto_goes_by_the_share_that_a_server_takes(config, monkeypatch, share, placement):
     from pytest_specdec.engines.vllm import Vllm
 
-    monkeypatch.setattr(planner.environment, "has_accelerator", lambda: True)
+    monkeypatch.setattr(environment, "has_accelerator", lambda: True)
     args = {} if share == 0.92 else {"gpu-memory-utilization": share}
     config = replace(config, placement=Placement.AUTO, engine=replace(config.engine, kind="vllm", args=args))
-    assert planner.placement(config, Vllm()).placement is placement
+    assert machine_placement.resolve(config, Vllm()).placement is placement
 
 
 def test_a_size_that_is_not_known_means_in_turn(config):
     from pytest_specdec.engines.vllm import Vllm
 
     config = replace(config, placement=Placement.AUTO, engine=replace(config.engine, kind="vllm", model="org/model"))
-    found = planner.placement(config, Vllm())
+    found = machine_placement.resolve(config, Vllm())
     assert (found.placement, found.reason) == (Placement.IN_TURN, "the memory that a server takes is unknown before it starts")
 
 
 def test_servers_side_by_side_cannot_share_a_port(beside, config, workload, with_args):
     with pytest.raises(PlanError, match="cannot share a port"):
         make(with_args(beside(), port=8000), [SelectedWorkload(workload=workload(), family=Family.GREEDY)], Depth.SMOKE)
-    assert planner.placement(with_args(replace(config, placement=Placement.AUTO), port=8000), None).placement is Placement.IN_TURN
+    assert machine_placement.resolve(with_args(replace(config, placement=Placement.AUTO), port=8000), None).placement is Placement.IN_TURN
 
 
 def test_a_scorer_scores_in_the_baselines_place(plan, workload, config):

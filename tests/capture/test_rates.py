@@ -19,7 +19,7 @@ from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.plan import Rates
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.workload import Depth, Family
-from pytest_specdec.report_command import read_run
+from pytest_specdec.plugin.report_files import read_run
 from tests.test_suites import wanted
 
 pytestmark = pytest.mark.usefixtures("calibrating")

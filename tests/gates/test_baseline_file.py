@@ -37,10 +37,10 @@ def test_a_run_gets_the_conditions_of_its_machines_file_or_of_all_others(path, e
     others = [replace(environment, cores=cores) for cores in (32, 64)]
     for other in others:
         baseline_file.write(path.with_name(f"{other.machine}.yaml"), other, [replace(GATES[0], key=other.key("v"))])
-    found = baseline_file.stored(path.parent.parent, "reference", environment)
+    found = baseline_file.read_conditions(path.parent.parent, "reference", environment)
     assert {stored.environment.cores for stored in found} == {32, 64}
     baseline_file.write(path, environment, [replace(gate, key={"engine": "reference 0.0.9"}) for gate in GATES])
-    (own,) = baseline_file.stored(path.parent.parent, "reference", environment)
+    (own,) = baseline_file.read_conditions(path.parent.parent, "reference", environment)
     assert own == StoredBaseline(
         source=f"reference/{path.name}",
         environment=environment,
@@ -48,14 +48,14 @@ def test_a_run_gets_the_conditions_of_its_machines_file_or_of_all_others(path, e
             MeasuredGate(figure=gate.figure, pair="v", workload=gate.workload, key={"engine": "reference 0.0.9"}) for gate in GATES
         ),
     )
-    assert baseline_file.stored(path.parent.parent, "no-such-config", environment) == ()
+    assert baseline_file.read_conditions(path.parent.parent, "no-such-config", environment) == ()
 
 
 @pytest.mark.parametrize("line", ["", "environment: {engine: reference, processors: 2}\n"])
 def test_an_environment_that_cannot_be_read_is_none(path, environment, line):
     path.parent.mkdir()
     path.write_text(f"schema: {baseline_file.SCHEMA}\nmachine: {path.stem}\n{line}gates:\n- {{figure: speedup, at_least: 1}}\n")
-    (found,) = baseline_file.stored(path.parent.parent, "reference", environment)
+    (found,) = baseline_file.read_conditions(path.parent.parent, "reference", environment)
     assert (found.environment, len(found.gates)) == (None, 1)
 
 

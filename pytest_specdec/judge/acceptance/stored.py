@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import Workload
     from pytest_specdec.stats.acceptance_change import AcceptanceChange
 
-__all__ = ["LEAST_SHARED", "Comparison", "compare_with_stored", "depends_on_load", "lengths"]
+__all__ = ["LEAST_SHARED", "StoredComparison", "compare_with_stored", "depends_on_load", "lengths"]
 
 _SHOWN = 3
 
@@ -40,7 +40,7 @@ _ACCEPT = 'if it is meant: --specdec-update-baselines --specdec-accept-regressio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class StoredComparison:
     """The accepted lengths of one workload, compared with its stored runs."""
 
     finding: Finding
@@ -128,7 +128,7 @@ class Comparison:
         return f"{math.ceil(1000.0 * loss - 0.05) / 1000.0:.1%}"
 
 
-def compare_with_stored(captured: Captured, alpha: float) -> Comparison | None:
+def compare_with_stored(captured: Captured, alpha: float) -> StoredComparison | None:
     """Return the comparison of the captured lengths with the stored ones.
 
     Only requests that both runs sent in the same words, under the same load, are compared, since runs of other depths have fewer or more of
@@ -142,13 +142,13 @@ def compare_with_stored(captured: Captured, alpha: float) -> Comparison | None:
     shared = [key for key, length in gate.lengths.items() if key in now and now[key].request == length.request]
     units, cell = _units(captured, shared), _cell(captured)
     if not gate.comparable:
-        return Comparison(finding=Finding.OTHER_SETTING, gate=gate, cell=cell, alpha=alpha)
+        return StoredComparison(finding=Finding.OTHER_SETTING, gate=gate, cell=cell, alpha=alpha)
     if gate.digest != captured.workload.traffic_digest or (now and not units):
-        return Comparison(finding=Finding.OTHER_REQUESTS, gate=gate, cell=cell, alpha=alpha)
+        return StoredComparison(finding=Finding.OTHER_REQUESTS, gate=gate, cell=cell, alpha=alpha)
     if len(units) < LEAST_SHARED:
-        return Comparison(finding=Finding.FEW, gate=gate, cell=cell, alpha=alpha, shared=len(units))
+        return StoredComparison(finding=Finding.FEW, gate=gate, cell=cell, alpha=alpha, shared=len(units))
     change = compare([_mean(gate.lengths, ids) for ids in units], [_mean(now, ids) for ids in units])
-    return Comparison(
+    return StoredComparison(
         finding=Finding.BY_LOAD if depends_on_load(captured) else _finding(change, alpha),
         gate=gate,
         cell=cell,

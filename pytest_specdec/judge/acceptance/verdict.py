@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytest_specdec.gates.rulings import RuledGate
     from pytest_specdec.judge.acceptance.golden import GoldenComparison
     from pytest_specdec.judge.acceptance.length import AcceptanceLength
-    from pytest_specdec.judge.acceptance.stored import Comparison
+    from pytest_specdec.judge.acceptance.stored import StoredComparison
     from pytest_specdec.model.baseline import Gate
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import SpecCounters
@@ -45,7 +45,7 @@ class _Measured:
     """The accepted length of one workload, beside what it is compared with."""
 
     length: AcceptanceLength | None
-    stored: Comparison | None
+    stored: StoredComparison | None
     golden: GoldenComparison | None
 
     def length_for(self, gate: Gate) -> AcceptanceLength | None:
@@ -211,7 +211,7 @@ def _say_length(captured: Captured, measured: _Measured, rulings: Sequence[Ruled
     )
 
 
-def _name(comparison: Comparison | None, rulings: Sequence[RuledGate]) -> str:
+def _name(comparison: StoredComparison | None, rulings: Sequence[RuledGate]) -> str:
     """Return the name of what a golden floor or the stored run shows.
 
     Empty if neither fails.
@@ -232,7 +232,7 @@ def _opening(measured: _Measured, cell: str) -> str:
     return f"{cell}, {drafted.tokens:.2f} per step with a draft"
 
 
-def _rules_out(prompts: int, rulings: Sequence[RuledGate], comparison: Comparison | None) -> str:
+def _rules_out(prompts: int, rulings: Sequence[RuledGate], comparison: StoredComparison | None) -> str:
     proven = [one.low for one in rulings if one.ruling is GateRuling.PROVEN]
     parts = [f"fewer than {min(proven):.2f} tokens per step would have been caught (97.5%)"] if proven else []
     against = comparison.rules_out if comparison else ""
