@@ -176,3 +176,15 @@ def test_a_trend_of_nothing_and_wrong_formats_are_one_error(tmp_path, capsys, ar
     text = capsys.readouterr().err
     assert text.startswith(words)
     assert all(f"  {label}:" in text for label in ("where", "found", "expected", "remedy"))
+
+
+@pytest.mark.parametrize("arguments", [["report", "here", "--format=md", "--out=file"], ["trend", "here", "--format=html", "--out=file"]])
+def test_a_file_in_the_place_of_the_folder_is_one_clear_error(tmp_path, monkeypatch, capsys, arguments):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/run.json").write_text(run.render(replace(GREEN, made_at="2026-01-05T02:30:00+00:00")), encoding="utf-8")
+    (tmp_path / "file").write_text("mine")
+    assert main(arguments) == 2
+    text = capsys.readouterr().err
+    assert text.startswith("the file cannot be written\n  where:    file")
+    assert "--out of a report" in text

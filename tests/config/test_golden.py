@@ -205,3 +205,11 @@ def test_a_floor_of_ones_own_may_stand_beside_it(floors, tmp_path):
     path.write_text(path.read_text() + "    at_least: 1.5\n")
     gates = [gate for gate in load.load(path).gates if gate.figure == "acceptance_length"]
     assert [gate.at_least for gate in gates] == [1.5]
+
+
+def test_a_folder_in_the_place_of_the_file_is_named_by_the_configs_key(floors, tmp_path):
+    (tmp_path / "folder.yaml").mkdir()
+    with pytest.raises(ConfigError) as error:
+        floors("folder.yaml")
+    assert str(error.value).startswith("the golden file cannot be read\n")
+    assert "gates.acceptance_length.golden" in error.value.where

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import baseline_record, run_documents, transcripts
+from pytest_specdec.model.plan import Boot, Role
 from pytest_specdec.model.transcript import Answer, Choice, Position, Score
 from tests.files.conftest import REQUESTS, WORKLOAD
 
@@ -60,3 +63,18 @@ def test_a_file_that_is_there_and_invalid_is_an_error(run):
     run.scores("baseline", "control", WORKLOAD.name).write_text("{}\n")
     with pytest.raises(RunError):
         baseline_record.read(run)
+
+
+def test_scores_of_another_engines_server_are_not_the_baselines(run, plan):
+    scorer = Boot(index=4, role=Role.SCORER, arm="scorer")
+    run_documents.write_plan(run, replace(plan, boots=(*plan.boots, scorer)))
+    record = baseline_record.read(run)
+    (greedy,) = record.greedy.values()
+    assert (record.prefixes, greedy.positions, record.draws.answers) == ({}, (), ())
+    assert record.prompts, "token ids of prompts are the engine's own all the same"
+
+
+def test_scores_of_other_tokens_than_were_answered_are_left_out(run):
+    transcripts.write_scores(run, "baseline", "baseline", WORKLOAD.name, [score("baseline", 0, (1, 2, 9))])
+    (greedy,) = baseline_record.read(run).greedy.values()
+    assert greedy.positions == ()

@@ -226,3 +226,15 @@ def test_runs_of_one_server_are_the_same_whichever_kernel_is_noisy(decode, prefi
         compare(record(rng, decode=decode, prefill=prefill), record(rng, decode=decode, prefill=prefill)).relation for _ in range(60)
     ]
     assert set(relations) == {BaselineRelation.SAME}
+
+
+def test_a_run_too_noisy_for_a_kernel_excuses_no_more_than_a_kernel(rng):
+    wild = {"decode": normal(0.5), "prefill": normal(0.5)}
+    assert compare(record(rng, **wild), record(rng, **wild)).allowed == pytest.approx(0.2, rel=0.01)
+
+
+def test_an_answer_cut_by_another_limit_ends_nowhere_else(rng):
+    old = record(rng, finish="length")
+    first = old.greedy["p2"]
+    cut = replace(first, choice=replace(first.choice, token_ids=first.choice.token_ids[:-3]))
+    assert compare(old, replace(old, greedy={**old.greedy, "p2": cut})).other_ends == ()

@@ -156,7 +156,9 @@ def test_prompts_are_compared_whatever_is_answered_and_name_their_lengths():
     wrong = (*TRUE[:-8], *(value - 3.0 for value in TRUE[-8:]))
     verdict = judged(answers(prompt=wrong), prompts=True)
     assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "log-probabilities of prompts are not the baseline's")
-    assert "in prompts of 25 tokens" in verdict.headline
+    assert "in prompts of 25 tokens; of the baseline against itself, 0 of " in verdict.headline
+    every = tuple(value - 3.0 for value in TRUE)
+    assert ": all 72 of prompts of 25 tokens; " in judged(answers(prompt=every), prompts=True).headline
     assert judged(answers(prompt=TRUE), prompts=True).outcome is Outcome.PASS
 
 

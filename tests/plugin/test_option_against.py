@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -103,3 +104,18 @@ def test_a_run_is_not_its_own_predecessor(project, earlier):
     result = project.run("--specdec-replay=old", "--specdec-against=old", config=None)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --specdec-against: found *old, the run that is judged itself; expected an earlier one"])
+
+
+@pytest.mark.parametrize("option", ["--specdec-against", "--specdec-replay"])
+def test_a_folder_that_cannot_be_read_is_a_usage_error(project, monkeypatch, option):
+    def deny(path):
+        if path.parent.name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return original(path)
+
+    original = Path.is_file
+    (project.path / "closed").mkdir()
+    monkeypatch.setattr(Path, "is_file", deny)
+    result = project.outcome("Outcome.PASS").run(f"{option}=closed")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {option}: cannot read *closed: Permission denied"])

@@ -121,6 +121,7 @@ URL = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
         ({**URL, "OTEL_TRACES_EXPORTER": "otlp", "OTEL_SDK_DISABLED": "false"}, True),
         ({**URL, "OTEL_SDK_DISABLED": "TRUE"}, False),
         ({**URL, "OTEL_TRACES_EXPORTER": "none"}, False),
+        ({**URL, "OTEL_TRACES_EXPORTER": ""}, True),
     ],
     ids=str,
 )
@@ -149,8 +150,9 @@ def test_without_the_packages_a_session_says_nothing(project, sink, monkeypatch)
     [
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}, "specdec: no traces sent: *; see OTEL_EXPORTER_OTLP_ENDPOINT"),
         ({**URL, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "specdec: no traces sent: found grpc in *, expected http/protobuf"),
+        ({**URL, "OTEL_ATTRIBUTE_COUNT_LIMIT": "abc"}, "specdec: no traces sent: *OTEL_ATTRIBUTE_COUNT_LIMIT*"),
     ],
-    ids=["down", "grpc"],
+    ids=["down", "grpc", "a wrong limit"],
 )
 def test_traces_that_cannot_be_sent_are_one_line_and_no_failure(project, monkeypatch, environ, line):
     monkeypatch.setattr(traces, "_MOST_S", 0.5)

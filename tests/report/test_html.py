@@ -8,10 +8,11 @@ from html.parser import HTMLParser
 
 import pytest
 
+from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.report import html
 from pytest_specdec.report.run import PytestOutcome, RunClass
-from tests.report.runs import FAILED, GREEN, HOSTILE, MIXED, judgement, run_of
+from tests.report.runs import FAILED, GREEDY, GREEN, HOSTILE, MIXED, judgement, run_of
 
 VOID = {"meta", "line", "rect", "circle", "polyline"}
 ALLOWED = {
@@ -118,3 +119,10 @@ def test_a_page_of_many_judgements_stays_small():
     long = replace(FAILED, evidence=("line " * 20,) * 500)
     red = [judgement(replace(long, workload=name, names=name), PytestOutcome.FAILED) for name in names[:40]]
     assert len(html.render(run_of(*passing, *red)).encode()) <= 500 * 1024
+
+
+def test_a_clean_run_with_a_waived_failure_found_nothing_new_and_is_no_plain_green():
+    waived = judgement(FAILED, PytestOutcome.WAIVED)
+    text = html.render(run_of(judgement(GREEDY), waived, status=Status(state=State.COMPLETE)))
+    assert '<p class="class unsure">Nothing new found</p>' in text
+    assert "Nothing wrong found" in html.render(run_of(judgement(GREEDY), status=Status(state=State.COMPLETE)))

@@ -327,3 +327,18 @@ def test_a_streamed_answer_is_put_together(run_script):
     assert bodies == [{**REQUESTS[3].body, "stream": True, "stream_options": {"include_usage": True}}]
     assert run_script(made, [chunks("stop")], [chunks("stop", '{"a": ', "1}")])[0] == 0
     assert run_script(made, [chunks("stop")], [chunks("stop", '{"a": ', "2}")])[0] == 1
+
+
+def test_a_server_whose_address_is_not_set_is_no_fault(tmp_path, monkeypatch, capsys):
+    for name, text in repro.files(repro_of()).items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.delenv("BASELINE", raising=False)
+    with pytest.raises(SystemExit) as exit_:
+        runpy.run_path(str(tmp_path / "repro.py"), run_name="__main__")
+    assert exit_.value.code == 2
+    assert "no server answers at BASELINE, which is not set" in capsys.readouterr().err
+
+
+def test_servers_that_report_no_log_probabilities_are_no_fault(run_script):
+    code, _, _ = run_script(repro_of(symptom=Symptom.LOGPROBS), [reply("the same beginning")], [reply("the same beginning")])
+    assert code == 2

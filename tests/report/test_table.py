@@ -136,3 +136,9 @@ def test_arms_whose_conversations_went_to_another_route_are_named():
     (note,) = table.untested_routes({"draft-k3": rerouted, "baseline": rerouted, "other": Capabilities()})
     assert "chat template of baseline, draft-k3;" in note
     assert table.untested_routes({"baseline": Capabilities()}) == ()
+
+
+def test_scores_that_the_probe_found_wrong_are_not_said_to_be_ignored(make_run):
+    support = {"prompt_logprobs": FeatureSupport.IGNORED, "seed": FeatureSupport.IGNORED}
+    rows = table.capability_rows(make_run(capabilities={"baseline": Capabilities(support=support)}))
+    assert [[cell.text for cell in row] for row in rows[1:]] == [["prompt_logprobs", "absent or wrong"], ["seed", "ignored"]]

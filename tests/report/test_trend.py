@@ -12,7 +12,7 @@ from pytest_specdec.model.status import State
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.report import run, trend, trend_markdown, trend_page
 from pytest_specdec.report.measurement import MEASURES
-from pytest_specdec.report.run import PytestOutcome, RunClass
+from pytest_specdec.report.run import PytestOutcome, RunClass, Upgrade, UpgradeWord
 from tests.report.histories import history, night, ratios, read, upgraded
 from tests.report.runs import ENVIRONMENT, FAILED, HOSTILE, SPEED, acceptance, judgement, sampled
 from tests.report.test_html import ALLOWED, Page
@@ -202,3 +202,11 @@ def test_equal_values_are_no_change_for_the_worse():
 
 def test_few_nights_say_that_no_series_is_tested():
     assert read(history(count=5, step=3)).false_alarms == "No series is tested for steps: it needs 10 runs, and values that differ."
+
+
+def test_a_worse_upgrade_is_the_whole_runs_and_no_variants():
+    worse = Upgrade(word=UpgradeWord.WORSE, earlier="old", headline="ANSWERS CHANGED")
+    trends = read([night(0, upgrade=worse), night(1)])
+    classes = {one.variant: one.classes[0] for history_ in trends.histories for one in history_.trends}
+    assert classes.pop("") is RunClass.FINDING
+    assert set(classes.values()) == {RunClass.CLEAN}
