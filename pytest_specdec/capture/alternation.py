@@ -88,9 +88,11 @@ class Alternation:
         if not all(arm.runner.is_available for arm in self.arms):
             return True
         baselines = tuple(self._gated_answers(arm) for arm in self.arms if not arm.speculative)
-        variant_paces = (paces(baselines, self._gated_answers(arm)) for arm in self.arms if arm.speculative) if baselines else ()
-        log_ratios = (each.response.log_ratios for each in variant_paces if each is not None)
-        return all(len(each) < 2 or is_steady(each, self.boot_sd) for each in log_ratios)  # noqa: PLR2004 - one pass has no spread
+        if not baselines:
+            return True
+        variant_paces = (paces(baselines, self._gated_answers(arm)) for arm in self.arms if arm.speculative)
+        pass_ratios = (variant.response.log_ratios for variant in variant_paces if variant is not None)
+        return all(len(log_ratios) < 2 or is_steady(log_ratios, self.boot_sd) for log_ratios in pass_ratios)  # noqa: PLR2004 - one has no spread
 
     def _gated_answers(self, arm: TimedArm) -> Transcript:
         return arm.runner.result().transcript.part({request.id for request in arm.runner.workload.gated_requests})

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pytest_specdec.capture.estimate import StepKind
 from pytest_specdec.capture.server.readiness import get, listed_models
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.plan import Role
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _FIRST_S = 15.0
 """Seconds for a first answer: these servers run already."""
 _DEADLINE_S = 60.0
-_LOOKS = 3
+_COMPARISONS = 3
 """Times that two addresses are compared: other clients may move the counters in between."""
 
 
@@ -73,14 +74,15 @@ def check(recipes: ServerRecipes, reporter: Reporter) -> dict[str, EngineError]:
         arm.recipe = replace(arm.recipe, boot_s=min(arm.recipe.boot_s, _FIRST_S))
     try:
         for boot, arm in zip(boots, arms, strict=True):
-            reporter.step(boot, "booting", boot.arm)
+            reporter.step(boot, StepKind.BOOTING, boot.arm)
             with _record_refusals(boot, refused):
                 arm.start()
         _compare_with_baseline([server for server in zip(boots, arms, strict=True) if server[0].arm not in refused], refused)
     finally:
         for arm in arms:
             arm.stop(0.0)
-    if refused and {boot.arm for boot in boots if boot.role is Role.VARIANT} <= refused.keys():
+    variants = {boot.arm for boot in boots if boot.role is Role.VARIANT}
+    if refused and variants <= refused.keys():
         raise next(iter(refused.values()))
     return refused
 
@@ -156,17 +158,13 @@ def _expect_two_servers(baseline: ArmServer, other: ArmServer) -> None:
     """
     if _url(baseline) == _url(other):
         return  # the pair lint has checked that the requests differ
-    for _ in range(_LOOKS):
+    for _ in range(_COMPARISONS):
         traffic_before = (baseline.traffic(), other.traffic())
         baseline.client.send(_PROBES[0], streamed=False, deadline_s=_DEADLINE_S)
         traffic_after = (baseline.traffic(), other.traffic())
         is_counted = traffic_before[0] is not None and traffic_before[0].prompt_tokens is not None
-        if (
-            is_counted
-            and traffic_before[0] == traffic_before[1]
-            and traffic_after[0] == traffic_after[1]
-            and traffic_before != traffic_after
-        ):
+        are_equal = traffic_before[0] == traffic_before[1] and traffic_after[0] == traffic_after[1]
+        if is_counted and are_equal and traffic_before != traffic_after:
             what, remedy = "one server is attached as both arms", "give every arm the address of its own server"
             counters = f"the counters behind both are the same, and move together: {traffic_after[0]}"
             raise EngineError(what, where=f"{_url(baseline)}, {_url(other)}", found=counters, expected="two servers", remedy=remedy)

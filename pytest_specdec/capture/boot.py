@@ -10,6 +10,7 @@ from pytest_specdec.capture import environment, locks
 from pytest_specdec.capture.burst_probe import BurstProbe
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.deadlines import Deadlines
+from pytest_specdec.capture.estimate import StepKind
 from pytest_specdec.capture.room import deciding_boot, last_whole_round, sufficient_room
 from pytest_specdec.capture.scoring import TranscriptScorer, scorer
 from pytest_specdec.capture.server import context_limit
@@ -72,7 +73,7 @@ class BootSession:
         Raises BootError if it does not come up, CaptureError if it is of another build. In both cases no process of
         it is left.
         """
-        self.reporter.step(self.boot, "booting", self.boot.arm)
+        self.reporter.step(self.boot, StepKind.BOOTING, self.boot.arm)
         with self.shared():
             self.arm.start()
         try:
@@ -89,7 +90,7 @@ class BootSession:
         It is killed at once unless ``graceful``. Its end is recorded even if stopping fails.
         """
         try:
-            self.reporter.step(self.boot, "stopping", self.boot.arm)
+            self.reporter.step(self.boot, StepKind.STOPPING, self.boot.arm)
         finally:
             try:
                 self.arm.stop(self.arm.recipe.stop_s if graceful else 0.0)
@@ -110,7 +111,7 @@ class BootSession:
         """
         name = self.boot.arms[0]
         if self.boot.probe and self.arm.running and not self.recipes.directory.capabilities_of(name).is_file():
-            self.reporter.step(self.boot, "probing", name)
+            self.reporter.step(self.boot, StepKind.PROBING, name)
             config = self.recipes.config_of(self.boot)
             engine = engine_of(config.engine.kind)
             with self.shared():
@@ -152,11 +153,13 @@ class BootSession:
         return [(arm, workload) for arm in self.boot.arms for workload in workloads if timed in {None, workload.timed}]
 
     def answer(
-        self, workloads: Sequence[tuple[str, Workload]], taker: Callable[[str, str], Callable[[Answer], None] | None] = lambda *_: None
+        self,
+        workloads: Sequence[tuple[str, Workload]],
+        callback_of: Callable[[str, str], Callable[[Answer], None] | None] = lambda *_: None,
     ) -> None:
         """Answer ``workloads`` as their arms and write the answers.
 
-        ``taker`` returns the callback for an arm's answers to a workload, or None. A baseline that decides the token
+        ``callback_of`` returns what is called with every answer of an arm to a workload, or None. A baseline that decides the token
         limits may answer again with larger ones, so the callback gets none of its answers; the other arms wait for
         it. The baseline is probed first and a variant last: a probe that kills a variant then costs no answers.
         """
@@ -169,7 +172,7 @@ class BootSession:
             else:
                 if deciding is not None:
                     self._wait_for_baseline(deciding, workload)
-                result = self._answer_round(self.runner(arm, workload, taker(arm, workload.name)))
+                result = self._answer_round(self.runner(arm, workload, callback_of(arm, workload.name)))
             self.keep(result)
         if self.boot.role is Role.VARIANT:
             self.probe()
@@ -219,7 +222,7 @@ class BootSession:
         Raises DeadlineError if the capture's time is used up.
         """
         self.reporter.check()
-        self.reporter.step(self.boot, "answering", arm, workload.name, of=len(workload.requests) * workload.passes)
+        self.reporter.step(self.boot, StepKind.ANSWERING, arm, workload.name, of=len(workload.requests) * workload.passes)
         baseline = None if arm == BASELINE else self._baseline_answers(workload)
         deadlines = Deadlines(self._request_s(workload), baseline, paced=self.boot.role is Role.VARIANT)
         return WorkloadRunner(
@@ -311,7 +314,7 @@ class BootSession:
             # The capability probe found this. Nothing is missing then; the judges of tokens report it.
             self.completeness.record_scores(self.boot, task, "")
             return reason
-        self.reporter.step(self.boot, "scoring", task.arm, task.workload, of=len(transcript.answers))
+        self.reporter.step(self.boot, StepKind.SCORING, task.arm, task.workload, of=len(transcript.answers))
         with self.shared():
             scored = scoring.score(self._drop_missing_ids(transcript), task.top_tokens)
         self.arm.check_port()
@@ -343,9 +346,10 @@ class BootSession:
         return run_documents.read_capabilities(self.recipes.directory).get(BASELINE, Capabilities()).unscorable
 
     def _check_build(self) -> None:
-        """Record the engine's version and the attached models' names.
+        """Check that the engine's version is the run's, and record it.
 
-        Raises CaptureError if an earlier server had another version: the answers would not be those of one engine.
+        The first server's version and the names of attached models go into the environment. Raises CaptureError if an
+        earlier server had another version: the answers would not be those of one engine.
         """
         directory, recorded = self.recipes.directory, run_documents.read_environment(self.recipes.directory)
         updated = recorded

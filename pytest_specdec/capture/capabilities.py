@@ -61,6 +61,7 @@ _DANGEROUS: Mapping[str, Mapping[str, JSON]] = {
     "top_k": {**_PLAIN, "temperature": _HOT, "seed": 1, "top_k": 1},
     "warm": {**_PLAIN, "temperature": _WARM, "seed": 1, "logprobs": 1, "top_k": _TOP},
 }
+"""Sent after everything harmless: top-k has killed speculating servers."""
 
 
 class CapabilityProbe:
@@ -95,7 +96,7 @@ class CapabilityProbe:
             "continuations": self._try_scoring(plain, ScoringRoute.CONTINUATIONS),
             "stop": self._try_stop(plain),
         }
-        # Last, since both top-k and a grammar have killed speculating servers before.
+        # Last, since a grammar has killed speculating servers too.
         answers = self._send_concurrently(_DANGEROUS)
         support["top_k"] = _support_by_effect(answers["top_k"], lambda choice: _same_text(choice, plain))
         raw = self._reports_raw_logprobs(answers["warm"], Capabilities(support=support).route)
@@ -135,9 +136,8 @@ class CapabilityProbe:
         The server is asked for the distribution at the tokens of a greedy answer. If it read the ids, these are its
         best tokens, except for near-ties.
 
-        The first one is no draft token. It alone is enough, so that a variant which drafts wrongly is not taken for a
-        server that cannot score. Lists of the scored token alone are no distribution: every token would pass for the
-        best one.
+        It is enough if the first token is the best one: that is never a draft token, and so is right even if a variant
+        drafts wrongly. Lists of the scored token alone are no distribution: every token would pass for the best one.
         """
         distribution = self._distribution(plain, route)
         if distribution is None or distribution.failed or distribution.denied:
@@ -172,11 +172,9 @@ class CapabilityProbe:
         if distribution is None or warm is None:
             return True
         pairs = list(zip(warm.choice.logprobs or (), distribution.positions, strict=False))
-        plain, processed = (
-            math.fsum(_distance(reported, distribution_of(position)) for reported, position in pairs)
-            for distribution_of in (_raw_logprob, _warm_logprob)
-        )
-        return plain <= processed
+        to_raw = math.fsum(_distance(reported, position.logprob) for reported, position in pairs)
+        to_processed = math.fsum(_distance(reported, _warm_logprob(position)) for reported, position in pairs)
+        return to_raw <= to_processed
 
     def _distribution(self, answer: Answer | None, route: ScoringRoute) -> ScoredSequence | None:
         """Return the server's distribution at the tokens of an answer.
@@ -205,10 +203,6 @@ def _have_alternatives(positions: Sequence[Position]) -> bool:
     At least one of them lists a token besides the scored one.
     """
     return any(len(position.top_ids) > 1 for position in positions) and not any(flaw(entry, top_tokens=_TOP) for entry in positions)
-
-
-def _raw_logprob(position: Position) -> float:
-    return position.logprob
 
 
 def _warm_logprob(position: Position) -> float:

@@ -90,7 +90,7 @@ class TimedAnswer:
         return counted or (self.answer.usage.completion_tokens if self.answer.usage else 0)
 
 
-def turns_away(status: int | None) -> bool:
+def is_rejection(status: int | None) -> bool:
     """Return True if the status refuses a request or denies access.
 
     Any other status but 200 is a failure of the server.
@@ -187,14 +187,14 @@ class Client:
                 sent_s = time.monotonic()
                 try:
                     with opener(stream=streamed, timeout=left_s) as response:
-                        received = sse.read(response.iter_bytes(), events=leave_after)
+                        received = sse.read(response.iter_bytes(), max_events=leave_after)
                     exchange = Exchange(
                         sent_s=sent_s, done_s=time.monotonic(), status=response.status_code, received=received, limited=limited
                     )
                 except _FAILURES as error:
                     failed = Exchange(sent_s=sent_s, done_s=time.monotonic(), status=None, ending=FailureKind.ERROR, limited=limited)
-                    late = overdue(left_s, limits.parts, body if streamed else {})
-                    exchange = self._describe_failure(failed, error, late, is_late=limits.overdue)
+                    overdue_text = describe_overdue(left_s, limits.parts, body if streamed else {})
+                    exchange = self._describe_failure(failed, error, overdue_text, is_overdue=limits.overdue)
             wait_s = max(pause_s, exchange.retry_after_s)
             left_s = round(until_s - time.monotonic() - wait_s, 1)
             if exchange.status != _TOO_MANY or left_s <= 0:
@@ -202,10 +202,10 @@ class Client:
             time.sleep(wait_s)  # as the server asks for
             pause_s, limited = 2 * pause_s, limited + 1
 
-    def _describe_failure(self, failed: Exchange, error: Exception, late: str, *, is_late: bool) -> Exchange:
+    def _describe_failure(self, failed: Exchange, error: Exception, overdue_text: str, *, is_overdue: bool) -> Exchange:
         """Return the exchange with the error that ended it.
 
-        ``late`` is the error text of a request whose time was used up, which counts as HUNG. A lost connection counts
+        ``overdue_text`` is the error text of a request whose time was used up, which counts as HUNG. A lost connection counts
         as DIED, a reply outside the protocol as ERROR. A refusal is no failure of the server.
         """
         if isinstance(error, openai.APIStatusError):
@@ -213,13 +213,13 @@ class Client:
                 failed,
                 status=error.status_code,
                 error=self._error_message(error),
-                ending=None if turns_away(error.status_code) else FailureKind.ERROR,
+                ending=None if is_rejection(error.status_code) else FailureKind.ERROR,
                 retry_after_s=retry_after_s(error.response.headers),
             )
         if not isinstance(error, _LOST):
             return replace(failed, error=self.error_text(_describe_malformed(error)))
-        if is_late or isinstance(error, _TIMED_OUT):
-            return replace(failed, error=late, ending=FailureKind.HUNG)
+        if is_overdue or isinstance(error, _TIMED_OUT):
+            return replace(failed, error=overdue_text, ending=FailureKind.HUNG)
         return replace(failed, error=self.error_text(f"connection lost: {error.__cause__ or error!r}"), ending=FailureKind.DIED)
 
     def _create_opener(
@@ -365,7 +365,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float:
     return float(text) if text.isascii() and text.isdecimal() else 0.0
 
 
-def overdue(deadline_s: float, parts: int, body: Mapping[str, JSON]) -> str:
+def describe_overdue(deadline_s: float, parts: int, body: Mapping[str, JSON]) -> str:
     """Return the error message for an answer past its deadline.
 
     It describes what came before: nothing, part of an answer, or a stream that ran past the request's token

@@ -34,7 +34,7 @@ class Completeness:
         self._answer_gaps: dict[tuple[str, str], str] = {}
         self._score_gaps: dict[tuple[int, str, str], str] = {}
         self._boot_errors: dict[int, str] = {}
-        self._lasting = False
+        self._lasting = False  # whether a boot's error would end the same command again
         initial = earlier or Status(state=State.RUNNING)
         self._served: dict[int, BootTime] = {time.boot: time for time in initial.served}
         self._boots, self._restarts, self._wall_s, self._rates = initial.boots, initial.restarts, initial.wall_s, initial.rates

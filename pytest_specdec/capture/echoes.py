@@ -21,8 +21,8 @@ class Echo:
 
     logprobs: tuple[float, ...] | None
     """Natural-log probabilities of its tokens from the second on; None if one of them is no number."""
-    rest: Mapping[str, JSON]
-    """The lists of the answer after it."""
+    answer_lists: Mapping[str, JSON]
+    """The lists of the choice without the prompt's entries."""
 
 
 def read(choice: Mapping[str, JSON], prompt_tokens: int) -> Echo | None:
@@ -37,8 +37,10 @@ def read(choice: Mapping[str, JSON], prompt_tokens: int) -> Echo | None:
     values = lists.get("token_logprobs") if isinstance(lists, Mapping) else None
     if not isinstance(lists, Mapping) or not isinstance(values, list) or not values or values[0] is not None or not prompt_tokens:
         return None
-    rest = {name: entries[prompt_tokens:] if name in _LISTS and isinstance(entries, list) else entries for name, entries in lists.items()}
-    return Echo(logprobs=_finite_numbers(values[1:prompt_tokens]), rest=rest)
+    answer_lists = {
+        name: entries[prompt_tokens:] if name in _LISTS and isinstance(entries, list) else entries for name, entries in lists.items()
+    }
+    return Echo(logprobs=_finite_numbers(values[1:prompt_tokens]), answer_lists=answer_lists)
 
 
 def _finite_numbers(values: Sequence[JSON]) -> tuple[float, ...] | None:

@@ -7,6 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import estimate
+from pytest_specdec.capture.estimate import StepKind
 from pytest_specdec.capture.workloads import enlarge
 from pytest_specdec.model.workload import Depth, Family
 
@@ -41,13 +42,13 @@ def counts(plan: Plan, deepest: Mapping[str, Workload], deadline_s: float | None
         return {}
     judged = {judgement.workload for judgement in plan.judgements if judgement.family is Family.SAMPLING}
     sampled = {name: deepest[name] for name in sorted(judged)}
-    afford_s = PART * _estimate_s(replace(plan, boots=tuple(boots)), plan.workloads, booting=True)
+    additional_s = PART * _estimate_s(replace(plan, boots=tuple(boots)), plan.workloads, booting=True)
     if deadline_s is not None:
-        afford_s = min(afford_s, deadline_s - plan.estimate_s)
-    usual_s = _estimate_s(plan, plan.workloads)
-    for factor in range(_STEPS * MOST, _STEPS, -1):
-        larger = _larger_counts(plan, sampled, factor / _STEPS)
-        if _estimate_s(plan, enlarge(plan.workloads, deepest, larger)) - usual_s <= afford_s:
+        additional_s = min(additional_s, deadline_s - plan.estimate_s)
+    planned_s = _estimate_s(plan, plan.workloads)
+    for steps in range(_STEPS * MOST, _STEPS, -1):  # the largest factor first
+        larger = _larger_counts(plan, sampled, steps / _STEPS)
+        if _estimate_s(plan, enlarge(plan.workloads, deepest, larger)) - planned_s <= additional_s:
             return larger
     return {}
 
@@ -68,4 +69,4 @@ def _estimate_s(plan: Plan, workloads: Sequence[Workload], *, booting: bool = Fa
     With ``booting`` only its boots count.
     """
     steps = estimate.steps(plan.boots, workloads, plan.rates, route=plan.route)
-    return estimate.total([step for step in steps if step.doing == "booting" or not booting], plan.servers)
+    return estimate.total([step for step in steps if step.doing == StepKind.BOOTING or not booting], plan.servers)

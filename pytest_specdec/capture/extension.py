@@ -14,7 +14,7 @@ from pytest_specdec.model.workload import Depth
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.plan import Boot, Plan
     from pytest_specdec.model.workload import Workload
 
 
@@ -63,14 +63,7 @@ def extend(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], ro
         else extend_requests([plan.workload(sent_name) for sent_name in (name, *plan.extensions.get(name, ()))], whole, round_)
         for name, whole in deepest.items()
     ]
-    selected = tuple(pair for pair in plan.pairs if pair.name in pairs)
-    first = max(boot.index for boot in plan.boots) + 1
-    planned_arms = {boot.arm for boot in plan.boots}
-    attached_arms = {boot.arm for boot in plan.boots if boot.attached}
-    has_scorer = any(boot.role is Role.SCORER for boot in plan.boots)
-    fewest = boot_layout.fewest_boots(selected, added, plan.placement, has_scorer=has_scorer)
-    layout = [replace(boot, attached=boot.arm in attached_arms) for boot in fewest if boot.arm in planned_arms]
-    boots = tuple(replace(boot, index=first + index) for index, boot in enumerate(layout))
+    boots = _boots_for(plan, added, pairs)
     extensions = {**plan.extensions}
     for name, workload in zip(deepest, added, strict=True):
         extensions[name] = (*extensions.get(name, ()), workload.name)
@@ -81,3 +74,18 @@ def extend(plan: Plan, deepest: Mapping[str, Workload], pairs: Sequence[str], ro
         extensions=extensions,
         estimate_s=estimate.total(estimate.steps(boots, added, plan.rates, route=plan.route), plan.servers),
     )
+
+
+def _boots_for(plan: Plan, workloads: Sequence[Workload], pairs: Sequence[str]) -> tuple[Boot, ...]:
+    """Return the boots for further workloads of ``pairs``, numbered after the plan's.
+
+    Arms without a boot in the plan get none, and attached servers are visited again.
+    """
+    selected = tuple(pair for pair in plan.pairs if pair.name in pairs)
+    planned_arms = {boot.arm for boot in plan.boots}
+    attached_arms = {boot.arm for boot in plan.boots if boot.attached}
+    has_scorer = any(boot.role is Role.SCORER for boot in plan.boots)
+    fewest = boot_layout.fewest_boots(selected, workloads, plan.placement, has_scorer=has_scorer)
+    boots = [replace(boot, attached=boot.arm in attached_arms) for boot in fewest if boot.arm in planned_arms]
+    first_index = max(boot.index for boot in plan.boots) + 1
+    return tuple(replace(boot, index=first_index + index) for index, boot in enumerate(boots))

@@ -107,7 +107,7 @@ class Failure:
         )
 
 
-def terminate_unless_sound(arm: ArmServer, failed: Sequence[TimedAnswer]) -> None:
+def terminate_unless_only_errors(arm: ArmServer, failed: Sequence[TimedAnswer]) -> None:
     """End the server, unless it only answered 5xx.
 
     A server that answered 5xx still runs and needs no restart.

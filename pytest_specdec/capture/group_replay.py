@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.failure import terminate_unless_sound
+from pytest_specdec.capture.failure import terminate_unless_only_errors
 from pytest_specdec.capture.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def replay(sender: Sender, failed: Sequence[tuple[Job, TimedAnswer]], jobs: Sequ
         if sender.arm.may_replay and sender.restart():
             GroupReplay(sender=sender, failure=failure).run([job for job, _ in failed], group)
         else:
-            terminate_unless_sound(sender.arm, [sent for _, sent in failed])
+            terminate_unless_only_errors(sender.arm, [sent for _, sent in failed])
     finally:
         sender.server_failures += failure.server_failures
 
@@ -46,15 +46,16 @@ def _retry_calibration(sender: Sender, first: Job, failed: Sequence[TimedAnswer]
     No verdict is given on a calibration. Replaying it would use up the restarts and the concurrency of judged
     workloads, which find the fault.
     """
-    is_first, failure = not sender.server_failures, sender.create_failure(failed)
+    is_first_failure, failure = not sender.server_failures, sender.create_failure(failed)
     try:
-        if is_first and sender.arm.may_replay and (failure.is_error_only or sender.restart()):
-            failed = [sender.send(first)]
-            if failed[0].ending is None:
-                sender.keep(first, failed[0])
-                failure.record_answer(failed[0])
+        if is_first_failure and sender.arm.may_replay and (failure.is_error_only or sender.restart()):
+            replayed = sender.send(first)
+            if replayed.ending is None:
+                sender.keep(first, replayed)
+                failure.record_answer(replayed)
                 return
-        terminate_unless_sound(sender.arm, failed)
+            failed = [replayed]
+        terminate_unless_only_errors(sender.arm, failed)
         for job in sender.jobs(sender.workload.passes):
             if job.key not in sender.sent:
                 sender.set_aside(job, f"unanswered, since the server failed in the calibration: {failed[0].answer.error}")
@@ -115,7 +116,7 @@ class GroupReplay:
                 server_failure = self.failure.record_recurrence(replayed)
                 reason = f"quarantined: alone on a fresh server it failed again: {server_failure.process}: {replayed.answer.error}"
                 self.sender.set_aside(job, reason)
-                terminate_unless_sound(self.sender.arm, [replayed])
+                terminate_unless_only_errors(self.sender.arm, [replayed])
 
     def _replay_group(self, group: Sequence[Job]) -> None:
         """Send the group at once; if it fails, limit concurrency.
@@ -158,5 +159,5 @@ class GroupReplay:
         failed = [sent for job, sent in ThreadPool(group, self.sender.send, len(group)) if self.sender.has_failed(job, sent)]
         if failed:
             self.failure.recurred_together(failed[0], [job.request.id for job in group])
-            terminate_unless_sound(self.sender.arm, failed)
+            terminate_unless_only_errors(self.sender.arm, failed)
         return bool(failed)

@@ -144,12 +144,14 @@ class Reporter:
         The time of a completed step that counts requests is recorded, to correct the rates of later estimates.
         """
         current = self._current
-        interval_s = _EVERY_S if current and current.of else _HEARTBEAT_S
-        if current is None or not (now or 0 < done == current.of or self.elapsed_s - self._reported_s >= interval_s):
+        if current is None:
+            return
+        is_complete, interval_s = 0 < done == current.of, _EVERY_S if current.of else _HEARTBEAT_S
+        if not (now or is_complete or self.elapsed_s - self._reported_s >= interval_s):
             return
         self._reported_s = self.elapsed_s
         index = self._planned_step(current)
-        if index is not None and 0 < done == current.of:
+        if index is not None and is_complete:
             self._clock.done_s[self._steps[index]] = self._reported_s - current.at_s
         fraction = done / current.of if current.of else self._fraction_by_clock(current)
         self._on_progress(

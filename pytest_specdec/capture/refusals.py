@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.client import turns_away
+from pytest_specdec.capture.client import is_rejection
 from pytest_specdec.capture.server.readiness import ONE_TOKEN
 from pytest_specdec.model.transcript import FailureKind
 from pytest_specdec.model.workload import Request, Route
@@ -32,17 +32,17 @@ _NO_ROUTE = {404, 405}
 _TOO_MANY = 429
 
 
-def examine(arm: ArmServer, request: Request, sent: TimedAnswer, again: Callable[[], TimedAnswer]) -> TimedAnswer:
+def examine(arm: ArmServer, request: Request, sent: TimedAnswer, resend: Callable[[], TimedAnswer]) -> TimedAnswer:
     """Return the result to count as the answer to ``request``.
 
-    ``again`` sends the request once more. Safe to call from several threads.
+    ``resend`` sends the request once more. Safe to call from several threads.
 
     An answer or a failure is returned as it is. A refusal is returned as it is if it is repeated while other requests
     are answered. If the second attempt is answered, that answer is returned with the refusal in it: the engine does
     not always refuse this request. Any other 4xx gets a ``denial``, the reason why it is no refusal. If the server
     answers not even one token any more, ``arm.lost`` gets the reason too.
     """
-    if not turns_away(sent.answer.status) or sent.ending is not None:
+    if not is_rejection(sent.answer.status) or sent.ending is not None:
         if sent.answer.ok:
             _note_answered(arm, request)
         return sent
@@ -51,15 +51,13 @@ def examine(arm: ArmServer, request: Request, sent: TimedAnswer, again: Callable
     is_refusal = _is_refusal(arm, request, sent)
     if sent.answer.status != _TOO_MANY:  # the client has already sent a 429 again until the time was used up
         time.sleep(0.0 if is_refusal else _PAUSE_S)
-        later = again()
+        later = resend()
         if later.ending is not None:
             return later
+        if later.answer.ok and is_refusal:
+            return replace(later, refusal=sent)
         if later.answer.ok:
-            return (
-                replace(later, refusal=sent)
-                if is_refusal
-                else replace(sent, denial=f"{_describe_refusal(request, sent)}, and an answer later")
-            )
+            return replace(sent, denial=f"{_describe_refusal(request, sent)}, and an answer later")
     return _compare_with_one_token(arm, request, sent, is_refusal=is_refusal)
 
 

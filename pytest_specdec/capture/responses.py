@@ -53,7 +53,7 @@ def parse_body(data: Mapping[str, JSON], steps: VerifySteps | None) -> ParsedRes
     by_index = _choices_by_index(data)
     echo = None if len(by_index) != 1 else echoes.read(next(iter(by_index.values())), _count_prompt_tokens(data, by_index))
     if echo is not None:
-        by_index = {index: {**choice, "logprobs": echo.rest} for index, choice in by_index.items()}
+        by_index = {index: {**choice, "logprobs": echo.answer_lists} for index, choice in by_index.items()}
     choices = tuple(_read_choice(index, choice) for index, choice in sorted(by_index.items()))
     _check_indexes(by_index)
     return ParsedResponse(
@@ -158,7 +158,7 @@ def _join_choice(index: int, pieces: Sequence[Mapping[str, JSON]], draft_tokens:
     logprobs = [choice.logprobs for choice in choices if choice.logprobs is not None]
     listed = [choice.listed for choice in choices if choice.listed is not None]
     lengths = tuple(len(choice.token_ids) for choice in choices if choice.token_ids)
-    plausible = draft_tokens is not None and lengths[:1] == (1,) and max(lengths) <= draft_tokens + 1
+    are_windows = draft_tokens is not None and lengths[:1] == (1,) and max(lengths) <= draft_tokens + 1
     return Choice(
         index=index,
         text=_join_surrogates("".join(choice.text for choice in choices)),
@@ -170,7 +170,7 @@ def _join_choice(index: int, pieces: Sequence[Mapping[str, JSON]], draft_tokens:
         stop_token_id=next((choice.stop_token_id for choice in reversed(choices) if choice.stop_token_id is not None), None),
         logprobs=tuple(value for piece in logprobs for value in piece) if logprobs else None,
         listed=tuple(value for piece in listed for value in piece) if listed else None,
-        windows=lengths if plausible else None,
+        windows=lengths if are_windows else None,
     )
 
 
@@ -293,22 +293,24 @@ def _read_listed_tokens(value: JSON) -> tuple[ListedTokens, ...] | None:
     """
     if not isinstance(value, Mapping):
         return None
+    lists: list[tuple[JSON, Sequence[tuple[JSON, JSON]]]]
     if isinstance(value.get("token_logprobs"), (list, tuple)):
-        names, top_tokens = read_list(value, "tokens"), read_list(value, "top_logprobs")
-        pairs = [(str(name), list(top.items())) for name, top in zip(names, top_tokens, strict=False) if isinstance(top, Mapping)]
+        tokens, tops = read_list(value, "tokens"), read_list(value, "top_logprobs")
+        lists = [(token, [*top.items()]) for token, top in zip(tokens, tops, strict=False) if isinstance(top, Mapping)]
     else:
-        entries = [(str(entry.get("token")), entry.get("top_logprobs")) for entry in read_objects(value, "content")]
-        entries_with_top = [(name, top) for name, top in entries if isinstance(top, (list, tuple))]
-        pairs = [
-            (name, [(str(candidate.get("token")), candidate.get("logprob")) for candidate in top if isinstance(candidate, Mapping)])
-            for name, top in entries_with_top
-        ]
-    return tuple(_make_listed_tokens(name, top) for name, top in pairs) if any(top for _, top in pairs) else None
+        entries = [(entry.get("token"), entry.get("top_logprobs")) for entry in read_objects(value, "content")]
+        lists = [(token, _read_candidates(top)) for token, top in entries if isinstance(top, (list, tuple))]
+    return tuple(_make_listed_tokens(token, top) for token, top in lists) if any(top for _, top in lists) else None
 
 
-def _make_listed_tokens(name: str, top: Sequence[tuple[str, JSON]]) -> ListedTokens:
-    pairs = [(token, number) for token, logprob in top if (number := _finite_number(logprob)) is not None]
-    return ListedTokens(token=name, tokens=tuple(token for token, _ in pairs), logprobs=tuple(number for _, number in pairs))
+def _read_candidates(top: Sequence[JSON]) -> list[tuple[JSON, JSON]]:
+    """Return name and log-probability of the tokens in a chat answer's list."""
+    return [(candidate.get("token"), candidate.get("logprob")) for candidate in top if isinstance(candidate, Mapping)]
+
+
+def _make_listed_tokens(name: JSON, top: Sequence[tuple[JSON, JSON]]) -> ListedTokens:
+    finite = [(str(token), number) for token, logprob in top if (number := _finite_number(logprob)) is not None]
+    return ListedTokens(token=str(name), tokens=tuple(token for token, _ in finite), logprobs=tuple(number for _, number in finite))
 
 
 def _finite_number(value: JSON) -> float | None:

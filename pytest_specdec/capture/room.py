@@ -44,8 +44,8 @@ def deciding_boot(plan: Plan, workload: str) -> Boot | None:
 
 
 def last_whole_round(
-    ask: Callable[[int], WorkloadResult],
-    wanted: Callable[[Transcript], int],
+    send_round: Callable[[int], WorkloadResult],
+    wanted_room: Callable[[Transcript], int],
     left_s: Callable[[], float],
     *,
     say: Callable[[str], None],
@@ -55,18 +55,18 @@ def last_whole_round(
 
     If no round is whole, those of the first are returned.
 
-    ``ask`` sends a round with that multiple of the planned limits. ``wanted`` returns the multiple that the answers
+    ``send_round`` sends a round with that multiple of the planned limits. ``wanted_room`` returns the multiple that the answers
     call for. A further round that is cut short, or in which the server fails, costs no answers: those of the round
     before are returned. No further round begins with little time left.
     """
-    result = ask(1)
+    result = send_round(1)
     while _is_whole(result) and left_s() >= _ROUNDS_LEFT * result.transcript.wall_s:
-        room = wanted(result.transcript)
+        room = wanted_room(result.transcript)
         if room == result.transcript.room:
             break
         say(f"{result.transcript.workload} again with {room} times its token limits: most documents were cut off")
         try:
-            next_result = ask(room)
+            next_result = send_round(room)
         except DeadlineError:
             break
         if not _is_whole(next_result):

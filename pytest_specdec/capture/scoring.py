@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from pytest_specdec.capture.client import turns_away
+from pytest_specdec.capture.client import is_rejection
 from pytest_specdec.capture.thread_pool import ThreadPool
 from pytest_specdec.capture.transport import MAX_BYTES
 from pytest_specdec.errors import RequestError
@@ -70,8 +70,8 @@ class PromptLogprobs:
             self._arm,
             api_request,
             self._deadline_s,
-            listed=sequence_tokens * (request.top_tokens + 1),
-            positions=lambda reply: dialect.positions(reply, request.token_ids, request.top_tokens),
+            listed_tokens=sequence_tokens * (request.top_tokens + 1),
+            read_positions=lambda reply: dialect.positions(reply, request.token_ids, request.top_tokens),
         )
 
 
@@ -99,10 +99,10 @@ class Continuations:
         for start in range(0, len(ids), step):
             if self._is_over():
                 return ScoredSequence(error="not scored before the capture ended")
-            scored_ids = self._continue_prefix([*request.prompt_token_ids, *ids[:start]], ids[start : start + step], request.top_tokens)
-            if not scored_ids.positions:
-                return scored_ids
-            positions += scored_ids.positions
+            distribution = self._continue_prefix([*request.prompt_token_ids, *ids[:start]], ids[start : start + step], request.top_tokens)
+            if not distribution.positions:
+                return distribution
+            positions += distribution.positions
         return ScoredSequence(positions=tuple(positions))
 
     def _continue_prefix(self, prefix: list[int], token_ids: Sequence[int], top_tokens: int) -> ScoredSequence:
@@ -116,8 +116,8 @@ class Continuations:
             self._arm,
             api_request,
             self._deadline_s,
-            listed=len(token_ids) * (top_tokens + 1),
-            positions=lambda reply: dialect.continued(reply, token_ids, top_tokens),
+            listed_tokens=len(token_ids) * (top_tokens + 1),
+            read_positions=lambda reply: dialect.continued(reply, token_ids, top_tokens),
         )
 
 
@@ -138,12 +138,12 @@ def _request_distribution(
     api_request: ApiRequest | None,
     deadline_s: float,
     *,
-    listed: int,
-    positions: Callable[[Mapping[str, JSON]], tuple[Position, ...]],
+    listed_tokens: int,
+    read_positions: Callable[[Mapping[str, JSON]], tuple[Position, ...]],
 ) -> ScoredSequence:
     """Send ``api_request`` and read the distribution off its reply.
 
-    The reply lists about ``listed`` tokens, and may be as long as these take. Without a distribution the reason is
+    The reply lists about ``listed_tokens`` tokens, and may be as long as these take. Without a distribution the reason is
     returned.
     """
     if api_request is None:
@@ -151,7 +151,7 @@ def _request_distribution(
     left_s = arm.left_s()
     if left_s <= 0:
         return ScoredSequence(error="not scored before the capture ended")
-    max_bytes = max(MAX_BYTES, listed * _LISTED_BYTES)
+    max_bytes = max(MAX_BYTES, listed_tokens * _LISTED_BYTES)
     exchange = arm.client.exchange(api_request.path, api_request.body, deadline_s=min(deadline_s, left_s), max_bytes=max_bytes)
     if exchange.received is None:
         refused = exchange.status in REFUSALS
@@ -159,10 +159,10 @@ def _request_distribution(
             error=f"{exchange.status or 'no answer'}: {exchange.error}",
             failed=exchange.ending is not None,
             refused=refused,
-            denied=turns_away(exchange.status) and not refused,
+            denied=is_rejection(exchange.status) and not refused,
         )
     try:
-        return ScoredSequence(positions=positions(exchange.received.json()))
+        return ScoredSequence(positions=read_positions(exchange.received.json()))
     except (RequestError, ValueError, RecursionError) as error:
         return ScoredSequence(error=str(error))
 
@@ -190,7 +190,7 @@ class TranscriptScorer:
     prompt_token_ids: Callable[[str], tuple[int, ...]]
     """Returns the ids of a request's prompt, by its id: called if the answer does not hold them."""
     reporter: Reporter
-    _known: dict[ScoringRequest, ScoredSequence] = field(default_factory=dict)
+    _scored: dict[ScoringRequest, ScoredSequence] = field(default_factory=dict)
     _route: Scorer | None = None
 
     def score(self, transcript: Transcript, top_tokens: int) -> ScoredTranscript:
@@ -200,8 +200,8 @@ class TranscriptScorer:
         """
         answers = [answer for answer in transcript.answers if answer.ok]
         requests = [self.request(answer, top_tokens) for answer in answers]
-        self._score_requests([request for request in dict.fromkeys(requests) if request.token_ids and request not in self._known])
-        distributions = [self._known.get(request, ScoredSequence()) if request.token_ids else ScoredSequence() for request in requests]
+        self._score_requests([request for request in dict.fromkeys(requests) if request.token_ids and request not in self._scored])
+        distributions = [self._scored.get(request, ScoredSequence()) if request.token_ids else ScoredSequence() for request in requests]
         scores = tuple(
             Score(
                 request_id=answer.request_id,
@@ -228,10 +228,10 @@ class TranscriptScorer:
 
         A sequence on which the server fails is left to :meth:`score`, which restarts the server.
         """
-        if request.token_ids and request not in self._known:
+        if request.token_ids and request not in self._scored:
             distribution = self._distribution(request)
             if not distribution.failed:
-                self._known[request] = distribution
+                self._scored[request] = distribution
 
     def _distribution(self, request: ScoringRequest) -> ScoredSequence:
         self._route = self._route or self.scorer()
@@ -243,10 +243,11 @@ class TranscriptScorer:
         A sequence that fails again keeps its failed result. On an attached server nothing is retried, unless the
         config allows it.
         """
+        # A failure ends a concurrent round early, and the next round goes on with what is pending.
         while self.reporter.left_s > 0 and self.arm.ensure_running():
-            pending = [request for request in requests if request not in self._known]
+            pending = [request for request in requests if request not in self._scored]
             self._score_concurrently(pending, _CONCURRENCY)
-            failed = [request for request in pending if request in self._known and self._known[request].failed]
+            failed = [request for request in pending if request in self._scored and self._scored[request].failed]
             for request in failed:
                 self.arm.terminate()
                 if self.arm.may_replay and self.arm.ensure_running():
@@ -265,7 +266,7 @@ class TranscriptScorer:
         )
         done = tokens = 0
         for request, distribution in pool:
-            self._known[request] = distribution
+            self._scored[request] = distribution
             done, tokens = done + 1, tokens + len(distribution.positions)
             self.reporter.update(done, tokens)
             if self.reporter.left_s <= 0:
@@ -277,16 +278,18 @@ def _describe_gaps(answers: Sequence[Answer], distributions: Sequence[ScoredSequ
 
     Unscored are answers with tokens but no distribution. Returns an empty string if there are none.
     """
-    default_reasons = {
-        True: "no token ids came with the answer",
-        False: "not scored before the capture ended, or the ids of the prompt are unknown",
-    }
-    gaps = [
-        distribution.error or default_reasons[not answer.choice.token_ids]
+    reasons = [
+        distribution.error or _default_reason(answer)
         for answer, distribution in zip(answers, distributions, strict=True)
         if _is_unscored(answer, distribution)
     ]
-    return f"{len(gaps)} of {len(answers)} answers are not scored: {gaps[0]}" if gaps else ""
+    return f"{len(reasons)} of {len(answers)} answers are not scored: {reasons[0]}" if reasons else ""
+
+
+def _default_reason(answer: Answer) -> str:
+    if answer.choice.token_ids:
+        return "not scored before the capture ended, or the ids of the prompt are unknown"
+    return "no token ids came with the answer"
 
 
 def _is_unscored(answer: Answer, distribution: ScoredSequence) -> bool:

@@ -195,8 +195,10 @@ class Sender:
             )
         self.load = samples if self.load is None else self.load + samples
         for job, deadline, sent in zip(jobs, deadlines, timed_answers, strict=True):
-            is_rate_limited = sent.answer.status == HTTPStatus.TOO_MANY_REQUESTS
-            yield job, self._resend_after_429(job) if is_rate_limited else self._examine(job, self._note_outcome(job, sent, deadline))
+            if sent.answer.status == HTTPStatus.TOO_MANY_REQUESTS:
+                yield job, self._resend_after_429(job)
+            else:
+                yield job, self._examine(job, self._note_outcome(job, sent, deadline))
 
     def _resend_after_429(self, job: Job) -> TimedAnswer:
         """Send a request again after a 429, with pauses.
@@ -211,13 +213,10 @@ class Sender:
 
         A refusal is ``examined`` by default: the request is sent again, to see whether the refusal holds.
         """
-        workload, deadline = self.workload, self._deadline(job)
-        sent = self.arm.client.send(
-            job.request,
-            streamed=workload.stream or workload.timed or self._needs_chunks if job.request.stream is None else job.request.stream,
-            deadline_s=deadline.seconds,
-            pass_index=job.pass_index,
-        )
+        deadline, streamed = self._deadline(job), job.request.stream
+        if streamed is None:  # the request leaves it to the workload
+            streamed = self.workload.stream or self.workload.timed or self._needs_chunks
+        sent = self.arm.client.send(job.request, streamed=streamed, deadline_s=deadline.seconds, pass_index=job.pass_index)
         sent = self._note_outcome(job, sent, deadline)
         return self._examine(job, sent) if examined else sent
 

@@ -168,10 +168,10 @@ class ReceivedResponse:
         return tuple(events)
 
 
-def read(parts: Iterable[bytes], *, events: int | None = None) -> ReceivedResponse:
+def read(parts: Iterable[bytes], *, max_events: int | None = None) -> ReceivedResponse:
     """Read ``parts`` to their end, stamping each.
 
-    With ``events``, only so many events are read. The response is then marked as left by the client, unless
+    With ``max_events``, only so many events are read. The response is then marked as left by the client, unless
     ``[DONE]`` has come by then.
     """
     stamps: list[float] = []
@@ -181,7 +181,7 @@ def read(parts: Iterable[bytes], *, events: int | None = None) -> ReceivedRespon
     for part in parts:
         stamps.append(clock())
         received.append(part)
-        if events is not None and counter.count(part) >= events and not counter.is_done:
+        if max_events is not None and counter.count(part) >= max_events and not counter.is_done:
             return ReceivedResponse(stamps_s=tuple(stamps), parts=tuple(received), left=True)
     return ReceivedResponse(stamps_s=tuple(stamps), parts=tuple(received))
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, group_replay
-from pytest_specdec.capture.failure import Job, terminate_unless_sound
+from pytest_specdec.capture.failure import Job, terminate_unless_only_errors
 from pytest_specdec.capture.sender import Sender, Unavailable
 from pytest_specdec.capture.server.traffic import Discrepancy, TrafficAccount
 from pytest_specdec.model.transcript import Answer, SpecCounters, Transcript
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _COUNTERS_PAUSE_S = 0.02
 """Between two readings of counters that a server updates after its answers."""
+
+_MOST_READINGS = 25
+"""Such readings, half a second in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +199,7 @@ class WorkloadRunner:
                     failed.append(sent)
             if failed:
                 self._sender.server_failures += self._sender.create_failure(failed).server_failures
-                terminate_unless_sound(self._arm, failed)
+                terminate_unless_only_errors(self._arm, failed)
         self._sender.ensure_running()
 
     def _count_drafts(self, before: SpecCounters | None) -> SpecCounters | None:
@@ -209,22 +212,33 @@ class WorkloadRunner:
         """
         is_restarted = self._sender.restarts > 0
         if is_restarted or not self._arm.recipe.dialect.counters_exact:
-            counters = [sent.counters for sent in self._sender.ok_answers]
-            reported_counters = [reported for reported in counters if reported is not None]
-            is_complete = bool(reported_counters) and len(reported_counters) == len(counters)
-            if is_complete or is_restarted:
-                return sum(reported_counters, SpecCounters()) if is_complete else None
-        after = self._arm.counters()
-        for _ in range(25):  # half a second in all
-            time.sleep(_COUNTERS_PAUSE_S if after else 0)
-            later = self._arm.counters() if after else None
-            if later == after:
-                break
-            after = later
+            reported = self._sum_reported_counters()
+            if reported is not None or is_restarted:
+                return reported
+        after = self._read_settled_counters()
         growth = None if after is None else after - (before or SpecCounters())
         # A log without a new line does not show that nothing was drafted, and a new line may count earlier requests.
         is_late = self._arm.counters_lag and growth is not None and (not growth.drafts or self._has_windows())
         return None if is_late else growth
+
+    def _sum_reported_counters(self) -> SpecCounters | None:
+        """Return the sum of the counts in all answers; None if one has none."""
+        counters = [sent.counters for sent in self._sender.ok_answers]
+        reported = [counts for counts in counters if counts is not None]
+        return sum(reported, SpecCounters()) if reported and len(reported) == len(counters) else None
+
+    def _read_settled_counters(self) -> SpecCounters | None:
+        """Return the server's counters once two readings agree.
+
+        After half a second they are returned as they are.
+        """
+        counters = self._arm.counters()
+        for _ in range(_MOST_READINGS if counters else 0):
+            time.sleep(_COUNTERS_PAUSE_S)
+            earlier, counters = counters, self._arm.counters()
+            if counters is None or counters == earlier:
+                break
+        return counters
 
     def _has_windows(self) -> bool:
         """Return True if answers report their verify steps."""
@@ -247,7 +261,8 @@ class WorkloadRunner:
 
         Requests without an answer have one of status None, with the reason.
         """
-        jobs = self._sender.jobs(self._passes)
+        jobs, planned_concurrency = self._sender.jobs(self._passes), self._workload.concurrency
+        concurrency = self._arm.concurrency(planned_concurrency)
         return Transcript(
             arm=self._name,
             boot=self._boot,
@@ -257,7 +272,7 @@ class WorkloadRunner:
             counters=self._counters,
             server_failures=tuple(self._sender.server_failures),
             restarts=self._sender.restarts,
-            concurrency=limit if (limit := self._arm.concurrency(self._workload.concurrency)) < self._workload.concurrency else None,
+            concurrency=concurrency if concurrency < planned_concurrency else None,
             replaced=self._counter_discrepancy.replaced,
             foreign=self._counter_discrepancy.foreign,
             elsewhere=self._counter_discrepancy.elsewhere,

@@ -394,8 +394,8 @@ def test_a_server_started_anew_shows_by_its_start_or_its_counters(before, after,
 )
 def test_what_nobody_here_asked_for_is_foreign(prompt, generated, says):
     after = replace(HALF, prompt_tokens=100 + prompt, generated_tokens=50 + generated)
-    assert traffic.foreign(HALF, after, prompt_tokens=20, generated_tokens=10, answers=2) == says
-    assert traffic.foreign(None, after, prompt_tokens=20, generated_tokens=10, answers=2) == ""
+    assert traffic.foreign_tokens(HALF, after, prompt_tokens=20, generated_tokens=10, answers=2) == says
+    assert traffic.foreign_tokens(None, after, prompt_tokens=20, generated_tokens=10, answers=2) == ""
 
 
 @pytest.mark.parametrize(
@@ -428,9 +428,9 @@ def test_counters_that_lack_answers_show_another_server(counted, baseline, says)
     lacking = traffic.uncounted_tokens(
         HALF, replace(HALF, generated_tokens=None if counted is None else 50 + counted), generated_tokens=1000
     )
-    found = "" if lacking is None else traffic.elsewhere(lacking, HALF, replace(HALF, generated_tokens=50 + baseline))
+    found = "" if lacking is None else traffic.baseline_evidence(lacking, HALF, replace(HALF, generated_tokens=50 + baseline))
     assert ("" if found or lacking is None else str(lacking), found.removesuffix(" meanwhile")) == says
-    assert lacking is None or traffic.elsewhere(lacking, None, HALF) == ""
+    assert lacking is None or traffic.baseline_evidence(lacking, None, HALF) == ""
 
 
 def test_a_load_balancer_that_sends_half_to_the_baseline_is_found(running, pair, capture, directory, workload, tmp_path, monkeypatch):

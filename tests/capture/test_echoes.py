@@ -20,7 +20,7 @@ LISTS = {
 def test_the_prompt_takes_as_many_entries_as_it_has_tokens():
     echo = echoes.read({"logprobs": LISTS}, 3)
     assert echo.logprobs == (-1.0, -2.0)
-    assert echo.rest == {
+    assert echo.answer_lists == {
         "tokens": ["d", "e"],
         "token_logprobs": [-0.5, -0.25],
         "top_logprobs": [{"d": -0.5}, {"e": -0.25}],

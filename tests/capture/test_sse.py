@@ -160,7 +160,7 @@ def test_an_answer_without_tokens_or_stream_has_the_stamps_of_its_ends_alone():
 @pytest.mark.parametrize("events, parts, left", [(1, 1, True), (2, 2, True), (3, 3, True), (4, 4, False), (None, 4, False)])
 def test_a_reader_leaves_behind_so_many_events_unless_that_is_the_end(events, parts, left):
     stream = [b"data: 1\n\n", b"data: 2\n\n", b"data: 3\n\n", b"data: [DONE]\n\n"]
-    found = sse.read(iter(stream), events=events)
+    found = sse.read(iter(stream), max_events=events)
     assert (len(found.parts), found.left) == (parts, left)
 
 

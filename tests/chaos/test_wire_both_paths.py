@@ -94,7 +94,7 @@ def test_leaving_a_stream_early_takes_time_by_its_length_alone(seen):
             searched.append(len(other) + len(self))
             return bytes(other) + bytes(self)
 
-    sse.read((Counted(b"x") for _ in range(20_000)), events=2)
+    sse.read((Counted(b"x") for _ in range(20_000)), max_events=2)
     seen("each byte looked at once" if len(searched) == 20_000 and sum(searched) < 10 * 20_000 else f"{sum(searched):,} bytes")
 
 
@@ -105,7 +105,7 @@ EVENTS = b"data: 1\r\n\r\ndata: 2\n\ndata: 3\r\rdata: 4\n\r\ndata: 5\n\ndata: 6"
 @pytest.mark.chaos("events whose ends fall between two parts", expected="left where the event ends", quick=True)
 def test_a_stream_is_left_behind_its_events_however_it_is_cut(seen, size):
     parts = [EVENTS[start : start + size] for start in range(0, len(EVENTS), size)]
-    ends = {count: len(sse.read(parts, events=count).body) for count in (1, 2, 3, 4, 5)}
+    ends = {count: len(sse.read(parts, max_events=count).body) for count in (1, 2, 3, 4, 5)}
     whole = {count: [match.end() for match in sse._BLANK.finditer(EVENTS)][count - 1] for count in ends}
     fits = all(whole[count] <= ends[count] <= whole[count] + size for count in ends)
     seen("left where the event ends" if fits else f"{ends}, expected {whole}")

@@ -146,8 +146,8 @@ class AttachedArm(ArmServer):
             return None
         page = get(self.recipe.setup, dialect.counters_path, seconds=min(SECONDS, left_s))
         earlier_traffic, self._traffic = self._traffic, None if page is None else dialect.traffic(page)
-        if how := replacement_evidence(earlier_traffic, self._traffic):
-            self.warnings.append(f"{self.recipe.setup.url}: the server was started anew by somebody else: {how}")
+        if evidence := replacement_evidence(earlier_traffic, self._traffic):
+            self.warnings.append(f"{self.recipe.setup.url}: the server was started anew by somebody else: {evidence}")
         return self._traffic
 
     def peer_traffic(self) -> Traffic | None:
@@ -324,9 +324,10 @@ def dialect_of(engine: Engine, config: Config, setup: ServerSetup) -> Dialect:
     recognised = recognise(engine, config, setup)
     if recognised is not None:
         return recognised.dialect(config, setup)
-    fits = [(dialect, _measure_fit(setup, dialect)) for dialect in (candidate.dialect(config, setup) for candidate in engine.candidates())]
-    best, fit = max(fits, key=lambda pair: pair[1], default=(None, 0))
-    return best if best is not None and fit else engine.dialect(config, setup)
+    dialects = [candidate.dialect(config, setup) for candidate in engine.candidates()]
+    fits = [_measure_fit(setup, dialect) for dialect in dialects]
+    best_fit = max(fits, default=0)
+    return dialects[fits.index(best_fit)] if best_fit else engine.dialect(config, setup)
 
 
 def recognise(engine: AnyEngine, config: Config, setup: ServerSetup) -> Engine | None:
@@ -339,13 +340,14 @@ def recognise(engine: AnyEngine, config: Config, setup: ServerSetup) -> Engine |
     dialects = [candidate.dialect(config, setup) for candidate in candidates]
     draining_paths = {dialect.counters_path for dialect in dialects if dialect.counters_drain}
 
-    def harmless(path: str) -> str | None:
+    def read_harmless_page(path: str) -> str | None:
         return None if path in draining_paths else read_any_page(path)
 
-    recognising = [candidate for candidate in candidates if isinstance(candidate, Recognising)]
-    return next(
-        (candidate for read_page in (harmless, read_any_page) for candidate in recognising if candidate.recognises(read_page)), None
-    )
+    for read_page in (read_harmless_page, read_any_page):
+        for candidate in candidates:
+            if isinstance(candidate, Recognising) and candidate.recognises(read_page):
+                return candidate
+    return None
 
 
 def _measure_fit(setup: ServerSetup, dialect: Dialect) -> int:

@@ -46,13 +46,13 @@ def process_titles(living: Iterable[int]) -> dict[int, str]:
     return {pid: title for pid in living if (title := _process_title(pid))}
 
 
-def dead(known: Mapping[int, str], living: Container[int]) -> dict[int, str]:
-    """Return the dead among the ``known`` processes, in words.
+def describe_dead(titles: Mapping[int, str], living: Container[int]) -> dict[int, str]:
+    """Describe the processes of ``titles`` not among the ``living``.
 
-    They are no longer ``living``. The words include the signal that killed a process, until its parent has waited for
+    The words include the signal that killed a process, until its parent has waited for
     it.
     """
-    return {pid: f"{title} (process {pid}) {_describe_end(pid)}" for pid, title in known.items() if pid not in living}
+    return {pid: f"{title} (process {pid}) {_describe_end(pid)}" for pid, title in titles.items() if pid not in living}
 
 
 def signal_name(number: int) -> str:

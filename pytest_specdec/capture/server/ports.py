@@ -62,6 +62,7 @@ def _foreign_listener_now(server: ServerProcess, port: int) -> str:
     foreign = _reached_sockets(port) - {file for pid in server_pids for file in _open_files(Path(f"/proc/{pid}"))}
     if foreign and server.command.look:
         container_files = _container_files(server.command)
+        # Without a socket in the listing, docker has listed nothing: the listener may be the server's own.
         foreign = {file for file in foreign if file not in container_files} if "socket:[" in container_files else set()
         return _describe_listener(foreign) or ("a process outside of the container" if foreign else "")
     all_readable = all(_is_readable(pid) for pid in server_pids)

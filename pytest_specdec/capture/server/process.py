@@ -51,8 +51,8 @@ def defer_signals() -> Iterator[None]:
     finally:
         for number, handler in python_handlers.items():
             signal.signal(number, handler)
-        for first in deferred[:1]:
-            python_handlers[signal.Signals(first)](first, None)
+        if deferred:
+            python_handlers[signal.Signals(deferred[0])](deferred[0], None)
 
 
 _LOG_BYTES = 64_000
@@ -86,7 +86,7 @@ class ServerProcess:
         self.log = log
         self.marker = uuid.uuid4().hex
         self._collecting = threading.Lock()
-        self._known: dict[int, str] = {}
+        self._titles: dict[int, str] = {}
         self._dead: dict[int, str] = {}
         self._children: list[subprocess.Popen[bytes]] = []
         """The watchdog, then the server."""
@@ -165,7 +165,7 @@ class ServerProcess:
 
     def note_processes(self) -> None:
         """Record the server's processes, while it works."""
-        self._known = death.process_titles(self.members)
+        self._titles = death.process_titles(self.members)
 
     def note_dead_processes(self) -> None:
         """Record the dead among the noted processes.
@@ -173,7 +173,7 @@ class ServerProcess:
         To be called as soon as something is wrong: in a moment all of them may be gone.
         """
         if not self._dead:
-            self._dead = death.dead(self._known, self.members)
+            self._dead = death.describe_dead(self._titles, self.members)
 
     def wait(self, seconds: float) -> bool:
         """Return True if the server ends within ``seconds``."""

@@ -84,10 +84,10 @@ class TrafficAccount:
         prompt_counts = (usage.prompt_tokens * len(answer.choices) for answer, usage in zip(answers, usages, strict=True))
         prompt_tokens = sum(prompt_counts) + aside.prompt_tokens - aside_before.prompt_tokens
         after = self._await_counts(after, generated_tokens)
-        foreign_tokens = foreign(self._before, after, prompt_tokens=prompt_tokens, generated_tokens=generated_tokens, answers=len(answers))
+        foreign = foreign_tokens(self._before, after, prompt_tokens=prompt_tokens, generated_tokens=generated_tokens, answers=len(answers))
         lacking = uncounted_tokens(self._before, after, generated_tokens=generated_tokens)
-        by_baseline = "" if lacking is None else elsewhere(lacking, self._peer, self._arm.peer_traffic())
-        return Discrepancy(foreign=foreign_tokens, elsewhere=by_baseline, uncounted="" if by_baseline or lacking is None else str(lacking))
+        by_baseline = "" if lacking is None else baseline_evidence(lacking, self._peer, self._arm.peer_traffic())
+        return Discrepancy(foreign=foreign, elsewhere=by_baseline, uncounted="" if by_baseline or lacking is None else str(lacking))
 
     def _read_settled(self) -> Traffic | None:
         """Return the counters once two readings agree.
@@ -131,13 +131,14 @@ def uncounted_tokens(before: Traffic | None, after: Traffic | None, *, generated
 
     ``generated_tokens`` came in answers from its address. Returns None if nothing to speak of is missing.
     """
-    counts = [traffic.generated_tokens for traffic in (before, after) if traffic is not None and traffic.generated_tokens is not None]
-    if len(counts) < 2 or generated_tokens - (counts[1] - counts[0]) <= max(_BEYOND, _UNCOUNTED * generated_tokens):  # noqa: PLR2004 - both
+    if before is None or after is None or before.generated_tokens is None or after.generated_tokens is None:
         return None
-    return Lacking(answered=generated_tokens, counted=counts[1] - counts[0])
+    counted = after.generated_tokens - before.generated_tokens
+    is_allowed = generated_tokens - counted <= max(_BEYOND, _UNCOUNTED * generated_tokens)
+    return None if is_allowed else Lacking(answered=generated_tokens, counted=counted)
 
 
-def elsewhere(lacking: Lacking, before: Traffic | None, after: Traffic | None) -> str:
+def baseline_evidence(lacking: Lacking, before: Traffic | None, after: Traffic | None) -> str:
     """Return evidence of answers given by the baseline's server.
 
     Its counters have the tokens that the variant's lack, although it got no request here: a load balancer may have
@@ -163,7 +164,7 @@ def replacement_evidence(before: Traffic | None, after: Traffic | None) -> str:
     return "its counters went back" if growth.prompt < 0 or growth.generated < 0 else ""
 
 
-def foreign(before: Traffic | None, after: Traffic | None, *, prompt_tokens: int, generated_tokens: int, answers: int) -> str:
+def foreign_tokens(before: Traffic | None, after: Traffic | None, *, prompt_tokens: int, generated_tokens: int, answers: int) -> str:
     """Return the tokens of other clients, in words.
 
     They are the growth of the counters that ``answers`` answers do not explain. Returns an empty string without any.

@@ -16,6 +16,9 @@ import time
 
 MARKER = "PYTEST_SPECDEC_SERVER"
 """The environment variable that every process of a server inherits."""
+_KILL_ATTEMPTS = 20
+"""Times that a server's processes are looked for and killed, 0.05 s apart."""
+
 _BLOCK = 1 << 20
 """Bytes of a log that are searched for secrets at once."""
 
@@ -181,7 +184,7 @@ def _kill_server(watch: _Watch, marker: str) -> None:
     One may have been forked a moment ago, so that the search is repeated for a second.
     """
     known = watch.known
-    for _ in range(20):
+    for _ in range(_KILL_ATTEMPTS):
         alive = members(watch.session, watch.started, marker, known)
         if not alive and watch.session >= 0:
             return

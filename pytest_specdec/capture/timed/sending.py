@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from pytest_specdec.capture.client import Exchange, overdue, retry_after_s, turns_away
+from pytest_specdec.capture.client import Exchange, describe_overdue, is_rejection, retry_after_s
 from pytest_specdec.capture.timed import requests
 from pytest_specdec.capture.timed.requests import OVERDUE, TOO_MUCH, RawRequest
 from pytest_specdec.capture.transport import MAX_BYTES
@@ -40,20 +40,20 @@ def is_possible(url: str) -> bool:
     return urlsplit(url).scheme == "http"
 
 
-def answers(client: Client, several: Sequence[TimedRequest], *, concurrency: int) -> tuple[tuple[TimedAnswer, ...], LoadSamples]:
+def answers(client: Client, timed_requests: Sequence[TimedRequest], *, concurrency: int) -> tuple[tuple[TimedAnswer, ...], LoadSamples]:
     """Send timed requests and return the answers and client load.
 
     They are sent in their order, ``concurrency`` at a time. The load shows how busy the client was. Raises
     CaptureError if the process that sends them fails.
     """
     raw_requests = [
-        RawRequest(content=client.content(job.request, deadline_s=job.deadline_s), deadline_s=job.deadline_s) for job in several
+        RawRequest(content=client.content(job.request, deadline_s=job.deadline_s), deadline_s=job.deadline_s) for job in timed_requests
     ]
     address = urlsplit(client.url)
     stamped = requests.send(address.hostname or "", address.port or _HTTP, raw_requests, concurrency=concurrency)
     timed_answers = tuple(
         client.read(job.request, _build_exchange(client, job, response), streamed=True, pass_index=job.pass_index)
-        for job, response in zip(several, stamped.responses, strict=True)
+        for job, response in zip(timed_requests, stamped.responses, strict=True)
     )
     return timed_answers, stamped.samples
 
@@ -72,7 +72,7 @@ def _build_exchange(client: Client, job: TimedRequest, response: StampedResponse
         )
 
     if response.end == OVERDUE:
-        return failed_exchange(overdue(job.deadline_s, len(response.received.parts), job.request.body), FailureKind.HUNG)
+        return failed_exchange(describe_overdue(job.deadline_s, len(response.received.parts), job.request.body), FailureKind.HUNG)
     if response.end == TOO_MUCH:
         return failed_exchange(f"answered outside the protocol: a body of more than {MAX_BYTES:,} bytes", FailureKind.ERROR)
     if response.malformed:
@@ -80,7 +80,7 @@ def _build_exchange(client: Client, job: TimedRequest, response: StampedResponse
     if response.status is None or not response.whole:
         return failed_exchange(f"connection lost: {response.end}", FailureKind.DIED)
     if not _OK <= response.status < _REDIRECT:
-        return failed_exchange(_error_reason(client, response), None if turns_away(response.status) else FailureKind.ERROR)
+        return failed_exchange(_error_reason(client, response), None if is_rejection(response.status) else FailureKind.ERROR)
     return Exchange(sent_s=response.sent_s, done_s=response.done_s, status=response.status, received=response.received)
 
 
