@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ENABLED = "ARCTIC_INFERENCE_ENABLED"
 _BANNER = "Arctic Inference plugin is enabled!"
-_OURS = {
+_PLUGIN_KEYS = {
     "suffix_decoding_max_tree_depth": "suffix_cache_max_depth",
     "suffix_decoding_max_cached_requests": "suffix_cache_max_requests",
     "suffix_decoding_max_spec_factor": "suffix_max_spec_factor",
@@ -143,10 +143,11 @@ def _refuse_vllm_keys(variant: str, setting: Mapping[str, JSON]) -> None:
     """
     for name in setting:
         if name.startswith("suffix_decoding_"):
+            suggestion = f"; did you mean {_PLUGIN_KEYS[name]}?" if name in _PLUGIN_KEYS else ""
             raise EngineError(
-                what=f"the plugin has no key {name}, which is vLLM's own" + (f"; did you mean {_OURS[name]}?" if name in _OURS else ""),
+                what=f"the plugin has no key {name}, which is vLLM's own{suggestion}",
                 where=f"variants.{variant}.args.speculative-config",
                 found=name,
-                expected=f"one of {', '.join(sorted(_OURS.values()))}",
-                remedy=f"write {_OURS.get(name, 'one of these')}, or set engine.kind to vllm",
+                expected=f"one of {', '.join(sorted(_PLUGIN_KEYS.values()))}",
+                remedy=f"write {_PLUGIN_KEYS.get(name, 'one of these')}, or set engine.kind to vllm",
             )

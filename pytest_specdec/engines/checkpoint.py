@@ -18,7 +18,7 @@ _QUANTISED = frozenset({"quantization", "quantization_config", "compression_conf
 """Keys of a config.json: of mlx-lm, of transformers, and of compressed-tensors before it had that one."""
 
 
-def there(config: Config) -> None:
+def require_model(config: Config) -> None:
     """Raise EngineError if the model's path does not exist.
 
     A model is a path if it begins with ``.``, ``/`` or ``~``; no name on the hub does.

@@ -28,7 +28,7 @@ _ANSWER_S = 20.0
 """Seconds for the daemon to answer."""
 _NAME = re.compile(r"specdec-[0-9a-f]{12}")
 """The name of every container that is started here."""
-_DEFAULTS = (("--ipc", "host"), ("--ulimit", "memlock=-1"), ("--ulimit", "stack=67108864"))
+_SHARED_MEMORY, _LIMITS = ("--ipc", "host"), {"memlock": "-1", "stack": "67108864"}
 """Shared memory and locked memory as the images of all engines ask for them."""
 _HUB = {"HF_HOME": ".cache/huggingface"}
 _HUB_CACHE = "HF_HUB_CACHE"
@@ -65,7 +65,9 @@ def check(config: Config) -> None:
     folder is missing or its path is invalid.
     """
     image = f"engine.image: {config.engine.image}"
-    locate.there(shutil.which("docker"), image, "`docker` on PATH", "install docker, or name a venv or an executable instead of an image")
+    locate.require_program(
+        shutil.which("docker"), image, "`docker` on PATH", "install docker, or name a venv or an executable instead of an image"
+    )
     if problems := list(_volume_problems(config)):
         raise validate.error(problems)
     if complaint := _daemon_complaint():
@@ -176,11 +178,12 @@ def _resource_options(settings: DockerSettings, env: Mapping[str, str], *, accel
     stated_options = set(settings.options) | {word.partition("=")[0] for word in settings.options if word.startswith("--")}
     if accelerator and "--gpus" not in stated_options and (devices := _gpus_option_value(settings.gpus, env)):
         yield from ("--gpus", devices)
+    if not stated_options & {"--ipc", "--shm-size"}:
+        yield from _SHARED_MEMORY
     stated_limits = {value.partition("=")[0] for value in option_values(settings.options, "--ulimit")}
-    for option, value in _DEFAULTS:
-        is_unset = value.partition("=")[0] not in stated_limits if option == "--ulimit" else not stated_options & {"--ipc", "--shm-size"}
-        if is_unset:
-            yield from (option, value)
+    for limit, value in _LIMITS.items():
+        if limit not in stated_limits:
+            yield from ("--ulimit", f"{limit}={value}")
 
 
 def _gpus_option_value(setting: str, env: Mapping[str, str]) -> str:

@@ -22,14 +22,14 @@ def program(config: Config, tool: str, *, default: str | None, remedy: str) -> s
     settings = config.engine
     if settings.executable:
         path = shutil.which(config.resolve(settings.executable))
-        return there(path, f"engine.executable: {settings.executable}", "an executable file", remedy)
+        return require_program(path, f"engine.executable: {settings.executable}", "an executable file", remedy)
     if settings.venv:
         expected = Path(config.resolve(settings.venv)) / "bin" / tool
-        return there(shutil.which(str(expected)), f"engine.venv: {settings.venv}", f"an executable {expected}", remedy)
-    return there(default, f"engine.kind: {settings.kind}", f"`{tool}` on PATH", remedy)
+        return require_program(shutil.which(str(expected)), f"engine.venv: {settings.venv}", f"an executable {expected}", remedy)
+    return require_program(default, f"engine.kind: {settings.kind}", f"`{tool}` on PATH", remedy)
 
 
-def there(path: str | None, where: str, expected: str, remedy: str) -> str:
+def require_program(path: str | None, where: str, expected: str, remedy: str) -> str:
     """Return ``path``; raise EngineError if it is None."""
     if path is None:
         what = "the engine is not installed"

@@ -157,7 +157,7 @@ class MlxLm:
             what = "mlx-lm runs in no container here"
             raise EngineError(what, where="engine.image", found=config.engine.image, remedy="set engine.venv instead")
         self._program(config)
-        checkpoint.there(config)
+        checkpoint.require_model(config)
         target = Path(config.resolve(config.engine.model))
         for variant in config.variants:
             model = variant.args.get(_DRAFT_MODEL)

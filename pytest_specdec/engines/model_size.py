@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pytest_specdec.engines import checkpoint
 
@@ -23,15 +24,26 @@ _BILLIONS = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([bm])(?![a-z0-
 _ACTIVE = re.compile(r"[-_]a(\d+(?:\.\d+)?)b(?![a-z0-9])")
 _GIB_TO_GB = 1024**3 / 1e9
 
+
+class _Parameters(NamedTuple):
+    """A model's parameters, in billions."""
+
+    billions: float
+    active_billions: float
+    """Those that a token reads."""
+    bytes_each: float | None = None
+    """None if neither a publication nor the name gives them."""
+
+
 _SPARSE = {
-    "gpt-oss-120b": (116.8, 5.1, 0.53),
-    "gpt-oss-20b": (20.9, 3.6, 0.62),
-    "mixtral-8x7b": (46.7, 12.9, None),
-    "mixtral-8x22b": (141.0, 39.0, None),
-    "deepseek-v3": (671.0, 37.0, 1.0),
-    "deepseek-r1-0528": (671.0, 37.0, 1.0),
+    "gpt-oss-120b": _Parameters(116.8, 5.1, 0.53),
+    "gpt-oss-20b": _Parameters(20.9, 3.6, 0.62),
+    "mixtral-8x7b": _Parameters(46.7, 12.9),
+    "mixtral-8x22b": _Parameters(141.0, 39.0),
+    "deepseek-v3": _Parameters(671.0, 37.0, 1.0),
+    "deepseek-r1-0528": _Parameters(671.0, 37.0, 1.0),
 }
-"""Billions of parameters, of active ones, and bytes per parameter as published, of sparse models without them in the name (model cards)."""
+"""Sparse models without their active parameters in the name, by the beginning of theirs (model cards)."""
 
 _BYTES = (
     (r"fp4|nvfp4|mxfp4|awq|gptq|int4|w4a16|4bit|q4", 0.57),  # a scale for every 16 or 32 values comes to the four bits
@@ -45,12 +57,11 @@ def of(model: str, path: Path) -> ModelSize | None:
 
     ``path`` is the model's folder or file, if there is one. Its files come first, then the model's name.
     """
-    name = Path(model).name.lower()
-    billions = _parameter_billions(name)
-    gb = _files_gb(path) or (billions and billions[0] * _bytes_per_parameter(name))
+    parameters = _parameters_of(Path(model).name.lower())
+    gb = _files_gb(path) or (parameters and parameters.billions * (parameters.bytes_each or _HALF_PRECISION))
     if not gb:
         return None
-    return ModelSize(weights_gb=gb, active_gb=gb * (billions[1] / billions[0] if billions else 1.0))
+    return ModelSize(weights_gb=gb, active_gb=gb * (parameters.active_billions / parameters.billions if parameters else 1.0))
 
 
 def _files_gb(path: Path) -> float | None:
@@ -61,22 +72,17 @@ def _files_gb(path: Path) -> float | None:
     return None if gib is None else gib * _GIB_TO_GB
 
 
-def _parameter_billions(name: str) -> tuple[float, float] | None:
-    """Return all parameters and the active ones, in billions.
+def _parameters_of(name: str) -> _Parameters | None:
+    """Return the parameters of a model by its name.
 
-    Active parameters are those that a token reads. Returns None if the name does not give the number.
+    Returns None if the name does not give their number.
     """
-    published = next((row for sparse, row in _SPARSE.items() if name.startswith(sparse)), None)
+    bytes_each = next((size for pattern, size in _BYTES if re.search(pattern, name)), None)
+    published = next((parameters for sparse, parameters in _SPARSE.items() if name.startswith(sparse)), None)
     if published is not None:
-        return published[0], published[1]
+        return published._replace(bytes_each=published.bytes_each or bytes_each)
     counts = [int(experts or 1) * float(count) * (1.0 if unit == "b" else 1e-3) for experts, count, unit in _BILLIONS.findall(name)]
     if not counts:
         return None
     active = _ACTIVE.search(name)
-    return max(counts), float(active[1]) if active else max(counts)
-
-
-def _bytes_per_parameter(name: str) -> float:
-    """Return the bytes per parameter, by the model's name."""
-    published = next((row[2] for sparse, row in _SPARSE.items() if name.startswith(sparse)), None)
-    return published or next((size for pattern, size in _BYTES if re.search(pattern, name)), _HALF_PRECISION)
+    return _Parameters(max(counts), float(active[1]) if active else max(counts), bytes_each)

@@ -309,7 +309,7 @@ class Transformers:
                 remedy = f"write the drafting as `args: {{{_SETTING}: {{...}}}}` of a variant"
                 raise EngineError(what, where=f"{where}.body", found="generation_config", remedy=remedy)
         self._program(config)
-        checkpoint.there(config)
+        checkpoint.require_model(config)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
         """Return ``transformers serve MODEL …``.

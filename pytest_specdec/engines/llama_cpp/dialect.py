@@ -160,18 +160,14 @@ def _rename_structured_fields(body: Mapping[str, JSON]) -> dict[str, JSON]:
         return dict(body)
     choice = structured.get("choice")
     if isinstance(choice, Sequence) and not isinstance(choice, str):
-        grammar_fields: Mapping[str, JSON] = {
-            "grammar": "root ::= " + " | ".join(json.dumps(str(option), ensure_ascii=False) for option in choice)
-        }
+        options = " | ".join(json.dumps(str(option), ensure_ascii=False) for option in choice)
+        grammar_fields: Mapping[str, JSON] = {"grammar": f"root ::= {options}"}
+    elif schema := {"type": "object"} if structured.get("json_object") else structured.get("json"):
+        grammar_fields = {"json_schema": schema}
+    elif "grammar" in structured:
+        grammar_fields = {"grammar": structured["grammar"]}
     else:
-        schema = {"type": "object"} if structured.get("json_object") else structured.get("json")
-        grammar_fields = (
-            {"json_schema": schema}
-            if schema
-            else {"grammar": structured["grammar"]}
-            if "grammar" in structured
-            else {"structured_outputs": structured}
-        )
+        return dict(body)
     return {**{name: value for name, value in body.items() if name != "structured_outputs"}, **grammar_fields}
 
 

@@ -11,7 +11,7 @@ from pytest_specdec.errors import EngineError
 from pytest_specdec.model.pair import Draft, DraftKind, DraftSampling
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pytest_specdec.model.workload import JSON
@@ -123,27 +123,22 @@ def check_vocabulary(name: str, draft_model: Path, target: Path, where: str) -> 
         )
     if needed_architecture:
         return
-    target_tokens = header(target).tokens
-    if not draft_header.tokens or not target_tokens:
+    draft_tokens, target_tokens = draft_header.tokens, header(target).tokens
+    if not draft_tokens or not target_tokens:
         return
-    first_difference = next(
-        (
-            token_id
-            for token_id in range(_FIRST, min(len(target_tokens), len(draft_header.tokens)))
-            if target_tokens[token_id] != draft_header.tokens[token_id]
-        ),
-        None,
-    )
-    if first_difference is None and abs(len(target_tokens) - len(draft_header.tokens)) <= _MOST_FURTHER:
+    compared = range(_FIRST, min(len(target_tokens), len(draft_tokens)))
+    first_difference = next((token for token in compared if target_tokens[token] != draft_tokens[token]), None)
+    if first_difference is None and abs(len(target_tokens) - len(draft_tokens)) <= _MOST_FURTHER:
         return
-    difference_texts = [
-        f", token {first_difference} {vocabulary[first_difference].decode(errors='replace')!r}" if first_difference else ""
-        for vocabulary in (draft_header.tokens, target_tokens)
-    ]
     raise EngineError(
         what="the draft model has another vocabulary than the target",
         where=where,
-        found=f"{len(draft_header.tokens):,} tokens{difference_texts[0]} in {draft_model}",
-        expected=f"{len(target_tokens):,} tokens{difference_texts[1]}, as in {target}",
+        found=f"{_describe_vocabulary(draft_tokens, first_difference)} in {draft_model}",
+        expected=f"{_describe_vocabulary(target_tokens, first_difference)}, as in {target}",
         remedy="name a draft model of the target's family, trained with its tokenizer",
     )
+
+
+def _describe_vocabulary(tokens: Sequence[bytes], token: int | None) -> str:
+    """Return a vocabulary's size, and the text of ``token`` in it."""
+    return f"{len(tokens):,} tokens" + (f", token {token} {tokens[token].decode(errors='replace')!r}" if token else "")

@@ -13,7 +13,7 @@ from pytest_specdec.engines.plain_dialect import owner
 from pytest_specdec.engines.protocol import HOST, PROTOCOL_VERSION, Command, Dialect, EngineProgram, Footprint, RoughRates
 from pytest_specdec.engines.sglang.dialect import SglangDialect
 from pytest_specdec.engines.sglang.rules import RULES
-from pytest_specdec.engines.sglang.speculative_flags import DRAFT_MODELS, draft, half_stated
+from pytest_specdec.engines.sglang.speculative_flags import DRAFT_MODELS, draft, missing_speculative_flag
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.transcript import ScoringRoute
@@ -115,7 +115,7 @@ class Sglang:
             _check_flags_complete(variant.name, merge(config.engine.args, variant.args))
         if not config.engine.image:
             self._find_python(config)
-            checkpoint.there(config)
+            checkpoint.require_model(config)
         self._check_vocabularies(config)
         if config.engine.image:
             docker.check(config)
@@ -227,7 +227,7 @@ def _check_flags_complete(variant: str, args: Mapping[str, JSON]) -> None:
 
     SGLang would die at boot.
     """
-    if missing := half_stated(args):
+    if missing := missing_speculative_flag(args):
         raise EngineError(
             what="the speculative flags are stated in part, with which SGLang does not boot",
             where=f"variants.{variant}.args",

@@ -138,10 +138,8 @@ class SglangDialect(PlainDialect):
         They are in ``meta_info.input_token_logprobs`` and ``input_top_logprobs``. Raises RequestError if there are
         fewer.
         """
-        emitted_entries, top_entries = (
-            _last_entries(reply, "input_token_logprobs", len(token_ids)),
-            _last_entries(reply, "input_top_logprobs", len(token_ids)),
-        )
+        emitted_entries = _last_entries(reply, "input_token_logprobs", len(token_ids))
+        top_entries = _last_entries(reply, "input_top_logprobs", len(token_ids))
         return tuple(
             _read_position(emitted_entry, top_entry, token, top_tokens)
             for emitted_entry, top_entry, token in zip(emitted_entries, top_entries, token_ids, strict=True)
@@ -178,13 +176,9 @@ def _structured_fields(structured: Mapping[str, JSON], route: Route) -> dict[str
     fields: dict[str, JSON] = {}
     if (choice := structured.get("choice")) and isinstance(choice, Sequence):
         fields["regex"] = "(" + "|".join(re.escape(str(option)) for option in choice) + ")"
-    fields.update(
-        {
-            sglang_name: structured[vllm_name]
-            for vllm_name, sglang_name in (("regex", "regex"), ("grammar", "ebnf"))
-            if vllm_name in structured
-        }
-    )
+    for vllm_name, sglang_name in (("regex", "regex"), ("grammar", "ebnf")):
+        if vllm_name in structured:
+            fields[sglang_name] = structured[vllm_name]
     schema = {"type": "object"} if structured.get("json_object") else structured.get("json")
     if schema is not None:
         schema = json.loads(schema) if isinstance(schema, str) else schema

@@ -41,7 +41,7 @@ def draft(args: Mapping[str, JSON]) -> Draft | None:
     )
 
 
-def half_stated(args: Mapping[str, JSON]) -> str:
+def missing_speculative_flag(args: Mapping[str, JSON]) -> str:
     """Return the missing one of three speculative flags; empty if none.
 
     They are ``speculative-num-steps``, ``speculative-eagle-topk`` and ``speculative-num-draft-tokens``. If they are

@@ -124,7 +124,7 @@ class TensorRtLlm:
         """
         if not config.engine.image:
             self._find_program(config)
-            checkpoint.there(config)
+            checkpoint.require_model(config)
         for where, args in _arms(config):
             options.llm_api_options(args)
             _refuse_options_file(where, args)

@@ -118,18 +118,11 @@ class TensorRtLlmDialect(PlainDialect):
         if not isinstance(rows, list):
             return None
         stats = [row["specDecodingStats"] for row in rows if isinstance(row, Mapping) and isinstance(row.get("specDecodingStats"), Mapping)]
-        draft_counts = [
-            (
-                _count_or_zero(row, "numRequestsWithDraftTokens"),
-                _count_or_zero(row, "numDraftTokens"),
-                _count_or_zero(row, "numAcceptedTokens"),
-            )
-            for row in stats
-        ]
+        drafting = [row for row in stats if _count_or_zero(row, "numDraftTokens")]
         return SpecCounters(
-            drafts=sum(requests for requests, tokens, _ in draft_counts if tokens),
-            draft_tokens=sum(tokens for _, tokens, _ in draft_counts),
-            accepted_tokens=sum(accepted for _, tokens, accepted in draft_counts if tokens),
+            drafts=sum(_count_or_zero(row, "numRequestsWithDraftTokens") for row in drafting),
+            draft_tokens=sum(_count_or_zero(row, "numDraftTokens") for row in drafting),
+            accepted_tokens=sum(_count_or_zero(row, "numAcceptedTokens") for row in drafting),
         )
 
     def traffic(self, text: str) -> Traffic:
@@ -220,17 +213,17 @@ def _completion_body(body: Mapping[str, JSON], ids: Sequence[int]) -> dict[str, 
 
     The prompt is ``ids``, and the answer comes as ids.
     """
-    rest = {name: value for name, value in body.items() if name not in _TEMPLATE}
-    if "max_completion_tokens" in rest:
-        rest["max_tokens"] = rest.pop("max_completion_tokens")
-    top_count = rest.pop("top_logprobs", 0)
-    if rest.get("logprobs") is True:
-        rest["logprobs"] = top_count
-    if rest.get("logprobs") == 0:  # here none, elsewhere the token's own
-        rest["logprobs"] = 1
-    if rest.get("logprobs") is False:
-        del rest["logprobs"]
-    return {**rest, "prompt": list(ids), "detokenize": False}
+    fields = {name: value for name, value in body.items() if name not in _TEMPLATE}
+    if "max_completion_tokens" in fields:
+        fields["max_tokens"] = fields.pop("max_completion_tokens")
+    top_count = fields.pop("top_logprobs", 0)
+    if fields.get("logprobs") is True:
+        fields["logprobs"] = top_count
+    if fields.get("logprobs") == 0:  # here none, elsewhere the token's own
+        fields["logprobs"] = 1
+    if fields.get("logprobs") is False:
+        del fields["logprobs"]
+    return {**fields, "prompt": list(ids), "detokenize": False}
 
 
 def _identify_token(tokenizer: CheckpointTokenizer, name: str, logprob: float) -> ListedToken:

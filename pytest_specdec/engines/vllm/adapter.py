@@ -134,7 +134,7 @@ class Vllm:
         if not config.engine.image:
             self._find_program(config)
         releases.check(config, self._release(config), self.rules.drafting.methods)
-        checkpoint.there(config)
+        checkpoint.require_model(config)
         self._check_vocabularies(config)
         if config.engine.image:
             docker.check(config)
@@ -233,7 +233,7 @@ class Vllm:
         if releases.names_tokens(release):
             args.setdefault(releases.NAMED_TOKENS_FLAG, True)
         if releases.is_old(release):
-            return releases.started_old(args, speculative=setup.speculative)
+            return releases.old_release_args(args, speculative=setup.speculative)
         if setup.speculative and (locate.numbers(release) or _METRICS_SINCE) >= _METRICS_SINCE:
             # An unknown release counts as a new one: an unknown flag is refused in clear words.
             args.setdefault(METRICS_FLAG, "detailed")

@@ -292,14 +292,14 @@ def _read_position(entry: JSON, token_id: int, top_tokens: int) -> Position:
     if token_id not in distribution:
         what = "a scored token is missing from the prompt log-probabilities"
         raise RequestError(what, found=str(entry)[:200], expected=f'an entry "{token_id}"')
-    ranked = sorted(distribution.items(), key=lambda item: (-_read_logprob(item[1].get("logprob")), _rank_or_last(item[1].get("rank"))))[
-        :top_tokens
-    ]
+    logprobs = {token: _read_logprob(value.get("logprob")) for token, value in distribution.items()}
+    ranks = {token: _rank_or_last(value.get("rank")) for token, value in distribution.items()}
+    top_ids = sorted(logprobs, key=lambda token: (-logprobs[token], ranks[token]))[:top_tokens]
     return Position(
         token_id=token_id,
-        logprob=_read_logprob(distribution[token_id].get("logprob")),
-        top_ids=tuple(token for token, _ in ranked),
-        top_logprobs=tuple(_read_logprob(value.get("logprob")) for _, value in ranked),
+        logprob=logprobs[token_id],
+        top_ids=tuple(top_ids),
+        top_logprobs=tuple(logprobs[token] for token in top_ids),
     )
 
 

@@ -160,7 +160,7 @@ def _dotted_text(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
-def started_old(args: Mapping[str, JSON], *, speculative: bool) -> dict[str, JSON]:
+def old_release_args(args: Mapping[str, JSON], *, speculative: bool) -> dict[str, JSON]:
     """Return ``args`` in the form of releases before 0.8.
 
     Some flags take true and false as words. Log-probabilities under speculation are real ones, not
