@@ -102,14 +102,14 @@ def run(arguments: Namespace) -> int:
     """
     here, path = Path.cwd(), Path(f"{arguments.name.removesuffix('.yaml')}.yaml")
     job = [Path(target) for target in _CI.get(arguments.ci, {}).values()]
-    given = _find_given(arguments, path)
-    is_new = given is None
+    existing = _find_existing_config(arguments, path)
+    is_new = existing is None
     try:
         _check_not_shipped(arguments, path)
         _check_unused(arguments.name, [*([path] if is_new else []), *([Path("suites")] if arguments.suites else []), *job])
         if is_new:
             _write_new(path, _config_text(arguments, path.stem, here))
-        config = load.load(given or path)
+        config = load.load(existing or path)
         files = [*([str(path)] if is_new else []), *(_copy_suites(str(path.with_suffix(""))) if arguments.suites else ())]
         files += _write_job(arguments.ci, path, here)
     except SpecdecError as error:
@@ -122,7 +122,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def _find_given(arguments: Namespace, path: Path) -> Path | None:
+def _find_existing_config(arguments: Namespace, path: Path) -> Path | None:
     """Return the config that a CI job is written for, here or in the package; None if one is to be written."""
     places = (path, shipped.CONFIGS / path.name) if arguments.ci else ()
     return next((place for place in places if place.is_file() and not (arguments.engine and place != path)), None)

@@ -60,10 +60,9 @@ def _check_server(name: str, setup: ServerSetup) -> Check:
         return fail(
             _NAME, f"{name}: nothing answers at {setup.url}", f"found:    {reply.text}", remedy="start the server, or correct `url`"
         )
+    if reply.status == _NOT_FOUND:
+        return warn(_NAME, f"{name}: {setup.url} lists no models", remedy="a run asks for a token")
     if reply.status != _OK:
-        refusal = error_check(_NAME, refusal_error(setup, reply))
-        return (
-            refusal if reply.status != _NOT_FOUND else warn(_NAME, f"{name}: {setup.url} lists no models", remedy="a run asks for a token")
-        )
+        return error_check(_NAME, refusal_error(setup, reply))
     check_model(setup, list(listed_models(reply.text)))
     return ok(_NAME, f"{name}: {setup.url} serves {setup.asked_model}")

@@ -58,11 +58,8 @@ def checks(config: Config, engine: Engine, servers: Sequence[Arm], pool: Executo
     except EngineError as error:
         yield error_check(SCORER, error)
     else:
-        yield from (
-            _rename_to_scorer(engine_checks.flags(scorer_servers.config, scorer_servers.engine, scorer_servers.arms, pool))
-            if scorer_servers
-            else ()
-        )
+        if scorer_servers:
+            yield from _rename_to_scorer(engine_checks.flags(scorer_servers.config, scorer_servers.engine, scorer_servers.arms, pool))
     yield from _check_without_program(config, engine, started)
 
 

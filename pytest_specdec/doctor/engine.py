@@ -146,10 +146,12 @@ def help_of(program: EngineProgram, argvs: Sequence[Sequence[str]], arm: Arm) ->
 def _join_arguments(argvs: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """Return the flags of all arms as one command's arguments.
 
-    The model comes first. A parser checks the value of every flag, also if the same flag comes again.
+    The model, the last word before the first arm's flags, comes first. A parser checks the value of every flag, also if
+    the same flag comes again.
     """
-    positional = [tuple(takewhile(lambda word: not word.startswith("--"), argv)) for argv in argvs]
-    return (*positional[0][1:][-1:], *(word for prefix, argv in zip(positional, argvs, strict=True) for word in argv[len(prefix) :]))
+    beginnings = [tuple(takewhile(lambda word: not word.startswith("--"), argv)) for argv in argvs]
+    flags = (word for beginning, argv in zip(beginnings, argvs, strict=True) for word in argv[len(beginning) :])
+    return (*beginnings[0][1:][-1:], *flags)
 
 
 def listed_flags(help_text: str) -> frozenset[str]:
@@ -173,31 +175,32 @@ def flags_of(argv: Iterable[str]) -> Iterator[str]:
             yield f"--{name.replace('_', '-')}"
 
 
-def flag_checks(config: Config, commands: Sequence[tuple[Arm, Sequence[str]]], listed: Help) -> tuple[Check, ...]:
+def flag_checks(config: Config, commands: Sequence[tuple[Arm, Sequence[str]]], parser_help: Help) -> tuple[Check, ...]:
     """Check every arm's flags against the engine's help.
 
     The parser's error about a value is reported too. The error is left out if it is about an unknown flag, which has a
     check of its own.
     """
-    if not listed.flags:
-        return (warn("flags", "not checked: the engine's help could not be read", f"found:    {listed.complaint}"),)
+    if not parser_help.flags:
+        return (warn("flags", "not checked: the engine's help could not be read", f"found:    {parser_help.complaint}"),)
     document = yaml.load(config.text, str(config.path))
     flags = [(arm, flag) for arm, argv in commands for flag in flags_of(argv)]
-    unknown = dict.fromkeys(_describe_unknown(arm, flag, listed, document) for arm, flag in flags if not listed.knows(flag))
-    failures = [fail("flags", line, remedy="write it as the engine's help does, or take it out") for line in unknown]
-    if listed.complaint and not any(flag in listed.complaint for _, flag in flags if not listed.knows(flag)):
-        failures.append(fail("flags", listed.complaint, remedy="give the value that the engine's help asks for"))
+    unknown = [(arm, flag) for arm, flag in flags if not parser_help.knows(flag)]
+    lines = dict.fromkeys(_describe_unknown(arm, flag, parser_help, document) for arm, flag in unknown)
+    failures = [fail("flags", line, remedy="write it as the engine's help does, or take it out") for line in lines]
+    if parser_help.complaint and not any(flag in parser_help.complaint for _, flag in unknown):
+        failures.append(fail("flags", parser_help.complaint, remedy="give the value that the engine's help asks for"))
     return tuple(failures) or (
-        ok("flags", f"all {len({flag for _, flag in flags})} known to the engine, of {len(listed.flags)} in its help"),
+        ok("flags", f"all {len({flag for _, flag in flags})} known to the engine, of {len(parser_help.flags)} in its help"),
     )
 
 
-def _describe_unknown(arm: Arm, flag: str, listed: Help, document: YamlDocument) -> str:
+def _describe_unknown(arm: Arm, flag: str, parser_help: Help, document: YamlDocument) -> str:
     """Return a line on an unknown flag and its place.
 
     The nearest known flag is suggested.
     """
-    suggestion = nearest(flag, listed.flags)
+    suggestion = nearest(flag, parser_help.flags)
     return f"{_locate_flag(arm, flag, document)}: found {flag}, which the engine does not know" + (f"; {suggestion}" if suggestion else "")
 
 

@@ -104,6 +104,5 @@ def _may_shrink(config: Config, arm: Arm) -> bool:
     if any(word in plain(name) for name in arm.args for word in _SHRINKING):
         return True
     checkpoint_config = checkpoint.read_config(checkpoint.folder(config, arm.model))
-    return "float32" in {str(checkpoint_config.get("torch_dtype")), str(checkpoint_config.get("dtype"))} and "float32" not in str(
-        arm.args.get("dtype")
-    )
+    is_stored_in_float32 = "float32" in {str(checkpoint_config.get(name)) for name in ("torch_dtype", "dtype")}
+    return is_stored_in_float32 and "float32" not in str(arm.args.get("dtype"))

@@ -85,11 +85,9 @@ def check(config: Config, arm: str, model: str, hub: ModelHub) -> Check:
     path = Path(os.path.normpath(config.resolve(model)))
     if path.exists():
         return _check_local_model(arm, path)
-    return (
-        _check_hub_model(arm, model, hub)
-        if _is_on_hub(config, model)
-        else _fail_absent_model(arm, model, config.path.parent / Path(model).expanduser())
-    )
+    if _is_on_hub(config, model):
+        return _check_hub_model(arm, model, hub)
+    return _fail_absent_model(arm, model, config.path.parent / Path(model).expanduser())
 
 
 def _is_on_hub(config: Config, model: str) -> bool:

@@ -58,7 +58,7 @@ _WAVES: Final = (
     *(_wave(kind) for kind in _ALONE),
     _wave("plain", "plain", "long"),
     _wave(*_EVERY),
-    # Behind here from standard depth on.
+    # From here on not at smoke depth.
     _wave("plain", "plain"),
     _wave("plain", "short", "logprobs", "long"),
     _wave("sampled", "short", "sampled", "plain", "sampled"),  # whichever is first in the batch, it is soon one that is sampled
@@ -66,14 +66,14 @@ _WAVES: Final = (
     _wave(*_UNSEEDED, *_UNSEEDED),
     _wave("plain", "leaving", "long", "leaving", "plain", "long"),
     _wave("plain", "long", "plain"),
-    # Behind here at deep depth.
+    # From here on at deep depth only.
     *(_wave(*(("plain", "long", "short") * size)[:size]) for size in (5, 6, 7, 12)),
     _wave("long", "leaving", "leaving", "plain", "leaving", "long"),
     _wave("plain", "long", "plain"),
     _wave(*_EVERY * 4),
 )
 _SMOKE, _STANDARD = 15, 56
-"""Requests of the waves up to the two lines above."""
+"""Requests of the waves up to the two comments above."""
 
 
 def marker(index: int) -> str:

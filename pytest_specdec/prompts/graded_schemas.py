@@ -211,5 +211,5 @@ _BY_GRADE = (
     _grade_schemas(Grade.MEDIUM, _MEDIUM),
     _grade_schemas(Grade.HARD, _HARD),
 )
-GRADED: tuple[GradedSchema, ...] = tuple(one for one in chain.from_iterable(zip_longest(*_BY_GRADE)) if one is not None)
+GRADED: tuple[GradedSchema, ...] = tuple(schema for schema in chain.from_iterable(zip_longest(*_BY_GRADE)) if schema is not None)
 """One of each grade in turn, so that the first few are of all grades."""

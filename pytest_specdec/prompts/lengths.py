@@ -29,6 +29,7 @@ _OBJECT = 24
 """Tokens; the object has 18 in the vocabulary of the bundled model."""
 _LONG = 32
 _CLASSES = 7
+"""Remainders by which stop token ids are divided: each request stops at every seventh id."""
 _STOP_IDS = 4000
 """Stop token ids lie below: the commonest tokens of every vocabulary."""
 

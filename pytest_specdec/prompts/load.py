@@ -34,13 +34,13 @@ def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 3, alone: in
     surely have the same answer.
     """
     waves = (*[1] * alone, *CLIENTS[1:])
-    chats = [prompt for prompt in prompts.items if prompt.route is Route.CHAT][:shared]
+    shared_chats = [prompt for prompt in prompts.items if prompt.route is Route.CHAT][:shared]
     body: dict[str, JSON] = {"max_tokens": max_tokens, "temperature": 0.0, "top_p": 1.0, "ignore_eos": True}
     numbers, requests = count(1), list[Request]()
     for clients in (alone, *CLIENTS[1:]):
         for place in range(clients):
-            number, is_shared = next(numbers), place < len(chats)
-            prompt = chats[place if is_shared else place % _NUMBERED]
+            number, is_shared = next(numbers), place < len(shared_chats)
+            prompt = shared_chats[place if is_shared else place % _NUMBERED]
             text = prompt.text if is_shared else f"Question {number}. {prompt.text}"
             request_body = {"messages": [{"role": "user", "content": text}], **body}
             requests.append(Request(id=f"{prompt.id}#{number}", route=prompt.route, body=request_body))

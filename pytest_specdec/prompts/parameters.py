@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import cycle
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_specdec.model.workload import Request, Route, Workload
 from pytest_specdec.prompts import CODE, COPY, REPEAT, STORY
@@ -29,29 +29,39 @@ _FORCED: Final[Mapping[str, JSON]] = {"300": 100}
 _TEXTS: Final = Prompts.interleaved("texts", (COPY, REPEAT, CODE))
 _FREE: Final = Prompts.interleaved("free", (STORY, CODE))
 
-DOSES: Final[tuple[tuple[str, int, Prompts, Mapping[str, JSON]], ...]] = (
-    ("min_p", 1, _TEXTS, {"temperature": 1.0, "min_p": 1.0}),
-    ("top_k", 1, _TEXTS, {"top_k": 1}),
-    ("allowed_token_ids", 1, _TEXTS, {"temperature": 0.0, "allowed_token_ids": list(COMMON)}),
-    ("bad_words", 1, _TEXTS, {"temperature": 0.0, "bad_words": list(_WORDS)}),
-    ("logit_bias", 1, _TEXTS, {"temperature": 0.0, "logit_bias": _BANS}),
-    ("frequency_penalty", 1, _TEXTS, {"temperature": 0.0, "frequency_penalty": 2.0}),
-    ("logit_bias", 2, _TEXTS, {"temperature": 0.0, "logit_bias": _BANS}),
-    ("logit_bias", 1, _TEXTS, {"temperature": 0.0, "logit_bias": _FORCED}),
-    ("allowed_token_ids", 2, _TEXTS, {"temperature": 0.0, "allowed_token_ids": list(COMMON)}),
-    ("bad_words", 6, _TEXTS, {"temperature": 0.0, "bad_words": list(_WORDS)}),
-    ("bad_words", 3, _TEXTS, {"temperature": 0.0, "bad_words": list(_PHRASES)}),
-    ("frequency_penalty", 1, _TEXTS, {"temperature": 0.0, "frequency_penalty": 0.7}),
-    ("presence_penalty", 2, _TEXTS, {"temperature": 0.0, "presence_penalty": 2.0}),
-    ("min_p", 3, _FREE, {"temperature": 2.0, "min_p": 0.3}),
-    ("top_k", 1, _TEXTS, {"temperature": 1.0, "top_k": 1}),
-    ("top_k", 2, _FREE, {"temperature": 1.5, "top_k": 3}),
-    ("top_p", 2, _FREE, {"temperature": 1.0, "top_p": 0.0001}),
-    ("top_p", 8, _FREE, {"temperature": 0.5, "top_p": 0.4}),
-    ("temperature", 2, _FREE, {"temperature": 0.01}),
-    ("repetition_penalty", 18, _TEXTS, {"temperature": 0.0, "repetition_penalty": 2.0}),
+
+class Dose(NamedTuple):
+    """Requests with one value of a sampling parameter."""
+
+    parameter: str
+    requests: int
+    prompts: Prompts
+    fields: Mapping[str, JSON]
+
+
+DOSES: Final[tuple[Dose, ...]] = (
+    Dose("min_p", 1, _TEXTS, {"temperature": 1.0, "min_p": 1.0}),
+    Dose("top_k", 1, _TEXTS, {"top_k": 1}),
+    Dose("allowed_token_ids", 1, _TEXTS, {"temperature": 0.0, "allowed_token_ids": list(COMMON)}),
+    Dose("bad_words", 1, _TEXTS, {"temperature": 0.0, "bad_words": list(_WORDS)}),
+    Dose("logit_bias", 1, _TEXTS, {"temperature": 0.0, "logit_bias": _BANS}),
+    Dose("frequency_penalty", 1, _TEXTS, {"temperature": 0.0, "frequency_penalty": 2.0}),
+    Dose("logit_bias", 2, _TEXTS, {"temperature": 0.0, "logit_bias": _BANS}),
+    Dose("logit_bias", 1, _TEXTS, {"temperature": 0.0, "logit_bias": _FORCED}),
+    Dose("allowed_token_ids", 2, _TEXTS, {"temperature": 0.0, "allowed_token_ids": list(COMMON)}),
+    Dose("bad_words", 6, _TEXTS, {"temperature": 0.0, "bad_words": list(_WORDS)}),
+    Dose("bad_words", 3, _TEXTS, {"temperature": 0.0, "bad_words": list(_PHRASES)}),
+    Dose("frequency_penalty", 1, _TEXTS, {"temperature": 0.0, "frequency_penalty": 0.7}),
+    Dose("presence_penalty", 2, _TEXTS, {"temperature": 0.0, "presence_penalty": 2.0}),
+    Dose("min_p", 3, _FREE, {"temperature": 2.0, "min_p": 0.3}),
+    Dose("top_k", 1, _TEXTS, {"temperature": 1.0, "top_k": 1}),
+    Dose("top_k", 2, _FREE, {"temperature": 1.5, "top_k": 3}),
+    Dose("top_p", 2, _FREE, {"temperature": 1.0, "top_p": 0.0001}),
+    Dose("top_p", 8, _FREE, {"temperature": 0.5, "top_p": 0.4}),
+    Dose("temperature", 2, _FREE, {"temperature": 0.01}),
+    Dose("repetition_penalty", 18, _TEXTS, {"temperature": 0.0, "repetition_penalty": 2.0}),
 )
-"""Parameter, requests, prompts, fields: each binds where the plain answer would break it. The first of each kind are smoke's."""
+"""Each binds where the plain answer would break it. The first of each kind are smoke's."""
 
 FACTORS: Final[Mapping[str, tuple[JSON, ...]]] = {
     "temperature": (None, 0.0, 0.5, 1.2),
@@ -80,9 +90,10 @@ def doses(*, take: Mapping[Depth, int] | None = None, **traffic: Unpack[TrafficF
     ``min_p#1.copy-01`` and so on. ``take`` has the number of requests sent at each depth.
     """
     requests: list[Request] = []
-    for parameter, count, prompts, fields in DOSES:
-        for prompt in prompts.items[:count]:
-            requests.append(_parameter_request(f"{parameter}#{len(requests) + 1}.{prompt.id}", prompt, {"max_tokens": 24, **fields}))
+    for dose in DOSES:
+        for prompt in dose.prompts.items[: dose.requests]:
+            name = f"{dose.parameter}#{len(requests) + 1}.{prompt.id}"
+            requests.append(_parameter_request(name, prompt, {"max_tokens": 24, **dose.fields}))
     return make_workload("parameter-doses", requests, take, {"version": 2, "passes": 1, **traffic})
 
 
@@ -106,7 +117,9 @@ def _is_allowed(row: Mapping[str, int]) -> bool:
 
     Engines refuse such requests.
     """
-    return not (FACTORS["n"][row.get("n", 0)] == 2 and "temperature" in row and FACTORS["temperature"][row["temperature"]] == 0.0)  # noqa: PLR2004
+    several = FACTORS["n"][row.get("n", 0)] is not None
+    is_greedy = "temperature" in row and FACTORS["temperature"][row["temperature"]] == 0.0
+    return not (several and is_greedy)
 
 
 def _parameter_request(name: str, prompt: Prompt, fields: Mapping[str, JSON]) -> Request:

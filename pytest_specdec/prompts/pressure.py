@@ -28,12 +28,10 @@ def together(*, max_tokens: int = 64, name: str = "together", take: Mapping[Dept
     bound = JSON_TASKS.structured(max_tokens=max_tokens).requests[::2]
     requests: list[Request] = []
     for index in range(min(len(bound), len(plain) // 8)):
-        slices = slice(8 * index, 8 * index + 4), slice(8 * index + 4, 8 * index + 7)
-        requests += [
-            *plain[slices[0]],
-            *(_rename(request, "penalised") for request in penalised[slices[1]]),
-            _rename(bound[index], "bound"),
-        ]
+        first = 8 * index
+        requests += plain[first : first + 4]
+        requests += [_rename(request, "penalised") for request in penalised[first + 4 : first + 7]]
+        requests.append(_rename(bound[index], "bound"))
     return Workload(
         name=name,
         version=1,

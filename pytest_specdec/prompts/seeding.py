@@ -16,11 +16,11 @@ __all__ = ["seeding"]
 
 _CHOICES: Final = 3
 
-_Asked = tuple[int, int | None, int]
-"""Which prompt, which seed, how many choices."""
+_Draw = tuple[int, int | None, int]
+"""The prompt's index, the seed, and the number of choices."""
 
 
-def _wave(*prompts_and_seeds: tuple[int, int | None]) -> tuple[_Asked, ...]:
+def _wave(*prompts_and_seeds: tuple[int, int | None]) -> tuple[_Draw, ...]:
     return tuple((prompt, seed, 1) for prompt, seed in prompts_and_seeds)
 
 
@@ -33,7 +33,7 @@ _FIRST: Final = (
     ((0, 5, _CHOICES),),
 )
 _MORE: Final = (
-    *(_wave(asked) for asked in ((1, 6), (1, 6), (2, 7), (2, 7), (3, 8))),
+    *(_wave(draw) for draw in ((1, 6), (1, 6), (2, 7), (2, 7), (3, 8))),
     _wave(*_MIXED),
     _wave(*reversed(_MIXED)),
     _wave(*_MIXED[3:], *_MIXED[:3]),
@@ -42,9 +42,13 @@ _MORE: Final = (
 )
 
 
-def _shift(waves: tuple[tuple[_Asked, ...], ...], by: int) -> tuple[tuple[_Asked, ...], ...]:
-    """Return the same waves with other prompts and seeds."""
-    return tuple(tuple((prompt + 4 * by, None if seed is None else seed + 100 * by, n) for prompt, seed, n in wave) for wave in waves)
+def _shift(waves: tuple[tuple[_Draw, ...], ...], by: int) -> tuple[tuple[_Draw, ...], ...]:
+    """Return the same waves with other prompts and seeds, others for each number ``by``."""
+
+    def shift(prompt: int, seed: int | None, choices: int) -> _Draw:
+        return prompt + 4 * by, None if seed is None else seed + 100 * by, choices
+
+    return tuple(tuple(shift(*draw) for draw in wave) for wave in waves)
 
 
 _WAVES: Final = (*_FIRST, *_MORE, *_shift((*_FIRST, *_MORE), 1), *_shift((*_FIRST, *_MORE), 2))
