@@ -213,28 +213,28 @@ class ModelDrafter:
             step += 1
             return self._model.logits(hidden.reshape(n, tokens.shape[1], -1)[:, -1])
 
-        return drawn(rows, sampling, uniforms, next_logits, probabilistic=self._probabilistic)
+        return draw_draft(rows, sampling, uniforms, next_logits, probabilistic=self._probabilistic)
 
 
-def drawn(
+def draw_draft(
     rows: Rows[RunningSequence],
     sampling: Sampling,
     uniforms: NDArray[np.float64],
-    behind: Callable[[NDArray[np.intp] | None], NDArray[np.float32]],
+    logits_after: Callable[[NDArray[np.intp] | None], NDArray[np.float32]],
     *,
     probabilistic: bool,
 ) -> DraftProposal:
     """Return k draft tokens for each row, drawn or greedy.
 
     They are drawn by ``uniforms`` (n, k) from the processed distribution, or are the best ones when drafting
-    greedily. ``behind`` gives the draft's logits (n, vocabulary) after the rows, for None, and then after
+    greedily. ``logits_after`` gives the draft's logits (n, vocabulary) after the rows, for None, and then after
     each (n,) drafted tokens in turn.
     """
     n, k = uniforms.shape
     drafted = np.zeros((n, k), np.intp)
     q: list[NDArray[np.float32]] = []
     for step in range(k):
-        logits = behind(drafted[:, step - 1] if step else None)
+        logits = logits_after(drafted[:, step - 1] if step else None)
         _mask_by_grammars(rows, logits)
         if probabilistic:
             q.append(distributions(logits, sampling))

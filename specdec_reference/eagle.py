@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.errors import EngineError
-from specdec_reference.drafters import drawn
-from specdec_reference.model import Layer, Span, fused, rotations, unit
+from specdec_reference.drafters import draw_draft
+from specdec_reference.model import Layer, Span, fuse_layer, rotations, unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Rows
@@ -102,7 +102,7 @@ def load(checkpoint: Checkpoint, target: Model) -> EagleHead:
 
     norms = np.concatenate([tensor("input_layernorm"), tensor("hidden_norm")])
     ones = np.ones(shape.head_dim, np.float32)
-    layer = fused(
+    layer = fuse_layer(
         shape,
         q=tensor("self_attn.q_proj") * norms,
         k=tensor("self_attn.k_proj") * norms,
@@ -185,11 +185,11 @@ class EagleDrafter:
         """
         n, longest = prompts.shape
         self._fed[slot : slot + n] = starts + counts - 1
-        if not starts.any():
+        if not starts.any():  # no row has a reused prefix: the first tokens are a column
             prompts, starts, counts, longest = prompts[:, 1:], starts + 1, counts - 1, longest - 1
         if not longest:
             return
-        if not starts.all():
+        if not starts.all():  # some rows have one: the others are moved by a token
             prompts = prompts.copy()
             for row in np.flatnonzero(starts == 0).tolist():
                 prompts[row, :-1] = prompts[row, 1:]
@@ -236,7 +236,7 @@ class EagleDrafter:
             return self._head.logits(hidden)
 
         self._fed[:n] = ends
-        return drawn(rows, sampling, uniforms, next_logits, probabilistic=self._probabilistic)
+        return draw_draft(rows, sampling, uniforms, next_logits, probabilistic=self._probabilistic)
 
     def _catch_up(self, rows: Rows[RunningSequence], ends: NDArray[np.intp]) -> NDArray[np.float32]:
         """Feed the last window's tokens and return the newest hidden states.

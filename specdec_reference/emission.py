@@ -11,10 +11,9 @@ class EmittedToken:
 
     count: int
     """Tokens of the answer, this one included."""
-    at: int
-    """Its place in the window, from 0."""
-    of: int
-    """Tokens of the window."""
+    position: int
+    """In the window, from 0."""
+    window_tokens: int
     room: int
     """Tokens that the context still takes after it."""
     eos: bool
@@ -25,7 +24,7 @@ class EmittedToken:
     @property
     def last(self) -> bool:
         """True if it is the window's last token."""
-        return self.at == self.of - 1
+        return self.position == self.window_tokens - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

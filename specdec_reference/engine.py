@@ -19,7 +19,7 @@ from specdec_reference.numerics import Numerics
 from specdec_reference.openai_response import ResponseOptions
 from specdec_reference.pad import pad_model
 from specdec_reference.prefix_cache import blocks_of
-from specdec_reference.reasoning import GrammarBehindReasoning, ReasoningSplit
+from specdec_reference.reasoning import GrammarAfterReasoning, ReasoningSplit
 from specdec_reference.rules import EngineRules
 from specdec_reference.sampler import PenaltyState
 from specdec_reference.scheduler import Batch
@@ -174,7 +174,7 @@ class ReferenceEngine:
         """
         grammar: Grammar = self.grammars.start(grammar_text)
         if self._reasoning_end is not None and request.reasons:
-            grammar = GrammarBehindReasoning(grammar, self._reasoning_end, self.shape.vocabulary, self.shape.eos_ids)
+            grammar = GrammarAfterReasoning(grammar, self._reasoning_end, self.shape.vocabulary, self.shape.eos_ids)
         return grammar
 
     def submit(self, sequences: tuple[RunningSequence, ...]) -> None:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 _Decision = TypeVar("_Decision", bound=Callable[..., Any])
 _NOISE: Final = 1e-4
 """Nats: what another order of summation in half precision may do."""
-_KINDS: Final = 3
-_OF: Final = 16
-"""Of so many steps, answers of three kinds give up none, one and two."""
+_KINDS_OF_ANSWERS: Final = 3
+_STEPS: Final = 16
+"""Of so many steps, answers of the three kinds give up none, one and two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,19 +108,22 @@ def _accept_block(
 ) -> tuple[int, NDArray[np.float64]]:
     """Return one row's accepted length and its residual distribution.
 
-    The length counts draft tokens. The distribution is that of the token after them, unnormalised, for a row
+    Letters are the paper's. The length counts draft tokens. The distribution is that of the token after them, unnormalised, for a row
     with not all accepted.
     """
     positions = np.arange(count)
     q = draft.distribution(np.full(count, row), positions, p.shape[1])
     tokens = draft.tokens[row, :count]
-    length, mass, residual = 0, 1.0, np.maximum(p[0] - q[0], 0.0) if count else p[0]
+    length, b, residual = 0, 1.0, np.maximum(p[0] - q[0], 0.0) if count else p[0]
     for i in range(1, count + 1):
-        mass = min(1.0, mass * p[i - 1, tokens[i - 1]] / q[i - 1, tokens[i - 1]])
-        next_residual = np.maximum(mass * p[i] - q[i], 0.0) if i < count else p[i]
-        residual_sum = next_residual.sum()
-        acceptance = mass if i == count else residual_sum / (residual_sum + 1.0 - mass) if residual_sum > 0.0 else 0.0
-        if uniforms[i - 1] < acceptance:
+        b = min(1.0, b * p[i - 1, tokens[i - 1]] / q[i - 1, tokens[i - 1]])
+        if i < count:
+            next_residual = np.maximum(b * p[i] - q[i], 0.0)
+            s = next_residual.sum()
+            h = s / (s + 1.0 - b) if s > 0.0 else 0.0
+        else:
+            next_residual, h = p[i], b
+        if uniforms[i - 1] < h:
             length, residual = i, next_residual
     return length, residual if residual.any() else p[length]
 
@@ -142,7 +145,7 @@ def match_the_sample(p: NDArray[np.float32], draft: DraftProposal, uniforms: NDA
     return VerifyWindows(accepted=accepted, last=pick(p[draft.starts + accepted], uniforms[np.arange(n), draw_columns]))
 
 
-@_lawful(Moment.AFTER, "share")
+@_lawful(Moment.AFTER, "numbers_to_verify")
 def other_numbers(uniforms: NDArray[np.float64]) -> NDArray[np.float64]:
     """Use other random numbers than the baseline under the same seed."""
     return (uniforms + 0.5) % 1.0
@@ -193,6 +196,8 @@ def uneven_steps(
     """
     answer_numbers = [row.arrival if row.request.seed is None else row.request.seed + row.index for row in rows]
     steps = [len(row.drafted) for row in rows]
-    given_up = np.array([hash((number, step)) % _OF < number % _KINDS for number, step in zip(answer_numbers, steps, strict=True)])
+    given_up = np.array(
+        [hash((number, step)) % _STEPS < number % _KINDS_OF_ANSWERS for number, step in zip(answer_numbers, steps, strict=True)]
+    )
     undrafted_tokens = pick(p[draft.starts], uniforms[:, -1])
     return VerifyWindows(accepted=np.where(given_up, 0, windows.accepted), last=np.where(given_up, undrafted_tokens, windows.last))

@@ -29,7 +29,7 @@ class Counters:
     started_s: float = field(default_factory=time.time)
     """Since 1970."""
 
-    def drafted(self, drafted: int, accepted: int) -> None:
+    def count_step(self, drafted: int, accepted: int) -> None:
         """Count one row of one verify step.
 
         It is counted before any limit cuts its window. A row without a draft is not counted.

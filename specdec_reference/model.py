@@ -33,9 +33,9 @@ class Span:
     """Positions that every token of every row may see."""
     positions: NDArray[np.intp]
     """(n, t)."""
-    turn: NDArray[np.complex64]
-    """(live, 1, head_dim / 2)."""
-    hidden: NDArray[np.float32]
+    turns: NDArray[np.complex64]
+    """RoPE's turn of each live token, (live, 1, head_dim / 2)."""
+    mask: NDArray[np.float32]
     """(n, t, columns from ``shortest`` on): 0 where a position may be seen, -inf where it may not."""
     live: NDArray[np.intp] | None
     """The live ones among the n * t positions; None where all are."""
@@ -58,15 +58,15 @@ class Span:
             longest=longest,
             shortest=shortest,
             positions=positions,
-            turn=rotations[fed][:, None],
-            hidden=np.where(np.arange(shortest, longest) > positions[..., None], np.float32(-np.inf), np.float32(0.0)),
+            turns=rotations[fed][:, None],
+            mask=np.where(np.arange(shortest, longest) > positions[..., None], np.float32(-np.inf), np.float32(0.0)),
             live=live,
         )
 
     @property
     def rows(self) -> int:
         """Lines of the packed matrices."""
-        return len(self.turn)
+        return len(self.turns)
 
     def attend(
         self, shape: Shape, head_scale: NDArray[np.float32], memory: NDArray[np.float32], qkv: NDArray[np.float32], *, normed: bool = True
@@ -100,7 +100,7 @@ class Span:
             qk /= scale[..., None]
         qk *= head_scale
         pairs = qk.view(np.complex64)
-        pairs *= self.turn
+        pairs *= self.turns
 
     def _attend_one(self, q: NDArray[np.float32], keys: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the attention's output for one token a row."""
@@ -125,8 +125,8 @@ class Span:
 
         ``scores`` is (n, t, kv_heads, heads a kv_head, longest).
         """
-        if self.hidden.shape[-1]:
-            scores[..., self.shortest :] += self.hidden[:, :, None, None]
+        if self.mask.shape[-1]:
+            scores[..., self.shortest :] += self.mask[:, :, None, None]
         scores -= scores.max(axis=-1, keepdims=True)
         np.exp(scores, out=scores)
 
@@ -335,7 +335,7 @@ def _build_layer(checkpoint: Checkpoint, index: int) -> Layer:
     def tensor(name: str) -> NDArray[np.float32]:
         return checkpoint.tensors[f"model.layers.{index}.{name}.weight"]
 
-    return fused(
+    return fuse_layer(
         checkpoint.shape,
         q=tensor("self_attn.q_proj") * tensor("input_layernorm"),
         k=tensor("self_attn.k_proj") * tensor("input_layernorm"),
@@ -349,7 +349,7 @@ def _build_layer(checkpoint: Checkpoint, index: int) -> Layer:
     )
 
 
-def fused(
+def fuse_layer(
     shape: Shape,
     *,
     q: NDArray[np.float32],

@@ -41,21 +41,22 @@ class Kernel(IntEnum):
     VERIFY = 2
 
 
-class Place(NamedTuple):
-    """Where one row of logits stands: the length of the text before it, and that text's last tokens."""
+class TextPosition(NamedTuple):
+    """A position in a text: the length of the text before it, and that text's last tokens."""
 
     length: int
     tail: tuple[int, ...]
 
 
-def places(tokens: Sequence[int], drafted: Sequence[int] = ()) -> list[Place]:
-    """Return the places after ``tokens`` and after each of ``drafted``.
+def text_positions(tokens: Sequence[int], drafted: Sequence[int] = ()) -> list[TextPosition]:
+    """Return the positions after ``tokens`` and after each of ``drafted``.
 
-    The draft tokens follow ``tokens``, so there are len(drafted) + 1 places.
+    The draft tokens follow ``tokens``, so there are len(drafted) + 1 positions.
     """
     text = (*tokens[-_TAIL:], *drafted)
     undrafted = len(text) - len(drafted)
-    return [Place(len(tokens) + ahead, text[max(0, undrafted + ahead - _TAIL) : undrafted + ahead]) for ahead in range(len(drafted) + 1)]
+    ends = range(undrafted, len(text) + 1)
+    return [TextPosition(len(tokens) + end - undrafted, text[max(0, end - _TAIL) : end]) for end in ends]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,19 +101,19 @@ class Numerics:
         """True if logits are left as they are."""
         return self == Numerics(number=self.number, verify=self.verify)
 
-    def vary(self, logits: NDArray[np.float32], kernel: Kernel, rows: Iterable[Place], batch: int) -> NDArray[np.float32]:
+    def vary(self, logits: NDArray[np.float32], kernel: Kernel, positions: Iterable[TextPosition], batch: int) -> NDArray[np.float32]:
         """Return ``logits`` (rows, vocabulary) as ``kernel`` computes them.
 
-        ``rows`` are their places; the step has ``batch`` sequences.
+        ``positions`` are the rows' own; the step has ``batch`` sequences.
         """
         if self.exact:
             return logits
         varied = logits.copy()
         factor = self.verify if kernel is Kernel.VERIFY else 1.0
-        for row, place in zip(varied, rows, strict=True):
-            self._add_noise(row, hash((kernel.value, batch, place)) % _MODULUS, factor)
+        for row, position in zip(varied, positions, strict=True):
+            self._add_noise(row, hash((kernel.value, batch, position)) % _MODULUS, factor)
             if self.boot:
-                row[:] += np.float32(self.boot) * _cut_noise(hash((self.number, place)) % _MODULUS, len(row))
+                row[:] += np.float32(self.boot) * _cut_noise(hash((self.number, position)) % _MODULUS, len(row))
         return _round_to_grid(varied, self.grid)
 
     def _add_noise(self, row: NDArray[np.float32], key: int, factor: float) -> None:

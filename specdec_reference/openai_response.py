@@ -184,7 +184,7 @@ class ResponseOptions:
     def _whole_choice(self, sequence: RunningSequence) -> dict[str, JSON]:
         """Return the choice of one finished sequence."""
         text, split = sequence.text.whole, sequence.reasoning
-        reasoning, text = ("", text) if split is None else split.of_whole(text)
+        reasoning, text = ("", text) if split is None else split.split_whole(text)
         reader = self.reader()
         reading = self._read_calls(reader, text, ended=True)
         message: dict[str, JSON] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from specdec_reference.grammar import Grammar
+
+
+class SplitText(NamedTuple):
+    """A text, divided at the end of its reasoning."""
+
+    reasoning: str
+    text: str
 
 
 class ReasoningSplit:
@@ -31,21 +38,18 @@ class ReasoningSplit:
             self.tokens += 1
             self.characters = characters if token == self._end else None
 
-    def of_whole(self, text: str) -> tuple[str, str]:
-        """Return the reasoning and the rest of all text so far."""
-        return (text, "") if self.characters is None else (text[: self.characters], text[self.characters :])
+    def split_whole(self, text: str) -> SplitText:
+        """Split the whole text so far."""
+        return SplitText(text, "") if self.characters is None else SplitText(text[: self.characters], text[self.characters :])
 
-    def of_next(self, text: str) -> tuple[str, str]:
-        """Return the reasoning and the rest of the next text.
-
-        ``text`` is the part released next.
-        """
+    def split_next(self, text: str) -> SplitText:
+        """Split the part of the text that is released next."""
         cut = len(text) if self.characters is None else max(0, self.characters - self._released)
         self._released += len(text)
-        return text[:cut], text[cut:]
+        return SplitText(text[:cut], text[cut:])
 
 
-class GrammarBehindReasoning:
+class GrammarAfterReasoning:
     """A grammar that begins after a token; before it anything may come but the end of the sequence."""
 
     def __init__(self, grammar: Grammar, end: int, vocabulary: int, eos_ids: Sequence[int]) -> None:

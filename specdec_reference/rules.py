@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from specdec_reference.tool_calls import ToolCallReader, ToolReading
 
 
-def randomness(seed: int | None, fresh: int, index: int) -> np.random.Generator:
+def randomness(seed: int | None, fallback_seed: int, index: int) -> np.random.Generator:
     """Return the random generator of one choice.
 
-    It is that of choice ``index`` under ``seed``, else under ``fresh``. Randomness belongs to a sequence,
+    It is that of choice ``index`` under ``seed``, else under ``fallback_seed``. Randomness belongs to a sequence,
     never to a batch.
     """
-    stream_seed = fresh if seed is None else seed
+    stream_seed = fallback_seed if seed is None else seed
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([stream_seed & (2**64 - 1), index])))
 
 
@@ -62,7 +62,7 @@ def states(rows: Rows[RunningSequence]) -> list[tuple[Grammar | None, PenaltySta
     return [(row.grammar, row.penalties) for row in rows]
 
 
-def share(uniforms: NDArray[np.float64], k: int, width: int) -> NDArray[np.float64]:
+def numbers_to_verify(uniforms: NDArray[np.float64], k: int, width: int) -> NDArray[np.float64]:
     """Return the random numbers for acceptance and for the draw.
 
     The first ``width`` columns are to accept by, (n, width), and the last one is to draw by. ``uniforms`` is
@@ -76,10 +76,10 @@ def verify(
     p: NDArray[np.float32],
     draft: DraftProposal,
     uniforms: NDArray[np.float64],
-    given: EngineRules,
+    engine_rules: EngineRules,
 ) -> VerifyWindows:
     """Return the windows of ``rows`` by the rejection sampler."""
-    return windows(p, draft, uniforms, given)
+    return windows(p, draft, uniforms, engine_rules)
 
 
 def keep(lengths: NDArray[np.intp], accepted: NDArray[np.intp], drafted: NDArray[np.intp], most: int) -> NDArray[np.intp]:  # noqa: ARG001 - a rule's signature
@@ -95,7 +95,7 @@ def penalise(logits: NDArray[np.float32], state: PenaltyState, drafted: Rows[int
 
     They are (drafted + 1, vocabulary), as the row's request shapes them. The bonus position is last.
     """
-    return state.shaped(logits, drafted)
+    return state.shape_logits(logits, drafted)
 
 
 def distribute(logits: NDArray[np.float32], sampling: Sampling, draft: DraftProposal) -> NDArray[np.float32]:  # noqa: ARG001 - a rule's signature
@@ -135,18 +135,15 @@ def match(request: EngineRequest, written: WrittenText, token: EmittedToken) -> 
     return min(matches, key=lambda stop_match: stop_match.at + len(stop_match.stop), default=None)
 
 
-def cut(request: EngineRequest, found: StopMatch) -> int:
-    """Return the length of a text ended by a stop string.
-
-    In characters.
-    """
-    return found.at + (len(found.stop) if request.include_stop else 0)
+def cut(request: EngineRequest, stop_match: StopMatch) -> int:
+    """Return the length of a text ended by a stop string, in characters."""
+    return stop_match.at + (len(stop_match.stop) if request.include_stop else 0)
 
 
 def held_back(request: EngineRequest, emitted: int, steps: int) -> int:  # noqa: ARG001 - a rule's signature
     """Return the number of tokens still needed before an end.
 
-    Before it only a limit may end the answer, which has ``emitted`` tokens from ``steps`` steps.
+    Until then only a limit may end the answer, which has ``emitted`` tokens from ``steps`` steps.
     """
     return max(0, request.min_tokens - emitted)
 
@@ -159,13 +156,13 @@ def forbid(logits: NDArray[np.float32], ids: Rows[int], held: int) -> None:
     logits[:held, list(ids)] = -np.inf
 
 
-def shrink(drafted: NDArray[np.intp], room: NDArray[np.intp], own: NDArray[np.intp]) -> NDArray[np.intp]:
+def shrink(drafted: NDArray[np.intp], room: NDArray[np.intp], drafter_room: NDArray[np.intp]) -> NDArray[np.intp]:
     """Return the number of draft tokens to verify, by row.
 
     The target's context takes ``room`` more tokens, the one after the draft included. The drafter's takes
-    ``own``. Below 0 the context is exceeded.
+    ``drafter_room``. Below 0 the context is exceeded.
     """
-    counts: NDArray[np.intp] = np.clip(np.minimum(room - 1, own), 0, drafted)
+    counts: NDArray[np.intp] = np.clip(np.minimum(room - 1, drafter_room), 0, drafted)
     return counts
 
 
@@ -238,7 +235,7 @@ class EngineRules:
     draw: Callable[[Rows[RunningSequence], int], NDArray[np.float64]] = draw
     sampling: Callable[[Rows[RunningSequence]], Sampling] = sampling
     states: Callable[[Rows[RunningSequence]], list[tuple[Grammar | None, PenaltyState | None]]] = states
-    share: Callable[[NDArray[np.float64], int, int], NDArray[np.float64]] = share
+    numbers_to_verify: Callable[[NDArray[np.float64], int, int], NDArray[np.float64]] = numbers_to_verify
     verify: Callable[[Rows[RunningSequence], NDArray[np.float32], DraftProposal, NDArray[np.float64], EngineRules], VerifyWindows] = verify
 
     accept: Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]], NDArray[np.bool_]] = accept

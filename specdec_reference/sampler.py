@@ -33,7 +33,7 @@ class PenaltyState:
         """Count one emitted token."""
         self.counted.append(token)
 
-    def shaped(self, logits: NDArray[np.float32], drafted: Sequence[int]) -> NDArray[np.float32]:
+    def shape_logits(self, logits: NDArray[np.float32], drafted: Sequence[int]) -> NDArray[np.float32]:
         """Return the shaped logits of a window of draft tokens.
 
         They are (len(drafted) + 1, vocabulary): at each of ``drafted`` and after the last. The draft tokens

@@ -12,7 +12,7 @@ import numpy as np
 
 from specdec_reference.grammar import walk
 from specdec_reference.model import Span
-from specdec_reference.numerics import Kernel, Numerics, places
+from specdec_reference.numerics import Kernel, Numerics, text_positions
 from specdec_reference.prefix_cache import BLOCK_TOKENS, Block, PrefixCache, blocks_of
 from specdec_reference.sampler import Entry, Sampling, distributions, entries, pick
 
@@ -132,7 +132,7 @@ class Batch:
         for sequence, end in zip(group, ends.tolist(), strict=True):
             self._score_prompt(sequence, hidden, end)
         logits = self._target.logits(hidden[ends - 1])
-        prompt_places = [place for sequence in group for place in places(sequence.tokens)]
+        prompt_places = [place for sequence in group for place in text_positions(sequence.tokens)]
         return self._draw_first_tokens(group, self._numerics.vary(logits, Kernel.PREFILL, prompt_places, len(group)))
 
     def _choose_prefills(self) -> list[RunningSequence]:
@@ -146,9 +146,9 @@ class Batch:
         for sequence in islice(self._waiting, self._slots - len(self.rows)):
             longest = max(longest, len(sequence.tokens))
             free -= self._count_blocks(sequence)
-            # Twice: beside a row that starts at zero, one that reuses as many is filled up to the same width.
-            wide = longest * (len(group) + 1) > _PREFILL_TOKENS or 2 * longest > self._cache.shape[3]
-            if (group and wide) or (free < 0 and (group or self.rows)):
+            # Rows are filled up to the longest, and one of them may begin after as many reused tokens: both must fit the cache.
+            is_too_wide = longest * (len(group) + 1) > _PREFILL_TOKENS or 2 * longest > self._cache.shape[3]
+            if (group and is_too_wide) or (free < 0 and (group or self.rows)):
                 break
             group.append(sequence)
         return group
@@ -250,7 +250,7 @@ class Batch:
 
         They are (prompt tokens - 1, vocabulary).
         """
-        return self._numerics.vary(self._target.logits(hidden), Kernel.PREFILL, places([], sequence.tokens[:-1])[1:], 1)
+        return self._numerics.vary(self._target.logits(hidden), Kernel.PREFILL, text_positions([], sequence.tokens[:-1])[1:], 1)
 
     def _draw_first_tokens(self, group: list[RunningSequence], logits: NDArray[np.float32]) -> list[Delta]:
         """Draw the token after each prompt.
@@ -279,7 +279,7 @@ class Batch:
         logits = self._apply_numerics(self._target.logits(self._target.over(span, fed, self._cache, tap=self.drafter.tap)), draft)
         shaped = self._shape_logits(rows, logits, draft)
         p = self._rules.distribute(shaped, sampling.repeat(draft.counts + 1), draft)
-        windows = self._rules.verify(rows, p, draft, self._rules.share(uniforms, k, draft.width), self._rules)
+        windows = self._rules.verify(rows, p, draft, self._rules.numbers_to_verify(uniforms, k, draft.width), self._rules)
         self.lengths[:n] = self._rules.keep(self.lengths[:n], windows.accepted, draft.counts, self._most)
         return self.hand_out(draft, windows, logits)
 
@@ -298,7 +298,7 @@ class Batch:
         if self._numerics.exact:
             return logits
         row_drafts = zip(self.rows, draft.tokens.tolist(), draft.counts.tolist(), strict=True)
-        row_places = [place for row, tokens, count in row_drafts for place in places(row.tokens, tokens[:count])]
+        row_places = [place for row, tokens, count in row_drafts for place in text_positions(row.tokens, tokens[:count])]
         return self._numerics.vary(logits, Kernel.VERIFY if self.drafter.tokens else Kernel.DECODE, row_places, len(self.rows))
 
     def _shrink_to_contexts(self, draft: DraftProposal) -> DraftProposal:
@@ -319,7 +319,7 @@ class Batch:
         for row, tokens, drafted, accepted, last, start in zip(self.rows, *(column.tolist() for column in columns), strict=True):
             row.drafted.append(drafted)
             row.accepted.append(accepted)
-            self._counters.drafted(drafted, accepted)
+            self._counters.count_step(drafted, accepted)
             window = [*tokens[:accepted], last]
             deltas.append(row.take(window, self.report(row, logits[start : start + len(window)], window)))
         return deltas
@@ -353,7 +353,7 @@ class Batch:
             if grammar is not None:
                 window[~self.mask(grammar, drafted)] = -np.inf
             elif rows[slot].held_back:  # a document ends where its grammar says
-                self._rules.forbid(window, rows[slot].enders, rows[slot].held_back)
+                self._rules.forbid(window, rows[slot].end_ids, rows[slot].held_back)
         return shaped
 
     def _free_slots(self, slots: list[int]) -> None:

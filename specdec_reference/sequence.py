@@ -84,7 +84,7 @@ class RunningSequence:
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
         """The stop string or the stop token id that ended it."""
-        self.enders = tuple(dict.fromkeys((*eos_ids, *request.stop_ids)))
+        self.end_ids = tuple(dict.fromkeys((*eos_ids, *request.stop_ids)))
         """Token ids that min_tokens keeps away."""
         self._steps = 0
         self._eos_ids = eos_ids
@@ -130,7 +130,7 @@ class RunningSequence:
         reported = tuple(entries[:kept_tokens])
         self.entries.extend(reported)
         text = self.text.release(ended=self.finish_reason is not None)
-        reasoning, text = ("", text) if self.reasoning is None else self.reasoning.of_next(text)
+        reasoning, text = ("", text) if self.reasoning is None else self.reasoning.split_next(text)
         return Delta(
             sequence=self,
             tokens=tuple(window[:kept_tokens]),
@@ -155,8 +155,8 @@ class RunningSequence:
             self.penalties.advance(token)
         emitted = EmittedToken(
             count=len(self.emitted),
-            at=position,
-            of=window_tokens,
+            position=position,
+            window_tokens=window_tokens,
             room=self._context - len(self.tokens),
             eos=token in self._eos_ids,
             stop_id=token in self.request.stop_ids,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_specdec.model.workload import GrammarKind
 from specdec_reference.request_fields import Fields, Refusal
@@ -20,7 +20,16 @@ _FORMERLY: Final = {f"guided_{kind}": kind for kind in GrammarKind}
 NAMES: Final = frozenset({_WHOLE, *_FORMERLY})
 
 
-def grammar(fields: Fields, compiled: Callable[[GrammarKind, JSON], str]) -> str | None:
+class _Constraint(NamedTuple):
+    """A grammar that a request asks for."""
+
+    field: str
+    """The request's field."""
+    kind: GrammarKind
+    specification: JSON
+
+
+def grammar(fields: Fields, compile_grammar: Callable[[GrammarKind, JSON], str]) -> str | None:
     """Return the compiled grammar of a request.
 
     None without one. Raises Refusal for several, for a wrong one, and for one that cannot be compiled.
@@ -29,17 +38,17 @@ def grammar(fields: Fields, compiled: Callable[[GrammarKind, JSON], str]) -> str
     if not constraints:
         return None
     if len(constraints) > 1:
-        names = ", ".join(param for param, _, _ in constraints)
-        raise Refusal(message=f"You can only use one kind of structured outputs constraint; found {names}", param=constraints[1][0])
-    param, kind, specification = constraints[0]
+        names = ", ".join(constraint.field for constraint in constraints)
+        raise Refusal(message=f"You can only use one kind of structured outputs constraint; found {names}", param=constraints[1].field)
+    (constraint,) = constraints
     try:
-        return compiled(kind, specification)
+        return compile_grammar(constraint.kind, constraint.specification)
     except ValueError as error:
-        raise Refusal(message=f"the grammar cannot be compiled: {error}", param=param) from error
+        raise Refusal(message=f"the grammar cannot be compiled: {error}", param=constraint.field) from error
 
 
-def _read_response_format(fields: Fields) -> list[tuple[str, GrammarKind, JSON]]:
-    """Return (field, kind, specification) of ``response_format``.
+def _read_response_format(fields: Fields) -> list[_Constraint]:
+    """Return the constraint of ``response_format``.
 
     Empty for plain text. Raises Refusal.
     """
@@ -49,18 +58,18 @@ def _read_response_format(fields: Fields) -> list[tuple[str, GrammarKind, JSON]]
     if response_format is None or kind == "text":
         return []
     if kind == "json_object":
-        return [(name, GrammarKind.JSON_OBJECT, True)]
+        return [_Constraint(name, GrammarKind.JSON_OBJECT, specification=True)]
     if kind != "json_schema":
         raise Refusal(message="response_format.type must be text, json_object or json_schema", param=name)
     json_schema = response_format.get("json_schema")
     schema = json_schema.get("schema") if isinstance(json_schema, dict) else None
     if not isinstance(schema, dict):
         raise Refusal(message="response_format.json_schema.schema must be an object", param=name)
-    return [(name, GrammarKind.JSON, schema)]
+    return [_Constraint(name, GrammarKind.JSON, schema)]
 
 
-def _read_structured_outputs(fields: Fields) -> list[tuple[str, GrammarKind, JSON]]:
-    """Return (field, kind, specification) of each ``structured_outputs`` option.
+def _read_structured_outputs(fields: Fields) -> list[_Constraint]:
+    """Return the constraint of each ``structured_outputs`` option.
 
     Raises Refusal.
     """
@@ -69,16 +78,16 @@ def _read_structured_outputs(fields: Fields) -> list[tuple[str, GrammarKind, JSO
         Fields(options).refuse_unknown(set(GrammarKind), {})
     except Refusal as refusal:
         raise Refusal(message=f"{_WHOLE}: {refusal.message}", param=_WHOLE) from refusal
+    return [_Constraint(_WHOLE, kind, _check_specification(_WHOLE, kind, options[kind])) for kind in GrammarKind if options.get(kind)]
+
+
+def _read_guided_fields(fields: Fields) -> list[_Constraint]:
+    """Return the constraint of each ``guided_`` field."""
     return [
-        (_WHOLE, kind, _check_specification(_WHOLE, kind, options[kind]))
-        for kind in GrammarKind
-        if options.get(kind) is not None and options[kind]
+        _Constraint(name, kind, _check_specification(name, kind, value))
+        for name, kind in _FORMERLY.items()
+        if (value := fields.value(name))
     ]
-
-
-def _read_guided_fields(fields: Fields) -> list[tuple[str, GrammarKind, JSON]]:
-    """Return (field, kind, specification) of each ``guided_`` field."""
-    return [(name, kind, _check_specification(name, kind, value)) for name, kind in _FORMERLY.items() if (value := fields.value(name))]
 
 
 def _check_specification(name: str, kind: GrammarKind, value: JSON) -> JSON:

@@ -46,7 +46,9 @@ class Wrapper:
         Raises ValueError for an argument that the method does not have.
         """
         function, moment = self.function, self.moment
-        names = [*inspect.signature(function).parameters][moment in {Moment.AFTER, Moment.AROUND} :]
+        names = [*inspect.signature(function).parameters]
+        if moment in {Moment.AFTER, Moment.AROUND}:
+            del names[0]  # the result, or the method itself
         parameters = [*inspect.signature(method).parameters]
         indices = {name: parameters.index(name) for name in names if name != "engine"}
 

@@ -47,16 +47,16 @@ def accept_all(p: NDArray[np.float64]) -> NDArray[np.bool_]:
 def accept_all_unseeded(uniforms: NDArray[np.float64], rows: Rows[RunningSequence]) -> NDArray[np.float64]:
     """Accepts every sampled draft token while no request of the batch has a seed, as an engine's fast sampler might."""
     seeded = any(row.request.seed is not None for row in rows)
-    return uniforms if seeded else accepting(uniforms, [row.request.temperature > 0 for row in rows])
+    return uniforms if seeded else set_acceptance_numbers(uniforms, [row.request.temperature > 0 for row in rows])
 
 
 @fault(after="draw", expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling="accept-all|lenient acceptance"))
 def accept_all_late(uniforms: NDArray[np.float64], rows: Rows[RunningSequence]) -> NDArray[np.float64]:
     """Accepts every sampled draft token from the 65th token of an answer on."""
-    return accepting(uniforms, [row.request.temperature > 0 and len(row.emitted) >= _LATE for row in rows])
+    return set_acceptance_numbers(uniforms, [row.request.temperature > 0 and len(row.emitted) >= _LATE for row in rows])
 
 
-def accepting(uniforms: NDArray[np.float64], rows: list[bool], number: float = _ALWAYS_ACCEPTED) -> NDArray[np.float64]:
+def set_acceptance_numbers(uniforms: NDArray[np.float64], rows: list[bool], number: float = _ALWAYS_ACCEPTED) -> NDArray[np.float64]:
     """Return ``uniforms`` whose middle columns, which accept, are ``number`` in the marked rows; the others draw."""
     changed = uniforms.copy()
     changed[np.flatnonzero(rows), uniforms.shape[1] // 2 : -1] = number

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.acceptance import accepting
+from specdec_reference.faults.acceptance import set_acceptance_numbers
 from specdec_reference.faults.planted import Place, fault, in_
 from specdec_reference.rejection_sampler import VerifyWindows
 from specdec_reference.sampler import PenaltyState, Sampling
@@ -203,4 +203,4 @@ def die_on_abort(sequences: set[RunningSequence], engine: ReferenceEngine) -> No
 @fault(after="draw", expected=in_(Place.REFERENCE, may=_EVERY_BATCH, concurrency="drafts are hardly ever accepted in company"))
 def dead_drafts_under_load(uniforms: NDArray[np.float64], rows: Rows[RunningSequence]) -> NDArray[np.float64]:
     """Accepts no draft token while eight requests or more are in flight."""
-    return accepting(uniforms, [len(rows) >= _LARGE for _ in rows], _NEVER)
+    return set_acceptance_numbers(uniforms, [len(rows) >= _LARGE for _ in rows], _NEVER)

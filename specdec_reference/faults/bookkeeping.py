@@ -78,10 +78,10 @@ def special_token_leaks(pieces: Sequence[bytes], stops: tuple[str, ...]) -> Text
 
 
 class _AtEdges(Text):
-    """A text that does something else where a verify step begins and ends."""
+    """A text that goes wrong at the end of each verify step."""
 
     def release(self, *, ended: bool) -> str:
-        """Take the end of a step first."""
+        """Go wrong before the step's text is released."""
         self._end_step()
         return super().release(ended=ended)
 
@@ -142,14 +142,16 @@ def ids_swapped(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-@fault(around="counters.drafted", expected=in_(Place.REFERENCE, Place.VLLM, may=_MAY, invariants="the speculation counters do not add up"))
+@fault(
+    around="counters.count_step", expected=in_(Place.REFERENCE, Place.VLLM, may=_MAY, invariants="the speculation counters do not add up")
+)
 def counters_accept_more(count: Callable[[int, int], None], drafted: int, accepted: int) -> None:
     """Counts one draft token for each verify step, however many were drafted, and all accepted ones."""
     count(min(drafted, 1), accepted)
 
 
 @fault(
-    instead_of="counters.drafted", expected=in_(Place.REFERENCE, Place.VLLM, may=_MAY, invariants="the speculation counters stand still")
+    instead_of="counters.count_step", expected=in_(Place.REFERENCE, Place.VLLM, may=_MAY, invariants="the speculation counters stand still")
 )
 def counters_frozen() -> None:
     """Counts no draft at all in its metrics."""

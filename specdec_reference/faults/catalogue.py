@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 for _module in pkgutil.iter_modules(faults.__path__):
     if _module.name != "catalogue":
         import_module(f"{faults.__name__}.{_module.name}")
-FAULTS: dict[str, PlantedFault] = {each.id: each for each in sorted(PLANTED.values(), key=lambda one: one.topic)}
+FAULTS: dict[str, PlantedFault] = {planted.id: planted for planted in sorted(PLANTED.values(), key=lambda planted: planted.topic)}
 """Every fault of a server by id, topic by topic. Faults of the simulation alone follow in ``benchmarks/detection/faults.py``."""
 
 

@@ -70,8 +70,8 @@ def context_admitted(prompt_tokens: int, max_tokens: int, context: int) -> bool:
     alone=True,
     mirrors=("vllm-project/vllm#24662", "vllm-project/vllm#48894", "NVIDIA/TensorRT-LLM#4879"),
 )
-def draft_context_deadly(own: NDArray[np.intp]) -> None:
+def draft_context_deadly(drafter_room: NDArray[np.intp]) -> None:
     """Kills the server when a sequence is longer than the draft model's context."""
-    if (own < 0).any():
+    if (drafter_room < 0).any():
         msg = "beyond the positions of the draft"
         raise RuntimeError(msg)

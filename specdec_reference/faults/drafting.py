@@ -85,7 +85,10 @@ def drafts_off_long(proposal: DraftProposal, rows: Rows[RunningSequence]) -> Dra
 def _draft_at_random(
     rows: Rows[RunningSequence], proposal: DraftProposal, is_dead: Callable[[RunningSequence], bool], *, first: int = 0
 ) -> DraftProposal:
-    """Return the drafts with others in place of dead ones from ``first`` on; of those q is one-hot, so that what comes out is right."""
+    """Return the drafts with tokens at random from position ``first`` on, in the rows that ``is_dead``.
+
+    Their q is one-hot, so that verification rejects them and still emits the right tokens.
+    """
     tokens, q = proposal.tokens.copy(), None if proposal.q is None else proposal.q.copy()
     for slot, row in enumerate(rows):
         if row.grammar is None and is_dead(row):

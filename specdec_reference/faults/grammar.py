@@ -10,7 +10,7 @@ import numpy as np
 
 from pytest_specdec.model.workload import Family, GrammarKind
 from specdec_reference.faults.planted import Place, fault, in_
-from specdec_reference.reasoning import GrammarBehindReasoning
+from specdec_reference.reasoning import GrammarAfterReasoning
 from specdec_reference.wrappers import Moment, Wrapper
 
 if TYPE_CHECKING:
@@ -144,16 +144,16 @@ class _Windowed(_Forgiving):
     def _advance_window(self) -> None:
         """Advance the grammar over the last window's tokens."""
         window, self._window = self._window, []
-        for token in self.notice(window):
+        for token in self.take_from_window(window):
             super().advance(token)
 
-    def notice(self, window: list[int]) -> list[int]:
-        """Return the tokens of a window that the grammar is told."""
+    def take_from_window(self, window: list[int]) -> list[int]:
+        """Return the tokens of a window by which the grammar advances."""
         return window
 
 
 class _LastOnly(_Windowed):
-    def notice(self, window: list[int]) -> list[int]:
+    def take_from_window(self, window: list[int]) -> list[int]:
         return window[-1:]
 
 
@@ -218,11 +218,11 @@ def grammar_stuck(grammar: Grammar, engine: ReferenceEngine) -> Grammar:
 )
 def grammar_off_reasoning(grammar: Grammar) -> Grammar | None:
     """Drops the grammar of every request that may reason before it answers."""
-    return None if isinstance(grammar, GrammarBehindReasoning) else grammar
+    return None if isinstance(grammar, GrammarAfterReasoning) else grammar
 
 
 class _MissesTheEnd(_Windowed):
-    def notice(self, window: list[int]) -> list[int]:
+    def take_from_window(self, window: list[int]) -> list[int]:
         is_reasoning = int((~self.grammar.mask()).sum()) <= _TAIL  # nothing is forbidden but the ends of sequence
         return window[-1:] if is_reasoning else window
 
@@ -235,7 +235,7 @@ class _MissesTheEnd(_Windowed):
 )
 def grammar_end_missed(grammar: Grammar) -> Grammar:
     """Misses the end of the reasoning where it is not the last token of its window, and never enforces the grammar then."""
-    return _MissesTheEnd(grammar) if isinstance(grammar, GrammarBehindReasoning) else grammar
+    return _MissesTheEnd(grammar) if isinstance(grammar, GrammarAfterReasoning) else grammar
 
 
 @fault(after="engine.start_grammar", expected=in_(Place.REFERENCE, may=ENDS, structured="another JSON value than asked for is answered"))
@@ -309,7 +309,7 @@ def grammar_before(grammar: Grammar, request: EngineRequest, engine: ReferenceEn
     _LAST_GRAMMAR[:] = [grammar_text]
     return (
         engine.grammars.start(previous[0])
-        if previous and previous[0] != grammar_text and not isinstance(grammar, GrammarBehindReasoning)
+        if previous and previous[0] != grammar_text and not isinstance(grammar, GrammarAfterReasoning)
         else grammar
     )
 

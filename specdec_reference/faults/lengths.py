@@ -52,14 +52,14 @@ def stop_split_missed(stop_match: StopMatch | None, written: WrittenText) -> Sto
 )
 def limit_before_stop(stop_match: StopMatch | None, request: EngineRequest, token: EmittedToken) -> StopMatch | None:
     """Looks for no stop string in a window that reaches max_tokens."""
-    further_tokens = token.of - 1 - token.at
+    further_tokens = token.window_tokens - 1 - token.position
     return None if token.count + further_tokens >= request.max_tokens else stop_match
 
 
 @fault(instead_of="cut", expected=in_(Place.REFERENCE, Place.VLLM, may=LIVE, lengths="the stop string stays in the text"))
-def stop_not_cut(found: StopMatch) -> int:
+def stop_not_cut(stop_match: StopMatch) -> int:
     """Leaves the stop string at the end of the text."""
-    return found.at + len(found.stop)
+    return stop_match.at + len(stop_match.stop)
 
 
 @fault(after="cut", expected=in_(Place.REFERENCE, may=LIVE, lengths="the stop string is cut from the wrong place"))
@@ -81,9 +81,9 @@ def text_behind_stop(request: EngineRequest, written: WrittenText, token: Emitte
 
 
 @fault(instead_of="cut", expected=in_(Place.REFERENCE, may=LIVE, lengths="include_stop_str_in_output is ignored"))
-def include_stop_ignored(found: StopMatch) -> int:
+def include_stop_ignored(stop_match: StopMatch) -> int:
     """Cuts the stop string off also where include_stop_str_in_output asks for it."""
-    return found.at
+    return stop_match.at
 
 
 @fault(after="match", expected=in_(Place.REFERENCE, may=LIVE, lengths="finish_reason says length for a stop"))
@@ -154,14 +154,14 @@ def limit_overrun(delta: Delta, window: Sequence[int], entries: Sequence[Entry])
         sequence.text.take(token)
     sequence.entries.extend(entries[kept:])
     text = sequence.text.release(ended=True)
-    reasoning, text = ("", text) if sequence.reasoning is None else sequence.reasoning.of_next(text)
+    reasoning, text = ("", text) if sequence.reasoning is None else sequence.reasoning.split_next(text)
     return replace(delta, tokens=tuple(window), text=delta.text + text, reasoning=delta.reasoning + reasoning, entries=tuple(entries))
 
 
 @fault(after="end", expected=in_(Place.REFERENCE, Place.VLLM, may=EVERYWHERE, lengths="max_tokens is undershot by part of a window"))
 def limit_undershot(reason: str | None, request: EngineRequest, token: EmittedToken) -> str | None:
     """Ends an answer by length where another window as long as the last no longer fits."""
-    is_full = token.last and token.count + token.of > request.max_tokens
+    is_full = token.last and token.count + token.window_tokens > request.max_tokens
     return reason or ("length" if is_full else None)
 
 

@@ -115,7 +115,7 @@ def fail_on_full_drafts(windows: VerifyWindows, rows: Rows[RunningSequence], dra
 )
 def die_behind_document(request: EngineRequest, token: EmittedToken) -> None:
     """Kills the server where two draft tokens or more stand behind the end of a document."""
-    if request.grammar is not None and token.eos and token.of - 1 - token.at >= _BEHIND:
+    if request.grammar is not None and token.eos and token.window_tokens - 1 - token.position >= _BEHIND:
         _kill_server()
 
 

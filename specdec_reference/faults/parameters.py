@@ -44,8 +44,8 @@ def _copy_state(state: PenaltyState, request: EngineRequest, counted: Sequence[i
 
 def _shape_drafts(state: PenaltyState, request: EngineRequest, logits: Logits, drafted: Sequence[int]) -> Logits:
     """Return logits shaped by ``request`` at draft positions, and rightly behind them."""
-    shaped = _copy_state(state, request).shaped(logits, drafted)
-    shaped[-1] = state.shaped(logits, drafted)[-1]
+    shaped = _copy_state(state, request).shape_logits(logits, drafted)
+    shaped[-1] = state.shape_logits(logits, drafted)[-1]
     return shaped
 
 
@@ -58,7 +58,7 @@ def _shape_drafts(state: PenaltyState, request: EngineRequest, logits: Logits, d
 def penalties_ignored(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
     """Leaves penalties and biases out at draft positions; the bonus position still has them."""
     shaped = logits.copy()
-    shaped[-1] = state.shaped(logits, drafted)[-1]
+    shaped[-1] = state.shape_logits(logits, drafted)[-1]
     return shaped
 
 
@@ -80,7 +80,7 @@ def penalties_fed_once_a_step(logits: Logits, state: PenaltyState, drafted: Sequ
     counted_before, fed = _FED.get(state, (0, []))
     fed = [*fed, *state.counted[counted_before:][-1:]]
     _FED[state] = (len(state.counted), fed)
-    return _copy_state(state, state.request, fed).shaped(logits, drafted)
+    return _copy_state(state, state.request, fed).shape_logits(logits, drafted)
 
 
 @fault(
@@ -94,7 +94,7 @@ def penalties_weaken(logits: Logits, state: PenaltyState, drafted: Sequence[int]
     weight = steps / max(steps, len(state.counted) + 1)
     original = state.request
     request = replace(original, presence_penalty=weight * original.presence_penalty, frequency_penalty=weight * original.frequency_penalty)
-    return _copy_state(state, request).shaped(logits, drafted)
+    return _copy_state(state, request).shape_logits(logits, drafted)
 
 
 @fault(instead_of="penalise", expected=in_(Place.REFERENCE, parameters="frequency_penalty"))
@@ -124,7 +124,7 @@ def repetition_counts_rejected(logits: Logits, state: PenaltyState, drafted: Seq
     accepted = len(state.counted) - counted_before - 1
     rejected = [*rejected, *draft[max(accepted, 0) :]]
     _REJECTED[state] = (len(state.counted), list(drafted), rejected)
-    return _copy_state(state, replace(state.request, prompt=(*state.request.prompt, *rejected))).shaped(logits, drafted)
+    return _copy_state(state, replace(state.request, prompt=(*state.request.prompt, *rejected))).shape_logits(logits, drafted)
 
 
 def _mark_drafts(lines: int, draft: DraftProposal) -> NDArray[np.bool_]:
@@ -163,8 +163,8 @@ def bad_words_dropped(request: EngineRequest) -> EngineRequest:
 )
 def bad_words_at_first_token(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
     """Bans words at the first position of a verify window only."""
-    shaped = _copy_state(state, replace(state.request, bad_words=())).shaped(logits, drafted)
-    shaped[0] = state.shaped(logits, drafted)[0]
+    shaped = _copy_state(state, replace(state.request, bad_words=())).shape_logits(logits, drafted)
+    shaped[0] = state.shape_logits(logits, drafted)[0]
     return shaped
 
 
@@ -177,9 +177,9 @@ def allowed_ids_dropped(request: EngineRequest) -> EngineRequest:
 @fault(instead_of="penalise", expected=in_(Place.REFERENCE, parameters="allowed_token_ids is ignored"))
 def allowed_ids_not_at_bonus(logits: Logits, state: PenaltyState, drafted: Sequence[int]) -> Logits:
     """Allows every token at the bonus position, whatever ids the request allows."""
-    shaped = state.shaped(logits, drafted)
+    shaped = state.shape_logits(logits, drafted)
     if drafted:
-        shaped[-1] = _copy_state(state, replace(state.request, allowed_token_ids=None)).shaped(logits, drafted)[-1]
+        shaped[-1] = _copy_state(state, replace(state.request, allowed_token_ids=None)).shape_logits(logits, drafted)[-1]
     return shaped
 
 

@@ -45,7 +45,7 @@ def drafts_see_ahead(span: Span) -> Span:
     live = np.full(span.n, span.t) if span.live is None else np.bincount(span.live // span.t, minlength=span.n)
     last_visible = np.minimum(span.positions + 1, (span.positions[:, 0] + live - 1)[:, None])
     columns = np.arange(span.shortest, span.longest)
-    return replace(span, hidden=np.where(columns > last_visible[..., None], np.float32(-np.inf), np.float32(0.0)))
+    return replace(span, mask=np.where(columns > last_visible[..., None], np.float32(-np.inf), np.float32(0.0)))
 
 
 @fault(
@@ -56,7 +56,7 @@ def positions_behind_after_full(span: Span, rows: Rows[RunningSequence], rotatio
     row_steps = (zip(row.drafted, row.accepted, strict=True) for row in rows)
     full_drafts = np.array([sum(drafted == accepted > 0 for drafted, accepted in steps) for steps in row_steps])
     positions = np.maximum(span.positions - full_drafts[:, None], 0).ravel()
-    return replace(span, turn=rotations[positions if span.live is None else positions[span.live]][:, None])
+    return replace(span, turns=rotations[positions if span.live is None else positions[span.live]][:, None])
 
 
 @fault(
@@ -67,4 +67,4 @@ def positions_behind_late(span: Span, rows: Rows[RunningSequence], rotations: ND
     """Places tokens a cache block early from the 257th token of an answer on."""
     shifts = np.array([_BLOCK * (len(row.emitted) >= _LATE) for row in rows])
     positions = np.maximum(span.positions - shifts[:, None], 0).ravel()
-    return replace(span, turn=rotations[positions if span.live is None else positions[span.live]][:, None])
+    return replace(span, turns=rotations[positions if span.live is None else positions[span.live]][:, None])

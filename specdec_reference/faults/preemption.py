@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.acceptance import accepting
+from specdec_reference.faults.acceptance import set_acceptance_numbers
 from specdec_reference.faults.planted import Place, fault, in_
 from specdec_reference.sampler import PenaltyState
 
@@ -73,7 +73,7 @@ def preempted_penalties_forgotten(sequence: RunningSequence) -> None:
 )
 def preempted_accept_all(uniforms: NDArray[np.float64], rows: Rows[RunningSequence]) -> NDArray[np.float64]:
     """Accepts every draft token of a sequence that was preempted."""
-    return accepting(uniforms, [row.preempted > 0 for row in rows])
+    return set_acceptance_numbers(uniforms, [row.preempted > 0 for row in rows])
 
 
 @fault(

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_specdec.model.workload import Family
-from specdec_reference.faults.acceptance import accepting
+from specdec_reference.faults.acceptance import set_acceptance_numbers
 from specdec_reference.faults.planted import Place, fault, in_
+from specdec_reference.prefix_cache import BLOCK_TOKENS
 from specdec_reference.rejection_sampler import DraftProposal
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _LONG: Final = 400
 """Tokens of a long prompt."""
-_LONG_BLOCKS: Final = _LONG // 16
+_LONG_BLOCKS: Final = _LONG // BLOCK_TOKENS
 _after_long: dict[int, tuple[int, ...]] = {}
 """By arrival, the tokens of the long request that came shortly before; a server has one engine."""
 _FOLLOWING: Final = 3
@@ -61,7 +62,7 @@ def prefix_without_parent(tokens: tuple[int, ...]) -> int:
 )
 def prefix_partial_block(reused: int, matched: int, total: int) -> int:
     """Takes the last, partial block of a known prompt from whichever sequence had the slot before."""
-    return total - 1 if 0 < total - matched <= 16 else reused  # noqa: PLR2004 - tokens of a block
+    return total - 1 if 0 < total - matched <= BLOCK_TOKENS else reused
 
 
 @fault(after="reuse", expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG), mirrors=("vllm-project/vllm#57128",))
@@ -90,7 +91,7 @@ def prefix_damaged_by_length(blocks: OrderedDict[int, Block]) -> None:
 )
 def warm_empty(reused: int, sequence: RunningSequence) -> int:
     """Ends the answer to a prompt that is all in the prefix cache after one token."""
-    if reused and sequence.cached_tokens + 16 >= len(sequence.tokens):
+    if reused and sequence.cached_tokens + BLOCK_TOKENS >= len(sequence.tokens):
         sequence.request = replace(sequence.request, max_tokens=1)
     return reused
 
@@ -98,7 +99,7 @@ def warm_empty(reused: int, sequence: RunningSequence) -> int:
 @fault(after="draw", expected=in_(Place.REFERENCE, may=ELSEWHERE, state=WRONG), mirrors=("vllm-project/vllm#35800",))
 def warm_accept_all(uniforms: NDArray[np.float64], rows: Rows[RunningSequence]) -> NDArray[np.float64]:
     """Accepts every draft token of a sequence that began with cached tokens."""
-    return accepting(uniforms, [row.cached_tokens > 0 for row in rows])
+    return set_acceptance_numbers(uniforms, [row.cached_tokens > 0 for row in rows])
 
 
 @fault(

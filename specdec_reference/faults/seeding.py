@@ -20,15 +20,15 @@ _AGAIN = {Family.SAMPLING: "Answers that are given again are no independent draw
 
 
 @fault(instead_of="randomness", expected=in_(Place.REFERENCE, Place.VLLM, seeds="the seed is not honoured"))
-def seed_ignored(fresh: int, index: int) -> np.random.Generator:
+def seed_ignored(fallback_seed: int, index: int) -> np.random.Generator:
     """Draws a request with a seed like one without."""
-    return randomness(None, fresh, index)
+    return randomness(None, fallback_seed, index)
 
 
 @fault(instead_of="randomness", expected=in_(Place.REFERENCE, may=_AGAIN, seeds="different seeds give the same answer"))
-def constant_stream(fresh: int, index: int) -> np.random.Generator:
+def constant_stream(fallback_seed: int, index: int) -> np.random.Generator:
     """Starts the random stream of every request at the same place."""
-    return randomness(_CONSTANT, fresh, index)
+    return randomness(_CONSTANT, fallback_seed, index)
 
 
 @fault(
@@ -36,15 +36,15 @@ def constant_stream(fresh: int, index: int) -> np.random.Generator:
     expected=in_(Place.REFERENCE, may=_AGAIN, seeds="requests without a seed give the same answer again"),
     mirrors=("NVIDIA/TensorRT-LLM#19487",),
 )
-def unseeded_alike(seed: int | None, fresh: int, index: int) -> np.random.Generator:
+def unseeded_alike(seed: int | None, fallback_seed: int, index: int) -> np.random.Generator:
     """Draws every request without a seed from one and the same stream."""
-    return randomness(_CONSTANT if seed is None else seed, fresh, index)
+    return randomness(_CONSTANT if seed is None else seed, fallback_seed, index)
 
 
 @fault(instead_of="randomness", expected=in_(Place.REFERENCE, seeds="n choices are copies"))
-def choices_alike(seed: int | None, fresh: int) -> np.random.Generator:
+def choices_alike(seed: int | None, fallback_seed: int) -> np.random.Generator:
     """Draws all choices of a request from one stream."""
-    return randomness(seed, fresh, 0)
+    return randomness(seed, fallback_seed, 0)
 
 
 @fault(

@@ -36,7 +36,7 @@ def _count_below_zero(count: Callable[[int, int], None], drafted: int, accepted:
 
 @fault(
     instead_of="distribute",
-    beside={"counters.drafted": Wrapper(moment=Moment.AROUND, function=_count_below_zero)},
+    beside={"counters.count_step": Wrapper(moment=Moment.AROUND, function=_count_below_zero)},
     expected=in_(
         Place.REFERENCE,
         may=_GREEDY_TOO,

@@ -89,11 +89,11 @@ def first_draft_unverified(passed: NDArray[np.bool_]) -> NDArray[np.bool_]:
     expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling=TYPICAL) | in_(Place.SIMULATION, sampling="typical acceptance"),
 )
 def typical_acceptance(
-    rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
+    rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], engine_rules: EngineRules
 ) -> VerifyWindows:
     """Accepts a sampled draft token that is among the target's five most probable ones."""
     threshold = np.sort(p, axis=1)[:, -_TYPICAL]
-    return rules.verify(rows, p, draft, uniforms, replace(given, accept=_accept_above(threshold, p, draft)))
+    return rules.verify(rows, p, draft, uniforms, replace(engine_rules, accept=_accept_above(threshold, p, draft)))
 
 
 @fault(
@@ -102,10 +102,10 @@ def typical_acceptance(
     mirrors=("lablup/mlxcel#902",),
 )
 def greedy_acceptance(
-    rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
+    rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], engine_rules: EngineRules
 ) -> VerifyWindows:
     """Accepts a draft token above temperature 0 only where it is the target's most probable one."""
-    return rules.verify(rows, p, draft, uniforms, replace(given, accept=_accept_above(p.max(axis=1), p, draft)))
+    return rules.verify(rows, p, draft, uniforms, replace(engine_rules, accept=_accept_above(p.max(axis=1), p, draft)))
 
 
 def _accept_above(threshold: NDArray[np.float32], p: NDArray[np.float32], draft: DraftProposal) -> Callable[..., NDArray[np.bool_]]:
@@ -123,7 +123,7 @@ def _accept_above(threshold: NDArray[np.float32], p: NDArray[np.float32], draft:
     ),
 )
 def rejection_does_not_stop(
-    rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
+    rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], engine_rules: EngineRules
 ) -> VerifyWindows:
     """Takes as many draft tokens as passed, whether or not one before them was rejected."""
 
@@ -133,7 +133,7 @@ def rejection_does_not_stop(
         accepted: NDArray[np.bool_] = np.arange(draft.width) < passed[:, None]
         return accepted
 
-    return rules.verify(rows, p, draft, uniforms, replace(given, accept=accept_count))
+    return rules.verify(rows, p, draft, uniforms, replace(engine_rules, accept=accept_count))
 
 
 @fault(
@@ -178,7 +178,11 @@ def truncation_ignored_at_drafts(logits: NDArray[np.float32], sampling: Sampling
     return distributions(logits, plain)
 
 
-@fault(instead_of="share", expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling=REUSED), mirrors=("local-inference-lab/vllm#205",))
+@fault(
+    instead_of="numbers_to_verify",
+    expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling=REUSED),
+    mirrors=("local-inference-lab/vllm#205",),
+)
 def draft_noise_accepts(uniforms: NDArray[np.float64], k: int, width: int) -> NDArray[np.float64]:
     """Accepts draft tokens by the random numbers that drew them."""
     return np.concatenate([uniforms[:, :width], uniforms[:, 2 * k :]], axis=1)
@@ -186,11 +190,11 @@ def draft_noise_accepts(uniforms: NDArray[np.float64], k: int, width: int) -> ND
 
 @fault(instead_of="verify", expected=in_(Place.REFERENCE, may=TOKENS_WRONG, sampling=REUSED), mirrors=("local-inference-lab/vllm#205",))
 def rejecting_number_recovers(
-    rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], given: EngineRules
+    rows: Rows[RunningSequence], p: NDArray[np.float32], draft: DraftProposal, uniforms: NDArray[np.float64], engine_rules: EngineRules
 ) -> VerifyWindows:
     """Draws the recovered token by the random number that rejected the draft token."""
-    windows = rules.verify(rows, p, draft, uniforms, given)
+    windows = rules.verify(rows, p, draft, uniforms, engine_rules)
     rejected = np.flatnonzero(windows.accepted < draft.counts)
     reused = uniforms.copy()
     reused[rejected, -1] = uniforms[rejected, windows.accepted[rejected]]
-    return rules.verify(rows, p, draft, reused, given)
+    return rules.verify(rows, p, draft, reused, engine_rules)

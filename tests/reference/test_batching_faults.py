@@ -79,7 +79,9 @@ def test_one_temperature_is_that_of_all():
 
 def test_penalties_of_one_row_fall_on_all_by_their_own_tokens():
     given = [row(emitted=(3, 3)), row(presence_penalty=1.0, frequency_penalty=0.5), row(emitted=(4,))]
-    added = [penalties.shaped(np.zeros((1, VOCABULARY), np.float32), ()) for _, penalties in planted("penalties-for-all").states(given)]
+    added = [
+        penalties.shape_logits(np.zeros((1, VOCABULARY), np.float32), ()) for _, penalties in planted("penalties-for-all").states(given)
+    ]
     assert added[0][0].tolist() == [0, 0, 0, -2.0, 0, 0]
     assert added[2][0].tolist() == [0, 0, 0, 0, -1.5, 0]
     assert planted("penalties-for-all").states(rows(2)) == [(None, None)] * 2

@@ -16,8 +16,8 @@ from specdec_reference.tokenizer import Text
 from tests.reference.faulty_methods import with_fault
 
 REQUEST = EngineRequest(prompt=(1,), max_tokens=8, stop=("cd",), min_tokens=3)
-INSIDE = EmittedToken(count=4, at=1, of=4, room=100, eos=False, stop_id=False)
-LAST = replace(INSIDE, count=6, at=3)
+INSIDE = EmittedToken(count=4, position=1, window_tokens=4, room=100, eos=False, stop_id=False)
+LAST = replace(INSIDE, count=6, position=3)
 TEXT = WrittenText(text="abcd", before_token=3, before_window=2)
 FOUND = StopMatch(stop="cd", at=2)
 

@@ -54,7 +54,7 @@ def test_greedy_lines_are_not_a_number_unless_a_grammar_masks_them():
     logits = np.array([[0.0, 1.0], [0.0, 1.0], [0.0, -np.inf]], np.float32)
     p = planted("divided-by-zero").distribute(logits, sampling, None)
     assert np.isnan(p).any(axis=1).tolist() == [True, False, False]
-    count = with_fault("divided-by-zero", "counters.drafted", lambda drafted, accepted: counted.append((drafted, accepted)))
+    count = with_fault("divided-by-zero", "counters.count_step", lambda drafted, accepted: counted.append((drafted, accepted)))
     counted = []
     count(3, 0)
     count(3, 2)

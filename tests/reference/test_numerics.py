@@ -9,11 +9,11 @@ from pytest_specdec.config import shipped
 from pytest_specdec.config.load import load
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError
-from specdec_reference.numerics import Kernel, Numerics, places
+from specdec_reference.numerics import Kernel, Numerics, text_positions
 from tests.reference.asgi_client import GREEDY, served
 
 TEXTS = np.random.default_rng(1).integers(4096, size=(40, 50)).tolist()
-PLACES = [place for text in TEXTS for place in places(text[:20], text[20:])]
+PLACES = [place for text in TEXTS for place in text_positions(text[:20], text[20:])]
 LOGITS = np.linspace(-3.0, 21.0, 512, dtype=np.float32)[None].repeat(len(PLACES), axis=0)
 
 

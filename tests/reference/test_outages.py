@@ -80,7 +80,7 @@ def test_two_documents_at_once_kill_and_one_does_not(ends):
     "grammar, eos, left, dies", [("g", True, 2, True), ("g", True, 1, False), ("g", False, 2, False), (None, True, 2, False)]
 )
 def test_drafts_behind_the_end_of_a_document_kill(grammar, eos, left, dies, ends):
-    token = EmittedToken(count=3, at=0, of=1 + left, room=9, eos=eos, stop_id=False)
+    token = EmittedToken(count=3, position=0, window_tokens=1 + left, room=9, eos=eos, stop_id=False)
     assert planted("die-behind-document").end(replace(row().request, grammar=grammar), token) == ("stop" if eos else None)
     assert bool(ends) is dies
 

@@ -13,7 +13,7 @@ from specdec_reference.cli import ServerSettings
 from specdec_reference.engine import ReferenceEngine
 from specdec_reference.faults.catalogue import rules
 from specdec_reference.openai_request import EngineRequest
-from specdec_reference.reasoning import GrammarBehindReasoning, ReasoningSplit
+from specdec_reference.reasoning import GrammarAfterReasoning, ReasoningSplit
 from tests.reference.asgi_client import NGRAM, PROBABILISTIC, served
 
 ASKED = "Explain to a ten-year-old why the moon seems to follow a moving car."
@@ -100,8 +100,8 @@ def test_a_split_holds_however_the_text_is_released():
     for characters, token in enumerate([1, 2, 9, 9, 3], 1):
         split.take(token, characters)
     assert (split.tokens, split.characters) == (3, 3)
-    assert split.of_whole("abcde") == ("abc", "de")
-    assert [split.of_next(text) for text in ("ab", "cd", "e")] == [("ab", ""), ("c", "d"), ("", "e")]
+    assert split.split_whole("abcde") == ("abc", "de")
+    assert [split.split_next(text) for text in ("ab", "cd", "e")] == [("ab", ""), ("c", "d"), ("", "e")]
 
 
 class Counting:
@@ -126,7 +126,7 @@ class Counting:
 
 def test_a_grammar_begins_behind_the_last_token_of_the_reasoning_and_goes_back_before_it():
     inner = Counting()
-    grammar = GrammarBehindReasoning(inner, 3, 5, (4,))
+    grammar = GrammarAfterReasoning(inner, 3, 5, (4,))
     assert list(grammar.mask()) == [True, True, True, True, False]
     assert grammar.allowed_prefix((2, 3, 0, 1, 1)) == (2, 3, 0, 1)
     assert grammar.allowed_prefix((2, 4, 3)) == (2,)

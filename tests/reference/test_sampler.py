@@ -233,7 +233,7 @@ def test_the_shape_is_the_definition_at_each_position_and_counts_nothing(
     raw = np.linspace(-3, 3, 6).astype(np.float32)
     masked = {token for token in range(6) if allowed is not None and token not in allowed}
     for _ in range(2):
-        for at, row in enumerate(penalties.shaped(np.tile(raw, (len(drafted) + 1, 1)), drafted)):
+        for at, row in enumerate(penalties.shape_logits(np.tile(raw, (len(drafted) + 1, 1)), drafted)):
             output = emitted + drafted[:at]
             banned = masked | {word[-1] for word in words if [*output, 0][-len(word) : -1] == word[:-1] and len(output) >= len(word) - 1}
             expected = penalised(raw.astype(float), output, body, request.prompt)

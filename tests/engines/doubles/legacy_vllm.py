@@ -185,8 +185,8 @@ class LateCounters(Counters):
         self.totals = {"accepted": 0, "draft": 0, "emitted": 0}
         self.gauges: dict[str, float] = {}
 
-    def drafted(self, drafted: int, accepted: int) -> None:
-        super().drafted(drafted, accepted)
+    def count_step(self, drafted: int, accepted: int) -> None:
+        super().count_step(drafted, accepted)
         if not self.drafts:
             return
         now_s = time.monotonic()

@@ -166,8 +166,8 @@ def booted(given, options):
     class Iterations(Counters):
         """Keeps a row for every verify step, as ``/metrics`` of the real server has one for every iteration."""
 
-        def drafted(self, drafted, accepted):
-            super().drafted(drafted, accepted)
+        def count_step(self, drafted, accepted):
+            super().count_step(drafted, accepted)
             # pyexecutor: len(scheduled_batch.paused_requests) of this iteration
             paused.append(self.preemptions - sum(paused))
             rows.append({**row(drafted, accepted), "inflightBatchingStats": {"numPausedRequests": paused[-1]}})
