@@ -51,7 +51,7 @@ class ReferenceEngine:
         self.settings = settings
         self.shape = target.shape
         self.tokenizer = Tokenizer(target.folder, target.shape.vocabulary)
-        self._reasoning_end = _single_token(settings.reasoning_end, self.tokenizer)
+        self._reasoning_end = _reasoning_end_token(settings.reasoning_end, self.tokenizer)
         self.counters = Counters(draft_tokens_a_step=window - 1)
         self.rules = rules
         target_model = model.load(target, positions)
@@ -230,7 +230,7 @@ class ReferenceEngine:
             self.batch.drop(disconnected)
 
 
-def _single_token(text: str, tokenizer: Tokenizer) -> int | None:
+def _reasoning_end_token(text: str, tokenizer: Tokenizer) -> int | None:
     """Return the token at the end of the reasoning.
 
     None for no text. Raises EngineError where the text takes several tokens.

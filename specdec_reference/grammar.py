@@ -109,10 +109,10 @@ class GrammarMatcher:
 
     def retreat(self, count: int) -> None:
         """Take back the last ``count`` tokens."""
-        unseen = min(count, self._beyond)
-        self._beyond -= unseen
-        if count > unseen:
-            self._matcher.rollback(count - unseen)
+        beyond = min(count, self._beyond)  # the matcher has not seen these
+        self._beyond -= beyond
+        if count > beyond:
+            self._matcher.rollback(count - beyond)
 
     def allowed_prefix(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         """Return the longest permitted prefix of ``tokens``."""

@@ -306,7 +306,7 @@ class Batch:
 
         The target's context must have room for it and for the token after it, the drafter's for the draft.
         """
-        tokens = self.lengths[: len(draft.counts)] + 1
+        tokens = self.lengths[: len(draft.counts)] + 1  # those in the cache and the one that this step feeds
         return replace(draft, counts=self._rules.shrink(draft.counts, self._most - tokens, self.drafter.context - tokens))
 
     def hand_out(self, draft: DraftProposal, windows: VerifyWindows, logits: NDArray[np.float32]) -> list[Delta]:

@@ -147,7 +147,7 @@ class RunningSequence:
 
         ``position`` is its place in a window of ``window_tokens``; ``written`` characters came before the window.
         """
-        held_back = self.held_back
+        held_back = self.held_back  # by the tokens before this one
         self.tokens.append(token)
         if self.grammar is not None:
             self.grammar.advance(token)

@@ -143,6 +143,7 @@ class GroupReplay:
         Growing groups cost only one more death; halving a group that fails might cost one death for each half.
         """
         size = 1
+        # The whole group is known to fail, and parts no larger than ``size`` to survive: neither is sent again.
         while 2 * size < len(group) and (self.sender.arm.running or self.sender.restart()):
             parts = [group[at : at + 2 * size] for at in range(0, len(group), 2 * size)]
             if any(self._fails_together(part) for part in parts if len(part) > size):

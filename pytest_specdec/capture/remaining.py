@@ -55,7 +55,6 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
     judged as an infrastructure error, and another capture may pass without one. If such deaths are so many that they
     are a finding, the answers stay as they are.
     """
-    # Answers around a death that no request reproduces are whole only if such deaths are a finding.
     variants_with_findings = _variants_with_findings(directory, plan)
     planned_keys = [(arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms]
     whole_keys = {key for key in planned_keys if _is_whole(directory, plan, *key, variants_with_findings)}
@@ -144,7 +143,7 @@ def _variants_with_findings(directory: RunDirectory, plan: Plan) -> set[str]:
     return {name for name, arms in failures.items() if arms and arms[name].are_finding(other for arm, other in arms.items() if arm != name)}
 
 
-def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, findings: Collection[str]) -> bool:
+def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, variants_with_findings: Collection[str]) -> bool:
     """Return True if an arm's answers need not be captured again.
 
     They are captured again if they cannot be read, or if the plan's requests have changed since.
@@ -155,7 +154,7 @@ def _is_whole(directory: RunDirectory, plan: Plan, arm: str, name: str, findings
         return False
     if transcript is None or transcript.digest != plan.workload(name).digest:
         return False
-    return not (_is_unexplained(transcript, findings) or _has_lost_a_route(directory, plan, transcript))
+    return not (_is_unexplained(transcript, variants_with_findings) or _has_lost_a_route(directory, plan, transcript))
 
 
 def _has_lost_a_route(directory: RunDirectory, plan: Plan, transcript: Transcript) -> bool:
@@ -168,17 +167,17 @@ def _has_lost_a_route(directory: RunDirectory, plan: Plan, transcript: Transcrip
     return bool(transcript.lost_routes(transcripts.beside(directory, plan, transcript.workload, {transcript.arm})))
 
 
-def _is_unexplained(transcript: Transcript, findings: Collection[str]) -> bool:
+def _is_unexplained(transcript: Transcript, variants_with_findings: Collection[str]) -> bool:
     """Return True if a failure in the transcript has no explanation.
 
     This is so if a server died and nothing explains it, or if somebody else replaced it, it denied access, or another
     server answered.
 
-    A request that explains a death also explains the requests in flight with it. Deaths of an arm in ``findings`` do
-    not count.
+    A request that explains a death also explains the requests in flight with it. Deaths of a variant in
+    ``variants_with_findings`` do not count.
     """
     has_outside_cause = transcript.replaced or transcript.elsewhere or any(answer.denied for answer in transcript.answers)
-    return bool(has_outside_cause) or (bool(transcript.unexplained) and transcript.arm not in findings)
+    return bool(has_outside_cause) or (bool(transcript.unexplained) and transcript.arm not in variants_with_findings)
 
 
 def _is_scored(directory: RunDirectory, under: str, task: ScoringTask) -> bool:

@@ -51,6 +51,7 @@ def parse_body(data: Mapping[str, JSON], steps: VerifySteps | None) -> ParsedRes
     Raises ValueError if it has no choices, or fields that are not of the protocol.
     """
     by_index = _choices_by_index(data)
+    # An echo is asked for with a single choice only.
     echo = None if len(by_index) != 1 else echoes.read(next(iter(by_index.values())), _count_prompt_tokens(data, by_index))
     if echo is not None:
         by_index = {index: {**choice, "logprobs": echo.answer_lists} for index, choice in by_index.items()}

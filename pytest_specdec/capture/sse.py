@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Burst:
-    """Chunks that were read in one go, with their share of the whole answer."""
+    """Chunks that were read in one go."""
 
     at_s: float
     """When the first of them was read."""
     token_ids: int
     """0 if the server reports none."""
-    share: float
-    """Fraction of the characters of the whole answer, 0..1."""
+    text_fraction: float
+    """Their fraction of the characters of the whole answer, 0..1."""
 
     def tokens(self, usage: Usage | None) -> int | None:
         """Return the number of tokens in the burst.
@@ -47,7 +47,7 @@ class Burst:
         """
         if self.token_ids:
             return self.token_ids
-        return max(1, round(self.share * usage.completion_tokens)) if usage else None
+        return max(1, round(self.text_fraction * usage.completion_tokens)) if usage else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def first(sized: Sequence[Arrival]) -> Burst | None:
     return Burst(
         at_s=sized[0].at_s,
         token_ids=sum(size.token_ids for size in burst),
-        share=sum(size.characters for size in burst) / all_characters if all_characters else 1.0,
+        text_fraction=sum(size.characters for size in burst) / all_characters if all_characters else 1.0,
     )
 
 
@@ -155,7 +155,8 @@ class ReceivedResponse:
         if page := web_page(self.body):
             msg = f"expected server-sent events, found {page}"
             raise ValueError(msg)
-        part_ends, body, events, start = list(accumulate(map(len, self.parts))), self.body, [], 0
+        body, part_ends = self.body, list(accumulate(map(len, self.parts)))
+        events, start = [], 0
         for blank in _BLANK.finditer(body):
             if data := _event_data(body[start : blank.start()]):
                 events.append(Event(at_s=self.stamps_s[bisect_right(part_ends, blank.start() - 1)], data=data))

@@ -90,5 +90,6 @@ def _with_route_logprobs(body: Mapping[str, JSON], route: Route) -> Mapping[str,
     """
     logprobs = body.get("top_logprobs") if body.get("logprobs") is True else body.get("logprobs")
     other_fields = {name: value for name, value in body.items() if name not in {"logprobs", "top_logprobs"}}
-    # False is an int of Python, and asks for no log-probabilities.
-    return {**other_fields, **reporting_fields(route, logprobs)} if isinstance(logprobs, int) and logprobs is not False else other_fields
+    if not isinstance(logprobs, int) or logprobs is False:  # False is an int of Python, and asks for none
+        return other_fields
+    return {**other_fields, **reporting_fields(route, logprobs)}

@@ -105,7 +105,7 @@ def test_reasoning_is_content_to_the_first_stamp_and_to_shares(name):
     deltas = [{"role": "assistant", "content": ""}, *[{name: "a"}] * 4, *[{"content": "b"}] * 4]
     stamped = [(i * 0.1, {"choices": [{"index": 0, "delta": delta}]}) for i, delta in enumerate(deltas)]
     found = sse.first(sse.arrivals(stamped))
-    assert (found.at_s, found.share) == (0.1, 1 / 8)
+    assert (found.at_s, found.text_fraction) == (0.1, 1 / 8)
     assert found.tokens(Usage(prompt_tokens=1, completion_tokens=8)) == 1
 
 

@@ -189,7 +189,7 @@ def _read_report(report: dict[str, Any], content: memoryview) -> Stamped:
 def _read_response(exchange: dict[str, Any], parts: Sequence[bytes]) -> StampedResponse:
     """Return an exchange of the report as a response.
 
-    The response is marked as malformed if the reads are none.
+    It is marked as malformed if the reads are no response of HTTP/1.1.
     """
     sent_ns, ended_ns, end = exchange["sent_ns"], exchange["ended_ns"], exchange["end"]
     try:
