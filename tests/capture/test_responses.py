@@ -6,7 +6,7 @@ import pytest
 
 from pytest_specdec.capture import responses
 from pytest_specdec.engines.protocol import VerifySteps
-from pytest_specdec.model.transcript import ToolCall, Usage
+from pytest_specdec.model.transcript import ListedTokens, ToolCall, Usage
 
 COMPLETION = {
     "choices": [
@@ -80,6 +80,32 @@ def test_choices_come_in_the_order_of_their_indexes():
 
 def test_a_log_probability_that_is_null_makes_all_unknown():
     assert responses.parse_body({"choices": [{"logprobs": {"token_logprobs": [None, -1.0]}}]}, None).choices[0].logprobs is None
+
+
+LISTED = (ListedTokens(token="a", tokens=("a",), logprobs=(-0.5,)), ListedTokens(token="b", tokens=("c", "b"), logprobs=(-0.5, -1.0)))
+
+
+@pytest.mark.parametrize(
+    "logprobs, listed",
+    [
+        ({"tokens": ["a", "b"], "token_logprobs": [-0.5, -1.0], "top_logprobs": [{"a": -0.5, "x": None}, {"c": -0.5, "b": -1}]}, LISTED),
+        ({"tokens": ["a", "b"], "token_logprobs": [-0.5, -1.0], "top_logprobs": [{}, None]}, None),
+        (
+            {
+                "content": [
+                    {"token": "a", "logprob": -0.5, "top_logprobs": [{"token": "a", "logprob": -0.5}, {"token": "x", "logprob": "low"}, 3]},
+                    {"token": "b", "logprob": -1.0, "top_logprobs": [{"token": "c", "logprob": -0.5}, {"token": "b", "logprob": -1}]},
+                ]
+            },
+            LISTED,
+        ),
+        ({"content": [{"token": "a", "logprob": -0.5, "top_logprobs": []}]}, None),
+    ],
+)
+def test_both_routes_list_the_same_tokens_and_no_list_is_none(logprobs, listed):
+    """A list's value that is no number is left out, and never makes the answer unreadable."""
+    (choice,) = responses.parse_body({"choices": [{"logprobs": logprobs}]}, None).choices
+    assert choice.listed == listed
 
 
 def chunks(*lengths, **last):
