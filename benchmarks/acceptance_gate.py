@@ -42,8 +42,8 @@ class Cell:
             chances = rng.beta(*CHANCES, self.prompts)
             stored = lengths(rng, chances, self.steps * self.stored_runs)
             seen = compare(stored, lengths(rng, chances**power, self.steps))
-            lower += seen.lower(self.alpha)
-            higher += seen.higher(self.alpha)
+            lower += seen.is_lower(self.alpha)
+            higher += seen.is_higher(self.alpha)
         return lower, higher
 
 

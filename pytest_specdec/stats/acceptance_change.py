@@ -32,7 +32,7 @@ class AcceptanceChange:
     prompts: int
 
     @property
-    def part(self) -> float:
+    def relative(self) -> float:
         """The relative change of the length; -0.08 is a loss of 8 %."""
         return self.now / self.stored - 1.0
 
@@ -41,32 +41,32 @@ class AcceptanceChange:
 
         The true one lies below it with probability ``error``.
         """
-        return self.part - self._half_width(error)
+        return self.relative - self._half_width(error)
 
     def at_most(self, error: float) -> float:
         """Return the upper limit of the true relative change.
 
         The true one lies above it with probability ``error``.
         """
-        return self.part + self._half_width(error)
+        return self.relative + self._half_width(error)
 
-    def lower(self, alpha: float) -> bool:
+    def is_lower(self, alpha: float) -> bool:
         """Return True if the length is lower by more than the margin.
 
-        It is wrongly True with probability ``alpha`` / 2 at most: the other half is that of :meth:`higher`.
+        It is wrongly True with probability ``alpha`` / 2 at most: the other half is that of :meth:`is_higher`.
         """
         return self.at_most(alpha / 2.0) < -MARGIN
 
-    def higher(self, alpha: float) -> bool:
+    def is_higher(self, alpha: float) -> bool:
         """Return True if the length is higher by more than the margin.
 
-        It is wrongly True with probability ``alpha`` / 2 at most: the other half is that of :meth:`lower`.
+        It is wrongly True with probability ``alpha`` / 2 at most: the other half is that of :meth:`is_lower`.
         """
         return self.at_least(alpha / 2.0) > MARGIN
 
     @property
     def p_lower(self) -> float:
-        """The p-value of :meth:`lower`: of a loss of the margin."""
+        """The p-value of :meth:`is_lower`: of a loss of the margin."""
         distance = self.now - self.stored * (1.0 - MARGIN)
         if not self.standard_error:
             return float(distance >= 0.0)
@@ -75,7 +75,7 @@ class AcceptanceChange:
     def detectable(self, alpha: float) -> float:
         """Return the smallest relative loss detected with probability :data:`POWER`.
 
-        It is the true loss at which :meth:`lower` is True at ``alpha`` in 99 of 100 runs of as many prompts with the same standard error
+        It is the true loss at which :meth:`is_lower` is True at ``alpha`` in 99 of 100 runs of as many prompts with the same standard error
         SE: margin + (t_(1 - alpha/2) + t_(0.99)) SE / stored. The loss must exceed the margin by the half-width of the test's limit, and by
         the half-width of chance on top of it. This takes a shifted Student's t for the exact, noncentral one.
         """
@@ -102,5 +102,5 @@ def compare(stored: Sequence[float], now: Sequence[float]) -> AcceptanceChange:
     differences = [b - a for a, b in zip(stored, now, strict=True)]
     mean = math.fsum(differences) / count
     variance = math.fsum((d - mean) ** 2 for d in differences) / (count - 1)
-    typical = math.fsum(stored) / count
-    return AcceptanceChange(stored=typical, now=typical + mean, standard_error=math.sqrt(variance / count), prompts=count)
+    stored_mean = math.fsum(stored) / count
+    return AcceptanceChange(stored=stored_mean, now=stored_mean + mean, standard_error=math.sqrt(variance / count), prompts=count)

@@ -13,14 +13,14 @@ def test_a_difference_is_of_the_same_prompts():
     stored = [1.5, 2.0, 2.5, 3.0]
     seen = compare(stored, [length - 0.2 for length in stored])
     assert (seen.stored, seen.now, seen.prompts) == (2.25, pytest.approx(2.05), 4)
-    assert seen.part == pytest.approx(-0.2 / 2.25)
+    assert seen.relative == pytest.approx(-0.2 / 2.25)
     assert seen.standard_error == pytest.approx(0.0, abs=1e-12)
-    assert (seen.lower(1e-3), seen.higher(1e-3)) == (True, False)
+    assert (seen.is_lower(1e-3), seen.is_higher(1e-3)) == (True, False)
 
 
 def test_limits_are_those_of_students_t_over_prompts():
     seen = compare([2.0] * 4, [2.1, 2.3, 1.9, 2.1])
-    assert seen.part == pytest.approx(0.05)
+    assert seen.relative == pytest.approx(0.05)
     assert seen.standard_error == pytest.approx(0.0816497, rel=1e-5)
     half = 3.182446 * 0.0816497 / 2.0
     assert (seen.at_least(0.025), seen.at_most(0.025)) == (pytest.approx(0.05 - half, rel=1e-5), pytest.approx(0.05 + half, rel=1e-5))
@@ -31,7 +31,7 @@ def test_limits_are_those_of_students_t_over_prompts():
 )
 def test_a_change_within_the_margin_is_none(change, lower, higher):
     seen = compare([2.0, 3.0], [2.0 + 2.5 * change, 3.0 + 2.5 * change])
-    assert (seen.lower(1e-3), seen.higher(1e-3)) == (lower, higher)
+    assert (seen.is_lower(1e-3), seen.is_higher(1e-3)) == (lower, higher)
     assert seen.detectable(1e-3) == pytest.approx(MARGIN)
 
 

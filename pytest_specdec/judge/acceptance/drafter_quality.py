@@ -1,4 +1,4 @@
-"""Own drafts: rejected draft tokens of a variant, compared with the tokens that its drafter proposes when it is served alone.
+"""Drafter quality: rejected draft tokens of a variant, compared with the tokens that its drafter proposes when it is served alone.
 
 At temperature 0 a draft token is rejected only if the target's best token is another one. If the drafter alone proposes the very token that
 was emitted in the draft's place, the server must have drafted something else: from a stale cache, at wrong positions, with damaged weights.
@@ -28,73 +28,73 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Position
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["LAWFUL", "NAME", "OwnDrafts", "own_drafts", "worse"]
+__all__ = ["TOLERATED", "WORSE_DRAFTS", "RejectedDrafts", "check_drafter_quality", "rejected_drafts"]
 
 UNKNOWN, UNSURE = -1, -2
 """In place of a token: nothing is known of the drafter there, or it hardly prefers one token."""
-NAME = "drafts are worse than the drafter's own"
-LAWFUL = 0.05
-"""Largest share of rejections at which a correct server may have drafted another token than the one that the drafter alone is sure of."""
+WORSE_DRAFTS = "drafts are worse than the drafter's own"
+TOLERATED = 0.05
+"""Largest part of rejections at which a correct server may have drafted another token than the one that the drafter alone is sure of."""
 _SURE, _SURE_PER_NOISE = 0.5, 8.0
 """Nats by which the drafter's best token has to lead, at least and per nat of logit noise: near-ties are left out, since another batch
 flips them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnDrafts:
+class RejectedDrafts:
     """The rejected draft tokens at which the proposal of the drafter alone is known."""
 
-    rejected: int
+    count: int
     right: int
     """Of these, the tokens at which the drafter alone is sure of the token that was emitted instead."""
     first: str
     """Request and position of the first of these; empty for none."""
 
     def __str__(self) -> str:
-        return f"{self.right} of {self.rejected} rejected draft tokens are in place of one that the drafter alone gets right"
+        return f"{self.right} of {self.count} rejected draft tokens are in place of one that the drafter alone gets right"
 
 
-def worse(captured: Captured, drafts: OwnDrafts | None, alpha: float) -> Verdict | None:
+def check_drafter_quality(captured: Captured, drafts: RejectedDrafts | None, alpha: float) -> Verdict | None:
     """Return FAIL if the drafter alone would have avoided too many rejections.
 
-    The share of such rejections is tested against LAWFUL, 5 %, by the exact binomial test at ``alpha``. Returns None if it is not
+    The fraction of such rejections is tested against TOLERATED, 5 %, by the exact binomial test at ``alpha``. Returns None if it is not
     significantly larger, or if the drafter's own proposals are unknown (``drafts`` is None).
     """
     if drafts is None:
         return None
-    p_value = proportions.greater_than_rate(drafts.right, drafts.rejected, LAWFUL)
+    p_value = proportions.greater_than_rate(drafts.right, drafts.count, TOLERATED)
     if p_value > alpha:
         return None
     return say(
         captured,
         Outcome.FAIL,
-        f"{NAME}: {drafts}; first: {drafts.first}",
+        f"{WORSE_DRAFTS}: {drafts}; first: {drafts.first}",
         short=(
             "likely       the draft's cache or positions are wrong after a step, or its weights were loaded wrongly",
-            f"by chance    p = {p_value:.2g} where {LAWFUL:.0%} are lawful, alarm at {alpha:.2g}",
+            f"by chance    p = {p_value:.2g} where {TOLERATED:.0%} are lawful, alarm at {alpha:.2g}",
         ),
         evidence=(str(drafts),),
         cell=f"{drafts.right} good drafts lost",
-        names=NAME,
-        figures={"rejected_drafts": float(drafts.rejected), "rejected_right_drafts": float(drafts.right), "p_value": p_value},
+        names=WORSE_DRAFTS,
+        figures={"rejected_drafts": float(drafts.count), "rejected_right_drafts": float(drafts.right), "p_value": p_value},
     )
 
 
-def own_drafts(captured: Captured) -> OwnDrafts | None:
+def rejected_drafts(captured: Captured) -> RejectedDrafts | None:
     """Return the rejected draft tokens of greedy requests without grammar and penalties.
 
     Grammars and penalties bend the target's distribution away from the drafter's, so that rejections under them say nothing of the drafter.
     Returns None if nothing was rejected, or if windows, draft lengths or the drafter's own tokens are unknown.
     """
-    known = drafting(captured)
-    if known.unknown or not _knows_draft_lengths(captured):
+    source = drafting(captured)
+    if source.unknown or not _knows_draft_lengths(captured):
         return None
     plain = {r.id for r in captured.workload.requests if r.greedy and not r.grammar and penalties(r.body).neutral}
     answers = [answer for answer in captured.speculative.answers if answer.ok and len(answer.choices) == 1 and answer.request_id in plain]
     least = max(_SURE, _SURE_PER_NOISE * (logit_noise(captured).noise or 0.0))
-    rejections = [each for answer in answers for each in _rejections(captured, known, answer, least)]
-    right = [name for name, is_right in rejections if is_right]
-    return OwnDrafts(rejected=len(rejections), right=len(right), first=right[0] if right else "") if rejections else None
+    rejections = [rejection for answer in answers for rejection in _rejections(captured, source, answer, least)]
+    right = [place for place, is_right in rejections if is_right]
+    return RejectedDrafts(count=len(rejections), right=len(right), first=right[0] if right else "") if rejections else None
 
 
 def _knows_draft_lengths(captured: Captured) -> bool:
@@ -108,8 +108,8 @@ def _knows_draft_lengths(captured: Captured) -> bool:
     return counters is not None and counters.drafts > 0 and counters.draft_tokens >= draft.tokens * counters.drafts
 
 
-def _rejections(captured: Captured, known: DraftSource, answer: Answer, least: float) -> Iterator[tuple[str, bool]]:
-    """Yield each rejected draft token by name, and True if the drafter alone is right.
+def _rejections(captured: Captured, source: DraftSource, answer: Answer, least: float) -> Iterator[tuple[str, bool]]:
+    """Yield the place of each rejected draft token, and True if the drafter alone is right.
 
     It is right if its best token leads by ``least`` nats and is the token that was emitted instead; prompt lookup always counts as sure.
     Tokens at which its proposal is unknown are left out, and so is the last window: a limit may have cut it.
@@ -117,15 +117,14 @@ def _rejections(captured: Captured, known: DraftSource, answer: Answer, least: f
     choice = answer.choice
     if choice.windows is None or len(choice.windows) < 2:  # noqa: PLR2004 - the prefill's and one more
         return
-    per_step = choice.drafted
-    by_start = {} if per_step is None else dict(zip(np.cumsum(choice.windows[:-1]).tolist(), per_step, strict=False))
+    counts = {} if choice.drafted is None else dict(zip(np.cumsum(choice.windows[:-1]).tolist(), choice.drafted, strict=False))
     slots = slots_from_windows(
-        choice.windows[:-1], len(choice.token_ids), lambda start: by_start.get(start, known.draft_length(answer, start))
+        choice.windows[:-1], len(choice.token_ids), lambda start: counts.get(start, source.draft_length(answer, start))
     )
-    own = known.tokens(answer, slots.slot) if isinstance(known, PromptLookup) else _best_tokens(captured, answer, least)
+    proposals = source.tokens(answer, slots.slot) if isinstance(source, PromptLookup) else _best_tokens(captured, answer, least)
     for at in np.flatnonzero(slots.draft_slot & slots.ended).tolist():
-        if own[at] != UNKNOWN:
-            yield f"request {answer.request_id}, token {at + 1}", own[at] == choice.token_ids[at]
+        if proposals[at] != UNKNOWN:
+            yield f"request {answer.request_id}, token {at + 1}", proposals[at] == choice.token_ids[at]
 
 
 def _best_tokens(captured: Captured, answer: Answer, least: float) -> list[int]:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.golden import GoldenFloor
 
-__all__ = ["NAME", "TO_CHANGE", "GoldenComparison", "compare_with_golden"]
+__all__ = ["BELOW_GOLDEN", "TO_CHANGE", "GoldenComparison", "compare_with_golden"]
 
-NAME = "fewer draft tokens are accepted than the golden file asks"
+BELOW_GOLDEN = "fewer draft tokens are accepted than the golden file asks"
 TO_CHANGE = "to change    gates.acceptance_length in the config: another entry under golden, or at_least, measured with these prompts"
 
 
@@ -49,12 +49,12 @@ class GoldenComparison:
     @property
     def figures(self) -> Mapping[str, float]:
         """The numbers by name; unknown ones are left out."""
-        known = {
+        numbers = {
             "golden_floor": self.floor.at_least,
             "golden_length": self.floor.length,
             "acceptance_length_drafted": None if self.length is None else self.length.tokens,
         }
-        return {name: value for name, value in known.items() if value is not None}
+        return {name: value for name, value in numbers.items() if value is not None}
 
 
 def compare_with_golden(captured: Captured) -> GoldenComparison | None:
@@ -63,7 +63,7 @@ def compare_with_golden(captured: Captured) -> GoldenComparison | None:
     The floor decides at temperature 0 alone: what is accepted then depends on the prompts and not on chance or machine. Nor does it decide
     where drafting depends on the load. Returns None if no golden file asks anything of the variant.
     """
-    gate = next((each for each in captured.gates if each.golden is not None), None)
+    gate = next((gate for gate in captured.gates if gate.golden is not None), None)
     if gate is None or gate.golden is None:
         return None
     length = drafted_length(captured.speculative, captured.pair.variant.draft)

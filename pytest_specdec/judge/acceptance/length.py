@@ -58,7 +58,7 @@ def acceptance_length(transcript: Transcript) -> AcceptanceLength | None:
     false alarms at nominal 1 %. If the answers show no steps, the server's counters are used, which leave out steps without a draft and
     give no limits. Returns None without either.
     """
-    sums = [(each.tokens, each.steps) for each in totals(transcript).values()]
+    sums = [(total.tokens, total.steps) for total in totals(transcript).values()]
     if sums:
         return _over_prompts(sums)
     counters = transcript.counters
@@ -76,7 +76,7 @@ def drafted_length(transcript: Transcript, draft: Draft) -> AcceptanceLength | N
     counted = totals(transcript, lambda answer: drafted_total(answer, every_step=draft.kind.every_step))
     if counted.keys() != totals(transcript).keys():
         return None
-    sums = [(each.tokens, each.steps) for each in counted.values() if each.steps]
+    sums = [(total.tokens, total.steps) for total in counted.values() if total.steps]
     return _over_prompts(sums) if sums else None
 
 
@@ -87,9 +87,9 @@ def totals(transcript: Transcript, count: Callable[[Answer], StepSum | None] = t
     """
     sums: dict[str, StepSum] = {}
     for answer in transcript.answers:
-        one = count(answer)
-        if one is not None:
-            sums[answer.request_id] = sums[answer.request_id] + one if answer.request_id in sums else one
+        answer_sum = count(answer)
+        if answer_sum is not None:
+            sums[answer.request_id] = sums[answer.request_id] + answer_sum if answer.request_id in sums else answer_sum
     return sums
 
 
@@ -110,6 +110,6 @@ def describe_length(length: AcceptanceLength | None) -> str:
     """Return the length with its limits, as in ``3.08 [2.91, 3.26] tokens per step``."""
     if length is None:
         return "unknown tokens per step"
-    known = length.standard_error is not None
-    limits = f" [{length.at_least(PROVEN_ERROR):.2f}, {length.at_most(PROVEN_ERROR):.2f}]" if known else ""
+    has_limits = length.standard_error is not None
+    limits = f" [{length.at_least(PROVEN_ERROR):.2f}, {length.at_most(PROVEN_ERROR):.2f}]" if has_limits else ""
     return f"{length.tokens:.2f}{limits} tokens per step"

@@ -69,7 +69,7 @@ class StoredComparison:
         if self.change is None:
             return f"{self.finding} ({self.gate.source})"
         seen = f"{self.change.stored:.2f} -> {self.change.now:.2f} tokens per step"
-        return f"{self.finding}: {seen}, {self.change.part:+.1%} over {self.shared} prompts at {self.cell}"
+        return f"{self.finding}: {seen}, {self.change.relative:+.1%} over {self.shared} prompts at {self.cell}"
 
     @property
     def rules_out(self) -> str:
@@ -99,9 +99,10 @@ class StoredComparison:
         if self.change is None:
             return (self.sentence, *since)
         runs = f"{self.gate.runs} stored run{'s' * (self.gate.runs != 1)} ({self.gate.source})"
+        change = self.change.relative
         limits = f"[{self.change.at_least(0.025):+.1%}, {self.change.at_most(0.025):+.1%}]"
         return (
-            f"against the stored run: {self.change.part:+.1%} {limits}, 95%, Student's t over {self.shared} prompts; allowed: {MARGIN:.0%}",
+            f"against the stored run: {change:+.1%} {limits}, 95%, Student's t over {self.shared} prompts; allowed: {MARGIN:.0%}",
             f"stored {self.change.stored:.2f}, now {self.change.now:.2f} tokens per step, mean of the prompts; {runs}",
             f"a loss of {self._detectable} is found with probability {POWER:g}, each tail at {self.alpha / 2.0:.3g}",
             *([f"furthest: {', '.join(self.furthest)}"] if self.furthest else []),
@@ -115,7 +116,7 @@ class StoredComparison:
             return {}
         return {
             "stored_acceptance_length": self.change.stored,
-            "acceptance_change": self.change.part,
+            "acceptance_change": self.change.relative,
             "acceptance_change_low": self.change.at_least(0.025),
             "acceptance_change_high": self.change.at_most(0.025),
             "detectable_acceptance_loss": self.change.detectable(self.alpha),
@@ -135,12 +136,12 @@ def compare_with_stored(captured: Captured, alpha: float) -> StoredComparison | 
     them. Requests with the same prompt are one unit, since they depend on each other. The change is reported but not judged if drafting
     depends on the load. Returns None if no lengths are stored for this variant and workload.
     """
-    gate = next((each for each in captured.gates if each.figure == ACCEPTANCE_LENGTH and each.lengths), None)
+    gate = next((gate for gate in captured.gates if gate.figure == ACCEPTANCE_LENGTH and gate.lengths), None)
     if gate is None:
         return None
     now = lengths(captured.speculative, captured.workload)
     shared = [key for key, length in gate.lengths.items() if key in now and now[key].request == length.request]
-    units, cell = _units(captured, shared), _cell(captured)
+    units, cell = _group_by_prompt(captured, shared), _describe_load(captured)
     if not gate.comparable:
         return StoredComparison(finding=Finding.OTHER_SETTING, gate=gate, cell=cell, alpha=alpha)
     if gate.digest != captured.workload.traffic_digest or (now and not units):
@@ -149,7 +150,7 @@ def compare_with_stored(captured: Captured, alpha: float) -> StoredComparison | 
         return StoredComparison(finding=Finding.FEW, gate=gate, cell=cell, alpha=alpha, shared=len(units))
     change = compare([_mean(gate.lengths, ids) for ids in units], [_mean(now, ids) for ids in units])
     return StoredComparison(
-        finding=Finding.BY_LOAD if depends_on_load(captured) else _finding(change, alpha),
+        finding=Finding.BY_LOAD if depends_on_load(captured) else _classify(change, alpha),
         gate=gate,
         cell=cell,
         alpha=alpha,
@@ -159,18 +160,18 @@ def compare_with_stored(captured: Captured, alpha: float) -> StoredComparison | 
     )
 
 
-def _finding(change: AcceptanceChange, alpha: float) -> Finding:
+def _classify(change: AcceptanceChange, alpha: float) -> Finding:
     """Return the finding on a change of length.
 
     It is WORSE or MORE if the change is surely larger than the margin, at ``alpha``, and MAYBE_WORSE or MAYBE_MORE if not surely.
     """
-    if change.lower(alpha):
+    if change.is_lower(alpha):
         return Finding.WORSE
-    if change.higher(alpha):
+    if change.is_higher(alpha):
         return Finding.MORE
-    if abs(change.part) <= MARGIN:
+    if abs(change.relative) <= MARGIN:
         return Finding.SAME
-    return Finding.MAYBE_WORSE if change.part < 0.0 else Finding.MAYBE_MORE
+    return Finding.MAYBE_WORSE if change.relative < 0.0 else Finding.MAYBE_MORE
 
 
 def depends_on_load(captured: Captured) -> bool:
@@ -179,7 +180,7 @@ def depends_on_load(captured: Captured) -> bool:
     return concurrency > 1 and (draft.depends_on_load or 0 < draft.most_requests < concurrency)
 
 
-def _cell(captured: Captured) -> str:
+def _describe_load(captured: Captured) -> str:
     temperatures = sorted({f"{request.body.get('temperature', 1):g}" for request in captured.workload.requests})
     return f"temperature {' and '.join(temperatures)}, {captured.workload.concurrency} at once"
 
@@ -191,26 +192,27 @@ def lengths(transcript: Transcript, workload: Workload) -> Mapping[str, PromptLe
     """
     digests = {request.id: request.digest for request in workload.requests}
     return {
-        request_id: PromptLength(tokens_per_step=each.length, steps=each.steps, request=digests[request_id])
-        for request_id, each in totals(transcript).items()
+        request_id: PromptLength(tokens_per_step=total.length, steps=total.steps, request=digests[request_id])
+        for request_id, total in totals(transcript).items()
         if request_id in digests
     }
 
 
-def _units(captured: Captured, shared: Sequence[str]) -> list[list[str]]:
+def _group_by_prompt(captured: Captured, shared: Sequence[str]) -> list[list[str]]:
     """Return the shared request ids by prompt."""
     prompts = {request.id: request.prompt_key for request in captured.workload.requests}
-    units: defaultdict[str, list[str]] = defaultdict(list)
+    by_prompt: defaultdict[str, list[str]] = defaultdict(list)
     for request_id in shared:
-        units[prompts.get(request_id, request_id)].append(request_id)
-    return list(units.values())
+        by_prompt[prompts.get(request_id, request_id)].append(request_id)
+    return list(by_prompt.values())
 
 
-def _mean(known: Mapping[str, PromptLength], ids: Sequence[str]) -> float:
-    return math.fsum(known[each].tokens_per_step for each in ids) / len(ids)
+def _mean(lengths: Mapping[str, PromptLength], ids: Sequence[str]) -> float:
+    return math.fsum(lengths[request_id].tokens_per_step for request_id in ids) / len(ids)
 
 
 def _furthest(stored: Mapping[str, PromptLength], now: Mapping[str, PromptLength], units: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    moves = {ids[0]: (_mean(stored, ids), _mean(now, ids)) for ids in units}
-    moved = sorted(moves, key=lambda each: abs(moves[each][1] - moves[each][0]), reverse=True)[:_SHOWN]
-    return tuple(f"{each} {moves[each][0]:.2f} -> {moves[each][1]:.2f}" for each in moved if moves[each][0] != moves[each][1])
+    """Describe the prompts with the largest changes of length; unchanged ones are left out."""
+    means = [(ids[0], _mean(stored, ids), _mean(now, ids)) for ids in units]
+    means.sort(key=lambda prompt: abs(prompt[2] - prompt[1]), reverse=True)
+    return tuple(f"{request_id} {before:.2f} -> {after:.2f}" for request_id, before, after in means[:_SHOWN] if before != after)

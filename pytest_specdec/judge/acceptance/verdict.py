@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.gates.rulings import PROVEN_ERROR, GateRuling, gates_on, rule_gates
-from pytest_specdec.judge.acceptance import drafter_quality as own_drafts
 from pytest_specdec.judge.acceptance import stored as stored_acceptance
-from pytest_specdec.judge.acceptance.golden import NAME, TO_CHANGE, compare_with_golden
+from pytest_specdec.judge.acceptance.drafter_quality import check_drafter_quality, rejected_drafts
+from pytest_specdec.judge.acceptance.golden import BELOW_GOLDEN, TO_CHANGE, compare_with_golden
 from pytest_specdec.judge.acceptance.length import acceptance_length, describe_length
 from pytest_specdec.judge.bursts import uncounted_bursts
 from pytest_specdec.judge.prerequisites import speculating
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_specdec.gates.rulings import RuledGate
+    from pytest_specdec.judge.acceptance.drafter_quality import RejectedDrafts
     from pytest_specdec.judge.acceptance.golden import GoldenComparison
     from pytest_specdec.judge.acceptance.length import AcceptanceLength
     from pytest_specdec.judge.acceptance.stored import StoredComparison
@@ -41,12 +42,13 @@ LEAST_PROMPTS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
+class _Comparisons:
     """The accepted length of one workload, beside what it is compared with."""
 
     length: AcceptanceLength | None
     stored: StoredComparison | None
     golden: GoldenComparison | None
+    drafts: RejectedDrafts | None
 
     def length_for(self, gate: Gate) -> AcceptanceLength | None:
         """Return the length as ``gate`` counts steps; None if unknown."""
@@ -61,19 +63,18 @@ def judge_acceptance(captured: Captured) -> Verdict:
     """
     if captured.is_control:
         return say(captured, Outcome.PASS, "the baseline drafts nothing")
-    drafts = own_drafts.own_drafts(captured)
-    alpha = captured.alpha / max(1, _count_tests(captured) + (drafts is not None))
+    golden, drafts = compare_with_golden(captured), rejected_drafts(captured)
+    alpha = captured.alpha / max(1, _count_tests(captured, golden) + (drafts is not None))
     return (
         speculating(captured, rejecting=False)
         or _check_accepted(captured)
-        or own_drafts.worse(captured, drafts, alpha)
-        or _judge_gates(captured, alpha)
+        or check_drafter_quality(captured, drafts, alpha)
+        or _judge_gates(captured, golden, drafts, alpha)
     )
 
 
-def _count_tests(captured: Captured) -> int:
+def _count_tests(captured: Captured, golden: GoldenComparison | None) -> int:
     """Count the tests of a length: against the gates, a golden file, and the stored run."""
-    golden = compare_with_golden(captured)
     return (
         bool(gates_on(captured.gates, ACCEPTANCE_LENGTH))
         + (golden is not None and not golden.not_gated)
@@ -101,20 +102,21 @@ def _check_accepted(captured: Captured) -> Verdict | None:
     )
 
 
-def _judge_gates(captured: Captured, alpha: float) -> Verdict:
+def _judge_gates(captured: Captured, golden: GoldenComparison | None, drafts: RejectedDrafts | None, alpha: float) -> Verdict:
     """Return the verdict by the gates, a golden file and the stored run.
 
     Each is tested at ``alpha``. Gates stay open if the length is over fewer than LEAST_PROMPTS prompts.
     """
-    measured = _Measured(
-        length=acceptance_length(captured.speculative),
-        stored=stored_acceptance.compare_with_stored(captured, alpha),
-        golden=compare_with_golden(captured),
+    length, stored = acceptance_length(captured.speculative), stored_acceptance.compare_with_stored(captured, alpha)
+    measured = _Comparisons(length=length, stored=stored, golden=golden, drafts=drafts)
+    golden_gates = () if golden is None or golden.not_gated else (golden.gate,)
+    rulings = tuple(
+        ruling
+        for gates in (gates_on(captured.gates, ACCEPTANCE_LENGTH), golden_gates)
+        if gates
+        for ruling in rule_gates(gates, _sufficient(measured.length_for(gates[0])), alpha)
     )
-    golden = () if measured.golden is None or measured.golden.not_gated else (measured.golden.gate,)
-    groups = (gates_on(captured.gates, ACCEPTANCE_LENGTH), golden)
-    rulings = tuple(ruling for gates in groups if gates for ruling in rule_gates(gates, _sufficient(measured.length_for(gates[0])), alpha))
-    outcome, why = _ruling(measured, rulings)
+    outcome, why = _decide(measured, rulings)
     return _say_length(captured, measured, rulings, outcome=outcome, why=why)
 
 
@@ -123,24 +125,27 @@ def _sufficient(length: AcceptanceLength | None) -> AcceptanceLength | None:
     return length if length is not None and length.prompts >= LEAST_PROMPTS else None
 
 
-def _ruling(measured: _Measured, rulings: Sequence[RuledGate]) -> tuple[Outcome, str]:
-    """Return the outcome and the reason for it.
+def _decide(measured: _Comparisons, rulings: Sequence[RuledGate]) -> tuple[Outcome, str]:
+    """Return the outcome by all comparisons, and the reason for it.
 
     A missed gate comes first, then a change against the stored run; a pass needs every gate and the comparison to be decided.
     """
     comparison = measured.stored
-    missed = [one.gate for one in rulings if one.ruling is GateRuling.MISSED]
-    if missed:
-        return Outcome.FAIL, f"gate missed: {missed[0]}"
+    missed, open_ = _first_gate(rulings, GateRuling.MISSED), _first_gate(rulings, GateRuling.OPEN)
+    if missed is not None:
+        return Outcome.FAIL, f"gate missed: {missed}"
     if comparison is not None and comparison.outcome is Outcome.FAIL:
         return Outcome.FAIL, comparison.sentence
-    if any(one.ruling is GateRuling.OPEN for one in rulings):
-        open_ = next(one.gate for one in rulings if one.ruling is GateRuling.OPEN)
+    if open_ is not None:
         return Outcome.NOT_DECIDED, f"{_why_open(measured.length_for(open_), open_)}: {open_}"
     if comparison is not None and comparison.outcome is Outcome.NOT_DECIDED:
         return Outcome.NOT_DECIDED, comparison.sentence
-    met = [f"gate met: {' and '.join(str(one.gate) for one in rulings)}"] if rulings else []
+    met = [f"gate met: {' and '.join(str(ruled.gate) for ruled in rulings)}"] if rulings else []
     return Outcome.PASS, "; ".join([*met, *([comparison.sentence] if comparison else [])]) or "no gate set"
+
+
+def _first_gate(rulings: Sequence[RuledGate], ruling: GateRuling) -> Gate | None:
+    return next((ruled.gate for ruled in rulings if ruled.ruling is ruling), None)
 
 
 def _why_open(length: AcceptanceLength | None, gate: Gate) -> str:
@@ -155,9 +160,9 @@ def _why_open(length: AcceptanceLength | None, gate: Gate) -> str:
     return "the interval contains the gate"
 
 
-def _settle(measured: _Measured, rulings: Sequence[RuledGate]) -> str:
+def _settle(measured: _Comparisons, rulings: Sequence[RuledGate]) -> str:
     """Return the remedy for a comparison or gate left undecided, in words."""
-    open_ = next((one.gate for one in rulings if one.ruling is GateRuling.OPEN), None)
+    open_ = _first_gate(rulings, GateRuling.OPEN)
     if measured.stored is not None and open_ is None:
         return measured.stored.settle
     length = measured.length if open_ is None else measured.length_for(open_)
@@ -169,7 +174,7 @@ def _settle(measured: _Measured, rulings: Sequence[RuledGate]) -> str:
     return f"more prompts, or a gate of at most {length.at_least(PROVEN_ERROR):.2f}"
 
 
-def _by_bursts(captured: Captured) -> str:
+def _estimate_by_bursts(captured: Captured) -> str:
     """Return the estimated length by bursts in a probe's streams, in words.
 
     No gate is compared with it, since the probe's requests are other ones than the judged.
@@ -178,29 +183,29 @@ def _by_bursts(captured: Captured) -> str:
     return describe_length(None) if streams is None else f"about {streams.tokens_per_step:.2f} tokens per step, by bursts"
 
 
-def _say_length(captured: Captured, measured: _Measured, rulings: Sequence[RuledGate], *, outcome: Outcome, why: str) -> Verdict:
+def _say_length(captured: Captured, measured: _Comparisons, rulings: Sequence[RuledGate], *, outcome: Outcome, why: str) -> Verdict:
     """Return a verdict on the accepted length, with its lines and figures."""
     length, comparison, golden = measured.length, measured.stored, measured.golden
-    over = 0 if length is None else length.prompts
+    prompts = 0 if length is None else length.prompts
     drafted = captured.pair.variant.draft.tokens
-    limits = f"interval: 95%, Student's t over {over} prompts; {drafted or 'an unknown number of'} draft tokens per step"
-    alone, name = own_drafts.own_drafts(captured), _name(comparison, rulings)
+    interval = f"interval: 95%, Student's t over {prompts} prompts; {drafted or 'an unknown number of'} draft tokens per step"
+    name = _fault_name(comparison, rulings)
     lines = [
         *map(str, rulings),
         *(golden.lines if golden else ()),
-        *([TO_CHANGE] if name == NAME else []),
-        limits,
+        *([TO_CHANGE] if name == BELOW_GOLDEN else []),
+        interval,
         *_describe_counters(captured.speculative.counters),
-        *([f"drafter: {alone}"] if alone else []),
+        *([f"drafter: {measured.drafts}"] if measured.drafts else []),
     ]
-    cell = describe_length(length) if length else _by_bursts(captured)
+    cell = describe_length(length) if length else _estimate_by_bursts(captured)
     return say(
         captured,
         outcome,
         f"{_opening(measured, cell)}; {why}" + (f"; {golden.caveat}" if golden and golden.caveat else ""),
         short=(*(comparison.short if comparison else ()), *lines),
         evidence=(*(comparison.lines if comparison else ()), *lines),
-        rules_out=_rules_out(over, rulings, comparison) if outcome is Outcome.PASS else "",
+        rules_out=_rules_out(prompts, rulings, comparison) if outcome is Outcome.PASS else "",
         settle=_settle(measured, rulings) if outcome is Outcome.NOT_DECIDED else "",
         reason=why if outcome is Outcome.NOT_DECIDED else "",
         cell=cell,
@@ -211,17 +216,17 @@ def _say_length(captured: Captured, measured: _Measured, rulings: Sequence[Ruled
     )
 
 
-def _name(comparison: StoredComparison | None, rulings: Sequence[RuledGate]) -> str:
+def _fault_name(comparison: StoredComparison | None, rulings: Sequence[RuledGate]) -> str:
     """Return the name of what a golden floor or the stored run shows.
 
     Empty if neither fails.
     """
-    if any(one.ruling is GateRuling.MISSED and one.gate.golden is not None for one in rulings):
-        return NAME
+    if any(ruled.ruling is GateRuling.MISSED and ruled.gate.golden is not None for ruled in rulings):
+        return BELOW_GOLDEN
     return comparison.finding.value if comparison is not None and comparison.outcome is Outcome.FAIL else ""
 
 
-def _opening(measured: _Measured, cell: str) -> str:
+def _opening(measured: _Comparisons, cell: str) -> str:
     """Return the beginning of a headline.
 
     It gives the length over steps with a draft too, if a golden floor decides by that and the two differ.
@@ -233,10 +238,9 @@ def _opening(measured: _Measured, cell: str) -> str:
 
 
 def _rules_out(prompts: int, rulings: Sequence[RuledGate], comparison: StoredComparison | None) -> str:
-    proven = [one.low for one in rulings if one.ruling is GateRuling.PROVEN]
-    parts = [f"fewer than {min(proven):.2f} tokens per step would have been caught (97.5%)"] if proven else []
-    against = comparison.rules_out if comparison else ""
-    claims = [*parts, *([against] if against else [])]
+    proven = [ruled.low for ruled in rulings if ruled.ruling is GateRuling.PROVEN]
+    claims = [f"fewer than {min(proven):.2f} tokens per step would have been caught (97.5%)"] if proven else []
+    claims += [comparison.rules_out] if comparison and comparison.rules_out else []
     return f"{prompts} prompts; {'; '.join(claims)}" if claims else ""
 
 
