@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.concurrency_waves import SWAPPED, WRONG_ALONE, blame, company, foreign, swapped_answers
+from pytest_specdec.judge.concurrency_waves import SWAPPED, WRONG_ALONE, blame, concurrent_tokens, find_foreign_text, swapped_answers
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.greedy import LEAST_TOKENS
 from pytest_specdec.judge.liveness import server_failure
@@ -24,7 +24,7 @@ from pytest_specdec.stats import proportions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_specdec.judge.concurrency_waves import Company, WaveTokens
+    from pytest_specdec.judge.concurrency_waves import ConcurrentTokens, WaveTokens
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.model.verdict import Verdict
@@ -56,7 +56,7 @@ def judge(captured: Captured) -> Verdict:
         or _find_swapped(captured)
         or check_endings(captured)
         or _find_invalid_documents(captured)
-        or _foreign(captured)
+        or _find_foreign(captured)
         or _find_dead_drafts(captured)
         or unscorable(captured)
         or _judge_tokens(captured)
@@ -108,17 +108,19 @@ def _find_invalid_documents(captured: Captured) -> Verdict | None:
     return say(captured, Outcome.FAIL, headline, evidence=wrong, cell=f"{len(wrong)} invalid", names=NO_GRAMMAR)
 
 
-def _foreign(captured: Captured) -> Verdict | None:
+def _find_foreign(captured: Captured) -> Verdict | None:
     """Return FAIL if more answers than the baseline's have special tokens or foreign scripts as text."""
-    mine = foreign(captured, captured.speculative)
-    theirs = [foreign(captured, arm) for arm in captured.baseline_boots]
-    others = sum(len(each.found) for each in theirs)
-    p_value = proportions.greater_than_other(len(mine.found), mine.answers, others, sum(each.answers for each in theirs))
+    foreign = find_foreign_text(captured, captured.speculative)
+    peers = [find_foreign_text(captured, arm) for arm in captured.baseline_boots]
+    others = sum(len(peer.kinds) for peer in peers)
+    p_value = proportions.greater_than_other(len(foreign.kinds), foreign.answers, others, sum(peer.answers for peer in peers))
     if p_value > captured.alpha:
         return None
-    first, what = next(iter(mine.found.items()))
-    headline = f"{FOREIGN}: in {len(mine.found)} of {mine.answers} answers, {others} of the baseline's; first: request {first}, {what}"
-    lines = [f"request {id_}: {text}" for id_, text in mine.found.items()]
+    first, what = next(iter(foreign.kinds.items()))
+    headline = (
+        f"{FOREIGN}: in {len(foreign.kinds)} of {foreign.answers} answers, {others} of the baseline's; first: request {first}, {what}"
+    )
+    lines = [f"request {id_}: {text}" for id_, text in foreign.kinds.items()]
     return say(captured, Outcome.FAIL, headline, evidence=lines, names=FOREIGN, figures={"p_value": p_value})
 
 
@@ -167,18 +169,18 @@ def _judge_tokens(captured: Captured) -> Verdict:
     INVALID if scores are of other tokens, if no token is scored, or if the baseline's own gaps are too large to judge by.
     """
     try:
-        tokens = company(captured)
+        tokens = concurrent_tokens(captured)
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
     if not tokens.count:
         return say(captured, Outcome.INVALID, f"no greedy token of {captured.arm} was scored under the baseline")
     if not tokens.allowed.trustworthy:
         shown = f"largest gap between its boots {tokens.largest_peer_gap:.3g} nats"
-        return say(captured, Outcome.INVALID, f"the baseline does not repeat itself: {shown}", evidence=_by_wave(tokens))
+        return say(captured, Outcome.INVALID, f"the baseline does not repeat itself: {shown}", evidence=_describe_waves(tokens))
     return _fail_wrong_tokens(captured, tokens) or speculating(captured) or _pass_concurrency(captured, tokens)
 
 
-def _fail_wrong_tokens(captured: Captured, tokens: Company) -> Verdict | None:
+def _fail_wrong_tokens(captured: Captured, tokens: ConcurrentTokens) -> Verdict | None:
     """Return FAIL for more tokens beyond tolerance than the baseline's boots explain.
 
     Returns SUSPICIOUS if they are too many for noise and too few for an alarm, and None if noise explains them.
@@ -186,7 +188,7 @@ def _fail_wrong_tokens(captured: Captured, tokens: Company) -> Verdict | None:
     wrong = [wave for wave in tokens.waves if wave.wrong]
     alpha, checked = captured.alpha, len(tokens.gaps)
     if not tokens.allowed.is_wrong(tokens.events, checked, alpha, tokens.repeats):
-        return _doubtful(captured, tokens) if tokens.allowed.is_open(tokens.events, checked, tokens.repeats) else None
+        return _say_suspicious(captured, tokens) if tokens.allowed.is_open(tokens.events, checked, tokens.repeats) else None
     name, first = blame(tokens.waves), max((token for wave in wrong for token in wave.wrong), key=lambda token: token.gap)
     alone = [wave for wave in tokens.waves if wave.size == 1]
     sizes = sorted({wave.size for wave in wrong})
@@ -196,8 +198,8 @@ def _fail_wrong_tokens(captured: Captured, tokens: Company) -> Verdict | None:
         Outcome.FAIL,
         f"{name}: {sum(len(wave.wrong) for wave in wrong)} of {tokens.count:,} tokens wrong {where}; "
         f"widest: request {first.request_id}, token {first.index + 1}",
-        short=(f"gap          {first.gap:.3g} nats below the best token; allowed {tokens.allowed.gap:.3g}", *_by_wave(tokens)[:3]),
-        evidence=_by_wave(tokens),
+        short=(f"gap          {first.gap:.3g} nats below the best token; allowed {tokens.allowed.gap:.3g}", *_describe_waves(tokens)[:3]),
+        evidence=_describe_waves(tokens),
         cell=f"wrong at {_list_numbers(sizes)}",
         names=name,
         example=Example(symptom=Symptom.TEXT, request_id=first.request_id, token=first.index, limit_nats=tokens.allowed.gap),
@@ -205,21 +207,21 @@ def _fail_wrong_tokens(captured: Captured, tokens: Company) -> Verdict | None:
     )
 
 
-def _doubtful(captured: Captured, tokens: Company) -> Verdict:
+def _say_suspicious(captured: Captured, tokens: ConcurrentTokens) -> Verdict:
     """Return SUSPICIOUS for wrong tokens too many for noise and too few for an alarm."""
     evidence = against(tokens.allowed.log_evidence(tokens.events, len(tokens.gaps), tokens.repeats), captured.alpha)
     return say(
         captured,
         Outcome.SUSPICIOUS,
         f"{tokens.events:,} of {len(tokens.gaps):,} tokens lie further below the best than noise explains; evidence {evidence}",
-        evidence=_by_wave(tokens),
+        evidence=_describe_waves(tokens),
         settle=ASK_AGAIN,
         cell=f"{tokens.events:,} tokens doubtful",
         figures=_concurrency_figures(tokens),
     )
 
 
-def _by_wave(tokens: Company) -> tuple[str, ...]:
+def _describe_waves(tokens: ConcurrentTokens) -> tuple[str, ...]:
     waves = sorted(tokens.waves, key=lambda wave: (-len(wave.wrong), wave.number))
     return tuple(
         f"wave {wave.number}: {wave.size} in flight{_list_traits(wave)}: {len(wave.wrong)} of {wave.tokens} tokens wrong" for wave in waves
@@ -230,10 +232,10 @@ def _list_traits(wave: WaveTokens) -> str:
     return f" ({', '.join(sorted(wave.traits))})" if wave.traits else ""
 
 
-def _pass_concurrency(captured: Captured, tokens: Company) -> Verdict:
+def _pass_concurrency(captured: Captured, tokens: ConcurrentTokens) -> Verdict:
     """Return PASS, or INCONCLUSIVE if too few tokens were checked beside other requests."""
     beside = [wave for wave in tokens.waves if wave.size > 1]
-    count, left = _count(beside), sum(answer.aborted for answer in captured.speculative.answers)
+    count, clients_left = _count(beside), sum(answer.aborted for answer in captured.speculative.answers)
     if count < LEAST_TOKENS:
         headline = f"not enough evidence: {count} greedy tokens checked in company, none wrong"
         return say(
@@ -247,17 +249,17 @@ def _pass_concurrency(captured: Captured, tokens: Company) -> Verdict:
         Outcome.PASS,
         f"0 of {tokens.count:,} tokens wrong, alone and with {sizes} in flight"
         + (f" ({tokens.events} beyond the noise, too few for an alarm)" if tokens.events else "")
-        + (f"; {left} clients left in the middle of an answer" if left else "")
+        + (f"; {clients_left} clients left in the middle of an answer" if clients_left else "")
         + (f"; {refusals} requests refused with a 4xx" if refusals else ""),
-        evidence=_by_wave(tokens),
+        evidence=_describe_waves(tokens),
         rules_out=f"{count:,} tokens in company checked; a wrong-token rate above {rate:.2%} would have been "
         f"caught (99%); no answer went to another request. Wrong: more than {tokens.allowed.gap:.3g} nats below the baseline's best token",
         cell=f"0 of {tokens.count:,} tokens wrong",
-        figures=_concurrency_figures(tokens) | {"clients_left": float(left)},
+        figures=_concurrency_figures(tokens) | {"clients_left": float(clients_left)},
     )
 
 
-def _concurrency_figures(tokens: Company) -> dict[str, float]:
+def _concurrency_figures(tokens: ConcurrentTokens) -> dict[str, float]:
     wrong = sum(len(wave.wrong) for wave in tokens.waves)
     return {"checked_tokens": float(tokens.count), "wrong_tokens": float(wrong), "tolerance_nats": tokens.allowed.gap}
 

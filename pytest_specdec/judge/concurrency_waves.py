@@ -26,7 +26,18 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import Request
     from pytest_specdec.stats.excess import EventCount
 
-__all__ = ["IN_COMPANY", "SWAPPED", "WRONG_ALONE", "Company", "WaveTokens", "WrongToken", "blame", "company", "foreign", "swapped_answers"]
+__all__ = [
+    "IN_COMPANY",
+    "SWAPPED",
+    "WRONG_ALONE",
+    "ConcurrentTokens",
+    "WaveTokens",
+    "WrongToken",
+    "blame",
+    "concurrent_tokens",
+    "find_foreign_text",
+    "swapped_answers",
+]
 
 SWAPPED = "answers are swapped between requests"
 WRONG_ALONE = "tokens are wrong alone and in company"
@@ -67,7 +78,7 @@ class WaveTokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Company:
+class ConcurrentTokens:
     """The greedy tokens of one arm, wave by wave."""
 
     waves: tuple[WaveTokens, ...]
@@ -90,28 +101,28 @@ class Company:
         return sum(wave.tokens for wave in self.waves)
 
 
-def company(captured: Captured) -> Company:
+def concurrent_tokens(captured: Captured) -> ConcurrentTokens:
     """Return the greedy tokens of the judged arm, wave by wave.
 
     Tokens under a grammar are left out, since scores are of the distribution without it. Raises ValueError if scores are of other tokens,
     or if penalties count a prompt whose token ids are missing.
     """
-    mine = {each.answer.request_id: each for each in _align_scores(captured, captured.speculative)}
-    peers = [each for arm in captured.baseline_boots for each in _align_scores(captured, arm)]
+    by_request = {scored.answer.request_id: scored for scored in _align_scores(captured, captured.speculative)}
+    peers = [scored for arm in captured.baseline_boots for scored in _align_scores(captured, arm)]
     allowed = tolerance(captured, peers)
     turns, waves = captured.workload.turns, []
     left_before = [False, *(any(r.abort_after is not None for r in turn) for turn in turns)]
     for number, (turn, after) in enumerate(zip(turns, left_before, strict=False), 1):
-        here = [mine[request.id] for request in turn if request.id in mine]
+        answers = [by_request[request.id] for request in turn if request.id in by_request]
         traits = frozenset(trait for request in turn for trait in _traits(request)) | ({"left"} if after else set())
-        wrong = tuple(token for each in here for token in _wrong_tokens(each, allowed.gap))
-        tokens = sum(len(each.gaps) for each in here)
+        wrong = tuple(token for scored in answers for token in _wrong_tokens(scored, allowed.gap))
+        tokens = sum(len(scored.gaps) for scored in answers)
         waves.append(WaveTokens(number=number, size=len(turn), traits=traits, tokens=tokens, wrong=wrong))
-    largest = max((gap for each in peers for gap in each.gaps), default=0.0)
-    gaps = distinct_gaps(captured.workload, tuple(mine.values()))
-    again = [company(each) for each in captured.repeats]
-    repeats = tuple(each.allowed.round(each.events, len(each.gaps)) for each in again)
-    return Company(waves=tuple(waves), allowed=allowed, gaps=gaps, largest_peer_gap=largest, repeats=repeats)
+    largest = max((gap for scored in peers for gap in scored.gaps), default=0.0)
+    gaps = distinct_gaps(captured.workload, tuple(by_request.values()))
+    rounds = [concurrent_tokens(repeat) for repeat in captured.repeats]
+    repeats = tuple(again.allowed.count_round(again.events, len(again.gaps)) for again in rounds)
+    return ConcurrentTokens(waves=tuple(waves), allowed=allowed, gaps=gaps, largest_peer_gap=largest, repeats=repeats)
 
 
 def _wrong_tokens(scored: ScoredAnswer, allowed: float) -> list[WrongToken]:
@@ -136,7 +147,7 @@ def _traits(request: Request) -> set[str]:
         "log-probabilities": bool(body.get("logprobs")),
         "leaving": request.abort_after is not None,
     }
-    return {trait for trait, there in traits.items() if there}
+    return {trait for trait, has_trait in traits.items() if has_trait}
 
 
 def blame(waves: Sequence[WaveTokens]) -> str:
@@ -178,18 +189,18 @@ def swapped_answers(captured: Captured) -> tuple[SwappedAnswer, ...]:
     Only requests of one wave are compared. An answer that is the baseline's to another request counts if both are of temperature 0. If
     there are fewer than two of these and no marker word, they are left out as chance.
     """
-    own = [{a.request_id: a.choice.written for a in arm.answers if a.ok} for arm in captured.baseline_boots]
-    mine = {a.request_id: a.choice.written for a in captured.speculative.answers if a.ok}
+    peers = [{a.request_id: a.choice.written for a in arm.answers if a.ok} for arm in captured.baseline_boots]
+    texts = {a.request_id: a.choice.written for a in captured.speculative.answers if a.ok}
     words = _marker_words(captured.workload.requests)
     beside = [(request, other) for turn in captured.workload.turns for request in turn for other in turn if request is not other]
     leaked, fitting = [], []
     for request, other in beside:
-        text, other_text = mine.get(request.id, ""), own[0].get(other.id, "")
-        both = SwappedAnswer(request_id=request.id, other_id=other.id, text=text, other_text=other_text)
-        if (word := words.get(other.id)) and word in text and not any(word in each.get(request.id, "") for each in own):
-            leaked.append(both)
-        elif request.greedy and other.greedy and _fits_other(text, request.id, other.id, own):
-            fitting.append(both)
+        text, other_text = texts.get(request.id, ""), peers[0].get(other.id, "")
+        pair = SwappedAnswer(request_id=request.id, other_id=other.id, text=text, other_text=other_text)
+        if (word := words.get(other.id)) and word in text and not any(word in peer.get(request.id, "") for peer in peers):
+            leaked.append(pair)
+        elif request.greedy and other.greedy and _fits_other(text, request.id, other.id, peers):
+            fitting.append(pair)
     return (*leaked, *(fitting if leaked or len({pair.request_id for pair in fitting}) >= _FEWEST else ()))
 
 
@@ -201,17 +212,17 @@ def _marker_words(requests: Sequence[Request]) -> dict[str, str]:
     return {request.id: word for number, request in enumerate(requests) if (word := marker(number)) and word in request.prompt_key}
 
 
-def _fits_other(text: str, request_id: str, other_id: str, own: Sequence[Mapping[str, str]]) -> bool:
+def _fits_other(text: str, request_id: str, other_id: str, peers: Sequence[Mapping[str, str]]) -> bool:
     """Return True if ``text`` follows the baseline's answer to another request far longer than its own.
 
     Requests may have answers that begin alike, so that the common beginning of the baseline's two answers is discounted.
     """
-    if other_id not in own[0] or request_id not in own[0]:
+    if other_id not in peers[0] or request_id not in peers[0]:
         return False
-    other = own[0][other_id]
-    usual = max(first_difference(each.get(request_id, ""), other) for each in own)
-    mine = max(first_difference(text, each.get(request_id, "")) for each in own)
-    return first_difference(text, other) >= max(usual, mine) + _BEYOND
+    other = peers[0][other_id]
+    common = max(first_difference(peer.get(request_id, ""), other) for peer in peers)
+    right = max(first_difference(text, peer.get(request_id, "")) for peer in peers)
+    return first_difference(text, other) >= max(common, right) + _BEYOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,21 +230,21 @@ class ForeignText:
     """Answers of one arm with text that their own prompts do not suggest."""
 
     answers: int
-    found: Mapping[str, str]
+    kinds: Mapping[str, str]
     """By request: the special token, or the script."""
 
 
 _MARKUP = re.compile(r"<\|[^|>\s]{1,40}\|>|<\uff5c[^\uff5c>]{1,40}\uff5c>|\[/?INST\]|<(?:pad|unk|s|/s|bos|eos|mask)>")
 
 
-def foreign(captured: Captured, arm: Transcript) -> ForeignText:
+def find_foreign_text(captured: Captured, arm: Transcript) -> ForeignText:
     """Return answers with special tokens as text, or with letters of a script foreign to their prompt."""
     prompts = {request.id: request.prompt_key for request in captured.workload.requests}
     texts = {answer.request_id: answer.choice.written for answer in arm.answers if answer.ok}
-    words = {
+    kinds = {
         id_: what for id_, text in texts.items() if (what := _find_foreign(text, prompts.get(id_, "").encode().decode("unicode_escape")))
     }
-    return ForeignText(answers=len(texts), found=words)
+    return ForeignText(answers=len(texts), kinds=kinds)
 
 
 def _find_foreign(text: str, prompt: str) -> str:

@@ -11,7 +11,7 @@ from pytest_specdec.judge.answer_end import limits_of
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.greedy_gap import distinct_gaps, scored_answers
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.prerequisites import is_refusal, messages, refusal, speculating, unscorable
+from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal, refusal, speculating, unscorable
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.captured import Capabilities
@@ -182,7 +182,7 @@ def _fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verd
         Outcome.FAIL,
         f"{flaw.value}: {counts[flaw]} of {len(captured.speculative.answers)} answers, {baseline}" + (f"; also {others}" if others else ""),
         short=(f"first        {first}", f"longest      {_longest_sequence(captured)} tokens, prompt and answer"),
-        evidence=(*map(str, breaches), *messages(captured.speculative.answers)),
+        evidence=(*map(str, breaches), *describe_refusals(captured.speculative.answers)),
         cell=f"{len(breaches)} wrong",
         names=flaw.value,
         example=Example(symptom=Symptom.ANSWER, request_id=first.request_id),
@@ -213,7 +213,7 @@ def _pass_context(captured: Captured) -> Verdict:
         Outcome.PASS,
         f"{len(answers)} answers of sequences up to {_longest_sequence(captured)} tokens have their length{scored}; {alike} refused alike",
         rules_out=f"ends, refusals and lengths at sequences of up to {_longest_sequence(captured)} tokens",
-        evidence=(*_describe_unfilled(captured), *messages(captured.speculative.answers)),
+        evidence=(*_describe_unfilled(captured), *describe_refusals(captured.speculative.answers)),
         cell=f"up to {_longest_sequence(captured)}",
         figures={"answers": float(len(answers)), "longest_tokens": float(_longest_sequence(captured)), "refused_requests": float(alike)},
     )

@@ -15,12 +15,10 @@ from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Answer, Position, Transcript
 
-__all__ = ["Divergence", "SharedPrefix", "shared"]
+__all__ = ["Divergence", "SharedPrefix", "compare_prefixes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +28,15 @@ class Divergence:
     request_id: str
     index: int
     """Of the token in both answers, from 0."""
-    mine: Position
-    theirs: Position
+    token: Position
+    """The arm's token."""
+    baseline: Position
+    """The baseline's token, scored after the same prefix."""
     gap: float
     """Raw log-probability of the baseline's token minus that of the other, nats: below 0 if the other one is likelier."""
 
     def __str__(self) -> str:
-        tokens = f"id {self.mine.token_id} for the baseline's {self.theirs.token_id}"
+        tokens = f"id {self.token.token_id} for the baseline's {self.baseline.token_id}"
         return f"{self.request_id}: token {self.index}: {tokens}, gap {self.gap:.3g} nats"
 
 
@@ -51,33 +51,35 @@ class SharedPrefix:
     """Answers that differ from the baseline's at a token without a score."""
 
 
-def shared(captured: Captured, arm: Transcript) -> SharedPrefix:
+def compare_prefixes(captured: Captured, arm: Transcript) -> SharedPrefix:
     """Compare the answers of ``arm`` with the baseline's, up to the first differing token.
 
     An answer that only ends earlier than the other has no differing token. Raises ValueError if a score is of another token than was
     answered.
     """
-    own = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
+    baseline = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
     greedy = {request.id for request in captured.workload.requests if request.greedy}
-    pairs = [(mine, own[mine.key]) for mine in arm.answers if mine.ok and mine.key in own and mine.request_id in greedy]
-    alike = [first_difference(mine.choice.token_ids, theirs.choice.token_ids) for mine, theirs in pairs]
-    parted = [(pair, index) for pair, index in zip(pairs, alike, strict=True) if index < _shorter(*pair)]
-    divergences = tuple(_divergences(captured, arm.arm, parted))
-    return SharedPrefix(tokens=sum(alike) + len(divergences), divergences=divergences, unscored=len(parted) - len(divergences))
+    scores = {name: {score.key: score.positions for score in captured.scores.get(name, ())} for name in (arm.arm, BASELINE)}
+    equal_tokens, differing, divergences = 0, 0, []
+    for answer in arm.answers:
+        if not answer.ok or answer.key not in baseline or answer.request_id not in greedy:
+            continue
+        ids, baseline_ids = answer.choice.token_ids, baseline[answer.key].choice.token_ids
+        index = first_difference(ids, baseline_ids)
+        equal_tokens += index
+        if index < min(len(ids), len(baseline_ids)):
+            differing += 1
+            token = _position(scores[arm.arm].get(answer.key, ()), answer, index)
+            divergences += _diverge(answer, index, token, _position(scores[BASELINE].get(answer.key, ()), baseline[answer.key], index))
+    return SharedPrefix(tokens=equal_tokens + len(divergences), divergences=tuple(divergences), unscored=differing - len(divergences))
 
 
-def _shorter(mine: Answer, theirs: Answer) -> int:
-    return min(len(mine.choice.token_ids), len(theirs.choice.token_ids))
-
-
-def _divergences(captured: Captured, arm: str, parted: list[tuple[tuple[Answer, Answer], int]]) -> Iterator[Divergence]:
-    """Yield the divergence of each pair of answers that has scores of both its tokens."""
-    scores = {name: {score.key: score.positions for score in captured.scores.get(name, ())} for name in (arm, BASELINE)}
-    for (mine, theirs), index in parted:
-        ours, others = (_position(scores[name].get(one.key, ()), one, index) for name, one in ((arm, mine), (BASELINE, theirs)))
-        gap = None if ours is None or others is None else _gap(ours, others)
-        if ours is not None and others is not None and gap is not None:
-            yield Divergence(request_id=mine.request_id, index=index, mine=ours, theirs=others, gap=gap)
+def _diverge(answer: Answer, index: int, token: Position | None, baseline: Position | None) -> list[Divergence]:
+    """Return the divergence of an answer from the baseline's; none unless both tokens have a score."""
+    gap = None if token is None or baseline is None else _gap(token, baseline)
+    if token is None or baseline is None or gap is None:
+        return []
+    return [Divergence(request_id=answer.request_id, index=index, token=token, baseline=baseline, gap=gap)]
 
 
 def _position(positions: tuple[Position, ...], answer: Answer, index: int) -> Position | None:
@@ -93,15 +95,15 @@ def _position(positions: tuple[Position, ...], answer: Answer, index: int) -> Po
     return positions[index]
 
 
-def _gap(mine: Position, theirs: Position) -> float | None:
-    """Return the log-probability of ``theirs`` minus that of ``mine``, in nats.
+def _gap(token: Position, baseline: Position) -> float | None:
+    """Return the log-probability of ``baseline`` minus that of ``token``, in nats.
 
     An unlisted token lies below all listed ones: the value nearest to 0 that the gap can then have is returned, which claims least. None if
     neither token is listed.
     """
-    if math.isnan(mine.logprob) and math.isnan(theirs.logprob):
+    if math.isnan(token.logprob) and math.isnan(baseline.logprob):
         return None
-    least = min(theirs.top_logprobs if math.isnan(mine.logprob) else mine.top_logprobs, default=-math.inf)
-    if math.isnan(mine.logprob):
-        return max(0.0, theirs.logprob - least)
-    return min(0.0, least - mine.logprob) if math.isnan(theirs.logprob) else theirs.logprob - mine.logprob
+    least = min(baseline.top_logprobs if math.isnan(token.logprob) else token.top_logprobs, default=-math.inf)
+    if math.isnan(token.logprob):
+        return max(0.0, baseline.logprob - least)
+    return min(0.0, least - token.logprob) if math.isnan(baseline.logprob) else baseline.logprob - token.logprob

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import greedy_diagnosis
 from pytest_specdec.judge.ending import check_endings
-from pytest_specdec.judge.greedy_diagnosis import divergence
+from pytest_specdec.judge.greedy_diagnosis import describe_divergence
 from pytest_specdec.judge.greedy_gap import DifferenceKind, scored_answers
-from pytest_specdec.judge.greedy_tally import choices, tally_tokens
+from pytest_specdec.judge.greedy_tally import greedy_tokens, tally_tokens
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import is_refusal, refusal, speculating, unscorable
 from pytest_specdec.judge.tolerance import ASK_AGAIN, STATED, describe_jumps, describe_noise
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_specdec.judge.greedy_gap import ScoredAnswer
-    from pytest_specdec.judge.greedy_tally import GreedyTally
+    from pytest_specdec.judge.greedy_tally import GreedyTally, ScoredToken
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.verdict import Verdict
 
@@ -65,32 +65,32 @@ def _judge_scores(captured: Captured) -> Verdict:
     """
     try:
         tally = tally_tokens(captured)
-        again = tuple(map(tally_tokens, captured.repeats))
+        rounds = [tally_tokens(repeat) for repeat in captured.repeats]
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
     if not any(answer.positions for answer in tally.answers):
         return say(captured, Outcome.INVALID, f"no token of {captured.arm} was scored under the baseline")
-    tally = replace(tally, repeats=tuple(each.allowed.round(each.events, len(each.gaps)) for each in again))
+    tally = replace(tally, repeats=tuple(again.allowed.count_round(again.events, len(again.gaps)) for again in rounds))
     gate = gated_noise(captured, captured.alpha / 2.0)
     if gate is not None:  # The budget pays two tests at a whole alpha: with the gate there are three, each at half of it.
         captured = replace(captured, alpha=captured.alpha / 2.0)
         tally = replace(tally, gate=gate)
     return (
-        _untrustworthy(captured, tally)
+        _check_baseline_noise(captured, tally)
         or _judge_wrong_tokens(captured, tally)
         or _check_all_scored(captured, tally)
-        or _flips(captured, tally)
+        or _check_near_ties(captured, tally)
         or speculating(captured)
-        or _too_noisy(captured, tally)
+        or _check_verify_noise(captured, tally)
         or _pass_greedy(captured, tally)
     )
 
 
-def _untrustworthy(captured: Captured, tally: GreedyTally) -> Verdict | None:
+def _check_baseline_noise(captured: Captured, tally: GreedyTally) -> Verdict | None:
     """Return INVALID if the baseline itself is too noisy to judge by, else None."""
     if tally.allowed.trustworthy:
         return None
-    largest = max((gap for each in tally.peers for gap in each.gaps), default=0.0)
+    largest = max((gap for answer in tally.peers for gap in answer.gaps), default=0.0)
     noise = tally.allowed.calibration.noise or 0.0
     headline = _describe_contradiction(captured, tally) if tally.allowed.calibration.valid else ""
     if not headline:
@@ -105,12 +105,12 @@ def _describe_contradiction(captured: Captured, tally: GreedyTally) -> str:
     Empty if the boots differ in the answer with the largest gap, or if there is one boot: the baseline may then just not repeat itself.
     """
     boots = [{answer.key: answer.choice.token_ids for answer in peer.answers} for peer in (captured.baseline, captured.control) if peer]
-    worst = max(tally.peers, key=lambda each: max(each.gaps, default=0.0))
+    worst = max(tally.peers, key=lambda answer: max(answer.gaps, default=0.0))
     if len({boot.get(worst.answer.key) for boot in boots}) != 1 or len(boots) == 1:
         return ""
     cause = "its greedy tokens are not its scores' best ones" + _other_weights(captured)
     if any(penalties(request.body).adds for request in captured.workload.requests):
-        raw = [each for peer in captured.baseline_boots for each in scored_answers(peer, captured.scores.get(peer.arm, ()))]
+        raw = [answer for peer in captured.baseline_boots for answer in scored_answers(peer, captured.scores.get(peer.arm, ()))]
         cause = f"its penalties are not those that its engine is known for, over {captured.penalty_window}" + _other_weights(captured)
         cause = greedy_diagnosis.ignored_penalties(captured, tally.peers, raw, STATED) or cause
     near_ties, tokens = _near_ties(tally.peers), _scored_tokens(tally.peers)
@@ -153,63 +153,62 @@ def _peer_rate(tally: GreedyTally) -> str:
 def _fail_greedy(captured: Captured, tally: GreedyTally) -> Verdict:
     """Return FAIL, named by the fault that would place the wrong tokens so."""
     wrong, name = tally.wrong, _name_fault(captured, tally)
-    first, index = min(wrong, key=lambda token: (token[1], *token[0].answer.key))
-    worst, at = _widest_gap(wrong)
-    far = sum(answer.gaps[index] > _FAR for answer, index in wrong)
+    first, worst = min(wrong, key=lambda token: token.order), _widest_gap(wrong)
+    far = sum(token.gap > _FAR for token in wrong)
     return say(
         captured,
         Outcome.FAIL,
         f"{name}: {len(wrong):,} of {_scored_tokens(tally.answers):,} tokens wrong, {far:,} by more than {_FAR:g} nat; "
         f"{_describe_tally(tally)}; "
-        f"widest: request {worst.answer.request_id}, token {at + 1} of {len(worst.gaps)}; "
-        f"earliest: request {first.answer.request_id}, token {index + 1}",
+        f"widest: request {worst.scored.answer.request_id}, token {worst.index + 1} of {len(worst.scored.gaps)}; "
+        f"earliest: request {first.scored.answer.request_id}, token {first.index + 1}",
         short=(*_describe_widest(captured, tally), *guess(captured)),
         evidence=(*_evidence(captured, tally), *_list_wrong_tokens(wrong)),
         cell=f"{len(wrong):,} of {_scored_tokens(tally.answers):,} tokens wrong",
         names="" if name == greedy_diagnosis.UNNAMED else name,
-        example=_example(captured, tally),
+        example=_choose_example(captured, tally),
         figures=_greedy_figures(tally),
     )
 
 
-def _example(captured: Captured, tally: GreedyTally) -> Example:
+def _choose_example(captured: Captured, tally: GreedyTally) -> Example:
     """Return the wrong token with the widest gap, among those after the baseline's own tokens if there are any.
 
     A client compares texts, and these differ from the first near-tie on.
     """
     baseline = {answer.key: answer.choice.token_ids for answer in captured.baseline.answers}
-    shared = [
-        (scored, index)
-        for scored, index in tally.wrong
-        if baseline.get(scored.answer.key, ())[:index] == scored.answer.choice.token_ids[:index]
+    after_baseline = [
+        token
+        for token in tally.wrong
+        if baseline.get(token.scored.answer.key, ())[: token.index] == token.scored.answer.choice.token_ids[: token.index]
     ]
-    scored, index = _widest_gap(shared or tally.wrong)
+    token = _widest_gap(after_baseline or tally.wrong)
     return Example(
         symptom=Symptom.TEXT,
-        request_id=scored.answer.request_id,
-        pass_index=scored.answer.pass_index,
-        token=index,
+        request_id=token.scored.answer.request_id,
+        pass_index=token.scored.answer.pass_index,
+        token=token.index,
         limit_nats=tally.allowed.gap,
     )
 
 
-def _widest_gap(wrong: Sequence[tuple[ScoredAnswer, int]]) -> tuple[ScoredAnswer, int]:
+def _widest_gap(wrong: Sequence[ScoredToken]) -> ScoredToken:
     """Return the wrong token with the widest gap, the earliest of equal ones.
 
     Reports show this one since the earliest of all is often the most doubtful.
     """
-    return min(wrong, key=lambda token: (-token[0].gaps[token[1]], token[1], *token[0].answer.key))
+    return min(wrong, key=lambda token: (-token.gap, *token.order))
 
 
 def _describe_widest(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
-    worst, index = _widest_gap(tally.wrong)
-    baseline = {answer.key: answer for answer in captured.baseline.answers}.get(worst.answer.key)
-    return divergence(worst, index, baseline, tally.allowed)
+    worst = _widest_gap(tally.wrong)
+    baseline = {answer.key: answer for answer in captured.baseline.answers}.get(worst.scored.answer.key)
+    return describe_divergence(worst.scored, worst.index, baseline, tally.allowed)
 
 
 def _fail_unexplained(captured: Captured, tally: GreedyTally) -> Verdict:
     """Return FAIL for answer lengths that differ from the baseline's without a wrong token."""
-    first = min(tally.lengths, key=lambda each: (each.index, *each.key))
+    first = min(tally.lengths, key=lambda difference: (difference.index, *difference.key))
     return say(
         captured,
         Outcome.FAIL,
@@ -223,7 +222,7 @@ def _fail_unexplained(captured: Captured, tally: GreedyTally) -> Verdict:
 
 def _check_all_scored(captured: Captured, tally: GreedyTally) -> Verdict | None:
     """Return INVALID if an answer that differs from the baseline's was not scored, else None."""
-    scored = {each.answer.key for each in tally.answers}
+    scored = {scored.answer.key for scored in tally.answers}
     baseline = {answer.key: answer.choice.token_ids for answer in captured.baseline.answers if answer.ok}
     differing = [a for a in captured.speculative.answers if a.ok and a.key not in scored and baseline.get(a.key, ()) != a.choice.token_ids]
     if not differing:
@@ -243,38 +242,38 @@ def _name_fault(captured: Captured, tally: GreedyTally) -> str:
     return greedy_diagnosis.fault_name(captured, tally.answers, tally.allowed.gap)
 
 
-def _flips(captured: Captured, tally: GreedyTally) -> Verdict | None:
+def _check_near_ties(captured: Captured, tally: GreedyTally) -> Verdict | None:
     """Return FAIL if near-ties flip more often than the tolerated noise explains.
 
     Returns INVALID if those of the baseline's own boots do so too, and None without an alarm.
     """
     allowed, alpha = tally.allowed, captured.alpha
-    mine, peers = (wealth(choices(captured, answers, allowed.gap), allowed.flips) for answers in (tally.answers, tally.peers))
-    if not mine.alarms(alpha):
+    arm, baseline = (wealth(greedy_tokens(captured, answers, allowed.gap), allowed.flips) for answers in (tally.answers, tally.peers))
+    if not arm.alarms(alpha):
         return None
-    hits, tokens = _near_ties(tally.answers), _scored_tokens(tally.answers)
-    theirs, others = _near_ties(tally.peers), _scored_tokens(tally.peers)
-    figures = _greedy_figures(tally) | {"near_tie_log10_evidence": mine.peak / LN_10, "near_tie_sigma_nats": tally.allowed.flips.sigma}
-    if peers.alarms(alpha):
-        often = f"the baseline's own boots differ at near-ties more often than noise explains: {theirs:,} of {others:,} tokens"
+    near_ties, tokens = _near_ties(tally.answers), _scored_tokens(tally.answers)
+    peer_near_ties, peer_tokens = _near_ties(tally.peers), _scored_tokens(tally.peers)
+    figures = _greedy_figures(tally) | {"near_tie_log10_evidence": arm.peak / LN_10, "near_tie_sigma_nats": tally.allowed.flips.sigma}
+    if baseline.alarms(alpha):
+        often = f"the baseline's own boots differ at near-ties more often than noise explains: {peer_near_ties:,} of {peer_tokens:,} tokens"
         headline = _describe_contradiction(captured, tally) or often
         return say(captured, Outcome.INVALID, headline, evidence=_evidence(captured, tally), figures=figures)
     return say(
         captured,
         Outcome.FAIL,
-        f"{NEAR_TIES}: {hits:,} of {tokens:,} tokens; evidence {against(mine.peak, alpha)}; {_describe_tally(tally)}",
+        f"{NEAR_TIES}: {near_ties:,} of {tokens:,} tokens; evidence {against(arm.peak, alpha)}; {_describe_tally(tally)}",
         short=(
-            f"baseline     {theirs:,} of {others:,} tokens between its own boots",
+            f"baseline     {peer_near_ties:,} of {peer_tokens:,} tokens between its own boots",
             f"allowed      noise of {tally.allowed.flips.sigma:.3g} nats between two candidates ({tally.allowed.sigma_reason})",
         ),
         evidence=_evidence(captured, tally),
-        cell=f"{hits:,} near-ties",
+        cell=f"{near_ties:,} near-ties",
         names=NEAR_TIES,
         figures=figures,
     )
 
 
-def _too_noisy(captured: Captured, tally: GreedyTally) -> Verdict | None:
+def _check_verify_noise(captured: Captured, tally: GreedyTally) -> Verdict | None:
     """Return FAIL if the verify kernel is surely noisier than the config's gate allows."""
     if tally.gate is None or not tally.gate.missed:
         return None
@@ -324,12 +323,12 @@ def _describe_excess(tally: GreedyTally) -> str:
 
 
 def _scored_tokens(answers: Sequence[ScoredAnswer]) -> int:
-    return sum(len(each.gaps) for each in answers)
+    return sum(len(answer.gaps) for answer in answers)
 
 
 def _near_ties(answers: Sequence[ScoredAnswer]) -> int:
     """Count the tokens that lie below the best one, by whatever gap."""
-    return sum(gap > 0.0 for each in answers for gap in each.gaps)
+    return sum(gap > 0.0 for answer in answers for gap in answer.gaps)
 
 
 def _describe_tally(tally: GreedyTally) -> str:
@@ -347,21 +346,17 @@ def _describe_unjudged(captured: Captured) -> str:
     return "".join(f"; {count} request{'s' * (count != 1)} {what}" for count, what in parts if count)
 
 
-def _list_wrong_tokens(wrong: Sequence[tuple[ScoredAnswer, int]], most: int = 50) -> list[str]:
-    lines = [f"{_describe_token(scored, i)}: id {scored.positions[i].token_id}, gap {scored.gaps[i]:.3g}" for scored, i in wrong[:most]]
+def _list_wrong_tokens(wrong: Sequence[ScoredToken], most: int = 50) -> list[str]:
+    lines = [f"{token}: id {token.scored.positions[token.index].token_id}, gap {token.gap:.3g}" for token in wrong[:most]]
     return [*lines, *([f"and {len(wrong) - most:,} more wrong tokens"] if len(wrong) > most else [])]
 
 
-def _describe_token(scored: ScoredAnswer, index: int) -> str:
-    return f"{scored.answer.request_id}, pass {scored.answer.pass_index}, token {index + 1}"
-
-
 def _evidence(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
-    known = tally.allowed.calibration
+    calibration = tally.allowed.calibration
     noise = (
         "unknown, taken as 0: no log-probabilities were reported"
-        if known.noise is None
-        else f"{known.noise:.4f} nats over {known.tokens:,} tokens"
+        if calibration.noise is None
+        else f"{calibration.noise:.4f} nats over {calibration.tokens:,} tokens"
     )
     unscored = sum(answer.ok for answer in captured.speculative.answers) - len(tally.answers)
     return (
@@ -372,17 +367,17 @@ def _evidence(captured: Captured, tally: GreedyTally) -> tuple[str, ...]:
         f"between boots of the baseline: {_near_ties(tally.peers):,} of {_scored_tokens(tally.peers):,} tokens with a gap",
         f"{_describe_tally(tally)}{_describe_unjudged(captured)}",
         *(
-            f"asked again: {each.events:,} of {each.tokens:,} tokens beyond the tolerance, {each.peer_events:,} of {each.peer_tokens:,} "
-            "of the baseline's"
-            for each in tally.repeats
+            f"asked again: {count.events:,} of {count.tokens:,} tokens beyond the tolerance, "
+            f"{count.peer_events:,} of {count.peer_tokens:,} of the baseline's"
+            for count in tally.repeats
         ),
         *(f"differs: {d.key[0]}, pass {d.key[1]}, from token {d.index + 1}: {d.kind.value}" for d in tally.differences[:50]),
     )
 
 
 def _greedy_figures(tally: GreedyTally) -> dict[str, float]:
-    gaps = [gap for each in tally.answers for gap in each.gaps]
-    theirs = [gap for each in tally.peers for gap in each.gaps]
+    gaps = [gap for answer in tally.answers for gap in answer.gaps]
+    peer_gaps = [gap for answer in tally.peers for gap in answer.gaps]
     return {
         "tokens": float(len(gaps)),
         "answers": float(len(tally.answers)),
@@ -395,8 +390,8 @@ def _greedy_figures(tally: GreedyTally) -> dict[str, float]:
         "baseline_tokens_beyond_noise": float(tally.allowed.peer_events),
         "noise_nats": tally.allowed.noise,
         "verify_noise_factor": tally.allowed.verify_factor,
-        "baseline_tokens": float(len(theirs)),
-        "baseline_near_ties": float(sum(gap > 0.0 for gap in theirs)),
-        "baseline_largest_gap_nats": max(theirs, default=0.0),
+        "baseline_tokens": float(len(peer_gaps)),
+        "baseline_near_ties": float(sum(gap > 0.0 for gap in peer_gaps)),
+        "baseline_largest_gap_nats": max(peer_gaps, default=0.0),
         **(tally.gate.figures if tally.gate else {}),
     }

@@ -39,7 +39,7 @@ __all__ = [
     "NOT_ROLLED_BACK",
     "RECOVERED",
     "UNNAMED",
-    "divergence",
+    "describe_divergence",
     "fault_name",
     "ignored_penalties",
     "probability",
@@ -49,13 +49,13 @@ _CONTEXT_TOKENS = 8
 _CONTEXT_CHARACTERS = 40
 
 
-def divergence(scored: ScoredAnswer, index: int, baseline: Answer | None, allowed: Tolerance) -> tuple[str, ...]:
+def describe_divergence(scored: ScoredAnswer, index: int, baseline: Answer | None, allowed: Tolerance) -> tuple[str, ...]:
     """Return three lines on token ``index`` of an answer: shared, baseline, speculative.
 
     They always have ids. They have text if both answers agree up to this token, since only then their texts diverge here too.
     """
     position = scored.positions[index]
-    shared, theirs, mine = _quote_texts(scored.answer, baseline, index)
+    shared, baseline_text, arm_text = _quote_texts(scored.answer, baseline, index)
     before = scored.answer.choice.token_ids[max(0, index - _CONTEXT_TOKENS) : index]
     best = position.top_ids[0] if position.top_ids else position.token_id
     best_logprob = max(position.top_logprobs, default=position.logprob)
@@ -63,8 +63,8 @@ def divergence(scored: ScoredAnswer, index: int, baseline: Answer | None, allowe
     next_best = f"   (next best id {position.top_ids[1]} p={math.exp(position.top_logprobs[1]):.3g})" if len(position.top_ids) > 1 else ""
     return (
         f"shared       {shared or 'its own tokens'} ids … {' '.join(map(str, before)) or '(none)'}",
-        f"baseline     {theirs}id {best} p={math.exp(best_logprob):.3g}{next_best}",
-        f"speculative  {mine}id {position.token_id} {probability(position)}   {wrong}",
+        f"baseline     {baseline_text}id {best} p={math.exp(best_logprob):.3g}{next_best}",
+        f"speculative  {arm_text}id {position.token_id} {probability(position)}   {wrong}",
     )
 
 
@@ -75,20 +75,20 @@ def probability(position: Position) -> str:
     return f"p={math.exp(position.logprob):.3g}"
 
 
-def _quote_texts(mine: Answer, theirs: Answer | None, index: int) -> tuple[str, str, str]:
+def _quote_texts(answer: Answer, baseline: Answer | None, index: int) -> tuple[str, str, str]:
     """Return the shared text, the baseline's continuation and the arm's, quoted.
 
     All are empty if the token ids differ before ``index``, or if the texts do not differ.
     """
-    if theirs is None or theirs.choice.token_ids[:index] != mine.choice.token_ids[:index]:
+    if baseline is None or baseline.choice.token_ids[:index] != answer.choice.token_ids[:index]:
         return "", "", ""
-    ours, others = mine.choice.written, theirs.choice.written
-    common = ours[: first_difference(ours, others)]
-    start = common.rfind(" ") if " " in common and len(common) < min(len(ours), len(others)) else len(common)
-    if ours[start:] == others[start:]:
+    text, other = answer.choice.written, baseline.choice.written
+    common = text[: first_difference(text, other)]
+    start = common.rfind(" ") if " " in common and len(common) < min(len(text), len(other)) else len(common)
+    if text[start:] == other[start:]:
         return "", "", ""
     shown = f"… {quote(common[max(0, start - _CONTEXT_CHARACTERS) : start], _CONTEXT_CHARACTERS)}"
-    return shown, f"{quote(others[start:], 16)} ", f"{quote(ours[start:], 16)} "
+    return shown, f"{quote(other[start:], 16)} ", f"{quote(text[start:], 16)} "
 
 
 ACCEPTED_UNVERIFIED = "draft tokens accepted without verification"
@@ -102,7 +102,7 @@ EVERYWHERE = "nearly every token is wrong: the target is verified at other posit
 AT_DRAFTS = "draft positions are verified wrongly, the one behind a whole draft rightly: they may see tokens ahead of their own"
 UNNAMED = "wrong tokens, cause not identified"
 
-_MOST = 0.9
+_MOST_WRONG = 0.9
 """Fraction of the wrong tokens that must be the draft's own: the rest may follow from them."""
 _NEARLY_ALL = 0.8
 """Fraction of all tokens above which the slot of a wrong one tells nothing."""
@@ -119,16 +119,16 @@ def fault_name(captured: Captured, answers: Sequence[ScoredAnswer], gap: float) 
     with a probability of 1 % at most. :data:`UNNAMED` if no fault fits, or several do. The verdict does not depend on the name: the tokens
     are wrong in any case.
     """
-    wrong = np.concatenate([np.array(mine.gaps) > gap for mine in answers])
-    known = drafting(captured)
-    placed_each = [_greedy_slots(known, mine.answer) for mine in answers]
-    slots = join_slots(placed_each)
-    drafts = np.concatenate([_drafted_tokens(captured, known, *each) for each in zip(answers, placed_each, strict=True)])
-    if _lie_in(wrong, _mark_draft_tokens(drafts, answers, slots), np.ones_like(wrong), _MOST):
+    wrong = np.concatenate([np.array(scored.gaps) > gap for scored in answers])
+    source = drafting(captured)
+    slots_by_answer = [_greedy_slots(source, scored.answer) for scored in answers]
+    slots = join_slots(slots_by_answer)
+    drafts = np.concatenate([_drafted_tokens(captured, source, *pair) for pair in zip(answers, slots_by_answer, strict=True)])
+    if _lie_in(wrong, _mark_draft_tokens(drafts, answers, slots), np.ones_like(wrong), _MOST_WRONG):
         return ACCEPTED_UNVERIFIED
-    after = np.concatenate([np.logical_or.accumulate(each.after_rejection) for each in placed_each])
-    full = np.concatenate([_mark_after(each.bonus_slot) for each in placed_each])
-    name = _name_by_slot(wrong, slots, after, full)
+    after_rejection = np.concatenate([np.logical_or.accumulate(answer_slots.after_rejection) for answer_slots in slots_by_answer])
+    after_bonus = np.concatenate([_mark_after(answer_slots.bonus_slot) for answer_slots in slots_by_answer])
+    name = _name_by_slot(wrong, slots, after_rejection, after_bonus)
     has_windows = bool(slots.known.any())
     return EVERYWHERE if name == UNNAMED and has_windows and wrong.mean() > _NEARLY_ALL else name
 
@@ -143,38 +143,38 @@ def ignored_penalties(captured: Captured, answers: Sequence[ScoredAnswer], raw: 
 
     They are ignored if nearly all wrong tokens of ``answers`` lie within ``gap`` by the ``raw`` scores, to which nothing was added.
     """
-    wrong = np.concatenate([np.array(mine.gaps) > gap for mine in answers])
-    plain = np.concatenate([np.array(mine.gaps) <= gap for mine in raw])
-    if not wrong.any() or (wrong & plain).sum() < _MOST * wrong.sum():
+    wrong = np.concatenate([np.array(scored.gaps) > gap for scored in answers])
+    plain = np.concatenate([np.array(scored.gaps) <= gap for scored in raw])
+    if not wrong.any() or (wrong & plain).sum() < _MOST_WRONG * wrong.sum():
         return ""
-    known = drafting(captured)
-    slots = join_slots([_greedy_slots(known, mine.answer) for mine in answers])
+    source = drafting(captured)
+    slots = join_slots([_greedy_slots(source, scored.answer) for scored in answers])
     return IGNORED_AT_DRAFTS if slots.known.any() and _lie_in(wrong, slots.draft_slot, slots.known) else IGNORED
 
 
-def _name_by_slot(wrong: Bools, slots: VerifySlots, after: Bools, full: Bools) -> str:
+def _name_by_slot(wrong: Bools, slots: VerifySlots, after_rejection: Bools, after_bonus: Bools) -> str:
     """Name the fault by the slots of wrong tokens; UNNAMED if none or several fit.
 
-    A state that is not rolled back spares all tokens before an answer's first rejection (``after`` marks the others). A wrong draw is found
-    at one kind of slot, whatever came before. A state that is wrong after a fully accepted draft spares all tokens up to the first bonus
-    token (``full`` marks the others). If none of these fits and nearly all wrong tokens stand at draft slots, the verify step itself is
-    wrong there, unless all of them follow a bonus token: it may then be either fault.
+    A state that is not rolled back spares all tokens before an answer's first rejection (``after_rejection`` marks the others). A wrong
+    draw is found at one kind of slot, whatever came before. A state that is wrong after a fully accepted draft spares all tokens up to the
+    first bonus token (``after_bonus`` marks the others). If none of these fits and nearly all wrong tokens stand at draft slots, the verify
+    step itself is wrong there, unless all of them follow a bonus token: it may then be either fault.
     """
-    by_name = ((slots.bonus_slot, BONUS), (slots.draft_slot & slots.ended, RECOVERED))
-    slot, name = next((each for each in by_name if not (wrong & ~each[0]).any()), (slots.known, UNNAMED))
-    if _lie_in(wrong, after & slot, slot):
+    wrong_draws = ((slots.bonus_slot, BONUS), (slots.draft_slot & slots.ended, RECOVERED))
+    slot, name = next(((slot, name) for slot, name in wrong_draws if not (wrong & ~slot).any()), (slots.known, UNNAMED))
+    if _lie_in(wrong, after_rejection & slot, slot):
         return NOT_ROLLED_BACK
     if _lie_in(wrong, slot, slots.known):
         return name
-    if _lie_in(wrong, full, slots.known):
+    if _lie_in(wrong, after_bonus, slots.known):
         return AFTER_FULL
-    either = not (wrong & ~full).any()
-    return AT_DRAFTS if not either and _lie_in(wrong, slots.draft_slot, slots.known, _MOST) else UNNAMED
+    only_after_bonus = not (wrong & ~after_bonus).any()
+    return AT_DRAFTS if not only_after_bonus and _lie_in(wrong, slots.draft_slot, slots.known, _MOST_WRONG) else UNNAMED
 
 
 def _mark_draft_tokens(drafts: Ints, answers: Sequence[ScoredAnswer], slots: VerifySlots) -> Bools:
     """Mark accepted draft tokens by windows, by the draft's own tokens, or by both if known."""
-    emitted = np.concatenate([np.array(mine.answer.choice.token_ids, dtype=np.int64) for mine in answers])
+    emitted = np.concatenate([np.array(scored.answer.choice.token_ids, dtype=np.int64) for scored in answers])
     accepted = slots.draft_slot & ~slots.ended
     drafted = drafts == emitted
     return np.asarray((slots.known & accepted & (drafted | (drafts == _UNKNOWN))) | (~slots.known & drafted))
@@ -191,21 +191,21 @@ def _lie_in(wrong: Bools, where: Bools, reference: Bools, most: float = 1.0) -> 
     return proportions.greater_than_rate(inside, count, float(where[reference].mean())) <= _CHANCE
 
 
-def _greedy_slots(known: DraftSource, answer: Answer) -> VerifySlots:
+def _greedy_slots(source: DraftSource, answer: Answer) -> VerifySlots:
     choice = answer.choice
     if choice.windows is None:
         return unknown_slots(len(choice.token_ids))
-    return slots_from_windows(choice.windows, len(choice.token_ids), lambda start: known.draft_length(answer, start))
+    return slots_from_windows(choice.windows, len(choice.token_ids), lambda start: source.draft_length(answer, start))
 
 
-def _drafted_tokens(captured: Captured, known: DraftSource, mine: ScoredAnswer, slots: VerifySlots) -> Ints:
+def _drafted_tokens(captured: Captured, source: DraftSource, scored: ScoredAnswer, slots: VerifySlots) -> Ints:
     """Return the token that the draft would propose at each emitted one, -1 if unknown.
 
     Prompt lookup tells it from the tokens alone; else it is the best token of a draft model that was served alone.
     """
-    answer, unknown = mine.answer, np.full(len(mine.answer.choice.token_ids), _UNKNOWN, dtype=np.int64)
-    if isinstance(known, PromptLookup):
-        return np.where(slots.known, known.tokens(answer, slots.slot), unknown)
+    answer, unknown = scored.answer, np.full(len(scored.answer.choice.token_ids), _UNKNOWN, dtype=np.int64)
+    if isinstance(source, PromptLookup):
+        return np.where(slots.known, source.tokens(answer, slots.slot), unknown)
     scores = {score.key: score.positions for score in captured.draft_scores.get(captured.arm, ())}
     positions = scores.get(answer.key, ())
     best = [position.top_ids[0] if position.top_ids else _UNKNOWN for position in positions]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Position, Score, Transcript
     from pytest_specdec.model.workload import Workload
 
-__all__ = ["DifferenceKind", "FirstDifference", "ScoredAnswer", "difference", "distinct_gaps", "scored_answers"]
+__all__ = ["DifferenceKind", "FirstDifference", "ScoredAnswer", "classify_difference", "distinct_gaps", "scored_answers"]
 
 RESOLUTION = 1e-5
 """Nats below which a gap is a tie: scores are stored with seven significant digits."""
@@ -71,9 +71,9 @@ def distinct_gaps(workload: Workload, answers: Sequence[ScoredAnswer]) -> tuple[
     """
     asks = {request.id: request.asks for request in workload.requests}
     gaps: dict[tuple[str, tuple[int, ...], float], float] = {}
-    for each in answers:
-        prompt, ids = asks.get(each.answer.request_id, each.answer.request_id), each.answer.choice.token_ids
-        gaps |= {(prompt, ids[: index + 1], gap): gap for index, gap in enumerate(each.gaps)}
+    for scored in answers:
+        prompt, ids = asks.get(scored.answer.request_id, scored.answer.request_id), scored.answer.choice.token_ids
+        gaps |= {(prompt, ids[: index + 1], gap): gap for index, gap in enumerate(scored.gaps)}
     return tuple(gaps.values())
 
 
@@ -96,24 +96,26 @@ def _gap(position: Position) -> float:
     return gap if gap > RESOLUTION else 0.0
 
 
-def difference(mine: ScoredAnswer, theirs: Answer, tolerance: float, distribution: Sequence[Position] = ()) -> FirstDifference | None:
+def classify_difference(
+    scored: ScoredAnswer, baseline: Answer, tolerance: float, distribution: Sequence[Position] = ()
+) -> FirstDifference | None:
     """Return the first difference of an answer from the baseline's own; None if their tokens are equal.
 
     ``distribution`` is the baseline's at the tokens of its own answer, empty if unknown. It tells whether an answer that ends early may end
     there.
     """
-    ours, others = mine.answer.choice.token_ids, theirs.choice.token_ids
-    if ours == others:
+    ids, baseline_ids = scored.answer.choice.token_ids, baseline.choice.token_ids
+    if ids == baseline_ids:
         return None
-    shorter = min(len(ours), len(others))
-    index = first_difference(ours, others)
-    if index < shorter:
-        kind = _classify_gap(mine.gaps[index], tolerance)
-    elif index < len(ours):
-        kind = _classify_continuation(mine.gaps[index], theirs, tolerance)
+    index = first_difference(ids, baseline_ids)
+    if index < min(len(ids), len(baseline_ids)):
+        kind = _classify_gap(scored.gaps[index], tolerance)
+    elif index < len(ids):
+        kind = _classify_continuation(scored.gaps[index], baseline, tolerance)
     else:
-        kind = DifferenceKind.END if _is_contested(distribution[index : index + 1], tolerance) else DifferenceKind.LENGTH
-    return FirstDifference(key=mine.answer.key, index=index, kind=kind)
+        is_end = index < len(distribution) and _is_contested(distribution[index], tolerance)
+        kind = DifferenceKind.END if is_end else DifferenceKind.LENGTH
+    return FirstDifference(key=scored.answer.key, index=index, kind=kind)
 
 
 def _classify_gap(gap: float, tolerance: float) -> DifferenceKind:
@@ -122,7 +124,7 @@ def _classify_gap(gap: float, tolerance: float) -> DifferenceKind:
     return DifferenceKind.REAL if gap > tolerance else DifferenceKind.NEAR_TIE
 
 
-def _classify_continuation(gap: float, theirs: Answer, tolerance: float) -> DifferenceKind:
+def _classify_continuation(gap: float, baseline: Answer, tolerance: float) -> DifferenceKind:
     """Return the kind of a token that was emitted where the baseline's answer ended.
 
     The baseline's best token there is its end of sequence, so that the gap is measured to it. A baseline that a limit ended explains no
@@ -130,14 +132,14 @@ def _classify_continuation(gap: float, theirs: Answer, tolerance: float) -> Diff
     """
     if gap > tolerance:
         return DifferenceKind.REAL
-    return DifferenceKind.END if theirs.choice.finish_reason == "stop" else DifferenceKind.LENGTH
+    return DifferenceKind.END if baseline.choice.finish_reason == "stop" else DifferenceKind.LENGTH
 
 
-def _is_contested(distribution: Sequence[Position], tolerance: float) -> bool:
+def _is_contested(position: Position, tolerance: float) -> bool:
     """Return True if an end may have been as good a choice as the baseline's token.
 
-    ``distribution`` is the baseline's where the answer ended: one position, or none if unknown, which gives False. No id shows the end, so
-    that any second token within tolerance of the best may be it.
+    ``position`` is the baseline's where the answer ended. No id shows the end, so that any second token within tolerance of the best may
+    be it.
     """
-    best = [sorted(position.top_logprobs, reverse=True)[:2] for position in distribution]
-    return any(len(two) > 1 and two[0] - two[1] <= tolerance for two in best)
+    best_two = sorted(position.top_logprobs, reverse=True)[:2]
+    return len(best_two) > 1 and best_two[0] - best_two[1] <= tolerance

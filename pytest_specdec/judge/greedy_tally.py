@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, distinct_gaps, scored_answers
+from pytest_specdec.judge.greedy_gap import DifferenceKind, classify_difference, distinct_gaps, scored_answers
 from pytest_specdec.judge.penalised_scores import penalised_scores
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.stats.near_ties import GreedyTokens
@@ -23,10 +23,31 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Position
     from pytest_specdec.stats.excess import EventCount
 
-__all__ = ["GreedyTally", "choices", "tally_tokens"]
+__all__ = ["GreedyTally", "ScoredToken", "greedy_tokens", "tally_tokens"]
 
 _TIE = 1e-5
 """Nats up to which two tokens tie: scores are stored with seven significant digits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredToken:
+    """One token of a scored answer."""
+
+    scored: ScoredAnswer
+    index: int
+
+    @property
+    def gap(self) -> float:
+        """Nats below the baseline's best token."""
+        return self.scored.gaps[self.index]
+
+    @property
+    def order(self) -> tuple[int, str, int]:
+        """A sort key: earlier tokens first, then by request and pass."""
+        return (self.index, *self.scored.answer.key)
+
+    def __str__(self) -> str:
+        return f"{self.scored.answer.request_id}, pass {self.scored.answer.pass_index}, token {self.index + 1}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +79,10 @@ class GreedyTally:
         return sum(gap > self.allowed.gap for gap in self.gaps) + len(self.lengths)
 
     @property
-    def wrong(self) -> list[tuple[ScoredAnswer, int]]:
-        """Tokens with a gap above tolerance, each as an answer and an index in it."""
-        return [(answer, index) for answer in self.answers for index, gap in enumerate(answer.gaps) if gap > self.allowed.gap]
+    def wrong(self) -> list[ScoredToken]:
+        """Tokens with a gap above tolerance."""
+        tokens = (ScoredToken(scored=answer, index=index) for answer in self.answers for index in range(len(answer.gaps)))
+        return [token for token in tokens if token.gap > self.allowed.gap]
 
 
 def tally_tokens(captured: Captured) -> GreedyTally:
@@ -81,12 +103,12 @@ def _first_differences(captured: Captured, answers: Sequence[ScoredAnswer], allo
     distributions = {score.key: score.positions for score in penalised_scores(captured, captured.baseline)}
     for scored in answers:
         key = scored.answer.key
-        first = difference(scored, baseline[key], allowed.gap, distributions.get(key, ())) if key in baseline else None
+        first = classify_difference(scored, baseline[key], allowed.gap, distributions.get(key, ())) if key in baseline else None
         if first is not None:
             yield first
 
 
-def choices(captured: Captured, answers: Sequence[ScoredAnswer], gap: float = math.inf) -> GreedyTokens:
+def greedy_tokens(captured: Captured, answers: Sequence[ScoredAnswer], gap: float = math.inf) -> GreedyTokens:
     """Return the candidates and the emitted token at every distinct prefix of ``answers``.
 
     A prefix that comes again is left out, since it brings the same noise again. Candidates more than ``gap`` nats below the best are left
@@ -108,10 +130,10 @@ def _distinct_positions(captured: Captured, answers: Sequence[ScoredAnswer]) -> 
     """Yield one position for each distinct prompt and prefix of ``answers``."""
     asks = {request.id: request.asks for request in captured.workload.requests}
     seen: set[tuple[str, tuple[int, ...]]] = set()
-    for each in answers:
-        prompt = asks.get(each.answer.request_id, each.answer.request_id)
-        ids = each.answer.choice.token_ids
-        for index, position in enumerate(each.positions):
+    for scored in answers:
+        prompt = asks.get(scored.answer.request_id, scored.answer.request_id)
+        ids = scored.answer.choice.token_ids
+        for index, position in enumerate(scored.positions):
             if (prompt, ids[:index]) not in seen:
                 seen.add((prompt, ids[:index]))
                 yield position

@@ -10,7 +10,7 @@ from pytest_specdec.judge.answer_end import limits_of
 from pytest_specdec.judge.ending import check_endings, end_ids
 from pytest_specdec.judge.length_rules import LengthFlaw, breach, cases, texts
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.prerequisites import messages, refusal, speculating
+from pytest_specdec.judge.prerequisites import describe_refusals, refusal, speculating
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 
@@ -89,7 +89,7 @@ def _fail_lengths(captured: Captured, own: Sequence[LengthCase]) -> Verdict | No
         Outcome.FAIL,
         f"{flaw.value}: {counts[flaw]} of {len(own)} answers, none of the baseline's" + (f"; also {others}" if others else ""),
         short=(f"first        {first}", f"place        {_describe_place(first)}", *_describe_baseline_end(first)),
-        evidence=(*map(str, breaches[:_SHOWN]), *_left_out(baseline_flaws), *messages(captured.speculative.answers)),
+        evidence=(*map(str, breaches[:_SHOWN]), *_left_out(baseline_flaws), *describe_refusals(captured.speculative.answers)),
         cell=f"{len(breaches)} wrong ends",
         names=flaw.value,
         example=Example(symptom=Symptom.ANSWER, request_id=first.case.answer.request_id, pass_index=first.case.answer.pass_index),
@@ -142,7 +142,7 @@ def _check_enough_ends(captured: Captured, own: Sequence[LengthCase]) -> Verdict
         captured,
         Outcome.INCONCLUSIVE,
         headline,
-        evidence=(*_left_out(_baseline_flaws(captured)), *messages(captured.speculative.answers)),
+        evidence=(*_left_out(_baseline_flaws(captured)), *describe_refusals(captured.speculative.answers)),
         settle="a draft that is accepted more often, or a greater depth",
         cell="did not bind",
     )
@@ -178,7 +178,7 @@ def _pass_lengths(captured: Captured, own: Sequence[LengthCase]) -> Verdict:
         Outcome.PASS,
         f"{len(bound)} of {len(own)} answers ended by a stop, an end or a limit, each at its first",
         rules_out=where,
-        evidence=(*_left_out(_baseline_flaws(captured)), *messages(captured.speculative.answers)),
+        evidence=(*_left_out(_baseline_flaws(captured)), *describe_refusals(captured.speculative.answers)),
         cell=f"{len(bound)} ends",
         figures={"answers": float(len(own)), "ends": float(len(bound)), "ends_inside_a_window": float(inside)},
     )

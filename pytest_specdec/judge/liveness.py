@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.ending import check_endings
-from pytest_specdec.judge.prerequisites import RESUME, is_refusal, messages, refusal, speculating
+from pytest_specdec.judge.prerequisites import RESUME, describe_refusals, is_refusal, refusal, speculating
 from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.transcript import FailureKind
@@ -50,8 +50,8 @@ def server_failure(captured: Captured) -> Verdict | None:
     together. It is a FAIL then if the baseline survives the same, and INVALID if not. Failures that do not recur are counted over the whole
     run (:func:`_judge_scattered`). If they are too few there, or if the baseline itself fails, the workload is INVALID: it never passes.
     """
-    if anew := _check_replaced(captured):
-        return anew
+    if replaced := _check_replaced(captured):
+        return replaced
     failures = captured.speculative.server_failures
     recurring = sorted((failure for failure in failures if failure.recurred), key=lambda failure: len(failure.group))
     deadly = [failure for failure in recurring if all(_has_survived(t, failure) for t in captured.baseline_boots)]
@@ -100,14 +100,14 @@ def _check_slowed(captured: Captured) -> Verdict | None:
     return say(captured, Outcome.INVALID, headline)
 
 
-def _has_survived(transcript: Transcript, server_failure: ServerFailure) -> bool:
+def _has_survived(transcript: Transcript, failure: ServerFailure) -> bool:
     """Return True if an arm answered the failure's requests unharmed.
 
     The arm got the whole workload like the failed one, so that they were in flight together there too, unless its concurrency was cut below
     their number: it then shows nothing, and False is returned.
     """
-    alike = transcript.concurrency is None or len(server_failure.group) <= transcript.concurrency
-    return alike and all(_is_unharmed(transcript, request_id) for request_id in server_failure.group or (server_failure.request_id,))
+    alike = transcript.concurrency is None or len(failure.group) <= transcript.concurrency
+    return alike and all(_is_unharmed(transcript, request_id) for request_id in failure.group or (failure.request_id,))
 
 
 def _is_unharmed(transcript: Transcript, request_id: str) -> bool:
@@ -124,8 +124,8 @@ def _fail_alone(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdict:
         captured,
         Outcome.FAIL,
         f"the server {verb} request {first.request_id}, alone on a fresh server too; the baseline answers it",
-        short=(f"parameters   {parameters or 'nothing unusual'}", f"ending       {_ending(first)}", *_quote_log(first, 2)),
-        evidence=[line for each in deadly for line in _lines(each)],
+        short=(f"parameters   {parameters or 'nothing unusual'}", f"ending       {_describe_ending(first)}", *_quote_log(first, 2)),
+        evidence=[line for failure in deadly for line in _describe_failure(failure)],
         cell=f"{len(deadly)} {first.ending.value}",
         names=f"the server {verb} a request" + (f" with {parameters}" if parameters else ""),
         check=SharedCheck.SERVER,
@@ -144,9 +144,9 @@ def _fail_together(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdi
         captured,
         Outcome.FAIL,
         f"the server {verb} with {count} requests in flight{left}, the smallest group found; it answers each alone, "
-        f"and the baseline answers {_at_once(captured)} at a time",
-        short=(f"in flight    {_cut(', '.join(first.group), 120)}", f"ending       {_ending(first)}", *_quote_log(first, 2)),
-        evidence=[line for each in (*deadly, *_other_failures(captured, deadly)) for line in _lines(each)],
+        f"and the baseline answers {_most_in_flight(captured)} at a time",
+        short=(f"in flight    {_cut(', '.join(first.group), 120)}", f"ending       {_describe_ending(first)}", *_quote_log(first, 2)),
+        evidence=[line for failure in (*deadly, *_other_failures(captured, deadly)) for line in _describe_failure(failure)],
         cell=f"{first.ending.value}, {count} in flight",
         names=f"the server {verb} with several requests in flight{left}",
         check=SharedCheck.SERVER,
@@ -157,14 +157,14 @@ def _fail_together(captured: Captured, deadly: Sequence[ServerFailure]) -> Verdi
     )
 
 
-def _at_once(captured: Captured) -> int:
+def _most_in_flight(captured: Captured) -> int:
     """Return the most requests that the workload has in flight."""
     workload = captured.workload
     return max(map(len, workload.in_waves)) if workload.waves else workload.concurrency
 
 
 def _other_failures(captured: Captured, deadly: Sequence[ServerFailure]) -> list[ServerFailure]:
-    return [each for each in captured.speculative.server_failures if each not in deadly]
+    return [failure for failure in captured.speculative.server_failures if failure not in deadly]
 
 
 def _judge_scattered(captured: Captured) -> Verdict | None:
@@ -189,7 +189,7 @@ def _judge_scattered(captured: Captured) -> Verdict | None:
             *variant.unexplained[:3],
             f"rule         three scattered failures against none: p = {p_value:.2g}, outside the 1e-3 budget",
         ),
-        evidence=(*variant.unexplained, *(line for each in captured.speculative.server_failures for line in _lines(each))),
+        evidence=(*variant.unexplained, *(line for failure in captured.speculative.server_failures for line in _describe_failure(failure))),
         cell=f"{count} scattered",
         names="scattered failures: the server dies, hangs or answers 5xx now and then",
         check=SharedCheck.SERVER,
@@ -197,53 +197,57 @@ def _judge_scattered(captured: Captured) -> Verdict | None:
     )
 
 
-def _describe_requests(server_failure: ServerFailure) -> str:
-    if not server_failure.group:
-        return f"request {server_failure.request_id}"
-    return f"{len(server_failure.group)} requests in flight together, {_cut(', '.join(server_failure.group))},"
+def _describe_requests(failure: ServerFailure) -> str:
+    if not failure.group:
+        return f"request {failure.request_id}"
+    return f"{len(failure.group)} requests in flight together, {_cut(', '.join(failure.group))},"
 
 
 def _describe_unrepeated(failures: Sequence[Sequence[ServerFailure]]) -> str:
     """Describe failures that did not recur, by the first of them."""
     first = failures[0][0]
-    again = "and was not tried again" if first.recurred is None else "and not again on a fresh server"
-    again = "and answers it when it is sent again" if first.ending is FailureKind.REFUSED else again
+    replay = "and was not tried again" if first.recurred is None else "and not again on a fresh server"
+    replay = "and answers it when it is sent again" if first.ending is FailureKind.REFUSED else replay
     others = f"; {len(failures) - 1} more such" if len(failures) > 1 else ""
-    return f"infrastructure: the server {_VERB[first.ending]} {_describe_in_flight(failures[0])} once, {again}{others}"
+    return f"infrastructure: the server {_VERB[first.ending]} {_describe_in_flight(failures[0])} once, {replay}{others}"
 
 
-def _describe_in_flight(server_failures: Sequence[ServerFailure]) -> str:
+def _describe_in_flight(failures: Sequence[ServerFailure]) -> str:
     """Describe the requests in flight by the first; which one caused the failure is unknown."""
-    others = f" (and {len(server_failures) - 1} more in flight)" if len(server_failures) > 1 else ""
-    return f"request {server_failures[0].request_id}{others}"
+    others = f" (and {len(failures) - 1} more in flight)" if len(failures) > 1 else ""
+    return f"request {failures[0].request_id}{others}"
 
 
-def _judge_infrastructure(captured: Captured, server_failures: Sequence[ServerFailure], headline: str, settle: str = "") -> Verdict:
+def _judge_infrastructure(captured: Captured, failures: Sequence[ServerFailure], headline: str, settle: str = "") -> Verdict:
     """Return INVALID for failures that blame nobody, transient if ``settle`` tells how to repeat them."""
     return say(
         captured,
         Outcome.INVALID,
         headline,
-        short=(f"ending       {_ending(server_failures[0])}", *_quote_log(server_failures[0], 3)),
-        evidence=[line for each in server_failures for line in _lines(each)],
+        short=(f"ending       {_describe_ending(failures[0])}", *_quote_log(failures[0], 3)),
+        evidence=[line for failure in failures for line in _describe_failure(failure)],
         settle=settle,
         transient=bool(settle),
-        figures={"server_failures": len(server_failures)},
+        figures={"server_failures": len(failures)},
     )
 
 
-def _ending(failure: ServerFailure) -> str:
+def _describe_ending(failure: ServerFailure) -> str:
     return f"{failure.ending.value}{': ' + failure.process if failure.process else ''}"
 
 
-def _lines(failure: ServerFailure) -> tuple[str, ...]:
+def _describe_failure(failure: ServerFailure) -> tuple[str, ...]:
     """Return the evidence of one failure: whether it recurred, its cause and its log."""
     recurred = {True: "recurred alone on a fresh server", False: "did not recur", None: "not tried again"}[failure.recurred]
     recurred = f"recurred with {len(failure.group)} in flight: {', '.join(failure.group)}" if failure.group else recurred
-    return (f"request {failure.request_id}: {_ending(failure)}; {recurred}", *_cause(failure), *_tail(failure, len(failure.log_tail)))
+    return (
+        f"request {failure.request_id}: {_describe_ending(failure)}; {recurred}",
+        *_quote_cause(failure),
+        *_quote_tail(failure, len(failure.log_tail)),
+    )
 
 
-def _cause(failure: ServerFailure) -> tuple[str, ...]:
+def _quote_cause(failure: ServerFailure) -> tuple[str, ...]:
     return (f"cause        {quote(failure.cause, 200)}",) if failure.cause else ()
 
 
@@ -252,10 +256,10 @@ def _quote_log(failure: ServerFailure, lines: int) -> tuple[str, ...]:
 
     The cause is preferred since the last lines after a death are those of the shutdown.
     """
-    return _cause(failure) or _tail(failure, lines)
+    return _quote_cause(failure) or _quote_tail(failure, lines)
 
 
-def _tail(failure: ServerFailure, lines: int) -> tuple[str, ...]:
+def _quote_tail(failure: ServerFailure, lines: int) -> tuple[str, ...]:
     return tuple(f"log          {line}" for line in failure.log_tail[-lines:]) if lines else ()
 
 
@@ -265,8 +269,8 @@ def _unusual_parameters(captured: Captured, deadly: Sequence[ServerFailure]) -> 
     bodies = {request.id: request.body for request in captured.workload.requests}
     body = bodies.get(deadly[0].request_id, {})
     unharmed = [other for id_, other in bodies.items() if id_ not in harmed]
-    own = {k: v for k, v in body.items() if k not in _PROMPT and unharmed and all(k not in other or other[k] != v for other in unharmed)}
-    return _list_fields(own or {k: v for k, v in body.items() if k not in _ORDINARY})
+    unique = {k: v for k, v in body.items() if k not in _PROMPT and unharmed and all(k not in other or other[k] != v for other in unharmed)}
+    return _list_fields(unique or {k: v for k, v in body.items() if k not in _ORDINARY})
 
 
 def _list_fields(body: Mapping[str, JSON]) -> str:
@@ -293,19 +297,21 @@ def _check_unanswered(captured: Captured) -> Verdict | None:
 def _fail_answers(captured: Captured) -> Verdict | None:
     """Return FAIL for answers that are empty or late, unlike the baseline's to the same requests."""
     baseline = {answer.key: answer for answer in captured.baseline.answers}
-    for what, wrong in (
-        ("empty", _empty),
-        (f"later than the deadline of {captured.workload.deadline_s:g} s", _late),
+    for what, is_bad in (
+        ("empty", _is_empty),
+        (f"later than the deadline of {captured.workload.deadline_s:g} s", _is_late),
     ):
         bad = [
             a
             for a in captured.speculative.answers
-            if wrong(captured, a) and a.key in baseline and baseline[a.key].ok and not wrong(captured, baseline[a.key])
+            if is_bad(captured, a) and a.key in baseline and baseline[a.key].ok and not is_bad(captured, baseline[a.key])
         ]
         if bad:
             count = len(captured.speculative.answers)
             headline = f"{len(bad)} of {count} answers {what}, none of the baseline's; first: request {bad[0].request_id}"
-            lines = [f"request {a.request_id}, pass {a.pass_index}: {_seconds(a)}, finish reason {a.choice.finish_reason}" for a in bad]
+            lines = [
+                f"request {a.request_id}, pass {a.pass_index}: {_describe_latency(a)}, finish reason {a.choice.finish_reason}" for a in bad
+            ]
             return say(
                 captured,
                 Outcome.FAIL,
@@ -319,16 +325,16 @@ def _fail_answers(captured: Captured) -> Verdict | None:
     return None
 
 
-def _empty(_: Captured, answer: Answer) -> bool:
+def _is_empty(_: Captured, answer: Answer) -> bool:
     content = any(choice.written or choice.token_ids for choice in answer.choices)
     return answer.ok and not content and not (answer.usage and answer.usage.completion_tokens)
 
 
-def _late(captured: Captured, answer: Answer) -> bool:
+def _is_late(captured: Captured, answer: Answer) -> bool:
     return answer.ok and answer.timing is not None and answer.timing.latency_s > captured.workload.deadline_s
 
 
-def _seconds(answer: Answer) -> str:
+def _describe_latency(answer: Answer) -> str:
     return f"{answer.timing.latency_s:.1f} s" if answer.timing else "time unknown"
 
 
@@ -342,14 +348,14 @@ def _pass_liveness(captured: Captured) -> Verdict:
         captured,
         Outcome.PASS,
         f"{good} of {len(answers)} requests answered{pace}" + (f"; {refusals} refused with a 4xx" if refusals else ""),
-        evidence=(*messages(answers), *_asymmetries(captured)),
+        evidence=(*describe_refusals(answers), *_list_one_sided_refusals(captured)),
         rules_out=f"{good} requests answered; a failure rate above {proportions.ruled_out(good):.1%} would have been caught (99%)",
         cell=f"{good} of {len(answers)}",
         figures={"answered_requests": good, "refused_requests": refusals},
     )
 
 
-def _asymmetries(captured: Captured) -> list[str]:
+def _list_one_sided_refusals(captured: Captured) -> list[str]:
     """Return lines on requests that only the variant or only the baseline refuses; they decide nothing."""
     baseline = {answer.key: answer for answer in captured.baseline.answers}
     both = [(answer, baseline[answer.key]) for answer in captured.speculative.answers if answer.key in baseline]

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from pytest_specdec.judge.divergence import shared
+from pytest_specdec.judge.divergence import compare_prefixes
 from pytest_specdec.judge.penalised_scores import penalise
 from pytest_specdec.stats.request_params import NONE, penalties, sampling_params
 from pytest_specdec.stats.token_distribution import NOISE, raw_distribution, requested
@@ -302,15 +302,15 @@ def first_departures(captured: Captured, arm: Transcript, tolerance: float, jump
     requests = captured.workload.by_id
     answers, prompts = {answer.request_id: answer for answer in arm.answers}, _prompts(captured)
     departures = []
-    for each in shared(captured, arm).divergences:
+    for each in compare_prefixes(captured, arm).divergences:
         own, answer = laws(requests[each.request_id].body), answers[each.request_id]
         if own.moves or own.banned or own.forced or own.allowed is not None or own.words == (own.repetition != 1.0):
             continue
         name = "bad_words" if own.words else "repetition_penalty"
         before = {*prompts.get(each.request_id, ()), *answer.choice.token_ids[: each.index]}
-        again = each.gap < -tolerance and each.mine.token_id in before and each.theirs.token_id not in before and own.repetition > 1.0
+        again = each.gap < -tolerance and each.token.token_id in before and each.baseline.token_id not in before and own.repetition > 1.0
         broken = abs(each.gap) > tolerance if own.words else again
-        detail = f"id {each.mine.token_id} for the baseline's {each.theirs.token_id}, {abs(each.gap):.3g} nats apart"
+        detail = f"id {each.token.token_id} for the baseline's {each.baseline.token_id}, {abs(each.gap):.3g} nats apart"
         chance = jumps if own.words else 0.0
         departures.append(
             LawToken(parameter=name, answer=answer, index=each.index, broken=broken, binds=True, chance=chance, detail=detail)

@@ -19,7 +19,7 @@ from pytest_specdec.judge.parameter_rules import (
     LawToken,
     set_parameters,
 )
-from pytest_specdec.judge.prerequisites import is_refusal, messages, refusal, speculating, unscorable
+from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal, refusal, speculating, unscorable
 from pytest_specdec.judge.sampling.draft_distribution import drafting
 from pytest_specdec.judge.tolerance import allowed_gap
 from pytest_specdec.judge.verdicts import say
@@ -284,7 +284,7 @@ def _refuse_parameters(captured: Captured, matrix: Mapping[str, tuple[ParameterE
         captured,
         Outcome.REFUSED,
         f"{', '.join(names)} refused with a 4xx, which the baseline answers; no other sampling parameter is ignored",
-        evidence=(*_lines(matrix, captured.speculative), *messages(captured.speculative.answers)),
+        evidence=(*_lines(matrix, captured.speculative), *describe_refusals(captured.speculative.answers)),
         cell=", ".join(names) if len(names) <= _NAMED else f"{len(names)} parameters",
         figures={"refused_parameters": float(len(names))},
         parameters=_by_arm(captured, matrix),

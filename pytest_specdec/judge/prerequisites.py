@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.bursts import describe_bursts, uncounted_bursts
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Choice, SpecCounters, Transcript
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["RESUME", "equal_answers", "is_refusal", "messages", "refusal", "speculating", "unscorable"]
+__all__ = ["RESUME", "describe_refusals", "equal_answers", "is_refusal", "refusal", "speculating", "unscorable"]
 
 
 RESUME = "the same command with --specdec-resume RUN, which sends this workload again"
@@ -49,7 +50,7 @@ def refusal(captured: Captured) -> Verdict | None:
         captured,
         Outcome.REFUSED,
         f"all {len(answers)} requests were refused with {first.status}: {quote(first.error or '', 100)}; {_describe_baseline(captured)}",
-        evidence=messages(answers),
+        evidence=describe_refusals(answers),
         cell=f"{first.status}",
         figures={"refused_requests": len(answers)},
     )
@@ -65,19 +66,19 @@ def _check_access(captured: Captured) -> Verdict | None:
     arms = (captured.speculative, *captured.baseline_boots)
     for arm in arms:
         served = {routes.get(answer.request_id) for answer in arm.answers if answer.ok}
-        out = arm.lost_routes((*arms, *captured.beside))
+        lost_routes = arm.lost_routes((*arms, *captured.beside))
         lost = [
-            each
-            for each in arm.answers
-            if each.denied
-            or (each.status in _NO_ROUTE and routes.get(each.request_id) in served)
-            or (each.refused and routes.get(each.request_id) in out)
+            answer
+            for answer in arm.answers
+            if answer.denied
+            or (answer.status in _NO_ROUTE and routes.get(answer.request_id) in served)
+            or (answer.refused and routes.get(answer.request_id) in lost_routes)
         ]
         if lost:
-            words = f"{lost[0].status}: {quote(lost[0].error or '', 100)}"
+            first = f"{lost[0].status}: {quote(lost[0].error or '', 100)}"
             headline = f"access to {arm.arm} was lost: {len(lost)} of {len(arm.answers)} requests got no answer, first {lost[0].request_id}"
             figures = {"denied_requests": len(lost)}
-            return say(captured, Outcome.INVALID, f"{headline}, {words}", settle=RESUME, transient=True, figures=figures)
+            return say(captured, Outcome.INVALID, f"{headline}, {first}", settle=RESUME, transient=True, figures=figures)
     return None
 
 
@@ -90,7 +91,7 @@ def _check_route(captured: Captured) -> Verdict | None:
     return say(captured, Outcome.INVALID, headline, settle=settle)
 
 
-def messages(answers: Sequence[Answer]) -> tuple[str, ...]:
+def describe_refusals(answers: Sequence[Answer]) -> tuple[str, ...]:
     """Return a line per distinct refusal, with its requests counted."""
     refusals: dict[str, list[str]] = {}
     for answer in filter(is_refusal, answers):
@@ -110,24 +111,34 @@ def _describe_baseline(captured: Captured) -> str:
     return f"the baseline answers {honoured} of them"
 
 
-_NOTHING_DRAFTED = (
-    "nothing drafted",
-    "the speculative setting was not applied, or these requests disable drafting (log-probabilities, grammar, temperature)",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lack:
+    """Something that speculation shows and the judged answers do not."""
+
+    what: str
+    causes: str
+    """Likely ones, in words."""
+
+
+_NOTHING_DRAFTED = _Lack(
+    what="nothing drafted",
+    causes="the speculative setting was not applied, or these requests disable drafting (log-probabilities, grammar, temperature)",
 )
-_NOTHING_ACCEPTED = (
-    "no draft token accepted",
-    "draft and target do not match (vocabulary, template, quantisation), or prompt lookup finds no match",
+_NOTHING_ACCEPTED = _Lack(
+    what="no draft token accepted",
+    causes="draft and target do not match (vocabulary, template, quantisation), or prompt lookup finds no match",
 )
 _FEW_DRAFTS = 32
 """Verify steps from which on no accepted token shows that none fits: a drafter whose first token is accepted in one step of five has none
 accepted in 32 steps once in 1,260 runs (0.8^32)."""
-_NOTHING_REJECTED = (
-    "no draft token rejected",
-    "the draft is the target itself, the prompts are too easy, or the server accepts every draft token",
+_NOTHING_REJECTED = _Lack(
+    what="no draft token rejected",
+    causes="the draft is the target itself, the prompts are too easy, or the server accepts every draft token",
 )
-_UNKNOWN = (
-    "speculation unknown: no counters, no verify windows, no bursts in its streams",
-    "the speculative setting was not applied, no draft is accepted, or a proxy collects the streams; switch on counters if there are any",
+_UNKNOWN = _Lack(
+    what="speculation unknown: no counters, no verify windows, no bursts in its streams",
+    causes="the speculative setting was not applied, no draft is accepted, or a proxy collects the streams; "
+    "switch on counters if there are any",
 )
 
 
@@ -148,24 +159,23 @@ def speculating(captured: Captured, *, rejecting: bool = True) -> Verdict | None
     if streams is not None and streams.drafting:
         return None
     counters = captured.speculative.counters
-    missing = _missing_by_windows(captured) if counters is None else _missing_by_counters(counters)
-    if missing is None or (missing is _NOTHING_REJECTED and not rejecting):
+    lack = _find_lack_in_windows(captured) if counters is None else _find_lack_in_counters(counters)
+    if lack is None or (lack is _NOTHING_REJECTED and not rejecting):
         return None
-    what, causes = missing
     shown = "no counters" if counters is None else _describe_counters(counters)
     if counters is None or counters.drafts <= 0:
-        loaded = _check_load(captured, f"{what} ({shown})")
-        if loaded is not None:
-            return loaded
+        explained = _check_load(captured, f"{lack.what} ({shown})")
+        if explained is not None:
+            return explained
     steps = len(_windows(captured)) if counters is None else counters.drafts
-    if missing is _NOTHING_ACCEPTED and steps < _FEW_DRAFTS:
-        return _say_too_few(captured, f"{what} in the judged requests ({shown})")
+    if lack is _NOTHING_ACCEPTED and steps < _FEW_DRAFTS:
+        return _say_too_few(captured, f"{lack.what} in the judged requests ({shown})")
     return say(
         captured,
         Outcome.NOT_SPECULATING,
-        f"{what} in the judged requests ({shown})",
-        short=(f"likely: {causes}",),
-        evidence=(f"counters over these answers: {shown}", *(() if missing is not _UNKNOWN else (describe_bursts(streams),))),
+        f"{lack.what} in the judged requests ({shown})",
+        short=(f"likely: {lack.causes}",),
+        evidence=(f"counters over these answers: {shown}", *(() if lack is not _UNKNOWN else (describe_bursts(streams),))),
         cell="not speculating",
         check=SharedCheck.DRAFTING,
         figures={} if counters is None else {"drafts": counters.drafts, "accepted_tokens": counters.accepted_tokens},
@@ -209,8 +219,8 @@ def _describe_counters(counters: SpecCounters) -> str:
     return f"{counters.drafts:,} drafts, {accepted:,} draft tokens accepted, {rejected:,} rejected"
 
 
-def _missing_by_counters(counters: SpecCounters) -> tuple[str, str] | None:
-    """Return what the counters lack, with likely causes, or None."""
+def _find_lack_in_counters(counters: SpecCounters) -> _Lack | None:
+    """Return what the counters lack, or None."""
     if counters.drafts <= 0:
         return _NOTHING_DRAFTED
     if counters.accepted_tokens <= 0:
@@ -218,8 +228,8 @@ def _missing_by_counters(counters: SpecCounters) -> tuple[str, str] | None:
     return _NOTHING_REJECTED if counters.rejected_tokens <= 0 else None
 
 
-def _missing_by_windows(captured: Captured) -> tuple[str, str] | None:
-    """Return what the windows lack, with likely causes, or None.
+def _find_lack_in_windows(captured: Captured) -> _Lack | None:
+    """Return what the windows lack, or None.
 
     A window longer than one token shows an accepted token, one shorter than the longest possible a rejected token. A window of one token
     shows no rejection by prompt lookup, which may have drafted nothing at that step.
@@ -253,9 +263,9 @@ def unscorable(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
     The headline counts the answers at temperature 0 that equal the baseline's. The count decides nothing: correct servers differ at
     near-ties, and equal text says nothing about a distribution.
     """
-    known = captured.scoring
-    reason = "" if known is None else _unscorable_reason(captured, known)
-    if known is None or not reason or any(score.positions for scores in captured.scores.values() for score in scores):
+    capabilities = captured.scoring
+    reason = "" if capabilities is None else _unscorable_reason(captured, capabilities)
+    if capabilities is None or not reason or any(score.positions for scores in captured.scores.values() for score in scores):
         return None
     equal = equal_answers(captured, captured.speculative)
     counted = f"{sum(equal)} of {len(equal)} answers equal the baseline's; " if equal else ""
@@ -264,18 +274,18 @@ def unscorable(captured: Captured, *, rejecting: bool = True) -> Verdict | None:
         Outcome.INCONCLUSIVE,
         f"{counted}no token can be scored: {reason}",
         evidence=_describe_control(captured),
-        settle=(known.scored_with or ROUTES) if known.unscorable else "serve answers with token ids",
+        settle=(capabilities.scored_with or ROUTES) if capabilities.unscorable else "serve answers with token ids",
         cell="not scored",
         figures={"answers": float(len(equal)), "answers_equal": float(sum(equal))} if equal else {},
     )
 
 
-def _unscorable_reason(captured: Captured, known: Capabilities) -> str:
+def _unscorable_reason(captured: Captured, capabilities: Capabilities) -> str:
     """Return why no token can be scored; empty if some can."""
-    if known.unscorable:
-        return f"{_scoring_server(captured)} serves no log-probabilities of given tokens ({known.unscorable})"
+    if capabilities.unscorable:
+        return f"{_scoring_server(captured)} serves no log-probabilities of given tokens ({capabilities.unscorable})"
     answers = (*captured.baseline.answers, *captured.speculative.answers)
-    if known.lacks_ids and not any(choice.token_ids for answer in answers for choice in answer.choices):
+    if capabilities.lacks_ids and not any(choice.token_ids for answer in answers for choice in answer.choices):
         return "the engine gives these answers as text, without token ids"
     return ""
 
@@ -290,13 +300,12 @@ def equal_answers(captured: Captured, arm: Transcript) -> tuple[bool, ...]:
     True for each pair with equal token ids, reasoning and text. Requests that only one of the two answered are left out.
     """
     greedy = {request.id for request in captured.workload.requests if request.greedy}
-    own = {answer.key: answer.choice for answer in captured.baseline.answers if answer.ok and answer.request_id in greedy}
-    both = ((answer.choice, own[answer.key]) for answer in arm.answers if answer.ok and answer.key in own)
-    return tuple(_is_equal(mine, theirs) for mine, theirs in both)
+    baseline = {answer.key: answer.choice for answer in captured.baseline.answers if answer.ok and answer.request_id in greedy}
+    return tuple(_is_equal(answer.choice, baseline[answer.key]) for answer in arm.answers if answer.ok and answer.key in baseline)
 
 
-def _is_equal(mine: Choice, theirs: Choice) -> bool:
-    return (mine.token_ids, mine.reasoning, mine.text) == (theirs.token_ids, theirs.reasoning, theirs.text)
+def _is_equal(choice: Choice, baseline: Choice) -> bool:
+    return (choice.token_ids, choice.reasoning, choice.text) == (baseline.token_ids, baseline.reasoning, baseline.text)
 
 
 def _describe_control(captured: Captured) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ _MARGIN = 1.3
 """Factor on the measured differences: they differ between the tokens that show them and those that are judged."""
 _UNKNOWN = 0.125
 """Nats of noise assumed in half precision if no log-probabilities were reported that could show it."""
-_OFTEN, _SURELY = 5e-3, 1e-4
+_OFTEN, _LEVEL = 5e-3, 1e-4
 """A baseline repeats itself unless more than five in a thousand of its own tokens lie beyond the tolerance, at the second's level."""
 ASK_AGAIN = "the same requests again, by --specdec-continue: a fault comes back, a jump does not"
 OPEN_AT = 100.0
@@ -99,17 +99,17 @@ class Tolerance:
     peer_events: int
     """Tokens beyond the tolerance, of the baseline's own boots and of the calibration."""
     peer_tokens: int
-    own_events: int
+    boot_events: int
     """Tokens beyond the tolerance, of the baseline's own boots alone."""
-    own_tokens: int
+    boot_tokens: int
     boot_noise: BootNoise | None = None
     """Noise that a boot of the baseline adds to a logit at every call alike; None if the run does not show it."""
     open_at: float = OPEN_AT
     """Evidence from which on a count is undecided."""
 
-    def round(self, events: int, tokens: int) -> EventCount:
+    def count_round(self, events: int, tokens: int) -> EventCount:
         """Return an arm's events of one repeat, beside the baseline's own."""
-        return EventCount(events=events, tokens=tokens, peer_events=self.own_events, peer_tokens=self.own_tokens)
+        return EventCount(events=events, tokens=tokens, peer_events=self.boot_events, peer_tokens=self.boot_tokens)
 
     def log_evidence(self, events: int, tokens: int, repeats: Sequence[EventCount] = ()) -> float:
         """Return the log of the evidence against so many events.
@@ -131,7 +131,7 @@ class Tolerance:
         That is so for a count too high for noise, as long as rounds are left and earlier rounds showed such tokens again. Callers exclude
         an alarm first.
         """
-        if not events or len(repeats) >= ROUNDS or (repeats and not any(each.events for each in repeats)):
+        if not events or len(repeats) >= ROUNDS or (repeats and not any(count.events for count in repeats)):
             return False
         return self.log_evidence(events, tokens, repeats) >= log(self.open_at)
 
@@ -175,28 +175,28 @@ def allowed_gap(captured: Captured, peer_gaps: Iterable[float]) -> Tolerance:
     """
     gaps = np.array(list(peer_gaps), dtype=np.float64)
     calibration, decode = logit_noise(captured), kernel_noise(captured.calibration)
-    granted = _allow_noise(captured, calibration)
-    gap = max(STATED, _GAP_PER_NOISE * granted.noise)
+    allowed = _allow_noise(captured, calibration)
+    gap = max(STATED, _GAP_PER_NOISE * allowed.noise)
     beyond = decode.beyond(gap)
-    own = int((gaps > gap).sum())
+    boot_events = int((gaps > gap).sum())
     return Tolerance(
         gap=gap,
-        reason="fixed minimum" if gap == STATED else f"8 x {granted.reason}",
+        reason="fixed minimum" if gap == STATED else f"8 x {allowed.reason}",
         calibration=calibration,
-        noise=granted.noise,
-        verify_factor=granted.factor,
-        trustworthy=calibration.valid and proportions.greater_than_rate(own, len(gaps), _OFTEN) > _SURELY,
+        noise=allowed.noise,
+        verify_factor=allowed.factor,
+        trustworthy=calibration.valid and proportions.greater_than_rate(boot_events, len(gaps), _OFTEN) > _LEVEL,
         flips=FlipNoise(
-            sigma=sigma_of(granted.noise, granted.floor),
+            sigma=sigma_of(allowed.noise, allowed.floor),
             unseen=max(UNSEEN, decode.beyond(gap / 2.0).rate),
-            tail=_MARGIN * granted.noise / calibration.noise * decode.of_logit if calibration.noise else decode.of_logit,
+            tail=_MARGIN * allowed.noise / calibration.noise * decode.of_logit if calibration.noise else decode.of_logit,
         ),
-        sigma_reason=f"1.3 sqrt2 x {granted.reason}" if sigma_of(granted.noise, 0.0) > granted.floor else granted.floor_reason,
+        sigma_reason=f"1.3 sqrt2 x {allowed.reason}" if sigma_of(allowed.noise, 0.0) > allowed.floor else allowed.floor_reason,
         exact=not captured.is_control and _is_exact(captured, calibration, decode) and float(gaps.max(initial=0.0)) <= EXACT,
-        peer_events=own + beyond.jumps,
+        peer_events=boot_events + beyond.jumps,
         peer_tokens=len(gaps) + beyond.tokens,
-        own_events=own,
-        own_tokens=len(gaps),
+        boot_events=boot_events,
+        boot_tokens=len(gaps),
         boot_noise=boot_noise(answer_scales(captured.calibration.answers), answer_scales(captured.same_boot_calibration.answers)),
         open_at=REPEAT_AT if captured.repeatable else OPEN_AT,
     )
@@ -251,28 +251,28 @@ def _allow_noise(captured: Captured, calibration: Calibration) -> _AllowedNoise:
     """
     single = _single_precision(captured)
     floor, kind = (SINGLE_PRECISION, "float32") if single else (HALF_PRECISION, "half precision")
-    least = f"minimum for {kind}"
+    floor_reason = f"minimum for {kind}"
     if calibration.noise is None:
         noise = 0.0 if single else _UNKNOWN
         reason = f"logit noise {noise:g}, granted to {kind}: nothing was reported that shows it"
-        return _AllowedNoise(noise=noise, reason=reason, floor=floor, floor_reason=least)
+        return _AllowedNoise(noise=noise, reason=reason, floor=floor, floor_reason=floor_reason)
     decode, verify = calibration.noise, kernel_noise(captured.verify_calibration).scale or 0.0
     stated = _VERIFY_FLOOR_SINGLE if single else _VERIFY_FLOOR_HALF
     most = max(VERIFY_FACTOR * decode, stated, tolerated_floor(single_precision=single, one_boot=captured.one_boot))
-    is_lawful = not is_noisier(answer_scales(captured.verify_calibration.answers), _SURELY_NOISIER * most)
-    noise = max(decode, min(verify, most)) if is_lawful else decode
+    is_tolerable = not is_noisier(answer_scales(captured.verify_calibration.answers), _SURELY_NOISIER * most)
+    noise = max(decode, min(verify, most)) if is_tolerable else decode
     factor = verify / decode if decode > ROUNDING and verify > decode else 1.0
     reason = (
         f"logit noise {decode:.4f}, measured over {calibration.tokens:,} tokens"
         if noise == decode
         else f"logit noise {noise:.4f} of the verify kernel"
     )
-    return _AllowedNoise(noise=noise, reason=reason, factor=factor, floor=floor, floor_reason=least)
+    return _AllowedNoise(noise=noise, reason=reason, factor=factor, floor=floor, floor_reason=floor_reason)
 
 
 def _single_precision(captured: Captured) -> bool:
-    known = captured.capabilities.get(BASELINE)
-    return known is not None and known.single_precision
+    capabilities = captured.capabilities.get(BASELINE)
+    return capabilities is not None and capabilities.single_precision
 
 
 def jump_rate(captured: Captured) -> float:
@@ -293,8 +293,8 @@ def logit_noise(captured: Captured) -> Calibration:
     """
     if captured.calibration:
         return calibrate(captured.calibration)
-    own = (pair for arm in (BASELINE, CONTROL) for pair in _reported_logprobs(captured, arm))
-    return calibrate(own, unprocessed=all(request.unprocessed for request in captured.workload.requests))
+    pairs = (pair for arm in (BASELINE, CONTROL) for pair in _reported_logprobs(captured, arm))
+    return calibrate(pairs, unprocessed=all(request.unprocessed for request in captured.workload.requests))
 
 
 def _reported_logprobs(captured: Captured, arm: str) -> Iterator[tuple[float, Position]]:
@@ -303,8 +303,8 @@ def _reported_logprobs(captured: Captured, arm: str) -> Iterator[tuple[float, Po
     Nothing is yielded if they are not raw. Requests with penalties are left out.
     """
     transcript = captured.baseline if arm == BASELINE else captured.control
-    known = captured.capabilities.get(arm) or captured.capabilities.get(BASELINE)
-    if transcript is None or (known is not None and not known.raw_logprobs):
+    capabilities = captured.capabilities.get(arm) or captured.capabilities.get(BASELINE)
+    if transcript is None or (capabilities is not None and not capabilities.raw_logprobs):
         return
     # Some engines report what penalties left, also where they report nothing else that was processed.
     penalised = {request.id for request in captured.workload.requests if not penalties(request.body).neutral}

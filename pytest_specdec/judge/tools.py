@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.prerequisites import is_refusal, messages, refusal, speculating
+from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal, refusal, speculating
 from pytest_specdec.judge.tool_rules import BY_MODEL, Breach, Broken, apart, breaches, requested_tools
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.captured import FeatureSupport
@@ -288,13 +288,13 @@ def _check_unbound(captured: Captured, mine: _Arm, peers: Sequence[_Arm]) -> Ver
     tools = [answer for answer in captured.speculative.answers if requested_tools(mine.requests[answer.request_id]).choice != "none"]
     if tools and all(map(is_refusal, tools)):
         headline = f"all {len(tools)} requests with tools were refused; {len(mine.answers)} others keep the law"
-        return say(captured, Outcome.REFUSED, headline, evidence=messages(tools), cell="refused")
+        return say(captured, Outcome.REFUSED, headline, evidence=describe_refusals(tools), cell="refused")
     return say(
         captured,
         Outcome.INCONCLUSIVE,
         f"the tools did not bind: the baseline calls none in {_count_offers(peers[0]).total()} answers that may; nothing is wrong in "
         f"{len(mine.answers)} answers",
-        evidence=messages(captured.speculative.answers),
+        evidence=describe_refusals(captured.speculative.answers),
         settle="switch on the engine's tool parser, or serve a model that calls tools",
         cell="no calls",
     )
@@ -316,7 +316,7 @@ def _pass_tools(captured: Captured, mine: _Arm, findings: _Findings, spoilt: fro
         + "".join(f"; {choice} did not bind" for choice in unbound)
         + (f"; {refusals} requests refused" if refusals else "")
         + left_out,
-        evidence=(f"answers with calls by tool_choice: {by_choice}", *messages(captured.speculative.answers)),
+        evidence=(f"answers with calls by tool_choice: {by_choice}", *describe_refusals(captured.speculative.answers)),
         rules_out=f"{len(mine.answers)} answers checked; a rate of wrong ones above "
         f"{proportions.ruled_out(len(mine.answers)):.1%} would have been caught (99%)",
         cell=f"{calls} calls",

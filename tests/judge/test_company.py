@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_specdec.judge.concurrency_waves import IN_COMPANY, WRONG_ALONE, WaveTokens, WrongToken, blame, company, foreign, swapped_answers
+from pytest_specdec.judge.concurrency_waves import (
+    IN_COMPANY,
+    WRONG_ALONE,
+    WaveTokens,
+    WrongToken,
+    blame,
+    concurrent_tokens,
+    find_foreign_text,
+    swapped_answers,
+)
 from pytest_specdec.prompts.company import marker
 from tests.judge.captured_values import a_workload, answer, captured, requests, score
 
@@ -103,13 +112,13 @@ def test_answers_of_requests_that_were_not_together_are_not_swapped():
 )
 def test_letters_and_marks_that_no_prompt_has_are_foreign(text, found):
     alike = of([text], ["plain"], waves=())
-    assert foreign(alike, alike.speculative).found == ({"chat-00": found} if found else {})
+    assert find_foreign_text(alike, alike.speculative).kinds == ({"chat-00": found} if found else {})
 
 
 def test_letters_of_the_prompt_are_not_foreign():
     asked = a_workload([replace(requests(1)[0], body={"messages": "по-русски <s>"})])
     seen = captured("concurrency", [answer(text="привет <s>")], [answer(text="x")], workload=asked)
-    assert foreign(seen, seen.speculative).found == {}
+    assert find_foreign_text(seen, seen.speculative).kinds == {}
 
 
 def test_tokens_are_counted_by_wave_without_grammars_and_draws():
@@ -128,7 +137,7 @@ def test_tokens_are_counted_by_wave_without_grammars_and_draws():
         "draft-k3": tuple(score("draft-k3", each, [(3, 2.0)] if each is answers[1] else []) for each in answers),
         "baseline": tuple(score("baseline", each) for each in answers),
     }
-    tokens = company(captured("concurrency", answers, answers, workload=asked, scores=scores))
+    tokens = concurrent_tokens(captured("concurrency", answers, answers, workload=asked, scores=scores))
     assert [(w.size, w.tokens, len(w.wrong)) for w in tokens.waves] == [(1, 10, 0), (3, 10, 1)]
     assert tokens.waves[1].traits == {"grammar", "sampling"}
     assert (tokens.waves[1].wrong[0].request_id, tokens.waves[1].wrong[0].index) == ("chat-01", 3)

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_specdec.judge import greedy
 from pytest_specdec.judge.greedy_diagnosis import ACCEPTED_UNVERIFIED, BONUS, NOT_ROLLED_BACK, RECOVERED, UNNAMED, fault_name
-from pytest_specdec.judge.greedy_gap import DifferenceKind, difference, scored_answers
+from pytest_specdec.judge.greedy_gap import DifferenceKind, classify_difference, scored_answers
 from pytest_specdec.model.captured import Capabilities, FeatureSupport, ReportedDraws
 from pytest_specdec.model.pair import DraftKind
 from pytest_specdec.model.plan import ROUNDS
@@ -355,7 +355,7 @@ def test_a_prefix_that_comes_again_is_bet_on_once():
 def test_the_first_difference_is_classed_by_its_gap(theirs, index, kind):
     each = answer("chat-00", (1, 2, 3))
     (mine,) = scored_answers(transcript(VARIANT, [each]), [score(VARIANT, each, {1: 0.2, 2: 0.4}.items())])
-    found = difference(mine, answer("chat-00", theirs), 0.25)
+    found = classify_difference(mine, answer("chat-00", theirs), 0.25)
     assert (found and (found.index, found.kind)) == (kind and (index, kind))
 
 
@@ -363,11 +363,11 @@ def test_a_difference_in_length_is_classed_by_what_the_baseline_could_have_done(
     each, longer = answer("chat-00", (1, 2)), answer("chat-00", (1, 2, 3))
     (mine,) = scored_answers(transcript(VARIANT, [each]), [score(VARIANT, each)])
     contested = [position(3, p_best=0.5, others=((900, 0.45),))]
-    assert difference(mine, longer, 0.25).kind is DifferenceKind.LENGTH
-    assert difference(mine, longer, 0.25, [position(token) for token in (1, 2, 3)]).kind is DifferenceKind.LENGTH
-    assert difference(mine, longer, 0.25, [position(1), position(2), *contested]).kind is DifferenceKind.END
+    assert classify_difference(mine, longer, 0.25).kind is DifferenceKind.LENGTH
+    assert classify_difference(mine, longer, 0.25, [position(token) for token in (1, 2, 3)]).kind is DifferenceKind.LENGTH
+    assert classify_difference(mine, longer, 0.25, [position(1), position(2), *contested]).kind is DifferenceKind.END
     (went_on,) = scored_answers(transcript(VARIANT, [longer]), [score(VARIANT, longer)])
-    assert difference(went_on, answer("chat-00", (1, 2), finish="length"), 0.25).kind is DifferenceKind.LENGTH
+    assert classify_difference(went_on, answer("chat-00", (1, 2), finish="length"), 0.25).kind is DifferenceKind.LENGTH
 
 
 FAULTS = [

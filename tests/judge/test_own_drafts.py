@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_specdec.judge import speed
-from pytest_specdec.judge.acceptance.drafter_quality import NAME, TOLERATED, rejected_drafts
+from pytest_specdec.judge.acceptance.drafter_quality import TOLERATED, WORSE_DRAFTS, rejected_drafts
 from pytest_specdec.model.baseline import Gate
 from pytest_specdec.model.captured import ReportedDraws
 from pytest_specdec.model.pair import DraftKind
@@ -54,7 +54,7 @@ def calibration(noise):
 
 def test_drafts_that_the_drafter_gets_right_and_the_server_rejects_fail():
     verdict = speed.judge(seen(right=(2, 10)))
-    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, NAME)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, WORSE_DRAFTS)
     assert (verdict.figures["rejected_drafts"], verdict.figures["rejected_right_drafts"]) == (80, 40)
     assert "request chat-00, token 3" in verdict.headline
 
@@ -70,7 +70,7 @@ def test_more_than_one_in_twenty_beyond_chance_is_the_line():
     assert speed.judge(seen(right=(2,), right_in=11)).outcome is Outcome.PASS, "11 of 80: p = 2e-3"
     assert speed.judge(seen(right=(2,), right_in=12)).outcome is Outcome.FAIL, "12 of 80: p = 6e-4"
     gate = Gate(figure="acceptance_length", at_least=1.0, source="tiny.yaml:9 gates.acceptance_length")
-    assert speed.judge(replace(seen(right=(2,), right_in=12), gates=(gate,))).names != NAME
+    assert speed.judge(replace(seen(right=(2,), right_in=12), gates=(gate,))).names != WORSE_DRAFTS
 
 
 def test_where_the_drafter_hardly_prefers_its_token_a_lost_draft_proves_nothing():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.prerequisites import is_refusal, messages
+from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal
 from pytest_specdec.judge.structured.documents import documents
 from pytest_specdec.judge.structured.grammar_faults import endless
 from pytest_specdec.stats import proportions
@@ -162,7 +162,7 @@ def evidence(captured: Captured, piles: Sequence[ArmDocuments]) -> tuple[str, ..
     unreached = [f"{pile.arm}: {pile.unreached} answers cut within their reasoning" for pile in piles if pile.unreached]
     not_offered = [f"{pile.arm}: {kind}: every request refused" for pile in piles for kind in pile.refused_kinds]
     faults = [f"{pile.arm}: {d.request_id} ({d.kind}): {d.fault}" for pile in piles for d in pile.faulty[:20]]
-    return (*counted, *_rates(piles), *unreached, *not_offered, *messages(captured.speculative.answers), *faults)
+    return (*counted, *_rates(piles), *unreached, *not_offered, *describe_refusals(captured.speculative.answers), *faults)
 
 
 def _group(document: Document, *, many: bool) -> str:

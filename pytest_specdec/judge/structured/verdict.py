@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from jsonschema.exceptions import SchemaError
 from referencing.exceptions import Unresolvable
 
-from pytest_specdec.judge.divergence import shared
+from pytest_specdec.judge.divergence import compare_prefixes
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.greedy_diagnosis import probability
 from pytest_specdec.judge.liveness import server_failure
-from pytest_specdec.judge.prerequisites import equal_answers, messages, refusal, speculating, unscorable
+from pytest_specdec.judge.prerequisites import describe_refusals, equal_answers, refusal, speculating, unscorable
 from pytest_specdec.judge.structured import document_counts
 from pytest_specdec.judge.structured.document_counts import read_documents
 from pytest_specdec.judge.structured.documents import Flaw
@@ -100,7 +100,7 @@ def _wrong_schema(captured: Captured, error: Exception) -> Verdict:
         Outcome.INVALID,
         f"the JSON schema of {f'request {place}' if place else 'a request'} cannot be used{where}: {quote(reason, 160)}{others}",
         short=("remedy       correct the schema in the suite; no answer of this workload was judged, other workloads were",),
-        evidence=messages(captured.speculative.answers),
+        evidence=describe_refusals(captured.speculative.answers),
         cell="invalid schema",
     )
 
@@ -166,10 +166,12 @@ def _compare_choices(captured: Captured) -> GreedyChoices:
     """
     peers: list[float] = []
     for control in captured.baseline_boots[1:]:
-        again = shared(captured, control)
+        again = compare_prefixes(captured, control)
         parted = [abs(one.gap) for one in again.divergences]
         peers = [*parted, *[0.0] * (again.tokens - len(parted))]
-    return GreedyChoices(shared=shared(captured, captured.speculative), allowed=allowed_gap(captured, peers), alpha=captured.alpha)
+    return GreedyChoices(
+        shared=compare_prefixes(captured, captured.speculative), allowed=allowed_gap(captured, peers), alpha=captured.alpha
+    )
 
 
 def _check_choices(captured: Captured, choices: GreedyChoices) -> Verdict | None:
@@ -190,8 +192,8 @@ def _check_choices(captured: Captured, choices: GreedyChoices) -> Verdict | None
         f"{len(choices.wrong) - len(likelier)} less likely than the baseline's",
         short=(
             f"where        token {first.index} of {first.request_id}, after the same tokens as the baseline's",
-            f"baseline     id {first.theirs.token_id} {probability(first.theirs)} without the grammar",
-            f"speculative  id {first.mine.token_id} {probability(first.mine)}   {apart}",
+            f"baseline     id {first.baseline.token_id} {probability(first.baseline)} without the grammar",
+            f"speculative  id {first.token.token_id} {probability(first.token)}   {apart}",
         ),
         evidence=tuple(map(str, choices.wrong[:20])),
         cell=f"{len(choices.wrong)} wrong tokens",
