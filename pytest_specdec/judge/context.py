@@ -149,19 +149,19 @@ def _wrong_tokens(captured: Captured) -> Iterator[ContextBreach]:
     """
     if not captured.workload.scored:
         return
-    own = scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
-    peers = [each for boot in captured.baseline_boots for each in scored_answers(boot, captured.scores.get(boot.arm, ()))]
-    limits, longest = tolerance(captured, peers), _longest_sequence(captured)
-    gaps, limit = distinct_gaps(captured.workload, own), limits.gap
-    if not limits.is_wrong(sum(gap > limit for gap in gaps), len(gaps), captured.alpha):
+    answers = scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
+    peers = [answer for boot in captured.baseline_boots for answer in scored_answers(boot, captured.scores.get(boot.arm, ()))]
+    allowed, longest = tolerance(captured, peers), _longest_sequence(captured)
+    gaps, limit = distinct_gaps(captured.workload, answers), allowed.gap
+    if not allowed.is_wrong(sum(gap > limit for gap in gaps), len(gaps), captured.alpha):
         return
-    for each in own:
-        index = next((index for index, gap in enumerate(each.gaps) if gap > limit), None)
+    for scored in answers:
+        index = next((index for index, gap in enumerate(scored.gaps) if gap > limit), None)
         if index is not None:
-            position = _prompt_length(captured, each.answer) + index + 1
+            position = _prompt_length(captured, scored.answer) + index + 1
             flaw = ContextFlaw.NEAR if position > longest - _NEAR else ContextFlaw.WRONG
-            what = f"token {position} of the sequence lies {each.gaps[index]:.2f} nats below the baseline's best; {limit:.2f} are allowed"
-            yield ContextBreach(flaw=flaw, request_id=each.answer.request_id, what=what)
+            what = f"token {position} of the sequence lies {scored.gaps[index]:.2f} nats below the baseline's best; {limit:.2f} are allowed"
+            yield ContextBreach(flaw=flaw, request_id=scored.answer.request_id, what=what)
 
 
 def _fail_context(captured: Captured, breaches: Sequence[ContextBreach]) -> Verdict | None:
@@ -201,17 +201,17 @@ def _describe_unfilled(captured: Captured) -> tuple[str, ...]:
 def _pass_context(captured: Captured) -> Verdict:
     """Return PASS, or INCONCLUSIVE if a scored workload has too few scored tokens."""
     answers = [answer for answer in captured.speculative.answers if answer.ok]
-    own = scored_answers(captured.speculative, captured.scores.get(captured.arm, ())) if captured.workload.scored else ()
-    tokens = sum(len(each.positions) for each in own)
+    scored_ones = scored_answers(captured.speculative, captured.scores.get(captured.arm, ())) if captured.workload.scored else ()
+    tokens = sum(len(scored.positions) for scored in scored_ones)
     if captured.workload.scored and tokens < _ENOUGH:
         headline = f"only {tokens} tokens could be scored; {_ENOUGH} are needed"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle="serve prompt log-probabilities", cell="few tokens")
     alike = sum(map(is_refusal, captured.speculative.answers))
-    scored = f", {tokens} tokens are the baseline's choice" if tokens else ""
+    choices = f", {tokens} tokens are the baseline's choice" if tokens else ""
     return say(
         captured,
         Outcome.PASS,
-        f"{len(answers)} answers of sequences up to {_longest_sequence(captured)} tokens have their length{scored}; {alike} refused alike",
+        f"{len(answers)} answers of sequences up to {_longest_sequence(captured)} tokens have their length{choices}; {alike} refused alike",
         rules_out=f"ends, refusals and lengths at sequences of up to {_longest_sequence(captured)} tokens",
         evidence=(*_describe_unfilled(captured), *describe_refusals(captured.speculative.answers)),
         cell=f"up to {_longest_sequence(captured)}",

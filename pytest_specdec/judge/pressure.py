@@ -45,12 +45,12 @@ def _check_unanswered(captured: Captured) -> Verdict | None:
 
     None otherwise; a refusal is no loss.
     """
-    theirs = {answer.key for answer in captured.baseline.answers if answer.ok}
-    lost = [a for a in captured.speculative.answers if a.key in theirs and not a.ok and not is_refusal(a)]
+    baseline_answers = {answer.key for answer in captured.baseline.answers if answer.ok}
+    lost = [a for a in captured.speculative.answers if a.key in baseline_answers and not a.ok and not is_refusal(a)]
     if not lost:
         return None
     headline = f"{UNANSWERED}: {len(lost)} of {len(captured.speculative.answers)} have no answer; first: request {lost[0].request_id}"
-    lines = [f"request {each.request_id}: status {each.status}, {each.error}" for each in lost]
+    lines = [f"request {answer.request_id}: status {answer.status}, {answer.error}" for answer in lost]
     example = Example(symptom=Symptom.UNANSWERED, request_id=lost[0].request_id, pass_index=lost[0].pass_index)
     cell = f"{len(lost)} lost"
     return say(captured, Outcome.FAIL, headline, short=lines[:3], evidence=lines, cell=cell, names=UNANSWERED, example=example)
@@ -102,7 +102,7 @@ def _select_requests(captured: Captured, ids: Collection[str]) -> Captured:
         baseline=select(captured.baseline),
         control=None if captured.control is None else select(captured.control),
         speculative=select(captured.speculative),
-        repeats=tuple(_select_requests(each, ids) for each in captured.repeats),
+        repeats=tuple(_select_requests(repeat, ids) for repeat in captured.repeats),
         scores={arm: tuple(score for score in scores if score.request_id in ids) for arm, scores in captured.scores.items()},
     )
 

@@ -38,7 +38,7 @@ UNSEEDED = "requests without a seed give the same answer again"
 STREAM = "requests share one random stream"
 COPIES = "n choices are copies"
 
-_PLACES = 2.5
+_VERIFY_FLIPS = 2.5
 """Times as often as a decode step a verify step of a correct server may flip a draw.
 
 Noise may change whether the draft token is accepted, and which token replaces it. Measured on correct servers are 0.9 to 2.2 times if both
@@ -60,7 +60,7 @@ class Draw:
     """One choice of an answer."""
 
     request_id: str
-    asks: str
+    prompt_key: str
     """Equal for equal prompts."""
     seed: JSON
     index: int
@@ -73,11 +73,11 @@ class Draw:
     logprob: float
     """Upper bound of the whole choice's log-probability under the baseline; 0 if it was not scored."""
 
-    def repeats(self, other: Draw) -> bool:
+    def is_equal(self, other: Draw) -> bool:
         """Return True if both choices are equal, by ids if possible."""
-        ids = self.choice.token_ids and other.choice.token_ids
-        mine, theirs = self.choice, other.choice
-        return mine.token_ids == theirs.token_ids if ids else mine.written == theirs.written
+        if self.choice.token_ids and other.choice.token_ids:
+            return self.choice.token_ids == other.choice.token_ids
+        return self.choice.written == other.choice.written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,16 +86,16 @@ class Repeats:
 
     alone: tuple[tuple[Draw, Draw], ...]
     """Both requests were sent alone."""
-    company: tuple[tuple[Draw, Draw], ...]
+    concurrent: tuple[tuple[Draw, Draw], ...]
     """At least one of the two was in flight with other requests."""
 
     @property
     def pairs(self) -> tuple[tuple[Draw, Draw], ...]:
         """All of them."""
-        return (*self.alone, *self.company)
+        return (*self.alone, *self.concurrent)
 
     def __str__(self) -> str:
-        return f"{_equal_of(self.alone)} alone, {_equal_of(self.company)} in company"
+        return f"{_describe_equal(self.alone)} alone, {_describe_equal(self.concurrent)} in company"
 
 
 def judge(captured: Captured) -> Verdict:
@@ -118,15 +118,15 @@ def _judge_draws(captured: Captured) -> Verdict:
 
     INVALID if the judged arm or the baseline has no answer. Whether anything was drafted is checked after both, so that it hides no fault.
     """
-    mine = _draws(captured, captured.speculative)
-    others = tuple(_draws(captured, arm) for arm in captured.baseline_boots)
-    if not mine or not others[0]:
-        return say(captured, Outcome.INVALID, f"no answer from {captured.arm if not mine else 'the baseline'}")
+    draws = _draws(captured, captured.speculative)
+    peers = tuple(_draws(captured, arm) for arm in captured.baseline_boots)
+    if not draws or not peers[0]:
+        return say(captured, Outcome.INVALID, f"no answer from {captured.arm if not draws else 'the baseline'}")
     return (
-        _check_repeats(captured, _repeats(mine), _unite_repeats(others))
-        or _check_independence(captured, mine, others)
+        _check_repeats(captured, _repeats(draws), _unite_repeats(peers))
+        or _check_independence(captured, draws, peers)
         or speculating(captured, rejecting=False)
-        or _pass_seeds(captured, mine, others)
+        or _pass_seeds(captured, draws, peers)
     )
 
 
@@ -141,7 +141,7 @@ def _draws(captured: Captured, arm: Transcript) -> tuple[Draw, ...]:
     return tuple(
         Draw(
             request_id=answer.request_id,
-            asks=request.prompt_key,
+            prompt_key=request.prompt_key,
             seed=request.seed,
             index=choice.index,
             turn=number,
@@ -174,25 +174,25 @@ def _repeats(draws: Sequence[Draw]) -> Repeats:
     groups: dict[tuple[str, JSON, int], list[Draw]] = defaultdict(list)
     for draw in draws:
         if draw.seed is not None:
-            groups[draw.asks, draw.seed, draw.index].append(draw)
+            groups[draw.prompt_key, draw.seed, draw.index].append(draw)
     pairs = [(group[0], draw) for group in groups.values() for draw in group[1:]]
     alone = tuple(pair for pair in pairs if pair[0].alone and pair[1].alone)
-    return Repeats(alone=alone, company=tuple(pair for pair in pairs if pair not in alone))
+    return Repeats(alone=alone, concurrent=tuple(pair for pair in pairs if pair not in alone))
 
 
 def _unite_repeats(arms: Sequence[Sequence[Draw]]) -> Repeats:
     """Return the repeats of several arms, paired within each arm."""
     repeats = [_repeats(draws) for draws in arms]
     return Repeats(
-        alone=tuple(pair for each in repeats for pair in each.alone), company=tuple(pair for each in repeats for pair in each.company)
+        alone=tuple(pair for arm in repeats for pair in arm.alone), concurrent=tuple(pair for arm in repeats for pair in arm.concurrent)
     )
 
 
 def _unequal(pairs: Sequence[tuple[Draw, Draw]]) -> list[tuple[Draw, Draw]]:
-    return [(first, again) for first, again in pairs if not first.repeats(again)]
+    return [(first, again) for first, again in pairs if not first.is_equal(again)]
 
 
-def _equal_of(pairs: Sequence[tuple[Draw, Draw]]) -> str:
+def _describe_equal(pairs: Sequence[tuple[Draw, Draw]]) -> str:
     return f"{len(pairs) - len(_unequal(pairs))} of {len(pairs)}"
 
 
@@ -204,34 +204,36 @@ def _rate(pairs: Sequence[tuple[Draw, Draw]]) -> float:
 def _flip_factor(captured: Captured) -> float:
     """Return the factor by which the judged arm may flip more draws.
 
-    It is relative to the baseline: :data:`_PLACES` times the measured noise of the verify kernel over that of decoding, at most
+    It is relative to the baseline: :data:`_VERIFY_FLIPS` times the measured noise of the verify kernel over that of decoding, at most
     VERIFY_FACTOR.
     """
-    return _PLACES * min(allowed_gap(captured, ()).verify_factor, VERIFY_FACTOR)
+    return _VERIFY_FLIPS * min(allowed_gap(captured, ()).verify_factor, VERIFY_FACTOR)
 
 
-def _p_value(captured: Captured, mine: Sequence[tuple[Draw, Draw]], theirs: Sequence[tuple[Draw, Draw]]) -> float:
-    return _unequal_p_value(captured, len(_unequal(mine)), len(mine), theirs)
+def _p_value(captured: Captured, pairs: Sequence[tuple[Draw, Draw]], baseline_pairs: Sequence[tuple[Draw, Draw]]) -> float:
+    return _unequal_p_value(captured, len(_unequal(pairs)), len(pairs), baseline_pairs)
 
 
-def _unequal_p_value(captured: Captured, unequal: int, pairs: int, theirs: Sequence[tuple[Draw, Draw]]) -> float:
+def _unequal_p_value(captured: Captured, unequal: int, pairs: int, baseline_pairs: Sequence[tuple[Draw, Draw]]) -> float:
     """Return the p-value of so many unequal pairs beside the baseline's pairs."""
-    return proportions.greater_than_times(unequal, pairs, len(_unequal(theirs)), len(theirs), _flip_factor(captured))
+    return proportions.greater_than_times(unequal, pairs, len(_unequal(baseline_pairs)), len(baseline_pairs), _flip_factor(captured))
 
 
-def _check_repeats(captured: Captured, mine: Repeats, theirs: Repeats) -> Verdict | None:
+def _check_repeats(captured: Captured, judged: Repeats, baseline: Repeats) -> Verdict | None:
     """Return FAIL if too few pairs under one seed are equal.
 
     None if about as many are as on the baseline. INCONCLUSIVE if no pair sent alone is equal although most of the baseline's are, but the
     test does not reject. The fault is an ignored seed if most pairs sent alone differ, else a dependence on the concurrent requests.
     """
-    p_value = min(_p_value(captured, mine.pairs, theirs.pairs), _p_value(captured, mine.company, theirs.company))
-    is_silent = bool(mine.alone and theirs.alone) and not _rate(mine.alone) and _rate(theirs.alone) >= _MOSTLY
+    p_value = min(_p_value(captured, judged.pairs, baseline.pairs), _p_value(captured, judged.concurrent, baseline.concurrent))
+    is_silent = bool(judged.alone and baseline.alone) and not _rate(judged.alone) and _rate(baseline.alone) >= _MOSTLY
     if p_value > captured.alpha and not is_silent:
         return None
-    unequal = _unequal(mine.pairs)
-    name = NOT_HONOURED if 2 * len(_unequal(mine.alone)) > len(mine.alone) else NEIGHBOURS
-    counted = f"{len(unequal)} of {len(mine.pairs)} answers differ from an earlier one under the same seed; {_rates(mine, theirs)}"
+    unequal = _unequal(judged.pairs)
+    name = NOT_HONOURED if 2 * len(_unequal(judged.alone)) > len(judged.alone) else NEIGHBOURS
+    counted = (
+        f"{len(unequal)} of {len(judged.pairs)} answers differ from an earlier one under the same seed; {_describe_rates(judged, baseline)}"
+    )
     first, again = unequal[0]
     shown = (
         f"first        {quote(first.choice.written, 90)}",
@@ -239,7 +241,7 @@ def _check_repeats(captured: Captured, mine: Repeats, theirs: Repeats) -> Verdic
         f"p            {p_value:.2g}",
     )
     evidence = [f"{a.request_id} and {b.request_id}" for a, b in unequal]
-    figures = {**_seed_figures(mine, theirs), "p_value": p_value}
+    figures = {**_seed_figures(judged, baseline), "p_value": p_value}
     if p_value > captured.alpha:
         headline = f"not enough evidence: {counted}"
         return say(captured, Outcome.INCONCLUSIVE, headline, short=shown, evidence=evidence, settle="run at deep depth", figures=figures)
@@ -249,23 +251,23 @@ def _check_repeats(captured: Captured, mine: Repeats, theirs: Repeats) -> Verdic
         f"{name}: {counted}",
         short=shown,
         evidence=evidence,
-        cell=f"{len(unequal)} of {len(mine.pairs)} not repeated",
+        cell=f"{len(unequal)} of {len(judged.pairs)} not repeated",
         names=name,
         example=Example(symptom=Symptom.UNREPEATED, request_id=again.request_id),
         figures=figures,
     )
 
 
-def _rates(mine: Repeats, theirs: Repeats) -> str:
-    return f"repeated: {mine}; the baseline {theirs}"
+def _describe_rates(judged: Repeats, baseline: Repeats) -> str:
+    return f"repeated: {judged}; the baseline {baseline}"
 
 
-def _seed_figures(mine: Repeats, theirs: Repeats) -> dict[str, float]:
+def _seed_figures(judged: Repeats, baseline: Repeats) -> dict[str, float]:
     return {
-        "seeded_pairs": float(len(mine.pairs)),
-        "seeded_pairs_differing": float(len(_unequal(mine.pairs))),
-        "rate_repeated_in_company": _rate(mine.company),
-        "baseline_rate_repeated_in_company": _rate(theirs.company),
+        "seeded_pairs": float(len(judged.pairs)),
+        "seeded_pairs_differing": float(len(_unequal(judged.pairs))),
+        "rate_repeated_in_company": _rate(judged.concurrent),
+        "baseline_rate_repeated_in_company": _rate(baseline.concurrent),
     }
 
 
@@ -276,11 +278,11 @@ def _independent_pairs(draws: Sequence[Draw]) -> Iterator[tuple[Draw, Draw]]:
     """
     for first, other in combinations(draws, 2):
         same = first.seed is not None and first.seed == other.seed and first.index == other.index
-        if first.asks == other.asks and not same:
+        if first.prompt_key == other.prompt_key and not same:
             yield first, other
 
 
-def _pair_fault(first: Draw, other: Draw) -> str:
+def _name_fault(first: Draw, other: Draw) -> str:
     """Return the fault that this pair shows if it is equal."""
     if first.request_id == other.request_id:
         return COPIES
@@ -289,27 +291,27 @@ def _pair_fault(first: Draw, other: Draw) -> str:
     return UNSEEDED if first.seed is None and other.seed is None else SAME
 
 
-def _check_independence(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[Draw]]) -> Verdict | None:
+def _check_independence(captured: Captured, draws: Sequence[Draw], peers: Sequence[Sequence[Draw]]) -> Verdict | None:
     """Return FAIL if independent draws are equal, else None.
 
     A kind of fault that the baseline shows too is left out. Without scores nothing tells how likely an equal pair is: there must then be
     more repeated draws than the baseline's.
     """
-    theirs = {_pair_fault(*pair) for other in others for pair in _equal_pairs(captured, other)}
-    pairs = [pair for pair in _equal_pairs(captured, mine) if _pair_fault(*pair) not in theirs]
-    if not pairs or (not _is_scored(mine) and not _has_more_copies(captured, mine, others)):
+    baseline_faults = {_name_fault(*pair) for peer in peers for pair in _equal_pairs(captured, peer)}
+    pairs = [pair for pair in _equal_pairs(captured, draws) if _name_fault(*pair) not in baseline_faults]
+    if not pairs or (not _is_scored(draws) and not _has_more_copies(captured, draws, peers)):
         return None
-    kinds = [_pair_fault(*pair) for pair in pairs]
+    kinds = [_name_fault(*pair) for pair in pairs]
     name = next(kind for kind in (SAME, UNSEEDED, COPIES, STREAM) if kind in kinds)
-    first, other = next(pair for pair in pairs if _pair_fault(*pair) == name)
+    first, other = next(pair for pair in pairs if _name_fault(*pair) == name)
     chance = f"; by chance with probability {math.exp(first.logprob):.1g}" if first.logprob < 0 else ""
     return say(
         captured,
         Outcome.FAIL,
-        f"{name}: {len(pairs)} of {sum(1 for _ in _independent_pairs(mine))} pairs of draws are equal, none of the baseline's; "
+        f"{name}: {len(pairs)} of {sum(1 for _ in _independent_pairs(draws))} pairs of draws are equal, none of the baseline's; "
         f"first: {first.request_id} and {other.request_id}",
         short=(f"both         {quote(first.choice.written, 90)}{chance}",),
-        evidence=[f"{_pair_fault(a, b)}: {a.request_id}, choice {a.index}, and {b.request_id}, choice {b.index}" for a, b in pairs],
+        evidence=[f"{_name_fault(a, b)}: {a.request_id}, choice {a.index}, and {b.request_id}, choice {b.index}" for a, b in pairs],
         cell=f"{len(pairs)} equal draws",
         names=name,
         figures={"equal_pairs": float(len(pairs))},
@@ -327,64 +329,63 @@ def _equal_pairs(captured: Captured, draws: Sequence[Draw]) -> list[tuple[Draw, 
     """
     pairs = list(_independent_pairs(draws))
     most = math.log(captured.alpha / max(1, len(pairs))) if _is_scored(draws) else math.inf
-    return [(first, other) for first, other in pairs if min(first.logprob, other.logprob) <= most and first.repeats(other)]
+    return [(first, other) for first, other in pairs if min(first.logprob, other.logprob) <= most and first.is_equal(other)]
 
 
-def _has_more_copies(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[Draw]]) -> bool:
+def _has_more_copies(captured: Captured, draws: Sequence[Draw], peers: Sequence[Sequence[Draw]]) -> bool:
     """Return True if more draws are repeated than on the baseline.
 
     Fisher's exact test, at the captured share of alpha; it serves if nothing is scored.
     """
-    copies, draws = _count_copies(mine), len(mine)
-    theirs = sum(map(_count_copies, others))
-    return proportions.greater_than_other(copies, draws, theirs, sum(map(len, others))) <= captured.alpha
+    copies, peer_copies = _count_copies(draws), sum(map(_count_copies, peers))
+    return proportions.greater_than_other(copies, len(draws), peer_copies, sum(map(len, peers))) <= captured.alpha
 
 
 def _count_copies(draws: Sequence[Draw]) -> int:
-    return len({other.request_id + str(other.index) for first, other in _independent_pairs(draws) if first.repeats(other)})
+    return len({other.request_id + str(other.index) for first, other in _independent_pairs(draws) if first.is_equal(other)})
 
 
-def _pass_seeds(captured: Captured, mine: Sequence[Draw], others: Sequence[Sequence[Draw]]) -> Verdict:
+def _pass_seeds(captured: Captured, draws: Sequence[Draw], peers: Sequence[Sequence[Draw]]) -> Verdict:
     """Return PASS, or INCONCLUSIVE if no fault could have shown.
 
     That is so without a pair under one seed, without independent pairs, or if each scored pair is likely enough to be equal by chance.
     """
-    seeded, theirs = _repeats(mine), _unite_repeats(others)
-    independent = list(_independent_pairs(mine))
+    seeded, baseline = _repeats(draws), _unite_repeats(peers)
+    independent = list(_independent_pairs(draws))
     most = math.log(captured.alpha / max(1, len(independent)))
     telling = sum(min(first.logprob, other.logprob) <= most for first, other in independent)
     refusals = sum(map(is_refusal, captured.speculative.answers))
-    figures = {**_seed_figures(seeded, theirs), "independent_pairs": float(len(independent)), "telling_pairs": float(telling)}
-    scored = _is_scored(mine)
+    figures = {**_seed_figures(seeded, baseline), "independent_pairs": float(len(independent)), "telling_pairs": float(telling)}
+    scored = _is_scored(draws)
     if not seeded.pairs or not independent or (scored and not telling):
         headline = f"not enough evidence: {len(seeded.pairs)} pairs under one seed, {telling} pairs of draws that cannot be equal by chance"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle="longer answers to prompts that leave more open", figures=figures)
     return say(
         captured,
         Outcome.PASS,
-        f"{_equal_of(seeded.pairs)} answers repeated under their seed, {_equal_of(theirs.pairs)} of the baseline's"
-        + _describe_untestable(theirs)
+        f"{_describe_equal(seeded.pairs)} answers repeated under their seed, {_describe_equal(baseline.pairs)} of the baseline's"
+        + _describe_untestable(baseline)
         + f"; {len(independent)} pairs of independent draws checked"
         + (f"; {refusals} requests refused with a 4xx" if refusals else ""),
-        evidence=[_rates(seeded, theirs), f"{telling} pairs of draws cannot be equal by chance"],
+        evidence=[_describe_rates(seeded, baseline), f"{telling} pairs of draws cannot be equal by chance"],
         rules_out=(f"{telling} pairs of draws with other seeds, none, or of other choices: an equal one" if scored else "draws given again")
         + " would have been caught"
-        + ("; so would a seed that is ignored" if _would_show(captured, seeded.pairs, theirs.pairs) else "")
-        + ("; so would an answer that depends on its neighbours" if _would_show(captured, seeded.company, theirs.company) else ""),
-        cell=f"{_equal_of(seeded.pairs)} repeated",
+        + ("; so would a seed that is ignored" if _would_show(captured, seeded.pairs, baseline.pairs) else "")
+        + ("; so would an answer that depends on its neighbours" if _would_show(captured, seeded.concurrent, baseline.concurrent) else ""),
+        cell=f"{_describe_equal(seeded.pairs)} repeated",
         figures=figures,
     )
 
 
-def _describe_untestable(theirs: Repeats) -> str:
+def _describe_untestable(baseline: Repeats) -> str:
     """Return a caveat if the baseline hardly repeats itself; else empty."""
-    if not _rate(theirs.alone):
+    if not _rate(baseline.alone):
         return "; the baseline repeats no answer alone, so that a seed that is ignored cannot be told"
-    if _rate(theirs.company) < _HARDLY:
-        return f"; in company the baseline repeats only {_equal_of(theirs.company)}, so that little can be told there"
+    if _rate(baseline.concurrent) < _HARDLY:
+        return f"; in company the baseline repeats only {_describe_equal(baseline.concurrent)}, so that little can be told there"
     return ""
 
 
-def _would_show(captured: Captured, mine: Sequence[tuple[Draw, Draw]], theirs: Sequence[tuple[Draw, Draw]]) -> bool:
+def _would_show(captured: Captured, pairs: Sequence[tuple[Draw, Draw]], baseline_pairs: Sequence[tuple[Draw, Draw]]) -> bool:
     """Return True if the test would reject pairs that all differ."""
-    return _unequal_p_value(captured, len(mine), len(mine), theirs) <= captured.alpha
+    return _unequal_p_value(captured, len(pairs), len(pairs), baseline_pairs) <= captured.alpha

@@ -70,7 +70,7 @@ def _judge_state(captured: Captured) -> Verdict:
     """
     verdict = greedy.judge(replace(captured, on_verdict=None))
     if verdict.outcome is Outcome.FAIL:
-        return _restate(captured, verdict, **_by_phase(captured, verdict))
+        return _restate(captured, verdict, **_restate_by_phase(captured, verdict))
     if verdict.outcome in {Outcome.PASS, Outcome.INCONCLUSIVE}:
         return (
             _check_drafts(captured)
@@ -104,9 +104,9 @@ def _repeats(captured: Captured, transcript: Transcript) -> Iterator[Repeat]:
     asks = {request.id: request.asks for request in captured.workload.requests}
     first: dict[str, Answer] = {}
     for answer in transcript.answers:
-        known = first.setdefault(asks.get(answer.request_id, answer.request_id), answer)
-        if known is not answer and known.ok and answer.ok:
-            yield Repeat(first=known, later=answer)
+        earliest = first.setdefault(asks.get(answer.request_id, answer.request_id), answer)
+        if earliest is not answer and earliest.ok and answer.ok:
+            yield Repeat(first=earliest, later=answer)
 
 
 def _length(answer: Answer) -> int:
@@ -121,51 +121,49 @@ def _check_emptied(captured: Captured) -> Verdict | None:
     """
     short = {answer.key for arm in captured.baseline_boots for answer in arm.answers if answer.ok and _length(answer) < _LONG}
     repeats = [repeat for repeat in _repeats(captured, captured.speculative) if repeat.later.key not in short]
-    bad = [repeat.later for repeat in repeats if _length(repeat.later) <= _SHORT and _length(repeat.first) >= _LONG]
-    if not bad:
+    emptied = [repeat.later for repeat in repeats if _length(repeat.later) <= _SHORT and _length(repeat.first) >= _LONG]
+    if not emptied:
         return None
-    first = bad[0]
+    first = emptied[0]
+    lines = [f"{answer.request_id}: {_length(answer)} tokens, finish reason {answer.choice.finish_reason}" for answer in emptied]
     return say(
         captured,
         Outcome.FAIL,
-        f"{SECOND_EMPTY}: {len(bad)} of {len(repeats)} prompts asked again; first: request {first.request_id}",
-        short=[f"{each.request_id}: {_length(each)} tokens, finish reason {each.choice.finish_reason}" for each in bad[:4]],
-        evidence=[f"{each.request_id}: {_length(each)} tokens, finish reason {each.choice.finish_reason}" for each in bad],
-        cell=f"{len(bad)} empty",
+        f"{SECOND_EMPTY}: {len(emptied)} of {len(repeats)} prompts asked again; first: request {first.request_id}",
+        short=lines[:4],
+        evidence=lines,
+        cell=f"{len(emptied)} empty",
         names=SECOND_EMPTY,
         example=Example(symptom=Symptom.ANSWER, request_id=first.request_id, pass_index=first.pass_index),
-        figures={"emptied_answers": float(len(bad)), "repeated_prompts": float(len(repeats))},
+        figures={"emptied_answers": float(len(emptied)), "repeated_prompts": float(len(repeats))},
     )
 
 
-def _by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
+def _restate_by_phase(captured: Captured, verdict: Verdict) -> Mapping[str, object]:
     """Return the fields by which greedy's failure is restated.
 
     If only prompts with an earlier beginning have wrong tokens, the failure is one of state and gets a fault name and headline. Otherwise
     its name stays. In both cases a line with the wrong answers of each phase is added.
     """
-    answers, wrong = Counter[str](), Counter[str]()
-    allowed = tolerance(
-        captured, [each for arm in captured.baseline_boots for each in scored_answers(arm, captured.scores.get(arm.arm, ()))]
-    )
-    scored = scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
-    for each in scored:
-        answers[phase(each.answer.request_id)] += 1
-        wrong[phase(each.answer.request_id)] += any(gap > allowed.gap for gap in each.gaps)
+    peers = [answer for arm in captured.baseline_boots for answer in scored_answers(arm, captured.scores.get(arm.arm, ()))]
+    allowed, scored = tolerance(captured, peers), scored_answers(captured.speculative, captured.scores.get(captured.arm, ()))
+    wrong_answers = [answer.answer for answer in scored if any(gap > allowed.gap for gap in answer.gaps)]
+    answers = Counter(phase(answer.answer.request_id) for answer in scored)
+    wrong = Counter(phase(answer.request_id) for answer in wrong_answers)
     counted = ", ".join(f"{name} {wrong[name]} of {count}" for name, count in answers.items())
     line = f"phases       answers with a wrong token: {counted}"
-    if not +wrong or _FRESH & (+wrong).keys():
+    if not wrong or _FRESH & wrong.keys():
         return {"short": (*verdict.short[:4], line), "evidence": (*verdict.evidence, line)}
     again = {repeat.later.key for repeat in _repeats(captured, captured.speculative)}
-    repeated = [each for each in scored if each.answer.key in again and any(gap > allowed.gap for gap in each.gaps)]
-    name = LONG_WRONG if set(+wrong) == {_AFTER_LONG} else SECOND_WRONG if repeated else PREFIX_WRONG
+    is_repeated = any(answer.key in again for answer in wrong_answers)
+    name = LONG_WRONG if set(wrong) == {_AFTER_LONG} else SECOND_WRONG if is_repeated else PREFIX_WRONG
     fresh = sum(answers[fresh] for fresh in _FRESH)
     headline = f"{name}: {wrong.total()} of {answers.total() - fresh} answers, none of {fresh} to prompts new to it; {verdict.headline}"
     return {"headline": headline, "names": name, "short": (*verdict.short[:4], line), "evidence": (*verdict.evidence, line)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Acceptance:
+class OfferedDrafts:
     """Accepted and offered draft tokens."""
 
     accepted: int
@@ -180,7 +178,7 @@ class Acceptance:
         return f"{self.accepted} of {self.offered} draft tokens"
 
 
-def _acceptance(captured: Captured, answers: Sequence[Answer]) -> Acceptance:
+def _acceptance(captured: Captured, answers: Sequence[Answer]) -> OfferedDrafts:
     """Count the accepted draft tokens of all whole verify steps.
 
     Each step counts as offering a full draft: of the configured length, else as long as the longest accepted.
@@ -188,7 +186,7 @@ def _acceptance(captured: Captured, answers: Sequence[Answer]) -> Acceptance:
     windows = [window for answer in answers for window in answer.choice.steps]
     draft = captured.pair.variant.draft.tokens or max(windows, default=1) - 1
     accepted = [min(window - 1, draft) for window in windows]
-    return Acceptance(accepted=sum(accepted), offered=draft * len(windows))
+    return OfferedDrafts(accepted=sum(accepted), offered=draft * len(windows))
 
 
 def _check_drafts(captured: Captured) -> Verdict | None:
@@ -217,7 +215,8 @@ def _check_acceptance(captured: Captured, name: str, repeats: Sequence[Repeat]) 
 
     The rate must have fallen to half or less, and Fisher's exact test must reject at the captured share of alpha.
     """
-    before, after = (_acceptance(captured, [getattr(repeat, when) for repeat in repeats]) for when in ("first", "later"))
+    before = _acceptance(captured, [repeat.first for repeat in repeats])
+    after = _acceptance(captured, [repeat.later for repeat in repeats])
     if not before.accepted or not after.offered or after.rate > _HALF * before.rate:
         return None
     p_value = proportions.greater_than_other(before.accepted, before.offered, after.accepted, after.offered)
@@ -257,13 +256,13 @@ def _check_cache_counts(captured: Captured) -> Verdict | None:
         first, usage = beyond[0], beyond[0].usage
         counts = f"{usage.cached_tokens} of {usage.prompt_tokens}" if usage else ""
         return _fail_counts(captured, OVERCOUNT, f"{len(beyond)} answers; first: request {first.request_id}, {counts}")
-    well = set.intersection(*({a.key for a in arm.answers if _cached_tokens(a) >= _WELL_CACHED} for arm in captured.baseline_boots))
+    well_cached = set.intersection(*({a.key for a in arm.answers if _cached_tokens(a) >= _WELL_CACHED} for arm in captured.baseline_boots))
     repeated = {repeat.later.key for repeat in _repeats(captured, captured.speculative)}
-    mine = [answer for answer in captured.speculative.answers if answer.key in well & repeated]
-    if len(mine) < _REPEATS or any(map(_cached_tokens, mine)):
+    uncached = [answer for answer in captured.speculative.answers if answer.key in well_cached & repeated]
+    if len(uncached) < _REPEATS or any(map(_cached_tokens, uncached)):
         return None
     return _fail_counts(
-        captured, DEFEATED, f"none in {len(mine)} prompts asked again, of each of which the baseline caches {_WELL_CACHED} or more"
+        captured, DEFEATED, f"none in {len(uncached)} prompts asked again, of each of which the baseline caches {_WELL_CACHED} or more"
     )
 
 
@@ -285,6 +284,8 @@ def _describe_cache(arm: Transcript) -> str:
 
 def _describe_pass(captured: Captured, verdict: Verdict) -> str:
     repeats = sum(1 for _ in _repeats(captured, captured.speculative))
-    known = any(map(_cached_tokens, captured.baseline.answers))
-    cached = _describe_cache(captured.speculative) if known else "the server reports no cached tokens, so its prefix cache may be off"
+    reports_cache = any(map(_cached_tokens, captured.baseline.answers))
+    cached = (
+        _describe_cache(captured.speculative) if reports_cache else "the server reports no cached tokens, so its prefix cache may be off"
+    )
     return f"{verdict.headline}; {repeats} of {len(captured.speculative.answers)} prompts asked again; {cached}"
