@@ -1,4 +1,4 @@
-"""Parameter effects: the tokens of one arm under the laws of its requests, and which laws they break beyond chance."""
+"""Parameter effects: the tokens of one arm under the rules of its requests, and which rules they break beyond chance."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.parameter_rules import (
-    LawToken,
+    CheckedToken,
     blame_parameters,
     first_departures,
-    laws,
+    parameter_rules,
     set_parameters,
     suppressed_tokens,
     tokens,
@@ -44,33 +44,33 @@ class ParameterEffect(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmEffects:
-    """The tokens of one arm under the laws of its requests."""
+    """The tokens of one arm under the rules of its requests."""
 
     arm: Transcript
-    tokens: tuple[LawToken, ...]
+    tokens: tuple[CheckedToken, ...]
     alpha: float
-    """Significance level of the test of a law that chance may break."""
+    """Significance level of the test of a rule that chance may break."""
 
     @property
     def ignored(self) -> set[str]:
-        """The parameters with a law broken beyond chance.
+        """The parameters with a rule broken beyond chance.
 
         The baseline may have some too: its engine may cut the distribution in another order, for instance.
         """
         return parameters_of(self.broken)
 
     @property
-    def broken(self) -> tuple[LawToken, ...]:
-        """Tokens that break a law which is broken beyond chance."""
+    def broken(self) -> tuple[CheckedToken, ...]:
+        """Tokens that break a rule which is broken beyond chance."""
         beyond = {name for name in {token.parameter for token in self.tokens} if self._beyond_chance(name)}
         return tuple(token for token in self.tokens if token.broken and token.parameter in beyond)
 
-    def under(self, name: str) -> tuple[LawToken, ...]:
-        """Return the tokens under the law of ``name``, one or several parameters."""
+    def under(self, name: str) -> tuple[CheckedToken, ...]:
+        """Return the tokens under the rule of ``name``, one or several parameters."""
         return tuple(token for token in self.tokens if token.parameter == name)
 
     def _beyond_chance(self, name: str) -> bool:
-        """Return True if chance does not explain the broken tokens of a law.
+        """Return True if chance does not explain the broken tokens of a rule.
 
         One token is enough if it is never broken without a fault; else a binomial test at the mean chance decides.
         """
@@ -85,11 +85,11 @@ class ArmEffects:
 
 
 def arm_effects(captured: Captured, arm: Transcript, tolerance: Tolerance) -> ArmEffects:
-    """Return an arm's tokens under all laws."""
+    """Return an arm's tokens under all rules."""
     noise = max(NOISE, tolerance.calibration.noise or 0.0)
-    own = (*tokens(captured, arm, tolerance.gap, noise, tolerance.chance), *_compare_with_baseline(captured, arm, tolerance))
-    more = suppressed_tokens(captured, tolerance.gap) if arm is captured.baseline else ()
-    return ArmEffects(arm=arm, tokens=(*own, *more), alpha=_test_level(captured))
+    checked = (*tokens(captured, arm, tolerance.gap, noise, tolerance.chance), *_compare_with_baseline(captured, arm, tolerance))
+    suppressed = suppressed_tokens(captured, tolerance.gap) if arm is captured.baseline else ()
+    return ArmEffects(arm=arm, tokens=(*checked, *suppressed), alpha=_test_level(captured))
 
 
 def _test_level(captured: Captured) -> float:
@@ -98,15 +98,16 @@ def _test_level(captured: Captured) -> float:
     There is a test for each combination of cuts, for each combination of parameters blamed for wrong greedy choices, and one for
     bad_words and repetition penalties together.
     """
-    own = [laws(request.body) for request in captured.workload.requests]
-    cuts, choices = {each.cuts for each in own if each.cuts}, {blame_parameters(each) for each in own if each.greedy}
-    return captured.alpha / max(1, len(cuts) + len(choices) + any(each.words or each.repetition != 1.0 for each in own))
+    by_request = [parameter_rules(request.body) for request in captured.workload.requests]
+    cuts = {rules.cuts for rules in by_request if rules.cuts}
+    choices = {blame_parameters(rules) for rules in by_request if rules.greedy}
+    return captured.alpha / max(1, len(cuts) + len(choices) + any(rules.has_bad_words or rules.repetition != 1.0 for rules in by_request))
 
 
-def _compare_with_baseline(captured: Captured, arm: Transcript, tolerance: Tolerance) -> tuple[LawToken, ...]:
+def _compare_with_baseline(captured: Captured, arm: Transcript, tolerance: Tolerance) -> tuple[CheckedToken, ...]:
     """Return first differences from the baseline under bad_words or repetition penalties.
 
-    Those under a repetition penalty are returned only if they break its law more often than the control's, by Fisher's exact test.
+    Those under a repetition penalty are returned only if they break its rule more often than the control's, by Fisher's exact test.
     Empty for the baseline itself.
     """
     if arm is captured.baseline:
@@ -114,20 +115,20 @@ def _compare_with_baseline(captured: Captured, arm: Transcript, tolerance: Toler
     departures = first_departures(captured, arm, tolerance.gap, tolerance.chance)
     hits = sum(token.broken and token.parameter == "repetition_penalty" for token in departures)
     trials = sum("repetition_penalty" in set_parameters(request.body) for request in captured.workload.requests)
-    theirs = 0
+    control_hits = 0
     if captured.control is not None and arm is not captured.control:
-        again = first_departures(captured, captured.control, tolerance.gap)
-        theirs = sum(token.broken and token.parameter == "repetition_penalty" for token in again)
-    if hits and proportions.greater_than_other(hits, max(trials, hits), theirs, max(trials, theirs)) <= _test_level(captured):
+        of_control = first_departures(captured, captured.control, tolerance.gap)
+        control_hits = sum(token.broken and token.parameter == "repetition_penalty" for token in of_control)
+    if hits and proportions.greater_than_other(hits, max(trials, hits), control_hits, max(trials, control_hits)) <= _test_level(captured):
         return departures
     return tuple(token for token in departures if token.parameter != "repetition_penalty")
 
 
 def split_names(parameter: str) -> list[str]:
-    """Return the names of the parameters under one law, which :attr:`LawToken.parameter` joins by a comma."""
+    """Return the names of the parameters under one rule, which :attr:`CheckedToken.parameter` joins by a comma."""
     return parameter.split(", ")
 
 
-def parameters_of(law_tokens: Sequence[LawToken]) -> set[str]:
-    """Return the parameters whose laws bind these tokens."""
-    return {name for token in law_tokens for name in split_names(token.parameter)}
+def parameters_of(checked: Sequence[CheckedToken]) -> set[str]:
+    """Return the parameters whose rules bind these tokens."""
+    return {name for token in checked for name in split_names(token.parameter)}

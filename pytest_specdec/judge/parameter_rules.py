@@ -1,6 +1,6 @@
-"""The laws of sampling parameters: rules by which a request's fields forbid tokens, given the baseline's scores of the answer.
+"""The rules of sampling parameters: how a request's fields forbid tokens, given the baseline's scores of the answer.
 
-A law is about an answer's own tokens and prefixes, so that two servers which part at a near-tie may both obey it. Bans, biases of 100
+A rule is about an answer's own tokens and prefixes, so that two servers which part at a near-tie may both obey it. Bans, biases of 100
 nats and allowed ids are exact. Greedy choices are held to the tolerance of scores, cuts of the distribution to the margins of
 ``stats/token_distribution.py``. A repetition penalty scales logits, which scores do not give. But above 1 it only lowers tokens that
 occurred before, so that no new token may be passed over for one with a lower score.
@@ -24,13 +24,22 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Position, Transcript
     from pytest_specdec.model.workload import JSON
 
-__all__ = ["PARAMETERS", "LawToken", "Laws", "first_departures", "laws", "set_parameters", "suppressed_tokens", "tokens"]
+__all__ = [
+    "PARAMETERS",
+    "CheckedToken",
+    "ParameterRules",
+    "first_departures",
+    "parameter_rules",
+    "set_parameters",
+    "suppressed_tokens",
+    "tokens",
+]
 
 PARAMETERS: Final = (
     *("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
     *("bad_words", "allowed_token_ids"),
 )
-"""Those with a law, in the order of the matrix."""
+"""Those with a rule, in the order of the matrix."""
 _DECISIVE: Final = 50.0
 """Nats of a bias that forces or bans a token whatever the model says."""
 _COLD: Final = 0.02
@@ -45,20 +54,20 @@ _NEUTRAL: Final[Mapping[str, tuple[JSON, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LawToken:
-    """One token of one answer, judged by one law."""
+class CheckedToken:
+    """One token of one answer, judged by one rule."""
 
     parameter: str
-    """The parameter of the law, or several, with commas, that share one law."""
+    """The parameter of the rule, or several, with commas, that share one rule."""
     answer: Answer
     index: int
     broken: bool
     binds: bool
-    """Whether the law makes a difference here: the choice without the parameter would have broken it, or a draw often would."""
+    """Whether the rule makes a difference here: the choice without the parameter would have broken it, or a draw often would."""
     warmed: bool = False
     """Whether a temperature other than 1 is applied before the cut."""
     chance: float = 0.0
-    """Probability that the law is broken without a fault; 0 if it never is."""
+    """Probability that the rule is broken without a fault; 0 if it never is."""
     detail: str = ""
 
 
@@ -68,15 +77,15 @@ def set_parameters(body: Mapping[str, JSON]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Laws:
-    """The laws of one request."""
+class ParameterRules:
+    """The rules of one request."""
 
     allowed: frozenset[int] | None
     """The ids that ``allowed_token_ids`` lists; None for all."""
     banned: frozenset[int]
     """The ids of a decisive bias against them."""
     forced: frozenset[int]
-    words: bool
+    has_bad_words: bool
     """Whether the request has bad_words; a judge has no tokenizer, so their token ids are unknown."""
     greedy: tuple[str, ...]
     """The parameters that allow the best token only; empty if more than one may be drawn."""
@@ -91,17 +100,17 @@ class Laws:
         return (self.allowed is None or token in self.allowed) and token not in self.banned and (not self.forced or token in self.forced)
 
 
-def laws(body: Mapping[str, JSON]) -> Laws:
-    """Return the laws that follow from a request's body."""
+def parameter_rules(body: Mapping[str, JSON]) -> ParameterRules:
+    """Return the rules that follow from a request's body."""
     request_penalties, bias = penalties(body), penalties(body).bias
     listed = body.get("allowed_token_ids")
     greedy = _greedy_parameters(body)
     small = any(0 < abs(value) < _DECISIVE for value in bias.values())
-    return Laws(
+    return ParameterRules(
         allowed=frozenset(i for i in listed if isinstance(i, int)) if isinstance(listed, (list, tuple)) else None,
         banned=frozenset(token for token, value in bias.items() if value <= -_DECISIVE),
         forced=frozenset(token for token, value in bias.items() if value >= _DECISIVE),
-        words=bool(body.get("bad_words")),
+        has_bad_words=bool(body.get("bad_words")),
         greedy=greedy,
         cuts=() if greedy else tuple(name for name in ("top_k", "top_p", "min_p") if name in set_parameters(body)),
         repetition=request_penalties.repetition,
@@ -125,34 +134,34 @@ def _number(value: JSON, default: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Scored:
-    """One answer with its request, its laws and its scores."""
+class _ScoredAnswer:
+    """One answer with its request, its rules and its scores."""
 
     body: Mapping[str, JSON]
-    own: Laws
+    rules: ParameterRules
     answer: Answer
     positions: tuple[Position, ...]
     """One per token; empty unless every token has a score."""
     prompt: tuple[int, ...]
 
 
-def tokens(captured: Captured, arm: Transcript, tolerance: float, noise: float = NOISE, jumps: float = 0.0) -> tuple[LawToken, ...]:
-    """Judge every token of an arm by its request's laws.
+def tokens(captured: Captured, arm: Transcript, tolerance: float, noise: float = NOISE, jumps: float = 0.0) -> tuple[CheckedToken, ...]:
+    """Judge every token of an arm by its request's rules.
 
     Only first choices are judged, since no others are scored. ``noise`` is that of the scores, in nats; ``jumps`` is the rate at which
     tokens exceed the ``tolerance`` without a fault.
     """
-    law_tokens: list[LawToken] = []
-    for each in _align_scores(captured, arm):
-        law_tokens += _judge_exact(each.own, each.answer, each.positions)
-        if each.positions:
-            law_tokens += _judge_choices(captured, each, tolerance, jumps)
-            law_tokens += _judge_cuts(captured, each, noise)
-    return tuple(law_tokens)
+    checked: list[CheckedToken] = []
+    for scored in _align_scores(captured, arm):
+        checked += _judge_exact(scored.rules, scored.answer, scored.positions)
+        if scored.positions:
+            checked += _judge_choices(captured, scored, tolerance, jumps)
+            checked += _judge_cuts(captured, scored, noise)
+    return tuple(checked)
 
 
-def _align_scores(captured: Captured, arm: Transcript) -> Iterator[_Scored]:
-    """Yield the answers with token ids, with their laws and scores.
+def _align_scores(captured: Captured, arm: Transcript) -> Iterator[_ScoredAnswer]:
+    """Yield the answers with token ids, with their rules and scores.
 
     Scores that do not cover every token are dropped.
     """
@@ -162,26 +171,26 @@ def _align_scores(captured: Captured, arm: Transcript) -> Iterator[_Scored]:
         body, score = bodies.get(answer.request_id), scores.get(answer.key)
         if body is None or not answer.ok or not answer.choice.token_ids:
             continue
-        whole = score is not None and len(score.positions) == len(answer.choice.token_ids)
-        positions = score.positions if score is not None and whole else ()
+        covers_all = score is not None and len(score.positions) == len(answer.choice.token_ids)
+        positions = score.positions if score is not None and covers_all else ()
         prompt = answer.prompt_token_ids or (score.prompt_token_ids if score is not None else ())
-        yield _Scored(body=body, own=laws(body), answer=answer, positions=positions, prompt=prompt)
+        yield _ScoredAnswer(body=body, rules=parameter_rules(body), answer=answer, positions=positions, prompt=prompt)
 
 
-def _judge_exact(own: Laws, answer: Answer, positions: Sequence[Position]) -> Iterator[LawToken]:
+def _judge_exact(rules: ParameterRules, answer: Answer, positions: Sequence[Position]) -> Iterator[CheckedToken]:
     """Yield an answer's tokens under allowed ids and decisive biases.
 
-    These laws need no scores. Scores only show whether a law binds: it does if it forbids the model's best token.
+    These rules need no scores. Scores only show whether a rule binds: it does if it forbids the model's best token.
     """
-    for name, breaks in (("allowed_token_ids", _find_disallowed(own)), ("logit_bias", _find_banned(own))):
-        for index, token in enumerate(answer.choice.token_ids if breaks else ()):
+    for name, forbidden in (("allowed_token_ids", _find_disallowed(rules)), ("logit_bias", _find_banned(rules))):
+        for index, token in enumerate(answer.choice.token_ids if forbidden else ()):
             best = positions[index].top_ids[:1] if positions else ()
-            yield LawToken(
+            yield CheckedToken(
                 parameter=name,
                 answer=answer,
                 index=index,
-                broken=token in breaks if breaks is not None else False,
-                binds=bool(best) and breaks is not None and best[0] in breaks,
+                broken=forbidden is not None and token in forbidden,
+                binds=bool(best) and forbidden is not None and best[0] in forbidden,
                 detail=f"id {token}",
             )
 
@@ -196,90 +205,90 @@ class _Complement:
         return token not in self.ids
 
 
-def _find_disallowed(own: Laws) -> _Complement | None:
-    return None if own.allowed is None else _Complement(own.allowed)
+def _find_disallowed(rules: ParameterRules) -> _Complement | None:
+    return None if rules.allowed is None else _Complement(rules.allowed)
 
 
-def _find_banned(own: Laws) -> _Complement | frozenset[int] | None:
+def _find_banned(rules: ParameterRules) -> _Complement | frozenset[int] | None:
     """Return the ids that decisive biases forbid; None if there are none.
 
     Forced ids forbid all others, unless none of them is among the allowed ids.
     """
-    possible = own.forced if own.allowed is None else own.forced & own.allowed
+    possible = rules.forced if rules.allowed is None else rules.forced & rules.allowed
     if possible:
         return _Complement(possible)
-    return own.banned or None
+    return rules.banned or None
 
 
-def _judge_choices(captured: Captured, each: _Scored, tolerance: float, jumps: float) -> Iterator[LawToken]:
+def _judge_choices(captured: Captured, scored: _ScoredAnswer, tolerance: float, jumps: float) -> Iterator[CheckedToken]:
     """Yield the tokens of a request that allows only the best one.
 
     A token is wrong if a permitted rival, after biases and penalties, is better by more than the tolerance. Nothing is yielded under
-    bad_words, since their unknown ids may forbid the best token, nor if a penalty counts a prompt without ids. The law binds if biases and
+    bad_words, since their unknown ids may forbid the best token, nor if a penalty counts a prompt without ids. The rule binds if biases and
     penalties change the best token or, without any, if a draw would often take another one.
     """
-    own, answer, positions, prompt = each.own, each.answer, each.positions, each.prompt
-    window, request_penalties = captured.penalty_window, penalties(each.body)
-    if not own.greedy or own.words or (request_penalties.count_prompt(window) and not prompt):
+    rules, answer, positions, prompt = scored.rules, scored.answer, scored.positions, scored.prompt
+    window, request_penalties = captured.penalty_window, penalties(scored.body)
+    if not rules.greedy or rules.has_bad_words or (request_penalties.count_prompt(window) and not prompt):
         return
     moved = penalise(positions, replace(request_penalties, repetition=1.0), window, prompt)
     seen = set(prompt) if window.repetition_prompt else set()
-    names = blame_parameters(own)
+    names = blame_parameters(rules)
     for index, (position, raw) in enumerate(zip(moved, positions, strict=True)):
         rivals = [
             logprob
             for token, logprob in zip(position.top_ids, position.top_logprobs, strict=True)
-            if own.permits(token) and _comparable(own, token, position.token_id, seen)
+            if rules.permits(token) and _is_comparable(rules, token, position.token_id, seen)
         ]
         gap = max(rivals, default=-math.inf) - position.logprob
         best = raw.top_ids[0] if raw.top_ids else raw.token_id
-        yield LawToken(
+        yield CheckedToken(
             parameter=names,
             answer=answer,
             index=index,
-            broken=gap > tolerance and own.permits(position.token_id) and not math.isnan(gap),
-            binds=best != position.token_id if own.moves or own.repetition != 1.0 else raw.top_logprobs[0] < math.log(_UNSURE),
+            broken=gap > tolerance and rules.permits(position.token_id) and not math.isnan(gap),
+            binds=best != position.token_id if rules.moves or rules.repetition != 1.0 else raw.top_logprobs[0] < math.log(_UNSURE),
             chance=jumps,
             detail=f"id {position.token_id}, {gap:.3g} nats below the best one",
         )
         seen.add(position.token_id)
 
 
-def _comparable(own: Laws, rival: int, emitted: int, seen: set[int]) -> bool:
+def _is_comparable(rules: ParameterRules, rival: int, emitted: int, seen: set[int]) -> bool:
     """Return True if a repetition penalty cannot favour the emitted token over the rival.
 
     Only then do the scores, which lack that penalty, show that the rival is better.
     """
-    if own.repetition == 1.0:
+    if rules.repetition == 1.0:
         return True
     # Above 1 it lowers tokens that occurred before; below 1 it raises them.
-    return rival not in seen if own.repetition > 1.0 else emitted not in seen
+    return rival not in seen if rules.repetition > 1.0 else emitted not in seen
 
 
-def blame_parameters(own: Laws) -> str:
+def blame_parameters(rules: ParameterRules) -> str:
     """Return the parameters blamed for a choice below the best token.
 
     They are those that change logits; without any, the first that allows the best token only.
     """
-    if own.repetition != 1.0:
-        return ", ".join((*own.moves, "repetition_penalty"))
-    return ", ".join(own.moves or own.greedy[:1])
+    if rules.repetition != 1.0:
+        return ", ".join((*rules.moves, "repetition_penalty"))
+    return ", ".join(rules.moves or rules.greedy[:1])
 
 
-def _judge_cuts(captured: Captured, each: _Scored, noise: float) -> Iterator[LawToken]:
+def _judge_cuts(captured: Captured, scored: _ScoredAnswer, noise: float) -> Iterator[CheckedToken]:
     """Yield the tokens of a request that cuts the distribution.
 
     Nothing is yielded if the request also has penalties, biases or fields whose effect on the distribution is not modelled.
     """
-    own, answer, positions = each.own, each.answer, each.positions
-    params = sampling_params(each.body)
-    if not own.cuts or params.unmodelled or params.penalties != NONE:
+    rules, answer, positions = scored.rules, scored.answer, scored.positions
+    params = sampling_params(scored.body)
+    if not rules.cuts or params.unmodelled or params.penalties != NONE:
         return
     raw = raw_distribution(positions, captured.workload.top_tokens, captured.vocabulary)
     distribution = requested(raw, params.processing(len(positions)), noise)
-    names = ", ".join(own.cuts)
+    names = ", ".join(rules.cuts)
     for index, outcome in enumerate(distribution.outcome.tolist()):
-        yield LawToken(
+        yield CheckedToken(
             parameter=names,
             answer=answer,
             index=index,
@@ -291,29 +300,30 @@ def _judge_cuts(captured: Captured, each: _Scored, noise: float) -> Iterator[Law
         )
 
 
-def first_departures(captured: Captured, arm: Transcript, tolerance: float, jumps: float = 0.0) -> tuple[LawToken, ...]:
+def first_departures(captured: Captured, arm: Transcript, tolerance: float, jumps: float = 0.0) -> tuple[CheckedToken, ...]:
     """Return first differences from the baseline under bad_words or repetition penalties.
 
     After the same tokens both servers choose from the same distribution. Under bad_words, a token likelier than the baseline's was banned
-    there, and a less likely one is the wrong choice: both break the law. Under a repetition penalty above 1, only a likelier token breaks
+    there, and a less likely one is the wrong choice: both break the rule. Under a repetition penalty above 1, only a likelier token breaks
     it that occurred before, if the baseline's did not: a server without the penalty would choose it. Answers to requests with both, or
     with other parameters that change logits or restrict the ids, are left out.
     """
     requests = captured.workload.by_id
     answers, prompts = {answer.request_id: answer for answer in arm.answers}, _prompts(captured)
     departures = []
-    for each in compare_prefixes(captured, arm).divergences:
-        own, answer = laws(requests[each.request_id].body), answers[each.request_id]
-        if own.moves or own.banned or own.forced or own.allowed is not None or own.words == (own.repetition != 1.0):
+    for divergence in compare_prefixes(captured, arm).divergences:
+        rules, answer = parameter_rules(requests[divergence.request_id].body), answers[divergence.request_id]
+        if rules.moves or rules.banned or rules.forced or rules.allowed is not None or rules.has_bad_words == (rules.repetition != 1.0):
             continue
-        name = "bad_words" if own.words else "repetition_penalty"
-        before = {*prompts.get(each.request_id, ()), *answer.choice.token_ids[: each.index]}
-        again = each.gap < -tolerance and each.token.token_id in before and each.baseline.token_id not in before and own.repetition > 1.0
-        broken = abs(each.gap) > tolerance if own.words else again
-        detail = f"id {each.token.token_id} for the baseline's {each.baseline.token_id}, {abs(each.gap):.3g} nats apart"
-        chance = jumps if own.words else 0.0
+        name = "bad_words" if rules.has_bad_words else "repetition_penalty"
+        before = {*prompts.get(divergence.request_id, ()), *answer.choice.token_ids[: divergence.index]}
+        ids = divergence.token.token_id, divergence.baseline.token_id
+        is_repetition = divergence.gap < -tolerance and ids[0] in before and ids[1] not in before and rules.repetition > 1.0
+        broken = abs(divergence.gap) > tolerance if rules.has_bad_words else is_repetition
+        detail = f"id {ids[0]} for the baseline's {ids[1]}, {abs(divergence.gap):.3g} nats apart"
+        chance = jumps if rules.has_bad_words else 0.0
         departures.append(
-            LawToken(parameter=name, answer=answer, index=each.index, broken=broken, binds=True, chance=chance, detail=detail)
+            CheckedToken(parameter=name, answer=answer, index=divergence.index, broken=broken, binds=True, chance=chance, detail=detail)
         )
     return tuple(departures)
 
@@ -323,22 +333,22 @@ def _prompts(captured: Captured) -> dict[str, tuple[int, ...]]:
     return {answer.request_id: answer.prompt_token_ids or scored.get(answer.request_id, ()) for answer in captured.baseline.answers}
 
 
-def suppressed_tokens(captured: Captured, tolerance: float) -> tuple[LawToken, ...]:
+def suppressed_tokens(captured: Captured, tolerance: float) -> tuple[CheckedToken, ...]:
     """Return the baseline's own tokens under bad_words or repetition penalties.
 
-    None breaks its law. They show at which tokens these laws bind: the baseline passed over a token likelier by more than the tolerance.
+    None breaks its rule. They show at which tokens these rules bind: the baseline passed over a token likelier by more than the tolerance.
     Requests with both, or with other parameters that change logits, are left out.
     """
     requests = captured.workload.by_id
     scores = {score.key: score.positions for score in captured.scores.get(captured.baseline.arm, ())}
     suppressed = []
     for answer in captured.baseline.answers:
-        own = laws(requests[answer.request_id].body) if answer.request_id in requests else laws({})
-        if not own.greedy or own.moves or own.banned or own.forced or own.words == (own.repetition != 1.0):
+        rules = parameter_rules(requests[answer.request_id].body) if answer.request_id in requests else parameter_rules({})
+        if not rules.greedy or rules.moves or rules.banned or rules.forced or rules.has_bad_words == (rules.repetition != 1.0):
             continue
-        name = "bad_words" if own.words else "repetition_penalty"
+        name = "bad_words" if rules.has_bad_words else "repetition_penalty"
         for index, position in enumerate(scores.get(answer.key, ())):
-            better = any(own.permits(token) for token in position.top_ids[:1] if token != position.token_id)
+            better = any(rules.permits(token) for token in position.top_ids[:1] if token != position.token_id)
             binds = better and max(position.top_logprobs) - position.logprob > tolerance
-            suppressed.append(LawToken(parameter=name, answer=answer, index=index, broken=False, binds=binds))
+            suppressed.append(CheckedToken(parameter=name, answer=answer, index=index, broken=False, binds=binds))
     return tuple(suppressed)

@@ -1,6 +1,6 @@
 """Parameters: what a request's fields ask for is what the server does, at draft positions as elsewhere.
 
-Workloads that set penalties alone are judged by greedy, token by token. Other parameters are judged by their laws
+Workloads that set penalties alone are judged by greedy, token by token. Other parameters are judged by their rules
 (judge/parameter_rules.py): each answer is held to its own request, and a parameter counts only if it binds on the baseline, that is, if it
 changes which token comes. Parameters that the baseline ignores are reported.
 """
@@ -8,7 +8,10 @@ changes which token comes. Parameters that the baseline ignores are reported.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pytest_specdec.judge import greedy
 from pytest_specdec.judge.ending import check_endings
@@ -16,7 +19,7 @@ from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.parameter_effects import ArmEffects, ParameterEffect, arm_effects, parameters_of, split_names
 from pytest_specdec.judge.parameter_rules import (
     PARAMETERS,
-    LawToken,
+    CheckedToken,
     set_parameters,
 )
 from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal, refusal, speculating, unscorable
@@ -29,7 +32,7 @@ from pytest_specdec.stats import proportions
 from pytest_specdec.stats.verify_slots import slots_from_windows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pytest_specdec.judge.tolerance import Tolerance
     from pytest_specdec.model.captured import Captured
@@ -40,7 +43,7 @@ __all__ = ["judge"]
 
 _PENALTIES: Final = {"temperature", "presence_penalty", "frequency_penalty"}
 LEAST_BOUND: Final = 3
-"""Parameters that must bind on the baseline for a pass: a third of those with a law."""
+"""Parameters that must bind on the baseline for a pass: a third of those with a rule."""
 _SEVERAL: Final = 3
 """Parameters broken at once from which the fault is not one of a single parameter."""
 _CHANCE: Final = 0.01
@@ -49,10 +52,22 @@ _NAMED: Final = 2
 """Refused parameters that a cell of the table names; more are counted."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EffectPair:
+    """What two arms do with one parameter."""
+
+    baseline: ParameterEffect
+    judged: ParameterEffect
+
+
+_Matrix: TypeAlias = Mapping[str, _EffectPair]
+"""The effects by parameter."""
+
+
 def judge(captured: Captured) -> Verdict:
     """Judge whether every token is allowed by its request's parameters.
 
-    The baseline's distribution after the answer's own prefix tells which tokens are allowed. A law broken beyond chance is a FAIL, unless
+    The baseline's distribution after the answer's own prefix tells which tokens are allowed. A rule broken beyond chance is a FAIL, unless
     the baseline or its control breaks it beyond chance or as often. REFUSED, by name, if parameters are refused that the baseline
     answers. INCONCLUSIVE if too few parameters bind on the baseline to show that others are ignored.
     """
@@ -62,25 +77,25 @@ def judge(captured: Captured) -> Verdict:
 
 
 def _judge_effects(captured: Captured) -> Verdict:
-    """Judge all tokens by their laws, and return the first verdict.
+    """Judge all tokens by their rules, and return the first verdict.
 
     INVALID if ids of a prompt are missing that a penalty counts, or if the baseline is too noisy.
     """
     tolerance = allowed_gap(captured, ())
     try:
-        mine = arm_effects(captured, captured.speculative, tolerance)
+        judged = arm_effects(captured, captured.speculative, tolerance)
         peers = tuple(arm_effects(captured, peer, tolerance) for peer in captured.baseline_boots)
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
-    matrix = _matrix(captured, mine, peers)
+    matrix = _compare_effects(captured, judged, peers)
     return (
         _check_noise(captured, tolerance)
-        or _fail_parameters(captured, mine, peers, matrix)
+        or _fail_parameters(captured, judged, peers, matrix)
         or unscorable(captured)
         or speculating(captured)
         or _refuse_parameters(captured, matrix)
         or _check_parameters_bound(captured, peers[0], matrix)
-        or _pass_parameters(captured, mine, peers[0], matrix, tolerance)
+        or _pass_parameters(captured, judged, peers[0], matrix, tolerance)
     )
 
 
@@ -105,37 +120,37 @@ def _check_harm(captured: Captured) -> Verdict | None:
     common = set.intersection(*(bodies.get(request_id, set()) for request_id in failed))
     if len(common) > 1:
         common -= {"temperature"}
-    spared = {name for answer in captured.speculative.answers if answer.ok for name in bodies.get(answer.request_id, ())}
-    named = [name for name in PARAMETERS if name in common - spared]
-    if not named:
+    answered_parameters = {name for answer in captured.speculative.answers if answer.ok for name in bodies.get(answer.request_id, ())}
+    harmful = [name for name in PARAMETERS if name in common - answered_parameters]
+    if not harmful:
         return None
-    name = f"{' and '.join(named)} is answered with a server error"
+    name = f"{' and '.join(harmful)} is answered with a server error"
     headline = f"{name}: {len(failed)} requests, first {min(failed)}; the baseline answers all of them"
     return say(
         captured,
         Outcome.FAIL,
         headline,
         names=name,
-        cell=f"{named[0]} harmful",
+        cell=f"{harmful[0]} harmful",
         figures={"failed_requests": float(len(failed))},
-        parameters={captured.arm: dict.fromkeys(named, ParameterEffect.HARMFUL.value)},
+        parameters={captured.arm: dict.fromkeys(harmful, ParameterEffect.HARMFUL.value)},
     )
 
 
-def _matrix(captured: Captured, mine: ArmEffects, peers: Sequence[ArmEffects]) -> Mapping[str, tuple[ParameterEffect, ParameterEffect]]:
+def _compare_effects(captured: Captured, judged: ArmEffects, peers: Sequence[ArmEffects]) -> _Matrix:
     """Return each parameter's effect on the baseline and the judged arm."""
     ignored = _find_ignored(peers)
     binding = {name for peer in peers for token in peer.tokens if token.binds for name in split_names(token.parameter)}
     return {
-        name: (
-            _effect(captured, name, peers[0], ignored=name in ignored, binds=name in binding),
-            _effect(captured, name, mine, ignored=name in parameters_of(mine.broken), binds=name in binding),
+        name: _EffectPair(
+            baseline=_classify_effect(captured, name, peers[0], ignored=name in ignored, binds=name in binding),
+            judged=_classify_effect(captured, name, judged, ignored=name in parameters_of(judged.broken), binds=name in binding),
         )
         for name in PARAMETERS
     }
 
 
-def _effect(captured: Captured, name: str, effects: ArmEffects, *, ignored: bool, binds: bool) -> ParameterEffect:
+def _classify_effect(captured: Captured, name: str, effects: ArmEffects, *, ignored: bool, binds: bool) -> ParameterEffect:
     """Return what an arm does with a parameter.
 
     Answers to requests that set it alone, or with a temperature, are preferred to those that set others as well. If all are refused, the
@@ -165,21 +180,23 @@ def _find_blamed(names: Iterable[str], answer: Answer) -> set[str]:
 
 def _fail_parameters(
     captured: Captured,
-    mine: ArmEffects,
+    judged: ArmEffects,
     peers: Sequence[ArmEffects],
-    matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]],
+    matrix: _Matrix,
 ) -> Verdict | None:
-    """Return FAIL if the judged arm breaks more laws than the baseline.
+    """Return FAIL if the judged arm breaks more rules than the baseline.
 
-    None otherwise. Each law is compared by itself, and those of parameters that a boot of the baseline ignores are left out.
+    None otherwise. Each rule is compared by itself, and those of parameters that a boot of the baseline ignores are left out.
     """
     ignored = _find_ignored(peers)
     broken = [
-        token for token in mine.broken if not ignored & set(split_names(token.parameter)) and _exceeds_peers(mine, peers, token.parameter)
+        token
+        for token in judged.broken
+        if not ignored & set(split_names(token.parameter)) and _exceeds_peers(judged, peers, token.parameter)
     ]
     if not broken:
         return None
-    name = _fault_name(captured, mine, broken)
+    name = _fault_name(captured, judged, broken)
     counts = Counter(token.parameter for token in broken)
     first = min(broken, key=lambda token: (token.index, token.answer.key))
     listed = ", ".join(f"{parameter} {count:,}" for parameter, count in counts.most_common())
@@ -188,10 +205,10 @@ def _fail_parameters(
         Outcome.FAIL,
         f"{name}: {len(broken):,} tokens break what their request asks for ({listed}); {_describe_peers(broken, peers)}",
         short=(f"first        request {first.answer.request_id}, token {first.index + 1}: {first.detail} ({first.parameter})",),
-        evidence=(*_lines(matrix, mine.arm), *_list_broken(broken)),
-        cell=f"{counts.most_common(1)[0][0]} {matrix[split_names(counts.most_common(1)[0][0])[0]][1]}",
+        evidence=(*_describe_matrix(matrix, judged.arm), *_list_broken(broken)),
+        cell=f"{counts.most_common(1)[0][0]} {matrix[split_names(counts.most_common(1)[0][0])[0]].judged}",
         names=name,
-        figures={"broken_tokens": float(len(broken)), "law_tokens": float(len(mine.tokens))},
+        figures={"broken_tokens": float(len(broken)), "law_tokens": float(len(judged.tokens))},
         parameters=_by_arm(captured, matrix),
     )
 
@@ -200,24 +217,24 @@ def _find_ignored(peers: Sequence[ArmEffects]) -> set[str]:
     return set[str]().union(*(peer.ignored for peer in peers))
 
 
-def _describe_peers(broken: Sequence[LawToken], peers: Sequence[ArmEffects]) -> str:
+def _describe_peers(broken: Sequence[CheckedToken], peers: Sequence[ArmEffects]) -> str:
     counts = [sum(token.broken for token in peer.under(name)) for peer in peers for name in {token.parameter for token in broken}]
     return f"the baseline's break {sum(counts):,}" if sum(counts) else "the baseline's break none"
 
 
-def _exceeds_peers(mine: ArmEffects, peers: Sequence[ArmEffects], name: str) -> bool:
-    """Return True if the judged arm breaks a law more often.
+def _exceeds_peers(judged: ArmEffects, peers: Sequence[ArmEffects], name: str) -> bool:
+    """Return True if the judged arm breaks a rule more often.
 
     It is compared with the baseline's boots. True also if they never break it. If they do, within chance, their rate is a better measure
     than the computed chance.
     """
-    theirs = [token for peer in peers for token in peer.under(name)]
-    hits = sum(token.broken for token in theirs)
-    own = mine.under(name)
-    return not hits or proportions.greater_than_other(sum(token.broken for token in own), len(own), hits, len(theirs)) <= mine.alpha
+    baseline_tokens = [token for peer in peers for token in peer.under(name)]
+    baseline_hits, tokens = sum(token.broken for token in baseline_tokens), judged.under(name)
+    hits = sum(token.broken for token in tokens)
+    return not baseline_hits or proportions.greater_than_other(hits, len(tokens), baseline_hits, len(baseline_tokens)) <= judged.alpha
 
 
-def _fault_name(captured: Captured, mine: ArmEffects, broken: Sequence[LawToken]) -> str:
+def _fault_name(captured: Captured, judged: ArmEffects, broken: Sequence[CheckedToken]) -> str:
     """Return the fault's name: the parameters and their common place.
 
     Many parameters get one common name. A fault at warmed positions alone is named so if the same parameters work at temperature 1.
@@ -227,56 +244,74 @@ def _fault_name(captured: Captured, mine: ArmEffects, broken: Sequence[LawToken]
         return f"sampling parameters are ignored{_describe_position(captured, broken)}"
     place = _describe_position(captured, broken)
     warmed = all(token.warmed for token in broken)
-    cold = {name for token in mine.tokens if token.binds and not token.warmed and not token.broken for name in split_names(token.parameter)}
+    cold = {
+        name for token in judged.tokens if token.binds and not token.warmed and not token.broken for name in split_names(token.parameter)
+    }
     if warmed and not place and set(names) <= cold:
         return f"{' and '.join(names)} is wrong at temperatures other than 1"
     return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} ignored{place}"
 
 
-def _describe_position(captured: Captured, broken: Sequence[LawToken]) -> str:
+def _describe_position(captured: Captured, broken: Sequence[CheckedToken]) -> str:
     """Return the place in the windows common to all broken tokens.
 
     Empty if there is none. A place is named only if evenly spread tokens would all lie there with a probability of 1% at most.
     """
-    known = [slot for token in broken if (slot := _slot(captured, token.answer, token.index)) is not None]
-    if len(known) < len(broken) or not known:
+    places = [place for token in broken if (place := _place(captured, token.answer, token.index)) is not None]
+    if len(places) < len(broken) or not places:
         return ""
-    everywhere = [slot for answer in captured.speculative.answers if answer.ok for slot in _window_slots(captured, answer)]
-    for words, marks in (
-        (" at the bonus position", {"bonus"}),
-        (" behind the first token of a window", {"draft", "bonus"}),
-        (" at draft positions", {"first", "draft"}),
+    everywhere = [place for answer in captured.speculative.answers if answer.ok for place in _window_places(captured, answer)]
+    for words, common in (
+        (" at the bonus position", {_WindowPlace.BONUS}),
+        (" behind the first token of a window", {_WindowPlace.LATER_DRAFT, _WindowPlace.BONUS}),
+        (" at draft positions", {_WindowPlace.FIRST_DRAFT, _WindowPlace.LATER_DRAFT}),
     ):
-        share = sum(slot in marks for slot in everywhere) / max(1, len(everywhere))
-        if set(known) <= marks and share ** len(known) <= _CHANCE:
+        rate = sum(place in common for place in everywhere) / max(1, len(everywhere))
+        if set(places) <= common and rate ** len(places) <= _CHANCE:
             return words
     return ""
 
 
-def _slot(captured: Captured, answer: Answer, index: int) -> str | None:
-    slots = _window_slots(captured, answer)
-    return slots[index] if index < len(slots) else None
+class _WindowPlace(Enum):
+    """Places of a token in its verify window."""
+
+    FIRST_DRAFT = auto()
+    LATER_DRAFT = auto()
+    BONUS = auto()
+    """After all draft tokens."""
+    NO_DRAFT = auto()
+    """In a window without a draft."""
 
 
-def _window_slots(captured: Captured, answer: Answer) -> tuple[str, ...]:
-    """Return the place of each token in its verify window.
+def _place(captured: Captured, answer: Answer, index: int) -> _WindowPlace | None:
+    places = _window_places(captured, answer)
+    return places[index] if index < len(places) else None
 
-    ``first`` and ``draft`` are the first and the later draft positions, ``bonus`` is the one after all of them, ``plain`` is a token
-    without a draft. Empty if the windows are unknown.
-    """
+
+def _window_places(captured: Captured, answer: Answer) -> tuple[_WindowPlace, ...]:
+    """Return the place of each token; empty if the windows are unknown."""
     windows, count = answer.choice.windows, len(answer.choice.token_ids)
     if windows is None:
         return ()
-    known = drafting(captured)
-    slots = slots_from_windows(windows, count, lambda start: known.draft_length(answer, start))
-    names = zip(slots.draft_slot.tolist(), slots.bonus_slot.tolist(), slots.slot.tolist(), strict=True)
-    return tuple("bonus" if bonus else ("first" if slot == 0 else "draft") if draft else "plain" for draft, bonus, slot in names)
+    source = drafting(captured)
+    slots = slots_from_windows(windows, count, lambda start: source.draft_length(answer, start))
+    return tuple(map(_classify_place, slots.slot.tolist(), slots.draft_slot.tolist(), slots.bonus_slot.tolist()))
 
 
-def _refuse_parameters(captured: Captured, matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]]) -> Verdict | None:
+def _classify_place(slot: int, is_draft: bool, is_bonus: bool) -> _WindowPlace:  # noqa: FBT001 - mapped over three arrays
+    if is_bonus:
+        return _WindowPlace.BONUS
+    if not is_draft:
+        return _WindowPlace.NO_DRAFT
+    return _WindowPlace.LATER_DRAFT if slot else _WindowPlace.FIRST_DRAFT
+
+
+def _refuse_parameters(captured: Captured, matrix: _Matrix) -> Verdict | None:
     """Return REFUSED if only the judged arm refuses parameters, else None."""
     names = [
-        name for name, (theirs, mine) in matrix.items() if mine is ParameterEffect.REFUSED and theirs not in {mine, ParameterEffect.ABSENT}
+        name
+        for name, effects in matrix.items()
+        if effects.judged is ParameterEffect.REFUSED and effects.baseline not in {ParameterEffect.REFUSED, ParameterEffect.ABSENT}
     ]
     if not names:
         return None
@@ -284,25 +319,23 @@ def _refuse_parameters(captured: Captured, matrix: Mapping[str, tuple[ParameterE
         captured,
         Outcome.REFUSED,
         f"{', '.join(names)} refused with a 4xx, which the baseline answers; no other sampling parameter is ignored",
-        evidence=(*_lines(matrix, captured.speculative), *describe_refusals(captured.speculative.answers)),
+        evidence=(*_describe_matrix(matrix, captured.speculative), *describe_refusals(captured.speculative.answers)),
         cell=", ".join(names) if len(names) <= _NAMED else f"{len(names)} parameters",
         figures={"refused_parameters": float(len(names))},
         parameters=_by_arm(captured, matrix),
     )
 
 
-def _check_parameters_bound(
-    captured: Captured, baseline: ArmEffects, matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]]
-) -> Verdict | None:
+def _check_parameters_bound(captured: Captured, baseline: ArmEffects, matrix: _Matrix) -> Verdict | None:
     """Return INCONCLUSIVE if too few parameters bind on the baseline, else None."""
-    bound = [name for name, (theirs, _) in matrix.items() if theirs is ParameterEffect.HONOURED]
+    bound = [name for name, effects in matrix.items() if effects.baseline is ParameterEffect.HONOURED]
     if len(bound) >= LEAST_BOUND:
         return None
     return say(
         captured,
         Outcome.INCONCLUSIVE,
         f"only {len(bound)} parameters show an effect on the baseline: nothing would show that the others are ignored",
-        evidence=_lines(matrix, captured.speculative),
+        evidence=_describe_matrix(matrix, captured.speculative),
         settle="requests on which the parameters bind, as suites/parameters sends them",
         cell="did not bind",
         figures={"bound_parameters": float(len(bound)), "law_tokens": float(len(baseline.tokens))},
@@ -312,45 +345,45 @@ def _check_parameters_bound(
 
 def _pass_parameters(
     captured: Captured,
-    mine: ArmEffects,
+    judged: ArmEffects,
     baseline: ArmEffects,
-    matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]],
+    matrix: _Matrix,
     tolerance: Tolerance,
 ) -> Verdict:
     """Return PASS, with the parameters that the baseline itself ignores."""
-    both = [name for name, pair in matrix.items() if pair == (ParameterEffect.HONOURED, ParameterEffect.HONOURED)]
-    bound = sum(token.binds for token in mine.tokens)
-    ignored = [name for name, (theirs, _) in matrix.items() if theirs is ParameterEffect.IGNORED]
+    honoured = [name for name, effects in matrix.items() if effects.baseline is effects.judged is ParameterEffect.HONOURED]
+    bound = sum(token.binds for token in judged.tokens)
+    ignored = [name for name, effects in matrix.items() if effects.baseline is ParameterEffect.IGNORED]
     excused = f"; ignored by the baseline itself: {', '.join(ignored)}" if ignored else ""
     return say(
         captured,
         Outcome.PASS,
-        f"{len(both)} parameters honoured at {bound:,} tokens where they bind{excused}",
-        evidence=_lines(matrix, mine.arm),
+        f"{len(honoured)} parameters honoured at {bound:,} tokens where they bind{excused}",
+        evidence=_describe_matrix(matrix, judged.arm),
         rules_out=f"{bound:,} tokens at which a parameter binds; a share above {proportions.ruled_out(bound):.2%} of them without it would "
         f"have been caught (99%). Greedy choices to {tolerance.gap:.3g} nats",
-        cell=f"{len(both)} honoured",
+        cell=f"{len(honoured)} honoured",
         figures={
-            "honoured_parameters": float(len(both)),
+            "honoured_parameters": float(len(honoured)),
             "bound_tokens": float(bound),
             "baseline_bound_tokens": float(sum(token.binds for token in baseline.tokens)),
-            "law_tokens": float(len(mine.tokens)),
+            "law_tokens": float(len(judged.tokens)),
         },
         parameters=_by_arm(captured, matrix),
     )
 
 
-def _by_arm(captured: Captured, matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]]) -> dict[str, dict[str, str]]:
+def _by_arm(captured: Captured, matrix: _Matrix) -> dict[str, dict[str, str]]:
     """Return the matrix by arm and parameter, as a verdict stores it."""
-    theirs = {name: effect.value for name, (effect, _) in matrix.items()}
-    return {BASELINE: theirs, captured.arm: {name: effect.value for name, (_, effect) in matrix.items()}}
+    baseline = {name: effects.baseline.value for name, effects in matrix.items()}
+    return {BASELINE: baseline, captured.arm: {name: effects.judged.value for name, effects in matrix.items()}}
 
 
-def _lines(matrix: Mapping[str, tuple[ParameterEffect, ParameterEffect]], arm: Transcript) -> tuple[str, ...]:
+def _describe_matrix(matrix: _Matrix, arm: Transcript) -> tuple[str, ...]:
     """Return the matrix, a line per parameter."""
-    return tuple(f"{name}: baseline {theirs}, {arm.arm} {mine}" for name, (theirs, mine) in matrix.items())
+    return tuple(f"{name}: baseline {effects.baseline}, {arm.arm} {effects.judged}" for name, effects in matrix.items())
 
 
-def _list_broken(broken: Sequence[LawToken]) -> tuple[str, ...]:
+def _list_broken(broken: Sequence[CheckedToken]) -> tuple[str, ...]:
     lines = [f"{token.answer.request_id}, token {token.index + 1}: {token.detail} ({token.parameter})" for token in broken[:_SHOWN]]
     return (*lines, *([f"and {len(broken) - _SHOWN:,} more"] if len(broken) > _SHOWN else []))

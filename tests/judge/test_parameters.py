@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.judge import parameters
-from pytest_specdec.judge.parameter_rules import laws, set_parameters
+from pytest_specdec.judge.parameter_rules import parameter_rules, set_parameters
 from pytest_specdec.model.transcript import FailureKind, Position, Score, ServerFailure
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Request, Route
@@ -280,8 +280,8 @@ def test_neutral_values_set_no_parameter():
 
 
 def test_a_forced_token_outside_the_allowed_ones_leaves_the_allowed_ones():
-    own = laws({**GREEDY, "allowed_token_ids": [1], "logit_bias": {"2": 100, "1": -100}})
+    own = parameter_rules({**GREEDY, "allowed_token_ids": [1], "logit_bias": {"2": 100, "1": -100}})
     assert (own.allowed, own.forced, own.banned) == ({1}, {2}, {1})
-    assert laws({"temperature": 0, "logit_bias": {"1": 2.0}, "presence_penalty": 1}).moves == ("presence_penalty", "logit_bias")
-    assert laws({"top_p": 1e-4, "temperature": 1.0}).greedy == ("top_p",)
-    assert laws({"top_k": 4, "temperature": 1.0}).cuts == ("top_k",)
+    assert parameter_rules({"temperature": 0, "logit_bias": {"1": 2.0}, "presence_penalty": 1}).moves == ("presence_penalty", "logit_bias")
+    assert parameter_rules({"top_p": 1e-4, "temperature": 1.0}).greedy == ("top_p",)
+    assert parameter_rules({"top_k": 4, "temperature": 1.0}).cuts == ("top_k",)

@@ -67,7 +67,7 @@ def test_a_bet_is_paid_for_as_often_as_its_suspicion_may_be_red():
 
 ALARMS = {
     # A gate that the config asks for takes half a share, and leaves half of its own to each of the two.
-    "greedy": {"_flips": ["near-ties"], "_judge_wrong_tokens": ["wrong tokens"], "_pass_greedy": [], "_judge_scores": []},
+    "greedy": {"_check_near_ties": ["near-ties"], "_judge_wrong_tokens": ["wrong tokens"], "_pass_greedy": [], "_judge_scores": []},
     "sampling": {name: ["evidence"] for name in ("_analysis", "_noisy", "_suspect", "_fail_sampling", "_pass_sampling")},
     "parameter_effects": {"_test_level": ["near-ties", "wrong tokens"]},
     "logprobs": {"_compare_logprobs": ["noise", "jumps"]},  # of all tokens and of late ones, at half of the share each
@@ -81,9 +81,9 @@ ALARMS = {
     "tools": {"_check_frequency": ["wrong calls"], "_check_streams": ["streams unlike whole answers"]},
     "state": {"_check_acceptance": ["acceptance of a prompt asked again", "acceptance after a long prompt"]},
     "concurrency": {
-        "_foreign": ["words of other requests"],
+        "_find_foreign": ["words of other requests"],
         "_fail_wrong_tokens": ["wrong tokens"],
-        "_doubtful": [],
+        "_say_suspicious": [],
         "_pass_concurrency": [],
     },
     "context": {"_wrong_tokens": ["wrong tokens"]},
