@@ -49,11 +49,11 @@ class BadEnd(StrEnum):
 class BaselineEndings:
     """Endings of the baseline's own answers, as a measure for the variant's."""
 
-    inner: frozenset[int]
+    ordinary: frozenset[int]
     """Ids after which answers go on, which are no ends of sequence."""
     eos_ids: frozenset[int]
     """Ids that end a sequence, as the answers show; empty if they show none."""
-    hidden: Mapping[EndKind, bool]
+    hides_end: Mapping[EndKind, bool]
     """By kind, whether some answer stops without an end of sequence among its ids; a kind without a stopped answer is missing."""
     context: int | None
     """The fewest tokens, prompt and answer together, at which an answer ended for length below its own limit; None without such."""
@@ -65,7 +65,7 @@ class BaselineEndings:
 
     def hides(self, kind: EndKind) -> bool:
         """Return True if an answer of ``kind`` may end without its ids showing it."""
-        return self.hidden.get(kind, self.hidden.get(EndKind.PLAIN, False))
+        return self.hides_end.get(kind, self.hides_end.get(EndKind.PLAIN, False))
 
     def fills(self, end: AnswerEnd) -> bool:
         """Return True if the end of the context explains ``end``."""
@@ -87,7 +87,9 @@ def check_endings(captured: Captured) -> Verdict | None:
     drafted = captured.pair.variant.draft.tokens or _MOST_DRAFTED
     baseline = _learn_endings(peers, leeway=0 if captured.is_control else drafted + 1)
     rules = [(flaw, rule) for flaw, rule in _RULES if not any(rule(peer, baseline) for peer in peers)]
-    wrong = [wrong_end for end in _answer_ends(captured, (captured.speculative,)) if (wrong_end := _first_wrong(end, baseline, rules))]
+    wrong = [
+        wrong_end for end in _answer_ends(captured, (captured.speculative,)) if (wrong_end := _find_first_breach(end, baseline, rules))
+    ]
     return _fail_ending(captured, wrong) if wrong else None
 
 
@@ -101,7 +103,9 @@ def _answer_ends(captured: Captured, transcripts: Sequence[Transcript]) -> list[
     limits = {request.id: limits_of(request) for request in captured.workload.requests}
     baseline = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
     return [
-        AnswerEnd(answer=answer, choice=choice, limits=limits[answer.request_id], twin=_baseline_choice(answer, baseline.get(answer.key)))
+        AnswerEnd(
+            answer=answer, choice=choice, limits=limits[answer.request_id], counterpart=_baseline_choice(answer, baseline.get(answer.key))
+        )
         for transcript in transcripts
         for answer in transcript.answers
         if answer.ok and answer.request_id in limits
@@ -120,16 +124,16 @@ def _learn_endings(peers: Sequence[AnswerEnd], *, leeway: int) -> BaselineEnding
 
     No id counts as an end of sequence if a plain answer stops at one that also stands inside answers: the server then hides its ends.
     """
-    inner = frozenset(token for end in peers if not end.limits.ignores_eos for token in end.ids[end.limits.least : -1])
+    ordinary = frozenset(token for end in peers if not end.limits.ignores_eos for token in end.ids[end.limits.least : -1])
     stopped = [end for end in peers if not end.limits.ignores_eos and end.choice.finish_reason == "stop" and end.ids]
     kinds = {end.limits.kind for end in stopped} - {EndKind.STOPS}
-    hidden = {kind: any(end.ids[-1] in inner for end in stopped if end.limits.kind is kind) for kind in kinds}
+    hidden = {kind: any(end.ids[-1] in ordinary for end in stopped if end.limits.kind is kind) for kind in kinds}
     last = Counter(ids[-1] for ids in {end.ids for end in stopped if end.limits.kind is EndKind.PLAIN})
     eos_ids = () if hidden.get(EndKind.PLAIN, True) else (token for token, count in last.items() if count >= _ENOUGH_STOPS)
     return BaselineEndings(
-        inner=inner,
+        ordinary=ordinary,
         eos_ids=frozenset(eos_ids),
-        hidden=hidden,
+        hides_end=hidden,
         context=min((end.context for end in peers if end.below_limit), default=None),
         gives_ids=any(end.ids for end in peers),
         miscounts=_miscounts(peers),
@@ -142,12 +146,12 @@ def _miscounts(peers: Sequence[AnswerEnd]) -> dict[tuple[str, EndKind], frozense
     excesses: dict[tuple[str, EndKind], frozenset[int]] = {}
     for end in peers:
         if len(end.answer.choices) == 1 and end.ids and end.answer.usage:
-            way = (str(end.choice.finish_reason), end.limits.kind)
-            excesses[way] = excesses.get(way, frozenset()) | {_excess(end.answer)}
+            key = (str(end.choice.finish_reason), end.limits.kind)
+            excesses[key] = excesses.get(key, frozenset()) | {_excess_tokens(end.answer)}
     return excesses
 
 
-def _excess(answer: Answer) -> int:
+def _excess_tokens(answer: Answer) -> int:
     """Return the completion tokens that usage counts beyond the ids, over all choices."""
     return (answer.usage.completion_tokens if answer.usage else 0) - sum(len(choice.token_ids) for choice in answer.choices)
 
@@ -158,7 +162,7 @@ def _describe_unreached(end: AnswerEnd, baseline: BaselineEndings) -> str:
     return "" if explained else f"finish_reason 'length' after {end.tokens} of {end.limits.most} allowed tokens"
 
 
-def _early_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
+def _describe_early_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Describe a stop below min_tokens, or despite ignore_eos without any stop requested."""
     limits, tokens = end.limits, end.tokens
     if end.choice.finish_reason != "stop" or tokens is None:
@@ -169,17 +173,17 @@ def _early_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
     return f"finish_reason 'stop' after {tokens} tokens despite ignore_eos" if despite else ""
 
 
-def _stop_below_limit(end: AnswerEnd, baseline: BaselineEndings) -> str:
+def _describe_stop_below_limit(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Describe a stop before the limit at a token that ends no sequence."""
-    return "" if end.at_limit else _ordinary_stop(end, baseline)
+    return "" if end.at_limit else _describe_ordinary_stop(end, baseline)
 
 
-def _stop_at_limit(end: AnswerEnd, baseline: BaselineEndings) -> str:
+def _describe_stop_at_limit(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Describe a stop at the limit after a token that ends no sequence: its reason is length."""
-    return _ordinary_stop(end, baseline) if end.at_limit else ""
+    return _describe_ordinary_stop(end, baseline) if end.at_limit else ""
 
 
-def _ordinary_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
+def _describe_ordinary_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Describe a stop at a token after which the baseline's answers go on.
 
     Empty if the request has stops or a grammar, or if the baseline's ids hide ends of sequence.
@@ -189,9 +193,9 @@ def _ordinary_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
         return ""
     if not end.ids:
         return "finish_reason 'stop' before any token" if not end.choice.written else ""
-    counted = end.answer.usage is not None and len(end.answer.choices) == 1 and not _excess(end.answer)
-    ordinary = (counted or EndKind.PLAIN in baseline.hidden) and end.ids[-1] in baseline.inner
-    return f"finish_reason 'stop' after {end.tokens} tokens, at id {end.ids[-1]}, which ends no sequence" if ordinary else ""
+    counted = end.answer.usage is not None and len(end.answer.choices) == 1 and not _excess_tokens(end.answer)
+    is_ordinary = (counted or EndKind.PLAIN in baseline.hides_end) and end.ids[-1] in baseline.ordinary
+    return f"finish_reason 'stop' after {end.tokens} tokens, at id {end.ids[-1]}, which ends no sequence" if is_ordinary else ""
 
 
 def _describe_overrun(end: AnswerEnd, baseline: BaselineEndings) -> str:
@@ -200,14 +204,14 @@ def _describe_overrun(end: AnswerEnd, baseline: BaselineEndings) -> str:
     return f"{tokens} tokens where max_tokens is {most}" if tokens is not None and most is not None and tokens > most else ""
 
 
-def _after_an_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
+def _describe_tokens_after_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Describe tokens after an end of sequence or a stop id, beyond min_tokens."""
     enders = end.limits.stop_ids | (frozenset() if end.limits.ignores_eos else baseline.eos_ids)
     at = next((i for i, token in enumerate(end.ids[:-1]) if token in enders and i >= end.limits.least), None)
     return "" if at is None else f"{len(end.ids) - at - 1} tokens after id {end.ids[at]}, which ends an answer"
 
 
-def _after_a_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
+def _describe_text_after_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Describe text that goes on after a stop string.
 
     Empty under min_tokens, since text does not show from which character on a stop string ends the answer.
@@ -215,40 +219,42 @@ def _after_a_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
     limits, texts = end.limits, (end.choice.reasoning, end.choice.text)
     if limits.least:
         return ""
-    passed = (stop for stop in limits.stop_strings for text in texts if stop in (text[: -len(stop)] if limits.keeps_stop else text))
-    return next((f"text goes on after the stop string {quote(stop)}" for stop in passed), "")
+    passed_stops = (stop for stop in limits.stop_strings for text in texts if stop in (text[: -len(stop)] if limits.keeps_stop else text))
+    return next((f"text goes on after the stop string {quote(stop)}" for stop in passed_stops), "")
 
 
 def _describe_early_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Describe an answer that ends although the baseline's goes on from the same tokens."""
-    twin, reason = end.twin, end.choice.finish_reason
-    if twin is None or not end.ids or len(end.ids) >= len(twin.token_ids) or twin.token_ids[: len(end.ids)] != end.ids:
+    counterpart, reason = end.counterpart, end.choice.finish_reason
+    if counterpart is None or not end.ids or len(end.ids) >= len(counterpart.token_ids) or counterpart.token_ids[: len(end.ids)] != end.ids:
         return ""
     explained = baseline.hides(end.limits.kind) if reason == "stop" else baseline.fills(end)
-    return "" if explained else f"finish_reason {reason!r} after {len(end.ids)} tokens; the baseline goes on to {len(twin.token_ids)}"
+    return (
+        "" if explained else f"finish_reason {reason!r} after {len(end.ids)} tokens; the baseline goes on to {len(counterpart.token_ids)}"
+    )
 
 
 def _describe_late_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Describe an answer that goes on although the baseline's stops after the same tokens."""
-    twin = end.twin
-    if twin is None or twin.finish_reason != "stop" or baseline.hides(end.limits.kind):
+    counterpart = end.counterpart
+    if counterpart is None or counterpart.finish_reason != "stop" or baseline.hides(end.limits.kind):
         return ""
-    more = len(end.ids) - len(twin.token_ids)
-    same = more > 0 and end.ids[: len(twin.token_ids)] == twin.token_ids
-    return f"{more} tokens after the {len(twin.token_ids)} at which the baseline stops" if same else ""
+    more = len(end.ids) - len(counterpart.token_ids)
+    same = more > 0 and end.ids[: len(counterpart.token_ids)] == counterpart.token_ids
+    return f"{more} tokens after the {len(counterpart.token_ids)} at which the baseline stops" if same else ""
 
 
-def _wrong_reason(end: AnswerEnd, baseline: BaselineEndings) -> str:
+def _describe_wrong_reason(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Describe a finish_reason that is missing, unknown, or not the baseline's for the same tokens."""
-    reason, twin = end.choice.finish_reason, end.twin
+    reason, counterpart = end.choice.finish_reason, end.counterpart
     if reason is None:
         return "no finish_reason"
-    if twin is not None and end.ids == twin.token_ids and reason != twin.finish_reason:
-        return f"finish_reason {reason!r}; the baseline's is {twin.finish_reason!r} for the same tokens"
+    if counterpart is not None and end.ids == counterpart.token_ids and reason != counterpart.finish_reason:
+        return f"finish_reason {reason!r}; the baseline's is {counterpart.finish_reason!r} for the same tokens"
     return f"finish_reason {reason!r}" if reason not in _REASONS and not end.limits.grammar else ""
 
 
-def _wrong_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
+def _describe_wrong_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Describe a usage that exceeds the ids by another number than the baseline's does.
 
     The number may differ from 0, as with an end of sequence that is counted and not shown. It is checked once per answer, at its first
@@ -262,15 +268,15 @@ def _wrong_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
     if not any(choice.token_ids for choice in answer.choices) and any(choice.written for choice in answer.choices):
         return ""  # Without ids there is nothing to count; the judges of tokens report that they are missing.
     # For ends that the baseline does not show, all of its own excesses are allowed, and one token for a hidden end.
-    unknown = frozenset({0, 1}).union(*baseline.miscounts.values())
-    allowed = [baseline.miscounts.get((str(choice.finish_reason), end.limits.kind), unknown) for choice in answer.choices]
-    if _excess(answer) in {sum(parts) for parts in product(*allowed)}:
+    excesses_if_hidden = frozenset({0, 1}).union(*baseline.miscounts.values())
+    allowed = [baseline.miscounts.get((str(choice.finish_reason), end.limits.kind), excesses_if_hidden) for choice in answer.choices]
+    if _excess_tokens(answer) in {sum(parts) for parts in product(*allowed)}:
         return ""
     emitted = sum(len(choice.token_ids) for choice in answer.choices)
     return f"usage counts {answer.usage.completion_tokens} completion tokens; the answer has {emitted} ids"
 
 
-def _wrong_reasoning_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
+def _describe_reasoning_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Describe a usage with more reasoning tokens than completion tokens."""
     usage = end.answer.usage
     if usage is None or usage.reasoning_tokens is None or usage.reasoning_tokens <= usage.completion_tokens:
@@ -278,38 +284,40 @@ def _wrong_reasoning_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
     return f"usage counts {usage.reasoning_tokens} reasoning tokens among {usage.completion_tokens} completion tokens"
 
 
-def _wrong_text(end: AnswerEnd, baseline: BaselineEndings) -> str:
+def _describe_wrong_text(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Describe another text or reasoning for the same tokens; an incomplete last character is ignored."""
-    if end.twin is None or end.ids != end.twin.token_ids:
+    if end.counterpart is None or end.ids != end.counterpart.token_ids:
         return ""
-    return _other_text("reasoning", end.choice.reasoning, end.twin.reasoning) or _other_text("text", end.choice.text, end.twin.text)
+    return _describe_text_difference("reasoning", end.choice.reasoning, end.counterpart.reasoning) or _describe_text_difference(
+        "text", end.choice.text, end.counterpart.text
+    )
 
 
-def _other_text(what: str, mine: str, theirs: str) -> str:
+def _describe_text_difference(what: str, text: str, baseline_text: str) -> str:
     """Describe where two texts of the same tokens differ; empty if they are equal."""
-    mine, theirs = mine.rstrip("\ufffd"), theirs.rstrip("\ufffd")
-    if mine == theirs:
+    text, baseline_text = text.rstrip("\ufffd"), baseline_text.rstrip("\ufffd")
+    if text == baseline_text:
         return ""
-    at = first_difference(mine, theirs)
-    return f"{what} goes on with {quote(mine[at:], 20)}, the baseline's with {quote(theirs[at:], 20)}, from the same tokens"
+    at = first_difference(text, baseline_text)
+    return f"{what} goes on with {quote(text[at:], 20)}, the baseline's with {quote(baseline_text[at:], 20)}, from the same tokens"
 
 
 Rule: TypeAlias = Callable[[AnswerEnd, BaselineEndings], str]
 
 _RULES: tuple[tuple[BadEnd, Rule], ...] = (
     (BadEnd.CUT, _describe_unreached),
-    (BadEnd.CUT, _early_stop),
+    (BadEnd.CUT, _describe_early_stop),
     (BadEnd.PAST, _describe_overrun),
-    (BadEnd.PAST, _after_an_end),
-    (BadEnd.PAST, _after_a_stop),
-    (BadEnd.CUT, _stop_below_limit),
+    (BadEnd.PAST, _describe_tokens_after_end),
+    (BadEnd.PAST, _describe_text_after_stop),
+    (BadEnd.CUT, _describe_stop_below_limit),
     (BadEnd.CUT, _describe_early_end),
     (BadEnd.PAST, _describe_late_end),
-    (BadEnd.REASON, _stop_at_limit),
-    (BadEnd.REASON, _wrong_reason),
-    (BadEnd.COUNT, _wrong_count),
-    (BadEnd.COUNT, _wrong_reasoning_count),
-    (BadEnd.TEXT, _wrong_text),
+    (BadEnd.REASON, _describe_stop_at_limit),
+    (BadEnd.REASON, _describe_wrong_reason),
+    (BadEnd.COUNT, _describe_wrong_count),
+    (BadEnd.COUNT, _describe_reasoning_count),
+    (BadEnd.TEXT, _describe_wrong_text),
 )
 """Rules for the ends of any correct server; each returns a description of its breach, empty if the end keeps it."""
 
@@ -326,7 +334,7 @@ class WrongEnd:
         return f"{self.end.answer.request_id}, pass {self.end.answer.pass_index}: {self.what}"
 
 
-def _first_wrong(end: AnswerEnd, baseline: BaselineEndings, rules: Sequence[tuple[BadEnd, Rule]]) -> WrongEnd | None:
+def _find_first_breach(end: AnswerEnd, baseline: BaselineEndings, rules: Sequence[tuple[BadEnd, Rule]]) -> WrongEnd | None:
     """Return the first rule that ``end`` breaks; None if it keeps all."""
     broken = ((flaw, rule(end, baseline)) for flaw, rule in rules)
     return next((WrongEnd(flaw=flaw, end=end, what=what) for flaw, what in broken if what), None)
@@ -338,7 +346,7 @@ def _fail_ending(captured: Captured, wrong: Sequence[WrongEnd]) -> Verdict:
     flaw, count = counts.most_common(1)[0]
     first = next(wrong_end for wrong_end in wrong if wrong_end.flaw is flaw)
     others = ", ".join(f"{other.value} in {number}" for other, number in counts.items() if other is not flaw)
-    answers, twin = sum(answer.ok for answer in captured.speculative.answers), first.end.twin
+    answers, counterpart = sum(answer.ok for answer in captured.speculative.answers), first.end.counterpart
     more = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
     return say(
         captured,
@@ -346,7 +354,11 @@ def _fail_ending(captured: Captured, wrong: Sequence[WrongEnd]) -> Verdict:
         f"{flaw.value}: {count} of {answers} answers, none of the baseline's" + (f"; also {others}" if others else ""),
         short=(
             f"first        {first.end.answer.request_id}: {first.what}",
-            *([] if twin is None else [f"baseline     {len(twin.token_ids)} tokens, finish_reason {twin.finish_reason!r}"]),
+            *(
+                []
+                if counterpart is None
+                else [f"baseline     {len(counterpart.token_ids)} tokens, finish_reason {counterpart.finish_reason!r}"]
+            ),
         ),
         evidence=(*map(str, wrong[:_SHOWN]), *more),
         cell=f"{len(wrong)} wrong ends",

@@ -34,7 +34,7 @@ __all__ = ["judge"]
 _BY_CHANCE = 1e-6
 """P-value up to which more broken answers than the baseline's are a fault; it is outside the false-alarm budget, and small beside it."""
 _SHOWN = 50
-_Broken: TypeAlias = dict[str, str]
+_Breaches: TypeAlias = dict[str, str]
 """Descriptions of breaches, by arm and request id."""
 
 
@@ -43,8 +43,8 @@ class RuleResult:
     """One rule and the answers that break it."""
 
     rule: AnswerRule
-    broken: _Broken
-    peers: _Broken
+    broken: _Breaches
+    peers: _Breaches
     """Answers of the baseline and the control that break it."""
     answers: int
     peer_answers: int
@@ -77,18 +77,18 @@ def judge(run: CapturedRun) -> Verdict:
 def _check_rule(whole: Captured, rule: AnswerRule) -> RuleResult:
     """Return the answers of the variant and of the baseline's boots that break ``rule``."""
     control = whole.baseline_boots[1:]
-    mine = list(_compare_answers(whole, whole.speculative, whole.baseline_boots))
-    theirs = [each for arm in control for each in _compare_answers(whole, arm, (whole.baseline,))]
-    theirs += _compare_answers(whole, whole.baseline, control)
+    judged = list(_compare_answers(whole, whole.speculative, whole.baseline_boots))
+    peers = [answer for arm in control for answer in _compare_answers(whole, arm, (whole.baseline,))]
+    peers += _compare_answers(whole, whole.baseline, control)
     return RuleResult(
-        rule=rule, broken=_list_breaches(rule, mine), peers=_list_breaches(rule, theirs), answers=len(mine), peer_answers=len(theirs)
+        rule=rule, broken=_list_breaches(rule, judged), peers=_list_breaches(rule, peers), answers=len(judged), peer_answers=len(peers)
     )
 
 
-def _list_breaches(rule: AnswerRule, compared: Sequence[ComparedAnswer]) -> _Broken:
+def _list_breaches(rule: AnswerRule, compared: Sequence[ComparedAnswer]) -> _Breaches:
     """Return one breach per arm and request, since passes of a request are no independent trials."""
-    breaks = ((each, rule.breaks(each)) for each in compared)
-    return {f"{each.arm} {each.answer.request_id}": what for each, what in breaks if what}
+    breaches = ((case, rule.breaks(case)) for case in compared)
+    return {f"{case.arm} {case.answer.request_id}": what for case, what in breaches if what}
 
 
 def _compare_answers(whole: Captured, transcript: Transcript, others: Sequence[Transcript]) -> Iterator[ComparedAnswer]:
@@ -125,7 +125,7 @@ def _fail_rules(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict | No
     first, count = findings[0], len(findings[0].broken)
     lines = [f"{name.partition(' ')[2]}: {what}" for name, what in first.broken.items()]
     more = [f"and {count - _SHOWN} more"] if count > _SHOWN else []
-    others = ", ".join(f"{each.rule.name} in {len(each.broken)}" for each in findings[1:])
+    others = ", ".join(f"{result.rule.name} in {len(result.broken)}" for result in findings[1:])
     return say(
         run.whole,
         Outcome.FAIL,
@@ -147,7 +147,7 @@ def _fail_counters(run: CapturedRun) -> Verdict | None:
     if not breaches:
         return None
     part, name, what = breaches[0]
-    lines = [f"{each.workload.name}: {text}" for each, _, text in breaches]
+    lines = [f"{breached.workload.name}: {text}" for breached, _, text in breaches]
     return say(
         run.whole,
         Outcome.FAIL,
@@ -180,7 +180,7 @@ def _pass_invariants(run: CapturedRun, results: Sequence[RuleResult]) -> Verdict
     )
 
 
-def _describe_first(broken: _Broken) -> str:
+def _describe_first(broken: _Breaches) -> str:
     name, what = next(iter(broken.items()))
     return f"{name}: {what}"
 
@@ -214,7 +214,7 @@ _WRITTEN_SPECIAL = re.compile(
     r"<\|[A-Za-z0-9_ ]{2,40}\|>|<\uff5c[^\uff5c<>]{2,40}\uff5c>|</?s>|<(?:eos|bos|pad|unk)>|<(?:start|end)_of_(?:turn|text)>|\[/?INST\]"
 )
 """Names of special tokens in the vocabularies of common models: ChatML, Llama, Gemma, Mistral, DeepSeek."""
-_BROKEN = "\ufffd"
+_REPLACEMENT = "\ufffd"
 
 
 def _describe_prompt(case: ComparedAnswer) -> str:
@@ -261,28 +261,26 @@ def _describe_ids(case: ComparedAnswer) -> str:
     They are held against those of the baseline's answers to the same request. Only answers of a single choice are
     compared.
     """
-    for mine in case.answer.choices if len(case.answer.choices) == 1 else ():
-        for other in case.others:
-            if len(other.choices) == 1 and (what := _describe_swapped_ids(mine, other.choice)):
-                return what
-    return ""
+    if len(case.answer.choices) != 1:
+        return ""
+    singles = (other for other in case.others if len(other.choices) == 1)
+    return next((what for other in singles if (what := _describe_swapped_ids(case.answer.choice, other.choice))), "")
 
 
-def _describe_swapped_ids(mine: Choice, theirs: Choice) -> str:
+def _describe_swapped_ids(choice: Choice, baseline: Choice) -> str:
     """Describe ids of the same text that are in another order, or of which one is replaced.
 
     Empty for any other difference, as another tokenisation of the text may make.
     """
-    same = mine.written == theirs.written and bool(mine.written) and mine.finish_reason == theirs.finish_reason
-    ids, others = mine.token_ids, theirs.token_ids
-    if not same or len(ids) != len(others) or ids == others or not ids:
+    is_same_text = choice.written == baseline.written and bool(choice.written) and choice.finish_reason == baseline.finish_reason
+    ids, baseline_ids = choice.token_ids, baseline.token_ids
+    if not is_same_text or len(ids) != len(baseline_ids) or ids == baseline_ids or not ids:
         return ""
-    differing = [i for i, (own, other) in enumerate(zip(ids, others, strict=True)) if own != other]
-    swapped = sorted(ids) == sorted(others)
-    if not swapped and len(differing) > 1:
+    differing = [index for index, pair in enumerate(zip(ids, baseline_ids, strict=True)) if len(set(pair)) > 1]
+    if len(differing) > 1 and sorted(ids) != sorted(baseline_ids):
         return ""
     at = differing[0]
-    return f"the text is the baseline's, but id {at} is {ids[at]} where the baseline has {others[at]}"
+    return f"the text is the baseline's, but id {at} is {ids[at]} where the baseline has {baseline_ids[at]}"
 
 
 def _describe_special(case: ComparedAnswer) -> str:
@@ -299,8 +297,8 @@ def _describe_special(case: ComparedAnswer) -> str:
 def _describe_characters(case: ComparedAnswer) -> str:
     """Describe broken characters before the end of a text, at which a limit may have cut one."""
     body_text = json.dumps(case.request.body, ensure_ascii=False, default=str)
-    texts = (choice.written.rstrip(_BROKEN) for choice in case.answer.choices if _BROKEN not in body_text)
-    return next((f"U+FFFD in {quote(text[max(0, text.index(_BROKEN) - 10) :], 24)}" for text in texts if _BROKEN in text), "")
+    texts = (choice.written.rstrip(_REPLACEMENT) for choice in case.answer.choices if _REPLACEMENT not in body_text)
+    return next((f"U+FFFD in {quote(text[max(0, text.index(_REPLACEMENT) - 10) :], 24)}" for text in texts if _REPLACEMENT in text), "")
 
 
 RULES = (
@@ -335,12 +333,12 @@ def find_counter_breach(part: Captured) -> tuple[str, str] | None:
     """
     transcript = part.speculative
     counters = transcript.counters
-    shared = transcript.foreign or transcript.uncounted or transcript.replaced or transcript.restarts or transcript.server_failures
-    if counters is None or shared or not all(answer.ok for answer in transcript.answers):
+    is_disturbed = transcript.foreign or transcript.uncounted or transcript.replaced or transcript.restarts or transcript.server_failures
+    if counters is None or is_disturbed or not all(answer.ok for answer in transcript.answers):
         return None
-    seen = _count_accepted(transcript)
-    if counters.drafts <= 0 and seen >= _ENOUGH:
-        return STILL, f"{counters.drafts} drafts counted while the answers show {seen} accepted draft tokens"
+    accepted = _count_accepted(transcript)
+    if counters.drafts <= 0 and accepted >= _ENOUGH:
+        return STILL, f"{counters.drafts} drafts counted while the answers show {accepted} accepted draft tokens"
     what = next(_find_uneven_counts(counters, part), "") or _describe_excess_steps(counters, part)
     return (UNEVEN, what) if what else None
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Choice, Transcript
     from pytest_specdec.model.workload import Request, Workload
 
-__all__ = ["Breach", "LengthCase", "LengthFlaw", "WindowPlace", "breach", "cases", "texts"]
+__all__ = ["Breach", "LengthCase", "LengthFlaw", "WindowPlace", "first_breach", "length_cases", "texts_by_ids"]
 
 
 class LengthFlaw(StrEnum):
@@ -65,7 +65,7 @@ class LengthCase:
     limits: RequestLimits
     plain: Choice | None
     """The arm's own longest answer to the same prompt that only a limit or an end of sequence ended; None without one."""
-    twin: Choice | None
+    counterpart: Choice | None
     """The baseline's answer to the same request; None without one."""
     end_ids: frozenset[int]
     texts: Mapping[tuple[int, ...], str]
@@ -87,7 +87,7 @@ class LengthCase:
         return self.choice.finish_reason == "stop"
 
     @property
-    def said(self) -> str:
+    def text_before_stop(self) -> str:
         """The text, without the stop string at its end if the request asks to keep it there."""
         text = self.choice.text
         if self.limits.keeps_stop:
@@ -95,12 +95,12 @@ class LengthCase:
         return text
 
     @property
-    def on_plain(self) -> bool:
+    def follows_plain(self) -> bool:
         """True if the plain answer begins with its tokens, or without token ids with its text."""
         if self.plain is None:
             return False
         ids = self.choice.token_ids
-        return self.plain.token_ids[: len(ids)] == ids if ids else self.plain.text.startswith(self.said)
+        return self.plain.token_ids[: len(ids)] == ids if ids else self.plain.text.startswith(self.text_before_stop)
 
     @property
     def end(self) -> int | None:
@@ -108,13 +108,13 @@ class LengthCase:
 
         It is the baseline's if the baseline stopped and this answer begins with the same tokens, else its own.
         """
-        twin = self.twin
-        if twin is not None and twin.finish_reason == "stop" and twin.token_ids and self._begins_as(twin):
-            return len(twin.token_ids)
+        counterpart = self.counterpart
+        if counterpart is not None and counterpart.finish_reason == "stop" and counterpart.token_ids and self._begins_as(counterpart):
+            return len(counterpart.token_ids)
         return len(self.choice.token_ids) or None
 
-    def _begins_as(self, twin: Choice) -> bool:
-        return self.choice.token_ids[: len(twin.token_ids)] == twin.token_ids
+    def _begins_as(self, counterpart: Choice) -> bool:
+        return self.choice.token_ids[: len(counterpart.token_ids)] == counterpart.token_ids
 
     @property
     def place(self) -> WindowPlace | None:
@@ -122,12 +122,14 @@ class LengthCase:
 
         The last window of a stream is cut at the end. If the plain answer's windows begin alike they are taken, since they show it whole.
         """
-        own, end = self.choice.windows, self.end
-        if not own or end is None:
+        windows, end = self.choice.windows, self.end
+        if not windows or end is None:
             return None
-        others = self.plain.windows if self.plain is not None and self.on_plain else None
-        full = others if others and others[: len(own) - 1] == own[:-1] and sum(own) <= len(self.choice.token_ids) else own
-        return _window_place(full, end)
+        of_plain = self.plain.windows if self.plain is not None and self.follows_plain else None
+        begin_alike = of_plain is not None and of_plain[: len(windows) - 1] == windows[:-1]
+        if of_plain and begin_alike and sum(windows) <= len(self.choice.token_ids):
+            windows = of_plain
+        return _window_place(windows, end)
 
 
 def _window_place(windows: Sequence[int], end: int) -> WindowPlace | None:
@@ -152,7 +154,7 @@ class Breach:
         return f"{self.case.answer.request_id}: {self.what}"
 
 
-def texts(arms: Sequence[Transcript], workload: Workload) -> dict[tuple[int, ...], str]:
+def texts_by_ids(arms: Sequence[Transcript], workload: Workload) -> dict[tuple[int, ...], str]:
     """Return the text of the tokens of every answer that only a limit cut."""
     limits = {request.id: limits_of(request) for request in workload.requests}
     answers = (answer for arm in arms for answer in arm.answers if answer.ok and answer.request_id in limits)
@@ -160,8 +162,8 @@ def texts(arms: Sequence[Transcript], workload: Workload) -> dict[tuple[int, ...
     return {choice.token_ids: choice.text for choice in cut if choice.finish_reason == "length" and choice.token_ids}
 
 
-def cases(
-    workload: Workload, arm: Transcript, baseline: Transcript, end_ids: frozenset[int], known: Mapping[tuple[int, ...], str]
+def length_cases(
+    workload: Workload, arm: Transcript, baseline: Transcript, end_ids: frozenset[int], texts: Mapping[tuple[int, ...], str]
 ) -> Iterator[LengthCase]:
     """Yield a case for every answer of one arm that has exactly one choice."""
     requests = workload.by_id
@@ -174,9 +176,9 @@ def cases(
                 answer=answer,
                 limits=limits_of(request),
                 plain=plain.get(request.prompt_key),
-                twin=twins.get(answer.key),
+                counterpart=twins.get(answer.key),
                 end_ids=end_ids,
-                texts=known,
+                texts=texts,
             )
 
 
@@ -197,7 +199,7 @@ def _plain_answers(requests: Mapping[str, Request], arm: Transcript) -> dict[str
     return {key: choice for key, (_, choice) in longest.items()}
 
 
-def breach(case: LengthCase) -> Breach | None:
+def first_breach(case: LengthCase) -> Breach | None:
     """Return the breach of the first rule that an answer breaks; None if it keeps all."""
     return next((rule_breach for rule in _RULES if (rule_breach := rule(case))), None)
 
@@ -226,17 +228,17 @@ def _check_stop_in_text(case: LengthCase) -> Breach | None:
     Its kind says whether a limit in the same window came first, and whether the stop string lay across windows. Returns None under
     min_tokens, since not every stop string may stop the answer then.
     """
-    passed = None if case.limits.least else next((stop for stop in case.limits.stop_strings if stop in case.said), None)
-    if passed is None:
+    stop = None if case.limits.least else next((stop for stop in case.limits.stop_strings if stop in case.text_before_stop), None)
+    if stop is None:
         return None
-    rest = case.said.partition(passed)[2]
-    what = f"goes on behind the stop string {quote(passed)} with {quote(rest)}"
+    text_after = case.text_before_stop.partition(stop)[2]
+    what = f"goes on behind the stop string {quote(stop)} with {quote(text_after)}"
     place = case.place
     missed = LengthFlaw.STRADDLED if place is not None and place.size > 1 and place.offset == place.size - 1 else LengthFlaw.MISSED
-    if case.stopped and not rest:
-        return _breach(case, LengthFlaw.KEPT, f"ends with the stop string {quote(passed)}, which was to be cut off")
+    if case.stopped and not text_after:
+        return _breach(case, LengthFlaw.KEPT, f"ends with the stop string {quote(stop)}, which was to be cut off")
     if case.stopped:
-        return _breach(case, missed if _stopped_later(case, passed) else LengthFlaw.BEHIND, what)
+        return _breach(case, missed if _stopped_later(case, stop) else LengthFlaw.BEHIND, what)
     if place is not None and case.limits.most is not None and place.start + place.size >= case.limits.most:
         return _breach(case, LengthFlaw.LIMIT_FIRST, f"{what}, up to the limit of the same window")
     return _breach(case, missed, what)
@@ -244,7 +246,7 @@ def _check_stop_in_text(case: LengthCase) -> Breach | None:
 
 def _stopped_later(case: LengthCase, stop: str) -> bool:
     """Return True if it stopped where the plain answer has the stop string once more."""
-    return case.plain is not None and case.on_plain and case.plain.text.startswith(case.said + stop)
+    return case.plain is not None and case.follows_plain and case.plain.text.startswith(case.text_before_stop + stop)
 
 
 def _check_stop_place(case: LengthCase) -> Breach | None:
@@ -253,26 +255,26 @@ def _check_stop_place(case: LengthCase) -> Breach | None:
     Returns None if the plain answer has no stop string, does not begin with this answer, or if an end of sequence ended this answer.
     """
     stops, plain = case.limits.stop_strings, case.plain
-    if not stops or plain is None or not case.on_plain or not _at_stop(case):
+    if not stops or plain is None or not case.follows_plain or not _may_end_at_stop(case):
         return None
-    at = _first_stop(case, plain.text)
-    if at is None:
+    first = _first_stop(case, plain.text)
+    if first is None:
         return None
-    begin, stop = at
-    wanted = plain.text[: begin + len(stop)] if case.limits.keeps_stop else plain.text[:begin]
+    begin, stop = first
+    expected = plain.text[: begin + len(stop)] if case.limits.keeps_stop else plain.text[:begin]
     text, cut = case.choice.text, plain.text[:begin]
-    if text == wanted:
-        reached = case.tokens is None or case.limits.most is None or case.tokens >= case.limits.most
+    if text == expected:
+        at_limit = case.tokens is None or case.limits.most is None or case.tokens >= case.limits.most
         what = f"finish_reason {case.choice.finish_reason!r} at the stop string {quote(stop)}"
-        return None if case.stopped or reached else _breach(case, LengthFlaw.REASON, what)
+        return None if case.stopped or at_limit else _breach(case, LengthFlaw.REASON, what)
     if case.limits.keeps_stop and text == cut:
         return _breach(case, LengthFlaw.INCLUDE, f"the stop string {quote(stop)} was to stay and is cut off")
     ending = f"ends with {quote(text[-20:])}; before the first stop string stands {quote(cut[-20:])}"
     return _breach(case, LengthFlaw.PLACE, ending) if case.stopped else None
 
 
-def _at_stop(case: LengthCase) -> bool:
-    """Return False if its last id is an end of sequence; True without token ids."""
+def _may_end_at_stop(case: LengthCase) -> bool:
+    """Return True unless its last id is an end of sequence."""
     ids = case.choice.token_ids
     return not ids or ids[-1] not in case.end_ids
 
@@ -282,11 +284,11 @@ def _first_stop(case: LengthCase, text: str) -> tuple[int, str] | None:
 
     First is the one that is complete first. Returns None if there is none, or if the text of the first min_tokens tokens is unknown.
     """
-    free = _exempt_characters(case)
-    if free is None:
+    exempt = _exempt_characters(case)
+    if exempt is None:
         return None
-    places = [(text.find(stop, max(0, free - len(stop) + 1)), stop) for stop in case.limits.stop_strings]
-    return min(((at, stop) for at, stop in places if at != -1), key=lambda each: each[0] + len(each[1]), default=None)
+    places = [(text.find(stop, max(0, exempt - len(stop) + 1)), stop) for stop in case.limits.stop_strings]
+    return min(((at, stop) for at, stop in places if at != -1), key=lambda place: place[0] + len(place[1]), default=None)
 
 
 def _exempt_characters(case: LengthCase) -> int | None:
@@ -309,13 +311,15 @@ def _check_min_tokens(case: LengthCase) -> Breach | None:
 
 def _check_stop_after_min_tokens(case: LengthCase) -> Breach | None:
     """Return a breach if a stop string is complete after min_tokens and did not stop the answer."""
-    free = _exempt_characters(case) if case.limits.least else None
-    if free is None:
+    exempt = _exempt_characters(case) if case.limits.least else None
+    if exempt is None:
         return None
-    passed = next((stop for stop in case.limits.stop_strings if case.said.find(stop, max(0, free - len(stop) + 1)) != -1), None)
-    if passed is None:
+    missed = next(
+        (stop for stop in case.limits.stop_strings if case.text_before_stop.find(stop, max(0, exempt - len(stop) + 1)) != -1), None
+    )
+    if missed is None:
         return None
-    return _breach(case, LengthFlaw.STEPS, f"passes the stop string {quote(passed)} behind {case.limits.least} tokens, its min_tokens")
+    return _breach(case, LengthFlaw.STEPS, f"passes the stop string {quote(missed)} behind {case.limits.least} tokens, its min_tokens")
 
 
 def _check_passed_ids(case: LengthCase) -> Breach | None:
@@ -355,11 +359,11 @@ def _check_stop_reason(case: LengthCase) -> Breach | None:
     choice, limits = case.choice, case.limits
     named = choice.stop_token_id if choice.stop_string is None else choice.stop_string
     if named is None:
-        return _check_stop_name(case)
+        return _check_lost_stop_reason(case)
     last = choice.token_ids[-1] if choice.token_ids else None
-    unseen = last is None or last not in limits.stop_ids
-    ends = named in limits.stop_strings if isinstance(named, str) else named == last or (unseen and named in limits.stop_ids)
-    if ends and case.stopped:
+    ends_at_stop = last is not None and last in limits.stop_ids
+    is_stop = named in limits.stop_strings if isinstance(named, str) else named == last or (not ends_at_stop and named in limits.stop_ids)
+    if is_stop and case.stopped:
         return None
     what = f"stop_reason {quote(named) if isinstance(named, str) else named} beside finish_reason {choice.finish_reason!r}"
     asked_for = [*map(quote, limits.stop_strings), *(["stop_token_ids"] if limits.stop_ids else [])]
@@ -367,12 +371,16 @@ def _check_stop_reason(case: LengthCase) -> Breach | None:
     return _breach(case, LengthFlaw.STOP_REASON, what)
 
 
-def _check_stop_name(case: LengthCase) -> Breach | None:
+def _check_lost_stop_reason(case: LengthCase) -> Breach | None:
     """Return a breach if the baseline names a stop_reason for the same tokens and finish_reason."""
-    twin, own = case.twin, case.choice
-    if twin is None or not own.token_ids or (own.token_ids, own.finish_reason) != (twin.token_ids, twin.finish_reason):
+    counterpart, choice = case.counterpart, case.choice
+    if (
+        counterpart is None
+        or not choice.token_ids
+        or (choice.token_ids, choice.finish_reason) != (counterpart.token_ids, counterpart.finish_reason)
+    ):
         return None
-    named = twin.stop_token_id if twin.stop_string is None else twin.stop_string
+    named = counterpart.stop_token_id if counterpart.stop_string is None else counterpart.stop_string
     return None if named is None else _breach(case, LengthFlaw.STOP_REASON_LOST, f"no stop_reason; the baseline's is {named!r}")
 
 

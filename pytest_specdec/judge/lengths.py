@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.answer_end import limits_of
 from pytest_specdec.judge.ending import check_endings, end_ids
-from pytest_specdec.judge.length_rules import LengthFlaw, breach, cases, texts
+from pytest_specdec.judge.length_rules import LengthFlaw, first_breach, length_cases, texts_by_ids
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import describe_refusals, refusal, speculating
 from pytest_specdec.judge.verdicts import say
@@ -39,26 +39,26 @@ def judge(captured: Captured) -> Verdict:
     which also compare an end with the baseline's for the same tokens. INCONCLUSIVE if too few answers were ended by a stop or a limit, or
     if none ended after an accepted draft token.
     """
-    own = list(_cases(captured, captured.speculative))
+    cases = list(_cases(captured, captured.speculative))
     return (
         server_failure(captured)
         or refusal(captured)
-        or _fail_lengths(captured, own)
+        or _fail_lengths(captured, cases)
         or check_endings(_without_stop_strings(captured))
         or speculating(captured, rejecting=False)
-        or _check_enough_ends(captured, own)
-        or _pass_lengths(captured, own)
+        or _check_enough_ends(captured, cases)
+        or _pass_lengths(captured, cases)
     )
 
 
 def _cases(captured: Captured, arm: Transcript) -> list[LengthCase]:
-    known = texts((captured.speculative, *captured.baseline_boots), captured.workload)
-    return list(cases(captured.workload, arm, captured.baseline, end_ids(captured), known))
+    texts = texts_by_ids((captured.speculative, *captured.baseline_boots), captured.workload)
+    return list(length_cases(captured.workload, arm, captured.baseline, end_ids(captured), texts))
 
 
 def _baseline_flaws(captured: Captured) -> frozenset[LengthFlaw]:
     """Return the flaws of the baseline's own boots, which are no faults of the variant."""
-    return frozenset(flawed.flaw for arm in captured.baseline_boots for case in _cases(captured, arm) if (flawed := breach(case)))
+    return frozenset(breach.flaw for arm in captured.baseline_boots for case in _cases(captured, arm) if (breach := first_breach(case)))
 
 
 def _without_stop_strings(captured: Captured) -> Captured:
@@ -70,30 +70,30 @@ def _without_stop_strings(captured: Captured) -> Captured:
     return replace(captured, workload=replace(captured.workload, requests=requests, take={}))
 
 
-def _fail_lengths(captured: Captured, own: Sequence[LengthCase]) -> Verdict | None:
+def _fail_lengths(captured: Captured, cases: Sequence[LengthCase]) -> Verdict | None:
     """Return FAIL, named by the flaw that explains the others, for rules that only the variant breaks.
 
     Returns None without breaches, or if a single answer without token ids breaks one.
     """
     baseline_flaws = _baseline_flaws(captured)
-    breaches = [flawed for case in own if (flawed := breach(case)) and flawed.flaw not in baseline_flaws]
-    without_ids = sum(not flawed.case.choice.token_ids for flawed in breaches)
+    breaches = [breach for case in cases if (breach := first_breach(case)) and breach.flaw not in baseline_flaws]
+    without_ids = sum(not breach.case.choice.token_ids for breach in breaches)
     if not breaches or without_ids == len(breaches) < _WITHOUT_IDS:
         return None
-    counts = Counter(flawed.flaw for flawed in breaches)
+    counts = Counter(breach.flaw for breach in breaches)
     flaw = _choose_name(counts)
-    first = next(flawed for flawed in breaches if flawed.flaw is flaw)
+    first = next(breach for breach in breaches if breach.flaw is flaw)
     others = ", ".join(f"{other.value} ({number})" for other, number in counts.items() if other is not flaw)
     return say(
         captured,
         Outcome.FAIL,
-        f"{flaw.value}: {counts[flaw]} of {len(own)} answers, none of the baseline's" + (f"; also {others}" if others else ""),
+        f"{flaw.value}: {counts[flaw]} of {len(cases)} answers, none of the baseline's" + (f"; also {others}" if others else ""),
         short=(f"first        {first}", f"place        {_describe_place(first)}", *_describe_baseline_end(first)),
         evidence=(*map(str, breaches[:_SHOWN]), *_left_out(baseline_flaws), *describe_refusals(captured.speculative.answers)),
         cell=f"{len(breaches)} wrong ends",
         names=flaw.value,
         example=Example(symptom=Symptom.ANSWER, request_id=first.case.answer.request_id, pass_index=first.case.answer.pass_index),
-        figures={"answers": float(len(own)), "wrong_ends": float(len(breaches))},
+        figures={"answers": float(len(cases)), "wrong_ends": float(len(breaches))},
     )
 
 
@@ -110,32 +110,34 @@ def _choose_name(counts: Counter[LengthFlaw]) -> LengthFlaw:
     return next(other for other in _RELATED if counts[other]) if flaw in _RELATED else flaw
 
 
-def _describe_place(flawed: Breach) -> str:
-    place = flawed.case.place
+def _describe_place(breach: Breach) -> str:
+    place = breach.case.place
     return "unknown: no verify windows are known" if place is None else f"token {place.offset + 1} of {place.size} in its window"
 
 
-def _describe_baseline_end(flawed: Breach) -> tuple[str, ...]:
-    twin = flawed.case.twin
-    return () if twin is None else (f"baseline     {len(twin.token_ids)} tokens, finish_reason {twin.finish_reason!r}",)
+def _describe_baseline_end(breach: Breach) -> tuple[str, ...]:
+    counterpart = breach.case.counterpart
+    return (
+        () if counterpart is None else (f"baseline     {len(counterpart.token_ids)} tokens, finish_reason {counterpart.finish_reason!r}",)
+    )
 
 
 def _left_out(baseline_flaws: frozenset[LengthFlaw]) -> tuple[str, ...]:
     return tuple(f"not judged, since the baseline does it too: {flaw.value}" for flaw in sorted(baseline_flaws))
 
 
-def _check_enough_ends(captured: Captured, own: Sequence[LengthCase]) -> Verdict | None:
+def _check_enough_ends(captured: Captured, cases: Sequence[LengthCase]) -> Verdict | None:
     """Return INCONCLUSIVE if too few answers were ended by a stop or a limit.
 
     Returns it too if no end fell after an accepted draft token of its window, since only such ends test speculation; else None.
     """
-    bound, places = _select_tested(own), [case.place for case in _select_tested(own)]
-    known = [place for place in places if place is not None]
+    tested = _select_tested(cases)
+    places = [place for case in tested if (place := case.place) is not None]
     headline = ""
-    if len(bound) < _ENOUGH:
-        headline = f"only {len(bound)} of {len(own)} answers ended by a stop, an end of sequence or a limit below the window's reach"
-    elif known and not any(place.offset for place in known):
-        headline = f"none of {len(known)} ends fell behind an accepted draft token of its window, so nothing was tried"
+    if len(tested) < _ENOUGH:
+        headline = f"only {len(tested)} of {len(cases)} answers ended by a stop, an end of sequence or a limit below the window's reach"
+    elif places and not any(place.offset for place in places):
+        headline = f"none of {len(places)} ends fell behind an accepted draft token of its window, so nothing was tried"
     if not headline:
         return None
     return say(
@@ -148,12 +150,12 @@ def _check_enough_ends(captured: Captured, own: Sequence[LengthCase]) -> Verdict
     )
 
 
-def _select_tested(own: Sequence[LengthCase]) -> list[LengthCase]:
+def _select_tested(cases: Sequence[LengthCase]) -> list[LengthCase]:
     """Return the answers that test a rule: by a stop, a lower limit, min_tokens or ignore_eos.
 
     Others run up to the same limit as the plain answer, and so prove nothing.
     """
-    return [case for case in own if case.stopped or case.limits.least or case.limits.ignores_eos or _is_cut_by_limit(case)]
+    return [case for case in cases if case.stopped or case.limits.least or case.limits.ignores_eos or _is_cut_by_limit(case)]
 
 
 def _is_cut_by_limit(case: LengthCase) -> bool:
@@ -166,19 +168,19 @@ def _is_cut_by_limit(case: LengthCase) -> bool:
     return case.choice.finish_reason == "length" and most is not None and (most < longest or not longest)
 
 
-def _pass_lengths(captured: Captured, own: Sequence[LengthCase]) -> Verdict:
-    bound = _select_tested(own)
-    places = [place for case in bound if (place := case.place) is not None]
+def _pass_lengths(captured: Captured, cases: Sequence[LengthCase]) -> Verdict:
+    tested = _select_tested(cases)
+    places = [place for case in tested if (place := case.place) is not None]
     offsets = Counter(place.offset for place in places)
     inside = sum(place.offset < place.size - 1 for place in places)
-    seen = ", ".join(f"{count} at token {offset + 1}" for offset, count in sorted(offsets.items()))
-    where = f"places in their windows: {seen}; {inside} with accepted tokens behind" if places else "places in windows unknown"
+    counted = ", ".join(f"{count} at token {offset + 1}" for offset, count in sorted(offsets.items()))
+    where = f"places in their windows: {counted}; {inside} with accepted tokens behind" if places else "places in windows unknown"
     return say(
         captured,
         Outcome.PASS,
-        f"{len(bound)} of {len(own)} answers ended by a stop, an end or a limit, each at its first",
+        f"{len(tested)} of {len(cases)} answers ended by a stop, an end or a limit, each at its first",
         rules_out=where,
         evidence=(*_left_out(_baseline_flaws(captured)), *describe_refusals(captured.speculative.answers)),
-        cell=f"{len(bound)} ends",
-        figures={"answers": float(len(own)), "ends": float(len(bound)), "ends_inside_a_window": float(inside)},
+        cell=f"{len(tested)} ends",
+        figures={"answers": float(len(cases)), "ends": float(len(tested)), "ends_inside_a_window": float(inside)},
     )
