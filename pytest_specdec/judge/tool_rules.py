@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Choice, ToolCall
     from pytest_specdec.model.workload import JSON, Request
 
-__all__ = ["BY_MODEL", "Breach", "Broken", "ToolsAsked", "apart", "breaches", "requested_tools"]
+__all__ = ["BY_MODEL", "Breach", "RequestedTools", "ToolFault", "breaches", "compare_answers", "requested_tools"]
 
 
-class Broken(StrEnum):
+class ToolFault(StrEnum):
     """Faults of answers to requests with tools, or with reasoning."""
 
     FIRST_LOST = "the first tool arguments are lost in the stream"
@@ -51,7 +51,7 @@ class Broken(StrEnum):
     DIFFER = "the same tokens are given as other tool calls"
 
 
-BY_MODEL = frozenset({Broken.AS_TEXT, Broken.INVALID, Broken.SCHEMA, Broken.STRANGE, Broken.NO_CALL})
+BY_MODEL = frozenset({ToolFault.AS_TEXT, ToolFault.INVALID, ToolFault.SCHEMA, ToolFault.STRANGE, ToolFault.NO_CALL})
 """Faults that a model may commit by itself unless a grammar prevents it."""
 _MARKUP = ("<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "<function=")
 """Markup by which models write calls; clients should never see it."""
@@ -62,16 +62,16 @@ _CUT = "length"
 class Breach:
     """One fault of one answer."""
 
-    broken: Broken
+    fault: ToolFault
     request_id: str
     what: str
 
     def __str__(self) -> str:
-        return f"{self.request_id}: {self.broken.value}: {self.what}"
+        return f"{self.request_id}: {self.fault.value}: {self.what}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolsAsked:
+class RequestedTools:
     """The tools of a request, and whether it demands a call."""
 
     parameters: Mapping[str, Mapping[str, JSON]]
@@ -85,19 +85,21 @@ class ToolsAsked:
         return self.choice in {"required", "named"}
 
 
-def requested_tools(request: Request) -> ToolsAsked:
+def requested_tools(request: Request) -> RequestedTools:
     """Return the tools of a request, and its tool_choice."""
     tools, choice = request.body.get("tools"), request.body.get("tool_choice", "auto")
     functions = [_object(_object(tool).get("function")) for tool in tools] if isinstance(tools, Sequence) else []
     parameters = {str(function.get("name")): _object(function.get("parameters")) for function in functions}
-    return ToolsAsked(parameters=parameters, choice="none" if not parameters else "named" if isinstance(choice, Mapping) else str(choice))
+    return RequestedTools(
+        parameters=parameters, choice="none" if not parameters else "named" if isinstance(choice, Mapping) else str(choice)
+    )
 
 
 def _object(value: JSON) -> Mapping[str, JSON]:
     return value if isinstance(value, Mapping) else {}
 
 
-def breaches(tools: ToolsAsked, choice: Choice) -> list[tuple[Broken, str]]:
+def breaches(tools: RequestedTools, choice: Choice) -> list[tuple[ToolFault, str]]:
     """Return the faults of one answer by itself, each with a description.
 
     Empty for a request without tools. What is missing because the token limit cut the answer is no fault.
@@ -107,44 +109,44 @@ def breaches(tools: ToolsAsked, choice: Choice) -> list[tuple[Broken, str]]:
     wrong = [*_check_framing(choice), *(call_breach for call in choice.tool_calls if (call_breach := _check_call(tools, call, choice)))]
     markup = next((tag for tag in _MARKUP if tag in choice.text), None)
     if markup is not None:
-        wrong.append((Broken.AS_TEXT, f"content has {quote(choice.text, 60)}"))
+        wrong.append((ToolFault.AS_TEXT, f"content has {quote(choice.text, 60)}"))
     if tools.required and not choice.tool_calls and markup is None and choice.finish_reason != _CUT:
-        wrong.append((Broken.NO_CALL, f"tool_choice is {tools.choice}; content is {quote(choice.text, 60)}"))
+        wrong.append((ToolFault.NO_CALL, f"tool_choice is {tools.choice}; content is {quote(choice.text, 60)}"))
     return wrong
 
 
-def _check_framing(choice: Choice) -> list[tuple[Broken, str]]:
+def _check_framing(choice: Choice) -> list[tuple[ToolFault, str]]:
     """Return faults in the ids and indexes of an answer's calls."""
     calls, wrong = choice.tool_calls, []
     ids = [call.id for call in calls if call.id]
     if len(ids) < len(calls):
-        wrong.append((Broken.NO_ID, f"{len(calls) - len(ids)} of {len(calls)} calls"))
+        wrong.append((ToolFault.NO_ID, f"{len(calls) - len(ids)} of {len(calls)} calls"))
     if len(set(ids)) < len(ids):
-        wrong.append((Broken.SAME_ID, f"{ids[0]} of {len(ids)} calls"))
+        wrong.append((ToolFault.SAME_ID, f"{ids[0]} of {len(ids)} calls"))
     indexes = [call.index for call in calls]
     if indexes != list(range(len(calls))):
-        wrong.append((Broken.INDEX, f"indexes {indexes}"))
+        wrong.append((ToolFault.INDEX, f"indexes {indexes}"))
     return wrong
 
 
-def _check_call(tools: ToolsAsked, call: ToolCall, choice: Choice) -> tuple[Broken, str] | None:
+def _check_call(tools: RequestedTools, call: ToolCall, choice: Choice) -> tuple[ToolFault, str] | None:
     """Return the fault of one call, with a description, or None.
 
     The arguments of the last call are not checked if the token limit cut the answer.
     """
     if _holds_several(call.arguments):
-        return Broken.INDEX, f"one call has the arguments of several: {quote(call.arguments, 80)}"
+        return ToolFault.INDEX, f"one call has the arguments of several: {quote(call.arguments, 80)}"
     if call.name not in tools.parameters:
-        again = next((name for name in tools.parameters if _is_repetition(call.name, name)), None)
-        return Broken.STRANGE if again is None else Broken.NAME_TWICE, f"name {quote(call.name)}"
+        is_twice = any(_is_repetition(call.name, name) for name in tools.parameters)
+        return ToolFault.NAME_TWICE if is_twice else ToolFault.STRANGE, f"name {quote(call.name)}"
     if choice.finish_reason == _CUT and call is choice.tool_calls[-1]:
         return None
     try:
         arguments = json.loads(call.arguments)
-    except (ValueError, RecursionError) as error:
-        return Broken.INVALID, f"{call.name} has {quote(call.arguments, 80)}: {error}"
-    fault = next(iter(Draft202012Validator(dict(tools.parameters[call.name])).iter_errors(arguments)), None)
-    return None if fault is None else (Broken.SCHEMA, f"{call.name}: {fault.message[:100]}")
+    except (ValueError, RecursionError) as invalid:
+        return ToolFault.INVALID, f"{call.name} has {quote(call.arguments, 80)}: {invalid}"
+    error = next(iter(Draft202012Validator(dict(tools.parameters[call.name])).iter_errors(arguments)), None)
+    return None if error is None else (ToolFault.SCHEMA, f"{call.name}: {error.message[:100]}")
 
 
 def _is_repetition(text: str, name: str) -> bool:
@@ -161,62 +163,63 @@ def _holds_several(arguments: str) -> bool:
     return arguments[end:].lstrip().startswith("{")
 
 
-def apart(mine: Choice, theirs: Choice) -> tuple[Broken, str] | None:
+def compare_answers(choice: Choice, other: Choice) -> tuple[ToolFault, str] | None:
     """Return how two answers of the same tokens differ, or None.
 
-    The first difference is named as a fault of ``mine``, in the order of reasoning, calls, text.
+    The first difference is named as a fault of ``choice``, in the order of reasoning, calls, text.
     """
-    if mine.reasoning != theirs.reasoning:
-        return _compare_reasoning(mine, theirs)
-    called = [(call.name, call.arguments) for call in mine.tool_calls]
-    if called != [(call.name, call.arguments) for call in theirs.tool_calls]:
-        return _compare_calls(mine, theirs)
-    return _compare_texts(mine.text, theirs.text)
+    if choice.reasoning != other.reasoning:
+        return _compare_reasoning(choice, other)
+    calls = [(call.name, call.arguments) for call in choice.tool_calls]
+    if calls != [(call.name, call.arguments) for call in other.tool_calls]:
+        return _compare_calls(choice, other)
+    return _compare_texts(choice.text, other.text)
 
 
-def _compare_reasoning(mine: Choice, theirs: Choice) -> tuple[Broken, str] | None:
+def _compare_reasoning(choice: Choice, other: Choice) -> tuple[ToolFault, str] | None:
     """Return how the reasoning of two answers differs, with a description.
 
     If only the border between reasoning and text is elsewhere, reasoning leaked into the text, or text was taken for reasoning.
     """
-    if mine.written == theirs.written:
-        broken = Broken.LEAK if len(mine.reasoning) < len(theirs.reasoning) else Broken.SWALLOWED
-        return broken, f"reasoning ends with {quote(mine.reasoning[-30:])}, elsewhere with {quote(theirs.reasoning[-30:])}"
-    if theirs.reasoning.startswith(mine.reasoning) and len(mine.text) > len(theirs.text):
-        return Broken.LEAK, f"content is {quote(mine.text, 60)}, elsewhere {quote(theirs.text, 60)}"
-    return _compare_texts(mine.reasoning, theirs.reasoning) or _compare_texts(mine.text, theirs.text)
+    if choice.written == other.written:
+        fault = ToolFault.LEAK if len(choice.reasoning) < len(other.reasoning) else ToolFault.SWALLOWED
+        return fault, f"reasoning ends with {quote(choice.reasoning[-30:])}, elsewhere with {quote(other.reasoning[-30:])}"
+    if other.reasoning.startswith(choice.reasoning) and len(choice.text) > len(other.text):
+        return ToolFault.LEAK, f"content is {quote(choice.text, 60)}, elsewhere {quote(other.text, 60)}"
+    return _compare_texts(choice.reasoning, other.reasoning) or _compare_texts(choice.text, other.text)
 
 
-def _compare_calls(mine: Choice, theirs: Choice) -> tuple[Broken, str]:
+def _compare_calls(choice: Choice, other: Choice) -> tuple[ToolFault, str]:
     """Return how the calls of two answers differ, with a description.
 
     Of equally many calls, the first pair that differs is described.
     """
-    what = f"{_names(mine.tool_calls)}, elsewhere {_names(theirs.tool_calls)}"
-    if any(_holds_several(call.arguments) for call in mine.tool_calls):
-        return Broken.INDEX, what
-    if len(mine.tool_calls) < len(theirs.tool_calls):
-        return (Broken.AS_TEXT, f"content has {quote(mine.text, 60)}") if len(mine.text) > len(theirs.text) else (Broken.CALL_LOST, what)
-    if len(mine.tool_calls) > len(theirs.tool_calls):
-        return Broken.DIFFER, what
-    pairs = zip(mine.tool_calls, theirs.tool_calls, strict=True)
-    ours, other = next((a, b) for a, b in pairs if (a.name, a.arguments) != (b.name, b.arguments))
-    return _call_fault(ours, other), f"{_describe_call(ours)}, elsewhere {_describe_call(other)}"
+    what = f"{_describe_names(choice.tool_calls)}, elsewhere {_describe_names(other.tool_calls)}"
+    if any(_holds_several(call.arguments) for call in choice.tool_calls):
+        return ToolFault.INDEX, what
+    if len(choice.tool_calls) < len(other.tool_calls):
+        is_text = len(choice.text) > len(other.text)
+        return (ToolFault.AS_TEXT, f"content has {quote(choice.text, 60)}") if is_text else (ToolFault.CALL_LOST, what)
+    if len(choice.tool_calls) > len(other.tool_calls):
+        return ToolFault.DIFFER, what
+    pairs = zip(choice.tool_calls, other.tool_calls, strict=True)
+    call, other_call = next((a, b) for a, b in pairs if (a.name, a.arguments) != (b.name, b.arguments))
+    return _call_fault(call, other_call), f"{_describe_call(call)}, elsewhere {_describe_call(other_call)}"
 
 
-def _call_fault(mine: ToolCall, theirs: ToolCall) -> Broken:
+def _call_fault(call: ToolCall, other: ToolCall) -> ToolFault:
     """Return the fault that explains the difference of two calls."""
-    if mine.name != theirs.name:
-        return Broken.NAME_TWICE if _is_repetition(mine.name, theirs.name) else Broken.DIFFER
-    if mine.arguments.strip() in {"", "{}"}:
-        return Broken.EMPTY
-    if theirs.arguments.endswith(mine.arguments):
-        return Broken.FIRST_LOST
-    if theirs.arguments.startswith(mine.arguments):
-        return Broken.END_LOST
-    if _ascii(mine.arguments) == _ascii(theirs.arguments):
-        return Broken.CHARACTERS
-    return Broken.INVALID if not _is_json(mine.arguments) else Broken.DIFFER
+    if call.name != other.name:
+        return ToolFault.NAME_TWICE if _is_repetition(call.name, other.name) else ToolFault.DIFFER
+    if call.arguments.strip() in {"", "{}"}:
+        return ToolFault.EMPTY
+    if other.arguments.endswith(call.arguments):
+        return ToolFault.FIRST_LOST
+    if other.arguments.startswith(call.arguments):
+        return ToolFault.END_LOST
+    if _ascii(call.arguments) == _ascii(other.arguments):
+        return ToolFault.CHARACTERS
+    return ToolFault.INVALID if not _is_json(call.arguments) else ToolFault.DIFFER
 
 
 def _is_json(text: str) -> bool:
@@ -235,28 +238,28 @@ def _describe_call(call: ToolCall) -> str:
     return f"{call.name}({quote(call.arguments, 60)})"
 
 
-def _names(calls: Sequence[ToolCall]) -> str:
+def _describe_names(calls: Sequence[ToolCall]) -> str:
     return f"{len(calls)} calls ({', '.join(quote(call.name) for call in calls[:3])})" if calls else "no call"
 
 
-def _compare_texts(mine: str, theirs: str) -> tuple[Broken, str] | None:
+def _compare_texts(text: str, other: str) -> tuple[ToolFault, str] | None:
     """Return how two texts differ, with a description, or None.
 
     Servers may show or leave out an incomplete character at the end, so that it is no difference.
     """
-    mine, theirs = mine.rstrip("\ufffd"), theirs.rstrip("\ufffd")
-    if mine == theirs:
+    text, other = text.rstrip("\ufffd"), other.rstrip("\ufffd")
+    if text == other:
         return None
-    at = first_difference(mine, theirs)
-    return _text_fault(mine, theirs), f"goes on with {quote(mine[at:], 30)}, elsewhere with {quote(theirs[at:], 30)}"
+    at = first_difference(text, other)
+    return _text_fault(text, other), f"goes on with {quote(text[at:], 30)}, elsewhere with {quote(other[at:], 30)}"
 
 
-def _text_fault(mine: str, theirs: str) -> Broken:
+def _text_fault(text: str, other: str) -> ToolFault:
     """Return the fault that explains the difference of two texts."""
-    if theirs.startswith(mine):
-        return Broken.TAIL
-    if _ascii(mine) == _ascii(theirs):
-        return Broken.CHARACTERS
-    if sorted(mine) == sorted(theirs):
-        return Broken.ORDER
-    return Broken.TWICE if len(mine) > len(theirs) else Broken.PART
+    if other.startswith(text):
+        return ToolFault.TAIL
+    if _ascii(text) == _ascii(other):
+        return ToolFault.CHARACTERS
+    if sorted(text) == sorted(other):
+        return ToolFault.ORDER
+    return ToolFault.TWICE if len(text) > len(other) else ToolFault.PART

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal, refusal, speculating
-from pytest_specdec.judge.tool_rules import BY_MODEL, Breach, Broken, apart, breaches, requested_tools
+from pytest_specdec.judge.tool_rules import BY_MODEL, Breach, ToolFault, breaches, compare_answers, requested_tools
 from pytest_specdec.judge.verdicts import say
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.pair import BASELINE
@@ -22,7 +22,7 @@ from pytest_specdec.stats import proportions
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_specdec.judge.tool_rules import ToolsAsked
+    from pytest_specdec.judge.tool_rules import RequestedTools
     from pytest_specdec.model.captured import Captured
     from pytest_specdec.model.transcript import Answer, Choice, Transcript
     from pytest_specdec.model.verdict import Verdict
@@ -82,23 +82,23 @@ def _judge_tools(captured: Captured) -> Verdict:
     """
     requests = captured.workload.by_id
     peers = tuple(_select_answers(requests, transcript) for transcript in captured.baseline_boots)
-    mine = _select_answers(requests, captured.speculative)
-    theirs = [_find_breaches(peer, peers) for peer in peers]
-    spoilt = frozenset(breach.broken for other in theirs for breach in (*other.differing, *other.alone))
-    findings = _find_breaches(mine, peers)
+    arm = _select_answers(requests, captured.speculative)
+    peer_findings = [_find_breaches(peer, peers) for peer in peers]
+    baseline_faults = frozenset(breach.fault for other in peer_findings for breach in (*other.differing, *other.alone))
+    findings = _find_breaches(arm, peers)
     wrong = [
         breach
         for breach in (*findings.differing, *findings.alone)
-        if breach.broken not in spoilt and _is_certain(captured, breach, findings, requests)
+        if breach.fault not in baseline_faults and _is_certain(captured, breach, findings, requests)
     ]
     return (
         (_fail_tools(captured, wrong) if wrong else None)
-        or _check_frequency(captured, findings, theirs, len(mine.answers), [len(peer.answers) for peer in peers])
-        or _check_streams(captured, mine, peers)
+        or _check_frequency(captured, findings, peer_findings, len(arm.answers), [len(peer.answers) for peer in peers])
+        or _check_streams(captured, arm, peers)
         or check_endings(captured)
         or speculating(captured, rejecting=False)
-        or _check_unbound(captured, mine, peers)
-        or _pass_tools(captured, mine, findings, spoilt)
+        or _check_unbound(captured, arm, peers)
+        or _pass_tools(captured, arm, findings, baseline_faults)
     )
 
 
@@ -116,56 +116,58 @@ def _ids(answer: Answer) -> tuple[int, ...]:
     return ids if usage is None or abs(usage.completion_tokens - len(ids)) <= _HIDDEN else ()
 
 
-def _find_breaches(mine: _Arm, peers: Sequence[_Arm]) -> _Findings:
+def _find_breaches(arm: _Arm, peers: Sequence[_Arm]) -> _Findings:
     """Compare answers with others of the same tokens, or check each alone.
 
     An answer that differs from one of the same tokens is not checked alone; of an answer's own faults only the first counts.
     """
     differing, alone, compared = [], [], 0
     reasons = _finish_reasons(peers)
-    for answer in mine.answers:
-        request = mine.requests[answer.request_id]
-        others = [other for other in _same_tokens(answer, mine, peers) if other is not answer]
+    for answer in arm.answers:
+        request = arm.requests[answer.request_id]
+        others = [other for other in _same_tokens(answer, arm, peers) if other is not answer]
         compared += bool(others)
-        parted = next((difference for other in others if (difference := _difference(answer, other))), None)
-        if parted is not None:
-            differing.append(Breach(broken=parted[0], request_id=answer.request_id, what=parted[1]))
+        difference = next((found for other in others if (found := _difference(answer, other))), None)
+        if difference is not None:
+            fault, what = difference
+            differing.append(Breach(fault=fault, request_id=answer.request_id, what=what))
             continue
-        laws = breaches(requested_tools(request), answer.choice) + _check_finish(requested_tools(request), answer.choice, reasons)
-        alone += [Breach(broken=broken, request_id=answer.request_id, what=what) for broken, what in laws[:1]]
+        faults = breaches(requested_tools(request), answer.choice) + _check_finish(requested_tools(request), answer.choice, reasons)
+        alone += [Breach(fault=fault, request_id=answer.request_id, what=what) for fault, what in faults[:1]]
     return _Findings(differing=tuple(differing), alone=tuple(alone), compared=compared)
 
 
-def _same_tokens(answer: Answer, mine: _Arm, peers: Sequence[_Arm]) -> list[Answer]:
+def _same_tokens(answer: Answer, arm: _Arm, peers: Sequence[_Arm]) -> list[Answer]:
     """Return other answers of the same tokens to the same question.
 
     They are the baseline's answer to the same request, else its answers to equal requests, else, for a streamed answer, the arm's own.
     Empty if the answer's token ids are not all known.
     """
-    ids, asks = _ids(answer), mine.requests[answer.request_id].asks
+    ids, request = _ids(answer), arm.requests[answer.request_id]
     if not ids:
         return []
-    alike = [
-        [other for other in arm.answers if mine.requests[other.request_id].asks == asks and _ids(other) == ids] for arm in (*peers, mine)
-    ]
-    of_peers = [other for arm in alike[:-1] for other in arm]
-    exact = [other for other in of_peers if other.request_id == answer.request_id and other is not answer]
-    own = [other for other in alike[-1] if mine.requests[answer.request_id].stream and other is not answer]
-    return exact[:1] or of_peers or own
+
+    def alike(other: Answer) -> bool:
+        return arm.requests[other.request_id].asks == request.asks and _ids(other) == ids
+
+    of_peers = [other for peer in peers for other in peer.answers if alike(other)]
+    same_request = [other for other in of_peers if other.request_id == answer.request_id and other is not answer]
+    of_arm = [other for other in arm.answers if request.stream and other is not answer and alike(other)]
+    return same_request[:1] or of_peers or of_arm
 
 
-def _difference(answer: Answer, other: Answer) -> tuple[Broken, str] | None:
+def _difference(answer: Answer, other: Answer) -> tuple[ToolFault, str] | None:
     """Return how two answers of the same tokens differ, or None.
 
     They may differ in content or in the reasoning tokens that usage counts, if it counts them.
     """
-    parted = apart(answer.choice, other.choice)
-    if parted is not None or answer.usage is None or other.usage is None:
-        return parted
+    difference = compare_answers(answer.choice, other.choice)
+    if difference is not None or answer.usage is None or other.usage is None:
+        return difference
     counted, others = answer.usage.reasoning_tokens, other.usage.reasoning_tokens
     if counted is None or others is None or counted == others:
         return None
-    return Broken.COUNT, f"usage counts {counted} reasoning tokens, elsewhere {others} of the same tokens"
+    return ToolFault.COUNT, f"usage counts {counted} reasoning tokens, elsewhere {others} of the same tokens"
 
 
 def _finish_reasons(peers: Iterable[_Arm]) -> dict[str, frozenset[str | None]]:
@@ -182,18 +184,18 @@ def _finish_reasons(peers: Iterable[_Arm]) -> dict[str, frozenset[str | None]]:
     return reasons
 
 
-def _check_finish(tools: ToolsAsked, choice: Choice, reasons: Mapping[str, frozenset[str | None]]) -> list[tuple[Broken, str]]:
+def _check_finish(tools: RequestedTools, choice: Choice, reasons: Mapping[str, frozenset[str | None]]) -> list[tuple[ToolFault, str]]:
     """Return the fault of a finish reason unlike the baseline's.
 
     Empty for an answer without calls, for one cut by its limit, and if the baseline calls no tool under this tool_choice.
     """
-    known = reasons.get(tools.choice, frozenset()) - {"length"}
-    if not choice.tool_calls or not known or choice.finish_reason in {*known, "length"}:
+    usual = reasons.get(tools.choice, frozenset()) - {"length"}
+    if not choice.tool_calls or not usual or choice.finish_reason in {*usual, "length"}:
         return []
     return [
         (
-            Broken.FINISH,
-            f"finish_reason {choice.finish_reason!r} with {len(choice.tool_calls)} calls, the baseline's {sorted(map(str, known))}",
+            ToolFault.FINISH,
+            f"finish_reason {choice.finish_reason!r} with {len(choice.tool_calls)} calls, the baseline's {sorted(map(str, usual))}",
         )
     ]
 
@@ -204,69 +206,74 @@ def _is_certain(captured: Captured, breach: Breach, findings: _Findings, request
     A model may write any fault of BY_MODEL, unless another answer of the same tokens is right, or the request requires a call and the
     baseline enforces schemas.
     """
-    if breach.broken not in BY_MODEL or breach in findings.differing:
+    if breach.fault not in BY_MODEL or breach in findings.differing:
         return True
-    known = captured.capabilities.get(BASELINE)
-    enforced = known is None or known.support.get("json_schema") is not FeatureSupport.IGNORED
+    capabilities = captured.capabilities.get(BASELINE)
+    enforced = capabilities is None or capabilities.support.get("json_schema") is not FeatureSupport.IGNORED
     return enforced and requested_tools(requests[breach.request_id]).required
 
 
 def _fail_tools(captured: Captured, wrong: Sequence[Breach]) -> Verdict:
     """Return FAIL, named after the most frequent of these faults."""
-    counts = Counter(breach.broken for breach in wrong)
-    broken, count = counts.most_common(1)[0]
-    first = next(breach for breach in wrong if breach.broken is broken)
-    others = ", ".join(f"{other.value} in {number}" for other, number in counts.most_common() if other is not broken)
+    counts = Counter(breach.fault for breach in wrong)
+    fault, count = counts.most_common(1)[0]
+    first = next(breach for breach in wrong if breach.fault is fault)
+    others = ", ".join(f"{other.value} in {number}" for other, number in counts.most_common() if other is not fault)
     answers = sum(answer.ok for answer in captured.speculative.answers)
     streamed = {request.id for request in captured.workload.requests if request.stream}
     mostly = sum(breach.request_id in streamed for breach in wrong)
     return say(
         captured,
         Outcome.FAIL,
-        f"{broken.value}: in {count} of {answers} answers, none of the baseline's" + (f"; {others}" if others else ""),
+        f"{fault.value}: in {count} of {answers} answers, none of the baseline's" + (f"; {others}" if others else ""),
         short=(f"first        {first.request_id}: {first.what}", f"streamed     {mostly} of {len(wrong)} wrong answers"),
         evidence=(*map(str, wrong[:_SHOWN]), *([f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else [])),
         cell=f"{len(wrong)} wrong",
-        names=broken.value,
+        names=fault.value,
         example=Example(symptom=Symptom.ANSWER, request_id=first.request_id),
         figures={"answers": float(answers), "wrong_answers": float(len(wrong)), "wrong_streamed": float(mostly)},
     )
 
 
 def _check_frequency(
-    captured: Captured, findings: _Findings, theirs: Sequence[_Findings], answers: int, others: Sequence[int]
+    captured: Captured, findings: _Findings, peers: Sequence[_Findings], answers: int, peer_answers: Sequence[int]
 ) -> Verdict | None:
     """Return FAIL if the model's faults are too frequent, else None.
 
     These are faults that a model may commit by itself. Fisher's exact test must reject against each boot of the baseline.
     """
-    mine = [breach for breach in findings.alone if breach.broken in BY_MODEL]
-    counts = [sum(breach.broken in BY_MODEL for breach in other.alone) for other in theirs]
-    p_value = max(proportions.greater_than_other(len(mine), answers, count, total) for count, total in zip(counts, others, strict=True))
-    return _fail_tools(captured, mine) if mine and p_value < captured.alpha else None
+    by_model = [breach for breach in findings.alone if breach.fault in BY_MODEL]
+    counts = [sum(breach.fault in BY_MODEL for breach in peer.alone) for peer in peers]
+    p_value = max(
+        proportions.greater_than_other(len(by_model), answers, count, total) for count, total in zip(counts, peer_answers, strict=True)
+    )
+    return _fail_tools(captured, by_model) if by_model and p_value < captured.alpha else None
 
 
-def _check_streams(captured: Captured, mine: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
+def _check_streams(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
     """Return FAIL if streams differ from whole answers too often, else None.
 
     Fisher's exact test must reject against each boot of the baseline. Only pairs without complete token ids are counted: their tokens may
     differ, so that a single difference proves nothing.
     """
-    unlike = [_differing_streams(arm) for arm in (mine, *peers)]
-    if not unlike[0]:
+    differing = _differing_streams(arm)
+    if not differing:
         return None
-    totals = [sum(not _ids(answer) or not _ids(other) for answer, other in arm.pairs()) for arm in (mine, *peers)]
-    tested = (
-        proportions.greater_than_other(len(unlike[0]), totals[0], len(pairs), total)
-        for pairs, total in zip(unlike[1:], totals[1:], strict=True)
+    total = _count_unsure_pairs(arm)
+    p_value = max(
+        proportions.greater_than_other(len(differing), total, len(_differing_streams(peer)), _count_unsure_pairs(peer)) for peer in peers
     )
-    return _fail_tools(captured, unlike[0]) if max(tested) < captured.alpha else None
+    return _fail_tools(captured, differing) if p_value < captured.alpha else None
+
+
+def _count_unsure_pairs(arm: _Arm) -> int:
+    return sum(not _ids(answer) or not _ids(other) for answer, other in arm.pairs())
 
 
 def _differing_streams(arm: _Arm) -> list[Breach]:
-    unknown = ((answer, other) for answer, other in arm.pairs() if not _ids(answer) or not _ids(other))
-    parted = ((answer, apart(answer.choice, other.choice)) for answer, other in unknown)
-    return [Breach(broken=difference[0], request_id=answer.request_id, what=difference[1]) for answer, difference in parted if difference]
+    unsure = ((answer, other) for answer, other in arm.pairs() if not _ids(answer) or not _ids(other))
+    compared = ((answer, compare_answers(answer.choice, other.choice)) for answer, other in unsure)
+    return [Breach(fault=pair[0], request_id=answer.request_id, what=pair[1]) for answer, pair in compared if pair]
 
 
 def _count_calls(arm: _Arm) -> Counter[str]:
@@ -278,53 +285,53 @@ def _count_offers(arm: _Arm) -> Counter[str]:
     return Counter(choice for answer in arm.answers if (choice := requested_tools(arm.requests[answer.request_id]).choice) != "none")
 
 
-def _check_unbound(captured: Captured, mine: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
+def _check_unbound(captured: Captured, arm: _Arm, peers: Sequence[_Arm]) -> Verdict | None:
     """Return INCONCLUSIVE if the baseline calls no tool, else None.
 
     Nothing is then known about calls. REFUSED if the judged arm refused every request with tools.
     """
     if _count_calls(peers[0]):
         return None
-    tools = [answer for answer in captured.speculative.answers if requested_tools(mine.requests[answer.request_id]).choice != "none"]
+    tools = [answer for answer in captured.speculative.answers if requested_tools(arm.requests[answer.request_id]).choice != "none"]
     if tools and all(map(is_refusal, tools)):
-        headline = f"all {len(tools)} requests with tools were refused; {len(mine.answers)} others keep the law"
+        headline = f"all {len(tools)} requests with tools were refused; {len(arm.answers)} others keep the law"
         return say(captured, Outcome.REFUSED, headline, evidence=describe_refusals(tools), cell="refused")
     return say(
         captured,
         Outcome.INCONCLUSIVE,
         f"the tools did not bind: the baseline calls none in {_count_offers(peers[0]).total()} answers that may; nothing is wrong in "
-        f"{len(mine.answers)} answers",
+        f"{len(arm.answers)} answers",
         evidence=describe_refusals(captured.speculative.answers),
         settle="switch on the engine's tool parser, or serve a model that calls tools",
         cell="no calls",
     )
 
 
-def _pass_tools(captured: Captured, mine: _Arm, findings: _Findings, spoilt: frozenset[Broken]) -> Verdict:
+def _pass_tools(captured: Captured, arm: _Arm, findings: _Findings, baseline_faults: frozenset[ToolFault]) -> Verdict:
     """Return PASS, with the kinds of faults left out since the baseline has them."""
-    called, offered = _count_calls(mine), _count_offers(mine)
-    calls = sum(len(answer.choice.tool_calls) for answer in mine.answers)
+    called, offered = _count_calls(arm), _count_offers(arm)
+    calls = sum(len(answer.choice.tool_calls) for answer in arm.answers)
     unbound = [choice for choice in offered if not called[choice]]
     by_choice = ", ".join(f"{choice} {called[choice]} of {offered[choice]}" for choice in offered)
-    left_out = "".join(f"; left out, as the baseline does it too: {broken.value}" for broken in sorted(spoilt))
+    left_out = "".join(f"; left out, as the baseline does it too: {fault.value}" for fault in sorted(baseline_faults))
     refusals = sum(map(is_refusal, captured.speculative.answers))
     return say(
         captured,
         Outcome.PASS,
-        f"{calls} tool calls well formed, in {called.total()} of {len(mine.answers)} answers; "
+        f"{calls} tool calls well formed, in {called.total()} of {len(arm.answers)} answers; "
         f"{findings.compared} answers say what others say of the same tokens"
         + "".join(f"; {choice} did not bind" for choice in unbound)
         + (f"; {refusals} requests refused" if refusals else "")
         + left_out,
         evidence=(f"answers with calls by tool_choice: {by_choice}", *describe_refusals(captured.speculative.answers)),
-        rules_out=f"{len(mine.answers)} answers checked; a rate of wrong ones above "
-        f"{proportions.ruled_out(len(mine.answers)):.1%} would have been caught (99%)",
+        rules_out=f"{len(arm.answers)} answers checked; a rate of wrong ones above "
+        f"{proportions.ruled_out(len(arm.answers)):.1%} would have been caught (99%)",
         cell=f"{calls} calls",
         figures={
-            "answers": float(len(mine.answers)),
+            "answers": float(len(arm.answers)),
             "answers_with_calls": float(called.total()),
             "tool_calls": float(calls),
             "compared_answers": float(findings.compared),
-            "twins": float(len(mine.pairs())),
+            "twins": float(len(arm.pairs())),
         },
     )

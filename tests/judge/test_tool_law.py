@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_specdec.judge.tool_rules import Broken, apart, breaches, requested_tools
+from pytest_specdec.judge.tool_rules import ToolFault, breaches, compare_answers, requested_tools
 from pytest_specdec.model.transcript import Choice, ToolCall
 from pytest_specdec.model.workload import Request, Route
 from pytest_specdec.prompts.tools import TOOLS
@@ -44,17 +44,17 @@ def test_calls_that_keep_the_law(choice):
 
 
 @pytest.mark.parametrize("choice, broken", [
-    (said({"id": ""}), Broken.NO_ID),
-    (said({"id": "x"}, {"id": "x"}), Broken.SAME_ID),
-    (said({"index": 1}), Broken.INDEX),
-    (said({"arguments": GOOD + GOOD}), Broken.INDEX),
-    (said({"name": "get_weatherget_weather"}), Broken.NAME_TWICE),
-    (said({"name": "get_time"}), Broken.STRANGE),
-    (said({"arguments": '{"city'}), Broken.INVALID),
-    (said({"arguments": ""}), Broken.INVALID),
-    (said({"arguments": '{"city": "Rome", "unit": "C"}'}), Broken.SCHEMA),
-    (said(text="<tool_call>\n{}"), Broken.AS_TEXT),
-    (said(text="It rains.", finish="stop"), Broken.NO_CALL),
+    (said({"id": ""}), ToolFault.NO_ID),
+    (said({"id": "x"}, {"id": "x"}), ToolFault.SAME_ID),
+    (said({"index": 1}), ToolFault.INDEX),
+    (said({"arguments": GOOD + GOOD}), ToolFault.INDEX),
+    (said({"name": "get_weatherget_weather"}), ToolFault.NAME_TWICE),
+    (said({"name": "get_time"}), ToolFault.STRANGE),
+    (said({"arguments": '{"city'}), ToolFault.INVALID),
+    (said({"arguments": ""}), ToolFault.INVALID),
+    (said({"arguments": '{"city": "Rome", "unit": "C"}'}), ToolFault.SCHEMA),
+    (said(text="<tool_call>\n{}"), ToolFault.AS_TEXT),
+    (said(text="It rains.", finish="stop"), ToolFault.NO_CALL),
 ])  # fmt: skip
 def test_a_broken_law_is_named(choice, broken):
     assert [name for name, _ in breaches(of(), choice)] == [broken]
@@ -66,32 +66,32 @@ def test_where_no_tool_is_asked_for_everything_is_text():
 
 
 @pytest.mark.parametrize("mine, theirs, broken", [
-    (said({"arguments": '": "Köln", "unit": "C"}'}), said({}), Broken.FIRST_LOST),
-    (said({"arguments": GOOD[:-2]}), said({}), Broken.END_LOST),
-    (said({"arguments": "{}"}), said({}), Broken.EMPTY),
-    (said({"arguments": '{"city": "Kln", "unit": "C"}'}), said({}), Broken.CHARACTERS),
-    (said({"arguments": "{" + GOOD}), said({}), Broken.INVALID),
-    (said({"arguments": '{"unit": "C"}'}), said({}), Broken.DIFFER),
-    (said({"name": "get_weather" * 2}), said({}), Broken.NAME_TWICE),
-    (said({"name": "weather"}), said({}), Broken.DIFFER),
-    (said({}), said({}, {}), Broken.CALL_LOST),
-    (said({}, {}), said({}), Broken.DIFFER),
-    (said({}, text='{"name": "a"'), said({}, {}), Broken.AS_TEXT),
-    (said({"arguments": GOOD + GOOD}), said({}, {}), Broken.INDEX),
-    (said(reasoning="a", text="bc"), said(reasoning="ab", text="c"), Broken.LEAK),
-    (said(reasoning="abc"), said(reasoning="ab", text="c"), Broken.SWALLOWED),
-    (said(reasoning="a", text="b"), said({}, reasoning="ab"), Broken.LEAK),
-    (said(reasoning="ac"), said(reasoning="abc"), Broken.PART),
-    (said(text="abc"), said(text="abcd"), Broken.TAIL),
-    (said(text="abd"), said(text="abcd"), Broken.PART),
-    (said(text="ababcd"), said(text="abcd"), Broken.TWICE),
-    (said(text="acbd"), said(text="abcd"), Broken.ORDER),
-    (said(text="ab"), said(text="aßb"), Broken.CHARACTERS),
+    (said({"arguments": '": "Köln", "unit": "C"}'}), said({}), ToolFault.FIRST_LOST),
+    (said({"arguments": GOOD[:-2]}), said({}), ToolFault.END_LOST),
+    (said({"arguments": "{}"}), said({}), ToolFault.EMPTY),
+    (said({"arguments": '{"city": "Kln", "unit": "C"}'}), said({}), ToolFault.CHARACTERS),
+    (said({"arguments": "{" + GOOD}), said({}), ToolFault.INVALID),
+    (said({"arguments": '{"unit": "C"}'}), said({}), ToolFault.DIFFER),
+    (said({"name": "get_weather" * 2}), said({}), ToolFault.NAME_TWICE),
+    (said({"name": "weather"}), said({}), ToolFault.DIFFER),
+    (said({}), said({}, {}), ToolFault.CALL_LOST),
+    (said({}, {}), said({}), ToolFault.DIFFER),
+    (said({}, text='{"name": "a"'), said({}, {}), ToolFault.AS_TEXT),
+    (said({"arguments": GOOD + GOOD}), said({}, {}), ToolFault.INDEX),
+    (said(reasoning="a", text="bc"), said(reasoning="ab", text="c"), ToolFault.LEAK),
+    (said(reasoning="abc"), said(reasoning="ab", text="c"), ToolFault.SWALLOWED),
+    (said(reasoning="a", text="b"), said({}, reasoning="ab"), ToolFault.LEAK),
+    (said(reasoning="ac"), said(reasoning="abc"), ToolFault.PART),
+    (said(text="abc"), said(text="abcd"), ToolFault.TAIL),
+    (said(text="abd"), said(text="abcd"), ToolFault.PART),
+    (said(text="ababcd"), said(text="abcd"), ToolFault.TWICE),
+    (said(text="acbd"), said(text="abcd"), ToolFault.ORDER),
+    (said(text="ab"), said(text="aßb"), ToolFault.CHARACTERS),
 ])  # fmt: skip
 def test_answers_of_the_same_tokens_that_differ_are_told_how(mine, theirs, broken):
-    assert apart(mine, theirs)[0] is broken
+    assert compare_answers(mine, theirs)[0] is broken
 
 
 def test_answers_that_say_the_same_are_not_apart():
-    assert apart(said({"id": "x"}), said({"id": "y"})) is None
-    assert apart(said(text="ab\ufffd"), said(text="ab")) is None
+    assert compare_answers(said({"id": "x"}), said({"id": "y"})) is None
+    assert compare_answers(said(text="ab\ufffd"), said(text="ab")) is None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Transcript
     from pytest_specdec.stats.proportions import Interval
 
-__all__ = ["ArmDocuments", "cut_off", "evidence", "figures", "peers_invalid", "read_documents", "rules_out"]
+__all__ = ["ArmDocuments", "describe_cut", "describe_detectable", "describe_invalid_peers", "evidence", "figures", "read_documents"]
 
 _CONFIDENCE = 0.95
 """Confidence of the limits printed beside a rate; they decide nothing."""
@@ -91,89 +91,97 @@ def read_documents(transcript: Transcript, wanted: Mapping[str, OutputFormat]) -
     return ArmDocuments(arm=transcript.arm, documents=reached, unreached=len(read) - len(reached), refused_kinds=tuple(not_offered))
 
 
-def cut_off(mine: ArmDocuments, others: Sequence[ArmDocuments]) -> str:
+def describe_cut(judged: ArmDocuments, peers: Sequence[ArmDocuments]) -> str:
     """Return a headline's words on answers cut off by their limit."""
-    white, theirs = len(endless(mine.documents)), len(endless(others[0].documents))
+    endless_count, baseline_count = len(endless(judged.documents)), len(endless(peers[0].documents))
     parts = (
-        (mine.prefixes, f", {mine.prefixes} cut off by their token limit and valid up to it"),
-        (white, f"; {white} end in white space until it, " + (f"as the baseline's do ({theirs})" if theirs else "none of the baseline's")),
-        (mine.unread, f"; {mine.unread} more were cut off, and nothing here reads their beginnings"),
-        (mine.unbegun, f"; {mine.unbegun} more answers were cut before their document began"),
-        (mine.unreached, f"; {mine.unreached} more answers were cut within their reasoning"),
+        (judged.prefixes, f", {judged.prefixes} cut off by their token limit and valid up to it"),
+        (
+            endless_count,
+            f"; {endless_count} end in white space until it, "
+            + (f"as the baseline's do ({baseline_count})" if baseline_count else "none of the baseline's"),
+        ),
+        (judged.unread, f"; {judged.unread} more were cut off, and nothing here reads their beginnings"),
+        (judged.unbegun, f"; {judged.unbegun} more answers were cut before their document began"),
+        (judged.unreached, f"; {judged.unreached} more answers were cut within their reasoning"),
     )
     return "".join(text for count, text in parts if count)
 
 
-def rules_out(mine: ArmDocuments) -> str:
+def describe_detectable(judged: ArmDocuments) -> str:
     """Return the invalid rates that would have been caught, in words.
 
     If some documents were cut off, the rate of the whole ones is added, since cut ones do not show how documents end.
     """
-    whole = mine.complete
-    rate = proportions.limits(len(mine.faulty), mine.checked, 0.98).high if mine.faulty else proportions.ruled_out(mine.checked)
-    checked = f"{mine.checked} documents checked; an invalid rate above {rate:.1%} would have been caught (99%)"
-    if not mine.prefixes:
+    whole = judged.complete
+    rate = proportions.limits(len(judged.faulty), judged.checked, 0.98).high if judged.faulty else proportions.ruled_out(judged.checked)
+    checked = f"{judged.checked} documents checked; an invalid rate above {rate:.1%} would have been caught (99%)"
+    if not judged.prefixes:
         return checked
     if not whole:
         return f"{checked}; untested: how documents end"
-    bad = sum(document.complete for document in mine.faulty)
+    bad = sum(document.complete for document in judged.faulty)
     of_whole = proportions.limits(bad, whole, 0.98).high if bad else proportions.ruled_out(whole)
     return f"{checked}; of the {whole} whole ones an invalid rate above {of_whole:.1%}"
 
 
-def peers_invalid(others: Sequence[ArmDocuments]) -> str:
+def describe_invalid_peers(peers: Sequence[ArmDocuments]) -> str:
     """Return the invalid documents of each boot of the baseline, in words."""
-    return ", ".join(f"{other.arm} {len(other.faulty)} of {other.checked}" for other in others)
+    return ", ".join(f"{other.arm} {len(other.faulty)} of {other.checked}" for other in peers)
 
 
-def figures(mine: ArmDocuments, others: Sequence[ArmDocuments]) -> dict[str, float]:
+def figures(judged: ArmDocuments, peers: Sequence[ArmDocuments]) -> dict[str, float]:
     """Return the counts for a verdict's figures, with the baseline's."""
-    counts = {"documents": len(mine.documents), "complete_documents": mine.complete, "invalid_documents": len(mine.faulty)}
-    some = {"prefix_documents": mine.prefixes, "endless_documents": len(endless(mine.documents)), "unreached_documents": mine.unreached}
-    counts |= {name: count for name, count in some.items() if count}
-    theirs = {f"{other.arm}_invalid_documents": len(other.faulty) for other in others}
-    of_mine = _limits(mine)
-    bounds = {"invalid_rate_low": of_mine.low, "invalid_rate_high": of_mine.high}
-    return {name: float(value) for name, value in {**counts, **theirs, **bounds}.items()}
+    counts = {"documents": len(judged.documents), "complete_documents": judged.complete, "invalid_documents": len(judged.faulty)}
+    further = {
+        "prefix_documents": judged.prefixes,
+        "endless_documents": len(endless(judged.documents)),
+        "unreached_documents": judged.unreached,
+    }
+    counts |= {name: count for name, count in further.items() if count}
+    of_peers = {f"{other.arm}_invalid_documents": len(other.faulty) for other in peers}
+    limits = _limits(judged)
+    bounds = {"invalid_rate_low": limits.low, "invalid_rate_high": limits.high}
+    return {name: float(value) for name, value in {**counts, **of_peers, **bounds}.items()}
 
 
-def _limits(pile: ArmDocuments) -> Interval:
-    return proportions.limits(len(pile.faulty), pile.checked, _CONFIDENCE)
+def _limits(arm: ArmDocuments) -> Interval:
+    return proportions.limits(len(arm.faulty), arm.checked, _CONFIDENCE)
 
 
-def _rates(piles: Sequence[ArmDocuments]) -> tuple[str, ...]:
+def _rates(arms: Sequence[ArmDocuments]) -> tuple[str, ...]:
     """Return a line with each arm's invalid rate and its exact limits.
 
     Empty if no document was checked.
     """
-    read = [(pile.arm, len(pile.faulty) / pile.checked, _limits(pile)) for pile in piles if pile.checked]
+    read = [(arm.arm, len(arm.faulty) / arm.checked, _limits(arm)) for arm in arms if arm.checked]
     rates = ", ".join(f"{arm} {rate:.1%} [{of.low:.1%}, {of.high:.1%}]" for arm, rate, of in read)
     return (f"invalid, with 95% limits: {rates}",) if rates else ()
 
 
-def evidence(captured: Captured, piles: Sequence[ArmDocuments]) -> tuple[str, ...]:
+def evidence(captured: Captured, arms: Sequence[ArmDocuments]) -> tuple[str, ...]:
     """Return evidence lines: counts by kind, rates, refusals, first faults.
 
     Above KINDS_SHOWN kinds, documents are counted by feature.
     """
-    many = len({document.kind for pile in piles for document in pile.documents}) > KINDS_SHOWN
-    groups = sorted({_group(document, many=many) for pile in piles for document in pile.documents})
-    counted = [_describe_group(pile, group, many=many) for group in groups for pile in piles]
-    unreached = [f"{pile.arm}: {pile.unreached} answers cut within their reasoning" for pile in piles if pile.unreached]
-    not_offered = [f"{pile.arm}: {kind}: every request refused" for pile in piles for kind in pile.refused_kinds]
-    faults = [f"{pile.arm}: {d.request_id} ({d.kind}): {d.fault}" for pile in piles for d in pile.faulty[:20]]
-    return (*counted, *_rates(piles), *unreached, *not_offered, *describe_refusals(captured.speculative.answers), *faults)
+    by_feature = len({document.kind for arm in arms for document in arm.documents}) > KINDS_SHOWN
+    groups = sorted({_group(document, by_feature=by_feature) for arm in arms for document in arm.documents})
+    counted = [_describe_group(arm, group, by_feature=by_feature) for group in groups for arm in arms]
+    unreached = [f"{arm.arm}: {arm.unreached} answers cut within their reasoning" for arm in arms if arm.unreached]
+    not_offered = [f"{arm.arm}: {kind}: every request refused" for arm in arms for kind in arm.refused_kinds]
+    faults = [f"{arm.arm}: {d.request_id} ({d.kind}): {d.fault}" for arm in arms for d in arm.faulty[:20]]
+    return (*counted, *_rates(arms), *unreached, *not_offered, *describe_refusals(captured.speculative.answers), *faults)
 
 
-def _group(document: Document, *, many: bool) -> str:
-    return document.feature if many else document.kind
+def _group(document: Document, *, by_feature: bool) -> str:
+    return document.feature if by_feature else document.kind
 
 
-def _describe_group(pile: ArmDocuments, group: str, *, many: bool) -> str:
+def _describe_group(arm: ArmDocuments, group: str, *, by_feature: bool) -> str:
     """Return the counts of one arm and one kind, in words."""
-    here = [document for document in pile.documents if _group(document, many=many) == group]
+    here = [document for document in arm.documents if _group(document, by_feature=by_feature) == group]
     whole = [document for document in here if document.complete]
     cut = len(here) - len(whole)
     valid = sum(not document.fault for document in whole)
     valid_cut = sum(not document.fault for document in here) - valid
-    return f"{pile.arm}: {group}: {valid} of {len(whole)} whole documents valid, {valid_cut} of {cut} cut ones valid so far"
+    return f"{arm.arm}: {group}: {valid} of {len(whole)} whole documents valid, {valid_cut} of {cut} cut ones valid so far"

@@ -28,23 +28,30 @@ _ENOUGH = 3
 
 def endless(documents: Iterable[Document]) -> list[Document]:
     """Return the cut documents that end in a long run of white space."""
-    return [one for one in documents if not one.complete and not one.fault and len(one.text) - len(one.text.rstrip()) >= _WHITE]
+    return [
+        document
+        for document in documents
+        if not document.complete and not document.fault and len(document.text) - len(document.text.rstrip()) >= _WHITE
+    ]
 
 
-def fault_name(mine: Sequence[Document], formats: Sequence[OutputFormat]) -> str:
+def fault_name(documents: Sequence[Document], formats: Sequence[OutputFormat]) -> str:
     """Return the name of the fault in an arm's documents.
 
     It is named after the reasoning if all faulty documents and not all sound ones have some, or after another request's grammar if most
     of the faulty ones obey such a grammar. Otherwise it is the commonest flaw.
     """
-    faulty = [document for document in mine if document.fault]
-    sound = [document for document in mine if not document.fault]
-    if sum(one.reasoned for one in faulty) == len(faulty) >= _ENOUGH and sum(not one.reasoned for one in sound) >= _ENOUGH:
+    faulty = [document for document in documents if document.fault]
+    sound = [document for document in documents if not document.fault]
+    if (
+        sum(document.reasoned for document in faulty) == len(faulty) >= _ENOUGH
+        and sum(not document.reasoned for document in sound) >= _ENOUGH
+    ):
         return BEHIND_REASONING
     others = _select_closed(formats)
-    if len(faulty) >= _ENOUGH and 2 * sum(_obeys_any(one, others) for one in faulty) > len(faulty):
+    if len(faulty) >= _ENOUGH and 2 * sum(_obeys_any(document, others) for document in faulty) > len(faulty):
         return OF_ANOTHER
-    (flaw, _), *_ = Counter(one.reading.flaw or Flaw.FORM for one in faulty).most_common(1)
+    (flaw, _), *_ = Counter(document.reading.flaw or Flaw.FORM for document in faulty).most_common(1)
     return flaw.value
 
 
@@ -54,8 +61,12 @@ def _select_closed(formats: Sequence[OutputFormat]) -> list[OutputFormat]:
     They are choices, and schemas of objects with required properties and no additional ones. A document that obeys another of them does
     so hardly by accident.
     """
-    by_kind = {(one.kind, repr(getattr(one, "texts", ""))): one for one in formats}
-    return [one for one in by_kind.values() if isinstance(one, Choices) or (isinstance(one, JsonFormat) and _is_closed(one))]
+    by_kind = {(output_format.kind, repr(getattr(output_format, "texts", ""))): output_format for output_format in formats}
+    return [
+        output_format
+        for output_format in by_kind.values()
+        if isinstance(output_format, Choices) or (isinstance(output_format, JsonFormat) and _is_closed(output_format))
+    ]
 
 
 def _is_closed(wanted: JsonFormat) -> bool:

@@ -73,12 +73,12 @@ def _close_beginning(text: str) -> Beginning | None:
     reader = _Reader(text)
     reader.read()
     leaf = reader.open_leaf()
-    known = text[: reader.at] + leaf if leaf else text[: reader.known]
+    begun = text[: reader.at] + leaf if leaf else text[: reader.known]
     containers = reader.containers if leaf else reader.known_containers
-    if not known.strip():
+    if not begun.strip():
         return None
-    closed = known + "".join(_CLOSING[each] for each in reversed(containers))
-    value = json.loads(closed, object_pairs_hook=_object, parse_int=_number)
+    document = begun + "".join(_CLOSING[bracket] for bracket in reversed(containers))
+    value = json.loads(document, object_pairs_hook=_object, parse_int=_number)
     return Beginning(value=value, open=frozenset(_last_paths(value, len(containers) + bool(leaf))))
 
 

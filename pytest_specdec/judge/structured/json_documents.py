@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from jsonschema.exceptions import best_match
@@ -59,34 +60,34 @@ class JsonFormat:
 
         A beginning is only wrong if no continuation can mend it. A cut text that is already a whole document is checked as such.
         """
-        seen = scan(text)
-        whole = not cut or seen.complete
+        syntax = scan(text)
+        whole = not cut or syntax.complete
         content = self._content if whole else self._content_so_far
-        return self._syntax(text, seen, cut=cut) or content(text, seen) or Reading(complete=whole)
+        return self._check_syntax(text, syntax, cut=cut) or content(text, syntax) or Reading(complete=whole)
 
-    def _syntax(self, text: str, seen: JsonScan, *, cut: bool) -> Reading | None:
+    def _check_syntax(self, text: str, syntax: JsonScan, *, cut: bool) -> Reading | None:
         """Return the fault of a wrong syntax or kind, else None."""
         first = text.lstrip(" \t\r\n")[:1]
-        if seen.bad is not None:
-            before = quote(text[max(0, seen.bad - 20) : seen.bad])
-            fault = f"character {seen.bad}: {quote(text[seen.bad])} where JSON wants {seen.wanted}, after {before}"
-            return _faulty(fault, _syntax_flaw(text, seen), whole=not cut)
-        if not seen.complete and not cut:
+        if syntax.bad is not None:
+            before = quote(text[max(0, syntax.bad - 20) : syntax.bad])
+            fault = f"character {syntax.bad}: {quote(text[syntax.bad])} where JSON wants {syntax.wanted}, after {before}"
+            return _faulty(fault, _syntax_flaw(text, syntax), whole=not cut)
+        if not syntax.complete and not cut:
             fault = f"ends at character {len(text)} in the middle of the document, after {quote(text[-30:])}"
             return _faulty(fault, Flaw.CUT_OFF)
         if self.opens and first and first != self.opens:
-            return _faulty(f"begins with {quote(first)}, not with {quote(self.opens)}", Flaw.KIND, whole=not cut or seen.complete)
+            return _faulty(f"begins with {quote(first)}, not with {quote(self.opens)}", Flaw.KIND, whole=not cut or syntax.complete)
         return None
 
-    def _content(self, text: str, seen: JsonScan) -> Reading | None:
+    def _content(self, text: str, syntax: JsonScan) -> Reading | None:
         if self.validator is None:
             return None
-        if seen.depth > _DEEPEST:
-            return _faulty(f"nested {seen.depth} containers deep", Flaw.RULES)
+        if syntax.depth > _DEEPEST:
+            return _faulty(f"nested {syntax.depth} containers deep", Flaw.RULES)
         return _breach(list(self.validator.iter_errors(json.loads(text, parse_int=_whole))), whole=True)
 
-    def _content_so_far(self, text: str, seen: JsonScan) -> Reading | None:
-        return None if self.validator is None or seen.depth > _DEEPEST else _breach(breaches(self.validator, text), whole=False)
+    def _content_so_far(self, text: str, syntax: JsonScan) -> Reading | None:
+        return None if self.validator is None or syntax.depth > _DEEPEST else _breach(breaches(self.validator, text), whole=False)
 
 
 def _breach(errors: Sequence[ValidationError], *, whole: bool) -> Reading | None:
@@ -106,10 +107,10 @@ def _faulty(fault: str, flaw: Flaw, *, whole: bool = True) -> Reading:
     return Reading(complete=whole, fault=fault, flaw=flaw)
 
 
-def _syntax_flaw(text: str, seen: JsonScan) -> Flaw:
-    if seen.wanted == _THE_END:
+def _syntax_flaw(text: str, syntax: JsonScan) -> Flaw:
+    if syntax.wanted == _THE_END:
         return Flaw.BEHIND
-    return Flaw.FORM if text[: seen.bad].strip() else Flaw.BEFORE
+    return Flaw.FORM if text[: syntax.bad].strip() else Flaw.BEFORE
 
 
 def _rare(path: Iterable[object]) -> bool:
@@ -155,11 +156,23 @@ _NUMBER_SO_FAR = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*|(?:\.[0-9]+)?[eE
 _CHARACTERS = re.compile(r'(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+')
 _ESCAPE_SO_FAR = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 
-_VALUE, _FIRST_VALUE, _KEY, _FIRST_KEY, _COLON, _AFTER = range(6)
+
+class _State(StrEnum):
+    """What may come next, in words."""
+
+    VALUE = "a value"
+    FIRST_VALUE = "a value or ]"
+    KEY = "a key"
+    FIRST_KEY = "a key or }"
+    COLON = "a colon"
+    AFTER = "a comma or the end of its container"
+    """After a value; after the whole document if no container is open."""
+
+
 _CUT = "cut"
+"""In place of what was expected, if the text ends within a lexeme."""
 _THE_END = "the end"
 _CLOSING = {"{": "}", "[": "]"}
-_WANTED = ("a value", "a value or ]", "a key", "a key or }", "a colon", "a comma or the end of its container")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,19 +199,19 @@ class _JsonReader:
         self.text = text
         self.at = 0
         self.open: list[str] = []
-        self.state = _VALUE
+        self.state: _State = _State.VALUE
         self.depth = 0
 
     def read(self) -> JsonScan:
         """Read lexemes up to the first error, or the end of the text."""
         while True:
             self.at = _end(_SPACE, self.text, self.at)
-            done = self.state == _AFTER and not self.open
+            done = self.state == _State.AFTER and not self.open
             if self.at >= len(self.text):
                 return JsonScan(complete=done, depth=self.depth)
             wanted = _THE_END if done else self._step(self.text[self.at])
             if wanted == _CUT:
-                return JsonScan(complete=self.state == _AFTER and not self.open, depth=self.depth)
+                return JsonScan(complete=self.state == _State.AFTER and not self.open, depth=self.depth)
             if wanted:
                 return JsonScan(bad=self.at, wanted=wanted, depth=self.depth)
 
@@ -207,31 +220,31 @@ class _JsonReader:
 
         Otherwise the result says in words what was expected, or is the cut mark if the text ends within the lexeme.
         """
-        if self.state == _AFTER:
+        if self.state == _State.AFTER:
             return self._separator(character)
-        if self.state == _COLON:
-            return self._move(_VALUE) if character == ":" else _WANTED[_COLON]
+        if self.state == _State.COLON:
+            return self._move(_State.VALUE) if character == ":" else _State.COLON.value
         if self._closes_empty(character):
             return self._close()
-        if self.state in {_KEY, _FIRST_KEY}:
-            return self._string(_COLON) if character == '"' else _WANTED[self.state]
+        if self.state in {_State.KEY, _State.FIRST_KEY}:
+            return self._string(_State.COLON) if character == '"' else self.state.value
         return self._value(character)
 
     def _separator(self, character: str) -> str:
         if character == _CLOSING[self.open[-1]]:
             return self._close()
         if character == ",":
-            return self._move(_KEY if self.open[-1] == "{" else _VALUE)
-        return _WANTED[_AFTER]
+            return self._move(_State.KEY if self.open[-1] == "{" else _State.VALUE)
+        return _State.AFTER.value
 
     def _closes_empty(self, character: str) -> bool:
-        return (self.state, character) in {(_FIRST_KEY, "}"), (_FIRST_VALUE, "]")}
+        return (self.state, character) in {(_State.FIRST_KEY, "}"), (_State.FIRST_VALUE, "]")}
 
     def _close(self) -> str:
         self.open.pop()
-        return self._move(_AFTER)
+        return self._move(_State.AFTER)
 
-    def _move(self, state: int) -> str:
+    def _move(self, state: _State) -> str:
         self.at += 1
         self.state = state
         return ""
@@ -240,12 +253,12 @@ class _JsonReader:
         if character in _CLOSING:
             self.open.append(character)
             self.depth = max(self.depth, len(self.open))
-            return self._move(_FIRST_KEY if character == "{" else _FIRST_VALUE)
+            return self._move(_State.FIRST_KEY if character == "{" else _State.FIRST_VALUE)
         if character == '"':
-            return self._string(_AFTER)
+            return self._string(_State.AFTER)
         return self._number() if character in "-0123456789" else self._word()
 
-    def _string(self, then: int) -> str:
+    def _string(self, then: _State) -> str:
         self.at = _end(_CHARACTERS, self.text, self.at + 1)
         if self.at >= len(self.text) or _ESCAPE_SO_FAR.match(self.text, self.at):
             return _CUT
@@ -255,25 +268,25 @@ class _JsonReader:
         """Read a number; one that ends the text counts as cut."""
         whole = _NUMBER.match(self.text, self.at)
         if whole and whole.end() == len(self.text):
-            self.state = _AFTER
+            self.state = _State.AFTER
             return _CUT
         if _NUMBER_SO_FAR.match(self.text, self.at):
             return _CUT
         if whole is None:
             self.at += 1
             return "a digit"
-        self.at, self.state = whole.end(), _AFTER
+        self.at, self.state = whole.end(), _State.AFTER
         return ""
 
     def _word(self) -> str:
         """Read true, false or null, possibly cut by the text's end."""
         for word in _WORDS:
             if self.text.startswith(word, self.at):
-                self.at, self.state = self.at + len(word), _AFTER
+                self.at, self.state = self.at + len(word), _State.AFTER
                 return ""
             if word.startswith(self.text[self.at :]):
                 return _CUT
-        return _WANTED[self.state]
+        return self.state.value
 
 
 def _end(pattern: re.Pattern[str], text: str, start: int) -> int:

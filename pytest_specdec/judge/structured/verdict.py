@@ -42,7 +42,7 @@ __all__ = ["judge"]
 
 ROOM = "give the documents more room behind the reasoning with `reasoning: {tokens: ...}` in the config, or switch the reasoning off"
 NOT_ENFORCED = Flaw.FORM.value
-WORSE = "tokens that the grammar allows and the baseline would not choose"
+WRONG_CHOICE = "tokens that the grammar allows and the baseline would not choose"
 UNPROBED = frozenset({"regex", "choice", "grammar"})
 """Features that no capability probe tests: the baseline's own answers show whether they are enforced."""
 
@@ -61,8 +61,8 @@ class GreedyChoices:
 
         Empty if the baseline is too noisy to judge, or if the control has about as many.
         """
-        apart = tuple(one for one in self.shared.divergences if abs(one.gap) > self.allowed.gap)
-        return apart if self.allowed.trustworthy and self.allowed.is_wrong(len(apart), self.shared.tokens, self.alpha) else ()
+        beyond = tuple(divergence for divergence in self.shared.divergences if abs(divergence.gap) > self.allowed.gap)
+        return beyond if self.allowed.trustworthy and self.allowed.is_wrong(len(beyond), self.shared.tokens, self.alpha) else ()
 
 
 def judge(captured: Captured) -> Verdict:
@@ -90,15 +90,15 @@ def _wrong_schema(captured: Captured, error: Exception) -> Verdict:
 
     No request is named for a reference that leads nowhere, since it shows only when an answer is read.
     """
-    wrong: dict[str, Exception] = {request.id: each for request in captured.workload.requests if (each := _schema_error(request))}
-    place, schema_error = next(iter(wrong.items()), ("", error))
+    wrong: dict[str, Exception] = {request.id: found for request in captured.workload.requests if (found := _schema_error(request))}
+    request_id, schema_error = next(iter(wrong.items()), ("", error))
     where = f" at {schema_error.json_path}" if isinstance(schema_error, SchemaError) else ""
     reason = schema_error.message if isinstance(schema_error, SchemaError) else str(schema_error).splitlines()[0]
     others = f"; {len(wrong)} requests of {len(captured.workload.requests)} have such a schema" if len(wrong) > 1 else ""
     return say(
         captured,
         Outcome.INVALID,
-        f"the JSON schema of {f'request {place}' if place else 'a request'} cannot be used{where}: {quote(reason, 160)}{others}",
+        f"the JSON schema of {f'request {request_id}' if request_id else 'a request'} cannot be used{where}: {quote(reason, 160)}{others}",
         short=("remedy       correct the schema in the suite; no answer of this workload was judged, other workloads were",),
         evidence=describe_refusals(captured.speculative.answers),
         cell="invalid schema",
@@ -118,28 +118,28 @@ def _judge_documents(captured: Captured, requested: Mapping[str, OutputFormat]) 
 
     Scores are not required if all answers at temperature 0 equal the baseline's.
     """
-    unbound = _unbound_features([read_documents(transcript, requested) for transcript in captured.baseline_boots])
-    wanted = {id_: output_format for id_, output_format in requested.items() if output_format.feature not in unbound}
-    mine = read_documents(captured.speculative, wanted)
+    not_enforced = _find_unenforced_features([read_documents(transcript, requested) for transcript in captured.baseline_boots])
+    wanted = {id_: output_format for id_, output_format in requested.items() if output_format.feature not in not_enforced}
+    judged = read_documents(captured.speculative, wanted)
     others = tuple(read_documents(transcript, wanted) for transcript in captured.baseline_boots)
-    if not mine.answered or not others[0].answered:
-        return _say_not_enforced(captured, unbound) if unbound and not wanted else _say_unanswered(captured, mine, others[0])
+    if not judged.answered or not others[0].answered:
+        return _say_not_enforced(captured, not_enforced) if not_enforced and not wanted else _say_unanswered(captured, judged, others[0])
     try:
         choices = _compare_choices(captured)
     except ValueError as error:
         return say(captured, Outcome.INVALID, str(error))
     return (
-        _fail_documents(captured, mine, others, wanted)
-        or _check_endless(captured, mine, others)
+        _fail_documents(captured, judged, others, wanted)
+        or _check_endless(captured, judged, others)
         or _check_choices(captured, choices)
         or (None if all(equal_answers(captured, captured.speculative)) else unscorable(captured, rejecting=False))
         or speculating(captured, rejecting=False)
-        or _check_enforced(captured, mine, others, wanted)
-        or _pass_documents(captured, mine, others, choices, unbound)
+        or _check_enforced(captured, judged, others, wanted)
+        or _pass_documents(captured, judged, others, choices, not_enforced)
     )
 
 
-def _unbound_features(peers: Sequence[ArmDocuments]) -> tuple[str, ...]:
+def _find_unenforced_features(peers: Sequence[ArmDocuments]) -> tuple[str, ...]:
     """Return the unprobed features that the baseline does not enforce.
 
     More than half of its own answers to them are invalid.
@@ -149,11 +149,11 @@ def _unbound_features(peers: Sequence[ArmDocuments]) -> tuple[str, ...]:
     return tuple(feature for feature, faults in counts.items() if 2 * sum(map(bool, faults)) > len(faults))
 
 
-def _say_not_enforced(captured: Captured, unbound: Sequence[str]) -> Verdict:
+def _say_not_enforced(captured: Captured, not_enforced: Sequence[str]) -> Verdict:
     return say(
         captured,
         Outcome.INCONCLUSIVE,
-        f"nothing is enforced that drafts could break: most of the baseline's own answers are invalid ({', '.join(unbound)})",
+        f"nothing is enforced that drafts could break: most of the baseline's own answers are invalid ({', '.join(not_enforced)})",
         settle="serve with an engine, or options of it, that enforce structured_outputs",
         cell="not enforced",
     )
@@ -166,9 +166,9 @@ def _compare_choices(captured: Captured) -> GreedyChoices:
     """
     peers: list[float] = []
     for control in captured.baseline_boots[1:]:
-        again = compare_prefixes(captured, control)
-        parted = [abs(one.gap) for one in again.divergences]
-        peers = [*parted, *[0.0] * (again.tokens - len(parted))]
+        prefix = compare_prefixes(captured, control)
+        gaps = [abs(divergence.gap) for divergence in prefix.divergences]
+        peers += [*gaps, *[0.0] * (prefix.tokens - len(gaps))]
     return GreedyChoices(
         shared=compare_prefixes(captured, captured.speculative), allowed=allowed_gap(captured, peers), alpha=captured.alpha
     )
@@ -197,82 +197,84 @@ def _check_choices(captured: Captured, choices: GreedyChoices) -> Verdict | None
         ),
         evidence=tuple(map(str, choices.wrong[:20])),
         cell=f"{len(choices.wrong)} wrong tokens",
-        names=NOT_ENFORCED if likelier else WORSE,
+        names=NOT_ENFORCED if likelier else WRONG_CHOICE,
         example=Example(symptom=Symptom.TEXT, request_id=first.request_id, token=first.index),
         figures={"wrong_tokens": len(choices.wrong), "likelier_tokens": len(likelier), "compared_tokens": choices.shared.tokens},
     )
 
 
-def _say_unanswered(captured: Captured, mine: ArmDocuments, baseline: ArmDocuments) -> Verdict:
+def _say_unanswered(captured: Captured, judged: ArmDocuments, baseline: ArmDocuments) -> Verdict:
     """Return REFUSED if requests were refused by kind, else INVALID."""
-    if mine.refused_kinds:
+    if judged.refused_kinds:
         return say(
             captured,
             Outcome.REFUSED,
-            f"every structured request was refused: {', '.join(mine.refused_kinds)}",
-            evidence=document_counts.evidence(captured, (mine,)),
+            f"every structured request was refused: {', '.join(judged.refused_kinds)}",
+            evidence=document_counts.evidence(captured, (judged,)),
         )
-    arm = baseline.arm if mine.answered else mine.arm
+    arm = baseline.arm if judged.answered else judged.arm
     return say(captured, Outcome.INVALID, f"{arm} has no answer to a structured request")
 
 
 def _fail_documents(
-    captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], wanted: Mapping[str, OutputFormat]
+    captured: Captured, judged: ArmDocuments, others: Sequence[ArmDocuments], wanted: Mapping[str, OutputFormat]
 ) -> Verdict | None:
     """Return FAIL if documents are invalid through speculation, else None.
 
     One is enough if the baseline enforces the grammars, none of its own documents breaks a rule that engines must enforce, and this one
     does. Otherwise Fisher's exact test must reject against every boot of the baseline.
     """
-    if not mine.faulty:
+    if not judged.faulty:
         return None
-    p_value = max(proportions.greater_than_other(len(mine.faulty), mine.checked, len(o.faulty), o.checked) for o in others)
+    p_value = max(proportions.greater_than_other(len(judged.faulty), judged.checked, len(o.faulty), o.checked) for o in others)
     flawless = _is_enforced(captured, wanted) and all(other.flawless for other in others)
-    certain = [document for document in mine.faulty if not document.reading.rare] if flawless else []
+    certain = [document for document in judged.faulty if not document.reading.rare] if flawless else []
     if not certain and p_value >= captured.alpha:
         return None
-    first = (certain or mine.faulty)[0]
+    first = (certain or judged.faulty)[0]
     return say(
         captured,
         Outcome.FAIL,
-        f"{len(mine.faulty)} of {mine.checked} documents invalid; {document_counts.peers_invalid(others)}",
+        f"{len(judged.faulty)} of {judged.checked} documents invalid; {document_counts.describe_invalid_peers(others)}",
         short=(f"first        {first.request_id} ({first.kind})", f"             {first.fault}"),
-        evidence=document_counts.evidence(captured, (mine, *others)),
-        cell=f"{mine.checked - len(mine.faulty)} of {mine.checked}",
-        names=fault_name(mine.documents, list(wanted.values())),
+        evidence=document_counts.evidence(captured, (judged, *others)),
+        cell=f"{judged.checked - len(judged.faulty)} of {judged.checked}",
+        names=fault_name(judged.documents, list(wanted.values())),
         example=Example(symptom=Symptom.DOCUMENT, request_id=first.request_id),
-        figures=document_counts.figures(mine, others) | {"p_value": p_value},
+        figures=document_counts.figures(judged, others) | {"p_value": p_value},
     )
 
 
-def _check_endless(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments]) -> Verdict | None:
+def _check_endless(captured: Captured, judged: ArmDocuments, others: Sequence[ArmDocuments]) -> Verdict | None:
     """Return FAIL if too many documents end in white space, else None."""
-    count, total = len(endless(mine.documents)), len(mine.documents)
-    theirs = [(len(endless(other.documents)), len(other.documents)) for other in others]
-    if not count or max(proportions.greater_than_other(count, total, *pair) for pair in theirs) >= captured.alpha:
+    count, total = len(endless(judged.documents)), len(judged.documents)
+    of_peers = [(len(endless(other.documents)), len(other.documents)) for other in others]
+    if not count or max(proportions.greater_than_other(count, total, *pair) for pair in of_peers) >= captured.alpha:
         return None
-    first = endless(mine.documents)[0]
+    first = endless(judged.documents)[0]
     return say(
         captured,
         Outcome.FAIL,
-        f"{count} of {total} documents end in white space until their limit; baseline {theirs[0][0]} of {theirs[0][1]}",
+        f"{count} of {total} documents end in white space until their limit; baseline {of_peers[0][0]} of {of_peers[0][1]}",
         short=(f"first        {first.request_id} ({first.kind})", f"             {len(first.text.rstrip())} characters, then white space"),
-        evidence=document_counts.evidence(captured, (mine, *others)),
+        evidence=document_counts.evidence(captured, (judged, *others)),
         cell=f"{count} endless",
         names=STUCK,
         example=Example(symptom=Symptom.DOCUMENT, request_id=first.request_id),
-        figures=document_counts.figures(mine, others),
+        figures=document_counts.figures(judged, others),
     )
 
 
 def _is_enforced(captured: Captured, wanted: Mapping[str, OutputFormat]) -> bool:
     """Return True unless the probed baseline ignores a requested grammar."""
-    known = captured.capabilities.get(BASELINE)
-    return known is None or all(known.support.get(output_format.feature) is not FeatureSupport.IGNORED for output_format in wanted.values())
+    capabilities = captured.capabilities.get(BASELINE)
+    return capabilities is None or all(
+        capabilities.support.get(output_format.feature) is not FeatureSupport.IGNORED for output_format in wanted.values()
+    )
 
 
 def _check_enforced(
-    captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], wanted: Mapping[str, OutputFormat]
+    captured: Captured, judged: ArmDocuments, others: Sequence[ArmDocuments], wanted: Mapping[str, OutputFormat]
 ) -> Verdict | None:
     """Return INCONCLUSIVE if the baseline enforces no grammar, else None.
 
@@ -280,56 +282,59 @@ def _check_enforced(
     """
     if _is_enforced(captured, wanted) or not any(other.faulty for other in others):
         return None
-    valid, total, theirs = mine.checked - len(mine.faulty), mine.checked, document_counts.peers_invalid(others)
+    valid, total, invalid = judged.checked - len(judged.faulty), judged.checked, document_counts.describe_invalid_peers(others)
     return say(
         captured,
         Outcome.INCONCLUSIVE,
-        f"the baseline ignores response_format, no grammar is enforced: {valid} of {total} documents valid; invalid: {theirs}",
-        evidence=document_counts.evidence(captured, (mine, *others)),
+        f"the baseline ignores response_format, no grammar is enforced: {valid} of {total} documents valid; invalid: {invalid}",
+        evidence=document_counts.evidence(captured, (judged, *others)),
         settle="serve with an engine, or options of it, that enforce response_format",
         cell="not enforced",
-        figures=document_counts.figures(mine, others),
+        figures=document_counts.figures(judged, others),
     )
 
 
 def _pass_documents(
-    captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], choices: GreedyChoices, unbound: Sequence[str]
+    captured: Captured, judged: ArmDocuments, others: Sequence[ArmDocuments], choices: GreedyChoices, not_enforced: Sequence[str]
 ) -> Verdict:
     """Return PASS, or INCONCLUSIVE if no document could be checked."""
-    faulty = len(mine.faulty)
+    faulty = len(judged.faulty)
     room = captured.baseline.room
     raised = (f"asked with {room} times the planned token limits: most of the baseline's documents did not end within fewer",)
-    evidence = (*_describe_compared(choices), *(raised if room > 1 else ()), *document_counts.evidence(captured, (mine, *others)))
-    if not mine.checked:
-        return _without_documents(captured, mine, others, evidence)
+    evidence = (*_describe_compared(choices), *(raised if room > 1 else ()), *document_counts.evidence(captured, (judged, *others)))
+    if not judged.checked:
+        return _say_unchecked(captured, judged, others, evidence)
     return say(
         captured,
         Outcome.PASS,
-        f"{mine.checked - faulty} of {mine.checked} documents valid"
-        + document_counts.cut_off(mine, others)
-        + (f"; no more invalid than chance: {document_counts.peers_invalid(others)}" if faulty else "")
-        + _describe_refused(mine.refused_kinds)
-        + "".join(f"; {feature} is not enforced by the baseline" for feature in unbound),
+        f"{judged.checked - faulty} of {judged.checked} documents valid"
+        + document_counts.describe_cut(judged, others)
+        + (f"; no more invalid than chance: {document_counts.describe_invalid_peers(others)}" if faulty else "")
+        + _describe_refused(judged.refused_kinds)
+        + "".join(f"; {feature} is not enforced by the baseline" for feature in not_enforced),
         evidence=evidence,
-        rules_out=document_counts.rules_out(mine) + _would_show(choices) + _describe_unexercised(captured) + _describe_unread(mine),
-        cell=f"{mine.checked - faulty} of {mine.checked}",
-        promise=CheckedDocuments(documents=len(mine.documents), invalid=faulty),
-        figures=document_counts.figures(mine, others) | _compared_tokens(choices),
+        rules_out=document_counts.describe_detectable(judged)
+        + _describe_detectable_rate(choices)
+        + _describe_unexercised(captured)
+        + _describe_unread(judged),
+        cell=f"{judged.checked - faulty} of {judged.checked}",
+        promise=CheckedDocuments(documents=len(judged.documents), invalid=faulty),
+        figures=document_counts.figures(judged, others) | _compared_tokens(choices),
     )
 
 
-def _without_documents(captured: Captured, mine: ArmDocuments, others: Sequence[ArmDocuments], evidence: Sequence[str]) -> Verdict:
+def _say_unchecked(captured: Captured, judged: ArmDocuments, others: Sequence[ArmDocuments], evidence: Sequence[str]) -> Verdict:
     """Return INCONCLUSIVE, since no answer has text that its grammar could forbid."""
-    total = len(mine.documents) + mine.unreached
-    if mine.unread:
-        unread = f"{mine.unread} of {total} documents were cut off"
+    total = len(judged.documents) + judged.unreached
+    if judged.unread:
+        unread = f"{judged.unread} of {total} documents were cut off"
         headline = f"not enough evidence: {unread}, and nothing here reads the beginnings of their grammars"
         settle = "pip install 'pytest-specdec[llguidance]'"
     else:
-        where = _in_reasoning(mine) or " before they began"
+        where = _describe_cut_in_reasoning(judged) or " before they began"
         headline = f"not enough evidence: all {total} documents were cut off by their token limit{where}"
-        settle = ROOM if mine.unreached else "raise max_tokens"
-    return say(captured, Outcome.INCONCLUSIVE, headline, evidence=evidence, settle=settle, figures=document_counts.figures(mine, others))
+        settle = ROOM if judged.unreached else "raise max_tokens"
+    return say(captured, Outcome.INCONCLUSIVE, headline, evidence=evidence, settle=settle, figures=document_counts.figures(judged, others))
 
 
 def _describe_refused(kinds: Sequence[str]) -> str:
@@ -337,27 +342,27 @@ def _describe_refused(kinds: Sequence[str]) -> str:
     return f"; {few} refused" if len(kinds) == 1 else f"; {len(kinds)} kinds refused: {few}" if kinds else ""
 
 
-def _describe_unread(mine: ArmDocuments) -> str:
-    unread = any(document.feature == "grammar" for document in mine.documents) and not recognises()
+def _describe_unread(judged: ArmDocuments) -> str:
+    unread = any(document.feature == "grammar" for document in judged.documents) and not recognises()
     return "; answers to grammars are only known not to be empty: llguidance is not installed" if unread else ""
 
 
-def _in_reasoning(mine: ArmDocuments) -> str:
-    return f", {mine.unreached} of them within their reasoning" if mine.unreached else ""
+def _describe_cut_in_reasoning(judged: ArmDocuments) -> str:
+    return f", {judged.unreached} of them within their reasoning" if judged.unreached else ""
 
 
 def _describe_compared(choices: GreedyChoices) -> tuple[str, ...]:
     """Return a line on the tokens compared with the baseline's; empty without any."""
-    seen = choices.shared
-    if not seen.tokens:
+    prefix = choices.shared
+    if not prefix.tokens:
         return ()
-    parted = f"{len(seen.divergences)} documents differ at a near-tie within {choices.allowed.gap:.3g} nats ({choices.allowed.reason})"
-    unknown = f"; {seen.unscored} differ at a token without scores" if seen.unscored else ""
+    differing = f"{len(prefix.divergences)} documents differ at a near-tie within {choices.allowed.gap:.3g} nats ({choices.allowed.reason})"
+    unscored = f"; {prefix.unscored} differ at a token without scores" if prefix.unscored else ""
     doubtful = "" if choices.allowed.trustworthy else "; too noisy to judge them"
-    return (f"at temperature 0, {seen.tokens:,} tokens compared with the baseline's documents: {parted}{unknown}{doubtful}",)
+    return (f"at temperature 0, {prefix.tokens:,} tokens compared with the baseline's documents: {differing}{unscored}{doubtful}",)
 
 
-def _would_show(choices: GreedyChoices) -> str:
+def _describe_detectable_rate(choices: GreedyChoices) -> str:
     if not choices.shared.tokens or not choices.allowed.trustworthy or choices.shared.unscored:
         return ""
     tokens = choices.shared.tokens
