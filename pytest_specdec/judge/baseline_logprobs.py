@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer, Transcript
     from pytest_specdec.model.verdict import Verdict
 
-__all__ = ["ECHO_TORN", "OF_PROMPTS", "OF_TOKENS", "PROMPTS_MISSING", "SHIFTED", "beside_the_baselines", "echo"]
+__all__ = ["ECHO_TORN", "OF_PROMPTS", "OF_TOKENS", "PROMPTS_MISSING", "SHIFTED", "check_echo", "compare_with_baseline"]
 
 OF_TOKENS = "reported log-probabilities are not the baseline's"
 OF_PROMPTS = "log-probabilities of prompts are not the baseline's"
@@ -55,31 +55,31 @@ class _Pair:
     """Of the token, from 0; in a prompt, from its second token, since its first has no log-probability."""
     length: int
     """Tokens of the prompt if the token belongs to one, else 0."""
-    mine: float
-    theirs: float
+    reported: float
+    baseline: float
     neighbours: tuple[float, ...]
     """The baseline's log-probabilities of the tokens before and after it."""
 
     @property
     def delta(self) -> float:
-        return self.mine - self.theirs
+        return self.reported - self.baseline
 
     @property
     def is_compared(self) -> bool:
         """True if either value lies between the probabilities at which a difference is judged."""
-        return any(_COMPARED[0] < exp(value) < _COMPARED[1] for value in (self.mine, self.theirs))
+        return any(_COMPARED[0] < exp(value) < _COMPARED[1] for value in (self.reported, self.baseline))
 
     @property
     def shifted(self) -> bool:
         """True if the arm's value is that of a neighbouring token of the baseline."""
-        return any(abs(self.mine - other) < _CLOSE for other in self.neighbours)
+        return any(abs(self.reported - other) < _CLOSE for other in self.neighbours)
 
     def __str__(self) -> str:
         place = f"prompt token {self.index + 2} of {self.length}" if self.length else f"token {self.index + 1}"
-        return f"{self.request_id}, {place}: reported {self.mine:.4f}, the baseline {self.theirs:.4f}"
+        return f"{self.request_id}, {place}: reported {self.reported:.4f}, the baseline {self.baseline:.4f}"
 
 
-def beside_the_baselines(captured: Captured) -> Verdict:
+def compare_with_baseline(captured: Captured) -> Verdict:
     """Judge whether the arm reports the baseline's log-probabilities after the same tokens.
 
     FAIL if a larger share of tokens of probability .00001 to .98 is off by half a nat, and more than noise explains, than between two boots
@@ -105,7 +105,7 @@ def beside_the_baselines(captured: Captured) -> Verdict:
     return speculating(captured, rejecting=False) or _pass_logprobs(captured, pairs, peers)
 
 
-def echo(captured: Captured) -> Verdict | None:
+def check_echo(captured: Captured) -> Verdict | None:
     """Return FAIL if answers do not begin with the prompt that their requests echo.
 
     Returns None if they do, if some boot of the baseline does not either, or if no request asks for an echo.
@@ -139,12 +139,12 @@ def _list_missing_prompts(captured: Captured) -> list[str]:
 
     Prompts of which the baseline reports none are left out.
     """
-    theirs = _by_key(captured.baseline)
-    both = [(answer, theirs[answer.key]) for answer in captured.speculative.answers if answer.ok and answer.key in theirs]
+    baseline = _by_key(captured.baseline)
+    pairs = [(answer, baseline[answer.key]) for answer in captured.speculative.answers if answer.ok and answer.key in baseline]
     return [
-        f"{mine.request_id}: {len(mine.prompt_logprobs or ())} values, {len(own.prompt_logprobs)} of the baseline"
-        for mine, own in both
-        if own.prompt_logprobs and len(mine.prompt_logprobs or ()) != len(own.prompt_logprobs)
+        f"{answer.request_id}: {len(answer.prompt_logprobs or ())} values, {len(other.prompt_logprobs)} of the baseline"
+        for answer, other in pairs
+        if other.prompt_logprobs and len(answer.prompt_logprobs or ()) != len(other.prompt_logprobs)
     ]
 
 
@@ -157,23 +157,23 @@ def _pair_with_baseline(transcript: Transcript, captured: Captured) -> Iterator[
 
     These are all of a prompt's, and at temperature 0 those of an answer up to its first difference: later ones follow other tokens.
     """
-    theirs = _by_key(captured.baseline)
+    baseline = _by_key(captured.baseline)
     greedy = {request.id for request in captured.workload.requests if request.greedy}
     for answer in transcript.answers:
-        own = theirs.get(answer.key)
-        if own is None or not answer.ok:
+        other = baseline.get(answer.key)
+        if other is None or not answer.ok:
             continue
-        yield from _pair_logprobs(answer, own.prompt_logprobs or (), answer.prompt_logprobs or (), prompt=True)
+        yield from _pair_logprobs(answer, other.prompt_logprobs or (), answer.prompt_logprobs or (), prompt=True)
         if answer.request_id in greedy:
-            same = first_difference(answer.choice.token_ids, own.choice.token_ids)
-            yield from _pair_logprobs(answer, (own.choice.logprobs or ())[:same], (answer.choice.logprobs or ())[:same], prompt=False)
+            index = first_difference(answer.choice.token_ids, other.choice.token_ids)
+            yield from _pair_logprobs(answer, (other.choice.logprobs or ())[:index], (answer.choice.logprobs or ())[:index], prompt=False)
 
 
-def _pair_logprobs(answer: Answer, theirs: Sequence[float], mine: Sequence[float], *, prompt: bool) -> Iterator[_Pair]:
-    for index, (value, other) in enumerate(zip(mine, theirs, strict=False)):
-        neighbours = (*theirs[max(0, index - 1) : index], *theirs[index + 1 : index + 2])
-        length = len(theirs) + 1 if prompt else 0
-        yield _Pair(request_id=answer.request_id, index=index, length=length, mine=value, theirs=other, neighbours=tuple(neighbours))
+def _pair_logprobs(answer: Answer, baseline_logprobs: Sequence[float], logprobs: Sequence[float], *, prompt: bool) -> Iterator[_Pair]:
+    for index, (value, other) in enumerate(zip(logprobs, baseline_logprobs, strict=False)):
+        neighbours = (*baseline_logprobs[max(0, index - 1) : index], *baseline_logprobs[index + 1 : index + 2])
+        length = len(baseline_logprobs) + 1 if prompt else 0
+        yield _Pair(request_id=answer.request_id, index=index, length=length, reported=value, baseline=other, neighbours=tuple(neighbours))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,8 +202,8 @@ def _compare_baseline_boots(captured: Captured) -> _Peers:
     ]
     scored = ((abs(value - position.logprob), exp(position.logprob)) for value, position in captured.calibration)
     distances += [distance for distance, chance in scored if _COMPARED[0] < chance < _COMPARED[1]]
-    known = captured.capabilities.get(BASELINE)
-    single = known is not None and known.single_precision
+    capabilities = captured.capabilities.get(BASELINE)
+    single = capabilities is not None and capabilities.single_precision
     noise = scale([distance**2 for distance in distances])
     factor = TOLERATED if _wants_prompts(captured) else tolerated_factor(noise)
     limit = jump_limit(noise, tolerated_floor(single_precision=single, one_boot=captured.one_boot))
@@ -234,9 +234,9 @@ def _fail_logprobs(captured: Captured, pairs: Sequence[_Pair], far: Sequence[_Pa
     of_prompts = 2 * sum(pair.length > 0 for pair in far) > len(far)
     name = SHIFTED if 2 * shifted > len(far) else OF_PROMPTS if of_prompts else OF_TOKENS
     lengths = sorted({pair.length for pair in far if pair.length})
-    there = sum(pair.length in lengths for pair in pairs)
+    of_lengths = sum(pair.length in lengths for pair in pairs)
     of_prompts_text = f"prompts of {', '.join(map(str, lengths))} tokens"
-    where = "" if not lengths else f": all {there} of {of_prompts_text}" if there == len(far) else f", in {of_prompts_text}"
+    where = "" if not lengths else f": all {of_lengths} of {of_prompts_text}" if of_lengths == len(far) else f", in {of_prompts_text}"
     worst = max(far, key=lambda pair: abs(pair.delta))
     return say(
         captured,

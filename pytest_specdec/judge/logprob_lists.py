@@ -76,16 +76,16 @@ def wrong_lists(captured: Captured) -> Verdict | None:
     """Return FAIL if the judged arm breaks a rule that all baseline boots keep; None otherwise."""
     requests = captured.workload.by_id
     excused = {wrong.flaw for peer in captured.baseline_boots for wrong in _wrong_lists(peer, requests, _EXCUSED)}
-    wrong = [one for one in _wrong_lists(captured.speculative, requests, _MOST) if one.flaw not in excused]
+    wrong = [breach for breach in _wrong_lists(captured.speculative, requests, _MOST) if breach.flaw not in excused]
     return _fail_lists(captured, wrong) if wrong else None
 
 
 def _fail_lists(captured: Captured, wrong: list[_Wrong]) -> Verdict:
     """Return FAIL, named by the first flaw in the order of :class:`BadList`."""
-    flaws = Counter(one.flaw for one in wrong)
+    flaws = Counter(breach.flaw for breach in wrong)
     order = list(BadList)
     flaw = min(flaws, key=order.index)
-    first = next(one for one in wrong if one.flaw is flaw)
+    first = next(breach for breach in wrong if breach.flaw is flaw)
     others = ", ".join(f"{other.value}" for other in sorted(flaws, key=order.index) if other is not flaw)
     return say(
         captured,
@@ -95,12 +95,12 @@ def _fail_lists(captured: Captured, wrong: list[_Wrong]) -> Verdict:
         evidence=tuple(map(str, wrong[:_SHOWN])),
         cell="wrong lists",
         names=flaw.value,
-        figures={"answers_with_wrong_lists": float(len({one.request_id for one in wrong}))},
+        figures={"answers_with_wrong_lists": float(len({breach.request_id for breach in wrong}))},
     )
 
 
 def _where(wrong: list[_Wrong], flaw: BadList) -> str:
-    answers = {one.request_id for one in wrong if one.flaw is flaw}
+    answers = {breach.request_id for breach in wrong if breach.flaw is flaw}
     return "for most tokens" if _ALL in answers else f"in {len(answers)} answers"
 
 
@@ -134,28 +134,30 @@ def _choice_flaws(choice: Choice, top: int, route: Route) -> Iterator[tuple[BadL
     listed = choice.listed or ()
     if top and len(listed) != len(logprobs):
         yield BadList.FEWER, f"{len(listed)} lists for {len(logprobs)} log-probabilities"
-    for at, (one, own) in enumerate(zip(listed, logprobs, strict=False)):
-        for flaw, what in _list_flaws(one, own, top, route):
-            yield flaw, f"token {at + 1}: {what}"
+    for index, (tokens_listed, logprob) in enumerate(zip(listed, logprobs, strict=False)):
+        for flaw, what in _list_flaws(tokens_listed, logprob, top, route):
+            yield flaw, f"token {index + 1}: {what}"
 
 
-def _list_flaws(one: ListedTokens, own: float, top: int, route: Route) -> Iterator[tuple[BadList, str]]:
-    """Yield the flaws of one token's list; ``own`` is its reported log-probability.
+def _list_flaws(listed: ListedTokens, reported: float, top: int, route: Route) -> Iterator[tuple[BadList, str]]:
+    """Yield the flaws of one token's list; ``reported`` is its own log-probability.
 
     On the completions route the list may begin with the emitted token, whatever its rank, so that its order is judged without that token.
     """
-    rest = [logprob for token, logprob in zip(one.tokens, one.logprobs, strict=True) if route is Route.CHAT or token != one.token]
-    if len(one.tokens) < top:
-        yield BadList.FEWER, f"{len(one.tokens)} tokens listed, {top} asked for"
-    falls = next(((before, after) for before, after in pairwise(rest) if after > before + _ROUNDING), None)
-    if falls is not None:
-        yield BadList.UNSORTED, f"{falls[1]:.4f} is listed behind {falls[0]:.4f}"
-    own_listed = [logprob for token, logprob in zip(one.tokens, one.logprobs, strict=True) if token == one.token]
-    if own_listed and min(abs(logprob - own) for logprob in own_listed) > _ROUNDING:
-        yield BadList.WITHOUT, f"{own:.4f} reported of the token, {own_listed[0]:.4f} listed"
-    elif not own_listed and len(one.tokens) >= top > 0 and own > min(one.logprobs) + _ROUNDING:
-        yield BadList.WITHOUT, f"the token, at {own:.4f}, is not among {top} that reach down to {min(one.logprobs):.4f}"
-    mass = fsum(map(exp, one.logprobs)) + (0.0 if own_listed else exp(min(own, 0.0)))
+    ranked = [
+        logprob for token, logprob in zip(listed.tokens, listed.logprobs, strict=True) if route is Route.CHAT or token != listed.token
+    ]
+    if len(listed.tokens) < top:
+        yield BadList.FEWER, f"{len(listed.tokens)} tokens listed, {top} asked for"
+    rise = next(((before, after) for before, after in pairwise(ranked) if after > before + _ROUNDING), None)
+    if rise is not None:
+        yield BadList.UNSORTED, f"{rise[1]:.4f} is listed behind {rise[0]:.4f}"
+    of_token = [logprob for token, logprob in zip(listed.tokens, listed.logprobs, strict=True) if token == listed.token]
+    if of_token and min(abs(logprob - reported) for logprob in of_token) > _ROUNDING:
+        yield BadList.WITHOUT, f"{reported:.4f} reported of the token, {of_token[0]:.4f} listed"
+    elif not of_token and len(listed.tokens) >= top > 0 and reported > min(listed.logprobs) + _ROUNDING:
+        yield BadList.WITHOUT, f"the token, at {reported:.4f}, is not among {top} that reach down to {min(listed.logprobs):.4f}"
+    mass = fsum(map(exp, listed.logprobs)) + (0.0 if of_token else exp(min(reported, 0.0)))
     if mass > _MASS:
         yield BadList.MASS, f"the listed probabilities add up to {mass:.3f}"
 

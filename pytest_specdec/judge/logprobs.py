@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.judge.baseline_logprobs import beside_the_baselines, echo
+from pytest_specdec.judge.baseline_logprobs import check_echo, compare_with_baseline
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.logprob_lists import wrong_lists
@@ -228,11 +228,11 @@ def judge(captured: Captured) -> Verdict:
     out of order. INCONCLUSIVE if tokens are few or the engine gives no scores. In a workload without scores the baseline's reports stand in
     for them: those of prompts, and at temperature 0 those of the tokens that both arms answered.
     """
-    broken = server_failure(captured) or refusal(captured) or echo(captured) or check_endings(captured) or wrong_lists(captured)
+    broken = server_failure(captured) or refusal(captured) or check_echo(captured) or check_endings(captured) or wrong_lists(captured)
     if broken is not None:
         return broken
     if not captured.workload.scored:
-        return beside_the_baselines(captured)
+        return compare_with_baseline(captured)
     return unscorable(captured, rejecting=False) or _compare_logprobs(captured)
 
 
@@ -247,10 +247,10 @@ def _compare_logprobs(captured: Captured) -> Verdict:
         return say(captured, Outcome.INVALID, f"the baseline reported no log-probabilities to compare with: {why}")
     if arm.unmatched:
         return _fail_unmatched(captured, arm)
-    few = min(len(arm.squares), len(baseline.squares))
-    if few < LEAST_TOKENS:
-        headline = f"not enough evidence: {few} informative log-probabilities, {LEAST_TOKENS} needed"
-        return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - few} more such tokens")
+    fewest = min(len(arm.squares), len(baseline.squares))
+    if fewest < LEAST_TOKENS:
+        headline = f"not enough evidence: {fewest} informative log-probabilities, {LEAST_TOKENS} needed"
+        return say(captured, Outcome.INCONCLUSIVE, headline, settle=f"{LEAST_TOKENS - fewest} more such tokens")
     late = reported_logprobs(captured, captured.arm, after=LATE)
     parts = [arm, late] if len(late.squares) >= LEAST_TOKENS else [arm]
     analyses = [_analyse(captured, part, baseline, captured.alpha / len(parts)) for part in parts]
@@ -268,7 +268,7 @@ def _baseline_reports(captured: Captured) -> ReportedLogprobs:
     """
     arms = [boot.arm for boot in captured.baseline_boots]
     first, *others = (reported_logprobs(captured, arm) for arm in sorted(arms, key=lambda arm: arm in captured.scored_by))
-    return next((each for each in (first, *others) if each.tokens), first)
+    return next((reports for reports in (first, *others) if reports.tokens), first)
 
 
 def _analyse(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogprobs, alpha: float) -> _LogprobAnalysis:
@@ -346,14 +346,14 @@ def _fail_logprobs(captured: Captured, analysis: _LogprobAnalysis, *, place: str
 
 def _pass_logprobs(captured: Captured, analysis: _LogprobAnalysis) -> Verdict:
     tokens = len(analysis.arm.squares)
-    shown = detectable(tokens, analysis.baseline.squares, analysis.comparison.floor, analysis.alpha)
+    least_noise = detectable(tokens, analysis.baseline.squares, analysis.comparison.floor, analysis.alpha)
     return say(
         captured,
         Outcome.PASS,
         f"{len(analysis.arm.tokens):,} reported log-probabilities off by {_rms(analysis.arm.tokens):.2g} nats rms; "
         f"the baseline by {_rms(analysis.baseline.tokens):.2g}{_describe_kernel(analysis.comparison)}",
         evidence=_evidence(analysis),
-        rules_out=f"{tokens:,} tokens checked; logit noise of {shown:.2g} nats would have been caught (99%)",
+        rules_out=f"{tokens:,} tokens checked; logit noise of {least_noise:.2g} nats would have been caught (99%)",
         cell=f"off by {_rms(analysis.arm.tokens):.2g} nats",
         promise=CheckedTokens(tokens=len(analysis.arm.tokens)),
         figures=_logprob_figures(analysis),
@@ -365,17 +365,17 @@ def _all_accepted(tokens: Sequence[ReportedToken], everywhere: Sequence[Reported
 
     Tokens of unknown windows are left out. It is chance if as many tokens drawn from ``everywhere`` would be so with probability over 1 %.
     """
-    known = [token.accepted for token in tokens if token.accepted is not None]
-    slots = [token.accepted for token in everywhere if token.accepted is not None]
-    return bool(known) and all(known) and (sum(slots) / len(slots)) ** len(known) <= _CHANCE
+    accepted = [token.accepted for token in tokens if token.accepted is not None]
+    anywhere = [token.accepted for token in everywhere if token.accepted is not None]
+    return bool(accepted) and all(accepted) and (sum(anywhere) / len(anywhere)) ** len(accepted) <= _CHANCE
 
 
 def _describe_slots(tokens: Sequence[ReportedToken]) -> str:
-    known = [token for token in tokens if token.accepted is not None]
-    if not known:
+    placed = [token for token in tokens if token.accepted is not None]
+    if not placed:
         return "windows unknown"
-    accepted = sum(token.accepted is True for token in known)
-    return f"{accepted:,} of {len(known):,} are accepted draft tokens"
+    accepted = sum(token.accepted is True for token in placed)
+    return f"{accepted:,} of {len(placed):,} are accepted draft tokens"
 
 
 def _rms(tokens: Sequence[ReportedToken]) -> float:

@@ -177,30 +177,30 @@ def _compare_length(
     McNemar's exact test, one-sided: of the answers that change, one for the better is as likely as one for the worse. Returns None if no
     answer has four steps on either side.
     """
-    counted: list[tuple[str, bool, bool]] = []
+    outcomes: list[tuple[str, bool, bool]] = []
     for answer in answers:
         before = [step for step in answer.steps if step.context <= tokens]
         after = [step for step in answer.steps if step.context > tokens]
         if min(len(before), len(after)) >= _LEAST_STEPS:
-            counted.append((answer.name, is_bad(before), is_bad(after)))
-    if not counted:
+            outcomes.append((answer.name, is_bad(before), is_bad(after)))
+    if not outcomes:
         return None
-    bad_before, bad = sum(before for _, before, _ in counted), sum(after for _, _, after in counted)
-    worse = sum(after and not before for _, before, after in counted)
-    changes = sum(after is not before for _, before, after in counted)
+    bad_before, bad = sum(before for _, before, _ in outcomes), sum(after for _, _, after in outcomes)
+    worsened = sum(after and not before for _, before, after in outcomes)
+    changes = sum(after is not before for _, before, after in outcomes)
     return DraftFinding(
         name=f"{ending} tokens of context",
         subject=f"{ending} tokens of context",
-        summary=f"in {bad} of {len(counted)} answers that grow past them, in {bad_before} up to there",
-        counts=f"{bad} of {len(counted)} answers that grow past them, {bad_before} of them up to there",
+        summary=f"in {bad} of {len(outcomes)} answers that grow past them, in {bad_before} up to there",
+        counts=f"{bad} of {len(outcomes)} answers that grow past them, {bad_before} of them up to there",
         cell=ending,
-        first=next((name for name, _, after in counted if after), ""),
+        first=next((name for name, _, after in outcomes if after), ""),
         bad=bad,
-        units=len(counted),
-        is_striking=is_contrast(bad, len(counted), bad_before, len(counted)),
+        units=len(outcomes),
+        is_striking=is_contrast(bad, len(outcomes), bad_before, len(outcomes)),
         test="McNemar's exact test over answers",
         least_p=0.5**changes,
-        tail=partial(greater_than_rate, worse, changes, 0.5),
+        tail=partial(greater_than_rate, worsened, changes, 0.5),
     )
 
 
@@ -248,9 +248,9 @@ def _compare_load(
         prompts[answers[request][0].prompt].append(request)
     if len(prompts) < _LEAST_PROMPTS:
         return None
-    before, now = ([_mean_length(side, requests) for requests in prompts.values()] for side in (others, answers))
-    worst = min(range(len(now)), key=lambda index: now[index] - before[index])
-    change = compare(before, now)
+    before, after = ([_mean_length(side, requests) for requests in prompts.values()] for side in (others, answers))
+    worst = min(range(len(after)), key=lambda index: after[index] - before[index])
+    change = compare(before, after)
     lengths = f"{change.now:.2f} tokens per step, {change.stored:.2f} {other_load}"
     return DraftFinding(
         name=f"the drafter falls behind with {load} in flight",
@@ -259,7 +259,7 @@ def _compare_load(
         counts=f"{lengths}, {change.relative:+.1%} over {change.prompts} prompts",
         cell=f"{change.relative:+.0%} with {load}",
         first=answers[list(prompts.values())[worst][0]][0].name,
-        bad=sum(b < a for a, b in zip(before, now, strict=True)),
+        bad=sum(b < a for a, b in zip(before, after, strict=True)),
         units=change.prompts,
         is_striking=change.relative < -MARGIN,
         test=f"Student's paired t over prompts, beyond {MARGIN:.0%}",

@@ -181,12 +181,12 @@ def _compare_kind(flaw: _Flaw, kind: str, records: Sequence[tuple[DraftedAnswer,
     if flaw.by_prompt:
         prompts = [{name for answer, _ in side for name in answer.prompts} for side in sides]
         sides = [[pair for pair in side if pair[0].prompts & prompts[0] & prompts[1]] for side in sides]
-    answers, others = map(len, sides)
-    if not answers or not others:
+    answers, other_answers = map(len, sides)
+    if not answers or not other_answers:
         return None
     bad, other_bad = (sum(is_bad for _, is_bad in side) for side in sides)
-    most = min(bad + other_bad, answers)
-    counts = f"{bad} of {answers} answers {flaw.others}, {other_bad} of {others} others"
+    most_bad = min(bad + other_bad, answers)
+    counts = f"{bad} of {answers} answers {flaw.others}, {other_bad} of {other_answers} others"
     return DraftFinding(
         name=f"{flaw.name} {kind}",
         subject=kind,
@@ -196,11 +196,11 @@ def _compare_kind(flaw: _Flaw, kind: str, records: Sequence[tuple[DraftedAnswer,
         first=next((answer.name for answer, is_bad in sides[0] if is_bad), ""),
         bad=bad,
         units=answers,
-        is_striking=is_contrast(bad, answers, other_bad, others),
+        is_striking=is_contrast(bad, answers, other_bad, other_answers),
         test="Fisher's exact test over answers",
-        least_p=greater_than_other(most, answers, bad + other_bad - most, others),
-        tail=partial(greater_than_other, bad, answers, other_bad, others),
-        surest_p=greater_than_other(answers, answers, 0, others) if is_contrast(answers, answers, other_bad, others) else 1.0,
+        least_p=greater_than_other(most_bad, answers, bad + other_bad - most_bad, other_answers),
+        tail=partial(greater_than_other, bad, answers, other_bad, other_answers),
+        surest_p=greater_than_other(answers, answers, 0, other_answers) if is_contrast(answers, answers, other_bad, other_answers) else 1.0,
     )
 
 

@@ -66,7 +66,7 @@ class _Compare(Protocol):
 def arms(captured: Captured) -> tuple[Transcript, ...]:
     """Return the transcripts of all timed boots, the baseline's first, each once."""
     first = [captured.baseline, *([captured.control] if captured.control is not None else [])]
-    baselines = {each.arm: each for each in (*first, *(near for block in captured.further for near in block.baselines))}
+    baselines = {boot.arm: boot for boot in (*first, *(near for block in captured.further for near in block.baselines))}
     return (*baselines.values(), captured.speculative, *(block.speculative for block in captured.further))
 
 
@@ -90,16 +90,16 @@ def _compare_blocks(captured: Captured, compare: _Compare, *, whole: bool) -> Bo
     control = [captured.control] if captured.control is not None else []
     blocks = [([captured.baseline, *control], captured.speculative), *((block.baselines, block.speculative) for block in captured.further)]
     paces = [compare(baselines, speculative, whole=whole) for baselines, speculative in blocks]
-    levels = _levels(captured, compare, whole=whole or any(each is not None and each.whole for each in paces))
-    if levels is None or any(each is None for each in paces):
+    levels = _levels(captured, compare, whole=whole or any(timings is not None and timings.whole for timings in paces))
+    timed = tuple(timings for timings in paces if timings is not None)
+    if levels is None or len(timed) < len(paces):
         return None
-    timed = tuple(each for each in paces if each is not None)
-    beside = [math.fsum(levels[each.arm] for each in baselines) / len(baselines) for baselines, _ in blocks]
-    speculative = [centre(each.response.log_ratios) + near for each, near in zip(timed, beside, strict=True)]
-    connected = _connect_blocks([{each.boot for each in baselines} for baselines, _ in blocks])
+    beside = [math.fsum(levels[boot.arm] for boot in baselines) / len(baselines) for baselines, _ in blocks]
+    speculative = [centre(timings.response.log_ratios) + level for timings, level in zip(timed, beside, strict=True)]
+    connected = _connect_blocks([{boot.boot for boot in baselines} for baselines, _ in blocks])
     by_boot: dict[int, list[float]] = {}
-    for each in _baselines(captured):
-        by_boot.setdefault(each.boot, []).append(levels[each.arm])
+    for transcript in _baselines(captured):
+        by_boot.setdefault(transcript.boot, []).append(levels[transcript.arm])
     return BootBlocks(
         paces=timed,
         groups=tuple(
@@ -137,28 +137,28 @@ def _levels(captured: Captured, compare: _Compare, *, whole: bool) -> Mapping[st
     Returns None if one of them has no usable timing.
     """
     levels = {captured.baseline.arm: 0.0}
-    for each in _baselines(captured)[1:]:
-        again = compare((captured.baseline,), each, whole=whole)
-        if again is None:
+    for transcript in _baselines(captured)[1:]:
+        timings = compare((captured.baseline,), transcript, whole=whole)
+        if timings is None:
             return None
-        levels[each.arm] = math.fsum(again.response.log_ratios) / len(again.response.log_ratios)
+        levels[transcript.arm] = math.fsum(timings.response.log_ratios) / len(timings.response.log_ratios)
     return levels
 
 
 def join_blocks(blocks: BootBlocks, *, bursts: int, answers: int) -> ArmTimings:
     """Return the figures of all blocks as one, with the passes of all blocks.
 
-    Typical speeds are geometric means over boots, each with its weight in the estimate, so that the two arms' speeds have the ratio of the
-    estimate.
+    Typical speeds are geometric means over boots, timings with its weight in the estimate, so that the two arms' speeds have the ratio of
+    the estimate.
     """
-    first, every = blocks.paces[0], blocks.paces
+    first, of_blocks = blocks.paces[0], blocks.paces
     speculative, baseline = (blocks.first_per_s * math.exp(level) for level in typical(blocks.groups))
     return replace(
         first,
-        response=replace(_join_figures([each.response for each in every]), baseline=baseline, speculative=speculative),
-        ttft=_join_figures([each.ttft for each in every if each.ttft is not None]) if first.ttft else None,
-        prompt=_join_figures([each.prompt for each in every if each.prompt is not None]) if first.prompt else None,
-        requests=min(each.requests for each in every),
+        response=replace(_join_figures([timings.response for timings in of_blocks]), baseline=baseline, speculative=speculative),
+        ttft=_join_figures([timings.ttft for timings in of_blocks if timings.ttft is not None]) if first.ttft else None,
+        prompt=_join_figures([timings.prompt for timings in of_blocks if timings.prompt is not None]) if first.prompt else None,
+        requests=min(timings.requests for timings in of_blocks),
         bursts=bursts,
         answers=answers,
     )
@@ -168,7 +168,7 @@ def _join_figures(figures: Sequence[ComparedFigure]) -> ComparedFigure:
     """Return one figure of several blocks: geometric means, and all log-ratios."""
     return replace(
         figures[0],
-        baseline=math.exp(math.fsum(math.log(each.baseline) for each in figures) / len(figures)),
-        speculative=math.exp(math.fsum(math.log(each.speculative) for each in figures) / len(figures)),
-        log_ratios=tuple(value for each in figures for value in each.log_ratios),
+        baseline=math.exp(math.fsum(math.log(figure.baseline) for figure in figures) / len(figures)),
+        speculative=math.exp(math.fsum(math.log(figure.speculative) for figure in figures) / len(figures)),
+        log_ratios=tuple(value for figure in figures for value in figure.log_ratios),
     )

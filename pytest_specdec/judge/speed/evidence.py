@@ -81,8 +81,8 @@ def table(speed: Speedup) -> tuple[str, ...]:
 
 def _reasons(timings: ArmTimings) -> bool:
     """Return True if the first text came later than the first token."""
-    sides = [(one.baseline, one.speculative) for one in (timings.ttft, timings.content) if one is not None]
-    return len(set(sides)) > 1
+    speeds = [(figure.baseline, figure.speculative) for figure in (timings.ttft, timings.content) if figure is not None]
+    return len(set(speeds)) > 1
 
 
 def latencies(captured: Captured) -> tuple[str, ...]:
@@ -119,11 +119,11 @@ def _boots(blocks: BootBlocks) -> str:
 def spread(measured: MeasuredSpeed) -> str:
     """Return the spread assumed between boots with its sources, in words."""
     boots, runs = measured.spread, measured.earlier
-    here = [] if measured.control is None else [f"control at {math.exp(measured.control):.3f}x the baseline"]
-    here = [_boots(measured.blocks)] if measured.blocks else here
-    earlier = [f"{runs} earlier run{'s' * (runs > 1)}"] if runs else []
+    of_run = [] if measured.control is None else [f"control at {math.exp(measured.control):.3f}x the baseline"]
+    of_run = [_boots(measured.blocks)] if measured.blocks else of_run
+    of_earlier_runs = [f"{runs} earlier run{'s' * (runs > 1)}"] if runs else []
     assumed = f"up to {LIKELY * boots.stated_sd:.1%} equally likely beforehand ({LIKELY:g} times gates.speedup.boot_sd)"
-    return f"boot spread: about {boots.sd:.1%}; {assumed}; measured: {' and '.join([*here, *earlier]) or 'none'}"
+    return f"boot spread: about {boots.sd:.1%}; {assumed}; measured: {' and '.join([*of_run, *of_earlier_runs]) or 'none'}"
 
 
 def doubts(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
@@ -144,15 +144,15 @@ def further(captured: Captured, measured: MeasuredSpeed) -> tuple[str, ...]:
     They are the baseline compared with itself, the client's load, acceptance, and the cost of a verify step. The control gets none on
     drafts, since it drafts nothing.
     """
-    again = [_compare_control(captured.baseline, control, measured) for control in captured.baseline_boots[1:]]
-    lines = [f"control against baseline: {_ratio(each.response, 1):.3f}x" for each in again if each is not None]
+    controls = [_compare_control(captured.baseline, control, measured) for control in captured.baseline_boots[1:]]
+    lines = [f"control against baseline: {_ratio(timings.response, 1):.3f}x" for timings in controls if timings is not None]
     lines += [str(measured.blocks)] if measured.blocks else []
     lines += [f"client of {arm.arm}: {arm.client}" for arm in (captured.baseline, captured.speculative) if arm.client is not None]
     if captured.is_control:
         return tuple(lines)
     length, cost = measured.length, step_cost(captured, measured)
-    known = describe_length(length) if length else "unknown, the server reports neither counters nor windows"
-    lines += [f"acceptance length: {known}", *step_tokens.lines(captured.speculative, captured.pair.variant.draft)]
+    accepted = describe_length(length) if length else "unknown, the server reports neither counters nor windows"
+    lines += [f"acceptance length: {accepted}", *step_tokens.lines(captured.speculative, captured.pair.variant.draft)]
     return (*lines, *([str(cost)] if cost else []), *([str(cost.identity)] if cost and cost.identity else []))
 
 

@@ -38,11 +38,11 @@ def percentiles(seconds: Iterable[float | None]) -> Percentiles | None:
 
     Returns None if none is known.
     """
-    known = sorted(value for value in seconds if value is not None)
-    if not known:
+    ordered = sorted(value for value in seconds if value is not None)
+    if not ordered:
         return None
-    p50, p90, p99 = (known[math.ceil(share * len(known)) - 1] for share in (0.5, 0.9, 0.99))
-    return Percentiles(p50_s=p50, p90_s=p90, p99_s=p99, count=len(known))
+    p50, p90, p99 = (ordered[math.ceil(fraction * len(ordered)) - 1] for fraction in (0.5, 0.9, 0.99))
+    return Percentiles(p50_s=p50, p90_s=p90, p99_s=p99, count=len(ordered))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ def _keeps(answer: Answer, slo: Slo) -> bool:
         (seconds_per_token, slo.tpot_s),
         (latency_s, slo.request_s),
     )
-    return all(most is None or (of(answer) or 0.0) <= most for of, most in limits)
+    return all(limit is None or (latency_of(answer) or 0.0) <= limit for latency_of, limit in limits)
 
 
 def _wall_s(answers: Sequence[Answer]) -> float:
@@ -153,8 +153,24 @@ def _wall_s(answers: Sequence[Answer]) -> float:
     return seconds
 
 
-_ROWS = (("ttft", "time to first token"), ("content", "time to first text"), ("token", "inter-token latency"), ("gap", "step gap"))
-_REQUEST = ("request", "request latency")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One of the latencies that reports show."""
+
+    title: str
+    figure: str
+    """Its name in figures."""
+    of: Callable[[ArmLatency], Percentiles | None]
+
+
+_CONTENT = _Row(title="time to first text", figure="content_ttft", of=lambda arm: arm.content)
+_ROWS = (
+    _Row(title="time to first token", figure="ttft", of=lambda arm: arm.ttft),
+    _CONTENT,
+    _Row(title="inter-token latency", figure="inter_token", of=lambda arm: arm.token),
+    _Row(title="step gap", figure="step_gap", of=lambda arm: arm.gap),
+    _Row(title="request latency", figure="request", of=lambda arm: arm.request),
+)
 
 
 def lines(arms: Sequence[ArmLatency]) -> tuple[str, ...]:
@@ -163,8 +179,8 @@ def lines(arms: Sequence[ArmLatency]) -> tuple[str, ...]:
     Throughput, cached prompt tokens and goodput follow as far as they are known.
     """
     reasons = any(arm.reasons for arm in arms)
-    rows = [row for row in (*_ROWS, _REQUEST) if reasons or row[0] != "content"]
-    shown = ((title, [(arm.arm, of) for arm in arms if (of := getattr(arm, name)) is not None]) for name, title in rows)
+    rows = [row for row in _ROWS if reasons or row is not _CONTENT]
+    shown = ((row.title, [(arm.arm, times) for arm in arms if (times := row.of(arm)) is not None]) for row in rows)
     timed = [f"{title} p50 / p90 / p99: {_beside(pairs)}" for title, pairs in shown if pairs]
     made = f"tokens of all requests per second: {_beside([(arm.arm, f'{arm.tokens_per_s:,.2f}') for arm in arms])}"
     cached = [(arm.arm, f"{arm.cached_tokens:,} of {arm.prompt_tokens:,}") for arm in arms if arm.cached_tokens is not None]
@@ -179,24 +195,27 @@ def _beside(values: Sequence[tuple[str, object]]) -> str:
 def quantiles(sides: Sequence[tuple[str, ArmLatency]]) -> tuple[LatencyQuantiles, ...]:
     """Return the quantiles of each latency, of each side in turn."""
     return tuple(
-        LatencyQuantiles(what=title, arm=side, p50_s=of.p50_s, p90_s=of.p90_s, p99_s=of.p99_s, count=of.count)
-        for name, title in (*_ROWS, _REQUEST)
+        LatencyQuantiles(what=row.title, arm=side, p50_s=times.p50_s, p90_s=times.p90_s, p99_s=times.p99_s, count=times.count)
+        for row in _ROWS
         for side, arm in sides
-        if (of := getattr(arm, name)) is not None
+        if (times := row.of(arm)) is not None
     )
 
 
 def figures(side: str, arm: ArmLatency) -> dict[str, float]:
     """Return the numbers of one side, units in their names."""
-    known = ((name, of) for name, _ in (*_ROWS, _REQUEST) if (of := getattr(arm, name)) is not None)
-    spread = {f"{side}_{_NAMES[name]}_{p}_s": getattr(of, f"{p}_s") for name, of in known for p in ("p50", "p90", "p99")}
+    quantiles_by_name = {f"{side}_{row.figure}": times for row in _ROWS if (times := row.of(arm)) is not None}
+    spread = {
+        name: seconds
+        for latency, times in quantiles_by_name.items()
+        for name, seconds in ((f"{latency}_p50_s", times.p50_s), (f"{latency}_p90_s", times.p90_s), (f"{latency}_p99_s", times.p99_s))
+    }
     cached = {} if arm.cached_tokens is None else {f"{side}_cached_prompt_tokens": float(arm.cached_tokens)}
-    goodput = {} if arm.goodput is None else {f"{side}_goodput_requests_per_s": arm.goodput.per_s, f"{side}_goodput": _share(arm.goodput)}
+    goodput = (
+        {} if arm.goodput is None else {f"{side}_goodput_requests_per_s": arm.goodput.per_s, f"{side}_goodput": _kept_rate(arm.goodput)}
+    )
     return {**spread, f"{side}_tokens_per_s": arm.tokens_per_s, **cached, **goodput}
 
 
-def _share(goodput: Goodput) -> float:
+def _kept_rate(goodput: Goodput) -> float:
     return goodput.kept / goodput.answers
-
-
-_NAMES = {"ttft": "ttft", "content": "content_ttft", "token": "inter_token", "gap": "step_gap", "request": "request"}

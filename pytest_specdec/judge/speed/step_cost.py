@@ -94,10 +94,10 @@ def step_cost(captured: Captured, measured: MeasuredSpeed) -> StepCost | None:
 
     Returns None if whole requests were compared, since their times include the first token's, or if nothing shows the tokens per step.
     """
-    known = step_tokens(captured.speculative).known
-    if known is None or measured.paces.whole:
+    tokens_per_step = step_tokens(captured.speculative).known
+    if tokens_per_step is None or measured.paces.whole:
         return None
-    return StepCost(tokens_per_step=known, speedup=measured.ratio, identity=_identity(captured, known))
+    return StepCost(tokens_per_step=tokens_per_step, speedup=measured.ratio, identity=_identity(captured, tokens_per_step))
 
 
 def _identity(captured: Captured, tokens_per_step: float) -> Identity | None:
@@ -154,7 +154,7 @@ class Suspect:
         return f"why: {self.cause}: {self.why}"
 
 
-def suspect(captured: Captured, found: StepCost, at_least: float) -> Suspect:
+def suspect(captured: Captured, step: StepCost, at_least: float) -> Suspect:
     """Return the likely cause of a speedup below ``at_least``.
 
     It is the client if the identity is broken and its prediction would have met the gate. It is the drafter if its tokens per step do not
@@ -162,9 +162,9 @@ def suspect(captured: Captured, found: StepCost, at_least: float) -> Suspect:
     term that has lost more is named. The reference is the typical stored run, if a gate carries tokens per step, else the usual case: each
     of k draft tokens is accepted with 0.6, and a step costs 1.25 plain ones.
     """
-    tokens, cost, seen = found.tokens_per_step, found.cost, found.identity
-    if seen is not None and seen.broken and seen.predicted >= at_least > seen.measured:
-        return Suspect(cause=SlowCause.CLIENT, why=str(seen))
+    tokens, cost, identity = step.tokens_per_step, step.cost, step.identity
+    if identity is not None and identity.broken and identity.predicted >= at_least > identity.measured:
+        return Suspect(cause=SlowCause.CLIENT, why=str(identity))
     if tokens < at_least * (1.0 + NOISE):
         return Suspect(cause=SlowCause.DRAFTER, why=f"{tokens:.2f} tokens per step cannot make {at_least:.2f}x, however cheap a step is")
     usual_tokens, usual_cost, source = _stored_step_cost(captured) or _usual_step_cost(captured)

@@ -106,9 +106,9 @@ def _by_records(answers: Sequence[Answer]) -> float | None:
 
     Steps after an answer's last token are left out, since they emitted none of its tokens.
     """
-    known = [(tokens, answer.choice.windows) for answer in answers if answer.choice.windows and (tokens := len(answer.choice.token_ids))]
-    steps = sum(_count_steps(windows, tokens) for tokens, windows in known)
-    return _ratio(sum(tokens - windows[0] for tokens, windows in known), steps)
+    recorded = [(tokens, answer.choice.windows) for answer in answers if answer.choice.windows and (tokens := len(answer.choice.token_ids))]
+    steps = sum(_count_steps(windows, tokens) for tokens, windows in recorded)
+    return _ratio(sum(tokens - windows[0] for tokens, windows in recorded), steps)
 
 
 def _count_steps(windows: Sequence[int], tokens: int) -> int:
@@ -135,11 +135,11 @@ def lines(transcript: Transcript, draft: Draft) -> tuple[str, ...]:
 
     The draft tokens per step are added, beside the variant's k.
     """
-    known = step_tokens(transcript)
-    sources = (("the server's counters", known.counters), ("its records", known.records), ("the client's chunks", known.client))
+    counts = step_tokens(transcript)
+    sources = (("the server's counters", counts.counters), ("its records", counts.records), ("the client's chunks", counts.client))
     shown = ", ".join(f"{tokens:.2f} by {source}" for source, tokens in sources if tokens is not None)
     beside = [f"tokens per step: {shown}"] if shown else []
-    return (*beside, *known.disagreements, *describe_drafts(transcript.counters, draft))
+    return (*beside, *counts.disagreements, *describe_drafts(transcript.counters, draft))
 
 
 def describe_drafts(counters: SpecCounters | None, draft: Draft) -> tuple[str, ...]:

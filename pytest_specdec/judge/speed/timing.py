@@ -110,8 +110,8 @@ def measure_speed(captured: Captured) -> MeasuredSpeed | None:
     measured_paces = paces(captured.baseline_boots, captured.speculative)
     if measured_paces is None:
         return None
-    apart = None if control is None else _control_log_ratio(captured.baseline, control, whole=measured_paces.whole)
-    spread = _spread(captured, *([] if apart is None else [apart]))
+    control_log_ratio = None if control is None else _control_log_ratio(captured.baseline, control, whole=measured_paces.whole)
+    spread = _spread(captured, *([] if control_log_ratio is None else [control_log_ratio]))
     estimate = _estimate(measured_paces.response, spread, baseline_boots=1 if control is None else 2)
     return MeasuredSpeed(
         paces=measured_paces,
@@ -119,7 +119,7 @@ def measure_speed(captured: Captured) -> MeasuredSpeed | None:
         one_boot=within_one_boot(measured_paces.response.log_ratios) if estimate and captured.within_one_boot else None,
         spread=spread,
         earlier=_count_earlier_runs(captured),
-        control=apart,
+        control=control_log_ratio,
         length=acceptance_length(captured.speculative),
     )
 
@@ -157,8 +157,8 @@ def _other_boot(captured: Captured) -> Transcript | None:
 
 
 def _control_log_ratio(baseline: Transcript, control: Transcript, *, whole: bool) -> float | None:
-    again = paces((baseline,), control, whole=whole)
-    return None if again is None else math.fsum(again.response.log_ratios) / len(again.response.log_ratios)
+    timings = paces((baseline,), control, whole=whole)
+    return None if timings is None else math.fsum(timings.response.log_ratios) / len(timings.response.log_ratios)
 
 
 def _spread(captured: Captured, *apart: float) -> BootSpread:

@@ -161,19 +161,19 @@ def _judge_gates(captured: Captured, measured: MeasuredSpeed) -> Verdict:
     NOT_DECIDED otherwise.
     """
     rulings = _rulings(captured, measured)
-    outcomes = {one.ruling for one in rulings}
+    outcomes = {ruled.ruling for ruled in rulings}
     opening = "; ".join([_opening(measured), *([why] if (why := wide(captured, measured)) else [])])
     if disturbed := _describe_disturbance(captured):
         return _say_speed(captured, measured, Outcome.NOT_DECIDED, f"{opening}; not gated: {disturbed}", reason=disturbed)
     if not rulings and breakdown.is_by_load(captured):
         return _say_speed(captured, measured, Outcome.PASS, f"{opening}; reported, without a gate")
-    missed = [one for one in rulings if one.ruling is GateRuling.MISSED]
+    missed = [ruled for ruled in rulings if ruled.ruling is GateRuling.MISSED]
     if missed:
         cause = _cause(captured, measured, missed[0].gate)
         named = f": {cause.cause}" if cause else ""
         return _say_speed(captured, measured, Outcome.FAIL, f"{opening}{named}; gate missed: {missed[0].threshold}", rulings, cause=cause)
     if outcomes == {GateRuling.PROVEN}:
-        above = " and ".join(str(one.gate) for one in rulings)
+        above = " and ".join(str(ruled.gate) for ruled in rulings)
         return _say_speed(captured, measured, Outcome.PASS, f"{opening}; gate met: {above}", rulings)
     why = "; ".join([*_describe_crowding(captured, opening), _why_open(captured, measured, rulings)])
     return _say_speed(captured, measured, Outcome.NOT_DECIDED, f"{opening}; {why}", rulings, reason=why)
@@ -236,8 +236,8 @@ def _describe_slow_client(captured: Captured) -> str:
 
     Empty if they are the server's.
     """
-    busy = ((arm.arm, arm.client.limited) for arm in _arms(captured) if arm.client is not None)
-    return next((f"the client could not keep up with {arm}: {why}" for arm, why in busy if why), "")
+    limited = ((arm.arm, arm.client.limited) for arm in _arms(captured) if arm.client is not None)
+    return next((f"the client could not keep up with {arm}: {why}" for arm, why in limited if why), "")
 
 
 def _arms(captured: Captured) -> list[Transcript]:
@@ -263,8 +263,8 @@ def _speedup_gates(captured: Captured) -> tuple[Gate, ...]:
     depend on the machine, so only its baseline file gates them.
     """
     by_load = breakdown.is_by_load(captured)
-    known = tuple(gate for gate in gates_on(captured.gates, SPEEDUP) if gate.workload or not by_load)
-    return known or ((_FLOOR,) if captured.workload.concurrency == 1 else ())
+    gates = tuple(gate for gate in gates_on(captured.gates, SPEEDUP) if gate.workload or not by_load)
+    return gates or ((_FLOOR,) if captured.workload.concurrency == 1 else ())
 
 
 def _why_open(captured: Captured, measured: MeasuredSpeed, rulings: Sequence[RuledGate]) -> str:
@@ -273,7 +273,7 @@ def _why_open(captured: Captured, measured: MeasuredSpeed, rulings: Sequence[Rul
         return f"no gate is set for {captured.workload.concurrency} clients"
     if measured.estimate is None:
         return "one pass gives no interval"
-    gate = next(one.gate for one in rulings if one.ruling is GateRuling.OPEN)
+    gate = next(ruled.gate for ruled in rulings if ruled.ruling is GateRuling.OPEN)
     interval = measured.interval
     if gate.figure == SPEEDUP and interval is not None and interval.high < (gate.at_least or 0.0):
         return f"the interval is below the gate, but not surely enough to fail: {gate}"
@@ -305,7 +305,7 @@ def _say_speed(
     lines = [*map(str, rulings), *causes, *doubts(captured, measured), method(measured), spread(measured)]
     lines += [f"busy machine: {why}" for why in busy(captured)]
     speed = speedup(captured, measured, gates=len(rulings), unfit=_why_unfit(captured, measured))
-    proven = [one.low for one in rulings if one.gate.figure == SPEEDUP and one.ruling is GateRuling.PROVEN]
+    proven = [ruled.low for ruled in rulings if ruled.gate.figure == SPEEDUP and ruled.ruling is GateRuling.PROVEN]
     surer = ["to confirm the fail: run the same command again, which boots the variant once more"] if outcome is Outcome.FAIL else []
     return say(
         captured,
