@@ -21,7 +21,7 @@ __all__ = ["Store", "digest", "environment"]
 
 JUDGED = (
     "pytest_specdec/stats",
-    "pytest_specdec/judge/sampling/fault_extent.py",
+    "pytest_specdec/judge/sampling/fault_scope.py",
     "pytest_specdec/judge/sampling/fault_naming.py",
     "pytest_specdec/judge/sampling/sensitivity.py",
     "benchmarks/bank.py",

@@ -40,9 +40,9 @@ __all__ = [
     "difference",
     "least_score",
     "mixture",
+    "partial_stake",
     "pointwise",
     "raw_payoffs",
-    "stake_share",
     "table",
     "unit_bettor",
     "violations",
@@ -228,11 +228,11 @@ def _violation_payoffs(distribution: TokenDistribution, bound: Floats, m: Floats
 
     They are 0 if the mass of violations in view ``m`` is within the ``bound`` [N].
     """
-    share = np.where(distribution.violation, m, 0.0).sum(axis=1) / np.maximum(m.sum(axis=1), TINY)
-    share = RESERVE * bound + (1.0 - RESERVE) * share
-    bets = (share > bound) & (bound < 1.0)
-    rare = np.where(bets, np.log(np.where(bets, share / np.where(bets, bound, 1.0), 1.0)), 0.0)
-    elsewhere = np.where(bets, np.log1p(-np.where(bets, share, 0.0)) - np.log1p(-np.where(bets, bound, 0.0)), 0.0)
+    mass = np.where(distribution.violation, m, 0.0).sum(axis=1) / np.maximum(m.sum(axis=1), TINY)
+    mass = RESERVE * bound + (1.0 - RESERVE) * mass
+    bets = (mass > bound) & (bound < 1.0)
+    rare = np.where(bets, np.log(np.where(bets, mass / np.where(bets, bound, 1.0), 1.0)), 0.0)
+    elsewhere = np.where(bets, np.log1p(-np.where(bets, mass, 0.0)) - np.log1p(-np.where(bets, bound, 0.0)), 0.0)
     return rare[:, None], elsewhere[:, None]
 
 
@@ -242,7 +242,7 @@ def _condition(distribution: Floats, core: Bools) -> Floats:
     return np.asarray(inside / np.where(mass > 0, mass, 1.0))
 
 
-def stake_share(log_payoffs: Floats, chance: Floats) -> Floats:
+def partial_stake(log_payoffs: Floats, chance: Floats) -> Floats:
     """Return the log payoffs ``ln(1 - c + c e)`` of a partial stake.
 
     c is the fraction ``chance`` [N] of the wealth that is bet, fixed before the token.

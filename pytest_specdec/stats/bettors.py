@@ -142,10 +142,10 @@ def excess(split: SplitRemainder, accept: Floats) -> Floats:
     that a fault emits beyond the top tokens follows q, since most faults accept no more than some multiple of p. It is 0 if no draft in
     the remainder is accepted.
     """
-    overlap = np.minimum(split.p, split.q).sum(axis=1)
-    more = (split.q * accept).sum(axis=1) - overlap
-    share = 0.5 * np.clip(more / np.maximum(1.0 - overlap, LEAST), 0.0, MOST)
-    return np.where((accept[:, -2:] * split.q[:, -2:]).sum(axis=1) > 0.0, share, 0.0)
+    rightly_accepted = np.minimum(split.p, split.q).sum(axis=1)
+    wrongly_accepted = (split.q * accept).sum(axis=1) - rightly_accepted
+    fraction = 0.5 * np.clip(wrongly_accepted / np.maximum(1.0 - rightly_accepted, LEAST), 0.0, MOST)
+    return np.where((accept[:, -2:] * split.q[:, -2:]).sum(axis=1) > 0.0, fraction, 0.0)
 
 
 def _has_bound(distribution: TokenDistribution) -> Bools:
@@ -174,21 +174,21 @@ def surrogate(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]
     """
     p = observed.distribution.p
     best = favourite(p)
-    share = _draft_slot_chances(observed, slot_chances, overlap(p, best))
-    yield from _guessed_catalogue(observed, SURROGATE, lambda alternative: at_drafts(alternative, p, best), share)
-    share = _draft_slot_chances(observed, slot_chances, np.asarray((p**2).sum(axis=1)))
+    stake = _draft_slot_chances(observed, slot_chances, overlap(p, best))
+    yield from _guessed_catalogue(observed, SURROGATE, lambda alternative: at_drafts(alternative, p, best), stake)
+    stake = _draft_slot_chances(observed, slot_chances, np.asarray((p**2).sum(axis=1)))
     distinct, rows = np.unique(p, axis=0, return_inverse=True)  # a distribution that comes again is worked out once
-    yield from _guessed_catalogue(observed, DRAWN, lambda alternative: _at_any_draft(alternative, distinct)[rows.reshape(-1)], share)
+    yield from _guessed_catalogue(observed, DRAWN, lambda alternative: _at_any_draft(alternative, distinct)[rows.reshape(-1)], stake)
 
 
-def _guessed_catalogue(observed: Observed, words: str, distribution: Callable[[Alternative], Floats], share: Floats) -> Iterator[Bettor]:
+def _guessed_catalogue(observed: Observed, suffix: str, distribution: Callable[[Alternative], Floats], stake: Floats) -> Iterator[Bettor]:
     """Bet on every fault of the catalogue by its ``distribution`` [N, K+1].
 
-    The fraction ``share`` [N] of the wealth is staked.
+    The fraction ``stake`` [N] of the wealth is staked.
     """
     for alternative in CATALOGUE:
-        paid = betting.stake_share(betting.bet(observed.distribution, distribution(alternative)), share)
-        yield unit_bettor(alternative.name + words, alternative.fault, paid, guessed=True)
+        paid = betting.partial_stake(betting.bet(observed.distribution, distribution(alternative)), stake)
+        yield unit_bettor(alternative.name + suffix, alternative.fault, paid, guessed=True)
 
 
 def _at_any_draft(alternative: Alternative, p: Floats) -> Floats:
@@ -270,9 +270,9 @@ def bettors(observed: Observed) -> tuple[Bettor, ...]:
     }
     panel = {name: [replace(bettor, weight=shares[name] / len(group)) for bettor in group] for name, group in groups.items()}
     on_all = [bettor for group in panel.values() for bettor in group]
-    some = tuple(sparse_bettors([bettor for name in groups if name in SOMETIMES for bettor in panel[name]], observed.slots.last))
-    stake = SPARSE / (1.0 - SPARSE) * sum(bettor.weight for bettor in on_all) / sum(bettor.weight for bettor in some)
-    return (*on_all, *(replace(bettor, weight=stake * bettor.weight) for bettor in some))
+    on_some = tuple(sparse_bettors([bettor for name in groups if name in SOMETIMES for bettor in panel[name]], observed.slots.last))
+    scale = SPARSE / (1.0 - SPARSE) * sum(bettor.weight for bettor in on_all) / sum(bettor.weight for bettor in on_some)
+    return (*on_all, *(replace(bettor, weight=scale * bettor.weight) for bettor in on_some))
 
 
 def _with_draft_distribution(observed: Observed) -> dict[str, tuple[Bettor, ...]]:
@@ -296,10 +296,10 @@ def catalogue_tables(observed: Observed, faults: Iterable[Alternative] = CATALOG
     """
     if observed.q is None:
         return
-    p, share = observed.distribution.p, (observed.slot_chances.draft * observed.drafted)[:, None]
+    p, stake = observed.distribution.p, (observed.slot_chances.draft * observed.drafted)[:, None]
     for alternative in faults:
         m = at_drafts(alternative, p, observed.q)
-        yield alternative, share * m + (1.0 - share) * p, betting.stake_share(betting.table(observed.distribution, m), share)
+        yield alternative, stake * m + (1.0 - stake) * p, betting.partial_stake(betting.table(observed.distribution, m), stake)
 
 
 def expected_payoffs(observed: Observed, bettor: Bettor) -> Floats | None:
@@ -346,10 +346,10 @@ def _catalogue_bettors(observed: Observed) -> Iterator[Bettor]:
     if observed.q is None:
         return
     split = SplitRemainder.of(observed.distribution.p, observed.q)
-    share = observed.slot_chances.draft * observed.drafted
+    stake = observed.slot_chances.draft * observed.drafted
 
     def payoffs(m: Floats, accept: Floats) -> Floats:
-        return betting.stake_share(_refined_payoffs(observed, m, excess(split, accept)), share)
+        return betting.partial_stake(_refined_payoffs(observed, m, excess(split, accept)), stake)
 
     for alternative in CATALOGUE:
         m = at_drafts(alternative, observed.distribution.p, observed.q)
@@ -357,7 +357,7 @@ def _catalogue_bettors(observed: Observed) -> Iterator[Bettor]:
             yield unit_bettor(alternative.name, alternative.fault, payoffs(m, alternative.accept(split.p, split.q)))
         else:
             leaked = leak(observed, alternative.leak, betting.table(observed.distribution, m))
-            yield unit_bettor(alternative.name, alternative.fault, betting.stake_share(leaked, share))
+            yield unit_bettor(alternative.name, alternative.fault, betting.partial_stake(leaked, stake))
     raw = observed.distribution.p if observed.q_raw is None else _emitted_distribution(split, accepts_raw_ratio(observed))
     yield unit_bettor(RATIO_OF_RAW, Fault.RULE, payoffs(raw, fault_models.ratio(split.p, split.q)))
 
@@ -371,9 +371,9 @@ def window(observed: Observed) -> Iterator[Bettor]:
         return
     split = SplitRemainder.of(observed.distribution.p, observed.q).spread()
     accept = fault_models.accepts_once(split, observed)
-    share = observed.slot_chances.draft * observed.drafted
+    stake = observed.slot_chances.draft * observed.drafted
     paid = _refined_payoffs(observed, _emitted_distribution(split, accept, 4), 2.0 * excess(split, accept))
-    yield unit_bettor(ReusedNumber.WINDOW.value, Fault.ORDER, betting.stake_share(paid, share))
+    yield unit_bettor(ReusedNumber.WINDOW.value, Fault.ORDER, betting.partial_stake(paid, stake))
 
 
 def _refined_payoffs(observed: Observed, m: Floats, stake: Floats) -> Floats:
@@ -428,7 +428,7 @@ def _order_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Be
         for reuse, distribution in REUSED.items():
             m = distribution(observed.distribution.p, observed.q, observed.ids, observed.size)
             yield unit_bettor(
-                reuse, Fault.ORDER, betting.stake_share(betting.bet(observed.distribution, m), slot_chances.draft * observed.drafted)
+                reuse, Fault.ORDER, betting.partial_stake(betting.bet(observed.distribution, m), slot_chances.draft * observed.drafted)
             )
 
 
@@ -448,11 +448,13 @@ def _bonus_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Be
         yield unit_bettor(
             alternative.name,
             alternative.fault,
-            betting.stake_share(betting.bet(observed.distribution, alternative.distribution(p, q)), chance),
+            betting.partial_stake(betting.bet(observed.distribution, alternative.distribution(p, q)), chance),
         )
     if observed.q is not None:
         yield unit_bettor(
-            PARAMS_IGNORED + AT_THE_BONUS, Fault.BONUS, betting.stake_share(betting.raw_payoffs(observed.distribution), slot_chances.bonus)
+            PARAMS_IGNORED + AT_THE_BONUS,
+            Fault.BONUS,
+            betting.partial_stake(betting.raw_payoffs(observed.distribution), slot_chances.bonus),
         )
 
 
@@ -464,7 +466,7 @@ def _bonus_at_large(observed: Observed, generic: Iterable[Bettor], slot_chances:
     if not observed.slots_known:
         return
     for bettor in generic:
-        yield unit_bettor(bettor.name + AT_THE_BONUS, Fault.BONUS, betting.stake_share(bettor.log_payoffs, slot_chances.bonus))
+        yield unit_bettor(bettor.name + AT_THE_BONUS, Fault.BONUS, betting.partial_stake(bettor.log_payoffs, slot_chances.bonus))
 
 
 def _state_bettors(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> Iterator[Bettor]:
@@ -476,7 +478,7 @@ def _state_bettors(observed: Observed, generic: Iterable[Bettor], slot_chances: 
         return
     for bettor in generic:
         for words, chance in STATEWISE:
-            yield unit_bettor(bettor.name + words, Fault.STATE, betting.stake_share(bettor.log_payoffs, chance(slot_chances)))
+            yield unit_bettor(bettor.name + words, Fault.STATE, betting.partial_stake(bettor.log_payoffs, chance(slot_chances)))
 
 
 def _answer_bettors(observed: Observed) -> Iterator[Bettor]:

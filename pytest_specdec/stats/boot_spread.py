@@ -115,7 +115,7 @@ def boot_spread(apart: Sequence[float], stated_sd: float = BOOT_SD, runs: Sequen
     """
     squares, freedom = math.fsum(d**2 / 2.0 for d in apart), float(len(apart))
     if len(runs) > 1:
-        centre, more = statistics.median(runs), _MAD_EFFICIENCY * (len(runs) - 1)
+        centre, robust_freedom = statistics.median(runs), _MAD_EFFICIENCY * (len(runs) - 1)
         robust_sd = _MAD_TO_SD * statistics.median(abs(run - centre) for run in runs)
-        squares, freedom = squares + more * robust_sd**2 / RUN_BOOTS, freedom + more
+        squares, freedom = squares + robust_freedom * robust_sd**2 / RUN_BOOTS, freedom + robust_freedom
     return BootSpread(squares=squares, freedom=freedom, stated_sd=stated_sd)

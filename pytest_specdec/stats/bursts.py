@@ -137,11 +137,11 @@ def _repeated_answers(streams: Sequence[Stream], short_s: float) -> list[_Repeat
         by_prompt.setdefault(stream.prompt, []).append(stream)
     pairs = []
     for answers in by_prompt.values():
-        text, times = Counter(stream.text for stream in answers).most_common(1)[0]
+        text, count = Counter(stream.text for stream in answers).most_common(1)[0]
         alike = [stream for stream in answers if stream.text == text]
-        first, *rest = sorted((_ends(stream, short_s) for stream in alike), key=len, reverse=True)
-        if times > 1:
-            pairs.append(_RepeatedAnswer(tokens=alike[0].tokens, first=first, second=rest[0]))
+        first, *others = sorted((_ends(stream, short_s) for stream in alike), key=len, reverse=True)
+        if count > 1:
+            pairs.append(_RepeatedAnswer(tokens=alike[0].tokens, first=first, second=others[0]))
     return pairs
 
 

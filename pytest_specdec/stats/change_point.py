@@ -72,8 +72,8 @@ class _Splits:
         sums = np.concatenate([np.zeros((*scores.shape[:-1], 1)), scores.cumsum(axis=-1)], axis=-1)
         left, right = self.split - self.start, self.end - self.split
         at_split = sums[..., self.split]
-        apart = right * (at_split - sums[..., self.start]) - left * (sums[..., self.end] - at_split)
-        return np.asarray(np.abs(apart) / np.sqrt(left * right * (left + right)))
+        difference = right * (at_split - sums[..., self.start]) - left * (sums[..., self.end] - at_split)
+        return np.asarray(np.abs(difference) / np.sqrt(left * right * (left + right)))
 
 
 def find_change_points(values: Sequence[float], alpha: float) -> tuple[ChangePoint, ...]:
@@ -161,8 +161,8 @@ def _locate(values: Floats, start: int) -> ChangePoint:
     scores, count = _scores(values), len(values)
     index = np.arange(SHORTEST, count - SHORTEST + 1)
     contrasts = _Splits(start=np.zeros_like(index), split=index, end=np.full_like(index, count)).contrasts(scores)
-    within = float(((scores - scores.mean()) ** 2).sum()) - contrasts**2
-    limit = float(within.min()) * np.exp(-2.0 * np.log(1.0 - np.sqrt(_INSIDE)) / count)
-    inside = index[within <= limit + 1e-9]
+    squares = float(((scores - scores.mean()) ** 2).sum()) - contrasts**2
+    limit = float(squares.min()) * np.exp(-2.0 * np.log(1.0 - np.sqrt(_INSIDE)) / count)
+    inside = index[squares <= limit + 1e-9]
     best = int(index[contrasts.argmax()])
     return ChangePoint(index=start + best, earliest=start + int(inside.min()), latest=start + int(inside.max()))

@@ -40,11 +40,11 @@ def map_draft(draft: Floats, draft_ids: Ints, ids: Ints, p: Floats) -> Floats:
     """
     same = _match_ids(ids, draft_ids)
     in_both = same.any(axis=2)
-    exact = np.where(in_both, (same * draft[:, None, :-1]).sum(axis=2), 0.0)
+    listed = np.where(in_both, (same * draft[:, None, :-1]).sum(axis=2), 0.0)
     unlisted = np.concatenate([np.where(in_both, 0.0, p[:, :-1]), p[:, -1:]], axis=1)
     weight = unlisted.sum(axis=1, keepdims=True)
-    share = np.where(weight > 0, unlisted / np.where(weight > 0, weight, 1.0), 0.0) * draft[:, -1:]
-    q = share + np.concatenate([exact, np.zeros((len(p), 1))], axis=1)
+    spread = np.where(weight > 0, unlisted / np.where(weight > 0, weight, 1.0), 0.0) * draft[:, -1:]
+    q = spread + np.concatenate([listed, np.zeros((len(p), 1))], axis=1)
     q[:, -1] += np.maximum(1.0 - q.sum(axis=1), 0.0)
     return np.asarray(q / q.sum(axis=1, keepdims=True))
 
@@ -130,13 +130,13 @@ def merge_remainder(distribution: Floats, parts: int = 2) -> Floats:
     return np.column_stack([distribution[:, :-parts], distribution[:, -parts:].sum(axis=1)])
 
 
-def at_drafts(one: Alternative, p: Floats, q: Floats) -> Floats:
+def at_drafts(fault: Alternative, p: Floats, q: Floats) -> Floats:
     """Return a fault's distribution [N, K+1] at draft slots.
 
     Drafts are drawn from ``q`` [N, K+1].
     """
     split = SplitRemainder.of(p, q)
-    return merge_remainder(one.distribution(split.p, split.q))
+    return merge_remainder(fault.distribution(split.p, split.q))
 
 
 def overlap(p: Floats, q: Floats) -> Floats:
@@ -181,7 +181,7 @@ class Lookup:
         """Return at most ``k`` draft tokens; none without a match."""
         end = len(self._tokens)
         for size in self._sizes:
-            followed = self._first.get(tuple(self._tokens[end - size :]), end) if size <= end else end
-            if followed < end:
-                return tuple(self._tokens[followed : followed + k])
+            after = self._first.get(tuple(self._tokens[end - size :]), end) if size <= end else end
+            if after < end:
+                return tuple(self._tokens[after : after + k])
         return ()

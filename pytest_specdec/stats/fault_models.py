@@ -202,10 +202,10 @@ def without_best(share: float) -> Shape:
     """Take anything but the most probable token, with probability ``share``."""
 
     def distribution(p: Floats, _q: Floats) -> Floats:
-        rest = np.where(favourite(p) > 0, 0.0, p)
-        total = rest.sum(axis=1, keepdims=True)
-        rest = np.where(total > 0, rest / np.where(total > 0, total, 1.0), p)
-        return (1.0 - share) * p + share * rest
+        others = np.where(favourite(p) > 0, 0.0, p)
+        total = others.sum(axis=1, keepdims=True)
+        others = np.where(total > 0, others / np.where(total > 0, total, 1.0), p)
+        return (1.0 - share) * p + share * others
 
     return distribution
 
@@ -355,9 +355,9 @@ def recovered_by_the_rejection(p: Floats, q: Floats, ids: Ints, vocabulary: int)
     The number that rejected the draft token x is uniform on ``[a(x), 1]``. A recovered token y has the probability ``sum_x q(x) |[R(y-),
     R(y)] and [a(x), 1]|``, R being the CDF of the residual.
     """
-    accept, instead = ratio(p, q), residual(p, q)
-    low = _cdf_below(instead, ids, vocabulary)
-    high = low + instead[:, :-1]
+    accept, recovery = ratio(p, q), residual(p, q)
+    low = _cdf_below(recovery, ids, vocabulary)
+    high = low + recovery[:, :-1]
     recovered = np.zeros_like(low)
     for x in range(q.shape[1]):
         least = accept[:, x, None]
@@ -384,10 +384,10 @@ def _least_ratio(observed: Observed) -> Floats:
     """
     if observed.accepted_if_drafted is None or observed.accepted_if_emitted is None:
         return np.ones(observed.tokens)
-    ratios, going_on = np.maximum(observed.accepted_if_drafted, TINY), _follows_accepted(observed, observed.accepted_if_emitted)
+    ratios, follows = np.maximum(observed.accepted_if_drafted, TINY), _follows_accepted(observed, observed.accepted_if_emitted)
     least = np.ones(observed.tokens)
     while True:
-        updated = np.where(going_on[1:], np.minimum(least[:-1], ratios[:-1]), 1.0)
+        updated = np.where(follows[1:], np.minimum(least[:-1], ratios[:-1]), 1.0)
         if (updated == least[1:]).all():
             return least
         least[1:] = updated

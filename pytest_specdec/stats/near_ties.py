@@ -132,10 +132,10 @@ def _raise_to_null(null: Floats, flips: Floats) -> Floats:
 
     They shrink towards it if they would leave the best token next to nothing.
     """
-    more = np.maximum(flips - null, 0.0)
-    excess = more.sum(axis=1, keepdims=True)
+    above_null = np.maximum(flips - null, 0.0)
+    excess = above_null.sum(axis=1, keepdims=True)
     room = np.maximum(_MOST - null.sum(axis=1, keepdims=True), 0.0)
-    return np.asarray(null + more * np.minimum(1.0, room / np.maximum(excess, 1e-300)))
+    return np.asarray(null + above_null * np.minimum(1.0, room / np.maximum(excess, 1e-300)))
 
 
 def _log_payoffs(null: Floats, flips: Floats, chosen: Ints) -> Floats:

@@ -81,13 +81,15 @@ def paces(baselines: Sequence[Transcript], speculative: Transcript, *, whole: bo
     )
 
 
-def compare_figure(of: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript) -> ComparedFigure | None:
+def compare_figure(
+    figure: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript
+) -> ComparedFigure | None:
     """Return one quantity compared request by request, a value per pass.
 
     A pass's value is the median over its requests. An arm's own value is the geometric mean of the passes' medians, so that with one prompt
     the ratio of the two arms' values agrees with the mean log-ratio. None if no request has the quantity in every arm.
     """
-    shared = _shared_logs(of, baselines, speculative)
+    shared = _shared_logs(figure, baselines, speculative)
     if not shared:
         return None
     return ComparedFigure(
@@ -98,14 +100,14 @@ def compare_figure(of: Callable[[Answer], float | None], baselines: Sequence[Tra
 
 
 def _shared_logs(
-    of: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript
+    figure: Callable[[Answer], float | None], baselines: Sequence[Transcript], speculative: Transcript
 ) -> Mapping[int, Sequence[tuple[float, float]]]:
     """Return both arms' logs of the requests that all answered.
 
     They are by pass, the baseline's first; its log is the mean over its boots.
     """
-    speculative_logs = _logs(of, speculative)
-    baseline_logs = [_logs(of, baseline) for baseline in baselines]
+    speculative_logs = _logs(figure, speculative)
+    baseline_logs = [_logs(figure, baseline) for baseline in baselines]
     by_pass: dict[int, list[tuple[float, float]]] = {}
     for key in speculative_logs:
         if all(key in logs for logs in baseline_logs):
@@ -113,8 +115,8 @@ def _shared_logs(
     return by_pass
 
 
-def _logs(of: Callable[[Answer], float | None], transcript: Transcript) -> dict[tuple[str, int], float]:
-    values = ((answer.key, of(answer)) for answer in transcript.answers)
+def _logs(figure: Callable[[Answer], float | None], transcript: Transcript) -> dict[tuple[str, int], float]:
+    values = ((answer.key, figure(answer)) for answer in transcript.answers)
     return {key: math.log(value) for key, value in values if value is not None}
 
 

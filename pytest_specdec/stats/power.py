@@ -93,8 +93,8 @@ def growth(log_ratios: Floats, truth: Floats, cap: float) -> EvidenceGrowth:
     capped = np.minimum(log_ratios, cap)
     mean = np.einsum("ij,ij->i", truth, capped)
     variance = np.maximum(np.einsum("ij,ij,ij->i", truth, capped, capped) - mean**2, 0.0)
-    away = capped - mean[:, None]
-    third = np.einsum("ij,ij->", truth, away * away * away)  # numpy's third power takes a hundred times as long
+    deviations = capped - mean[:, None]
+    third = np.einsum("ij,ij->", truth, deviations * deviations * deviations)  # numpy's third power takes a hundred times as long
     spread = variance > 0
     return EvidenceGrowth(
         drift=float(mean.sum()),
@@ -118,8 +118,8 @@ def overshoot(log_ratios: Floats, truth: Floats) -> float:
         return 0.0
     at = FREQUENCIES / sqrt(variance)
     coarse = np.float32
-    away = np.concatenate([_distance(at[:FINE], steps, chance), _distance(at[FINE:], steps.astype(coarse), chance.astype(coarse))])
-    terms = np.log(2.0 * away / (at**2 * variance)) / at**2
+    distances = np.concatenate([_distance(at[:FINE], steps, chance), _distance(at[FINE:], steps.astype(coarse), chance.astype(coarse))])
+    terms = np.log(2.0 * distances / (at**2 * variance)) / at**2
     integral = terms[0] * at[0] + np.trapezoid(terms * at, np.log(at)) + (log(2.0 / variance) - 2.0 * log(at[-1]) - 2.0) / at[-1]
     return float(chance @ steps**3) / (6.0 * variance) - float(integral) / pi
 

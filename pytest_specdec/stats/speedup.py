@@ -116,8 +116,8 @@ class Estimate:
         The variance of their median is added: pi s^2 / (2 n) for n normal runs of variance s^2. If all runs are like this one, the variance
         becomes 1 + pi / (2 n) times as large: that of a prediction interval for one more run.
         """
-        more = 1.0 + math.pi / (2.0 * runs) * (RUN_BOOTS / self.shares)
-        return replace(self, shares=self.shares * more, within=self.within * more)
+        widening = 1.0 + math.pi / (2.0 * runs) * (RUN_BOOTS / self.shares)
+        return replace(self, shares=self.shares * widening, within=self.within * widening)
 
     def beyond(self, *distances: float) -> tuple[float, ...]:
         """Return the one-sided probabilities of an error beyond each distance.

@@ -307,11 +307,11 @@ class _Adjusted:
 
 def _adjust(raw: RawDistribution, adjustment: Adjustment | None) -> _Adjusted:
     """Return the top tokens after the adjustment, if any."""
-    n, unlisted = len(raw.ids), np.isnan(raw.chosen_logprobs)
-    none = np.zeros(n, dtype=np.bool_)
+    count, unlisted = len(raw.ids), np.isnan(raw.chosen_logprobs)
+    unchanged = np.zeros(count, dtype=np.bool_)
     last = np.where(np.isfinite(raw.logprobs), raw.logprobs, 0.0).min(axis=1)
-    left = np.log(np.maximum(1.0 - np.exp(raw.logprobs).sum(axis=1), SLACK))
-    chosen = np.where(unlisted, np.minimum(last, left), raw.chosen_logprobs)
+    unlisted_mass = np.log(np.maximum(1.0 - np.exp(raw.logprobs).sum(axis=1), SLACK))
+    chosen = np.where(unlisted, np.minimum(last, unlisted_mass), raw.chosen_logprobs)
     if adjustment is None:
         order = np.broadcast_to(np.arange(raw.ids.shape[1], dtype=np.int64), raw.ids.shape)
         unsure = np.zeros(raw.ids.shape, dtype=np.bool_)
@@ -321,9 +321,9 @@ def _adjust(raw: RawDistribution, adjustment: Adjustment | None) -> _Adjusted:
             chosen=chosen,
             chosen_is_bound=unlisted,
             unsure=unsure,
-            any=none,
-            elsewhere=none,
-            upwards=none,
+            any=unchanged,
+            elsewhere=unchanged,
+            upwards=unchanged,
         )
     logprobs = raw.logprobs + adjustment.top_tokens
     order = np.argsort(-logprobs, axis=1, kind="stable")

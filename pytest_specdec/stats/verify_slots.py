@@ -200,20 +200,20 @@ def slots_from_windows(windows: Sequence[int], tokens: int, drafts: Callable[[in
     many emitted tokens. Tokens beyond the windows are UNKNOWN. A window cut by the end of the answer has not ``ended``.
     """
     slots = unknown_slots(tokens)
-    start, short, ever = 0, False, False
+    begin, rejected, any_rejected = 0, False, False
     for step, length in enumerate(windows):
-        if start >= tokens:
+        if begin >= tokens:
             break
-        drafted = drafts(start) if step else 0
-        here = slice(start, min(start + length, tokens))
-        slots.slot[here] = np.arange(here.stop - here.start)
-        slots.drafted[here] = drafted
-        slots.after_rejection[here] = short
-        slots.rejected_before[here] = ever
-        slots.ended[here.stop - 1] = here.stop == start + length
-        short = drafted > 0 and length < drafted + 1
-        ever |= short
-        start += length
+        drafted = drafts(begin) if step else 0
+        window = slice(begin, min(begin + length, tokens))
+        slots.slot[window] = np.arange(window.stop - window.start)
+        slots.drafted[window] = drafted
+        slots.after_rejection[window] = rejected
+        slots.rejected_before[window] = any_rejected
+        slots.ended[window.stop - 1] = window.stop == begin + length
+        rejected = drafted > 0 and length < drafted + 1
+        any_rejected |= rejected
+        begin += length
     return slots
 
 

@@ -68,7 +68,7 @@ def test_a_bet_is_paid_for_as_often_as_its_suspicion_may_be_red():
 ALARMS = {
     # A gate that the config asks for takes half a share, and leaves half of its own to each of the two.
     "greedy": {"_check_near_ties": ["near-ties"], "_judge_wrong_tokens": ["wrong tokens"], "_pass_greedy": [], "_judge_scores": []},
-    "sampling": {name: ["evidence"] for name in ("_analysis", "_noisy", "_suspect", "_fail_sampling", "_pass_sampling")},
+    "sampling": {name: ["evidence"] for name in ("_analyse", "_judge_noisy", "_say_suspicious", "_fail_sampling", "_pass_sampling")},
     "parameter_effects": {"_test_level": ["near-ties", "wrong tokens"]},
     "logprobs": {"_compare_logprobs": ["noise", "jumps"]},  # of all tokens and of late ones, at half of the share each
     "baseline_logprobs": {"_beyond_chance": ["jumps"]},

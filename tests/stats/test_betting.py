@@ -15,9 +15,9 @@ from pytest_specdec.stats.betting import (
     difference,
     least_score,
     mixture,
+    partial_stake,
     pointwise,
     raw_payoffs,
-    stake_share,
     table,
     violations,
     wealth_process,
@@ -149,7 +149,7 @@ def test_what_was_asked_and_not_done_is_seen_in_the_tokens_own_probabilities():
 
 
 def test_who_stakes_a_part_keeps_the_rest():
-    assert np.exp(stake_share(LN([4.0, 4.0, 0.5, 0.5]), np.array([0.0, 0.25, 0.5, 1.0]))) == pytest.approx([1.0, 1.75, 0.75, 0.5])
+    assert np.exp(partial_stake(LN([4.0, 4.0, 0.5, 0.5]), np.array([0.0, 0.25, 0.5, 1.0]))) == pytest.approx([1.0, 1.75, 0.75, 0.5])
 
 
 def test_the_pointwise_bettor_bets_only_where_the_tokens_own_probability_is_bounded():

@@ -83,12 +83,12 @@ def fresh(captured: Captured, answers: Sequence[Answer]) -> Bools:
     """
     seeds = {request.id: request.body.get("seed") for request in captured.workload.requests}
     seen: set[object] = set()
-    own = []
+    marks = []
     for answer in answers:
         seed = seeds.get(answer.request_id) if answer.ok else None
-        own.append(seed is None or seed not in seen)
+        marks.append(seed is None or seed not in seen)
         seen.add(seed)
-    return np.array(own, dtype=np.bool_)
+    return np.array(marks, dtype=np.bool_)
 
 
 def _token_sequences(answers: Sequence[Answer]) -> list[tuple[int, ...]]:
@@ -170,9 +170,9 @@ def gather(captured: Captured, *, scoring_bias: float = 0.0) -> SamplingData:
     draft = drafting(captured)
     skipped: dict[str, int] = {}
     parts: list[_AnswerPart] = []
-    for answer, own in zip(captured.speculative.answers, fresh(captured, captured.speculative.answers), strict=True):
+    for answer, is_fresh in zip(captured.speculative.answers, fresh(captured, captured.speculative.answers), strict=True):
         params = bodies.get(answer.request_id, SamplingParams())
-        reason = _reason_to_skip(answer, params) or ("" if own else SEED_AGAIN)
+        reason = _reason_to_skip(answer, params) or ("" if is_fresh else SEED_AGAIN)
         if reason:
             skipped[reason] = skipped.get(reason, 0) + 1
             continue
@@ -279,18 +279,16 @@ def _observe(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSourc
     The sampling parameters are adapted to the scoring bias for the baseline's distribution only: the bias is one of its scores, and the
     draft model has scores of its own. Arrays of the draft's distribution are None if it is unknown.
     """
-    distribution_of = raw_distribution(
-        [position for part in parts for position in part.positions], captured.workload.top_tokens, captured.vocabulary
-    )
-    processing = _processing(parts, distribution_of.ids, captured.penalty_window)
+    raw = raw_distribution([position for part in parts for position in part.positions], captured.workload.top_tokens, captured.vocabulary)
+    processing = _processing(parts, raw.ids, captured.penalty_window)
     unbiased = processing.adapt_to_bias(numerics.scoring_bias) if numerics.scoring_bias else processing
-    distribution = requested(distribution_of, unbiased, numerics.noise, numerics.jump_rate)
+    distribution = requested(raw, unbiased, numerics.noise, numerics.jump_rate)
     slots = join_slots([part.slots for part in parts])
     answers = [part.answer for part in parts]
-    view = draft.view(answers, slots, distribution_of.ids, distribution, processing)
+    view = draft.view(answers, slots, raw.ids, distribution, processing)
     return Observed(
         distribution=distribution,
-        ids=distribution_of.ids,
+        ids=raw.ids,
         q=None if view is None else view.q,
         drafted=np.zeros(len(distribution.outcome), dtype=np.bool_) if view is None else view.drafted,
         slots=slots,
@@ -303,9 +301,9 @@ def _observe(captured: Captured, parts: Sequence[_AnswerPart], draft: DraftSourc
         previous=_previous(answers),
         contexts=_contexts(answers),
         vocabulary=captured.vocabulary,
-        ends=ends(captured, distribution_of.ids),
-        copies=copies(captured, answers, distribution, distribution_of.ids),
-        mishandled=_mishandle(distribution_of, unbiased),
+        ends=ends(captured, raw.ids),
+        copies=copies(captured, answers, distribution, raw.ids),
+        mishandled=_mishandle(raw, unbiased),
     )
 
 
@@ -314,8 +312,8 @@ def _listed_only(captured: Captured) -> bool:
 
     The capability probe found the route. Returns False if the engine was not probed.
     """
-    known = captured.scoring
-    return known is not None and known.route is ScoringRoute.CONTINUATIONS
+    scoring = captured.scoring
+    return scoring is not None and scoring.route is ScoringRoute.CONTINUATIONS
 
 
 def _previous(answers: Sequence[Answer]) -> Ints:

@@ -154,12 +154,12 @@ class ServedDraft:
         scored = np.concatenate([np.full(len(answer.choice.token_ids), row is not None) for answer, row in zip(answers, rows, strict=True)])
         if not scored.any():
             return None
-        known = raw_distribution([position for row in rows if row is not None for position in row], self._top_tokens)
+        draft = raw_distribution([position for row in rows if row is not None for position in row], self._top_tokens)
         if self._draft.sampling is DraftSampling.GREEDY:
             best = np.full(len(scored), -1, dtype=np.int64)
-            best[scored] = known.ids[:, 0]
+            best[scored] = draft.ids[:, 0]
             return certain(best, ids, distribution, _concatenate_tokens(answers))
-        return drawn(known, scored, ids, distribution, processing)
+        return drawn(draft, scored, ids, distribution, processing)
 
     def _positions(self, answer: Answer) -> tuple[Position, ...] | None:
         score = self._scores.get(answer.key)
@@ -167,10 +167,10 @@ class ServedDraft:
         return score.positions if score is not None and fits else None
 
 
-def drawn(known: RawDistribution, scored: Bools, ids: Ints, distribution: TokenDistribution, processing: Processing) -> DraftView:
+def drawn(draft: RawDistribution, scored: Bools, ids: Ints, distribution: TokenDistribution, processing: Processing) -> DraftView:
     """Return the view of a drafter sampling from a known distribution.
 
-    ``known`` is its distribution at the ``scored`` tokens [N], to which the request's sampling parameters are applied. The other tokens
+    ``draft`` is its distribution at the ``scored`` tokens [N], to which the request's sampling parameters are applied. The other tokens
     count as not drafted.
     """
     none, nothing = np.zeros(distribution.p.shape, dtype=np.bool_), np.zeros(len(scored))
@@ -183,13 +183,13 @@ def drawn(known: RawDistribution, scored: Bools, ids: Ints, distribution: TokenD
         listed=none,
         q_raw=distribution.raw.copy(),
     )
-    own, chosen = requested(known, processing.at(scored)), distribution.chosen[scored]
-    view.q[scored] = map_draft(own.p, known.ids, ids[scored], distribution.p[scored])
-    view.q_raw[scored] = map_draft(own.raw, known.ids, ids[scored], distribution.raw[scored])
-    view.accepted_if_emitted[scored] = own.chosen / np.maximum(np.maximum(chosen, own.chosen), TINY)
-    view.chosen[scored] = own.chosen_floor
-    view.accepted_if_drafted[scored] = chosen / np.maximum(np.maximum(chosen, own.chosen), TINY)
-    view.listed[scored] = listed_outcomes(known.ids, ids[scored])
+    processed, chosen = requested(draft, processing.at(scored)), distribution.chosen[scored]
+    view.q[scored] = map_draft(processed.p, draft.ids, ids[scored], distribution.p[scored])
+    view.q_raw[scored] = map_draft(processed.raw, draft.ids, ids[scored], distribution.raw[scored])
+    view.accepted_if_emitted[scored] = processed.chosen / np.maximum(np.maximum(chosen, processed.chosen), TINY)
+    view.chosen[scored] = processed.chosen_floor
+    view.accepted_if_drafted[scored] = chosen / np.maximum(np.maximum(chosen, processed.chosen), TINY)
+    view.listed[scored] = listed_outcomes(draft.ids, ids[scored])
     return view
 
 

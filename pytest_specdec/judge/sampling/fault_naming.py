@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.judge.sampling.fault_extent import extent
-from pytest_specdec.stats.betting import at_outcome, stake_share, table
+from pytest_specdec.judge.sampling.fault_scope import fault_scope
+from pytest_specdec.stats.betting import at_outcome, partial_stake, table
 from pytest_specdec.stats.bettors import RATIO_OF_RAW, accepts_raw_ratio, chance_of, expected_payoffs, parent_name
 from pytest_specdec.stats.draft_distribution import SplitRemainder, index_of, one_hot, overlap
 from pytest_specdec.stats.fault_models import CATALOGUE, GENERIC, Fault, ratio
@@ -66,7 +66,7 @@ class Acceptance:
         return self.accepted / self.slots
 
     @property
-    def whole(self) -> bool:
+    def accepts_all(self) -> bool:
         """True if all draft tokens were accepted although some should not have been."""
         return self.slots >= ENOUGH_SLOTS and self.accepted == self.slots and self.observed - self.expected > self._tolerance
 
@@ -82,24 +82,24 @@ class Acceptance:
         acceptable than they were.
         """
         if bettor.fault not in AT_A_STEP:
-            return not self.repeats
-        if self.repeated is not None and self.repeats != (bettor.name in REPEATING):
+            return not self.emits_rejected
+        if self.repeated is not None and self.emits_rejected != (bettor.name in REPEATING):
             return False
-        less = self.expected + self.excess.get(bettor.name, 0.0) - self.observed
-        return -self._tolerance <= less <= self._tolerance * (2.0 if bettor.fault is Fault.RESIDUAL else 1.0)
+        shortfall = self.expected + self.excess.get(bettor.name, 0.0) - self.observed
+        return -self._tolerance <= shortfall <= self._tolerance * (2.0 if bettor.fault is Fault.RESIDUAL else 1.0)
 
-    def partly(self, bettor: Bettor) -> bool:
+    def allows_somewhere(self, bettor: Bettor) -> bool:
         """Return True if ``bettor``'s fault fits if it is at some slots only.
 
         Acceptance is then off in the fault's direction, but by less than if the fault were at every slot.
         """
-        if bettor.fault not in AT_A_STEP or (self.repeats and bettor.name not in REPEATING):
+        if bettor.fault not in AT_A_STEP or (self.emits_rejected and bettor.name not in REPEATING):
             return False
-        off, everywhere = self.observed - self.expected, self.excess.get(bettor.name, 0.0)
-        return abs(off) > self._tolerance and off * everywhere > 0.0 and abs(off) < abs(everywhere) - self._tolerance
+        excess, excess_everywhere = self.observed - self.expected, self.excess.get(bettor.name, 0.0)
+        return abs(excess) > self._tolerance and excess * excess_everywhere > 0.0 and abs(excess) < abs(excess_everywhere) - self._tolerance
 
     @property
-    def repeats(self) -> bool:
+    def emits_rejected(self) -> bool:
         """True if recovered tokens are too often the rejected draft tokens.
 
         A correct residual gives the draft token no mass.
@@ -147,7 +147,7 @@ def _excesses(observed: Observed, slots: Bools) -> dict[str, float]:
     """Return each fault's mean acceptance less that of the correct rule, by name."""
     assert observed.q is not None
     split = SplitRemainder.of(observed.distribution.p[slots], observed.q[slots])
-    accepts = {one.name: one.accept(split.p, split.q) for one in CATALOGUE}
+    accepts = {alternative.name: alternative.accept(split.p, split.q) for alternative in CATALOGUE}
     if observed.q_raw is not None:
         accepts[RATIO_OF_RAW] = accepts_raw_ratio(observed)[slots]
     right = ratio(split.p, split.q)
@@ -156,14 +156,14 @@ def _excesses(observed: Observed, slots: Bools) -> dict[str, float]:
 
 def _overlap(p: Floats, q: Floats, listed: Bools, outcome: Ints, accepted_if_emitted: Floats) -> Floats:
     open_slots = np.where(listed, 0.0, q).sum(axis=1) > 0
-    rest = np.where(open_slots, np.where(listed, 0.0, p).sum(axis=1), 0.0)
+    unlisted = np.where(open_slots, np.where(listed, 0.0, p).sum(axis=1), 0.0)
     emitted = open_slots & ~np.take_along_axis(listed, outcome[:, None], axis=1)[:, 0]
-    share = float(accepted_if_emitted[emitted].mean()) if emitted.any() else 0.0
-    return np.asarray(np.where(listed, np.minimum(p, q), 0.0).sum(axis=1) + rest * share)
+    rate = float(accepted_if_emitted[emitted].mean()) if emitted.any() else 0.0
+    return np.asarray(np.where(listed, np.minimum(p, q), 0.0).sum(axis=1) + unlisted * rate)
 
 
-TILTS = {one.name for one in GENERIC if one.fault is Fault.TEMPERATURE}
-REPEATING = {one.name for one in CATALOGUE if one.repeats}
+TILTS = {alternative.name for alternative in GENERIC if alternative.fault is Fault.TEMPERATURE}
+REPEATING = {alternative.name for alternative in CATALOGUE if alternative.repeats}
 PREFILL_TOO = {Fault.TEMPERATURE, Fault.IMPROBABLE}
 """Faults of all tokens, those for which nothing was drafted included."""
 EVERYWHERE = {Fault.TEMPERATURE, Fault.IMPROBABLE, Fault.LENIENT, Fault.RULE}
@@ -182,7 +182,7 @@ def name(wealth: WealthProcess, observed: Observed, seen: Acceptance | None) -> 
     It is the bettor's name if the draft's distribution backs it, else the family of its fault. It is accept-all if every draft token was
     accepted, and a fault in some answers, or at some draft tokens, if the bettor on that is decisively ahead of all others.
     """
-    if seen.whole if seen is not None else _never_rejected(observed):
+    if seen.accepts_all if seen is not None else _never_rejected(observed):
         return "accept-all"
     winner, wealth = wealth.winner, wealth.on_all_answers
     has_windows = bool(observed.slots.known.any()) and not observed.slots.implied
@@ -192,17 +192,19 @@ def name(wealth: WealthProcess, observed: Observed, seen: Acceptance | None) -> 
     ):
         return f"{_describe_bettor(winner, has_windows=has_windows)}{SOMETIMES}"
     if seen is None:
-        first = _pick_richest(wealth.bettors, lambda bettor: log(bettor.weight) + bettor.log_wealth, observed)
-        first = _prefer_step_fault(first, observed, wealth.bettors)
+        chosen = _pick_richest(wealth.bettors, lambda bettor: log(bettor.weight) + bettor.log_wealth, observed)
+        chosen = _prefer_step_fault(chosen, observed, wealth.bettors)
     else:
         allowed = [bettor for bettor in wealth.bettors if seen.allows(bettor)]
-        if not allowed and seen.repeats:
+        if not allowed and seen.emits_rejected:
             return Fault.RESIDUAL.value
-        first = _pick_richest(allowed or [wealth.winner], lambda bettor: bettor.log_wealth, observed)
-        partly = max((bettor for bettor in wealth.bettors if seen.partly(bettor)), key=lambda bettor: bettor.log_wealth, default=first)
-        if partly.log_wealth - first.log_wealth > DECISIVE:
+        chosen = _pick_richest(allowed or [wealth.winner], lambda bettor: bettor.log_wealth, observed)
+        partly = max(
+            (bettor for bettor in wealth.bettors if seen.allows_somewhere(bettor)), key=lambda bettor: bettor.log_wealth, default=chosen
+        )
+        if partly.log_wealth - chosen.log_wealth > DECISIVE:
             return f"{_describe_bettor(partly, has_windows=has_windows)}{SOMEWHERE}"
-    preferred = _prefer_repetition(_prefer_temperature(first, wealth, observed), wealth, observed)
+    preferred = _prefer_repetition(_prefer_temperature(chosen, wealth, observed), wealth, observed)
     return _describe_bettor(preferred, has_windows=has_windows)
 
 
@@ -246,20 +248,23 @@ def _pick_richest(bettors: Sequence[Bettor], measure: Callable[[Bettor], float],
 def _is_after_rejections_only(state: Bettor, first: Bettor, observed: Observed, *, ahead: bool) -> bool:
     """Return True if the fault is on tokens after rejections only.
 
-    ``state`` bets on that, ``first`` on a fault of all tokens. The extent of the fault decides, if it is one that the prefill has as well
+    ``state`` bets on that, ``first`` on a fault of all tokens. The scope of the fault decides, if it is one that the prefill has as well
     and a bent distribution explains the tokens better than ``first``. Otherwise ``state`` has to be the richer, and ``first`` to be paid
     less where no draft was rejected before. If slots are known as chances only, a decisive lead of ``state``, ``ahead``, is enough.
     """
     if first.fault in PREFILL_TOO:
-        fault_extent = extent(observed)
-        if fault_extent.explained > first.log_wealth:
-            return fault_extent.ends
+        scope = fault_scope(observed)
+        if scope.explained > first.log_wealth:
+            return scope.is_after_rejections
     slot_chances = observed.slot_chances
     if ahead and not np.isin(slot_chances.at, (0.0, 1.0)).all():
         return True
     # Tokens of the prefill do not count: nothing was drafted for them, so they may be right under any fault.
-    drafted, behind = 1.0 - _chances_of_no_draft(slot_chances), chance_of(state, observed)
-    return state.log_wealth > first.log_wealth and _payoff_difference(first, observed, drafted * behind, drafted * (1.0 - behind)) > SHORT
+    drafted, after_rejection = 1.0 - _chances_of_no_draft(slot_chances), chance_of(state, observed)
+    return (
+        state.log_wealth > first.log_wealth
+        and _payoff_difference(first, observed, drafted * after_rejection, drafted * (1.0 - after_rejection)) > SHORT
+    )
 
 
 def _chances_of_no_draft(slot_chances: SlotChances) -> Floats:
@@ -274,8 +279,8 @@ def _prefer_step_fault(first: Bettor, observed: Observed, bettors: Sequence[Bett
     emits what it rejected.
     """
     prefilled = _chances_of_no_draft(observed.slot_chances)
-    known = [bettor for bettor in bettors if bettor.fault in AT_A_STEP and not bettor.guessed]
-    rivals = [bettor for bettor in known if 2.0 * bettor.log_wealth > first.log_wealth]
+    at_steps = [bettor for bettor in bettors if bettor.fault in AT_A_STEP and not bettor.guessed]
+    rivals = [bettor for bettor in at_steps if 2.0 * bettor.log_wealth > first.log_wealth]
     if not rivals or first.fault not in PREFILL_TOO or _payoff_difference(first, observed, 1.0 - prefilled, prefilled) <= STANDARD_ERRORS:
         return first
     return max(rivals, key=lambda bettor: bettor.log_wealth)
@@ -324,7 +329,7 @@ def _prefer_repetition(bettor: Bettor, wealth: WealthProcess, observed: Observed
         return bettor
     distribution, before = observed.distribution, observed.before
     again = np.where((before >= 0)[:, None], one_hot(index_of(before, observed.ids), distribution.p.shape[1]), distribution.p)
-    paid = stake_share(at_outcome(table(distribution, again), distribution), observed.slot_chances.bonus)
+    paid = partial_stake(at_outcome(table(distribution, again), distribution), observed.slot_chances.bonus)
     preferred = next((one for one in wealth.bettors if one.name == OUT_OF_PLACE), bettor)
     return preferred if float(paid.sum()) > bettor.log_wealth else bettor
 

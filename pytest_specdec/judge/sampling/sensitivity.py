@@ -55,10 +55,10 @@ class Sensitivity:
         None if even the largest would not.
         """
         smallest = None
-        for share in sorted(self.leaks, reverse=True):
-            if self.leaks[share] < CONFIDENCE:
+        for size in sorted(self.leaks, reverse=True):
+            if self.leaks[size] < CONFIDENCE:
                 break
-            smallest = share
+            smallest = size
         return smallest
 
     @property
@@ -113,8 +113,8 @@ class Sensitivity:
         return ""
 
 
-def _nearest(leaks: Iterable[float], share: float) -> float:
-    return min(leaks, key=lambda one: abs(one - share))
+def _nearest(leaks: Iterable[float], size: float) -> float:
+    return min(leaks, key=lambda leak: abs(leak - size))
 
 
 def promise(observed: Observed, wealth: WealthProcess, log_barrier: float, untestable: str) -> Sensitivity:
@@ -126,20 +126,20 @@ def promise(observed: Observed, wealth: WealthProcess, log_barrier: float, untes
     """
     whole = sum(bettor.weight for bettor in wealth.bettors)
     barriers = {bettor.name: log_barrier - log(bettor.weight / whole) for bettor in wealth.bettors}
-    leaking = dict(_leaking(observed, barriers))
-    failing = dict(_failing(observed, barriers))
-    tilting = dict(_tilting(observed, barriers))
+    leaks = dict(_leak_growths(observed, barriers))
+    faults = dict(_catalogue_growths(observed, barriers))
+    tilts = dict(_temperature_growths(observed, barriers))
     return Sensitivity(
         tokens=observed.tokens,
-        leaks={share: _chance(growths, barriers) for share, growths in leaking.items()},
-        faults={words: _chance(growths, barriers) for words, growths in failing.items()},
-        tilts={power: _chance(growths, barriers) for power, growths in tilting.items()},
-        length=min(_length(growths, barriers) for growths in (*leaking.values(), *tilting.values())),
+        leaks={size: _chance(growths, barriers) for size, growths in leaks.items()},
+        faults={words: _chance(growths, barriers) for words, growths in faults.items()},
+        tilts={power: _chance(growths, barriers) for power, growths in tilts.items()},
+        length=min(_length(growths, barriers) for growths in (*leaks.values(), *tilts.values())),
         untestable=untestable,
     )
 
 
-def _failing(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[str, dict[str, EvidenceGrowth]]]:
+def _catalogue_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[str, dict[str, EvidenceGrowth]]]:
     """Yield each fault of the catalogue with its bettor's growth of evidence.
 
     Nothing is yielded without the draft's distribution.
@@ -147,12 +147,12 @@ def _failing(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tupl
     if observed.q is None:
         return
     split, right = SplitRemainder.of(observed.distribution.p, observed.q), overlap(observed.distribution.p, observed.q)
-    for one, truth, table in catalogue_tables(observed):
-        slots = _slots(observed, (split.q * one.accept(split.p, split.q)).sum(axis=1), right)
-        yield one.name, {one.name: growth(table, truth, barriers[one.name]).times(slots)}
+    for alternative, distribution, log_payoffs in catalogue_tables(observed):
+        slots = _slots(observed, (split.q * alternative.accept(split.p, split.q)).sum(axis=1), right)
+        yield alternative.name, {alternative.name: growth(log_payoffs, distribution, barriers[alternative.name]).times(slots)}
 
 
-def _leaking(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
+def _leak_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
     """Yield each leak with the growth of evidence of the bettors next to it.
 
     Nothing is yielded without the draft's distribution.
@@ -161,11 +161,11 @@ def _leaking(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tupl
         return
     leaky = [one for one in CATALOGUE if one.leak is not None]
     bets = sorted((one.leak, one.name, table) for one, _, table in catalogue_tables(observed, leaky) if one.leak is not None)
-    share = (observed.slot_chances.draft * observed.drafted)[:, None]
+    stake = (observed.slot_chances.draft * observed.drafted)[:, None]
     p, overlapping = observed.distribution.p, overlap(observed.distribution.p, observed.q)
     for size in LEAKS:
         slots = _slots(observed, overlapping + size * (1.0 - overlapping), overlapping)
-        truth = share * leak(size)(p, observed.q) + (1.0 - share) * p
+        truth = stake * leak(size)(p, observed.q) + (1.0 - stake) * p
         yield round(size, 2), {words: growth(table, truth, barriers[words]).times(slots) for words, table in _next_to(size, bets)}
 
 
@@ -175,8 +175,8 @@ def _next_to(size: float, bets: Sequence[tuple[float, str, Floats]]) -> Iterable
     They are the one below and the one above: no other bettor on a leak sees it better.
     """
     above = next((at for at, (leak, *_) in enumerate(bets) if leak >= size), len(bets) - 1)
-    for _, words, table in bets[max(0, above - 1) : above + 1]:
-        yield words, table
+    for _, name, log_payoffs in bets[max(0, above - 1) : above + 1]:
+        yield name, log_payoffs
 
 
 def _slots(observed: Observed, accepted: Floats, right: Floats) -> float:
@@ -195,7 +195,7 @@ def _slots(observed: Observed, accepted: Floats, right: Floats) -> float:
     return shares[0] / shares[1]
 
 
-def _tilting(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
+def _temperature_growths(observed: Observed, barriers: Mapping[str, float]) -> Iterable[tuple[float, dict[str, EvidenceGrowth]]]:
     """Yield each wrong temperature with its bettor's growth of evidence."""
     for power in POWERS:
         m = temperature_tilt(power)(observed.distribution.p, observed.distribution.p)

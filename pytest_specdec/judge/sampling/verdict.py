@@ -164,18 +164,18 @@ def _try_sampling(captured: Captured, gathered: SamplingData) -> Verdict:
     if gathered.observed is None:
         headline = f"no sampled token to judge: {'; '.join(gathered.skipped) or 'no request was answered'}"
         return say(captured, Outcome.INCONCLUSIVE, headline, settle="send requests that draw tokens: temperature above 0, no penalties")
-    analysis = _analysis(captured, gathered, gathered.observed)
+    analysis = _analyse(captured, gathered, gathered.observed)
     if not np.isfinite(analysis.wealth.log_wealth).all():
         return _say_not_finite(captured, analysis.wealth)
     if gathered.calibration is not None and not gathered.calibration.valid:
-        return _noisy(captured, gathered, gathered.observed, analysis.wealth)
-    known = gathered.calibration
-    if known is not None and known.is_biased:
-        return _judge_biased(captured, analysis, known.scoring_bias)
+        return _judge_noisy(captured, gathered, gathered.observed, analysis.wealth)
+    calibration = gathered.calibration
+    if calibration is not None and calibration.is_biased:
+        return _judge_biased(captured, analysis, calibration.scoring_bias)
     return _conclude(captured, analysis, 0.0)
 
 
-def _analysis(captured: Captured, gathered: SamplingData, observed: Observed) -> _Analysis:
+def _analyse(captured: Captured, gathered: SamplingData, observed: Observed) -> _Analysis:
     wealth = wealth_process(bettors(observed))
     alarm = wealth.tokens_to(-log(captured.alpha))
     return _Analysis(gathered=gathered, observed=observed, wealth=wealth, alarm=alarm, acceptance=acceptance(observed))
@@ -189,7 +189,7 @@ def _judge_biased(captured: Captured, biased: _Analysis, scoring_bias: float) ->
     """
     gathered = gather(captured, scoring_bias=scoring_bias)
     assert gathered.observed is not None
-    analysis = _analysis(captured, gathered, gathered.observed)
+    analysis = _analyse(captured, gathered, gathered.observed)
     if (analysis.alarm is None) == (biased.alarm is None):
         return _conclude(captured, analysis, scoring_bias)
     scores = f"evidence {biased.evidence} by the scores, {analysis.evidence} by the log-probabilities that the baseline reports"
@@ -198,7 +198,7 @@ def _judge_biased(captured: Captured, biased: _Analysis, scoring_bias: float) ->
 
 def _conclude(captured: Captured, analysis: _Analysis, scoring_bias: float) -> Verdict:
     if analysis.alarm is None:
-        return speculating(captured) or _suspect(captured, analysis) or _pass_sampling(captured, analysis)
+        return speculating(captured) or _say_suspicious(captured, analysis) or _pass_sampling(captured, analysis)
     return _check_bias(captured, analysis, scoring_bias) or _fail_sampling(captured, analysis)
 
 
@@ -220,7 +220,7 @@ def _say_not_finite(captured: Captured, wealth: WealthProcess) -> Verdict:
     )
 
 
-def _noisy(captured: Captured, gathered: SamplingData, observed: Observed, wealth: WealthProcess) -> Verdict:
+def _judge_noisy(captured: Captured, gathered: SamplingData, observed: Observed, wealth: WealthProcess) -> Verdict:
     """Return the verdict for noisy scores, by the difference to the control.
 
     Wrong scores pay a bettor on either arm, and cancel in the difference. FAIL if the largest difference is significant at
@@ -268,21 +268,22 @@ def _invalid(captured: Captured, analysis: _Analysis, headline: str) -> Verdict:
 
 def _describe_noise(gathered: SamplingData) -> str:
     """Return the noise between reported and scored log-probabilities, in words."""
-    known = gathered.calibration
-    if known is None or known.noise is None:
+    calibration = gathered.calibration
+    if calibration is None or calibration.noise is None:
         return "logit noise unknown: the baseline reported no log-probabilities"
-    warned = "" if known.noise <= NORMAL_UP_TO else f", above the {NORMAL_UP_TO:g} of a sound scorer"
-    return f"logit noise {known.noise:.4f} nats, reported against scored over {known.tokens:,} tokens{warned}{_describe_bias(known)}"
+    warning = "" if calibration.noise <= NORMAL_UP_TO else f", above the {NORMAL_UP_TO:g} of a sound scorer"
+    measured = f"logit noise {calibration.noise:.4f} nats, reported against scored over {calibration.tokens:,} tokens"
+    return f"{measured}{warning}{_describe_bias(calibration)}"
 
 
-def _describe_bias(known: Calibration) -> str:
-    if not known.is_biased:
+def _describe_bias(calibration: Calibration) -> str:
+    if not calibration.is_biased:
         return ""
-    power = f"{1.0 + known.scoring_bias:.3f} +- {known.scoring_bias_error:.1g}"
+    power = f"{1.0 + calibration.scoring_bias:.3f} +- {calibration.scoring_bias_error:.1g}"
     return f"; scores biased: the reported distribution is the scored one to the power {power}"
 
 
-def _suspect(captured: Captured, analysis: _Analysis) -> Verdict | None:
+def _say_suspicious(captured: Captured, analysis: _Analysis) -> Verdict | None:
     """Return SUSPICIOUS if the evidence is close to an alarm, else None.
 
     The verdict names the likeliest fault and asks for as many answers again: under a fault they raise the alarm, and on a correct server
@@ -340,27 +341,27 @@ def _pass_sampling(captured: Captured, analysis: _Analysis) -> Verdict:
         return say(
             captured, Outcome.PASS, headline, evidence=_evidence(analysis), cell=_cell(analysis.wealth), figures=_sampling_figures(analysis)
         )
-    made = promise(analysis.observed, analysis.wealth, -log(captured.alpha), analysis.gathered.draft_distribution)
-    figures = {**_sampling_figures(analysis), **made.figures}
-    evidence = (*_evidence(analysis), *made.would_have_shown)
-    if made.enough:
+    sensitivity = promise(analysis.observed, analysis.wealth, -log(captured.alpha), analysis.gathered.draft_distribution)
+    figures = {**_sampling_figures(analysis), **sensitivity.figures}
+    evidence = (*_evidence(analysis), *sensitivity.would_have_shown)
+    if sensitivity.enough:
         return say(
             captured,
             Outcome.PASS,
-            str(made),
+            str(sensitivity),
             evidence=evidence,
-            rules_out=str(made),
-            cell=_cell(analysis.wealth) + ("" if made.leaks else ", lenient acceptance untested"),
+            rules_out=str(sensitivity),
+            cell=_cell(analysis.wealth) + ("" if sensitivity.leaks else ", lenient acceptance untested"),
             promise=_sampled_tokens(analysis),
             figures=figures,
         )
-    needed = made.tokens_needed
+    needed = sensitivity.tokens_needed
     informative = f"{analysis.observed.distribution.information:,.0f} informative tokens of {analysis.observed.tokens:,}"
     return say(
         captured,
         Outcome.INCONCLUSIVE,
         f"not enough evidence: even gross faults would be missed ({informative})",
-        short=(f"sensitivity  {made}",),
+        short=(f"sensitivity  {sensitivity}",),
         evidence=evidence,
         settle=_describe_need(needed, analysis.gathered),
         cell=_cell(analysis.wealth),

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.bank import zipf
 from benchmarks.simulation import RIGHT, Rules, blurred, simulate
-from pytest_specdec.judge.sampling.fault_extent import FaultExtent, extent
+from pytest_specdec.judge.sampling.fault_scope import FaultScope, fault_scope
 from pytest_specdec.stats.fault_models import temperature_tilt
 
 HOT, NOISE = temperature_tilt(0.7), blurred(2.5)
@@ -29,9 +29,9 @@ def found(rules, *, certain=True, windows=True, answers=64):
     (Rules(passing=NOISE), True),
 ])  # fmt: skip
 def test_a_fault_ends_where_no_draft_was_rejected_if_the_state_is_wrong(rules, ends, certain, windows):
-    held = extent(found(rules, certain=certain, windows=windows))
-    assert held.ends == ends
-    assert held.behind > 10.0
+    held = fault_scope(found(rules, certain=certain, windows=windows))
+    assert held.is_after_rejections == ends
+    assert held.after_rejections > 10.0
 
 
 @pytest.mark.parametrize("ahead, due, ends", [
@@ -43,19 +43,19 @@ def test_a_fault_ends_where_no_draft_was_rejected_if_the_state_is_wrong(rules, e
     (-7.1, 5.0, True),
 ])  # fmt: skip
 def test_the_likelier_story_is_taken_where_enough_is_due_to_tell(ahead, due, ends):
-    assert FaultExtent(behind=50.0, ahead=ahead, due=due, spread=4.0).ends == ends
+    assert FaultScope(after_rejections=50.0, everywhere=ahead, expected=due, spread=4.0).is_after_rejections == ends
 
 
 def test_what_is_explained_is_what_the_likelier_story_does():
-    assert FaultExtent(behind=50.0, ahead=-3.0, due=5.0, spread=3.0).explained == 50.0
-    assert FaultExtent(behind=50.0, ahead=3.0, due=5.0, spread=3.0).explained == 53.0
+    assert FaultScope(after_rejections=50.0, everywhere=-3.0, expected=5.0, spread=3.0).explained == 50.0
+    assert FaultScope(after_rejections=50.0, everywhere=3.0, expected=5.0, spread=3.0).explained == 53.0
 
 
 def test_tokens_for_which_nothing_was_drafted_may_be_right_under_any_fault():
     """The prefill's sampler may be another one: a few hundred right tokens of its own are a little evidence for the state."""
     hot, right = found(Rules(target=HOT), answers=200), found(RIGHT, answers=200)
     silent = replace(right.distribution, p=np.eye(21)[np.zeros(hot.tokens, dtype=int)], outcome=np.zeros(hot.tokens, dtype=int))
-    cost = extent(with_prefill(hot, silent)).ahead - extent(with_prefill(hot, right.distribution)).ahead
+    cost = fault_scope(with_prefill(hot, silent)).everywhere - fault_scope(with_prefill(hot, right.distribution)).everywhere
     assert 1.5 < cost <= np.log(8.0)
 
 
@@ -71,6 +71,6 @@ def with_prefill(seen, distribution):
 def test_with_no_token_elsewhere_nothing_ends():
     seen = found(Rules(target=HOT), answers=4)
     everywhere = np.ones(seen.tokens, dtype=np.bool_)
-    held = extent(replace(seen, slots=replace(seen.slots, rejected_before=everywhere, after_rejection=everywhere)))
-    assert abs(held.ahead) < 1e-6
-    assert not held.ends
+    held = fault_scope(replace(seen, slots=replace(seen.slots, rejected_before=everywhere, after_rejection=everywhere)))
+    assert abs(held.everywhere) < 1e-6
+    assert not held.is_after_rejections

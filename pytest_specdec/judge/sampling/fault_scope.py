@@ -1,4 +1,4 @@
-"""The extent of a fault: whether it is on tokens after rejections only, or on all tokens.
+"""The scope of a fault: whether it is on tokens after rejections only, or on all tokens.
 
 The two hypotheses are compared, each with the distribution that makes its tokens most probable. Neither is tested against a correct
 server: this is done after an alarm.
@@ -12,56 +12,57 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_specdec.stats.betting import TINY, at_outcome, stake_share, table
+from pytest_specdec.stats.betting import TINY, at_outcome, partial_stake, table
 from pytest_specdec.stats.verify_slots import NO_DRAFT
 
 if TYPE_CHECKING:
     from pytest_specdec.stats.token_distribution import Floats, TokenDistribution
     from pytest_specdec.stats.verify_slots import Observed
 
-__all__ = ["FaultExtent", "extent"]
+__all__ = ["FaultScope", "fault_scope"]
 
 UNDRAFTED = 1.0 / 8.0
 """The chance that a fault of all drafted tokens spares those for which nothing was drafted: another sampler may emit them."""
 TELLING = 1.5
-"""Standard deviations that ``due`` must reach to distinguish the two hypotheses: at 1.5 the likelier is the wrong one in 7 of 100 runs."""
+"""Standard deviations that ``expected`` must reach to tell the two hypotheses apart: at 1.5 the likelier is the wrong one in 7 of 100
+runs."""
 SHORT_ANSWERS, FAR_SHORT = 2.0, 3.0
-"""Standard deviations by which ``ahead`` must be below ``due``, if enough is due to distinguish the hypotheses and if not. The latter is
-larger since a fault on all tokens is likelier a priori."""
+"""Standard deviations by which ``everywhere`` must be below ``expected``, if enough is expected to tell the hypotheses apart and if not.
+The latter is larger since a fault on all tokens is likelier a priori."""
 BOUNDS = ((-1.0, 20.0), (-10.0, 10.0))
 """Bounds of what is added to the power and to the remainder's log weight: if only the best token is emitted, no power is too large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FaultExtent:
+class FaultScope:
     """The evidence for a fault on all tokens, against the same on tokens after rejections only."""
 
-    behind: float
+    after_rejections: float
     """Log likelihood ratio of a fault after rejections only to a correct server."""
-    ahead: float
+    everywhere: float
     """Log likelihood ratio of a fault on all tokens to one after rejections only."""
-    due: float
-    """The mean of ``ahead`` if the fault is on all tokens."""
+    expected: float
+    """The mean of ``everywhere`` if the fault is on all tokens."""
     spread: float
-    """The standard deviation of ``ahead`` if the fault is on all tokens."""
+    """The standard deviation of ``everywhere`` if the fault is on all tokens."""
 
     @property
     def explained(self) -> float:
         """Log likelihood ratio of the likelier hypothesis to a correct server."""
-        return self.behind + max(self.ahead, 0.0)
+        return self.after_rejections + max(self.everywhere, 0.0)
 
     @property
-    def ends(self) -> bool:
+    def is_after_rejections(self) -> bool:
         """True if the fault is on tokens after rejections only.
 
-        That hypothesis has to be the likelier one, and ``ahead`` too small for a fault on all tokens by more than chance.
+        That hypothesis has to be the likelier one, and ``everywhere`` too small for a fault on all tokens by more than chance.
         """
-        short = SHORT_ANSWERS if self.due > TELLING * self.spread else FAR_SHORT
-        return self.ahead < min(0.0, self.due - short * self.spread)
+        short = SHORT_ANSWERS if self.expected > TELLING * self.spread else FAR_SHORT
+        return self.everywhere < min(0.0, self.expected - short * self.spread)
 
 
-def extent(observed: Observed) -> FaultExtent:
-    """Return the extent of the fault, by the likelier span after a rejection.
+def fault_scope(observed: Observed) -> FaultScope:
+    """Return the scope of the fault, by the likelier span after a rejection.
 
     The span is the verify step after the rejection, or all of the answer's rest: a stale cache entry is overwritten by the next step, or
     stays.
@@ -69,31 +70,31 @@ def extent(observed: Observed) -> FaultExtent:
     slot_chances = observed.slot_chances
     plain = slot_chances.at[:, NO_DRAFT].sum(axis=1)
     whole = _likeliest(observed.distribution, 1.0 - plain)
-    extents = (
-        _compare_extents(observed.distribution, whole, behind, plain)
-        for behind in (slot_chances.after_rejection, slot_chances.rejected_before)
+    scopes = (
+        _compare_scopes(observed.distribution, whole, chance, plain)
+        for chance in (slot_chances.after_rejection, slot_chances.rejected_before)
     )
-    return max(extents, key=lambda one: one.behind)
+    return max(scopes, key=lambda scope: scope.after_rejections)
 
 
-def _compare_extents(distribution: TokenDistribution, whole: Floats, behind: Floats, plain: Floats) -> FaultExtent:
+def _compare_scopes(distribution: TokenDistribution, whole: Floats, after_rejection: Floats, plain: Floats) -> FaultScope:
     """Compare a fault on all tokens with one on tokens after rejections.
 
-    ``whole`` [N, K+1] is the distribution of the former. ``behind`` and ``plain`` are chances [N], that a token is after a rejection and
-    that nothing was drafted for it. No distribution is estimated from the latter tokens, since a fault of drafted tokens may spare them. If
-    ``whole`` is right, ``ahead`` gains in the mean the relative entropy of the two distributions at every token, given those before, and
-    the variances add up.
+    ``whole`` [N, K+1] is the distribution of the former. ``after_rejection`` and ``plain`` are chances [N], that a token is after a
+    rejection and that nothing was drafted for it. No distribution is estimated from the latter tokens, since a fault of drafted tokens may
+    spare them. If ``whole`` is right, ``everywhere`` gains in the mean the relative entropy of the two distributions at every token, given
+    those before, and the variances add up.
     """
-    m = _likeliest(distribution, behind * (1.0 - plain))
-    partly = stake_share(table(distribution, m), np.broadcast_to(behind[:, None], m.shape))
+    likeliest = _likeliest(distribution, after_rejection * (1.0 - plain))
+    partly = partial_stake(table(distribution, likeliest), np.broadcast_to(after_rejection[:, None], likeliest.shape))
     gain = table(distribution, whole) - partly
-    paid, due = at_outcome(gain, distribution), (whole * gain).sum(axis=1)
-    undrafted = np.logaddexp(log(1.0 - UNDRAFTED) + float((plain * paid).sum()), log(UNDRAFTED))
-    return FaultExtent(
-        behind=float(at_outcome(partly, distribution).sum()),
-        ahead=float(((1.0 - plain) * paid).sum() + undrafted),
-        due=float(due.sum()),
-        spread=sqrt(max(0.0, float(((whole * gain**2).sum(axis=1) - due**2).sum()))),
+    gained, expected = at_outcome(gain, distribution), (whole * gain).sum(axis=1)
+    undrafted = np.logaddexp(log(1.0 - UNDRAFTED) + float((plain * gained).sum()), log(UNDRAFTED))
+    return FaultScope(
+        after_rejections=float(at_outcome(partly, distribution).sum()),
+        everywhere=float(((1.0 - plain) * gained).sum() + undrafted),
+        expected=float(expected.sum()),
+        spread=sqrt(max(0.0, float(((whole * gain**2).sum(axis=1) - expected**2).sum()))),
     )
 
 
