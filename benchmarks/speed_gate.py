@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks import results
 from pytest_specdec.capture.alternation import more_passes
 from pytest_specdec.gates.floors import measure_floors
-from pytest_specdec.gates.rulings import PROVEN_ERROR, SPEED_ERROR, GateRuling, ruled_speeds
+from pytest_specdec.gates.rulings import PROVEN_ERROR, SPEED_ERROR, GateRuling, rule_speeds
 from pytest_specdec.judge.acceptance.length import acceptance_length
 from pytest_specdec.model.baseline import LAST_RUNS
 from pytest_specdec.model.plan import MOST_PASSES
@@ -94,7 +94,7 @@ class Run:
         """Return the judge's ruling on a gate of a baseline file, of a run that is slower by ``loss``."""
         spread = boot_spread((self.apart, *gate.boot_log_ratios), runs=gate.log_ratios)
         found = across_boots(list(self.log_ratios + math.log1p(-loss)), spread, baseline_boots=2)
-        (ruled,) = ruled_speeds([gate], found, ALPHA)
+        (ruled,) = rule_speeds([gate], found, ALPHA)
         return ruled.ruling
 
 

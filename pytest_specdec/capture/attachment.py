@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.estimate import StepKind
 from pytest_specdec.capture.server.readiness import get, listed_models
 from pytest_specdec.errors import EngineError
 from pytest_specdec.model.plan import Role
+from pytest_specdec.model.status import StepKind
 from pytest_specdec.model.workload import Request, Route
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from pytest_specdec.capture import environment, locks
 from pytest_specdec.capture.burst_probe import BurstProbe
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.deadlines import Deadlines
-from pytest_specdec.capture.estimate import StepKind
 from pytest_specdec.capture.room import deciding_boot, last_whole_round, sufficient_room
 from pytest_specdec.capture.scoring import TranscriptScorer, scorer
 from pytest_specdec.capture.server import context_limit
@@ -24,6 +23,7 @@ from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import BASELINE, SCORER
 from pytest_specdec.model.plan import Role
+from pytest_specdec.model.status import StepKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

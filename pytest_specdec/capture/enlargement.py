@@ -7,8 +7,8 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import estimate
-from pytest_specdec.capture.estimate import StepKind
 from pytest_specdec.capture.workloads import enlarge
+from pytest_specdec.model.status import StepKind
 from pytest_specdec.model.workload import Depth, Family
 
 if TYPE_CHECKING:
@@ -69,4 +69,4 @@ def _estimate_s(plan: Plan, workloads: Sequence[Workload], *, booting: bool = Fa
     With ``booting`` only its boots count.
     """
     steps = estimate.steps(plan.boots, workloads, plan.rates, route=plan.route)
-    return estimate.total([step for step in steps if step.doing == StepKind.BOOTING or not booting], plan.servers)
+    return estimate.total([step for step in steps if step.kind is StepKind.BOOTING or not booting], plan.servers)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from statistics import median
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.plan import Role
+from pytest_specdec.model.status import StepKind
 from pytest_specdec.model.transcript import ScoringRoute
 
 if TYPE_CHECKING:
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _MEASURED = "from the capture itself"
 """Source of the rates that a capture measured."""
+
+_MEASURED_STEPS = frozenset({StepKind.BOOTING, StepKind.ANSWERING, StepKind.SCORING})
+"""Steps with a rate of their own."""
 
 _PROBE_TOKENS = 100
 
@@ -40,26 +43,12 @@ _JUDGED_S = 0.15
 """Seconds of judging per judgement: 54 judgements at smoke depth took 8 s of a processor, reports included."""
 
 
-class StepKind(StrEnum):
-    """What a boot does, as progress reports it."""
-
-    BOOTING = "booting"
-    PROBING = "probing"
-    ANSWERING = "answering"
-    SCORING = "scoring"
-    STOPPING = "stopping"
-
-
-_MEASURED_STEPS = frozenset({StepKind.BOOTING, StepKind.ANSWERING, StepKind.SCORING})
-"""Steps with a rate of their own."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimatedStep:
     """One thing that a boot does."""
 
     boot: int
-    doing: StepKind
+    kind: StepKind
     arm: str
     workload: str = ""
     seconds: float
@@ -106,10 +95,10 @@ def seconds_side_by_side(planned: Sequence[EstimatedStep], servers: int) -> floa
     It is less than their sum: boots overlap, and scoring runs while others answer. The answers share one machine, so
     that their times add up.
     """
-    boots = [step.seconds for step in planned if step.doing == StepKind.BOOTING]
+    boots = [step.seconds for step in planned if step.kind is StepKind.BOOTING]
     waves = [boots[start : start + servers] for start in range(0, len(boots), servers)]
     booting_s = sum(max(wave) * (1 + _CROWDED * (len(wave) - 1)) for wave in waves)
-    return booting_s + sum(step.seconds for step in planned if step.doing in {StepKind.ANSWERING, StepKind.PROBING})
+    return booting_s + sum(step.seconds for step in planned if step.kind in {StepKind.ANSWERING, StepKind.PROBING})
 
 
 def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_s: Mapping[int, float], wall_s: float) -> Rates | None:
@@ -122,8 +111,8 @@ def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_
     capture.
     """
     rates = plan.rates
-    planned = [step for step in steps(plan.boots, plan.workloads, rates, route=plan.route) if step.doing in _MEASURED_STEPS]
-    done_steps = [step for step in planned if step in done_s or (step.doing == StepKind.BOOTING and step.boot in readiness_s)]
+    planned = [step for step in steps(plan.boots, plan.workloads, rates, route=plan.route) if step.kind in _MEASURED_STEPS]
+    done_steps = [step for step in planned if step in done_s or (step.kind is StepKind.BOOTING and step.boot in readiness_s)]
     if not readiness_s or seconds(done_steps) < _MOSTLY * seconds(planned):
         return None
     if plan.servers > 1:
@@ -139,13 +128,13 @@ def measured_rates(plan: Plan, done_s: Mapping[EstimatedStep, float], readiness_
     )
 
 
-def _correct_rate(rate: float, doing: StepKind, done_s: Mapping[EstimatedStep, float]) -> float:
+def _correct_rate(rate: float, kind: StepKind, done_s: Mapping[EstimatedStep, float]) -> float:
     """Return the rate corrected by the seconds taken.
 
     With it the estimate of the finished work would have been right. Returns it unchanged if nothing was done.
     """
-    expected_s = sum(step.seconds for step in done_s if step.doing == doing)
-    took_s = sum(step_s for step, step_s in done_s.items() if step.doing == doing)
+    expected_s = sum(step.seconds for step in done_s if step.kind is kind)
+    took_s = sum(step_s for step, step_s in done_s.items() if step.kind is kind)
     return round(rate * expected_s / took_s, 1) if expected_s and took_s else rate
 
 
@@ -155,8 +144,8 @@ def _rates_side_by_side(plan: Plan, done: Sequence[EstimatedStep], readiness_s: 
     Steps that overlap do not add up. The time left after the boots counts as that of the answers.
     """
     boot_s = readiness_s / (1 + _CROWDED * (min(plan.servers, len(plan.boots)) - 1))
-    booting_s = seconds_side_by_side([replace(step, seconds=boot_s) for step in done if step.doing == StepKind.BOOTING], plan.servers)
-    answering_s = sum(step.seconds for step in done if step.doing == StepKind.ANSWERING)
+    booting_s = seconds_side_by_side([replace(step, seconds=boot_s) for step in done if step.kind is StepKind.BOOTING], plan.servers)
+    answering_s = sum(step.seconds for step in done if step.kind is StepKind.ANSWERING)
     rate = plan.rates.tokens_per_s * answering_s / max(wall_s - booting_s, 1.0)
     return replace(
         plan.rates, source=_MEASURED, known=True, boot_s=round(boot_s, 1), tokens_per_s=round(rate, 1) or plan.rates.tokens_per_s
@@ -169,22 +158,22 @@ def _boot_steps(boot: Boot, find_workload: Callable[[str], Workload], rates: Rat
     A variant is probed after its answers, which a probe that kills it then does not cost; any other arm is probed
     before them.
     """
-    yield EstimatedStep(boot=boot.index, doing=StepKind.BOOTING, arm=boot.arm, seconds=_VISIT_S if boot.attached else rates.boot_s)
-    probe = EstimatedStep(boot=boot.index, doing=StepKind.PROBING, arm=boot.arms[0], seconds=_PROBE_TOKENS / rates.tokens_per_s)
+    yield EstimatedStep(boot=boot.index, kind=StepKind.BOOTING, arm=boot.arm, seconds=_VISIT_S if boot.attached else rates.boot_s)
+    probe = EstimatedStep(boot=boot.index, kind=StepKind.PROBING, arm=boot.arms[0], seconds=_PROBE_TOKENS / rates.tokens_per_s)
     if boot.probe and boot.role is not Role.VARIANT:
         yield probe
     for arm in boot.arms:
         for name in boot.answers:
             yield EstimatedStep(
-                boot=boot.index, doing=StepKind.ANSWERING, arm=arm, workload=name, seconds=_answering_s(find_workload(name), rates)
+                boot=boot.index, kind=StepKind.ANSWERING, arm=arm, workload=name, seconds=_answering_s(find_workload(name), rates)
             )
     for task in boot.scores:
         scoring_s = find_workload(task.workload).token_limit / rates.scored_tokens_per_s
-        yield EstimatedStep(boot=boot.index, doing=StepKind.SCORING, arm=task.arm, workload=task.workload, seconds=scoring_s)
+        yield EstimatedStep(boot=boot.index, kind=StepKind.SCORING, arm=task.arm, workload=task.workload, seconds=scoring_s)
     if boot.probe and boot.role is Role.VARIANT:
         yield probe
     if not boot.attached:
-        yield EstimatedStep(boot=boot.index, doing=StepKind.STOPPING, arm=boot.arm, seconds=_STOP_S)
+        yield EstimatedStep(boot=boot.index, kind=StepKind.STOPPING, arm=boot.arm, seconds=_STOP_S)
 
 
 def _answering_s(workload: Workload, rates: Rates) -> float:

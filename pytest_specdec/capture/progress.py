@@ -208,4 +208,4 @@ class Reporter:
 
 
 def _is_same_step(step: EstimatedStep, current: Progress) -> bool:
-    return (step.boot, step.doing, step.arm, step.workload) == (current.boot, current.doing, current.arm, current.workload)
+    return (step.boot, step.kind, step.arm, step.workload) == (current.boot, current.doing, current.arm, current.workload)

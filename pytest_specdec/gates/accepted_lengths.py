@@ -26,11 +26,11 @@ class CellLengths:
 
 
 def pool_lengths(
-    verdicts: Iterable[Verdict], lengths: Mapping[tuple[str, str], CellLengths], known: tuple[Gate, ...], accepted: str
+    verdicts: Iterable[Verdict], lengths: Mapping[tuple[str, str], CellLengths], stored_gates: tuple[Gate, ...], accepted: str
 ) -> tuple[GateChange, ...]:
     """Return the new gate of each variant and workload with accepted lengths.
 
-    A run's ``lengths`` are pooled with those of the ``known`` gates if requests, traffic, model, draft and dtype are
+    A run's ``lengths`` are pooled with those of the ``stored_gates`` if requests, traffic, model, draft and dtype are
     the same. Otherwise, and after a failure that is ``accepted`` as a regression, the stored lengths are replaced.
 
     There is no new gate for a workload with too few prompts. Unless a regression is accepted, there is none either if the
@@ -40,7 +40,7 @@ def pool_lengths(
         (verdict, lengths.get((verdict.pair, verdict.workload))) for verdict in verdicts if isinstance(verdict.promise, AcceptedLength)
     )
     return tuple(
-        _pool(verdict, cell, _find_stored_gate(known, verdict), accepted)
+        _pool(verdict, cell, _find_stored_gate(stored_gates, verdict), accepted)
         for verdict, cell in cells
         if cell is not None and len(cell.lengths) >= LEAST_SHARED and _may_join_file(verdict, accepted)
     )
@@ -74,20 +74,20 @@ def _pool(verdict: Verdict, cell: CellLengths, stored_gate: Gate | None, accepte
     The stored lengths are dropped if the setting or the traffic is another one, or if the verdict failed: an accepted
     regression sets a new level.
     """
-    begins = stored_gate is None or not stored_gate.comparable or stored_gate.digest != cell.digest or verdict.outcome is Outcome.FAIL
-    stored_lengths = {} if stored_gate is None or begins else stored_gate.lengths
-    gate = Gate(
+    is_new = stored_gate is None or not stored_gate.comparable or stored_gate.digest != cell.digest or verdict.outcome is Outcome.FAIL
+    stored_lengths = {} if stored_gate is None or is_new else stored_gate.lengths
+    pooled = Gate(
         figure=ACCEPTANCE_LENGTH,
         pair=verdict.pair,
         workload=verdict.workload,
         digest=cell.digest,
-        runs=1 if stored_gate is None or begins else stored_gate.runs + 1,
+        runs=1 if stored_gate is None or is_new else stored_gate.runs + 1,
         lengths={
             prompt: _join_lengths(stored_lengths.get(prompt), cell.lengths.get(prompt)) for prompt in {**stored_lengths, **cell.lengths}
         },
         accepted_regression=accepted if _may_loosen_gate(verdict) else (stored_gate.accepted_regression if stored_gate else ""),
     )
-    return GateChange(gate=replace(gate, reason=_describe_gate(gate)), move=_describe_move(stored_gate, gate, begins=begins))
+    return GateChange(gate=replace(pooled, reason=_describe_gate(pooled)), move=_describe_move(stored_gate, pooled, is_new=is_new))
 
 
 def _join_lengths(stored: PromptLength | None, measured: PromptLength | None) -> PromptLength:
@@ -113,10 +113,10 @@ def _describe_gate(gate: Gate) -> str:
     return f"mean {_mean_tokens_per_step(gate):.3f} tokens per step of {len(gate.lengths)} requests over {runs}; a run may differ by 3 %"
 
 
-def _describe_move(stored_gate: Gate | None, new_gate: Gate, *, begins: bool) -> str:
+def _describe_move(stored_gate: Gate | None, new_gate: Gate, *, is_new: bool) -> str:
     """Return a line on how the mean tokens per step changed, and why."""
     means = [f"{_mean_tokens_per_step(gate):.3f}" for gate in (stored_gate, new_gate) if gate is not None]
-    origin = "begun anew" if begins and stored_gate is not None else f"{new_gate.runs} run{'s' * (new_gate.runs > 1)}"
+    origin = "begun anew" if is_new and stored_gate is not None else f"{new_gate.runs} run{'s' * (new_gate.runs > 1)}"
     regression = f"; accepted: {new_gate.accepted_regression}" if new_gate.accepted_regression else ""
     changes = f"; {'; '.join(stored_gate.changes)}" if stored_gate is not None and not stored_gate.comparable else ""
     steps = sum(length.steps for length in new_gate.lengths.values())

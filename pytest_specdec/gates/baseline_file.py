@@ -62,8 +62,8 @@ def notes(folder: Path, config: str, environment: Environment | None) -> tuple[s
     if environment is None:
         return ()
     if path(folder, config, environment).is_file():
-        void = (gate for gate in _compared_gates(folder, config, environment) if gate.figure == SPEEDUP and not gate.comparable)
-        return tuple(f"floor not used: {gate} was measured with another {'; '.join(gate.changes)}" for gate in void)
+        unusable = (gate for gate in _compared_gates(folder, config, environment) if gate.figure == SPEEDUP and not gate.comparable)
+        return tuple(f"floor not used: {gate} was measured with another {'; '.join(gate.changes)}" for gate in unusable)
     machines = sorted({str(gate.machine) for gate in other_machines(folder / config, environment.machine)})
     if not machines:
         return ()
@@ -125,8 +125,8 @@ def read_conditions(folder: Path, config: str, environment: Environment) -> tupl
 
     Raises ConfigError or RunError as :func:`read` does.
     """
-    own = path(folder, config, environment)
-    return tuple(map(_read_stored, [own] if own.is_file() else sorted((folder / config).glob("*.yaml"))))
+    of_machine = path(folder, config, environment)
+    return tuple(map(_read_stored, [of_machine] if of_machine.is_file() else sorted((folder / config).glob("*.yaml"))))
 
 
 def _read_stored(path: Path) -> StoredBaseline:

@@ -28,7 +28,7 @@ FARTHEST = 0.55
 """Of the typical ratio: no floor is lower, however much runs vary. From half of it on a floor in a file could as well be none."""
 NOTABLE = 0.02
 """Change of the typical ratio from which on it is given as the cause of a floor's move, and not what runs vary by."""
-TAKEN = frozenset({Outcome.PASS, Outcome.NOT_DECIDED})
+FIT_OUTCOMES = frozenset({Outcome.PASS, Outcome.NOT_DECIDED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,17 +40,17 @@ class GateChange:
     """How it moved, and why."""
 
 
-def measure_floors(verdicts: Iterable[Verdict], known: tuple[Gate, ...], accepted: str = "") -> tuple[GateChange, ...]:
+def measure_floors(verdicts: Iterable[Verdict], stored_gates: tuple[Gate, ...], accepted: str = "") -> tuple[GateChange, ...]:
     """Return the new gate of each speed verdict fit for a floor.
 
-    The verdict's log-ratio is added to those of the ``known`` gate, and the floor follows the last ten, up or down.
+    The verdict's log-ratio is added to those of the stored gate, and the floor follows the last ten, up or down.
 
     A failed verdict makes a floor only if a regression is ``accepted``, which is the reason for it; the earlier runs are
     then dropped, since they show the speed before the regression.
     """
-    outcomes = TAKEN | ({Outcome.FAIL} if accepted else set())
+    outcomes = FIT_OUTCOMES | ({Outcome.FAIL} if accepted else set())
     speedups = ((verdict, speedup) for verdict, speedup in _select_speedups(verdicts) if verdict.outcome in outcomes)
-    return tuple(_join_floor(verdict, speedup, known, accepted) for verdict, speedup in speedups if not _why_unfit(speedup))
+    return tuple(_join_floor(verdict, speedup, stored_gates, accepted) for verdict, speedup in speedups if not _why_unfit(speedup))
 
 
 def unfit_verdicts(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, str]]:
@@ -59,7 +59,7 @@ def unfit_verdicts(verdicts: Iterable[Verdict]) -> Iterator[tuple[Verdict, str]]
     Only passed and undecided verdicts are considered.
     """
     for verdict, speedup in _select_speedups(verdicts):
-        if verdict.outcome in TAKEN and (why := _why_unfit(speedup)):
+        if verdict.outcome in FIT_OUTCOMES and (why := _why_unfit(speedup)):
             yield verdict, why
 
 
@@ -81,16 +81,16 @@ def _why_unfit(speedup: Speedup) -> str:
     return ""
 
 
-def _join_floor(verdict: Verdict, speedup: Speedup, known: tuple[Gate, ...], accepted: str) -> GateChange:
+def _join_floor(verdict: Verdict, speedup: Speedup, stored_gates: tuple[Gate, ...], accepted: str) -> GateChange:
     """Return a gate's new floor, with the verdict's run added.
 
     After a failure, which was then accepted, the floor is computed from this run alone. The ratios between boots stay,
     since they describe the machine and not the variant.
     """
     cell = (SPEEDUP, verdict.pair, verdict.workload)
-    stored = next((gate for gate in known if (gate.figure, gate.pair, gate.workload) == cell), None)
-    before = stored or Gate(figure=SPEEDUP)
-    continued = before if verdict.outcome is not Outcome.FAIL else Gate(figure=SPEEDUP)
+    stored = next((gate for gate in stored_gates if (gate.figure, gate.pair, gate.workload) == cell), None)
+    previous = stored or Gate(figure=SPEEDUP)
+    continued = previous if verdict.outcome is not Outcome.FAIL else Gate(figure=SPEEDUP)
     tokens = speedup.tokens_per_step
     gate = Gate(
         figure=SPEEDUP,
@@ -98,13 +98,13 @@ def _join_floor(verdict: Verdict, speedup: Speedup, known: tuple[Gate, ...], acc
         workload=verdict.workload,
         log_ratios=_append_run(continued.log_ratios, math.log(speedup.ratio)),
         log_tokens_per_step=_append_run(continued.log_tokens_per_step, None if tokens is None else math.log(tokens)),
-        boot_log_ratios=_append_run(before.boot_log_ratios, speedup.boot_log_ratio),
+        boot_log_ratios=_append_run(previous.boot_log_ratios, speedup.boot_log_ratio),
     )
-    floor = _floor(gate)
-    is_lower = before.at_least is not None and floor < before.at_least
-    gate = replace(gate, at_least=floor, accepted_regression=accepted if accepted and is_lower else before.accepted_regression)
-    gate = replace(gate, reason=_describe_floor(gate, floor, before))
-    return GateChange(gate=gate, move=_describe_change(before, gate))
+    floor = _compute_floor(gate)
+    is_lower = previous.at_least is not None and floor < previous.at_least
+    gate = replace(gate, at_least=floor, accepted_regression=accepted if accepted and is_lower else previous.accepted_regression)
+    gate = replace(gate, reason=_describe_floor(gate, floor, previous))
+    return GateChange(gate=gate, move=_describe_change(previous, gate))
 
 
 def _append_run(values: tuple[float, ...], value: float | None) -> tuple[float, ...]:
@@ -115,7 +115,7 @@ def _append_run(values: tuple[float, ...], value: float | None) -> tuple[float, 
     return (*values, *([] if value is None else [round(value, 6)]))[-LAST_RUNS:]
 
 
-def _floor(gate: Gate) -> float:
+def _compute_floor(gate: Gate) -> float:
     """Return the speedup that healthy runs like the gate's prove.
 
     It lies below the median by the margin, but never below ``FARTHEST`` of it.
@@ -139,12 +139,12 @@ def _margin_below_typical(gate: Gate) -> float:
     return max(NEAREST, unlucky + spread.half_width(SPEED_ERROR, RUN_BOOTS))
 
 
-def _describe_floor(gate: Gate, floor: float, before: Gate) -> str:
+def _describe_floor(gate: Gate, floor: float, previous: Gate) -> str:
     """Return a sentence on how a floor was computed, and why it moved."""
     runs, typical = len(gate.log_ratios), math.exp(statistics.median(gate.log_ratios))
     count = f"{runs} run{'s' * (runs > 1)}{': add more' * (runs == 1)}"
     spread = boot_spread(gate.boot_log_ratios, runs=gate.log_ratios).sd
-    move = "" if before.at_least is None else _describe_move(before, before.at_least, gate, floor)
+    move = "" if previous.at_least is None else _describe_move(previous, previous.at_least, gate, floor)
     margin = 1.0 - floor / typical
     return f"median {typical:.2f}x over {count}, less {margin:.1%}, which healthy runs prove where boots vary by {spread:.1%}{move}"
 
@@ -166,8 +166,8 @@ def _describe_move(stored: Gate, stored_floor: float, gate: Gate, floor: float) 
     return f"; {direction} from {stored_floor:g}, as {cause}"
 
 
-def _describe_change(before: Gate, gate: Gate) -> str:
+def _describe_change(previous: Gate, gate: Gate) -> str:
     """Return a line with a gate's old and new floor."""
-    floors = [f"{one.at_least:g}" for one in (before, gate) if one.at_least is not None]
+    floors = [f"{version.at_least:g}" for version in (previous, gate) if version.at_least is not None]
     accepted = f"; accepted: {gate.accepted_regression}" if gate.accepted_regression and floors[0] != floors[-1] else ""
     return f"{gate.figure} {gate.pair} {gate.workload}: at_least {' -> '.join(floors)} ({gate.reason}){accepted}"

@@ -100,7 +100,7 @@ def rule_gates(gates: Sequence[Gate], limits: ConfidenceLimits | None, alpha: fl
     return tuple(RuledGate(gate=gate, ruling=_ruling(gate, low, high), low=low, high=high, alpha=alpha) for gate in gates)
 
 
-def ruled_speeds(gates: Sequence[Gate], estimate: Estimate | None, alpha: float) -> tuple[RuledGate, ...]:
+def rule_speeds(gates: Sequence[Gate], estimate: Estimate | None, alpha: float) -> tuple[RuledGate, ...]:
     """Return the ruling on every gate on the speedup.
 
     All gates are open if ``estimate`` is None. ``alpha`` is the chance of a false fail over all of them: it is halved if there are both
@@ -113,19 +113,19 @@ def ruled_speeds(gates: Sequence[Gate], estimate: Estimate | None, alpha: float)
     alpha /= max(1, len({bool(gate.log_ratios) for gate in gates}))
     if estimate is None:
         return rule_gates(gates, None, alpha)
-    return tuple(_ruled_speed(gate, estimate, alpha) for gate in gates)
+    return tuple(_rule_speed(gate, estimate, alpha) for gate in gates)
 
 
-def _ruled_speed(gate: Gate, estimate: Estimate, alpha: float) -> RuledGate:
+def _rule_speed(gate: Gate, estimate: Estimate, alpha: float) -> RuledGate:
     """Return the ruling on one speed gate, by its threshold or its earlier runs."""
     low, runs = estimate.at_least(SPEED_ERROR), gate.log_ratios[-LAST_RUNS:]
     if not runs:
         high = estimate.at_most(alpha)
         return RuledGate(gate=gate, ruling=_ruling(gate, low, high), low=low, high=high, alpha=alpha, error=SPEED_ERROR)
-    beside, typical = estimate.against_median(len(runs)), math.exp(statistics.median(runs))
-    high, least = beside.at_most(alpha), typical * math.exp(-MARGIN)
-    missed = high < typical and beside.at_most(SPEED_ERROR) < least
-    expected = f"{least:.2f} expected: 5 % under the typical {typical:.2f}x of {len(runs)} run{'s' * (len(runs) > 1)}"
+    against_runs, typical = estimate.against_median(len(runs)), math.exp(statistics.median(runs))
+    high, expected_speed = against_runs.at_most(alpha), typical * math.exp(-MARGIN)
+    missed = high < typical and against_runs.at_most(SPEED_ERROR) < expected_speed
+    expected = f"{expected_speed:.2f} expected: 5 % under the typical {typical:.2f}x of {len(runs)} run{'s' * (len(runs) > 1)}"
     ruling = GateRuling.MISSED if missed else _ruling(gate, low, math.inf)
     return RuledGate(gate=gate, ruling=ruling, low=low, high=high, alpha=alpha, error=SPEED_ERROR, expected=expected)
 

@@ -7,9 +7,20 @@ from enum import StrEnum
 
 from pytest_specdec.model.plan import Rates
 
-__all__ = ["STEPS", "BootTime", "MissingAnswers", "Progress", "Session", "State", "Status"]
+__all__ = ["STEPS", "BootTime", "MissingAnswers", "Progress", "Session", "State", "Status", "StepKind"]
 
-STEPS = frozenset({"booting", "probing", "answering", "scoring", "stopping"})
+
+class StepKind(StrEnum):
+    """Kinds of steps of a boot."""
+
+    BOOTING = "booting"
+    PROBING = "probing"
+    ANSWERING = "answering"
+    SCORING = "scoring"
+    STOPPING = "stopping"
+
+
+STEPS = frozenset(StepKind)
 """Steps of a boot; any other text of a progress line is printed at once."""
 
 

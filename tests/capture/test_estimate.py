@@ -29,7 +29,7 @@ def took(plan, answering, scoring=1.0, part=1.0):
     steps = estimate.steps(plan.boots, plan.workloads, plan.rates)
     done = steps[: round(len(steps) * part)]
     factor = {"answering": answering, "scoring": scoring}
-    return {step: step.seconds * factor[step.doing] for step in done if step.doing in factor}
+    return {step: step.seconds * factor[step.kind] for step in done if step.kind in factor}
 
 
 def seconds(plan, rates):
@@ -39,7 +39,7 @@ def seconds(plan, rates):
 def test_every_boot_is_estimated_step_by_step(plan):
     """A baseline is probed before it answers and a variant after it; the last baseline boot scores; each server is stopped."""
     one = plan()
-    shown = [(step.boot, step.doing, step.arm, step.seconds) for step in estimate.steps(one.boots, one.workloads, one.rates)]
+    shown = [(step.boot, step.kind, step.arm, step.seconds) for step in estimate.steps(one.boots, one.workloads, one.rates)]
     answered = [(boot, arm) for boot, arm in enumerate(("baseline", "draft-k3", "ngram-k3", "control"))]
     steps = {boot: [(boot, "booting", arm, 10.0), (boot, "answering", arm, 1500.0)] for boot, arm in answered}
     steps[0].insert(1, (0, "probing", "baseline", 50.0))
@@ -55,8 +55,8 @@ def test_a_token_scored_by_a_request_of_its_own_costs_eight_times_as_much(plan):
     one = plan()
     for route, scoring_s in ((ScoringRoute.PROMPT_LOGPROBS, 750.0), (ScoringRoute.CONTINUATIONS, 6000.0)):
         steps = estimate.steps(one.boots, one.workloads, one.rates, route=route)
-        assert {step.seconds for step in steps if step.doing == "scoring"} == {scoring_s}
-        assert {step.seconds for step in steps if step.doing == "answering"} == {1500.0}
+        assert {step.seconds for step in steps if step.kind == "scoring"} == {scoring_s}
+        assert {step.seconds for step in steps if step.kind == "answering"} == {1500.0}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_token_scored_by_a_request_of_its_own_costs_eight_times_as_much(plan):
 def test_requests_side_by_side_save_time_and_a_timed_pass_is_warmed_up(plan, workload, fields, answering_s):
     """Five requests of six tokens, four passes, at two tokens per second and half of it for each further stream."""
     one = replace(plan(), workloads=(workload(**{"passes": 4, **fields}),))
-    assert {step.seconds for step in estimate.steps(one.boots, one.workloads, one.rates) if step.doing == "answering"} == {answering_s}
+    assert {step.seconds for step in estimate.steps(one.boots, one.workloads, one.rates) if step.kind == "answering"} == {answering_s}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_no_pass_ends_before_its_longest_answer(plan, workload, limit, fields, a
     longest = replace(short.requests[-1], body={**short.requests[-1].body, "max_tokens": limit})
     one = replace(plan(), workloads=(replace(short, requests=(*short.requests[:-1], longest)),))
     steps = estimate.steps(one.boots, one.workloads, one.rates)
-    assert {step.seconds for step in steps if step.doing == "answering"} == {answering_s}
+    assert {step.seconds for step in steps if step.kind == "answering"} == {answering_s}
 
 
 @pytest.mark.parametrize("servers, booting_s", [(2, 24.0), (3, 24.0), (4, 16.0)])
@@ -142,7 +142,7 @@ def test_visits_of_attached_servers_take_no_boots_time_and_measure_none(plan, co
 
 def test_where_nothing_was_scored_the_rate_of_scoring_stays(plan):
     one = plan()
-    answered = {step: taken for step, taken in took(one, 2.0).items() if step.doing == "answering"}
+    answered = {step: taken for step, taken in took(one, 2.0).items() if step.kind == "answering"}
     found = estimate.measured_rates(one, answered, dict.fromkeys(range(4), 10.0), 0.0)
     assert (found.tokens_per_s, found.scored_tokens_per_s) == (1.0, 4.0)
 

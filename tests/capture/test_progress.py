@@ -8,13 +8,14 @@ from pytest_specdec.capture.estimate import EstimatedStep
 from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.errors import DeadlineError
 from pytest_specdec.model.plan import Boot, Role
+from pytest_specdec.model.status import StepKind
 
 
 def test_what_is_left_is_the_estimate_at_the_pace_so_far():
     clock = [0.0]
     steps = [
-        EstimatedStep(boot=0, doing="booting", arm="v", seconds=5.0),
-        EstimatedStep(boot=0, doing="answering", arm="v", workload="w", seconds=10.0),
+        EstimatedStep(boot=0, kind=StepKind.BOOTING, arm="v", seconds=5.0),
+        EstimatedStep(boot=0, kind=StepKind.ANSWERING, arm="v", workload="w", seconds=10.0),
     ]
     said = []
     reporter = Reporter(steps, 1, None, said.append, now_s=lambda: clock[0])

@@ -83,7 +83,7 @@ def test_each_phase_of_the_pair_that_ships_is_near_a_recorded_run():
     timed = {workload.name for workload in one.workloads if workload.timed}
     planned = Counter({"judging": estimate.judging_s(len(one.judgements))})
     for step in estimate.steps(one.boots, one.workloads, one.rates, route=one.route):
-        planned[step.doing + " timed" * (step.workload in timed)] += step.seconds
+        planned[step.kind + " timed" * (step.workload in timed)] += step.seconds
     assert {phase: planned[phase] for phase in SMOKE_S} == pytest.approx(SMOKE_S, rel=0.35, abs=0.6)
     assert one.estimate_s == pytest.approx(sum(SMOKE_S.values()), rel=0.2)
 

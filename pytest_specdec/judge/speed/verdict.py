@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.gates.rulings import SPEED_ERROR, GateRuling, gates_on, rule_gates, ruled_speeds
+from pytest_specdec.gates.rulings import SPEED_ERROR, GateRuling, gates_on, rule_gates, rule_speeds
 from pytest_specdec.judge.acceptance import verdict as acceptance
 from pytest_specdec.judge.acceptance.length import describe_length
 from pytest_specdec.judge.acceptance.verdict import LEAST_PROMPTS
@@ -253,7 +253,7 @@ def _rulings(captured: Captured, measured: MeasuredSpeed) -> tuple[RuledGate, ..
     gates, length = _speedup_gates(captured), measured.length
     lengths = gates_on(captured.gates, ACCEPTANCE_LENGTH) if length is not None and length.prompts >= LEAST_PROMPTS else ()
     alpha = captured.alpha / max(1, bool(gates) + bool(lengths))
-    return (*ruled_speeds(gates, measured.estimate, alpha), *rule_gates(lengths, length, alpha))
+    return (*rule_speeds(gates, measured.estimate, alpha), *rule_gates(lengths, length, alpha))
 
 
 def _speedup_gates(captured: Captured) -> tuple[Gate, ...]:
