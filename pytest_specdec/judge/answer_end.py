@@ -78,7 +78,7 @@ class AnswerEnd:
     answer: Answer
     choice: Choice
     limits: RequestLimits
-    counterpart: Choice | None
+    peer: Choice | None
     """The baseline's choice for the same request; None without one with token ids, with several, or for that choice itself."""
 
     @property

@@ -103,9 +103,7 @@ def _answer_ends(captured: Captured, transcripts: Sequence[Transcript]) -> list[
     limits = {request.id: limits_of(request) for request in captured.workload.requests}
     baseline = {answer.key: answer for answer in captured.baseline.answers if answer.ok}
     return [
-        AnswerEnd(
-            answer=answer, choice=choice, limits=limits[answer.request_id], counterpart=_baseline_choice(answer, baseline.get(answer.key))
-        )
+        AnswerEnd(answer=answer, choice=choice, limits=limits[answer.request_id], peer=_baseline_choice(answer, baseline.get(answer.key)))
         for transcript in transcripts
         for answer in transcript.answers
         if answer.ok and answer.request_id in limits
@@ -225,32 +223,30 @@ def _describe_text_after_stop(end: AnswerEnd, baseline: BaselineEndings) -> str:
 
 def _describe_early_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Describe an answer that ends although the baseline's goes on from the same tokens."""
-    counterpart, reason = end.counterpart, end.choice.finish_reason
-    if counterpart is None or not end.ids or len(end.ids) >= len(counterpart.token_ids) or counterpart.token_ids[: len(end.ids)] != end.ids:
+    peer, reason = end.peer, end.choice.finish_reason
+    if peer is None or not end.ids or len(end.ids) >= len(peer.token_ids) or peer.token_ids[: len(end.ids)] != end.ids:
         return ""
     explained = baseline.hides(end.limits.kind) if reason == "stop" else baseline.fills(end)
-    return (
-        "" if explained else f"finish_reason {reason!r} after {len(end.ids)} tokens; the baseline goes on to {len(counterpart.token_ids)}"
-    )
+    return "" if explained else f"finish_reason {reason!r} after {len(end.ids)} tokens; the baseline goes on to {len(peer.token_ids)}"
 
 
 def _describe_late_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Describe an answer that goes on although the baseline's stops after the same tokens."""
-    counterpart = end.counterpart
-    if counterpart is None or counterpart.finish_reason != "stop" or baseline.hides(end.limits.kind):
+    peer = end.peer
+    if peer is None or peer.finish_reason != "stop" or baseline.hides(end.limits.kind):
         return ""
-    more = len(end.ids) - len(counterpart.token_ids)
-    same = more > 0 and end.ids[: len(counterpart.token_ids)] == counterpart.token_ids
-    return f"{more} tokens after the {len(counterpart.token_ids)} at which the baseline stops" if same else ""
+    more = len(end.ids) - len(peer.token_ids)
+    same = more > 0 and end.ids[: len(peer.token_ids)] == peer.token_ids
+    return f"{more} tokens after the {len(peer.token_ids)} at which the baseline stops" if same else ""
 
 
 def _describe_wrong_reason(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Describe a finish_reason that is missing, unknown, or not the baseline's for the same tokens."""
-    reason, counterpart = end.choice.finish_reason, end.counterpart
+    reason, peer = end.choice.finish_reason, end.peer
     if reason is None:
         return "no finish_reason"
-    if counterpart is not None and end.ids == counterpart.token_ids and reason != counterpart.finish_reason:
-        return f"finish_reason {reason!r}; the baseline's is {counterpart.finish_reason!r} for the same tokens"
+    if peer is not None and end.ids == peer.token_ids and reason != peer.finish_reason:
+        return f"finish_reason {reason!r}; the baseline's is {peer.finish_reason!r} for the same tokens"
     return f"finish_reason {reason!r}" if reason not in _REASONS and not end.limits.grammar else ""
 
 
@@ -286,10 +282,10 @@ def _describe_reasoning_count(end: AnswerEnd, baseline: BaselineEndings) -> str:
 
 def _describe_wrong_text(end: AnswerEnd, baseline: BaselineEndings) -> str:
     """Describe another text or reasoning for the same tokens; an incomplete last character is ignored."""
-    if end.counterpart is None or end.ids != end.counterpart.token_ids:
+    if end.peer is None or end.ids != end.peer.token_ids:
         return ""
-    return _describe_text_difference("reasoning", end.choice.reasoning, end.counterpart.reasoning) or _describe_text_difference(
-        "text", end.choice.text, end.counterpart.text
+    return _describe_text_difference("reasoning", end.choice.reasoning, end.peer.reasoning) or _describe_text_difference(
+        "text", end.choice.text, end.peer.text
     )
 
 
@@ -346,7 +342,7 @@ def _fail_ending(captured: Captured, wrong: Sequence[WrongEnd]) -> Verdict:
     flaw, count = counts.most_common(1)[0]
     first = next(wrong_end for wrong_end in wrong if wrong_end.flaw is flaw)
     others = ", ".join(f"{other.value} in {number}" for other, number in counts.items() if other is not flaw)
-    answers, counterpart = sum(answer.ok for answer in captured.speculative.answers), first.end.counterpart
+    answers, peer = sum(answer.ok for answer in captured.speculative.answers), first.end.peer
     more = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
     return say(
         captured,
@@ -354,11 +350,7 @@ def _fail_ending(captured: Captured, wrong: Sequence[WrongEnd]) -> Verdict:
         f"{flaw.value}: {count} of {answers} answers, none of the baseline's" + (f"; also {others}" if others else ""),
         short=(
             f"first        {first.end.answer.request_id}: {first.what}",
-            *(
-                []
-                if counterpart is None
-                else [f"baseline     {len(counterpart.token_ids)} tokens, finish_reason {counterpart.finish_reason!r}"]
-            ),
+            *([] if peer is None else [f"baseline     {len(peer.token_ids)} tokens, finish_reason {peer.finish_reason!r}"]),
         ),
         evidence=(*map(str, wrong[:_SHOWN]), *more),
         cell=f"{len(wrong)} wrong ends",

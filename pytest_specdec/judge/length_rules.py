@@ -65,7 +65,7 @@ class LengthCase:
     limits: RequestLimits
     plain: Choice | None
     """The arm's own longest answer to the same prompt that only a limit or an end of sequence ended; None without one."""
-    counterpart: Choice | None
+    peer: Choice | None
     """The baseline's answer to the same request; None without one."""
     end_ids: frozenset[int]
     texts: Mapping[tuple[int, ...], str]
@@ -108,13 +108,13 @@ class LengthCase:
 
         It is the baseline's if the baseline stopped and this answer begins with the same tokens, else its own.
         """
-        counterpart = self.counterpart
-        if counterpart is not None and counterpart.finish_reason == "stop" and counterpart.token_ids and self._begins_as(counterpart):
-            return len(counterpart.token_ids)
+        peer = self.peer
+        if peer is not None and peer.finish_reason == "stop" and peer.token_ids and self._begins_as(peer):
+            return len(peer.token_ids)
         return len(self.choice.token_ids) or None
 
-    def _begins_as(self, counterpart: Choice) -> bool:
-        return self.choice.token_ids[: len(counterpart.token_ids)] == counterpart.token_ids
+    def _begins_as(self, peer: Choice) -> bool:
+        return self.choice.token_ids[: len(peer.token_ids)] == peer.token_ids
 
     @property
     def place(self) -> WindowPlace | None:
@@ -176,7 +176,7 @@ def length_cases(
                 answer=answer,
                 limits=limits_of(request),
                 plain=plain.get(request.prompt_key),
-                counterpart=twins.get(answer.key),
+                peer=twins.get(answer.key),
                 end_ids=end_ids,
                 texts=texts,
             )
@@ -373,14 +373,10 @@ def _check_stop_reason(case: LengthCase) -> Breach | None:
 
 def _check_lost_stop_reason(case: LengthCase) -> Breach | None:
     """Return a breach if the baseline names a stop_reason for the same tokens and finish_reason."""
-    counterpart, choice = case.counterpart, case.choice
-    if (
-        counterpart is None
-        or not choice.token_ids
-        or (choice.token_ids, choice.finish_reason) != (counterpart.token_ids, counterpart.finish_reason)
-    ):
+    peer, choice = case.peer, case.choice
+    if peer is None or not choice.token_ids or (choice.token_ids, choice.finish_reason) != (peer.token_ids, peer.finish_reason):
         return None
-    named = counterpart.stop_token_id if counterpart.stop_string is None else counterpart.stop_string
+    named = peer.stop_token_id if peer.stop_string is None else peer.stop_string
     return None if named is None else _breach(case, LengthFlaw.STOP_REASON_LOST, f"no stop_reason; the baseline's is {named!r}")
 
 

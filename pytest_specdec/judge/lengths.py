@@ -116,10 +116,8 @@ def _describe_place(breach: Breach) -> str:
 
 
 def _describe_baseline_end(breach: Breach) -> tuple[str, ...]:
-    counterpart = breach.case.counterpart
-    return (
-        () if counterpart is None else (f"baseline     {len(counterpart.token_ids)} tokens, finish_reason {counterpart.finish_reason!r}",)
-    )
+    peer = breach.case.peer
+    return () if peer is None else (f"baseline     {len(peer.token_ids)} tokens, finish_reason {peer.finish_reason!r}",)
 
 
 def _left_out(baseline_flaws: frozenset[LengthFlaw]) -> tuple[str, ...]:

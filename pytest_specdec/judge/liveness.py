@@ -297,10 +297,7 @@ def _check_unanswered(captured: Captured) -> Verdict | None:
 def _fail_answers(captured: Captured) -> Verdict | None:
     """Return FAIL for answers that are empty or late, unlike the baseline's to the same requests."""
     baseline = {answer.key: answer for answer in captured.baseline.answers}
-    for what, is_bad in (
-        ("empty", _is_empty),
-        (f"later than the deadline of {captured.workload.deadline_s:g} s", _is_late),
-    ):
+    for what, is_bad in (("empty", _is_empty), (f"later than the deadline of {captured.workload.deadline_s:g} s", _is_late)):
         bad = [
             a
             for a in captured.speculative.answers

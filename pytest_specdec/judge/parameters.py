@@ -17,11 +17,7 @@ from pytest_specdec.judge import greedy
 from pytest_specdec.judge.ending import check_endings
 from pytest_specdec.judge.liveness import server_failure
 from pytest_specdec.judge.parameter_effects import ArmEffects, ParameterEffect, arm_effects, parameters_of, split_names
-from pytest_specdec.judge.parameter_rules import (
-    PARAMETERS,
-    CheckedToken,
-    set_parameters,
-)
+from pytest_specdec.judge.parameter_rules import PARAMETERS, CheckedToken, set_parameters
 from pytest_specdec.judge.prerequisites import describe_refusals, is_refusal, refusal, speculating, unscorable
 from pytest_specdec.judge.sampling.draft_distribution import drafting
 from pytest_specdec.judge.tolerance import allowed_gap
@@ -178,12 +174,7 @@ def _find_blamed(names: Iterable[str], answer: Answer) -> set[str]:
     return {name for name in every if name in (answer.error or "")} or every
 
 
-def _fail_parameters(
-    captured: Captured,
-    judged: ArmEffects,
-    peers: Sequence[ArmEffects],
-    matrix: _Matrix,
-) -> Verdict | None:
+def _fail_parameters(captured: Captured, judged: ArmEffects, peers: Sequence[ArmEffects], matrix: _Matrix) -> Verdict | None:
     """Return FAIL if the judged arm breaks more rules than the baseline.
 
     None otherwise. Each rule is compared by itself, and those of parameters that a boot of the baseline ignores are left out.
@@ -343,13 +334,7 @@ def _check_parameters_bound(captured: Captured, baseline: ArmEffects, matrix: _M
     )
 
 
-def _pass_parameters(
-    captured: Captured,
-    judged: ArmEffects,
-    baseline: ArmEffects,
-    matrix: _Matrix,
-    tolerance: Tolerance,
-) -> Verdict:
+def _pass_parameters(captured: Captured, judged: ArmEffects, baseline: ArmEffects, matrix: _Matrix, tolerance: Tolerance) -> Verdict:
     """Return PASS, with the parameters that the baseline itself ignores."""
     honoured = [name for name, effects in matrix.items() if effects.baseline is effects.judged is ParameterEffect.HONOURED]
     bound = sum(token.binds for token in judged.tokens)

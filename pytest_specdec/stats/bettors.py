@@ -15,7 +15,7 @@ import numpy as np
 
 from pytest_specdec.stats import adaptive_bettors, betting, fault_models, jumps
 from pytest_specdec.stats.betting import Bettor, unit_bettor
-from pytest_specdec.stats.draft_distribution import SplitRemainder, at_drafts, favourite, hidden_bonus, merge_remainder, one_hot, overlap
+from pytest_specdec.stats.draft_distribution import SplitRemainder, at_drafts, bonus_chance, favourite, merge_remainder, one_hot, overlap
 from pytest_specdec.stats.duplicates import HAZARDS, hazard
 from pytest_specdec.stats.fault_models import BONUS, CATALOGUE, GENERIC, Alternative, Fault, ReusedNumber
 
@@ -31,7 +31,6 @@ __all__ = [
     "accepts_raw_ratio",
     "bettors",
     "catalogue_tables",
-    "chance_of",
     "excess",
     "expected_payoffs",
     "in_some_answers",
@@ -39,6 +38,7 @@ __all__ = [
     "parent_name",
     "refine_remainder",
     "sparse_bettors",
+    "state_stake",
     "surrogate",
     "wealth_within_answers",
     "window",
@@ -208,7 +208,7 @@ def _draft_slot_chances(observed: Observed, slot_chances: SlotChances, beta: Flo
 
     For unknown windows they are guessed from the overlap ``beta`` [N].
     """
-    guess = 1.0 - hidden_bonus(beta, observed.k, np.ones(observed.tokens, dtype=np.bool_))
+    guess = 1.0 - bonus_chance(beta, observed.k, np.ones(observed.tokens, dtype=np.bool_))
     return np.where(observed.slots.known | (observed.accepted_if_emitted is not None), slot_chances.draft, guess)
 
 
@@ -316,7 +316,7 @@ def expected_payoffs(observed: Observed, bettor: Bettor) -> Floats | None:
     return None
 
 
-def chance_of(bettor: Bettor, observed: Observed) -> Floats:
+def state_stake(bettor: Bettor, observed: Observed) -> Floats:
     """Return the stake [N] of a bettor on the state, as a fraction.
 
     Raises KeyError for any other bettor.
@@ -415,12 +415,13 @@ def _generic_bettors(observed: Observed) -> Iterator[Bettor]:
 def _order_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Bettor]:
     """Yield bettors on a wrong order of token ids.
 
-    Reused random numbers cause it. Those on a particular reuse need the draft's distribution.
+    Reused random numbers cause it. Each bets on late ids or on early ones, by ``theta`` (fault_models.id_order); those on a reuse need the
+    draft's distribution.
     """
     for theta in (-0.9, -0.3, -0.1, 0.1, 0.3, 0.9):
-        words = "late" if theta > 0 else "early"
+        direction = "late" if theta > 0 else "early"
         yield unit_bettor(
-            f"{words} token ids by {abs(theta):g}",
+            f"{direction} token ids by {abs(theta):g}",
             Fault.ORDER,
             betting.bet(observed.distribution, fault_models.id_order(observed.distribution.p, observed.ids, theta)),
         )

@@ -20,8 +20,8 @@ __all__ = [
     "Lookup",
     "SplitRemainder",
     "at_drafts",
+    "bonus_chance",
     "favourite",
-    "hidden_bonus",
     "index_of",
     "listed_outcomes",
     "map_draft",
@@ -145,8 +145,8 @@ def overlap(p: Floats, q: Floats) -> Floats:
     return np.asarray(np.minimum(split.p, split.q).sum(axis=1))
 
 
-def hidden_bonus(beta: Floats, k: int, drafts: Bools) -> Floats:
-    """Return the probability [N] of no draft slot for tokens of unknown windows.
+def bonus_chance(beta: Floats, k: int, drafts: Bools) -> Floats:
+    """Return the probability [N] of a bonus slot for tokens of unknown windows.
 
     It is ``beta^k / sum_{j=0..k} beta^j``, or 1 without a draft. ``beta`` is the overlap at the token itself; a mean over the run would
     depend on later tokens, which no bet may.

@@ -148,10 +148,10 @@ def noise_ratio(kernel: Floats, other: Floats, error: float) -> NoiseRatio | Non
     """
     if min(len(kernel), len(other)) == 0 or 0.5 ** min(len(kernel), len(other)) > error:
         return None
-    above, below = _centre(kernel, error), _centre(other, error)
-    ratio = above.middle - below.middle
-    down = math.hypot(above.middle - above.low, below.high - below.middle)
-    up = math.hypot(above.high - above.middle, below.middle - below.low)
+    numerator, denominator = _centre(kernel, error), _centre(other, error)
+    ratio = numerator.middle - denominator.middle
+    down = math.hypot(numerator.middle - numerator.low, denominator.high - denominator.middle)
+    up = math.hypot(numerator.high - numerator.middle, denominator.middle - denominator.low)
     return NoiseRatio(ratio=math.exp(ratio), low=math.exp(ratio - down), high=math.exp(ratio + up), answers=len(kernel))
 
 

@@ -9,7 +9,7 @@ from benchmarks.bank import Asked, asking, zipf
 from benchmarks.simulation import RIGHT, Rules, blurred, simulate
 from pytest_specdec.judge.sampling.fault_naming import Acceptance, acceptance, name
 from pytest_specdec.stats.betting import Bettor, wealth_process
-from pytest_specdec.stats.bettors import bettors, chance_of, expected_payoffs
+from pytest_specdec.stats.bettors import bettors, expected_payoffs, state_stake
 from pytest_specdec.stats.fault_models import Fault
 
 STATE, TILTED, IMPROBABLE = Fault.STATE.value, Fault.TEMPERATURE.value, Fault.IMPROBABLE.value
@@ -71,7 +71,7 @@ def test_a_state_that_explains_less_of_the_tokens_is_not_named(behind, named):
 def test_where_windows_are_chances_the_state_has_to_explain_more_all_the_same(lead, named):
     seen = observed()
     seen = replace(seen, slots=replace(seen.slots, slot=np.full(100, -1)))
-    chance = chance_of(bettor(Fault.STATE, 0.0, BEHIND), seen)
+    chance = state_stake(bettor(Fault.STATE, 0.0, BEHIND), seen)
     assert 0.3 < chance.mean() < 0.6
     assert not np.isin(chance, (0.0, 1.0)).all()
     first = paid(Fault.TEMPERATURE, 0.9, 0.0, chance < 0.3)

@@ -24,7 +24,7 @@ from pytest_specdec.stats.bettors import (
     sparse_bettors,
     surrogate,
 )
-from pytest_specdec.stats.draft_distribution import hidden_bonus, one_hot
+from pytest_specdec.stats.draft_distribution import bonus_chance, one_hot
 from pytest_specdec.stats.fault_models import CATALOGUE, Fault
 
 BANK = zipf(np.random.default_rng(1), positions=12, vocabulary=64, top_tokens=8)
@@ -82,7 +82,7 @@ def test_where_windows_are_hidden_the_guess_says_how_often_a_draft_stands_there(
     everywhere = np.ones(told.tokens, dtype=bool)
     for words, beta in ((DRAWN, (p**2).sum(axis=1)), (SURROGATE, p[:, :-1].max(axis=1))):
         known, guessed = (each["resample from p" + words] for each in paid)
-        share = 1.0 - hidden_bonus(beta, told.k, everywhere)[here]
+        share = 1.0 - bonus_chance(beta, told.k, everywhere)[here]
         assert guessed == pytest.approx(1.0 + share * (known - 1.0))
 
 

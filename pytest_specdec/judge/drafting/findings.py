@@ -238,7 +238,7 @@ def compare_loads(answers: Sequence[DraftedAnswer]) -> list[DraftFinding]:
 def _compare_load(
     load: str, answers: Mapping[str, Sequence[DraftedAnswer]], other_load: str, others: Mapping[str, Sequence[DraftedAnswer]]
 ) -> DraftFinding | None:
-    """Return the comparison of accepted lengths under two loads.
+    """Return the comparison of accepted lengths under ``load`` and ``other_load``.
 
     Student's paired t, one-sided, of so great a loss if the true one is the margin. Units are prompts: steps of one depend on each other.
     Returns None if fewer than eight prompts were sent under both loads.
@@ -248,18 +248,19 @@ def _compare_load(
         prompts[answers[request][0].prompt].append(request)
     if len(prompts) < _LEAST_PROMPTS:
         return None
-    before, after = ([_mean_length(side, requests) for requests in prompts.values()] for side in (others, answers))
-    worst = min(range(len(after)), key=lambda index: after[index] - before[index])
-    change = compare(before, after)
-    lengths = f"{change.now:.2f} tokens per step, {change.stored:.2f} {other_load}"
+    lengths = [_mean_length(answers, requests) for requests in prompts.values()]
+    other_lengths = [_mean_length(others, requests) for requests in prompts.values()]
+    worst = min(range(len(lengths)), key=lambda index: lengths[index] - other_lengths[index])
+    change = compare(other_lengths, lengths)
+    figures = f"{change.now:.2f} tokens per step, {change.stored:.2f} {other_load}"
     return DraftFinding(
         name=f"the drafter falls behind with {load} in flight",
         subject=f"{load} in flight",
-        summary=f"{lengths} ({change.relative:+.0%} over {change.prompts} prompts)",
-        counts=f"{lengths}, {change.relative:+.1%} over {change.prompts} prompts",
+        summary=f"{figures} ({change.relative:+.0%} over {change.prompts} prompts)",
+        counts=f"{figures}, {change.relative:+.1%} over {change.prompts} prompts",
         cell=f"{change.relative:+.0%} with {load}",
         first=answers[list(prompts.values())[worst][0]][0].name,
-        bad=sum(b < a for a, b in zip(before, after, strict=True)),
+        bad=sum(length < other for length, other in zip(lengths, other_lengths, strict=True)),
         units=change.prompts,
         is_striking=change.relative < -MARGIN,
         test=f"Student's paired t over prompts, beyond {MARGIN:.0%}",

@@ -15,7 +15,7 @@ import numpy as np
 
 from pytest_specdec.judge.sampling.fault_scope import fault_scope
 from pytest_specdec.stats.betting import at_outcome, partial_stake, table
-from pytest_specdec.stats.bettors import RATIO_OF_RAW, accepts_raw_ratio, chance_of, expected_payoffs, parent_name
+from pytest_specdec.stats.bettors import RATIO_OF_RAW, accepts_raw_ratio, expected_payoffs, parent_name, state_stake
 from pytest_specdec.stats.draft_distribution import SplitRemainder, index_of, one_hot, overlap
 from pytest_specdec.stats.fault_models import CATALOGUE, GENERIC, Fault, ratio
 from pytest_specdec.stats.verify_slots import NO_DRAFT
@@ -260,7 +260,7 @@ def _is_after_rejections_only(state: Bettor, first: Bettor, observed: Observed, 
     if ahead and not np.isin(slot_chances.at, (0.0, 1.0)).all():
         return True
     # Tokens of the prefill do not count: nothing was drafted for them, so they may be right under any fault.
-    drafted, after_rejection = 1.0 - _chances_of_no_draft(slot_chances), chance_of(state, observed)
+    drafted, after_rejection = 1.0 - _chances_of_no_draft(slot_chances), state_stake(state, observed)
     return (
         state.log_wealth > first.log_wealth
         and _payoff_difference(first, observed, drafted * after_rejection, drafted * (1.0 - after_rejection)) > SHORT

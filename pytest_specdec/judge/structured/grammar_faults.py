@@ -42,11 +42,8 @@ def fault_name(documents: Sequence[Document], formats: Sequence[OutputFormat]) -
     of the faulty ones obey such a grammar. Otherwise it is the commonest flaw.
     """
     faulty = [document for document in documents if document.fault]
-    sound = [document for document in documents if not document.fault]
-    if (
-        sum(document.reasoned for document in faulty) == len(faulty) >= _ENOUGH
-        and sum(not document.reasoned for document in sound) >= _ENOUGH
-    ):
+    plain_sound = [document for document in documents if not document.fault and not document.reasoned]
+    if min(len(faulty), len(plain_sound)) >= _ENOUGH and all(document.reasoned for document in faulty):
         return BEHIND_REASONING
     others = _select_closed(formats)
     if len(faulty) >= _ENOUGH and 2 * sum(_obeys_any(document, others) for document in faulty) > len(faulty):

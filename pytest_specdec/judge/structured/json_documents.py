@@ -95,7 +95,7 @@ def _breach(errors: Sequence[ValidationError], *, whole: bool) -> Reading | None
 
     Errors of rules that every engine must enforce come first.
     """
-    certain = [error for error in errors if not _rare(error.relative_schema_path)]
+    certain = [error for error in errors if not _is_rarely_enforced(error.relative_schema_path)]
     error = best_match(certain or errors)
     if error is None:
         return None
@@ -113,7 +113,7 @@ def _syntax_flaw(text: str, syntax: JsonScan) -> Flaw:
     return Flaw.FORM if text[: syntax.bad].strip() else Flaw.BEFORE
 
 
-def _rare(path: Iterable[object]) -> bool:
+def _is_rarely_enforced(path: Iterable[object]) -> bool:
     """Return True if some engines silently ignore a rule.
 
     They may ignore it or one that contains it. ``path`` leads to it through the schema; names chosen by the schema itself are skipped.
