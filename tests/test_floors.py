@@ -30,7 +30,17 @@ FLOOR = {
     "init": 6,
 }
 """Rooms by floor, below pytest."""
-TOP = {"plugin": 7, "doctor_command": 8, "report_command": 8, "live_shrinking": 8, "repro_command": 9, "__main__": 10, "__init__": 10}
+TOP = {
+    "plugin": 7,
+    "bisect": 8,
+    "doctor_command": 8,
+    "report_command": 8,
+    "live_shrinking": 8,
+    "bisect_command": 9,
+    "repro_command": 9,
+    "__main__": 10,
+    "__init__": 10,
+}
 """The plugin, and the commands that start it."""
 
 PURE = {"model", "stats", "judge", "report"}

@@ -60,6 +60,8 @@ class EngineSettings:
     """A virtual environment that the engine is installed in."""
     image: str | None = None
     """A container image."""
+    environment: tuple[str, ...] = ()
+    """The command that makes an environment of one release, with ``{version}`` and ``{folder}``; empty for the shipped one."""
     docker: DockerSettings = field(default_factory=DockerSettings)
     api_key: str | None = None
     """What servers ask of clients, as ``${VAR}``; written to no artifact."""

@@ -207,7 +207,8 @@ def _overlay_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engine_settings(settings: Mapping[str, Any]) -> EngineSettings:
-    return EngineSettings(**{**settings, **_overlay_fields(settings), "docker": docker_settings.settings(settings.get("docker", {}))})
+    docker, environment = docker_settings.settings(settings.get("docker", {})), tuple(settings.get("environment", ()))
+    return EngineSettings(**{**settings, **_overlay_fields(settings), "docker": docker, "environment": environment})
 
 
 def _typed_limits(limits: Mapping[str, Any]) -> Limits:

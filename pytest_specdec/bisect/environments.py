@@ -1,0 +1,124 @@
+"""Environments of an engine's releases: a folder each, made by a command, and removed for want of space."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_specdec import engines
+from pytest_specdec.bisect import process
+from pytest_specdec.config import variables
+from pytest_specdec.engines.registry import kinds
+from pytest_specdec.errors import ConfigError, EngineError
+from pytest_specdec.files import yaml
+from pytest_specdec.files.run_directory import safe, writable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.config.config import Config
+
+ENVIRONMENT, VERSION = "SPECDEC_ENVIRONMENT", "SPECDEC_VERSION"
+"""The variables that a config refers to the release under test by: its folder, and its name."""
+_SCRIPTS = Path(engines.__file__).parent / "environments"
+_GIB = 1 << 30
+_LOG_LINES = 3
+"""Of a command that failed: they stand in the table of releases."""
+_COMPLETE = ".complete"
+"""Ends the name of a file beside a folder whose command has exited with 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environments:
+    """The folders of the releases, and the command that makes one."""
+
+    root: Path
+    command: tuple[str, ...]
+    """With ``{version}`` and ``{folder}``; empty where the config takes the release's name alone, such as an image's tag."""
+    start: Path
+    """The folder that the command is started in: the config's."""
+    most_gib: float
+    """Of all folders together; the one in use may take more."""
+
+    def folder(self, release: str) -> Path:
+        """Return the folder of a release."""
+        return self.root / safe(release)
+
+    def variables(self, release: str) -> Mapping[str, str]:
+        """Return the variables for the release's runs."""
+        return {VERSION: release, **({ENVIRONMENT: str(self.folder(release))} if self.command else {})}
+
+    def make(self, release: str, log: Path, deadline: float) -> None:
+        """Make the environment of a release if it is not there, then remove others until all are within the bound.
+
+        The least recently used go first. A folder that an interrupted command has left is made anew. Raises EngineError if
+        the command fails or leaves no folder, and DeadlineError.
+        """
+        if not self.command:
+            return
+        folder, marker = self.folder(release), self._marker(release)
+        if not marker.exists():
+            with writable(folder):
+                self.root.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(folder, ignore_errors=True)
+            self._run_command(release, log, deadline)
+        with writable(marker):
+            marker.touch()
+            self._remove_others(folder)
+
+    def _run_command(self, release: str, log: Path, deadline: float) -> None:
+        """Run the command for a release. Raises EngineError if it fails."""
+        folder = self.folder(release)
+        command = [word.replace("{version}", release).replace("{folder}", str(folder)) for word in self.command]
+        try:
+            code = process.run(command, log, self.variables(release), folder=self.start, deadline=deadline)
+            found = f"exit code {code}" if code else "exit code 0 and no folder"
+        except OSError as error:
+            code, found = -1, f"{command[0]}: {error.strerror}"
+        if code or not folder.is_dir():
+            what, text = f"no environment for {release}", "\n".join((found, *process.last_lines(log, _LOG_LINES)))
+            raise EngineError(what, where=str(log), found=text, expected=f"exit code 0, and the release in {folder}")
+
+    def _marker(self, release: str) -> Path:
+        return self.root / f"{safe(release)}{_COMPLETE}"
+
+    def _remove_others(self, used: Path) -> None:
+        markers = sorted(self.root.glob(f"*{_COMPLETE}"), key=lambda path: path.stat().st_mtime_ns)
+        sizes = {marker: _size_gib(marker.with_name(marker.name.removesuffix(_COMPLETE))) for marker in markers}
+        for marker in markers:
+            folder = marker.with_name(marker.name.removesuffix(_COMPLETE))
+            if sum(sizes.values()) > self.most_gib and folder != used:
+                marker.unlink()  # first: a folder without it is never used
+                shutil.rmtree(folder, ignore_errors=True)
+                del sizes[marker]
+
+
+def environment_command(config: Config, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the command that makes an environment: the config's, or the shipped one of its engine.
+
+    Empty for a config that takes the release's name alone. Raises ConfigError if the config does not depend on the release,
+    and EngineError if there is no command.
+    """
+    names = variables.names(yaml.load(config.text, str(config.path)).data)
+    if ENVIRONMENT not in names and VERSION not in names:
+        what, found = "the config is the same for every release", f"neither ${{{ENVIRONMENT}}} nor ${{{VERSION}}}"
+        expected = f"under engine: `venv: ${{{ENVIRONMENT}}}`, `executable: ${{{ENVIRONMENT}}}/PROGRAM` or `image: NAME:${{{VERSION}}}`"
+        remedy = "write it into a copy of the config beside it: other runs of a config with these variables need them set"
+        raise ConfigError(what, where=str(config.path), found=found, expected=expected, remedy=remedy)
+    if ENVIRONMENT not in names:
+        return ()
+    if config.engine.environment:
+        return tuple(str(variables.expand(word, environ, ("engine", "environment"))) for word in config.engine.environment)
+    script = _SCRIPTS / f"{config.engine.kind}.sh"
+    if not script.is_file():
+        shipped = ", ".join(kind for kind in kinds() if (_SCRIPTS / f"{kind}.sh").is_file()) or "no engine"
+        what, found = f"no command makes an environment for {config.engine.kind}", f"no engine.environment; shipped for {shipped}"
+        remedy = "give the config one: environment: [bash, make-environment.sh, '{version}', '{folder}']"
+        raise EngineError(what, where=str(config.path), found=found, expected="a command", remedy=remedy)
+    return ("bash", str(script), "{version}", "{folder}")
+
+
+def _size_gib(folder: Path) -> float:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir()) / _GIB

@@ -1,0 +1,70 @@
+"""A command in a process group of its own, which ends with it: pip, a compiler, or pytest with its servers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pytest_specdec.errors import DeadlineError
+from pytest_specdec.files.run_directory import read_text, writable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+_GRACE_S = 60.0
+"""After SIGINT: pytest stops its servers and writes what it has."""
+
+
+def run(command: Sequence[str], log: Path, variables: Mapping[str, str], *, folder: Path, deadline: float) -> int:
+    """Run a command to its end and return its exit code.
+
+    Its output goes to ``log``; ``deadline`` is a time of ``time.monotonic``, or infinite. Raises DeadlineError if that
+    passes, and OSError if the command cannot be started. However this is left, the process group gets SIGINT, and SIGKILL a minute later.
+    """
+    with writable(log):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        output = log.open("wb")
+    with output:
+        process = subprocess.Popen(  # noqa: S603 - the command of the config, or pytest
+            command,
+            cwd=folder,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            # threading's longest wait is finite
+            return process.wait(None if deadline == float("inf") else max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            what = "the time is up"
+            raise DeadlineError(what) from None
+        finally:
+            if process.poll() is None:
+                _end(process)
+
+
+def last_lines(log: Path, count: int) -> tuple[str, ...]:
+    """Return the last lines of a log that are not empty; () without a log."""
+    with suppress(OSError, UnicodeDecodeError):
+        return tuple(line for line in read_text(log).splitlines() if line.strip())[-count:]
+    return ()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process group.
+
+    A second interrupt in the meantime kills it at once.
+    """
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(_GRACE_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -1,0 +1,114 @@
+"""The file of a bisect: what is asked, and the answer of every run, so that the same command goes on where it ended."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.bisect import search
+from pytest_specdec.bisect.search import Answer  # noqa: TC001 - the codec resolves annotations at run time
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import codec
+from pytest_specdec.files.run_directory import atomic_write, read_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA = "pytest-specdec:bisect:1"
+FILE = "bisect.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked of every release, and between which."""
+
+    config: str
+    """The path of the config."""
+    digest: str
+    """SHA-256 of the config's text."""
+    good: str
+    bad: str
+    tests: tuple[str, ...]
+    """Arguments of pytest that select the tests."""
+    depth: str
+    detection: float
+    """Probability with which a run at a bad release is red."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One run of a release."""
+
+    release: str
+    answer: Answer
+    seconds: float
+    run: str = ""
+    """The run directory; empty where there was none."""
+    exit_code: int = -1
+    """That of pytest under ``--specdec-exit-codes``; -1 where it was not started."""
+    engine: str = ""
+    """The version that the server or its program reports."""
+    faults: tuple[str, ...] = ()
+    """Ids of the tests that a fault of the engine turned red."""
+    name: str = ""
+    """Of the finding; empty without one."""
+    headline: str = ""
+    """The verdict of the finding, or why there is no answer."""
+    replay: str = ""
+    """The command that judges the finding's stored answers again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A bisect as far as it has come."""
+
+    question: Question
+    releases: tuple[str, ...]
+    """From the good end to the bad one."""
+    trials: tuple[Trial, ...] = ()
+
+    @property
+    def step(self) -> search.Ask | search.Result:
+        """The release to run next, or the result."""
+        trials = [search.Trial(release=trial.release, answer=trial.answer) for trial in self.trials]
+        return search.next_step(self.releases, trials, self.question.detection)
+
+    @property
+    def targets(self) -> frozenset[str]:
+        """The tests that the fault turns red at the bad end; empty until that was run."""
+        return frozenset(nodeid for trial in self.trials if trial.release == self.question.bad for nodeid in trial.faults)
+
+    def of(self, release: str) -> tuple[Trial, ...]:
+        """Return the runs of a release, in their order."""
+        return tuple(trial for trial in self.trials if trial.release == release)
+
+
+def write(path: Path, record: Record) -> None:
+    """Write a record. Raises RunError if that is impossible."""
+    values = codec.encode(record)
+    assert isinstance(values, dict)
+    atomic_write(path, json.dumps({"schema": SCHEMA, **values}, ensure_ascii=False, indent=1) + "\n")
+
+
+def take_up(path: Path, question: Question) -> Record | None:
+    """Return the record to go on with; None if there is none.
+
+    Releases without an environment are not in it: what kept it from being made may be mended. Raises RunError for another
+    question, for a file of another release, and for one that is no record.
+    """
+    try:
+        values = json.loads(read_text(path))
+        codec.check_schema(str(path), values.pop("schema", None), SCHEMA)
+        record = codec.decode(Record, values)
+    except FileNotFoundError:
+        return None
+    except (ValueError, AttributeError) as error:
+        what, remedy = "the file of the bisect cannot be read", "name another folder: --folder F"
+        raise RunError(what, where=str(path), found=str(error), expected="what an earlier bisect wrote", remedy=remedy) from None
+    changed = [field.name for field in fields(question) if getattr(question, field.name) != getattr(record.question, field.name)]
+    if changed:
+        found = "\n".join(f"{name}: {getattr(record.question, name)!r}, now {getattr(question, name)!r}" for name in changed)
+        what, remedy = "the folder holds another bisect", "name another folder: --folder F"
+        raise RunError(what, where=str(path), found=found, expected="the question that it began with", remedy=remedy)
+    return replace(record, trials=tuple(trial for trial in record.trials if trial.run))

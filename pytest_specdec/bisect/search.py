@@ -1,0 +1,162 @@
+"""The search for the first bad release, as a function of the answers so far; it starts nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MISS = 0.01
+"""The probability accepted that a bad release is taken for a good one."""
+DETECTION = 0.99
+"""The probability that a run at a bad release is red: the power that the suites' own passes state."""
+_MOST_OPEN = 3
+"""Runs of a release that come to no decision before it counts as untestable."""
+_DECISIVE_RUNS = 2
+"""Green runs, at least, of a release that the result rests on: a fault that comes and goes shows as a release that answers both ways."""
+
+
+class Answer(StrEnum):
+    """What one run said of a release."""
+
+    GOOD = "good"
+    BAD = "bad"
+    OPEN = "undecided"
+    """A server failed once, or evidence was short of a decision: another run may decide."""
+    UNTESTABLE = "untestable"
+    """No environment, no server, or no such feature: another run says the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A release and the answer of one of its runs."""
+
+    release: str
+    answer: Answer
+
+
+class End(StrEnum):
+    """How a search ends."""
+
+    FOUND = "found"
+    NARROWED = "narrowed"
+    """Releases that cannot be tested stand between the last good and the first known bad one."""
+    GOOD_IS_BAD = "the good end is bad"
+    BAD_IS_GOOD = "the bad end is good"
+    END_UNTESTABLE = "an end is untestable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """The next step: a run of one release."""
+
+    release: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The end of a search."""
+
+    end: End
+    last_good: str
+    first_bad: str
+    """The first release known to be bad."""
+    untestable: tuple[str, ...] = ()
+    """Those between the two, or the untestable end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tally:
+    """The answers of one release."""
+
+    good: int
+    bad: int
+    open: int
+    untestable: int
+
+    @property
+    def is_untestable(self) -> bool:
+        return not self.bad and (self.untestable > 0 or self.open >= _MOST_OPEN)
+
+
+def next_step(releases: Sequence[str], trials: Sequence[Trial], detection: float = DETECTION) -> Ask | Result:
+    """Return the release to run next, or the result.
+
+    ``releases`` are in order, from the good end to the bad one. A red run is decisive: its false-alarm rate is that of a
+    run, 0.001 for correctness. Green runs are decisive once they are as many as :func:`runs_needed` says; both the release before the
+    result and the bad end need two of them at least.
+    """
+    tallies = [_count(release, trials) for release in releases]
+    needed = runs_needed(min(detection, _estimate_detection(tallies)))
+    decisive = max(needed, _DECISIVE_RUNS)
+    if not tallies[-1].bad:
+        return _settle_end(releases, tallies, -1, decisive)
+    good, bad = _bounds(tallies, needed)
+    if good < 0:
+        return _settle_end(releases, tallies, 0, decisive)
+    if bad == 0:
+        return Result(end=End.GOOD_IS_BAD, last_good="", first_bad=releases[0])
+    testable = [index for index in range(good + 1, bad) if not tallies[index].is_untestable]
+    if testable:
+        return Ask(release=releases[_nearest(testable, (good + bad) / 2)])
+    if tallies[good].good < decisive:
+        return Ask(release=releases[good])
+    end = End.FOUND if bad == good + 1 else End.NARROWED
+    return Result(end=end, last_good=releases[good], first_bad=releases[bad], untestable=tuple(releases[good + 1 : bad]))
+
+
+def runs_needed(detection: float) -> int:
+    """Return the number k of green runs that a good release needs.
+
+    A bad release answers k runs with green with probability (1 - ``detection``)^k, runs taken as independent; k is the
+    smallest for which this is at most :data:`MISS`.
+    """
+    # rounded, since the logarithms of 0.01 and 1 - 0.99 are not quite the same float
+    return 1 if detection >= 1 else max(1, math.ceil(round(math.log(MISS) / math.log1p(-detection), 9)))
+
+
+def _count(release: str, trials: Sequence[Trial]) -> _Tally:
+    answers = [trial.answer for trial in trials if trial.release == release]
+    counts = {answer: answers.count(answer) for answer in Answer}
+    return _Tally(good=counts[Answer.GOOD], bad=counts[Answer.BAD], open=counts[Answer.OPEN], untestable=counts[Answer.UNTESTABLE])
+
+
+def _estimate_detection(tallies: Sequence[_Tally]) -> float:
+    """Return the part of red runs among those of releases from the first bad one on.
+
+    1 if there are none.
+    """
+    first_bad = _first_bad(tallies)
+    red, green = (sum(counts) for counts in ([t.bad for t in tallies[first_bad:]], [t.good for t in tallies[first_bad:]]))
+    return red / (red + green) if red else 1.0
+
+
+def _first_bad(tallies: Sequence[_Tally]) -> int:
+    return next((index for index, tally in enumerate(tallies) if tally.bad), len(tallies))
+
+
+def _bounds(tallies: Sequence[_Tally], needed: int) -> tuple[int, int]:
+    """Return the indices of the last good release before the first bad one, and of that one.
+
+    The first is -1 if no release is good.
+    """
+    bad = _first_bad(tallies)
+    return max((index for index in range(bad) if tallies[index].good >= needed), default=-1 if bad else 0), bad
+
+
+def _settle_end(releases: Sequence[str], tallies: Sequence[_Tally], index: int, decisive: int) -> Ask | Result:
+    """Return the step that settles one end: -1 the bad one, 0 the good one."""
+    tally, release = tallies[index], releases[index]
+    if tally.is_untestable:
+        return Result(end=End.END_UNTESTABLE, last_good="", first_bad="", untestable=(release,))
+    if tally.good >= decisive:
+        return Result(end=End.BAD_IS_GOOD, last_good=release, first_bad="")
+    return Ask(release=release)
+
+
+def _nearest(indices: Sequence[int], middle: float) -> int:
+    return min(indices, key=lambda index: (abs(index - middle), index))

@@ -1,0 +1,100 @@
+"""A bisect in text: a line per run, a sentence for the result, and a table of releases."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pytest_specdec.bisect.search import Ask, End, Result
+from pytest_specdec.report.escape import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_specdec.bisect.record import Record, Trial
+
+_LONGEST = 100
+
+
+def opening(record: Record) -> str:
+    """Return the line that says what is searched, and in about how many runs."""
+    question, between = record.question, len(record.releases) - 2
+    runs = 2 + math.ceil(math.log2(between + 1)) + 1
+    done = f"; {len(record.trials)} runs are there already" if record.trials else ""
+    return f"good {question.good}, bad {question.bad}, {between} releases between: about {runs} runs{done}"
+
+
+def trial_line(trial: Trial, width: int) -> str:
+    """Return the line of one run; ``width`` is that of the longest release."""
+    words = [f"{trial.release:<{width}}  {trial.answer.value:<10}  {trial.seconds:.0f} s", _finding(trial), trial.run]
+    return printable("  ".join(filter(None, words)))
+
+
+def closing(record: Record) -> tuple[str, ...]:
+    """Return the result, or what is left to try, and the table of all releases that were run."""
+    step = record.step
+    lines = _open_lines(record, step) if isinstance(step, Ask) else _result_lines(record, step)
+    return ("", *_table(record), "", *(printable(line) for line in lines))
+
+
+def _open_lines(record: Record, step: Ask) -> tuple[str, ...]:
+    answers = [{trial.answer.value for trial in record.of(release)} for release in record.releases]
+    bad = next((index for index, values in enumerate(answers) if "bad" in values), None)
+    if bad is None or not answers[0]:
+        return (f"The ends are not verified yet; the next run is of {step.release}. The same command goes on.",)
+    good = max(index for index in range(bad + 1) if "good" in answers[index] or index == 0)
+    left = ", ".join(record.releases[good + 1 : bad + 1])
+    return (f"The first bad release is one of {left}; the next run is of {step.release}. The same command goes on.",)
+
+
+def _result_lines(record: Record, result: Result) -> tuple[str, ...]:
+    if result.end is End.END_UNTESTABLE:
+        (release,) = result.untestable
+        return (f"{release} cannot be tested: {record.of(release)[-1].headline}", *_look(record.of(release)[-1]))
+    if result.end is End.BAD_IS_GOOD:
+        runs = len(record.of(result.last_good))
+        remedy = "select the test that shows the fault, at the depth that shows it; state --detection where a run does not always show it"
+        return (f"{result.last_good}, the bad end, is green in {runs} runs.", f"Next: {remedy}.")
+    trial = next(trial for trial in record.of(result.first_bad) if trial.faults)
+    if result.end is End.GOOD_IS_BAD:
+        return (f"{result.first_bad}, the good end, is bad: {_finding(trial)}", *_look(trial), "Next: give an older release as --good.")
+    first = f"The first bad release is {result.first_bad}"
+    if result.end is End.NARROWED:
+        first = f"The first bad release is one of {', '.join((*result.untestable, result.first_bad))}; {result.first_bad} is bad"
+    untestable = (f"{release} cannot be tested: {record.of(release)[-1].headline}" for release in result.untestable)
+    good = f"The last good release is {result.last_good}."
+    return (f"{first}: {_finding(trial)}", good, *untestable, *_look(trial), *_other_name(record, trial))
+
+
+def _other_name(record: Record, trial: Trial) -> tuple[str, ...]:
+    """Return a line if the bad end has the finding under another name: it may be another fault."""
+    at_end = next(trial for trial in record.of(record.question.bad) if trial.faults)
+    if at_end.name == trial.name:
+        return ()
+    return (f"At {at_end.release} the same tests are red with another finding: {at_end.name}. It may be another fault.",)
+
+
+def _look(trial: Trial) -> tuple[str, ...]:
+    """Return the lines that lead to a trial's evidence."""
+    run = (f"Run: {trial.run}",) if trial.run else ()
+    return (*run, f"Replay it: {trial.replay}") if trial.replay else run
+
+
+def _finding(trial: Trial) -> str:
+    """Return the finding's name and headline, or why there is no answer."""
+    text = trial.headline if trial.name in trial.headline else f"{trial.name}: {trial.headline}"
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _table(record: Record) -> tuple[str, ...]:
+    rows = [_row(release, record.of(release)) for release in record.releases if record.of(release)]
+    heads = ("release", "engine", "answers", "finding or reason")
+    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(3)]
+    return tuple(
+        "  ".join((*(f"{cell:<{width}}" for cell, width in zip(row[:3], widths, strict=True)), row[3])).rstrip() for row in (heads, *rows)
+    )
+
+
+def _row(release: str, trials: Sequence[Trial]) -> tuple[str, str, str, str]:
+    last = next((trial for trial in trials if trial.faults), trials[-1])
+    return release, printable(last.engine), ", ".join(trial.answer.value for trial in trials), printable(_finding(last))
