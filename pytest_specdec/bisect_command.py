@@ -36,6 +36,8 @@ _ABOUT = (
     "down, or if an end is not as stated, and with 2 after an error."
 )
 _INTERRUPTED = 130
+_DIGITS = 12
+"""Of the digest of a config: enough to see a change."""
 
 
 def add(commands: _SubParsersAction[ArgumentParser]) -> None:
@@ -93,7 +95,7 @@ def _take_up(arguments: Namespace, config: Config, folder: Path) -> Record:
     """Return the record in the folder, or a new one with the releases between the ends."""
     question = Question(
         config=str(config.path.absolute()),
-        digest=hashlib.sha256(config.text.encode()).hexdigest(),
+        config_digest=hashlib.sha256(config.text.encode()).hexdigest()[:_DIGITS],
         good=arguments.good,
         bad=arguments.bad,
         tests=(

@@ -25,8 +25,8 @@ class Question:
 
     config: str
     """The path of the config."""
-    digest: str
-    """SHA-256 of the config's text."""
+    config_digest: str
+    """The first digits of the SHA-256 of the config's text."""
     good: str
     bad: str
     tests: tuple[str, ...]
@@ -98,17 +98,18 @@ def take_up(path: Path, question: Question) -> Record | None:
     question, for a file of another release, and for one that is no record.
     """
     try:
-        values = json.loads(read_text(path))
+        values = dict(json.loads(read_text(path)))
         codec.check_schema(str(path), values.pop("schema", None), SCHEMA)
         record = codec.decode(Record, values)
     except FileNotFoundError:
         return None
-    except (ValueError, AttributeError) as error:
+    except (RunError, TypeError, ValueError) as error:
         what, remedy = "the file of the bisect cannot be read", "name another folder: --folder F"
-        raise RunError(what, where=str(path), found=str(error), expected="what an earlier bisect wrote", remedy=remedy) from None
-    changed = [field.name for field in fields(question) if getattr(question, field.name) != getattr(record.question, field.name)]
-    if changed:
-        found = "\n".join(f"{name}: {getattr(record.question, name)!r}, now {getattr(question, name)!r}" for name in changed)
+        found = f"{error.what}: {error.found}" if isinstance(error, RunError) else str(error)
+        raise RunError(what, where=str(path), found=found, expected="what an earlier bisect wrote", remedy=remedy) from None
+    pairs = {field.name: (getattr(record.question, field.name), getattr(question, field.name)) for field in fields(question)}
+    if changed := {name: values for name, values in pairs.items() if values[0] != values[1]}:
+        found = "\n".join(f"{name.replace('_', ' ')}: {then!r}, now {now!r}" for name, (then, now) in changed.items())
         what, remedy = "the folder holds another bisect", "name another folder: --folder F"
         raise RunError(what, where=str(path), found=found, expected="the question that it began with", remedy=remedy)
     return replace(record, trials=tuple(trial for trial in record.trials if trial.run))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pytest_specdec.bisect.search import Ask, End, Result
+from pytest_specdec.bisect.search import Answer, Ask, End, Result
 from pytest_specdec.report.escape import printable
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ def closing(record: Record) -> tuple[str, ...]:
 
 
 def _open_lines(record: Record, step: Ask) -> tuple[str, ...]:
-    answers = [{trial.answer.value for trial in record.of(release)} for release in record.releases]
-    bad = next((index for index, values in enumerate(answers) if "bad" in values), None)
+    answers = [{trial.answer for trial in record.of(release)} for release in record.releases]
+    bad = next((index for index, values in enumerate(answers) if Answer.BAD in values), None)
     if bad is None or not answers[0]:
         return (f"The ends are not verified yet; the next run is of {step.release}. The same command goes on.",)
-    good = max(index for index in range(bad + 1) if "good" in answers[index] or index == 0)
+    good = max(index for index in range(bad + 1) if Answer.GOOD in answers[index] or index == 0)
     left = ", ".join(record.releases[good + 1 : bad + 1])
     return (f"The first bad release is one of {left}; the next run is of {step.release}. The same command goes on.",)
 

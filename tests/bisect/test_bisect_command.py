@@ -1,0 +1,200 @@
+"""The command ``bisect``, with pytest replaced by what it would write: results, resumption, deadlines and errors."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_specdec.__main__ import main
+from pytest_specdec.bisect import process
+from pytest_specdec.errors import DeadlineError
+from pytest_specdec.files.run_directory import atomic_write
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.report import run as runs
+from pytest_specdec.report.run import PytestOutcome
+from tests.report.runs import FAILED, GREEDY, judgement, run_of
+
+CONFIG = """
+engine: {kind: reference, model: target, venv: "${SPECDEC_ENVIRONMENT}", environment: [make, "{version}", "{folder}"]}
+variants: {draft-k3: {args: {speculative-config: {method: ngram}}}}
+"""
+NAMES = ("0.1", "0.2", "0.3", "0.4", "0.5")
+GREEN = run_of(judgement(GREEDY, nodeid="test_it"))
+RED = run_of(judgement(replace(FAILED, pair="draft-k3"), PytestOutcome.FAILED, nodeid="test_it"))
+UNDECIDED = run_of(judgement(replace(GREEDY, outcome=Outcome.INCONCLUSIVE), PytestOutcome.FAILED, nodeid="test_it"))
+
+
+class Server:
+    """Stands for pytest and for the environments' command, and counts what was run."""
+
+    def __init__(self):
+        self.asked = []
+        self.made = []
+        self.commands = []
+        self.answers = {release: RED if release >= "0.3" else GREEN for release in NAMES}
+        """By release a run, a list of them for one after the other, an exit code without a run, or an exception."""
+
+    def run(self, command, log, variables, *, folder, deadline):
+        release = variables["SPECDEC_VERSION"]
+        if command[0] == "make":
+            self.made.append(release)
+            Path(command[2]).mkdir()
+            return 0
+        self.asked.append(release)
+        self.commands.append(command)
+        answer = self.answers[release]
+        if isinstance(answer, list):
+            answer = answer.pop(0) if len(answer) > 1 else answer[0]
+        if isinstance(answer, BaseException):
+            raise answer
+        if isinstance(answer, int):
+            atomic_write(log, "ERROR: unknown option\n")
+            return answer
+        (directory,) = [word.partition("=")[2] for word in command if word.startswith(("--specdec-run-dir=", "--specdec-continue="))]
+        atomic_write(Path(directory) / "run.json", runs.render(answer))
+        return answer.run_class.exit_code
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gate.yaml").write_text(CONFIG)
+    server = Server()
+    monkeypatch.setattr(process, "run", server.run)
+    return server
+
+
+def bisect(*arguments, good="0.1", bad="0.5"):
+    return main(["bisect", "gate.yaml", "tests.py", "--good", good, "--bad", bad, "--releases", ",".join(NAMES), *arguments])
+
+
+def state():
+    return json.loads(Path(".specdec/bisect-gate-0.1-0.5/bisect.json").read_text())
+
+
+def test_the_first_bad_release_is_named_with_its_finding_and_replay(server, capsys):
+    assert bisect("-k", "greedy") == 0
+    assert server.asked == ["0.5", "0.1", "0.3", "0.2", "0.2"]
+    assert server.made == ["0.5", "0.1", "0.3", "0.2"]
+    assert server.commands[0][3:6] == ("tests.py", "-k", "greedy")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "good 0.1, bad 0.5, 3 releases between: about 5 runs"
+    assert lines[-4:] == [
+        f"The first bad release is 0.3: accept-all: {FAILED.headline}",
+        "The last good release is 0.2.",
+        "Run: .specdec/bisect-gate-0.1-0.5/runs/0.3-1",
+        f"Replay it: {RED.judgements[0].replay}",
+    ]
+    assert [(trial["release"], trial["answer"]) for trial in state()["trials"][-2:]] == [("0.2", "good"), ("0.2", "good")]
+
+
+def test_a_release_that_cannot_be_tested_is_left_out_and_named(server, capsys):
+    server.answers["0.2"] = 4
+    assert bisect() == 1
+    assert "The first bad release is one of 0.2, 0.3; 0.3 is bad: accept-all" in (output := capsys.readouterr().out)
+    assert "0.2 cannot be tested: ERROR: unknown option\n" in output
+    assert server.asked.count("0.2") == 1
+
+
+def test_an_interrupted_bisect_goes_on_and_runs_nothing_again(server, capsys):
+    server.answers["0.3"] = [KeyboardInterrupt(), RED]
+    assert bisect() == 130
+    assert (
+        "The first bad release is one of 0.2, 0.3, 0.4, 0.5; the next run is of 0.3. The same command goes on." in capsys.readouterr().out
+    )
+    assert bisect() == 0
+    assert server.asked == ["0.5", "0.1", "0.3", "0.3", "0.2", "0.2"]
+    assert server.made == ["0.5", "0.1", "0.3", "0.2"]
+    capsys.readouterr()
+    assert bisect() == 0
+    assert len(server.asked) == 6
+    assert "The first bad release is 0.3" in capsys.readouterr().out
+
+
+def test_a_bisect_that_is_out_of_time_says_what_is_left(server, capsys):
+    server.answers["0.1"] = DeadlineError("the time is up")
+    assert bisect("--minutes", "5") == 1
+    assert capsys.readouterr().out.endswith("The ends are not verified yet; the next run is of 0.1. The same command goes on.\n")
+
+
+def test_an_undecided_run_is_continued(server):
+    server.answers["0.3"] = [UNDECIDED, RED]
+    assert bisect() == 0
+    folder = Path(".specdec/bisect-gate-0.1-0.5/runs").absolute()
+    assert server.commands[2][-2:] == (f"--specdec-run-dir={folder}/0.3-1", "--specdec-exit-codes")
+    assert server.commands[3][-2:] == (f"--specdec-continue={folder}/0.3-1", "--specdec-exit-codes")
+
+
+def test_a_flaky_release_is_found_though_its_first_run_was_green(server, capsys):
+    server.answers["0.2"] = [GREEN, RED]
+    assert bisect() == 0
+    assert "The first bad release is 0.2" in capsys.readouterr().out
+    assert server.asked == ["0.5", "0.1", "0.3", "0.2", "0.2", "0.1", "0.1", "0.1"]
+
+
+@pytest.mark.parametrize("answers, line", [
+    (dict.fromkeys(NAMES, GREEN), "0.5, the bad end, is green in 2 runs."),
+    (dict.fromkeys(NAMES, RED), "0.1, the good end, is bad: accept-all"),
+    (dict.fromkeys(NAMES, 4), "0.5 cannot be tested: ERROR: unknown option"),
+], ids=["green", "red", "usage"])  # fmt: skip
+def test_ends_that_are_not_as_stated_are_said(server, capsys, answers, line):
+    server.answers = answers
+    assert bisect() == 1
+    assert line in capsys.readouterr().out
+
+
+def test_another_name_at_the_bad_end_is_said(server, capsys):
+    other = replace(RED.judgements[0], verdict=replace(RED.judgements[0].verdict, names="double softmax"))
+    server.answers["0.5"] = run_of(other)
+    assert bisect() == 0
+    assert "At 0.5 the same tests are red with another finding: double softmax." in capsys.readouterr().out
+
+
+def test_another_question_in_the_same_folder_is_one_error(server, capsys):
+    assert bisect("--folder", "here") == 0
+    assert bisect("--folder", "here", "--depth", "deep") == 2
+    assert "the folder holds another bisect" in (error := capsys.readouterr().err)
+    assert "depth: 'smoke', now 'deep'" in error
+    Path("gate.yaml").write_text(f"{CONFIG}# changed\n")
+    assert bisect("--folder", "here") == 2
+    assert "config digest: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text, found", [
+    ("{", "Expecting property name"),
+    ("7", "'int' object is not iterable"),
+    ("[]", "the file is of another kind"),
+    ('{"schema": "pytest-specdec:bisect:9"}', "a newer release wrote this run"),
+    ('{"schema": "pytest-specdec:bisect:1"}', "this is no Record"),
+])  # fmt: skip
+def test_a_spoilt_file_is_one_error(server, capsys, text, found):
+    atomic_write(Path("here/bisect.json"), text)
+    assert bisect("--folder", "here") == 2
+    assert (error := capsys.readouterr().err).startswith("the file of the bisect cannot be read\n")
+    assert f"found:    {found}" in error
+    assert not server.asked
+
+
+def test_a_release_without_an_environment_is_tried_again_by_the_next_command(server, monkeypatch):
+    working, broken = server.run, ["0.3"]
+
+    def run(command, log, variables, **options):
+        if command[0] == "make" and variables["SPECDEC_VERSION"] in broken:
+            return 3
+        return working(command, log, variables, **options)
+
+    monkeypatch.setattr(process, "run", run)
+    assert bisect() == 1
+    assert [(trial["release"], trial["answer"]) for trial in state()["trials"] if not trial["run"]] == [("0.3", "untestable")]
+    broken.clear()
+    assert bisect() == 0
+    assert server.asked.count("0.3") == 1
+
+
+@pytest.mark.parametrize("option, value", [("--minutes", "0"), ("--disk", "-1"), ("--detection", "1.5")])
+def test_a_bound_out_of_range_is_one_error(server, capsys, option, value):
+    assert bisect(option, value) == 2
+    assert capsys.readouterr().err.startswith(f"{option} is out of range")
