@@ -44,11 +44,11 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
     """Register the command."""
     parser = commands.add_parser("bisect", help="find the first release with a fault", description=_ABOUT, allow_abbrev=False)
     parser.add_argument("config", metavar="CONFIG", help="a YAML file, or the name of one, with ${SPECDEC_ENVIRONMENT} for the release")
-    parser.add_argument("tests", metavar="TEST", nargs="*", help="files or ids of tests, as for pytest (default: the suites)")
+    parser.add_argument("tests", metavar="TEST", nargs="*", help="files or ids of tests, before the options (default: the suites)")
     parser.add_argument("--good", metavar="V", required=True, help="a release without the fault")
     parser.add_argument("--bad", metavar="V", required=True, help="a later one with it")
     parser.add_argument("-k", dest="keyword", metavar="EXPRESSION", default="", help="selects tests, as for pytest")
-    parser.add_argument("--releases", metavar="V1,V2,…", help="those between, or commits, from old to new (default: those that pip lists)")
+    parser.add_argument("--releases", metavar="V1,V2", help="those between, or commits, from old to new (default: those that pip lists)")
     parser.add_argument("--package", metavar="NAME", help="that pip lists the releases of (default: the engine's kind)")
     parser.add_argument("--depth", choices=[depth.value for depth in Depth], default=Depth.SMOKE.value, help="as --specdec-depth")
     about = f"probability with which a run at a bad release is red, for a fault that comes and goes (default: {DETECTION:g})"
