@@ -74,11 +74,11 @@ class Environments:
         command = [word.replace("{version}", release).replace("{folder}", str(folder)) for word in self.command]
         try:
             code = process.run(command, log, self.variables(release), folder=self.start, deadline=deadline)
-            found = f"exit code {code}" if code else "exit code 0 and no folder"
+            outcome = f"exit code {code}" if code else "exit code 0 and no folder"
         except OSError as error:
-            code, found = -1, f"{command[0]}: {error.strerror}"
+            code, outcome = -1, f"{command[0]}: {error.strerror}"
         if code or not folder.is_dir():
-            what, text = f"no environment for {release}", "\n".join((found, *process.last_lines(log, _LOG_LINES)))
+            what, text = f"no environment for {release}", "\n".join((outcome, *process.last_lines(log, _LOG_LINES)))
             raise EngineError(what, where=str(log), found=text, expected=f"exit code 0, and the release in {folder}")
 
     def _marker(self, release: str) -> Path:
@@ -103,10 +103,10 @@ def environment_command(config: Config, environ: Mapping[str, str]) -> tuple[str
     """
     names = variables.names(yaml.load(config.text, str(config.path)).data)
     if ENVIRONMENT not in names and VERSION not in names:
-        what, found = "the config is the same for every release", f"neither ${{{ENVIRONMENT}}} nor ${{{VERSION}}}"
+        what, actual = "the config is the same for every release", f"neither ${{{ENVIRONMENT}}} nor ${{{VERSION}}}"
         expected = f"under engine: `venv: ${{{ENVIRONMENT}}}`, `executable: ${{{ENVIRONMENT}}}/PROGRAM` or `image: NAME:${{{VERSION}}}`"
         remedy = "write it into a copy of the config beside it: other runs of a config with these variables need them set"
-        raise ConfigError(what, where=str(config.path), found=found, expected=expected, remedy=remedy)
+        raise ConfigError(what, where=str(config.path), found=actual, expected=expected, remedy=remedy)
     if ENVIRONMENT not in names:
         return ()
     if config.engine.environment:
@@ -114,9 +114,9 @@ def environment_command(config: Config, environ: Mapping[str, str]) -> tuple[str
     script = _SCRIPTS / f"{config.engine.kind}.sh"
     if not script.is_file():
         shipped = ", ".join(kind for kind in kinds() if (_SCRIPTS / f"{kind}.sh").is_file()) or "no engine"
-        what, found = f"no command makes an environment for {config.engine.kind}", f"no engine.environment; shipped for {shipped}"
+        what, actual = f"no command makes an environment for {config.engine.kind}", f"no engine.environment; shipped for {shipped}"
         remedy = "give the config one: environment: [bash, make-environment.sh, '{version}', '{folder}']"
-        raise EngineError(what, where=str(config.path), found=found, expected="a command", remedy=remedy)
+        raise EngineError(what, where=str(config.path), found=actual, expected="a command", remedy=remedy)
     return ("bash", str(script), "{version}", "{folder}")
 
 

@@ -105,11 +105,11 @@ def take_up(path: Path, question: Question) -> Record | None:
         return None
     except (RunError, TypeError, ValueError) as error:
         what, remedy = "the file of the bisect cannot be read", "name another folder: --folder F"
-        found = f"{error.what}: {error.found}" if isinstance(error, RunError) else str(error)
-        raise RunError(what, where=str(path), found=found, expected="what an earlier bisect wrote", remedy=remedy) from None
+        reason = f"{error.what}: {error.found}" if isinstance(error, RunError) else str(error)
+        raise RunError(what, where=str(path), found=reason, expected="what an earlier bisect wrote", remedy=remedy) from None
     pairs = {field.name: (getattr(record.question, field.name), getattr(question, field.name)) for field in fields(question)}
     if changed := {name: values for name, values in pairs.items() if values[0] != values[1]}:
-        found = "\n".join(f"{name.replace('_', ' ')}: {then!r}, now {now!r}" for name, (then, now) in changed.items())
+        differences = "\n".join(f"{name.replace('_', ' ')}: {then!r}, now {now!r}" for name, (then, now) in changed.items())
         what, remedy = "the folder holds another bisect", "name another folder: --folder F"
-        raise RunError(what, where=str(path), found=found, expected="the question that it began with", remedy=remedy)
+        raise RunError(what, where=str(path), found=differences, expected="the question that it began with", remedy=remedy)
     return replace(record, trials=tuple(trial for trial in record.trials if trial.run))

@@ -46,9 +46,9 @@ def list_released(package: str, ends: Sequence[str]) -> tuple[str, ...]:
     releases = parse_versions(output)
     if not releases:
         what, expected = f"pip lists no releases of {package}", f"a line {_LISTED!r} of `pip index versions {package}`"
-        found = next((line for line in reversed(errors.splitlines()) if line), "no such line")
+        last_line = next((line for line in reversed(errors.splitlines()) if line), "no such line")
         remedy = f"name the package on the index: --package NAME; or {_REMEDY}"
-        raise SpecdecError(what, where="--package", found=found, expected=expected, remedy=remedy)
+        raise SpecdecError(what, where="--package", found=last_line, expected=expected, remedy=remedy)
     for end in ends:
         if end not in releases:
             what, hint = f"{package} has no release {end}", nearest(end, releases)
