@@ -11,7 +11,7 @@ from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files.run_directory import atomic_write, writable
 from pytest_specdec.plugin import against
 from pytest_specdec.plugin.report_files import FileFormat, load_format, read_document, read_run
-from pytest_specdec.report import comparison, failure, github_annotations, terminal, trend, trend_markdown, trend_page
+from pytest_specdec.report import comparison, failure, github_annotations, html, markdown, terminal, trend, trend_markdown, trend_page
 from pytest_specdec.report.escape import printable
 
 if TYPE_CHECKING:
@@ -25,9 +25,10 @@ _DOCUMENT = "run.json"
 _TERMINAL, _ANNOTATIONS = "terminal", "annotations"
 _ABOUT_REPORT = "Render stored runs again, from run.json alone. Exits with 0 whatever the runs hold, with 2 where one cannot be read."
 _ABOUT_COMPARE = (
-    "Say what changed between two stored runs: the baseline's answers, which the upgrade changed, and findings, which are speculation's. "
-    "Baselines are compared where both are run directories with their transcripts and scores. Exits with 1 if the new run has a finding "
-    "that the old one has not, or if its baseline's answers changed by more than numerics; with 2 where a run cannot be read."
+    "Say what changed between two stored runs: the baseline's answers, which the upgrade changed, findings, which are speculation's, speed, "
+    "and what the servers offer. Baselines and speeds are compared where both are run directories with their transcripts and scores; gates "
+    "are those of the new run's config, gates.upgrade. Exits with 1 if the new run is worse than they tolerate: a finding that the old one "
+    "has not, other answers of the baseline, slower, or offering less; with 2 where a run cannot be read."
 )
 _MOST_IDS = 12
 """Test ids that an error lists."""
@@ -35,6 +36,9 @@ _ABOUT_TREND = (
     "Draw the figures of many stored runs over their dates, and mark the steps in them. Exits with 0 whatever they hold, and with 2 where "
     "no run can be read."
 )
+_TEXT = "text"
+_COMPARED = {"md": markdown.render_upgrade, "html": html.render_upgrade, "json": comparison.render}
+"""Of each format of a comparison but text what renders it."""
 _PAGES = {"md": ("trend.md", trend_markdown.render), "html": ("trend.html", trend_page.render)}
 """Of each format of a trend the file and what renders it."""
 _ABOUT_SHOW = "Print the judgements of a stored run whose test id holds TEST, with all of their evidence. Exits with 2 if none does."
@@ -60,6 +64,7 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
     parser = commands.add_parser("compare", help="say what changed between two runs", description=_ABOUT_COMPARE, allow_abbrev=False)
     parser.add_argument("old", metavar="OLD", type=Path, help=about)
     parser.add_argument("new", metavar="NEW", type=Path, help=about)
+    parser.add_argument("--format", choices=[_TEXT, *_COMPARED], default=_TEXT, help="how it is printed (default: text)")
     parser.set_defaults(run=compare)
     parser = commands.add_parser("trend", help="follow the figures of many runs", description=_ABOUT_TREND, allow_abbrev=False)
     where = "a run directory, a folder with run directories at any depth, or a run.json under any name"
@@ -119,9 +124,12 @@ def compare(arguments: Namespace) -> int:
     """Print what changed; return the exit code."""
     try:
         changes = against.compare(arguments.old, arguments.new, read_run(arguments.old), read_run(arguments.new))
-    except RunError as error:
+    except SpecdecError as error:
         return refuse(error)
-    sys.stdout.writelines(f"{line}\n" for line in comparison.lines(changes))
+    if arguments.format == _TEXT:
+        sys.stdout.writelines(f"{line}\n" for line in comparison.lines(changes))
+    else:
+        sys.stdout.write(_COMPARED[arguments.format](comparison.upgrade(changes, printable(str(arguments.old)))))
     return 1 if changes.is_worse else 0
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.model.plan import Placement
+from pytest_specdec.model.upgrade_gates import UpgradeGates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -213,6 +214,8 @@ class Config:
     gates: tuple[Gate, ...] = ()
     golden: GoldenSettings | None = None
     """None where no golden file gates."""
+    upgrade: UpgradeGates = field(default_factory=UpgradeGates)
+    """What an upgrade may change, where a run is compared with an earlier one."""
     slo: Slo | None = None
     """Latencies that answers should keep; None where none are stated."""
     published: tuple[Published, ...] = ()

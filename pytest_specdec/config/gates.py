@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from pytest_specdec.config import validate
+from pytest_specdec.config import validate, waivers
 from pytest_specdec.config.config import GoldenSettings
 from pytest_specdec.files import yaml
 from pytest_specdec.model.baseline import ACCEPTANCE_LENGTH, SPEEDUP, VERIFY_NOISE, Gate
 from pytest_specdec.model.golden import Thinking
+from pytest_specdec.model.upgrade_gates import AcceptedChange, Tolerance, UpgradeGates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.pair import Pair
 
 _NO_SLOWER = 1.0
+_UPGRADE = "upgrade"
 
 
 def read_gates(document: YamlDocument, name: str) -> Iterator[Gate]:
@@ -29,7 +32,7 @@ def read_gates(document: YamlDocument, name: str) -> Iterator[Gate]:
     If it states no floor for the speedup, the floor is 1: a variant must be no slower than the baseline.
     """
     data: Any = document.data
-    gates = data.get("gates", {})
+    gates = {figure: gate for figure, gate in data.get("gates", {}).items() if figure != _UPGRADE}
     for figure, gate in (gates if SPEEDUP in gates else {SPEEDUP: {}, **gates}).items():
         if figure == VERIFY_NOISE:
             yield Gate(figure=figure, at_most=float(gate["at_most"]), source=f"{name}:{document.line(('gates', figure))} gates.{figure}")
@@ -51,6 +54,39 @@ def read_golden(document: YamlDocument) -> GoldenSettings | None:
     return GoldenSettings(file=golden["file"], model=golden.get("model", ""), thinking=thinking, tests=golden.get("tests", {}))
 
 
+def read_upgrade(document: YamlDocument, name: str) -> UpgradeGates:
+    """Return what the config called ``name`` tolerates of an upgrade."""
+    data: Any = document.data
+    stated = data.get("gates", {}).get(_UPGRADE, {})
+    accepted = (
+        AcceptedChange(
+            **{**entry, "expires": date.fromisoformat(entry["expires"])},
+            source=f"{name}:{document.line(('gates', _UPGRADE, 'accept', index))}",
+        )
+        for index, entry in enumerate(stated.get("accept", ()))
+    )
+    return UpgradeGates(
+        baseline_change=Tolerance(stated["baseline_change"]) if "baseline_change" in stated else None,
+        accepted=tuple(accepted),
+        **{figure: float(ratio) for figure, ratio in stated.get("slower", {}).items()},
+    )
+
+
+def check_upgrade(document: YamlDocument) -> Iterator[Problem]:
+    """Yield a problem for each day of an accepted change that does not exist, and for a second acceptance of one change."""
+    gates = document.data.get("gates") if isinstance(document.data, Mapping) else None
+    stated = gates.get(_UPGRADE) if isinstance(gates, Mapping) else None
+    entries = stated.get("accept") if isinstance(stated, Mapping) else None
+    changes: set[object] = set()
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        place = ("gates", _UPGRADE, "accept", index)
+        if isinstance(entry, Mapping):
+            yield from waivers.check_day(document, place, entry.get("expires"))
+            if str(entry.get("change")) in changes:
+                yield validate.problem(document, place, "a second acceptance of one change", "one, with one reason")
+            changes.add(str(entry.get("change")))
+
+
 def not_finite(document: YamlDocument) -> Iterator[Problem]:
     """Yield a problem for each non-finite number in gates and SLO.
 
@@ -59,7 +95,9 @@ def not_finite(document: YamlDocument) -> Iterator[Problem]:
     data: Any = document.data if isinstance(document.data, Mapping) else {}
     gates = data.get("gates")
     limits_by_place: list[tuple[tuple[str, ...], Any]] = [(("slo",), data.get("slo"))]
-    limits_by_place += [(("gates", figure), gate) for figure, gate in (gates.items() if isinstance(gates, Mapping) else ())]
+    for figure, gate in gates.items() if isinstance(gates, Mapping) else ():
+        ratios = gate.get("slower") if figure == _UPGRADE and isinstance(gate, Mapping) else None
+        limits_by_place += [(("gates", figure), gate), (("gates", figure, "slower"), ratios)]
     for place, limits in limits_by_place:
         for key, value in limits.items() if isinstance(limits, Mapping) else ():
             if isinstance(value, float) and not math.isfinite(value):

@@ -65,6 +65,7 @@ def load(path: Path) -> Config:
         *_check_json_args(document),
         *_check_required_features(document),
         *gates.not_finite(document),
+        *gates.check_upgrade(document),
         *waivers.problems(document),
     )
     if problems:
@@ -89,6 +90,7 @@ def load(path: Path) -> Config:
         waivers=tuple(waivers.stated_waivers(document, path.name)),
         gates=tuple(gates.read_gates(document, path.name)),
         golden=gates.read_golden(document),
+        upgrade=gates.read_upgrade(document, path.name),
         slo=Slo(**data["slo"]) if "slo" in data else None,
         published=tuple(Published(**entry) for entry in data.get("published", ())),
         limits=_typed_limits(data.get("limits", {})),

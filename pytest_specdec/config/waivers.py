@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_specdec.config.validate import Problem
-    from pytest_specdec.files.yaml import YamlDocument
+    from pytest_specdec.files.yaml import KeyPath, YamlDocument
 
 _JUDGEMENT = ("family", "workload", "variant")
 """Keys that name one judgement together."""
@@ -38,7 +38,7 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
     judgements: set[tuple[object, ...]] = set()
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
         if isinstance(entry, Mapping):
-            yield from _check_day(document, index, entry.get("expires"))
+            yield from check_day(document, ("waivers", index), entry.get("expires"))
             yield from _check_variant(document, index, entry.get("variant"), variants)
             judgement = tuple(entry.get(key) for key in _JUDGEMENT)
             if judgement in judgements:
@@ -46,13 +46,13 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
             judgements.add(judgement)
 
 
-def _check_day(document: YamlDocument, index: int, expires: object) -> Iterator[Problem]:
-    """Yield a problem if ``expires`` is no existing day.
+def check_day(document: YamlDocument, place: KeyPath, expires: object) -> Iterator[Problem]:
+    """Yield a problem if ``expires`` of the entry at ``place`` is no existing day.
 
     The schema checks values that are no text.
     """
     if isinstance(expires, str) and day(expires) is None:
-        yield validate.problem(document, ("waivers", index, "expires"), repr(expires), "a day, such as 2027-01-31")
+        yield validate.problem(document, (*place, "expires"), repr(expires), "a day, such as 2027-01-31")
 
 
 def _check_variant(document: YamlDocument, index: int, variant: object, variants: object) -> Iterator[Problem]:

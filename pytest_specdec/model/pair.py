@@ -55,6 +55,10 @@ class Draft:
     depends_on_load: bool = False
     """Whether the config says that drafts are fewer, or none, with several requests in flight."""
 
+    def depends_on(self, concurrency: int) -> bool:
+        """Return True if less may be drafted with this many requests in flight."""
+        return concurrency > 1 and (self.depends_on_load or 0 < self.most_requests < concurrency)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:

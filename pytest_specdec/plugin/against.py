@@ -3,50 +3,82 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from pytest_specdec.config import load
 from pytest_specdec.errors import RunError
+from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.model.baseline import BOOT_SD, stated_boot_sd
+from pytest_specdec.model.upgrade_gates import UpgradeGates
 from pytest_specdec.plugin.report_files import read_run
 from pytest_specdec.report import comparison
-from pytest_specdec.report.run import Upgrade
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_specdec.config.config import Config
     from pytest_specdec.judge.baseline_change import BaselineChange
+    from pytest_specdec.judge.speed_change import ComparedSpeed
     from pytest_specdec.report.comparison import Comparison
     from pytest_specdec.report.run import Run
 
 
-def compare(old: Path, new: Path, old_run: Run, new_run: Run) -> Comparison:
-    """Return what changed between two runs. Raises RunError if a file of theirs is invalid.
+def compare(old: Path, new: Path, old_run: Run, new_run: Run, config: Config | None = None) -> Comparison:
+    """Return what changed between two runs.
 
-    Their baselines are compared if both are run directories with a plan, that is, with transcripts and scores.
+    Their baselines and speeds are compared if both are run directories with a plan, that is, with transcripts and scores. ``config`` says
+    what is tolerated; without one it is the stored config of the new run. Raises RunError if a file of theirs is invalid, or if both are
+    the same run, and ConfigError for an invalid config.
     """
+    _check_two_runs(old, new)
+    day = datetime.now(tz=UTC).date()
     missing = [str(path) for path in (old, new) if not (path / "plan.json").is_file()]
     if missing:
         why = f"no run directory with transcripts and scores: {', '.join(missing)}"
-        return comparison.compare(old_run, new_run, not_compared=why)
-    return comparison.compare(old_run, new_run, _compare_baselines(old, new))
+        gates = UpgradeGates() if config is None else config.upgrade
+        return comparison.compare(old_run, new_run, not_compared=why, gates=gates, day=day)
+    stated = config or _read_config(new)
+    gates = UpgradeGates() if stated is None else stated.upgrade
+    return comparison.compare(
+        old_run, new_run, _compare_baselines(old, new), speed=_compare_speeds(old, new, stated, gates), gates=gates, day=day
+    )
 
 
-def compare_with_earlier(earlier: Path, root: Path, judged: Run) -> Comparison:
+def compare_with_earlier(earlier: Path, root: Path, judged: Run, config: Config | None) -> Comparison:
     """Return the comparison of the run in ``root`` with an earlier one.
 
     A file that cannot be read is the reason for what is not compared, so that the session's own verdicts are not lost.
     """
     old = read_run(earlier)
     try:
-        return compare(earlier, root, old, judged)
+        return compare(earlier, root, old, judged, config)
     except RunError as error:
-        return comparison.compare(old, judged, not_compared=f"{error.where}: {error.what}" if error.where else error.what)
+        reason = f"{error.where}: {error.what}" if error.where else error.what
+        return comparison.compare(old, judged, not_compared=reason, gates=UpgradeGates() if config is None else config.upgrade)
 
 
 def with_upgrade(judged: Run, changes: Comparison, earlier: str) -> Run:
     """Return the run with the comparison, whose headline is among its notes, which every report shows."""
-    upgrade = Upgrade(word=changes.word, earlier=earlier, headline=changes.headline)
+    upgrade = comparison.upgrade(changes, earlier)
     return replace(judged, upgrade=upgrade, notes=(f"UPGRADE from {earlier}: {changes.headline}", *judged.notes))
+
+
+def _check_two_runs(old: Path, new: Path) -> None:
+    """Raise RunError if both paths are the same run: the same place, or two copies of one capture."""
+    sessions = [run_documents.session(RunDirectory(path)) for path in (old, new)]
+    if old.resolve() != new.resolve() and (sessions[0] != sessions[1] or not sessions[0]):
+        return
+    what, remedy = "a run is given as its own predecessor", "name the run of the build before the upgrade first, then that of the new build"
+    found = f"{old} and {new}" if old != new else str(old)
+    raise RunError(what, where=str(new), found=found, expected="two runs, the earlier one first", remedy=remedy)
+
+
+def _read_config(new: Path) -> Config | None:
+    """Return the config that a run was captured with; None where it is not stored."""
+    path = RunDirectory(new).config
+    return load.load(path) if path.is_file() else None
 
 
 def _compare_baselines(old: Path, new: Path) -> BaselineChange:
@@ -55,3 +87,13 @@ def _compare_baselines(old: Path, new: Path) -> BaselineChange:
     from pytest_specdec.judge import baseline_change  # noqa: PLC0415 - imports numpy
 
     return baseline_change.compare(*(baseline_record.read(RunDirectory.open(path)) for path in (old, new)))
+
+
+def _compare_speeds(old: Path, new: Path, config: Config | None, gates: UpgradeGates) -> ComparedSpeed:
+    """Return how the speeds of two run directories relate. Raises RunError if a file of theirs is invalid."""
+    from pytest_specdec.files import speed_record  # noqa: PLC0415 - only a comparison of directories pays for it
+    from pytest_specdec.judge import speed_change  # noqa: PLC0415 - imports numpy
+
+    boot_sd = BOOT_SD if config is None else stated_boot_sd(config.gates)
+    before, after = (speed_record.read(RunDirectory.open(path)) for path in (old, new))
+    return speed_change.compare(before, after, gates, boot_sd=boot_sd)

@@ -142,7 +142,9 @@ class SummaryPlugin:
             return run
         from pytest_specdec.plugin import against  # noqa: PLC0415 - only a comparison pays for it
 
-        self._changes = against.compare_with_earlier(earlier, self._root, run)
+        state = run_state.state_or_error(self._config)
+        config = None if isinstance(state, str) else state.config
+        self._changes = against.compare_with_earlier(earlier, self._root, run, config)
         return against.with_upgrade(run, self._changes, self._as_typed(earlier))
 
     def _gather_run(self) -> Run:

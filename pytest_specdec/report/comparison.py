@@ -2,42 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, fields
+from datetime import date
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge.baseline_change import RESOLUTION, BaselineRelation
+from pytest_specdec.files import codec
+from pytest_specdec.judge import speed_change
+from pytest_specdec.judge.baseline_change import RESOLUTION, BaselineRelation, ChangeKind
+from pytest_specdec.judge.speed_change import ComparedSpeed
+from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.promise import AcceptedLength, Speedup
-from pytest_specdec.model.status import State
-from pytest_specdec.model.workload import Family
+from pytest_specdec.model.upgrade_gates import Tolerance, UpgradeGates
+from pytest_specdec.report.capability_change import compare_capabilities, describe_healed
+from pytest_specdec.report.corners import list_corners
 from pytest_specdec.report.environment import Change, conditions, list_changes
 from pytest_specdec.report.escape import printable
-from pytest_specdec.report.run import PytestOutcome, UpgradeWord
+from pytest_specdec.report.upgrade import (
+    Answers,
+    CornerRow,
+    Speculation,
+    Upgrade,
+    UpgradeHeadline,
+    UpgradeSection,
+    UpgradeWord,
+    choose_headline,
+)
+from pytest_specdec.report.upgrade_review import Review, review
+from pytest_specdec.report.variant_findings import VariantFinding, count, describe_undecided, is_judged, list_findings, list_judged, number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_specdec.judge.baseline_change import BaselineChange
+    from pytest_specdec.judge.speed_change import Slowdown, SlowPart
     from pytest_specdec.model.baseline import Environment
     from pytest_specdec.model.verdict import Verdict
+    from pytest_specdec.report.capability_change import CapabilityChange
     from pytest_specdec.report.run import JudgementResult, Run
 
+SCHEMA = "pytest-specdec/comparison/1"
 _WIDEST = 120
 _SHOWN = 3
 """Differing answers, and prompts with other ids, that are listed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariantFinding:
-    """A finding of one variant; the same one may be another variant's too."""
-
-    variant: str
-    name: str
-    families: frozenset[Family] = field(default=frozenset(), compare=False)
-    """The families that saw it."""
-
-    def __str__(self) -> str:
-        """Return the line that people read."""
-        return f"{self.variant}: {self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +71,71 @@ class Comparison:
     """Speedups and accepted lengths of both runs, also where they are the same."""
     unlike: str
     """Why speeds cannot be compared, such as two machines; empty where they can."""
-    capabilities: tuple[Change, ...]
+    speed: ComparedSpeed | None
+    """None where no timed answers were compared."""
+    capabilities: tuple[CapabilityChange, ...]
+    healed: tuple[str, ...]
+    """A line for each waived failure of the old run that the new one passes."""
     environment: tuple[Change, ...]
+    models: str
+    """Both models, if the runs name two: ``a -> b``; else empty."""
+    corners: tuple[CornerRow, ...]
+    gates: UpgradeGates
+    review: Review
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The changes of the upgrade, by the names under which a config accepts them."""
+        return _list_names(self.baseline, self.speed, self.capabilities)
+
+    @property
+    def answers(self) -> Answers:
+        """What became of the baseline's answers, by what the config tolerates."""
+        if self.baseline is None or self.baseline.relation is BaselineRelation.UNKNOWN:
+            return Answers.UNKNOWN
+        tolerances = {self._tolerance(kind) for kind in self.baseline.kinds}
+        if Tolerance.FAIL in tolerances:
+            return Answers.CHANGED
+        return Answers.TOLERATED if Tolerance.WARN in tolerances else Answers.SAME
+
+    def _tolerance(self, kind: ChangeKind) -> Tolerance:
+        if self.review.accepts(_name(kind)):
+            return Tolerance.ALLOW
+        return self.gates.baseline_change or (Tolerance.WARN if kind is ChangeKind.NUMERICS else Tolerance.FAIL)
+
+    @property
+    def speculation(self) -> Speculation:
+        """What became of speculation."""
+        if self.found:
+            return Speculation.BROKE
+        if self.unjudged:
+            return Speculation.UNLOOKED
+        return Speculation.OPEN if self.undecided else Speculation.FOLLOWS
+
+    @property
+    def losses(self) -> tuple[CapabilityChange, ...]:
+        """What the new servers offer no longer, accepted losses left out."""
+        return tuple(change for change in self.capabilities if change.is_loss and not self.review.accepts(change.name))
+
+    @property
+    def slower(self) -> tuple[Slowdown, ...]:
+        """What became slower, accepted slowdowns left out."""
+        return tuple(slow for slow in (self.speed.slower if self.speed else ()) if not self.review.accepts(_name_slow(slow.part)))
+
+    @property
+    def case(self) -> UpgradeHeadline:
+        """The headline's cell of the closed table."""
+        return choose_headline(self.answers, self.speculation, offers_less=bool(self.losses), is_slower=bool(self.slower))
+
+    @property
+    def word(self) -> UpgradeWord:
+        """What it came to, in one word."""
+        return self.case.word(self.answers)
+
+    @property
+    def is_worse(self) -> bool:
+        """True if the upgrade is worse than the config tolerates."""
+        return self.word is UpgradeWord.WORSE
 
     @property
     def headline(self) -> str:
@@ -73,112 +143,215 @@ class Comparison:
 
         It tells a change of the baseline, which is the upgrade's, from one of the variants, which is speculation's.
         """
-        relation = self.baseline.relation if self.baseline else BaselineRelation.UNKNOWN
-        if relation is BaselineRelation.UNKNOWN:
-            why = self.baseline.why if self.baseline else self.not_compared
-            more = f"; {self.undecided}" if self.undecided else ""
-            return f"{self._findings_alone}{more}; whether the baseline's answers changed is unknown: {why}"
-        return self._same_baseline() if relation is BaselineRelation.SAME else self._changed_baseline()
-
-    def _same_baseline(self) -> str:
-        """Return the headline for baselines with the same answers."""
-        same = f"the baselines' answers are the same, their distributions typically within {_within(self.baseline)}"
-        if self.found:
-            return f"SPECULATION BROKE IN THE NEW RUN: {_count(self.found, 'new finding')}; {same}"
-        if self.unjudged:
-            return f"WRONG IN THE NEW RUN: {self._unlooked}; {same}"
-        if self.undecided:
-            return f"CANNOT SAY: {self.undecided}; {same}"
-        return f"SAFE TO UPGRADE, as far as both runs were judged: {same}; {self._findings_alone.lower()}"
-
-    def _changed_baseline(self) -> str:
-        """Return the headline for baselines with other answers."""
-        kinds = "; ".join(kind.value for kind in self.baseline.kinds) if self.baseline else ""
-        if self.found:
-            return f"BOTH CHANGED: the baseline's answers ({kinds}), and speculation has {_count(self.found, 'new finding')}"
-        if self.unjudged:
-            return f"ANSWERS CHANGED ({kinds}); WRONG IN THE NEW RUN: {self._unlooked}"
-        if self.undecided:
-            return f"ANSWERS CHANGED ({kinds}); whether speculation follows is not decided: {self.undecided}"
-        return f"ANSWERS CHANGED, speculation follows: {kinds}; {self._findings_alone.lower()}"
+        return "; ".join(part for part in (self._lead, *self._others) if part)
 
     @property
-    def _unlooked(self) -> str:
-        return f"{_count(self.unjudged, 'finding')} that the old run did not look for"
+    def _lead(self) -> str:
+        """The beginning of the headline, by its cell."""
+        new, open_ = count(self.found, "new finding"), f"whether speculation follows is not decided: {self.undecided}"
+        unlooked = f"{count(self.unjudged, 'finding')} that the old run did not look for"
+        return {
+            UpgradeHeadline.SAFE: f"SAFE TO UPGRADE, as far as both runs were judged: {self._baselines}; {self._findings_alone.lower()}",
+            UpgradeHeadline.CHANGED: f"ANSWERS CHANGED, speculation follows: {self._kinds}; {self._findings_alone.lower()}",
+            UpgradeHeadline.CHANGED_OPEN: f"ANSWERS CHANGED ({self._kinds}); {open_}",
+            UpgradeHeadline.CHANGED_WRONG: f"ANSWERS CHANGED ({self._kinds}); WRONG IN THE NEW RUN: {unlooked}",
+            UpgradeHeadline.BROKE: f"SPECULATION BROKE IN THE NEW RUN: {new}; {self._baselines}",
+            UpgradeHeadline.BOTH: f"BOTH CHANGED: the baseline's answers ({self._kinds}), and speculation has {new}",
+            UpgradeHeadline.WRONG: f"WRONG IN THE NEW RUN: {unlooked}; {self._baselines}",
+            UpgradeHeadline.OFFERS_LESS: f"THE NEW RUN OFFERS LESS: {self._offers_less}; {self._baselines}",
+            UpgradeHeadline.SLOWER: f"SLOWER: {self._slower}; {self._baselines}",
+            UpgradeHeadline.CANNOT_SAY: f"CANNOT SAY: {self.undecided}; {self._baselines}",
+            UpgradeHeadline.WORSE: f"WORSE: {new}; {self._baselines}",
+            UpgradeHeadline.NO_NEW_FINDING: "; ".join(filter(None, (self._findings_alone, self.undecided, self._baselines))),
+        }[self.case]
+
+    @property
+    def _others(self) -> tuple[str, ...]:
+        """What the headline says beside its beginning."""
+        speeds = {UpgradeHeadline.SLOWER: ""}.get(self.case, f"slower: {self._slower}" if self.slower else "")
+        losses = {UpgradeHeadline.OFFERS_LESS: ""}.get(self.case, f"offers less: {self._offers_less}" if self.losses else "")
+        is_open = self.case in {UpgradeHeadline.SLOWER, UpgradeHeadline.OFFERS_LESS} and bool(self.undecided)
+        is_safe = self.case is UpgradeHeadline.SAFE
+        return (
+            speeds,
+            losses,
+            f"not decided: {self.undecided}" if is_open else "",
+            f"the runs name two models: {self.models}" if self.models and not is_safe else "",
+            "whether it is slower is not decided" if is_safe and self.speed and self.speed.undecided else "",
+        )
+
+    @property
+    def _kinds(self) -> str:
+        return "; ".join(kind.value for kind in self.baseline.kinds) if self.baseline else ""
+
+    @property
+    def _baselines(self) -> str:
+        """What became of the baselines, where that does not lead the headline."""
+        if self.baseline is None or self.baseline.relation is BaselineRelation.UNKNOWN:
+            why = self.baseline.why if self.baseline else self.not_compared
+            return f"whether the baseline's answers changed is unknown: {why}"
+        if self.baseline.kinds:
+            return (
+                f"the baseline's answers changed ({self._kinds}), {'as accepted' if self.answers is Answers.SAME else 'which is tolerated'}"
+            )
+        return f"the baselines' answers are the same, their distributions typically within {_within(self.baseline)}"
+
+    @property
+    def _slower(self) -> str:
+        parts = (slow.part.value + (f" of {slow.arm}" if slow.arm != BASELINE else "") for slow in self.slower)
+        return ", ".join(dict.fromkeys(parts))
+
+    @property
+    def _offers_less(self) -> str:
+        return ", ".join(dict.fromkeys(str(change) for change in self.losses))
 
     @property
     def _findings_alone(self) -> str:
         """What became of the findings, whatever the baselines do."""
-        if self.found:
-            return f"WORSE: {_count(self.found, 'new finding')}"
-        if self.unjudged:
-            return f"WRONG IN THE NEW RUN: {self._unlooked}"
         if self.gone:
-            return f"BETTER: {_count(self.gone, 'finding')} gone" + (f", {_number(self.kept)} as before" if self.kept else "")
-        return f"NO NEW FINDING: {_number(self.kept)} as before" if self.kept else "NO FINDING in either run"
-
-    @property
-    def is_worse(self) -> bool:
-        """True if the new run has a new finding, or its baseline's answers changed by more than numerics."""
-        return bool(self.found or self.unjudged) or (self.baseline is not None and self.baseline.is_worse)
-
-    @property
-    def word(self) -> UpgradeWord:
-        """What it came to, in one word."""
-        if self.is_worse:
-            return UpgradeWord.WORSE
-        is_open = self.baseline is None or self.baseline.relation is BaselineRelation.UNKNOWN or bool(self.undecided)
-        return UpgradeWord.UNKNOWN if is_open else UpgradeWord.FINE
+            return f"BETTER: {count(self.gone, 'finding')} gone" + (f", {number(self.kept)} as before" if self.kept else "")
+        return f"NO NEW FINDING: {number(self.kept)} as before" if self.kept else "NO FINDING in either run"
 
 
-def compare(old: Run, new: Run, baseline: BaselineChange | None = None, *, not_compared: str = "") -> Comparison:
+def compare(
+    old: Run,
+    new: Run,
+    baseline: BaselineChange | None = None,
+    *,
+    not_compared: str = "",
+    speed: ComparedSpeed | None = None,
+    gates: UpgradeGates = UpgradeGates(),  # noqa: B008 - frozen
+    day: date = date.min,
+) -> Comparison:
     """Return what changed from ``old`` to ``new``.
 
-    ``baseline`` is how their baselines relate. Where it is None, ``not_compared`` says why.
+    ``baseline`` is how their baselines relate, and ``speed`` how their speeds do. Where ``baseline`` is None, ``not_compared`` says why.
+    ``gates`` say what is tolerated; accepted changes are held against ``day``.
     """
-    before, after = _findings(old, waived=True), _findings(new)
-    judged_before, judged_now = _judged_families(old), _judged_families(new)
+    before, after, expected = list_findings(old, waived=True), list_findings(new), list_findings(new, waived=True)
+    judged_before, judged_now = list_judged(old), list_judged(new)
+    capabilities = compare_capabilities(old, new)
+    counted = None if speed is None else speed.without((*old.not_counted, *new.not_counted))
     return Comparison(
         baseline=baseline,
         not_compared=not_compared,
-        undecided=_describe_undecided(new, judged_before - judged_now),
-        found=tuple(finding for finding in after if finding not in before and _is_judged(finding, judged_before)),
-        unjudged=tuple(finding for finding in after if finding not in before and not _is_judged(finding, judged_before)),
-        gone=tuple(finding for finding in _findings(old) if finding not in _findings(new, waived=True) and _is_judged(finding, judged_now)),
+        undecided=describe_undecided(new, judged_before - judged_now),
+        found=tuple(finding for finding in after if finding not in before and is_judged(finding, judged_before)),
+        unjudged=tuple(finding for finding in after if finding not in before and not is_judged(finding, judged_before)),
+        gone=tuple(finding for finding in list_findings(old) if finding not in expected and is_judged(finding, judged_now)),
         kept=tuple(finding for finding in after if finding in before),
         judgements=tuple(list_changes(_outcomes(old), _outcomes(new))),
         measures=tuple(_figure_changes(old, new)),
         unlike=_unlike(old.environment, new.environment),
-        capabilities=tuple(list_changes(_support(old), _support(new))),
+        speed=counted,
+        capabilities=capabilities,
+        healed=tuple(describe_healed(old, new)),
         environment=tuple(list_changes(conditions(old.environment), conditions(new.environment))),
+        models="" if old.plan.model == new.plan.model else f"{old.plan.model} -> {new.plan.model}",
+        corners=list_corners(old, new, baseline, counted),
+        gates=gates,
+        review=review(gates.accepted, _list_names(baseline, counted, capabilities), day),
     )
 
 
-def lines(comparison: Comparison, *, judgements: bool = True) -> Iterator[str]:
-    """Yield the comparison as people read it, the most important first.
+def _list_names(baseline: BaselineChange | None, speed: ComparedSpeed | None, capabilities: Sequence[CapabilityChange]) -> tuple[str, ...]:
+    """Return the names of all changes that a config can accept."""
+    kinds = [_name(kind) for kind in baseline.kinds] if baseline else []
+    slow = [_name_slow(slow.part) for slow in speed.slower] if speed else []
+    return tuple(dict.fromkeys([*kinds, *slow, *(change.name for change in capabilities if change.is_loss)]))
+
+
+def _name(member: ChangeKind | SlowPart) -> str:
+    """Return the name of a kind of change: ``chat-template``."""
+    return member.name.lower().replace("_", "-")
+
+
+def _name_slow(part: SlowPart) -> str:
+    return f"slower-{_name(part)}"
+
+
+def sections(comparison: Comparison, *, judgements: bool = True) -> Iterator[UpgradeSection]:
+    """Yield the parts of the comparison that have anything to say, the most important first.
 
     ``judgements`` tells whether those with another outcome are listed.
     """
-    yield comparison.headline
-    for title, findings in (
+    findings = (
         ("new", comparison.found),
         ("not judged before", comparison.unjudged),
         ("gone", comparison.gone),
         ("as before", comparison.kept),
-    ):
-        yield from (printable(f"  {title}: {finding}") for finding in findings)
-    sections: tuple[tuple[str, Sequence[object]], ...] = (
+    )
+    parts: tuple[tuple[str, Iterable[object]], ...] = (
+        ("findings", [printable(f"{title}: {finding}") for title, of_kind in findings for finding in of_kind]),
+        ("accepted changes", comparison.review.lines),
         ("baseline", tuple(_baseline_lines(comparison.baseline)) if comparison.baseline else ()),
         ("judgements", comparison.judgements if judgements else ()),
-        (f"speed and acceptance{f' ({comparison.unlike})' if comparison.unlike else ''}", comparison.measures),
-        ("capabilities", comparison.capabilities),
+        (
+            f"speed and acceptance{f' ({comparison.unlike})' if comparison.unlike else ''}",
+            tuple(_speed_lines(comparison)),
+        ),
+        ("capabilities", (*comparison.capabilities, *comparison.healed)),
         ("environment", comparison.environment),
     )
-    for title, changes in sections:
-        if changes:
-            yield ""
-            yield f"{title}:"
-            yield from (f"  {change}" for change in changes)
+    for title, lines_of in parts:
+        texts = tuple(map(str, lines_of))
+        if texts:
+            yield UpgradeSection(title=title, lines=texts)
+
+
+def upgrade(comparison: Comparison, earlier: str) -> Upgrade:
+    """Return the comparison as reports show it; ``earlier`` is the old run, as a person would type it."""
+    return Upgrade(
+        word=comparison.word,
+        earlier=earlier,
+        headline=comparison.headline,
+        case=comparison.case,
+        corners=comparison.corners,
+        changes=comparison.names,
+        sections=tuple(sections(comparison)),
+    )
+
+
+def render(upgraded: Upgrade) -> str:
+    """Return the comparison as one JSON document."""
+    document = {"schema": SCHEMA, **{field.name: codec.encode(getattr(upgraded, field.name)) for field in fields(upgraded)}}
+    return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
+
+
+def lines(comparison: Comparison, *, judgements: bool = True) -> Iterator[str]:
+    """Yield the comparison as people read it, the most important first."""
+    yield comparison.headline
+    yield from corner_lines(comparison.corners)
+    for section in sections(comparison, judgements=judgements):
+        yield ""
+        yield f"{section.title}:"
+        yield from (f"  {line}" for line in section.lines)
+
+
+def corner_lines(corners: Sequence[CornerRow]) -> Iterator[str]:
+    """Yield the corners as a table, or below each other where a row is wider than :data:`_WIDEST`."""
+    cells = [(row.arm, row.old, row.new, row.change) for row in corners]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    yield ""
+    if sum(widths) + 2 * len(widths) <= _WIDEST:
+        yield from ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+        return
+    header, *rows = cells
+    for row in rows:
+        yield row[0]
+        yield from (f"  {title}: {cell}" for title, cell in zip(header[1:], row[1:], strict=True))
+
+
+def _speed_lines(comparison: Comparison) -> Iterator[str]:
+    """Yield what became slower, the verdicts' figures of both runs, and each ratio with the ruling on its gate."""
+    speed = comparison.speed or ComparedSpeed()
+    yield from (f"slower: {slow.part.value}: {slow.why}" for slow in speed.slower)
+    yield from map(str, comparison.measures)
+    if speed.not_gated and not comparison.unlike:
+        yield printable(f"not gated: {speed.not_gated}")
+    for figure in speed.figures:
+        ruling = f"; at least {figure.at_least:g}: {figure.ruling.value}" if figure.at_least is not None else ""
+        yield printable(f"{speed_change.describe(figure)}{ruling}")
 
 
 def _shorten(text: str) -> str:
@@ -219,58 +392,6 @@ def _baseline_lines(change: BaselineChange) -> Iterator[str]:
         yield printable(f"  end elsewhere: {', '.join(change.other_ends[:_SHOWN])}")
 
 
-def _count(findings: Sequence[VariantFinding], what: str) -> str:
-    """Return ``2 new findings``."""
-    return f"{_number(findings)} {what}{'s' * (_number(findings) != 1)}"
-
-
-def _number(findings: Sequence[VariantFinding]) -> int:
-    """Return the number of findings; one that several variants have counts once."""
-    return len({finding.name for finding in findings})
-
-
-def _findings(run: Run, *, waived: bool = False) -> tuple[VariantFinding, ...]:
-    """Return the findings of a run, with those that a waiver expects if ``waived``."""
-    results = [j for j in run.judgements if j.result is PytestOutcome.WAIVED] if waived else []
-    known = (
-        VariantFinding(variant=j.pair, name=j.verdict.names or j.verdict.headline, families=frozenset({j.family}))
-        for j in results
-        if j.verdict is not None
-    )
-    causes = (
-        VariantFinding(variant=pair, name=cause.name, families=frozenset(failure.family for failure in (cause.leader, *cause.followers)))
-        for pair, of_pair in run.causes.items()
-        for cause in of_pair
-    )
-    return (*causes, *known)
-
-
-def _judged_families(run: Run) -> frozenset[tuple[str, Family]]:
-    """Return the variants and families of which a judgement knows something."""
-    return frozenset((j.pair, j.family) for j in run.judgements if j.judged)
-
-
-def _is_judged(finding: VariantFinding, judged: frozenset[tuple[str, Family]]) -> bool:
-    return any((finding.variant, family) in judged for family in finding.families)
-
-
-def _describe_undecided(new: Run, lost: frozenset[tuple[str, Family]]) -> str:
-    """Return why a run decided too little; empty if nothing is open.
-
-    ``lost`` are the variants and families that an earlier run judged, and this one did not.
-    """
-    if new.status is None or new.status.state is not State.COMPLETE or new.status.error:
-        return "the new run is incomplete"
-    if not new.judged:
-        return "nothing of the new run could be judged"
-    if new.undecided:
-        return f"{len(new.undecided)} judgements of the new run were not made or not decided"
-    if new.suspicious:
-        return "the new run has suspicious verdicts"
-    correctness = sorted(f"{variant} {family.value}" for variant, family in lost if family is not Family.SPEED)
-    return f"the new run did not judge {', '.join(correctness)}" if correctness else ""
-
-
 def _outcomes(run: Run) -> dict[str, str]:
     return {f"{judgement.nodeid} ({judgement.workload})": _outcome(judgement) for judgement in run.judgements}
 
@@ -304,11 +425,3 @@ def _unlike(old: Environment | None, new: Environment | None) -> str:
     if old is None or new is None:
         return "of an unknown machine"
     return "" if old.machine == new.machine else "of two machines, not comparable"
-
-
-def _support(run: Run) -> dict[str, str]:
-    return {
-        f"{arm} {feature}": support.value
-        for arm, capabilities in sorted(run.capabilities.items())
-        for feature, support in sorted(capabilities.support.items())
-    }

@@ -15,6 +15,7 @@ from pytest_specdec.report.html_page import text as _text
 from pytest_specdec.report.page_style import STYLE
 from pytest_specdec.report.run import RunClass, count_outcomes
 from pytest_specdec.report.table import Tone, reasons
+from pytest_specdec.report.upgrade import UpgradeWord
 from pytest_specdec.stats.proportions import limits
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.report.causes import SharedCause
     from pytest_specdec.report.run import JudgementResult, Run
+    from pytest_specdec.report.upgrade import Upgrade
 
 _TITLES = {
     RunClass.CLEAN: "Nothing wrong found",
@@ -41,8 +43,14 @@ def render(run: Run) -> str:
     return page(f"specdec: {run.plan.config}: {run.run_class.value}", STYLE, (line for part in _parts(run) for line in part))
 
 
+def render_upgrade(upgrade: Upgrade) -> str:
+    """Return the page of a comparison of two stored runs."""
+    return page(f"specdec: upgrade from {upgrade.earlier}: {upgrade.word.value}", STYLE, _upgrade(upgrade, level=1))
+
+
 def _parts(run: Run) -> Iterator[Iterable[str]]:
     yield _head(run)
+    yield _upgrade(run.upgrade) if run.upgrade else ()
     yield _findings(run)
     yield _overview(run)
     yield _evidence(run)
@@ -73,6 +81,20 @@ def _head(run: Run) -> Iterator[str]:
     yield from (f'<p class="unsure">{_text(line.text)}</p>' for line in (*answer.waived_lines(run), *answer.not_gated(run)))
     yield from (f'<p class="aside">{_text(piece.text)}</p>' for line in terminal.next_steps(run) for piece in line)
     yield "</header>"
+
+
+_UPGRADE_TONES = {UpgradeWord.FINE: Tone.GOOD, UpgradeWord.WORSE: Tone.BAD, UpgradeWord.UNKNOWN: Tone.UNSURE}
+
+
+def _upgrade(upgrade: Upgrade, *, level: int = 2) -> Iterator[str]:
+    """Yield the comparison with an earlier run: its headline, the corners, and what differs; ``level`` is that of the heading."""
+    yield f"<h{level}>{_text(f'Upgrade from {upgrade.earlier}')}</h{level}>"
+    yield f'<p class="answer {_UPGRADE_TONES[upgrade.word].value}">{_text(upgrade.headline)}</p>'
+    if upgrade.corners:
+        rows = [[_text(cell) for cell in (row.arm, row.old, row.new, row.change)] for row in upgrade.corners]
+        yield from _table(rows, "The corners: old and new run by baseline and variant", Cells.PROSE)
+    for section in upgrade.sections:
+        yield f"<details open><summary>{_text(section.title)}</summary>{_pre(section.lines)}</details>"
 
 
 def _findings(run: Run) -> Iterator[str]:

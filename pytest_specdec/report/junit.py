@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.report.run import JudgementResult, Run
+    from pytest_specdec.report.upgrade import Upgrade
 
 _RESULTS = {
     PytestOutcome.FAILED: "failure",
@@ -59,6 +60,8 @@ def suite_properties(run: Run) -> tuple[tuple[str, str], ...]:
 
 def _suite_properties(run: Run) -> Iterator[tuple[str, str]]:
     yield "specdec.class", run.run_class.value
+    if run.upgrade is not None:
+        yield from _upgrade_properties(run.upgrade)
     for name, value in environment.conditions(run.environment).items():
         yield f"specdec.environment.{name.replace(' ', '.')}", value
     for difference in environment.baseline_differences(run):
@@ -67,6 +70,17 @@ def _suite_properties(run: Run) -> Iterator[tuple[str, str]]:
             yield f"specdec.baseline.{change.what.replace(' ', '.')}", f"{change.old} -> {change.new}"
     if none := environment.without_baseline(run):
         yield "specdec.baseline", none
+
+
+def _upgrade_properties(upgrade: Upgrade) -> Iterator[tuple[str, str]]:
+    """Yield the comparison with an earlier run, and its corners, arm by arm."""
+    yield "specdec.upgrade", upgrade.word.value
+    yield "specdec.upgrade.earlier", upgrade.earlier
+    yield "specdec.upgrade.headline", upgrade.headline
+    yield from (("specdec.upgrade.change", name) for name in upgrade.changes)
+    for row in upgrade.corners[1:]:
+        arm = row.arm.replace(" ", ".")
+        yield from ((f"specdec.upgrade.{arm}.{corner}", getattr(row, corner)) for corner in ("old", "new", "change"))
 
 
 def _add_properties(suite: Element, values: tuple[tuple[str, str], ...]) -> None:

@@ -10,12 +10,14 @@ from pytest_specdec.report.escape import escape, printable
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.run import count_outcomes
 from pytest_specdec.report.table import Tone, reasons
+from pytest_specdec.report.upgrade import UpgradeWord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_specdec.report.causes import SharedCause
     from pytest_specdec.report.run import JudgementResult, Run
+    from pytest_specdec.report.upgrade import Upgrade
 
 LIMIT_BYTES = 62 * 1024
 """GitHub refuses a comment of more than 65,536 characters, and drops a step summary above 1,024 KiB whole."""
@@ -35,8 +37,34 @@ def render(run: Run) -> str:
     """
     head = "\n".join(_head_lines(run))
     speed, tail = _fold_section("Speed", _speed_lines(run)), _fold_section("Capabilities and environment", _tail_lines(run))
-    sections = [*map(_finding_section, run.findings), *map(_failure_section, run.undecided), *speed, *tail, "\n".join(_last_lines(run))]
+    upgrade = [render_upgrade(run.upgrade)] if run.upgrade else []
+    sections = [
+        *upgrade,
+        *map(_finding_section, run.findings),
+        *map(_failure_section, run.undecided),
+        *speed,
+        *tail,
+        "\n".join(_last_lines(run)),
+    ]
     return _fit_sections(head, sections)
+
+
+_WORD_SIGNS = {UpgradeWord.FINE: "✅", UpgradeWord.WORSE: "❌", UpgradeWord.UNKNOWN: "⚠️"}
+
+
+def render_upgrade(upgrade: Upgrade) -> str:
+    """Return the comparison with an earlier run: its headline, the corners, and what differs, folded."""
+    return "\n".join(_upgrade_lines(upgrade)) + "\n"
+
+
+def _upgrade_lines(upgrade: Upgrade) -> Iterator[str]:
+    yield f"\n### Upgrade from {escape(upgrade.earlier)}\n"
+    yield f"{_WORD_SIGNS[upgrade.word]} **{escape(upgrade.headline)}**\n"
+    if upgrade.corners:
+        yield from _table_lines([[escape(cell) for cell in (row.arm, row.old, row.new, row.change)] for row in upgrade.corners])
+    for section in upgrade.sections:
+        lines = "\n".join(f"    {printable(line)}" for line in section.lines)
+        yield f"\n<details><summary>{escape(section.title)}</summary>\n\n{lines}\n\n</details>"
 
 
 def _fit_sections(head: str, sections: Sequence[str]) -> str:

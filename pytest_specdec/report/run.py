@@ -19,6 +19,7 @@ from pytest_specdec.report import parameter_table
 from pytest_specdec.report.causes import Cause, SharedCause, find_causes, share
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.plan_summary import PlanSummary
+from pytest_specdec.report.upgrade import Upgrade, UpgradeWord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -158,26 +159,6 @@ class Commands:
     """Captures what is missing."""
     continued: str
     """Captures more of what was inconclusive."""
-
-
-class UpgradeWord(StrEnum):
-    """What the comparison with an earlier run came to."""
-
-    FINE = "fine"
-    WORSE = "worse"
-    """Speculation has a new finding, or the baseline's answers changed by more than numerics."""
-    UNKNOWN = "unknown"
-    """Too little is in both runs, or a file could not be read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Upgrade:
-    """The comparison with the run that ``--specdec-against`` names."""
-
-    word: UpgradeWord
-    earlier: str
-    """Its directory, as a person would type it."""
-    headline: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report.comparison import compare, lines
-from pytest_specdec.report.run import PytestOutcome, UpgradeWord
+from pytest_specdec.report.run import PytestOutcome
+from pytest_specdec.report.upgrade import UpgradeWord
 from pytest_specdec.stats.logit_shift import LogitShift
 from tests.report.runs import ENVIRONMENT, FAILED, GREEDY, GREEN, MIXED, SPEED, acceptance, judgement, run_of
 

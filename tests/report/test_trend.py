@@ -12,7 +12,8 @@ from pytest_specdec.model.status import State
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.report import run, trend, trend_markdown, trend_page
 from pytest_specdec.report.measurement import MEASURES
-from pytest_specdec.report.run import PytestOutcome, RunClass, Upgrade, UpgradeWord
+from pytest_specdec.report.run import PytestOutcome, RunClass
+from pytest_specdec.report.upgrade import Upgrade, UpgradeWord
 from tests.report.histories import history, night, ratios, read, upgraded
 from tests.report.runs import ENVIRONMENT, FAILED, HOSTILE, SPEED, acceptance, judgement, sampled
 from tests.report.test_html import ALLOWED, Page

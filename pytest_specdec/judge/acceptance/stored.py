@@ -176,8 +176,7 @@ def _classify(change: AcceptanceChange, alpha: float) -> Finding:
 
 def depends_on_load(captured: Captured) -> bool:
     """Return True if the variant may draft less with this many requests in flight."""
-    draft, concurrency = captured.pair.variant.draft, captured.workload.concurrency
-    return concurrency > 1 and (draft.depends_on_load or 0 < draft.most_requests < concurrency)
+    return captured.pair.variant.draft.depends_on(captured.workload.concurrency)
 
 
 def _describe_load(captured: Captured) -> str:

@@ -1,0 +1,54 @@
+"""Speed record: the files of a run read as what it knows of its servers' speed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.files import run_documents, transcripts
+from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.plan import Role
+from pytest_specdec.model.speed_record import DraftedWorkload, SpeedRecord, TimedWorkload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_specdec.files.run_directory import RunDirectory
+    from pytest_specdec.model.pair import Pair
+    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.model.workload import Workload
+
+
+def read(directory: RunDirectory) -> SpeedRecord:
+    """Return the timed answers and verify steps of a run. Raises RunError if a file that is there is invalid."""
+    plan = run_documents.read_plan(directory)
+    is_visited = any(boot.attached for boot in plan.boots)
+    timed = [workload for workload in plan.workloads if workload.timed]
+    return SpeedRecord(
+        machine="" if is_visited else run_documents.read_environment(directory).machine,
+        timed={workload.name: _read_timed(directory, plan, workload) for workload in timed},
+        drafted={pair.name: tuple(_read_drafted(directory, plan, pair)) for pair in plan.pairs},
+    )
+
+
+def _read_timed(directory: RunDirectory, plan: Plan, workload: Workload) -> TimedWorkload:
+    """Return the answers of every boot; those to ungated requests are left out."""
+    sent = run_documents.read_workload(directory, plan, workload.name)
+    gated = frozenset(request.id for request in sent.gated_requests)
+    boots: dict[str, tuple[Transcript, ...]] = {}
+    for boot in plan.boots:
+        transcript = transcripts.read(directory, boot.arms[0], workload.name) if workload.name in boot.answers else None
+        if transcript is not None:
+            arm = BASELINE if boot.role is Role.CONTROL else boot.arm
+            boots[arm] = (*boots.get(arm, ()), transcript.part(gated))
+    return TimedWorkload(workload=sent, boots=boots)
+
+
+def _read_drafted(directory: RunDirectory, plan: Plan, pair: Pair) -> Iterator[DraftedWorkload]:
+    """Yield a variant's answers to each workload, timed ones and such as limit its drafts by load left out."""
+    for workload in plan.workloads:
+        if workload.timed or workload.calibrates or pair.variant.draft.depends_on(workload.concurrency):
+            continue
+        transcript = transcripts.read(directory, pair.name, workload.name)
+        if transcript is not None:
+            yield DraftedWorkload(workload=run_documents.read_workload(directory, plan, workload.name), transcript=transcript)

@@ -1,0 +1,387 @@
+"""Speed change: how much faster or slower the servers of one run are than those of an earlier one, and what became slower.
+
+Boots are the units, as within a run (stats/speedup.py), with one difference: the machine may be faster during one run than during the
+other, and all boots of a run share that. So the boots of a run count as one, and the log-ratio of two runs has twice the variance of one
+boot, however many were booted. How much boots vary is estimated from the boots of both runs, over the stated prior.
+
+Accepted tokens per verify step are compared prompt by prompt (stats/acceptance_change.py).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from pytest_specdec.gates.rulings import PROVEN_ERROR, SPEED_ERROR, GateRuling
+from pytest_specdec.judge.acceptance.stored import lengths
+from pytest_specdec.model.baseline import BOOT_SD, LEAST_SHARED
+from pytest_specdec.model.families import SPEED_ALPHA
+from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.stats.acceptance_change import compare as compare_lengths
+from pytest_specdec.stats.answer_timing import in_one_burst
+from pytest_specdec.stats.boot_spread import BootSpread
+from pytest_specdec.stats.paces import paces
+from pytest_specdec.stats.speedup import BootLevels, across_blocks, centre
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pytest_specdec.gates.rulings import ConfidenceLimits
+    from pytest_specdec.model.speed_record import DraftedWorkload, SpeedRecord, TimedWorkload
+    from pytest_specdec.model.transcript import Transcript
+    from pytest_specdec.model.upgrade_gates import UpgradeGates
+    from pytest_specdec.model.workload import Workload
+    from pytest_specdec.stats.acceptance_change import AcceptanceChange
+    from pytest_specdec.stats.paces import ArmTimings, ComparedFigure
+    from pytest_specdec.stats.speedup import Estimate
+
+__all__ = ["ChangedFigure", "ComparedSpeed", "SlowPart", "Slowdown", "UpgradeFigure", "compare", "describe"]
+
+RUNS = 2.0
+"""Variance of the log-ratio of two runs over that of one boot."""
+LEAST_PASSES = 2
+_SHOWN_ERROR = 0.025
+"""Of each limit that is shown, one-sided."""
+
+
+class UpgradeFigure(StrEnum):
+    """What is compared between two runs."""
+
+    DECODE = "decode speed"
+    TTFT = "time to first token"
+    LENGTH = "accepted tokens per step"
+
+
+class SlowPart(StrEnum):
+    """What became slower."""
+
+    BASELINE = "the baseline"
+    DRAFTER = "the drafter"
+    STEP = "the verify step"
+    VARIANT = "the variant"
+    """Its drafter or its step: how many tokens a step brings is unknown in one of the runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedFigure:
+    """One figure of one arm in both runs."""
+
+    figure: UpgradeFigure
+    arm: str
+    workload: str
+    """Empty for a figure of all workloads together."""
+    old: float
+    """Tokens per second, seconds, or tokens per step."""
+    new: float
+    ratio: float
+    """New over old."""
+    low: float
+    """The lower 95 % limit of the ratio; 0 where nothing gives limits, as infinity for the upper one."""
+    high: float
+    at_least: float | None = None
+    """The gate; None for a figure that is shown and not gated."""
+    ruling: GateRuling = GateRuling.OPEN
+    """On the gate; OPEN without one."""
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether the ratio has limits."""
+        return math.isfinite(self.high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdown:
+    """One part that became slower, surely."""
+
+    part: SlowPart
+    arm: str
+    """``baseline`` or the variant."""
+    why: str
+    """The figures behind it, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedSpeed:
+    """The speeds of two runs."""
+
+    figures: tuple[ChangedFigure, ...] = ()
+    not_gated: str = ""
+    """Why figures are shown and not gated; empty where they are."""
+    slower: tuple[Slowdown, ...] = ()
+
+    @property
+    def undecided(self) -> tuple[ChangedFigure, ...]:
+        """The gated figures that are neither surely above their gate nor surely below it."""
+        return tuple(figure for figure in self.figures if figure.at_least is not None and figure.ruling is GateRuling.OPEN)
+
+    def without(self, variants: Iterable[str]) -> ComparedSpeed:
+        """Return the comparison without some variants, whose speed counts for nothing."""
+        left_out = frozenset(variants)
+        return replace(
+            self,
+            figures=tuple(figure for figure in self.figures if figure.arm not in left_out),
+            slower=tuple(slow for slow in self.slower if slow.arm not in left_out),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """A figure of both runs with its limits, before a gate is held against it."""
+
+    figure: UpgradeFigure
+    arm: str
+    workload: str
+    old: float
+    new: float
+    ratio: float
+    limits: ConfidenceLimits | None
+    """None with one pass, or with few prompts."""
+    unfit: str = ""
+    """Why it is no speed of the servers; empty where it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RelativeLimits:
+    """The limits of a ratio, from those of a relative change."""
+
+    change: AcceptanceChange
+
+    def at_least(self, error: float) -> float:
+        """Return the lower limit of the ratio."""
+        return 1.0 + self.change.at_least(error)
+
+    def at_most(self, error: float) -> float:
+        """Return the upper limit of the ratio."""
+        return 1.0 + self.change.at_most(error)
+
+
+def compare(old: SpeedRecord, new: SpeedRecord, gates: UpgradeGates, *, boot_sd: float = BOOT_SD) -> ComparedSpeed:
+    """Return how the speeds of ``new`` relate to those of ``old``.
+
+    A gate is missed if the upper limit of the ratio is below it at an even share of :data:`SPEED_ALPHA`, and met if the lower limit is not,
+    at .75 % for speeds and 2.5 % for accepted tokens. Else it is not decided. ``boot_sd`` is the stated deviation between boots.
+    """
+    timed = (name for name in old.timed if name in new.timed)
+    measured = [
+        *(figure for name in timed for figure in _compare_timed(old.timed[name], new.timed[name], boot_sd)),
+        *(figure for name in old.drafted for figure in _compare_lengths(name, old.drafted[name], new.drafted.get(name, ()))),
+    ]
+    elsewhere = _describe_machines(old, new)
+    thresholds = [None if elsewhere or one.unfit else _threshold(one, gates) for one in measured]
+    alpha = SPEED_ALPHA / max(1, sum(threshold is not None for threshold in thresholds))
+    figures = tuple(_rule(one, threshold, alpha) for one, threshold in zip(measured, thresholds, strict=True))
+    unfit = next((one.unfit for one in measured if one.unfit), "")
+    return ComparedSpeed(figures=figures, not_gated=(elsewhere or unfit) if figures else "", slower=tuple(_find_slow_parts(figures, gates)))
+
+
+def _describe_machines(old: SpeedRecord, new: SpeedRecord) -> str:
+    """Return why the speeds of two runs are not comparable; empty if they are."""
+    if not old.machine or not new.machine:
+        return "of an unknown machine"
+    return "" if old.machine == new.machine else "of two machines, not comparable"
+
+
+def _threshold(measured: _Measured, gates: UpgradeGates) -> float | None:
+    """Return the gate on a figure; None where none is stated, or nothing gives limits."""
+    if measured.limits is None or measured.figure is UpgradeFigure.TTFT:
+        return None
+    if measured.figure is UpgradeFigure.LENGTH:
+        return gates.acceptance
+    return gates.baseline if measured.arm == BASELINE else gates.variant
+
+
+def _rule(measured: _Measured, at_least: float | None, alpha: float) -> ChangedFigure:
+    """Return a figure with the ruling on its gate."""
+    limits, ruling = measured.limits, GateRuling.OPEN
+    if limits is not None and at_least is not None:
+        error = PROVEN_ERROR if measured.figure is UpgradeFigure.LENGTH else SPEED_ERROR
+        ruling = GateRuling.PROVEN if limits.at_least(error) >= at_least else ruling
+        ruling = GateRuling.MISSED if limits.at_most(alpha) < at_least else ruling
+    return ChangedFigure(
+        figure=measured.figure,
+        arm=measured.arm,
+        workload=measured.workload,
+        old=measured.old,
+        new=measured.new,
+        ratio=measured.ratio,
+        low=0.0 if limits is None else limits.at_least(_SHOWN_ERROR),
+        high=math.inf if limits is None else limits.at_most(_SHOWN_ERROR),
+        at_least=at_least,
+        ruling=ruling,
+    )
+
+
+def _compare_timed(old: TimedWorkload, new: TimedWorkload, boot_sd: float) -> Iterator[_Measured]:
+    """Yield decode speed and time to first token of each arm, the baseline first.
+
+    The baseline's boots show how much boots vary, for the variants too.
+    """
+    shared = _find_shared_requests(old.workload, new.workload)
+    spreads: dict[UpgradeFigure, BootSpread] = {}
+    for arm in sorted(old.boots.keys() & new.boots.keys(), key=lambda arm: (arm != BASELINE, arm)):
+        before, after = ([boot.part(shared) for boot in side.boots[arm]] for side in (old, new))
+        is_whole = any(in_one_burst(answer) for boot in (*before, *after) for answer in boot.answers)
+        unfit = next(filter(None, map(_describe_disturbance, (*before, *after))), "answers came in one burst" if is_whole else "")
+        for figure, select in _SELECTED.items():
+            boots = _compare_boots(before, after, select, whole=is_whole)
+            if boots is None:
+                continue
+            estimate = boots.estimate(spreads.get(figure, BootSpread(stated_sd=boot_sd)))
+            if arm == BASELINE and estimate is not None:
+                spreads[figure] = estimate.boots
+            yield _Measured(
+                figure=figure,
+                arm=arm,
+                workload=old.workload.name,
+                old=boots.old,
+                new=boots.new,
+                ratio=math.exp(boots.levels.log_ratio),
+                limits=estimate,
+                unfit=unfit,
+            )
+
+
+def _find_shared_requests(old: Workload, new: Workload) -> frozenset[str]:
+    """Return the ids of the requests that both runs sent in the same words, under the same traffic."""
+    if old.traffic_digest != new.traffic_digest:
+        return frozenset()
+    return frozenset(request.id for request in new.requests if request.id in old.by_id and old.by_id[request.id].digest == request.digest)
+
+
+def _describe_disturbance(boot: Transcript) -> str:
+    """Return why a boot's times are not its server's alone; empty if they are."""
+    if boot.client is not None and boot.client.limited:
+        return f"the client could not keep up with {boot.arm}: {boot.client.limited}"
+    if boot.foreign or boot.limited:
+        return f"others used the server of {boot.arm} meanwhile, or it refused requests as too many"
+    return boot.busy_machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ComparedBoots:
+    """One figure of one arm, boot by boot of both runs."""
+
+    old: float
+    new: float
+    blocks: tuple[tuple[float, ...], ...]
+    """Log-ratios of each new boot to the old ones, pass by pass."""
+    levels: BootLevels
+    """The new run's boots as the speculative ones, over the first old boot."""
+
+    def estimate(self, spread: BootSpread) -> Estimate | None:
+        """Return the log-ratio of the runs with its error; None with one pass. ``spread`` is that of other boots."""
+        if min(map(len, self.blocks)) < LEAST_PASSES:
+            return None
+        return replace(across_blocks(self.blocks, [self.levels], spread), shares=RUNS)
+
+
+_SELECTED: Mapping[UpgradeFigure, Callable[[ArmTimings], ComparedFigure | None]] = {
+    UpgradeFigure.DECODE: lambda timings: timings.response,
+    UpgradeFigure.TTFT: lambda timings: timings.ttft,
+}
+
+
+def _compare_boots(
+    old: Sequence[Transcript], new: Sequence[Transcript], select: Callable[[ArmTimings], ComparedFigure | None], *, whole: bool
+) -> _ComparedBoots | None:
+    """Return one figure of an arm in both runs; None if a boot has no usable timing of it."""
+    compared = [select(timings) if timings else None for timings in (paces(old, boot, whole=whole) for boot in new)]
+    again = [select(timings) if timings else None for timings in (paces(old[:1], boot, whole=whole) for boot in old)]
+    after, before = [figure for figure in compared if figure], [figure for figure in again if figure]
+    if len(after) < len(compared) or len(before) < len(again):
+        return None
+    old_levels = tuple(centre(figure.log_ratios) for figure in before)
+    shift = math.fsum(old_levels) / len(old_levels)
+    return _ComparedBoots(
+        old=after[0].baseline,
+        new=math.exp(math.fsum(math.log(figure.speculative) for figure in after) / len(after)),
+        blocks=tuple(figure.log_ratios for figure in after),
+        levels=BootLevels(speculative=tuple(centre(figure.log_ratios) + shift for figure in after), baseline=old_levels),
+    )
+
+
+def _compare_lengths(variant: str, old: Sequence[DraftedWorkload], new: Sequence[DraftedWorkload]) -> Iterator[_Measured]:
+    """Yield the accepted tokens per verify step of one variant, over the prompts whose steps both runs show."""
+    later = {drafted.workload.name: drafted for drafted in new}
+    by_prompt: dict[str, tuple[list[float], list[float]]] = {}
+    for drafted in old:
+        if drafted.workload.name in later:
+            _collect_lengths(drafted, later[drafted.workload.name], by_prompt)
+    if len(by_prompt) < LEAST_SHARED:
+        return
+    sides = zip(*((_mean(before), _mean(after)) for before, after in by_prompt.values()), strict=True)
+    change = compare_lengths(*map(list, sides))
+    limits, ratio = _RelativeLimits(change=change), 1.0 + change.part
+    yield _Measured(figure=UpgradeFigure.LENGTH, arm=variant, workload="", old=change.stored, new=change.now, ratio=ratio, limits=limits)
+
+
+def _collect_lengths(old: DraftedWorkload, new: DraftedWorkload, by_prompt: dict[str, tuple[list[float], list[float]]]) -> None:
+    """Add the accepted lengths of both runs' answers to ``by_prompt``, of requests in the same words alone."""
+    before, after = lengths(old.transcript, old.workload), lengths(new.transcript, new.workload)
+    for request in new.workload.requests:
+        if request.id in before and request.id in after and before[request.id].request == request.digest:
+            sides = by_prompt.setdefault(request.prompt_key, ([], []))
+            sides[0].append(before[request.id].tokens_per_step)
+            sides[1].append(after[request.id].tokens_per_step)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _find_slow_parts(figures: Sequence[ChangedFigure], gates: UpgradeGates) -> Iterator[Slowdown]:
+    """Yield what became slower: the baseline, then of each variant the drafter, the step, or either."""
+    missed = [figure for figure in figures if figure.ruling is GateRuling.MISSED]
+    slow_baseline = next((figure for figure in missed if figure.arm == BASELINE), None)
+    if slow_baseline is not None:
+        yield Slowdown(part=SlowPart.BASELINE, arm=BASELINE, why=describe(slow_baseline))
+    for variant in dict.fromkeys(figure.arm for figure in missed if figure.arm != BASELINE):
+        yield from _find_slow_parts_of(variant, figures, gates, is_baseline_slow=slow_baseline is not None)
+
+
+def _find_slow_parts_of(
+    variant: str, figures: Sequence[ChangedFigure], gates: UpgradeGates, *, is_baseline_slow: bool
+) -> Iterator[Slowdown]:
+    """Yield what became slower of one variant.
+
+    Decode speed of the variant, new over old, is the baseline's ratio times that of the accepted tokens over that of the cost of a verify
+    step in plain steps. The drafter is named if its accepted tokens miss their gate, the step if the rest of the loss alone would miss that
+    of the variant, and the larger of both where neither does.
+    """
+    length = next((figure for figure in figures if (figure.arm, figure.figure) == (variant, UpgradeFigure.LENGTH)), None)
+    is_drafter = length is not None and length.ruling is GateRuling.MISSED
+    if length is not None and is_drafter:
+        yield Slowdown(part=SlowPart.DRAFTER, arm=variant, why=describe(length))
+    decode = next((one for one in figures if one.ruling is GateRuling.MISSED and _is_decode(one, variant)), None)
+    if decode is None:
+        return
+    plain = next((one.ratio for one in figures if _is_decode(one, BASELINE) and one.workload == decode.workload), 1.0)
+    accepted = 1.0 if length is None else length.ratio
+    step = decode.ratio / (plain * accepted)
+    parts = f"{describe(decode)}; the baseline {plain:.2f}x, accepted tokens {accepted:.2f}x, so that a verify step costs {1.0 / step:.2f}x"
+    if step < gates.variant:
+        yield Slowdown(part=SlowPart.VARIANT if length is None else SlowPart.STEP, arm=variant, why=parts)
+    elif not is_drafter and not is_baseline_slow:
+        _, part = min((plain, SlowPart.BASELINE), (accepted, SlowPart.DRAFTER), (step, SlowPart.STEP))
+        yield Slowdown(part=part, arm=variant, why=parts)
+
+
+def _is_decode(figure: ChangedFigure, arm: str) -> bool:
+    return (figure.arm, figure.figure) == (arm, UpgradeFigure.DECODE)
+
+
+def describe(figure: ChangedFigure) -> str:
+    """Return a figure in words: ``decode speed of draft-k3: 41.9 -> 37.1 tokens/s, 0.89x [0.84, 0.94]``."""
+    where = f" ({figure.workload})" if figure.workload else ""
+    old, new = (_show(figure.figure, value) for value in (figure.old, figure.new))
+    limits = f" [{figure.low:.2f}, {figure.high:.2f}]" if figure.has_limits else ""
+    return f"{figure.figure.value} of {figure.arm}{where}: {old} -> {new}, {figure.ratio:.2f}x{limits}"
+
+
+def _show(figure: UpgradeFigure, value: float) -> str:
+    """Return a value with its unit."""
+    if figure is UpgradeFigure.TTFT:
+        return f"{1e3 * value:,.4g} ms"
+    return f"{value:,.4g} tokens/s" if figure is UpgradeFigure.DECODE else f"{value:.2f}"

@@ -1,0 +1,100 @@
+"""What the servers of a new run offer otherwise than those of an earlier one, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.parameter_effects import ParameterEffect
+from pytest_specdec.model.verdict import Outcome
+from pytest_specdec.report import parameter_table
+from pytest_specdec.report.escape import printable
+from pytest_specdec.report.run import PytestOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pytest_specdec.report.run import JudgementResult, Run
+
+__all__ = ["CapabilityChange", "compare_capabilities", "describe_healed"]
+
+_VERBS = {
+    ParameterEffect.HONOURED: "honours",
+    ParameterEffect.REFUSED: "refuses",
+    ParameterEffect.IGNORED: "ignores",
+    ParameterEffect.HARMFUL: "fails-on",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapabilityChange:
+    """One feature or parameter that servers treat otherwise than before."""
+
+    feature: str
+    old: ParameterEffect
+    new: ParameterEffect
+    arms: tuple[str, ...]
+    is_loss: bool
+    """Whether it was honoured and surely is no more. What a probe alone calls ignored may be chance, as its answers differ by noise."""
+
+    @property
+    def name(self) -> str:
+        """The name under which a config accepts it: ``refuses-min_p``."""
+        return f"{_VERBS[self.new]}-{self.feature}"
+
+    def __str__(self) -> str:
+        """Return the line that people read: ``now refuses min_p, which was honoured: baseline, draft-k3``."""
+        verb = _VERBS[self.new].replace("-", " ")
+        return printable(f"now {verb} {self.feature}, which was {self.old.value}: {', '.join(self.arms)}")
+
+
+def compare_capabilities(old: Run, new: Run) -> tuple[CapabilityChange, ...]:
+    """Return what changed of probed features and judged parameters, arm by arm; equal changes of several arms are one.
+
+    Only what both runs know of the same arm counts: what did not bind, or was not asked, is no change.
+    """
+    before, after, judged = _effects(old), _effects(new), parameter_table.effects(new)
+    arms: dict[tuple[str, ParameterEffect, ParameterEffect], list[str]] = {}
+    for arm in before:
+        for feature, effect in before[arm].items():
+            now = after.get(arm, {}).get(feature)
+            if now is not None and now is not effect:
+                arms.setdefault((feature, effect, now), []).append(arm)
+    changes = (
+        CapabilityChange(
+            feature=feature,
+            old=effect,
+            new=now,
+            arms=tuple(names),
+            is_loss=effect is ParameterEffect.HONOURED
+            and (now is not ParameterEffect.IGNORED or any(judged.get(arm, {}).get(feature) == now for arm in names)),
+        )
+        for (feature, effect, now), names in arms.items()
+    )
+    return tuple(sorted(changes, key=lambda change: (not change.is_loss, change.feature)))
+
+
+def _effects(run: Run) -> Mapping[str, Mapping[str, ParameterEffect]]:
+    """Return what is known of each arm, by feature; what was judged counts before what was probed."""
+    by_arm: dict[str, dict[str, ParameterEffect]] = {}
+    probed = {arm: {name: support.value for name, support in known.support.items()} for arm, known in sorted(run.capabilities.items())}
+    for texts in (probed, parameter_table.effects(run)):
+        for arm, of_arm in texts.items():
+            known = {name: ParameterEffect(text) for name, text in of_arm.items() if text in _VERBS}
+            by_arm.setdefault(arm, {}).update(known)
+    return by_arm
+
+
+def describe_healed(old: Run, new: Run) -> Iterator[str]:
+    """Yield a line for each known failure of the old run that the new one passes, with its waiver."""
+    waived = {_judgement_of(judgement): judgement for judgement in old.judgements if judgement.result is PytestOutcome.WAIVED}
+    for judgement in new.judgements:
+        earlier = waived.get(_judgement_of(judgement))
+        if earlier is not None and judgement.verdict is not None and judgement.verdict.outcome is Outcome.PASS:
+            remove = "; remove its waiver" if judgement.waiver else ""
+            about = f"{judgement.family.value} of {judgement.workload} on {judgement.pair}"
+            yield printable(f"healed: {about}, waived before by {earlier.waiver}{remove}")
+
+
+def _judgement_of(judgement: JudgementResult) -> tuple[str, str, str, str]:
+    return (judgement.nodeid, judgement.pair, judgement.workload, judgement.family.value)

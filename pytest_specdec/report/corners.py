@@ -1,0 +1,113 @@
+"""The corners of an upgrade: old and new run by baseline and variant, as a table of texts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.baseline_change import BaselineRelation
+from pytest_specdec.judge.speed_change import UpgradeFigure
+from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.promise import AcceptedLength, Speedup
+from pytest_specdec.report.environment import conditions
+from pytest_specdec.report.escape import printable
+from pytest_specdec.report.run import NOT_COUNTED
+from pytest_specdec.report.upgrade import CornerRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_specdec.judge.baseline_change import BaselineChange
+    from pytest_specdec.judge.speed_change import ChangedFigure, ComparedSpeed
+    from pytest_specdec.model.promise import Promise
+    from pytest_specdec.report.run import Run
+
+__all__ = ["list_corners"]
+
+_NONE = "-"
+_SHORT = {UpgradeFigure.DECODE: "decode", UpgradeFigure.TTFT: "first token", UpgradeFigure.LENGTH: "accepted tokens"}
+
+
+def list_corners(old: Run, new: Run, baseline: BaselineChange | None, speed: ComparedSpeed | None) -> tuple[CornerRow, ...]:
+    """Return the header, a row of the baseline and a row per variant of either run."""
+    variants = dict.fromkeys((*old.pairs, *new.pairs))
+    header = CornerRow(arm="corner", old=f"old: {_describe_engine(old)}", new=f"new: {_describe_engine(new)}", change="new over old")
+    answers = _describe_answers(baseline)
+    rows = [
+        CornerRow(
+            arm=BASELINE,
+            old=_describe_baseline(old),
+            new=_describe_baseline(new),
+            change="; ".join((answers, *_describe_ratios(BASELINE, speed))),
+        ),
+        *(
+            CornerRow(
+                arm=variant,
+                old=_describe_variant(old, variant),
+                new=_describe_variant(new, variant),
+                change="; ".join(_describe_ratios(variant, speed)) or _NONE,
+            )
+            for variant in variants
+        ),
+    ]
+    texts = (header, *rows)
+    return tuple(CornerRow(**{name: printable(getattr(row, name)) for name in ("arm", "old", "new", "change")}) for row in texts)
+
+
+def _describe_engine(run: Run) -> str:
+    return conditions(run.environment).get("engine", run.plan.engine)
+
+
+def _describe_answers(change: BaselineChange | None) -> str:
+    """Return what became of the baseline's answers, in few words."""
+    if change is None or change.relation is BaselineRelation.UNKNOWN:
+        return "answers not compared"
+    return "the same answers" if change.relation is BaselineRelation.SAME else "other answers"
+
+
+def _describe_baseline(run: Run) -> str:
+    """Return the baseline's speed, as the first timed verdict has it."""
+    speedup = next((promise for promise in _promises(run) if isinstance(promise, Speedup)), None)
+    if speedup is None:
+        return "not timed"
+    first = f", first token {1e3 * speedup.ttft.baseline:,.3g} ms" if speedup.ttft else ""
+    return f"{speedup.response.baseline:,.4g} tokens/s{first}"
+
+
+def _describe_variant(run: Run, variant: str) -> str:
+    """Return a variant's findings, speedup and accepted length."""
+    if variant not in run.pairs:
+        return "not judged"
+    names = list(dict.fromkeys(cause.name for cause in run.causes.get(variant, ())))
+    found = f"{len(names)} finding{'s' * (len(names) != 1)}: {', '.join(names)}" if names else "no finding"
+    if variant in run.not_counted:
+        return f"{found}; speed {NOT_COUNTED}"
+    return "; ".join((found, *_describe_promises(run, variant)))
+
+
+def _describe_promises(run: Run, variant: str) -> Iterator[str]:
+    """Yield the first speedup and the first accepted length of a variant."""
+    promises = list(_promises(run, variant))
+    speedup = next((promise for promise in promises if isinstance(promise, Speedup)), None)
+    length = next((promise for promise in promises if isinstance(promise, AcceptedLength)), None)
+    if speedup is not None:
+        yield f"{speedup.ratio:.2f}x"
+    if length is not None:
+        yield f"{length.tokens_per_step:.2f} tokens per step"
+
+
+def _promises(run: Run, variant: str = "") -> Iterator[Promise]:
+    """Yield what was measured, of one variant or of all."""
+    for judgement in run.judgements:
+        if judgement.verdict is not None and judgement.verdict.promise is not None and variant in {"", judgement.pair}:
+            yield judgement.verdict.promise
+
+
+def _describe_ratios(arm: str, speed: ComparedSpeed | None) -> Iterator[str]:
+    """Yield each ratio of an arm in few words; of several workloads the first."""
+    shown: dict[UpgradeFigure, ChangedFigure] = {}
+    for figure in speed.figures if speed is not None else ():
+        if figure.arm == arm:
+            shown.setdefault(figure.figure, figure)
+    for kind, figure in shown.items():
+        limits = f" [{figure.low:.2f}, {figure.high:.2f}]" if figure.has_limits else ""
+        yield f"{_SHORT[kind]} {figure.ratio:.2f}x{limits}"

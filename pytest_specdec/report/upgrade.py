@@ -1,0 +1,127 @@
+"""An upgrade: the comparison of a run with an earlier one, as every report shows it, and the closed table of its headlines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+__all__ = ["Answers", "CornerRow", "Speculation", "Upgrade", "UpgradeHeadline", "UpgradeSection", "UpgradeWord", "choose_headline"]
+
+
+class UpgradeWord(StrEnum):
+    """What the comparison with an earlier run came to."""
+
+    FINE = "fine"
+    WORSE = "worse"
+    """Speculation has a new finding, the baseline's answers changed by more than is tolerated, or something became slower or is refused."""
+    UNKNOWN = "unknown"
+    """Too little is in both runs, or a file could not be read."""
+
+
+class Answers(StrEnum):
+    """What became of the baseline's answers."""
+
+    SAME = "same"
+    """Or changed as the config allows, or as somebody has accepted."""
+    TOLERATED = "tolerated"
+    """Changed by what is worth a warning, such as numerics."""
+    CHANGED = "changed"
+    UNKNOWN = "unknown"
+
+
+class Speculation(StrEnum):
+    """What became of speculation, within its own run."""
+
+    FOLLOWS = "follows"
+    """No finding that the old run had not."""
+    BROKE = "broke"
+    """A new finding."""
+    UNLOOKED = "unlooked"
+    """A finding that the old run did not look for."""
+    OPEN = "open"
+    """The new run decided too little."""
+
+
+class UpgradeHeadline(StrEnum):
+    """The headlines of an upgrade: a closed table, of which :func:`choose_headline` is every cell."""
+
+    SAFE = "safe to upgrade"
+    CHANGED = "answers changed, speculation follows"
+    CHANGED_OPEN = "answers changed, speculation not decided"
+    CHANGED_WRONG = "answers changed, and a finding that the old run did not look for"
+    BROKE = "speculation broke"
+    BOTH = "both changed"
+    WRONG = "a finding that the old run did not look for"
+    OFFERS_LESS = "offers less"
+    """Something that the old servers honoured is refused, ignored, or not survived."""
+    SLOWER = "slower"
+    CANNOT_SAY = "cannot say"
+    """The baselines are the same, and the new run decided too little."""
+    WORSE = "worse, baselines not compared"
+    NO_NEW_FINDING = "no new finding, baselines not compared"
+
+    def word(self, answers: Answers) -> UpgradeWord:
+        """Return what the upgrade came to, where the baseline's answers are as given."""
+        if self is UpgradeHeadline.SAFE:
+            return UpgradeWord.FINE
+        if self in {UpgradeHeadline.CANNOT_SAY, UpgradeHeadline.NO_NEW_FINDING}:
+            return UpgradeWord.UNKNOWN
+        if answers is Answers.TOLERATED and self is UpgradeHeadline.CHANGED:
+            return UpgradeWord.FINE
+        return UpgradeWord.UNKNOWN if answers is Answers.TOLERATED and self is UpgradeHeadline.CHANGED_OPEN else UpgradeWord.WORSE
+
+
+def choose_headline(answers: Answers, speculation: Speculation, *, offers_less: bool, is_slower: bool) -> UpgradeHeadline:
+    """Return the headline of an upgrade, for every combination of facts.
+
+    A finding of speculation leads, then a change of the baseline's answers that is not tolerated, then what the servers no longer offer,
+    then speed. A tolerated change is said if nothing else is wrong.
+    """
+    has_changed = answers in {Answers.TOLERATED, Answers.CHANGED}
+    if speculation is Speculation.BROKE:
+        return UpgradeHeadline.BOTH if has_changed else UpgradeHeadline.BROKE if answers is Answers.SAME else UpgradeHeadline.WORSE
+    if speculation is Speculation.UNLOOKED:
+        return UpgradeHeadline.CHANGED_WRONG if has_changed else UpgradeHeadline.WRONG
+    if answers is not Answers.CHANGED and (offers_less or is_slower):
+        return UpgradeHeadline.OFFERS_LESS if offers_less else UpgradeHeadline.SLOWER
+    if has_changed:
+        return UpgradeHeadline.CHANGED if speculation is Speculation.FOLLOWS else UpgradeHeadline.CHANGED_OPEN
+    if answers is Answers.UNKNOWN:
+        return UpgradeHeadline.NO_NEW_FINDING
+    return UpgradeHeadline.SAFE if speculation is Speculation.FOLLOWS else UpgradeHeadline.CANNOT_SAY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CornerRow:
+    """One row of the corners: an arm in the old run, in the new one, and between them."""
+
+    arm: str
+    old: str
+    new: str
+    change: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeSection:
+    """A part of the comparison, line by line."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upgrade:
+    """The comparison with an earlier run: that of ``--specdec-against``, or of ``compare``."""
+
+    word: UpgradeWord
+    earlier: str
+    """Its directory, as a person would type it."""
+    headline: str
+    case: UpgradeHeadline | None = None
+    """The headline's cell of the table; None in runs of earlier releases."""
+    corners: tuple[CornerRow, ...] = ()
+    """The first row is the header; empty in runs of earlier releases."""
+    changes: tuple[str, ...] = ()
+    """What changed, by the names under which a config accepts it: ``chat-template``, ``slower-step``, ``refuses-min_p``."""
+    sections: tuple[UpgradeSection, ...] = ()
+    """In the order of the report."""

@@ -1,0 +1,48 @@
+"""The changes of an upgrade that a config accepts by name, and the acceptances that no longer hold or are not needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.report.escape import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from datetime import date
+
+    from pytest_specdec.model.upgrade_gates import AcceptedChange
+
+__all__ = ["Review", "review"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Review:
+    """What became of the acceptances of a config."""
+
+    accepted: tuple[AcceptedChange, ...] = ()
+    """Those that speak of a change of this upgrade, and have not expired."""
+    lines: tuple[str, ...] = ()
+    """A line per acceptance: what it accepts, or why it does not."""
+
+    def accepts(self, name: str) -> bool:
+        """Return True if the change called ``name`` is accepted."""
+        return any(accepted.change == name for accepted in self.accepted)
+
+
+def review(acceptances: Iterable[AcceptedChange], names: Iterable[str], day: date) -> Review:
+    """Return which of the changes called ``names`` are accepted on ``day``."""
+    changes, stated = tuple(dict.fromkeys(names)), tuple(acceptances)
+    held = tuple(one for one in stated if one.change in changes and day <= one.expires)
+    return Review(accepted=held, lines=tuple(printable(line) for one in stated for line in _describe(one, changes, day)))
+
+
+def _describe(accepted: AcceptedChange, names: tuple[str, ...], day: date) -> Iterator[str]:
+    """Yield what an acceptance does in this comparison."""
+    if accepted.change not in names:
+        there_are = f"; the changes here are {', '.join(names)}" if names else ""
+        yield f"not used: {accepted.source} accepts {accepted.change}, which is no change of this upgrade{there_are}; remove it"
+    elif day > accepted.expires:
+        yield f"expired: {accepted.source} accepted {accepted.change} until {accepted.expires}; ask {accepted.owner}"
+    else:
+        yield f"accepted: {accepted} ({accepted.source})"
