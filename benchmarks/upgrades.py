@@ -1,7 +1,7 @@
 """Planted upgrades of the reference engine, each compared with the build before: ``python -m benchmarks.upgrades [NAME …] [--write]``.
 
-A build is judged by two suites at smoke depth under ``--specdec-against``. Its last word has to attribute the change: to the baseline, to
-speculation, to both, or to nothing.
+A build is judged by a few suites at smoke depth under ``--specdec-against``. Its last word has to attribute the change: to the baseline, to
+speculation, to both, to speed, to what the servers offer, or to nothing.
 """
 
 from __future__ import annotations
@@ -34,12 +34,19 @@ _VARIANT: Mapping[str, object] = {
     "num_speculative_tokens": 3,
     "draft_sample_method": "probabilistic",
 }
-_SAFE, _CHANGED, _BROKE, _BOTH = (
+_SAFE, _CHANGED, _BROKE, _BOTH, _SLOWER, _OFFERS_LESS = (
     "SAFE TO UPGRADE",
     "ANSWERS CHANGED, speculation follows",
     "SPECULATION BROKE IN THE NEW RUN",
     "BOTH CHANGED",
+    "SLOWER",
+    "THE NEW RUN OFFERS LESS",
 )
+_TIMED: Mapping[str, object] = {"padded-layers": 12}
+"""Arguments of builds whose speed is judged: three times the layers, so that a step takes longer than a busy client needs to read one."""
+_TOKENS = ("greedy", "sampling")
+_SPEED = ("greedy", "sampling", "speed")
+_REQUESTS = ("greedy", "sampling", "parameters", "seeds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +57,7 @@ class Upgrade:
     word: str
     """How the last line has to begin."""
     kind: str = ""
-    """What it has to say of the baseline; empty where nothing."""
+    """What it has to say of the change; empty where the word says it."""
     code: int = 1
     """Of the session's exit."""
     change: Callable[[Path], None] | None = None
@@ -59,6 +66,10 @@ class Upgrade:
     """Arguments of both arms."""
     variant: Mapping[str, object] = field(default_factory=dict)
     """Arguments of the variant."""
+    suites: tuple[str, ...] = _TOKENS
+    """What it is judged by; the build before is judged by the same."""
+    drafter: Callable[[Path], None] | None = None
+    """What is done to a copy of the drafter's checkpoint; None where it is the same."""
 
 
 def quantise(bits: int) -> Callable[[Path], None]:
@@ -125,6 +136,33 @@ UPGRADES: Mapping[str, Upgrade] = {
         change=_change_template,
         variant={"fault": "inverted-ratio"},
     ),
+    "slower-baseline": Upgrade(
+        title="a target of five times as many layers, which add nothing but cost",
+        word=_SLOWER,
+        kind="SLOWER: the baseline;",
+        engine={"padded-layers": 60},
+        suites=_SPEED,
+    ),
+    "slower-verify": Upgrade(
+        title="a verify step that waits", word=_SLOWER, kind="the verify step of draft-k3", variant={"fault": "slow-verify"}, suites=_SPEED
+    ),
+    "worse-drafter": Upgrade(
+        title="the drafter's weights rounded to 3 bits",
+        word=_SLOWER,
+        kind="SLOWER: the drafter of draft-k3;",
+        drafter=quantise(3),
+        suites=_SPEED,
+    ),
+    "refused-bias": Upgrade(
+        title="logit_bias is refused",
+        word=_OFFERS_LESS,
+        kind="now refuses logit_bias",
+        variant={"variation": "refused-bias"},
+        suites=_REQUESTS,
+    ),
+    "dropped-seed": Upgrade(
+        title="seeds are dropped", word=_OFFERS_LESS, kind="now ignores seed", engine={"fault": "seed-ignored"}, suites=_REQUESTS
+    ),
 }
 
 
@@ -136,9 +174,11 @@ def main() -> int:
     arguments = parser.parse_args()
     began_s, rows = time.monotonic(), []
     with tempfile.TemporaryDirectory() as folder:
-        old = Path(folder) / "old"
-        judge(Upgrade(title="before", word=""), Path(folder) / "before", old)
         for name in arguments.names or UPGRADES:
+            suites = UPGRADES[name].suites
+            old = Path(folder) / f"old-{'-'.join(suites)}"
+            if not old.is_dir():
+                judge(Upgrade(title="before", word="", suites=suites), Path(folder) / f"before-{old.name}", old)
             row = {"table": "upgrades", "form": name, **follow(UPGRADES[name], Path(folder) / name, old)}
             sys.stdout.write("  ".join(map(str, list(row.values())[1:])) + "\n")
             sys.stdout.flush()
@@ -164,12 +204,27 @@ def judge(upgrade: Upgrade, folder: Path, run: Path, *options: str) -> tuple[int
         shutil.copytree(CHECKPOINTS / "target", folder / "target")
         upgrade.change(folder / "target")
         model = str(folder / "target")
+    speculation = dict(_VARIANT)
+    if upgrade.drafter is not None:
+        shutil.copytree(CHECKPOINTS / "draft", folder / "draft")
+        upgrade.drafter(folder / "draft")
+        speculation["model"] = str(folder / "draft")
+    timed = _TIMED if "speed" in upgrade.suites else {}
     config = {
-        "engine": {"kind": "reference", "model": model, "args": {"max-num-seqs": 32, "max-model-len": 1024, **upgrade.engine}},
-        "variants": {"draft-k3": {"args": {"speculative-config": dict(_VARIANT), **upgrade.variant}}},
+        "engine": {"kind": "reference", "model": model, "args": {"max-num-seqs": 32, "max-model-len": 1024, **timed, **upgrade.engine}},
+        "variants": {"draft-k3": {"args": {"speculative-config": speculation, **upgrade.variant}}},
     }
     (folder / "upgrade.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "suites/greedy", "suites/sampling", "-q", "-p", "no:cacheprovider", "--specdec-exit-codes"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *(f"suites/{suite}" for suite in upgrade.suites),
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--specdec-exit-codes",
+    ]
     options = (*options, f"--specdec-config={folder / 'upgrade.yaml'}", f"--specdec-run-dir={run}", "--specdec-depth=smoke")
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=_RUN_S, check=False)
     return done.returncode, done.stdout + done.stderr

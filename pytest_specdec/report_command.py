@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,10 +26,10 @@ _DOCUMENT = "run.json"
 _TERMINAL, _ANNOTATIONS = "terminal", "annotations"
 _ABOUT_REPORT = "Render stored runs again, from run.json alone. Exits with 0 whatever the runs hold, with 2 where one cannot be read."
 _ABOUT_COMPARE = (
-    "Say what changed between two stored runs: the baseline's answers, which the upgrade changed, findings, which are speculation's, speed, "
-    "and what the servers offer. Baselines and speeds are compared where both are run directories with their transcripts and scores; gates "
-    "are those of the new run's config, gates.upgrade. Exits with 1 if the new run is worse than they tolerate: a finding that the old one "
-    "has not, other answers of the baseline, slower, or offering less; with 2 where a run cannot be read."
+    "Say what changed between two stored runs: the baseline's answers, which the upgrade changed, findings, which are speculation's, "
+    "speed, and what the servers offer. Baselines and speeds are compared where both are run directories with their transcripts and "
+    "scores; gates are those of the new run's config, gates.upgrade. Exits with 1 if the new run is worse than they tolerate: a finding "
+    "that the old one has not, other answers of the baseline, slower, or offering less; with 2 where a run cannot be read."
 )
 _MOST_IDS = 12
 """Test ids that an error lists."""
@@ -123,7 +124,8 @@ def show(arguments: Namespace) -> int:
 def compare(arguments: Namespace) -> int:
     """Print what changed; return the exit code."""
     try:
-        changes = against.compare(arguments.old, arguments.new, read_run(arguments.old), read_run(arguments.new))
+        runs = read_run(arguments.old), read_run(arguments.new)
+        changes = against.compare(arguments.old, arguments.new, *runs, day=datetime.now(tz=UTC).date())
     except SpecdecError as error:
         return refuse(error)
     if arguments.format == _TEXT:

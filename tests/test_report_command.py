@@ -188,3 +188,40 @@ def test_a_file_in_the_place_of_the_folder_is_one_clear_error(tmp_path, monkeypa
     text = capsys.readouterr().err
     assert text.startswith("the file cannot be written\n  where:    file")
     assert "--out of a report" in text
+
+
+@pytest.mark.parametrize("name, read", [
+    ("json", lambda text: json.loads(text)["word"]),
+    ("md", lambda text: "worse" if text.startswith("\n### Upgrade from ") and "\n❌ **WORSE: " in text else text),
+    ("html", lambda text: "worse" if '<p class="answer bad">WORSE: ' in text and "<th scope=col>corner</th>" in text else text),
+])  # fmt: skip
+def test_a_comparison_is_printed_in_each_format(tmp_path, capsys, name, read):
+    for folder, sample in (("old", GREEN), ("new", MIXED)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "run.json").write_text(run.render(sample), encoding="utf-8")
+    assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new"), "--format", name]) == 1
+    assert read(capsys.readouterr().out) == "worse"
+
+
+def test_a_run_is_not_compared_with_itself_or_a_copy_of_itself(tmp_path, capsys):
+    for folder in ("old", "copy"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "run.json").write_text(run.render(GREEN), encoding="utf-8")
+        (tmp_path / folder / "session.json").write_text('{"schema": "urn:pytest-specdec:session:1", "id": "a1"}', encoding="utf-8")
+    for earlier, later in (("old", "old"), ("old", "copy"), ("old/run.json", "old")):
+        assert main(["compare", str(tmp_path / earlier), str(tmp_path / later)]) == 2
+        output = capsys.readouterr()
+        assert (output.out, output.err.splitlines()[0]) == ("", "a run is given as its own predecessor")
+
+
+@pytest.mark.parametrize("content, first", [
+    (edit_document(schema="pytest-specdec/run/3").encode(), "an older release wrote this run"),
+    (b"\x1f\x8b\x08 an archive, cut off", "there is no run to report"),
+])  # fmt: skip
+def test_what_cannot_be_compared_is_one_clear_error(tmp_path, capsys, content, first):
+    (tmp_path / "old.tar.gz").write_bytes(content)
+    (tmp_path / "run.json").write_text(run.render(GREEN), encoding="utf-8")
+    assert main(["compare", str(tmp_path / "old.tar.gz"), str(tmp_path / "run.json")]) == 2
+    output = capsys.readouterr()
+    assert (output.out, output.err.splitlines()[0]) == ("", first)
+    assert "old.tar.gz" in output.err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pytest_specdec.config import load
@@ -16,6 +15,7 @@ from pytest_specdec.plugin.report_files import read_run
 from pytest_specdec.report import comparison
 
 if TYPE_CHECKING:
+    from datetime import date
     from pathlib import Path
 
     from pytest_specdec.config.config import Config
@@ -25,15 +25,14 @@ if TYPE_CHECKING:
     from pytest_specdec.report.run import Run
 
 
-def compare(old: Path, new: Path, old_run: Run, new_run: Run, config: Config | None = None) -> Comparison:
+def compare(old: Path, new: Path, old_run: Run, new_run: Run, *, day: date, config: Config | None = None) -> Comparison:
     """Return what changed between two runs.
 
     Their baselines and speeds are compared if both are run directories with a plan, that is, with transcripts and scores. ``config`` says
-    what is tolerated; without one it is the stored config of the new run. Raises RunError if a file of theirs is invalid, or if both are
-    the same run, and ConfigError for an invalid config.
+    what is tolerated; without one it is the stored config of the new run. Changes are accepted as of ``day``. Raises RunError if a file of
+    theirs is invalid, or if both are the same run, and ConfigError for an invalid config.
     """
     _check_two_runs(old, new)
-    day = datetime.now(tz=UTC).date()
     missing = [str(path) for path in (old, new) if not (path / "plan.json").is_file()]
     if missing:
         why = f"no run directory with transcripts and scores: {', '.join(missing)}"
@@ -46,17 +45,18 @@ def compare(old: Path, new: Path, old_run: Run, new_run: Run, config: Config | N
     )
 
 
-def compare_with_earlier(earlier: Path, root: Path, judged: Run, config: Config | None) -> Comparison:
+def compare_with_earlier(earlier: Path, root: Path, judged: Run, *, day: date, config: Config | None) -> Comparison:
     """Return the comparison of the run in ``root`` with an earlier one.
 
     A file that cannot be read is the reason for what is not compared, so that the session's own verdicts are not lost.
     """
     old = read_run(earlier)
     try:
-        return compare(earlier, root, old, judged, config)
+        return compare(earlier, root, old, judged, day=day, config=config)
     except RunError as error:
         reason = f"{error.where}: {error.what}" if error.where else error.what
-        return comparison.compare(old, judged, not_compared=reason, gates=UpgradeGates() if config is None else config.upgrade)
+        gates = UpgradeGates() if config is None else config.upgrade
+        return comparison.compare(old, judged, not_compared=reason, gates=gates, day=day)
 
 
 def with_upgrade(judged: Run, changes: Comparison, earlier: str) -> Run:
@@ -67,8 +67,9 @@ def with_upgrade(judged: Run, changes: Comparison, earlier: str) -> Run:
 
 def _check_two_runs(old: Path, new: Path) -> None:
     """Raise RunError if both paths are the same run: the same place, or two copies of one capture."""
-    sessions = [run_documents.session(RunDirectory(path)) for path in (old, new)]
-    if old.resolve() != new.resolve() and (sessions[0] != sessions[1] or not sessions[0]):
+    documents = [(path / "run.json" if path.is_dir() else path).resolve() for path in (old, new)]
+    sessions = [run_documents.session(RunDirectory(path)) if path.is_dir() else "" for path in (old, new)]
+    if documents[0] != documents[1] and (sessions[0] != sessions[1] or not sessions[0]):
         return
     what, remedy = "a run is given as its own predecessor", "name the run of the build before the upgrade first, then that of the new build"
     found = f"{old} and {new}" if old != new else str(old)

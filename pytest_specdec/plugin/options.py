@@ -106,7 +106,12 @@ def add(parser: pytest.Parser) -> None:
         action="store_true",
         help="Exit 1 for a finding only, 75 for infrastructure, which a retry may settle, 76 if undecided, 78 for an invalid setup.",
     )
-    option("--specdec-date", metavar="DAY", type=_parse_day, help="Day by which waivers expire, such as 2027-01-31 (default: today, UTC).")
+    option(
+        "--specdec-date",
+        metavar="DAY",
+        type=_parse_day,
+        help="Day by which waivers and accepted changes expire, such as 2027-01-31 (default: today, UTC).",
+    )
 
 
 def _add_stored_runs(group: pytest.OptionGroup) -> None:

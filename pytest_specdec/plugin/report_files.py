@@ -46,7 +46,10 @@ def read_document(document: Path) -> str:
         return read_text(document)
     except (OSError, UnicodeDecodeError) as error:
         what = "there is no run to report"
-        remedy = "name the directory of a run whose session came to its end; the folder of a replay or of a repro holds reports alone"
+        remedy = (
+            "name the directory of a run whose session came to its end, an archive unpacked; the folder of a replay or of a repro holds "
+            "reports alone"
+        )
         raise RunError(what, where=str(document), found=str(error), expected="run.json", remedy=remedy) from None
 
 

@@ -137,14 +137,15 @@ class SummaryPlugin:
 
     def _compare_with_earlier(self, run: Run) -> Run:
         """Compare the run with that of ``--specdec-against``, and return it with the result among its notes."""
-        earlier = self._config.stash[SETTINGS].against
+        settings = self._config.stash[SETTINGS]
+        earlier = settings.against
         if earlier is None:
             return run
         from pytest_specdec.plugin import against  # noqa: PLC0415 - only a comparison pays for it
 
         state = run_state.state_or_error(self._config)
         config = None if isinstance(state, str) else state.config
-        self._changes = against.compare_with_earlier(earlier, self._root, run, config)
+        self._changes = against.compare_with_earlier(earlier, self._root, run, day=settings.day, config=config)
         return against.with_upgrade(run, self._changes, self._as_typed(earlier))
 
     def _gather_run(self) -> Run:

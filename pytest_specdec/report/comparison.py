@@ -105,12 +105,24 @@ class Comparison:
 
     @property
     def speculation(self) -> Speculation:
-        """What became of speculation."""
-        if self.found:
+        """What became of speculation. New findings of speed alone break no answer: they are a slowdown."""
+        if self._broken:
             return Speculation.BROKE
         if self.unjudged:
             return Speculation.UNLOOKED
         return Speculation.OPEN if self.undecided else Speculation.FOLLOWS
+
+    @property
+    def _broken(self) -> tuple[VariantFinding, ...]:
+        return tuple(finding for finding in self.found if not finding.is_of_speed)
+
+    @property
+    def _slow(self) -> tuple[str, ...]:
+        """What became slower in words; a new finding of speed names it where no ratio does."""
+        parts = [slow.part.value + (f" of {slow.arm}" if slow.arm != BASELINE else "") for slow in self.slower]
+        arms = {slow.arm for slow in self.slower}
+        findings = [str(finding) for finding in self.found if finding.is_of_speed and finding.variant not in arms]
+        return tuple(dict.fromkeys((*parts, *findings)))
 
     @property
     def losses(self) -> tuple[CapabilityChange, ...]:
@@ -125,7 +137,7 @@ class Comparison:
     @property
     def case(self) -> UpgradeHeadline:
         """The headline's cell of the closed table."""
-        return choose_headline(self.answers, self.speculation, offers_less=bool(self.losses), is_slower=bool(self.slower))
+        return choose_headline(self.answers, self.speculation, offers_less=bool(self.losses), is_slower=bool(self._slow))
 
     @property
     def word(self) -> UpgradeWord:
@@ -148,7 +160,7 @@ class Comparison:
     @property
     def _lead(self) -> str:
         """The beginning of the headline, by its cell."""
-        new, open_ = count(self.found, "new finding"), f"whether speculation follows is not decided: {self.undecided}"
+        new, open_ = count(self._broken, "new finding"), f"whether speculation follows is not decided: {self.undecided}"
         unlooked = f"{count(self.unjudged, 'finding')} that the old run did not look for"
         return {
             UpgradeHeadline.SAFE: f"SAFE TO UPGRADE, as far as both runs were judged: {self._baselines}; {self._findings_alone.lower()}",
@@ -159,7 +171,7 @@ class Comparison:
             UpgradeHeadline.BOTH: f"BOTH CHANGED: the baseline's answers ({self._kinds}), and speculation has {new}",
             UpgradeHeadline.WRONG: f"WRONG IN THE NEW RUN: {unlooked}; {self._baselines}",
             UpgradeHeadline.OFFERS_LESS: f"THE NEW RUN OFFERS LESS: {self._offers_less}; {self._baselines}",
-            UpgradeHeadline.SLOWER: f"SLOWER: {self._slower}; {self._baselines}",
+            UpgradeHeadline.SLOWER: f"SLOWER: {', '.join(self._slow)}; {self._baselines}",
             UpgradeHeadline.CANNOT_SAY: f"CANNOT SAY: {self.undecided}; {self._baselines}",
             UpgradeHeadline.WORSE: f"WORSE: {new}; {self._baselines}",
             UpgradeHeadline.NO_NEW_FINDING: "; ".join(filter(None, (self._findings_alone, self.undecided, self._baselines))),
@@ -168,16 +180,18 @@ class Comparison:
     @property
     def _others(self) -> tuple[str, ...]:
         """What the headline says beside its beginning."""
-        speeds = {UpgradeHeadline.SLOWER: ""}.get(self.case, f"slower: {self._slower}" if self.slower else "")
+        slow = ", ".join(self._slow)
+        speeds = {UpgradeHeadline.SLOWER: ""}.get(self.case, f"slower: {slow}" if slow else "")
         losses = {UpgradeHeadline.OFFERS_LESS: ""}.get(self.case, f"offers less: {self._offers_less}" if self.losses else "")
         is_open = self.case in {UpgradeHeadline.SLOWER, UpgradeHeadline.OFFERS_LESS} and bool(self.undecided)
-        is_safe = self.case is UpgradeHeadline.SAFE
+        speed = self.speed or ComparedSpeed()
+        timed = "whether it is slower is not decided" if speed.undecided else "speeds are shown and not gated" if speed.not_gated else ""
         return (
             speeds,
             losses,
             f"not decided: {self.undecided}" if is_open else "",
-            f"the runs name two models: {self.models}" if self.models and not is_safe else "",
-            "whether it is slower is not decided" if is_safe and self.speed and self.speed.undecided else "",
+            f"the runs name two models: {self.models}" if self.models and self.answers is not Answers.SAME else "",
+            "" if slow else timed,
         )
 
     @property
@@ -195,11 +209,6 @@ class Comparison:
                 f"the baseline's answers changed ({self._kinds}), {'as accepted' if self.answers is Answers.SAME else 'which is tolerated'}"
             )
         return f"the baselines' answers are the same, their distributions typically within {_within(self.baseline)}"
-
-    @property
-    def _slower(self) -> str:
-        parts = (slow.part.value + (f" of {slow.arm}" if slow.arm != BASELINE else "") for slow in self.slower)
-        return ", ".join(dict.fromkeys(parts))
 
     @property
     def _offers_less(self) -> str:
@@ -329,7 +338,7 @@ def lines(comparison: Comparison, *, judgements: bool = True) -> Iterator[str]:
 
 
 def corner_lines(corners: Sequence[CornerRow]) -> Iterator[str]:
-    """Yield the corners as a table, or below each other where a row is wider than :data:`_WIDEST`."""
+    """Yield the corners as a table, or below each other where a row is wider than :data:`_WIDEST`. An empty line comes first."""
     cells = [(row.arm, row.old, row.new, row.change) for row in corners]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     yield ""
@@ -337,9 +346,10 @@ def corner_lines(corners: Sequence[CornerRow]) -> Iterator[str]:
         yield from ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
         return
     header, *rows = cells
+    yield f"corners; {header[1]}; {header[2]}"
     for row in rows:
-        yield row[0]
-        yield from (f"  {title}: {cell}" for title, cell in zip(header[1:], row[1:], strict=True))
+        yield f"  {row[0]}"
+        yield from (f"    {title:<12}  {cell}" for title, cell in zip(("old", "new", header[3]), row[1:], strict=True))
 
 
 def _speed_lines(comparison: Comparison) -> Iterator[str]:

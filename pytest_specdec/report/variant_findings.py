@@ -26,6 +26,11 @@ class VariantFinding:
     families: frozenset[Family] = field(default=frozenset(), compare=False)
     """The families that saw it."""
 
+    @property
+    def is_of_speed(self) -> bool:
+        """True if speed alone saw it."""
+        return self.families == {Family.SPEED}
+
     def __str__(self) -> str:
         """Return the line that people read."""
         return f"{self.variant}: {self.name}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 
 from pytest_specdec.config import gates, load
 from pytest_specdec.errors import ConfigError
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
+from pytest_specdec.model.upgrade_gates import Tolerance, UpgradeGates
 
 LEAST = "engine: {kind: reference, model: target}\nvariants: {v: {}}\n"
 
@@ -63,3 +66,36 @@ def test_the_noise_of_the_verify_kernel_may_be_gated_and_is_not_by_default(read)
 def test_a_gate_on_noise_is_one_number_above_0(read, value):
     with pytest.raises(ConfigError, match="verify_noise"):
         read(f"gates: {{verify_noise: {value}}}\n")
+
+
+UPGRADE = """gates:
+  upgrade:
+    baseline_change: warn
+    slower: {baseline: 0.9, acceptance: 1}
+    accept:
+      - {change: chat-template, reason: the new template is the model's own, owner: ada, expires: 2027-01-31}
+"""
+
+
+def test_an_upgrades_gates_are_read_with_the_line_of_each_accepted_change(read):
+    config = read(UPGRADE)
+    upgrade = config.upgrade
+    assert (upgrade.baseline_change, upgrade.baseline, upgrade.variant, upgrade.acceptance) == (Tolerance.WARN, 0.9, 0.95, 1.0)
+    (accepted,) = upgrade.accepted
+    assert (accepted.change, accepted.expires, accepted.source) == ("chat-template", date(2027, 1, 31), "mine.yaml:8")
+    assert [gate.figure for gate in config.gates] == ["speedup"], "no gate on a figure of one run"
+    assert read("").upgrade == UpgradeGates()
+
+
+@pytest.mark.parametrize("old, new, problem", [
+    ("warn", "maybe", "gates.upgrade.baseline_change: found"),
+    ("0.9", ".nan", "gates.upgrade.slower.baseline: found nan, expected a number"),
+    ("2027-01-31", "2027-02-30", "gates.upgrade.accept[0].expires: found '2027-02-30', expected a day, such as 2027-01-31"),
+    (", owner: ada", "", "gates.upgrade.accept[0].owner: found nothing"),
+    ("slower:", "slow:", "did you mean 'slower'?"),
+    ("2027-01-31}\n", "2027-01-31}\n      - {change: chat-template, reason: r, owner: o, expires: 2027-01-31}\n", "a second"),
+])  # fmt: skip
+def test_a_wrong_gate_of_an_upgrade_is_named(read, old, new, problem):
+    with pytest.raises(ConfigError) as caught:
+        read(UPGRADE.replace(old, new))
+    assert problem in str(caught.value)

@@ -119,3 +119,21 @@ def test_a_folder_that_cannot_be_read_is_a_usage_error(project, monkeypatch, opt
     result = project.outcome("Outcome.PASS").run(f"{option}=closed")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: {option}: cannot read *closed: Permission denied"])
+
+
+ACCEPTED = """
+gates:
+  upgrade:
+    accept: [{change: ends, reason: the model has a new end of turn, owner: ada, expires: 2027-01-31}]
+"""
+
+
+@pytest.mark.parametrize("day, code, note", [
+    ("2027-01-31", 0, "accepted: ends: the model has a new end of turn (owner ada, until 2027-01-31) (tiny.yaml:*)"),
+    ("2027-02-01", 1, "expired: tiny.yaml:* accepted ends until 2027-01-31; ask ada"),
+])  # fmt: skip
+def test_a_reviewed_change_is_accepted_by_name_until_its_day(project, earlier, monkeypatch, day, code, note):
+    give(monkeypatch, CHANGED)
+    result = project.config(ACCEPTED).outcome("Outcome.PASS").run("--specdec-against=old", f"--specdec-date={day}", "--specdec-exit-codes")
+    assert result.ret == code
+    result.stdout.fnmatch_lines([f"  {note}"])

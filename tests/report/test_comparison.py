@@ -1,19 +1,26 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from datetime import date
 
 import pytest
 
+from pytest_specdec.gates.rulings import GateRuling
 from pytest_specdec.judge.baseline_change import BaselineChange, BaselineRelation, ChangeKind, TokenDifference
+from pytest_specdec.judge.speed_change import ChangedFigure, ComparedSpeed, Slowdown, SlowPart, UpgradeFigure
 from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.status import State, Status
+from pytest_specdec.model.upgrade_gates import AcceptedChange, Tolerance, UpgradeGates
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
-from pytest_specdec.report.comparison import compare, lines
+from pytest_specdec.report import html, junit, markdown
+from pytest_specdec.report import run as run_document
+from pytest_specdec.report.comparison import compare, lines, render, upgrade
 from pytest_specdec.report.run import PytestOutcome
 from pytest_specdec.report.upgrade import UpgradeWord
 from pytest_specdec.stats.logit_shift import LogitShift
-from tests.report.runs import ENVIRONMENT, FAILED, GREEDY, GREEN, MIXED, SPEED, acceptance, judgement, run_of
+from tests.report.runs import ENVIRONMENT, FAILED, GREEDY, GREEN, HOSTILE, MIXED, SPEED, acceptance, judgement, run_of
 
 RED = judgement(replace(FAILED, pair="draft-k3"), PytestOutcome.FAILED)
 GOOD = judgement(GREEDY)
@@ -77,7 +84,7 @@ def test_capabilities_and_environment():
     )
     before = run_of(GOOD, capabilities={"baseline": Capabilities(support={"min_p": FeatureSupport.HONOURED})})
     changes = compare(before, after)
-    assert [str(change) for change in changes.capabilities] == ["baseline min_p: honoured -> refused"]
+    assert [str(change) for change in changes.capabilities] == ["now refuses min_p, which was honoured: baseline"]
     assert [str(change) for change in changes.environment] == ["engine: reference 0.1.0 -> reference 0.2.0"]
 
 
@@ -146,7 +153,8 @@ def test_what_differs_of_the_baselines_is_listed():
     differences = (TokenDifference(request_id="chat-07", index=17, old_id=777, new_id=806, gap=1.25),)
     change = replace(CHANGED, differences=differences, beyond=1, other_ends=("code-01\x1b",), alike=4)
     text = list(lines(compare(GREEN, GREEN, change)))
-    assert text[1:7] == [
+    at = text.index("baseline:")
+    assert text[at - 1 : at + 5] == [
         "",
         "baseline:",
         "  prompts: all 20 have the same token ids",
@@ -156,4 +164,145 @@ def test_what_differs_of_the_baselines_is_listed():
     ]
     assert "\x1b" not in "".join(text)
     other = list(lines(compare(GREEN, GREEN, replace(CHANGED, other_prompts=('["chat", {}]',)))))
-    assert other[3:5] == ["  prompts: 1 of 20 have other token ids", '    ["chat", {}]']
+    assert other[other.index("baseline:") + 1 :][:2] == ["  prompts: 1 of 20 have other token ids", '    ["chat", {}]']
+
+
+DECODE = ChangedFigure(
+    figure=UpgradeFigure.DECODE,
+    arm="draft-k3",
+    workload="vacation",
+    old=41.88,
+    new=30.1,
+    ratio=0.72,
+    low=0.66,
+    high=0.78,
+    at_least=0.95,
+    ruling=GateRuling.MISSED,
+)
+SLOW = ComparedSpeed(figures=(DECODE,), slower=(Slowdown(part=SlowPart.STEP, arm="draft-k3", why="0.72x"),))
+DECIDED_OLD = replace(run_of(GOOD_TOO, judgement(replace(SPEED, outcome=Outcome.PASS))), status=DECIDED)
+TODAY = date(2026, 11, 27)
+
+
+def accept(change, expires=TODAY):
+    return AcceptedChange(change=change, reason="the step is safer", owner="ada", expires=expires, source="qwen.yaml:9")
+
+
+def test_a_slower_step_leads_where_the_answers_are_right():
+    changes = compare(DECIDED_OLD, DECIDED_OLD, SAME, speed=SLOW)
+    assert changes.headline == f"SLOWER: the verify step of draft-k3; {WITHIN}"
+    assert (changes.word, changes.names) == (UpgradeWord.WORSE, ("slower-step",))
+    changed = compare(DECIDED_OLD, DECIDED_OLD, CHANGED, speed=SLOW)
+    assert changed.headline.endswith("; slower: the verify step of draft-k3"), "said beside what leads"
+    open_ = replace(DECODE, low=0.7, high=1.1, ruling=GateRuling.OPEN)
+    assert compare(DECIDED_OLD, DECIDED_OLD, SAME, speed=ComparedSpeed(figures=(open_,))).headline.endswith(
+        "no finding in either run; whether it is slower is not decided"
+    )
+
+
+def test_a_new_finding_of_speed_alone_breaks_no_answer():
+    slow = judgement(replace(SPEED, outcome=Outcome.FAIL, names="the step is too dear"), PytestOutcome.FAILED)
+    changes = compare(DECIDED_OLD, replace(run_of(GOOD_TOO, slow), status=DECIDED), SAME)
+    assert changes.headline == f"SLOWER: draft-k3: the step is too dear; {WITHIN}"
+    assert compare(DECIDED_OLD, replace(run_of(RED, slow), status=DECIDED), SAME).headline.startswith(
+        "SPECULATION BROKE IN THE NEW RUN: 1 new"
+    )
+
+
+def test_speed_of_a_variant_with_wrong_tokens_is_no_slowdown():
+    assert not compare(DECIDED_OLD, replace(run_of(RED), status=DECIDED), SAME, speed=SLOW).slower
+
+
+REFUSING = {"baseline": Capabilities(support={"min_p": FeatureSupport.REFUSED, "seed": FeatureSupport.IGNORED})}
+OFFERING = {"baseline": Capabilities(support={"min_p": FeatureSupport.HONOURED, "seed": FeatureSupport.HONOURED})}
+
+
+def test_a_newly_refused_parameter_is_a_finding_of_the_upgrade_and_a_newly_honoured_one_is_said():
+    before, after = (replace(run_of(GOOD_TOO, capabilities=known), status=DECIDED) for known in (OFFERING, REFUSING))
+    changes = compare(before, after, SAME)
+    assert changes.headline == f"THE NEW RUN OFFERS LESS: now refuses min_p, which was honoured: baseline; {WITHIN}"
+    assert (changes.word, changes.names) == (UpgradeWord.WORSE, ("refuses-min_p",))
+    assert "  now ignores seed, which was honoured: baseline" in lines(changes), "a probe's one answer may be chance: said, and no loss"
+    better = compare(after, before, SAME)
+    assert (better.word, better.names) == (UpgradeWord.FINE, ())
+    assert "  now honours min_p, which was refused: baseline" in lines(better)
+
+
+def test_what_judges_call_ignored_is_a_loss():
+    judged = [judgement(replace(GREEDY, parameters={"draft-k3": {"seed": effect}})) for effect in ("honoured", "ignored")]
+    before, after = (replace(run_of(one), status=DECIDED) for one in judged)
+    assert compare(before, after, SAME).names == ("ignores-seed",)
+
+
+@pytest.mark.parametrize("tolerance, kinds, word, beginning", [
+    (None, (ChangeKind.NUMERICS,), UpgradeWord.FINE, "ANSWERS CHANGED, speculation follows"),
+    (None, (ChangeKind.ENDS,), UpgradeWord.WORSE, "ANSWERS CHANGED, speculation follows"),
+    (Tolerance.ALLOW, (ChangeKind.ENDS,), UpgradeWord.FINE, "SAFE TO UPGRADE, as far as both runs were judged: the baseline's answers c"),
+    (Tolerance.WARN, (ChangeKind.ENDS,), UpgradeWord.FINE, "ANSWERS CHANGED, speculation follows"),
+    (Tolerance.FAIL, (ChangeKind.NUMERICS,), UpgradeWord.WORSE, "ANSWERS CHANGED, speculation follows"),
+])  # fmt: skip
+def test_the_config_says_what_a_changed_baseline_is(tolerance, kinds, word, beginning):
+    changes = compare(OLD, OLD, replace(CHANGED, kinds=kinds), gates=UpgradeGates(baseline_change=tolerance))
+    assert (changes.word, changes.headline[: len(beginning)]) == (word, beginning)
+
+
+def test_a_reviewed_change_is_accepted_by_name_until_its_day():
+    gates = UpgradeGates(accepted=(accept("weights"), accept("slower-step"), accept("ends")))
+    changes = compare(DECIDED_OLD, DECIDED_OLD, CHANGED, speed=SLOW, gates=gates, day=TODAY)
+    assert changes.word is UpgradeWord.FINE
+    assert f"SAFE TO UPGRADE, as far as both runs were judged: the baseline's answers changed ({SHIFTED}), as accepted" in changes.headline
+    said = list(changes.review.lines)
+    assert said[0] == "accepted: weights: the step is safer (owner ada, until 2026-11-27) (qwen.yaml:9)"
+    assert said[2] == (
+        "not used: qwen.yaml:9 accepts ends, which is no change of this upgrade; the changes here are weights, slower-step; remove it"
+    )
+    late = compare(DECIDED_OLD, DECIDED_OLD, CHANGED, gates=gates, day=date(2026, 11, 28))
+    assert late.word is UpgradeWord.WORSE
+    assert late.review.lines[0] == "expired: qwen.yaml:9 accepted weights until 2026-11-27; ask ada"
+    assert "accepted changes:" in list(lines(late))
+
+
+def test_a_known_failure_that_healed_names_its_waiver():
+    waived = judgement(replace(FAILED, pair="draft-k3"), PytestOutcome.WAIVED, waiver="https://x/1 (owner ada, until 2027-01-31)")
+    healed = judgement(replace(FAILED, pair="draft-k3", outcome=Outcome.PASS), PytestOutcome.FAILED, waiver="https://x/1")
+    (line,) = compare(replace(run_of(waived), status=DECIDED), replace(run_of(healed), status=DECIDED), SAME).healed
+    about = "greedy of chat on draft-k3, waived before by https://x/1 (owner ada, until 2027-01-31)"
+    assert line == f"healed: {about}; remove its waiver"
+
+
+def test_two_models_are_said_with_what_changed():
+    other = replace(OLD, plan=replace(OLD.plan, model="elsewhere"))
+    changes = compare(OLD, other, replace(CHANGED, kinds=(ChangeKind.MODEL,)))
+    assert changes.headline.endswith("; the runs name two models: target -> elsewhere")
+
+
+def test_the_corners_are_in_every_format_and_escaped():
+    hostile = replace(DECIDED_OLD, environment=replace(ENVIRONMENT, engine_version=HOSTILE))
+    changes = compare(DECIDED_OLD, hostile, SAME, speed=SLOW)
+    shown = upgrade(changes, "old-run")
+    whole = replace(hostile, upgrade=shown)
+    corner = "no finding; 1.82x"
+    assert [(row.arm, row.old) for row in shown.corners[1:]] == [("baseline", "22.96 tokens/s, first token 25.6 ms"), ("draft-k3", corner)]
+    assert shown.corners[2].change == "decode 0.72x [0.66, 0.78]"
+    texts = [markdown.render(whole), html.render(whole), junit.render(whole), run_document.render(whole), "\n".join(lines(changes))]
+    texts += [markdown.render_upgrade(shown), html.render_upgrade(shown), render(shown)]
+    for text in texts:
+        assert corner in text
+        assert "SLOWER: the verify step of draft-k3" in text
+        assert text is texts[3] or not set("\x1b\r\u202e") & set(text), "run.json holds the environment as it was"
+    assert all("<script>" not in text for text in (texts[1], texts[6]))
+    assert "specdec.upgrade.draft-k3.change" in texts[2]
+    assert json.loads(render(shown))["case"] == "slower"
+    assert run_document.read(texts[3], "run.json").upgrade == shown
+
+
+def test_corners_that_do_not_fit_stand_below_each_other():
+    text = list(lines(compare(DECIDED_OLD, DECIDED_OLD, SAME, speed=SLOW)))
+    assert [line.split("  ")[0] for line in text[2:5]] == ["corner", "baseline", "draft-k3"]
+    wide = replace(SLOW, figures=(DECODE, *(replace(DECODE, figure=kind) for kind in (UpgradeFigure.TTFT, UpgradeFigure.LENGTH))))
+    stacked = list(lines(compare(DECIDED_OLD, DECIDED_OLD, SAME, speed=wide)))
+    assert stacked[2:5] == [
+        "corners; old: reference 0.1.0; new: reference 0.1.0",
+        "  baseline",
+        "    old           22.96 tokens/s, first token 25.6 ms",
+    ]

@@ -22,6 +22,7 @@ __all__ = ["ArmDocuments", "describe_cut", "describe_detectable", "describe_inva
 
 _CONFIDENCE = 0.95
 """Confidence of the limits printed beside a rate; they decide nothing."""
+_HONOURED, _REFUSED = "honoured", "refused"
 KINDS_SHOWN = 12
 """Above so many kinds of documents, the evidence counts them by feature."""
 
@@ -36,6 +37,13 @@ class ArmDocuments:
     """Answers cut within their reasoning, so that there is no document to judge."""
     refused_kinds: tuple[str, ...] = ()
     """Kinds of which every request was refused with a 4xx: not offered, and no fault."""
+    refused_features: tuple[str, ...] = ()
+    """The same of features, such as ``regex``: all kinds of them."""
+
+    @property
+    def effects(self) -> dict[str, str]:
+        """What the arm does with each feature: ``honoured`` if it has documents of it, ``refused`` if every request was."""
+        return {**dict.fromkeys(sorted({d.feature for d in self.documents}), _HONOURED), **dict.fromkeys(self.refused_features, _REFUSED)}
 
     @property
     def faulty(self) -> tuple[Document, ...]:
@@ -88,7 +96,14 @@ def read_documents(transcript: Transcript, wanted: Mapping[str, OutputFormat]) -
     read = [document for answer, output_format in answers if output_format.kind in offered for document in documents(answer, output_format)]
     reached = tuple(document for document in read if not document.unreached)
     not_offered = sorted({output_format.kind for _, output_format in answers} - offered)
-    return ArmDocuments(arm=transcript.arm, documents=reached, unreached=len(read) - len(reached), refused_kinds=tuple(not_offered))
+    features = {output_format.feature for answer, output_format in answers if not is_refusal(answer)}
+    return ArmDocuments(
+        arm=transcript.arm,
+        documents=reached,
+        unreached=len(read) - len(reached),
+        refused_kinds=tuple(not_offered),
+        refused_features=tuple(sorted({output_format.feature for _, output_format in answers} - features)),
+    )
 
 
 def describe_cut(judged: ArmDocuments, peers: Sequence[ArmDocuments]) -> str:

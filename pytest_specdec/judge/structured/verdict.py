@@ -22,7 +22,7 @@ from pytest_specdec.judge.structured.text_grammars import recognises
 from pytest_specdec.judge.tolerance import allowed_gap
 from pytest_specdec.judge.verdicts import quote, say
 from pytest_specdec.model.captured import FeatureSupport
-from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.pair import BASELINE, CONTROL
 from pytest_specdec.model.promise import CheckedDocuments
 from pytest_specdec.model.verdict import Example, Outcome, Symptom
 from pytest_specdec.stats import proportions
@@ -211,6 +211,7 @@ def _say_unanswered(captured: Captured, judged: ArmDocuments, baseline: ArmDocum
             Outcome.REFUSED,
             f"every structured request was refused: {', '.join(judged.refused_kinds)}",
             evidence=document_counts.evidence(captured, (judged,)),
+            parameters={pile.arm: pile.effects for pile in (judged, baseline)},
         )
     arm = baseline.arm if judged.answered else judged.arm
     return say(captured, Outcome.INVALID, f"{arm} has no answer to a structured request")
@@ -320,6 +321,7 @@ def _pass_documents(
         cell=f"{judged.checked - faulty} of {judged.checked}",
         promise=CheckedDocuments(documents=len(judged.documents), invalid=faulty),
         figures=document_counts.figures(judged, others) | _compared_tokens(choices),
+        parameters={pile.arm: pile.effects for pile in (judged, *others) if pile.arm != CONTROL},
     )
 
 

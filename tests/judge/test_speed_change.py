@@ -1,0 +1,140 @@
+"""The speeds of two runs: ratios with their intervals, rulings, and what became slower."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from pytest_specdec.gates.rulings import GateRuling
+from pytest_specdec.judge import speed_change
+from pytest_specdec.judge.speed_change import SlowPart, UpgradeFigure
+from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.speed_record import DraftedWorkload, SpeedRecord, TimedWorkload
+from pytest_specdec.model.timing import ClientLoad
+from pytest_specdec.model.upgrade_gates import UpgradeGates
+from tests.judge.captured_values import VARIANT, a_workload, answer, requests, timed, transcript
+
+WOBBLE = (1.00, 1.01, 0.99, 1.02, 0.98)
+TIMED = a_workload(requests(1), passes=5, stream=True, timed=True, concurrency=1)
+DRAFTED = a_workload(requests(24))
+GATES = UpgradeGates()
+
+
+def boot(arm, per_s, number, **fields):
+    return replace(transcript(arm, [timed(per_s=per_s * WOBBLE[i], pass_index=i) for i in range(5)]), boot=number, **fields)
+
+
+def lengths(windows):
+    """A transcript in which a step of every prompt brings so many tokens, a few more or fewer by prompt."""
+    answers = [
+        answer(request.id, range(40), windows=(1, *(windows + (i % 3 == 0) for _ in range(8)), 1))
+        for i, request in enumerate(DRAFTED.requests)
+    ]
+    return (DraftedWorkload(workload=DRAFTED, transcript=transcript(VARIANT, answers)),)
+
+
+def record(baseline=(100.0, 101.0), variant=(180.0,), windows=3, *, machine="m", workload=TIMED, **fields):
+    boots = {
+        BASELINE: tuple(boot(BASELINE, per_s, number, **fields) for number, per_s in enumerate(baseline)),
+        VARIANT: tuple(boot(VARIANT, per_s, 10 + number, **fields) for number, per_s in enumerate(variant)),
+    }
+    timed_workloads = {"chat": TimedWorkload(workload=workload, boots=boots)} if baseline else {}
+    return SpeedRecord(machine=machine, timed=timed_workloads, drafted={VARIANT: lengths(windows)} if windows else {})
+
+
+OLD = record()
+
+
+def compare(new, gates=GATES, old=OLD):
+    return speed_change.compare(old, new, gates, boot_sd=0.01)
+
+
+def figure(compared, arm, kind):
+    return next(one for one in compared.figures if (one.arm, one.figure) == (arm, kind))
+
+
+@pytest.mark.parametrize("new, parts", [
+    (record(), []),
+    (record((50.0, 51.0), (90.0,)), [SlowPart.BASELINE]),
+    (record(variant=(90.0,)), [SlowPart.STEP]),
+    (record(variant=(90.0,), windows=1), [SlowPart.DRAFTER]),
+    (record(windows=1), [SlowPart.DRAFTER]),
+    (record((50.0, 51.0), (45.0,), windows=1), [SlowPart.BASELINE, SlowPart.DRAFTER]),
+    (record((50.0, 51.0), (30.0,)), [SlowPart.BASELINE, SlowPart.STEP]),
+    (record(variant=(60.0,), windows=0), [SlowPart.VARIANT]),
+    (record((200.0, 202.0), (400.0,), windows=4), []),
+    (record(variant=(171.0,)), []),
+])  # fmt: skip
+def test_what_became_slower_is_told_apart(new, parts):
+    assert [slow.part for slow in compare(new).slower] == parts
+
+
+def test_a_ratio_has_an_interval_of_boots_and_an_even_share_of_the_budget():
+    compared = compare(record((50.0, 51.0), (90.0,)))
+    decode = figure(compared, BASELINE, UpgradeFigure.DECODE)
+    assert (round(decode.ratio, 2), decode.ruling, decode.at_least) == (0.5, GateRuling.MISSED, 0.95)
+    assert decode.low < 0.5 < decode.high < 0.95
+    first = figure(compared, BASELINE, UpgradeFigure.TTFT)
+    assert (first.at_least, first.ruling) == (None, GateRuling.OPEN)
+    assert "decode speed of baseline (chat): 100.5 tokens/s -> 50.49 tokens/s, 0.50x [" in speed_change.describe(decode)
+
+
+def test_the_boots_of_a_run_count_as_one():
+    """All boots of a run share what the machine did meanwhile: ten of them are no ten measurements of the other run's machine."""
+    few = figure(compare(record()), BASELINE, UpgradeFigure.DECODE)
+    many = [100.0 + 0.3 * n for n in range(10)]
+    more = figure(compare(record(many), old=record(many)), BASELINE, UpgradeFigure.DECODE)
+    assert math.log(more.high / more.low) > 0.02 * math.sqrt(2)
+    assert math.log(more.high / more.low) < math.log(few.high / few.low), "they show how much boots vary"
+
+
+def test_a_small_loss_is_not_decided_and_names_nothing():
+    compared = compare(record(variant=(171.0,)))
+    assert figure(compared, VARIANT, UpgradeFigure.DECODE) in compared.undecided
+    assert not compared.slower
+
+
+def test_a_gate_of_the_config_decides():
+    new = record(windows=2)
+    assert [slow.part for slow in compare(new).slower] == [SlowPart.DRAFTER]
+    assert not compare(new, UpgradeGates(acceptance=0.5)).slower
+
+
+@pytest.mark.parametrize("new, why", [
+    (record((50.0,), (90.0,), machine="other"), "of two machines, not comparable"),
+    (record((50.0,), (90.0,), machine=""), "of an unknown machine"),
+    (record((50.0,), (90.0,), 0, machine_load=9.0), "9.0 processes to a core of the client's machine"),
+    (record((50.0,), (90.0,), 0, client=ClientLoad(cpu_share=0.9, drain_p99_s=0.0, step_gap_s=0.0, coalesced=0.0)), "the client could not"),
+    (record((50.0,), (90.0,), 0, limited=3), "others used the server of baseline meanwhile, or it refused requests as too many"),
+])  # fmt: skip
+def test_what_is_not_comparable_is_shown_and_not_gated(new, why):
+    compared = compare(new)
+    assert compared.not_gated.startswith(why)
+    assert round(figure(compared, BASELINE, UpgradeFigure.DECODE).ratio, 1) == 0.5
+    assert {one.at_least for one in compared.figures} == {None}
+    assert not compared.slower
+
+
+def test_other_traffic_and_other_words_are_not_compared():
+    for workload in (replace(TIMED, concurrency=4), replace(TIMED, requests=requests(1, max_tokens=9))):
+        assert not [one for one in compare(record(workload=workload)).figures if one.figure is not UpgradeFigure.LENGTH]
+    asked = replace(DRAFTED, requests=requests(24, max_tokens=9))
+    other = replace(record(baseline=()), drafted={VARIANT: tuple(replace(one, workload=asked) for one in lengths(1))})
+    assert not compare(other).figures
+
+
+def test_one_pass_gives_no_interval():
+    boots = {arm: tuple(replace(one, answers=one.answers[:1]) for one in OLD.timed["chat"].boots[arm]) for arm in (BASELINE, VARIANT)}
+    once = SpeedRecord(machine="m", timed={"chat": TimedWorkload(workload=TIMED, boots=boots)})
+    compared = compare(once)
+    assert not any(one.has_limits for one in compared.figures)
+    assert {one.at_least for one in compared.figures} == {None}
+    assert "[" not in speed_change.describe(compared.figures[0])
+
+
+def test_variants_with_wrong_tokens_count_for_nothing():
+    compared = compare(record(variant=(60.0,), windows=1)).without([VARIANT])
+    assert {one.arm for one in compared.figures} == {BASELINE}
+    assert not compared.slower

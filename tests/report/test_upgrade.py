@@ -1,0 +1,46 @@
+"""The closed table of an upgrade's headlines, cell by cell."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from pytest_specdec.report.upgrade import Answers, Speculation, UpgradeHeadline, UpgradeWord, choose_headline
+
+CELLS = [
+    # answers, speculation: headline and word without a loss or a slowdown, and with offers-less or slower
+    (Answers.SAME, Speculation.FOLLOWS, UpgradeHeadline.SAFE, UpgradeWord.FINE, True),
+    (Answers.SAME, Speculation.BROKE, UpgradeHeadline.BROKE, UpgradeWord.WORSE, False),
+    (Answers.SAME, Speculation.UNLOOKED, UpgradeHeadline.WRONG, UpgradeWord.WORSE, False),
+    (Answers.SAME, Speculation.OPEN, UpgradeHeadline.CANNOT_SAY, UpgradeWord.UNKNOWN, True),
+    (Answers.TOLERATED, Speculation.FOLLOWS, UpgradeHeadline.CHANGED, UpgradeWord.FINE, True),
+    (Answers.TOLERATED, Speculation.BROKE, UpgradeHeadline.BOTH, UpgradeWord.WORSE, False),
+    (Answers.TOLERATED, Speculation.UNLOOKED, UpgradeHeadline.CHANGED_WRONG, UpgradeWord.WORSE, False),
+    (Answers.TOLERATED, Speculation.OPEN, UpgradeHeadline.CHANGED_OPEN, UpgradeWord.UNKNOWN, True),
+    (Answers.CHANGED, Speculation.FOLLOWS, UpgradeHeadline.CHANGED, UpgradeWord.WORSE, False),
+    (Answers.CHANGED, Speculation.BROKE, UpgradeHeadline.BOTH, UpgradeWord.WORSE, False),
+    (Answers.CHANGED, Speculation.UNLOOKED, UpgradeHeadline.CHANGED_WRONG, UpgradeWord.WORSE, False),
+    (Answers.CHANGED, Speculation.OPEN, UpgradeHeadline.CHANGED_OPEN, UpgradeWord.WORSE, False),
+    (Answers.UNKNOWN, Speculation.FOLLOWS, UpgradeHeadline.NO_NEW_FINDING, UpgradeWord.UNKNOWN, True),
+    (Answers.UNKNOWN, Speculation.BROKE, UpgradeHeadline.WORSE, UpgradeWord.WORSE, False),
+    (Answers.UNKNOWN, Speculation.UNLOOKED, UpgradeHeadline.WRONG, UpgradeWord.WORSE, False),
+    (Answers.UNKNOWN, Speculation.OPEN, UpgradeHeadline.NO_NEW_FINDING, UpgradeWord.UNKNOWN, True),
+]
+"""The last column: whether a loss or a slowdown takes the headline."""
+
+
+def test_every_combination_of_facts_has_its_headline_and_word():
+    assert {(answers, speculation) for answers, speculation, *_ in CELLS} == set(product(Answers, Speculation))
+    for answers, speculation, headline, word, yields in CELLS:
+        for offers_less, is_slower in product((False, True), repeat=2):
+            case = choose_headline(answers, speculation, offers_less=offers_less, is_slower=is_slower)
+            leads = yields and (offers_less or is_slower)
+            expected = (UpgradeHeadline.OFFERS_LESS if offers_less else UpgradeHeadline.SLOWER) if leads else headline
+            where = (answers, speculation, offers_less, is_slower)
+            assert (case, where) == (expected, where)
+            assert (case.word(answers), where) == (UpgradeWord.WORSE if leads else word, where)
+
+
+def test_every_headline_has_a_cell():
+    sides = product(Answers, Speculation, (False, True), (False, True))
+    reached = {choose_headline(answers, speculation, offers_less=less, is_slower=slow) for answers, speculation, less, slow in sides}
+    assert reached == set(UpgradeHeadline)
