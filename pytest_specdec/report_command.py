@@ -12,7 +12,18 @@ from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files.run_directory import atomic_write, writable
 from pytest_specdec.plugin import against
 from pytest_specdec.plugin.report_files import FileFormat, load_format, read_document, read_run
-from pytest_specdec.report import comparison, failure, github_annotations, html, markdown, terminal, trend, trend_markdown, trend_page
+from pytest_specdec.report import (
+    comparison,
+    failure,
+    github_annotations,
+    html,
+    markdown,
+    terminal,
+    trend,
+    trend_markdown,
+    trend_page,
+    upgrade,
+)
 from pytest_specdec.report.escape import printable
 
 if TYPE_CHECKING:
@@ -37,9 +48,13 @@ _ABOUT_TREND = (
     "Draw the figures of many stored runs over their dates, and mark the steps in them. Exits with 0 whatever they hold, and with 2 where "
     "no run can be read."
 )
-_TEXT = "text"
-_COMPARED = {"md": markdown.render_upgrade, "html": html.render_upgrade, "json": comparison.render}
-"""Of each format of a comparison but text what renders it."""
+_COMPARED = {
+    "text": lambda compared: "".join(f"{line}\n" for line in upgrade.lines(compared)),
+    "md": markdown.render_upgrade,
+    "html": html.render_upgrade,
+    "json": upgrade.render,
+}
+"""Of each format of a comparison what renders it."""
 _PAGES = {"md": ("trend.md", trend_markdown.render), "html": ("trend.html", trend_page.render)}
 """Of each format of a trend the file and what renders it."""
 _ABOUT_SHOW = "Print the judgements of a stored run whose test id holds TEST, with all of their evidence. Exits with 2 if none does."
@@ -65,7 +80,7 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
     parser = commands.add_parser("compare", help="say what changed between two runs", description=_ABOUT_COMPARE, allow_abbrev=False)
     parser.add_argument("old", metavar="OLD", type=Path, help=about)
     parser.add_argument("new", metavar="NEW", type=Path, help=about)
-    parser.add_argument("--format", choices=[_TEXT, *_COMPARED], default=_TEXT, help="how it is printed (default: text)")
+    parser.add_argument("--format", choices=[*_COMPARED], default="text", help="how it is printed (default: text)")
     parser.set_defaults(run=compare)
     parser = commands.add_parser("trend", help="follow the figures of many runs", description=_ABOUT_TREND, allow_abbrev=False)
     where = "a run directory, a folder with run directories at any depth, or a run.json under any name"
@@ -84,7 +99,9 @@ def report(arguments: Namespace) -> int:
         for path in arguments.runs:
             stored = read_run(path)
             if _TERMINAL in names:
-                _print_lines((*terminal.FORMAT.render(stored), *terminal.next_steps(stored), terminal.result(stored)))
+                _print_lines(terminal.FORMAT.render(stored))
+                sys.stdout.writelines(f"{line}\n" for line in terminal.upgrade_lines(stored))
+                _print_lines((*terminal.next_steps(stored), terminal.result(stored)))
             if _ANNOTATIONS in names:
                 sys.stdout.write(github_annotations.render(stored))
             for form in formats:
@@ -128,10 +145,7 @@ def compare(arguments: Namespace) -> int:
         changes = against.compare(arguments.old, arguments.new, *runs, day=datetime.now(tz=UTC).date())
     except SpecdecError as error:
         return refuse(error)
-    if arguments.format == _TEXT:
-        sys.stdout.writelines(f"{line}\n" for line in comparison.lines(changes))
-    else:
-        sys.stdout.write(_COMPARED[arguments.format](comparison.upgrade(changes, printable(str(arguments.old)))))
+    sys.stdout.write(_COMPARED[arguments.format](comparison.upgrade(changes, printable(str(arguments.old)))))
     return 1 if changes.is_worse else 0
 
 

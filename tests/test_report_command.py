@@ -10,6 +10,7 @@ import pytest
 from pytest_specdec.__main__ import main
 from pytest_specdec.errors import RunError
 from pytest_specdec.report import html, markdown, run, terminal
+from pytest_specdec.report.upgrade import CornerRow, Upgrade, UpgradeSection, UpgradeWord
 from tests.report.histories import history
 from tests.report.runs import GREEN, MIXED
 from tests.report.test_golden import text_of
@@ -225,3 +226,23 @@ def test_what_cannot_be_compared_is_one_clear_error(tmp_path, capsys, content, f
     output = capsys.readouterr()
     assert (output.out, output.err.splitlines()[0]) == ("", first)
     assert "old.tar.gz" in output.err
+
+
+def test_a_stored_run_shows_its_upgrade_again(tmp_path, capsys):
+    compared = Upgrade(
+        word=UpgradeWord.WORSE,
+        earlier="old-run",
+        headline="SLOWER: the baseline",
+        corners=(
+            CornerRow(arm="corner", old="old", new="new", change="new over old"),
+            CornerRow(arm="baseline", old="1", new="2", change="3"),
+        ),
+        sections=(UpgradeSection(title="judgements", lines=("a test",), is_detail=True), UpgradeSection(title="baseline", lines=("same",))),
+    )
+    (tmp_path / "run.json").write_text(run.render(replace(GREEN, upgrade=compared)), encoding="utf-8")
+    assert main(["report", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert (
+        "UPGRADE: SLOWER: the baseline\n\ncorner    old  new  new over old\nbaseline  1    2    3\n\nbaseline:\n  same\nRESULT: finding"
+        in out
+    )

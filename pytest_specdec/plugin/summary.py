@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.model.status import Status
     from pytest_specdec.model.verdict import Verdict
-    from pytest_specdec.report.comparison import Comparison
 
 T = TypeVar("T")
 
@@ -73,7 +72,6 @@ class SummaryPlugin:
         """The kind of each test's error, by node id, if another test has shown it in full; else empty."""
         self.run: Run | None = None
         """The session's run, gathered at its end."""
-        self._changes: Comparison | None = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -145,8 +143,8 @@ class SummaryPlugin:
 
         state = run_state.state_or_error(self._config)
         config = None if isinstance(state, str) else state.config
-        self._changes = against.compare_with_earlier(earlier, self._root, run, day=settings.day, config=config)
-        return against.with_upgrade(run, self._changes, self._as_typed(earlier))
+        changes = against.compare_with_earlier(earlier, self._root, run, day=settings.day, config=config)
+        return against.with_upgrade(run, changes, self._as_typed(earlier))
 
     def _gather_run(self) -> Run:
         """Return the run with all data for the reports."""
@@ -230,12 +228,8 @@ class SummaryPlugin:
                 terminalreporter.write_line(line)
         except (RunError, OSError) as error:
             terminalreporter.write_line(f"reports not written: {error}", **MARKUP[Tone.BAD])
-        if self._changes is not None:
-            from pytest_specdec.report import comparison  # noqa: PLC0415 - only a comparison pays for it
-
-            first, *more = comparison.lines(self._changes, judgements=False)
-            for line in (f"UPGRADE: {first}", *more):
-                terminalreporter.write_line(line)
+        for line in terminal.upgrade_lines(run):
+            terminalreporter.write_line(line)
         _print(terminalreporter, (*terminal.next_steps(run), terminal.result(run)))
 
     def _write_files(self, run: Run) -> tuple[str, ...]:

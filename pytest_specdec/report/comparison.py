@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING
 
-from pytest_specdec.files import codec
 from pytest_specdec.judge import speed_change
 from pytest_specdec.judge.baseline_change import RESOLUTION, BaselineRelation, ChangeKind
 from pytest_specdec.judge.speed_change import ComparedSpeed
@@ -32,7 +30,7 @@ from pytest_specdec.report.upgrade_review import Review, review
 from pytest_specdec.report.variant_findings import VariantFinding, count, describe_undecided, is_judged, list_findings, list_judged, number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pytest_specdec.judge.baseline_change import BaselineChange
     from pytest_specdec.judge.speed_change import Slowdown, SlowPart
@@ -41,7 +39,6 @@ if TYPE_CHECKING:
     from pytest_specdec.report.capability_change import CapabilityChange
     from pytest_specdec.report.run import JudgementResult, Run
 
-SCHEMA = "pytest-specdec/comparison/1"
 _WIDEST = 120
 _SHOWN = 3
 """Differing answers, and prompts with other ids, that are listed."""
@@ -279,33 +276,22 @@ def _name_slow(part: SlowPart) -> str:
     return f"slower-{_name(part)}"
 
 
-def sections(comparison: Comparison, *, judgements: bool = True) -> Iterator[UpgradeSection]:
-    """Yield the parts of the comparison that have anything to say, the most important first.
-
-    ``judgements`` tells whether those with another outcome are listed.
-    """
+def _list_sections(comparison: Comparison) -> Iterator[UpgradeSection]:
+    """Yield the parts of the comparison that have anything to say, the most important first."""
     findings = (
         ("new", comparison.found),
         ("not judged before", comparison.unjudged),
         ("gone", comparison.gone),
         ("as before", comparison.kept),
     )
-    parts: tuple[tuple[str, Iterable[object]], ...] = (
-        ("findings", [printable(f"{title}: {finding}") for title, of_kind in findings for finding in of_kind]),
-        ("accepted changes", comparison.review.lines),
-        ("baseline", tuple(_baseline_lines(comparison.baseline)) if comparison.baseline else ()),
-        ("judgements", comparison.judgements if judgements else ()),
-        (
-            f"speed and acceptance{f' ({comparison.unlike})' if comparison.unlike else ''}",
-            tuple(_speed_lines(comparison)),
-        ),
-        ("capabilities", (*comparison.capabilities, *comparison.healed)),
-        ("environment", comparison.environment),
-    )
-    for title, lines_of in parts:
-        texts = tuple(map(str, lines_of))
-        if texts:
-            yield UpgradeSection(title=title, lines=texts)
+    unlike = f" ({comparison.unlike})" if comparison.unlike else ""
+    yield UpgradeSection(title="findings", lines=tuple(printable(f"{title}: {one}") for title, of_kind in findings for one in of_kind))
+    yield UpgradeSection(title="accepted changes", lines=comparison.review.lines)
+    yield UpgradeSection(title="baseline", lines=tuple(_baseline_lines(comparison.baseline)) if comparison.baseline else ())
+    yield UpgradeSection(title="judgements", lines=tuple(map(str, comparison.judgements)), is_detail=True)
+    yield UpgradeSection(title=f"speed and acceptance{unlike}", lines=tuple(_speed_lines(comparison)))
+    yield UpgradeSection(title="capabilities", lines=(*map(str, comparison.capabilities), *comparison.healed))
+    yield UpgradeSection(title="environment", lines=tuple(map(str, comparison.environment)))
 
 
 def upgrade(comparison: Comparison, earlier: str) -> Upgrade:
@@ -317,39 +303,8 @@ def upgrade(comparison: Comparison, earlier: str) -> Upgrade:
         case=comparison.case,
         corners=comparison.corners,
         changes=comparison.names,
-        sections=tuple(sections(comparison)),
+        sections=tuple(section for section in _list_sections(comparison) if section.lines),
     )
-
-
-def render(upgraded: Upgrade) -> str:
-    """Return the comparison as one JSON document."""
-    document = {"schema": SCHEMA, **{field.name: codec.encode(getattr(upgraded, field.name)) for field in fields(upgraded)}}
-    return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
-
-
-def lines(comparison: Comparison, *, judgements: bool = True) -> Iterator[str]:
-    """Yield the comparison as people read it, the most important first."""
-    yield comparison.headline
-    yield from corner_lines(comparison.corners)
-    for section in sections(comparison, judgements=judgements):
-        yield ""
-        yield f"{section.title}:"
-        yield from (f"  {line}" for line in section.lines)
-
-
-def corner_lines(corners: Sequence[CornerRow]) -> Iterator[str]:
-    """Yield the corners as a table, or below each other where a row is wider than :data:`_WIDEST`. An empty line comes first."""
-    cells = [(row.arm, row.old, row.new, row.change) for row in corners]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    yield ""
-    if sum(widths) + 2 * len(widths) <= _WIDEST:
-        yield from ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
-        return
-    header, *rows = cells
-    yield f"corners; {header[1]}; {header[2]}"
-    for row in rows:
-        yield f"  {row[0]}"
-        yield from (f"    {title:<12}  {cell}" for title, cell in zip(("old", "new", header[3]), row[1:], strict=True))
 
 
 def _speed_lines(comparison: Comparison) -> Iterator[str]:

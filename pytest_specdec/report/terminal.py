@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pytest_specdec.model.status import State
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
-from pytest_specdec.report import answer, environment, parameter_table, speed_table, table
+from pytest_specdec.report import answer, environment, parameter_table, speed_table, table, upgrade
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.formats import ReportFormat, When
 from pytest_specdec.report.run import RunClass, count_outcomes
@@ -48,6 +48,14 @@ def lines(run: Run) -> tuple[Line, ...]:
         *_capability_lines(run),
         *(_plain_line(f"note: {note}") for note in run.notes),
     )
+
+
+def upgrade_lines(run: Run) -> tuple[str, ...]:
+    """Return the comparison with an earlier run; () without one."""
+    if run.upgrade is None:
+        return ()
+    first, *more = upgrade.lines(run.upgrade, details=False)
+    return (f"UPGRADE: {first}", *more)
 
 
 def next_steps(run: Run) -> tuple[Line, ...]:

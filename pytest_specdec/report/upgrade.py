@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-__all__ = ["Answers", "CornerRow", "Speculation", "Upgrade", "UpgradeHeadline", "UpgradeSection", "UpgradeWord", "choose_headline"]
+from pytest_specdec.files import codec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = [
+    "Answers",
+    "CornerRow",
+    "Speculation",
+    "Upgrade",
+    "UpgradeHeadline",
+    "UpgradeSection",
+    "UpgradeWord",
+    "choose_headline",
+    "lines",
+    "render",
+]
+
+SCHEMA = "pytest-specdec/comparison/1"
+_WIDEST = 120
+"""Columns of the table of corners."""
 
 
 class UpgradeWord(StrEnum):
@@ -107,6 +129,8 @@ class UpgradeSection:
 
     title: str
     lines: tuple[str, ...]
+    is_detail: bool = False
+    """Whether the session's own terminal leaves it out, since it has listed the tests itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,3 +149,35 @@ class Upgrade:
     """What changed, by the names under which a config accepts it: ``chat-template``, ``slower-step``, ``refuses-min_p``."""
     sections: tuple[UpgradeSection, ...] = ()
     """In the order of the report."""
+
+
+def lines(upgrade: Upgrade, *, details: bool = True) -> Iterator[str]:
+    """Yield the comparison as people read it on a terminal; ``details`` tells whether long sections are in it."""
+    yield upgrade.headline
+    yield from _corner_lines(upgrade.corners)
+    for section in upgrade.sections:
+        if details or not section.is_detail:
+            yield ""
+            yield f"{section.title}:"
+            yield from (f"  {line}" for line in section.lines)
+
+
+def _corner_lines(corners: Sequence[CornerRow]) -> Iterator[str]:
+    """Yield the corners as a table, or below each other where a row is wider than :data:`_WIDEST`. An empty line comes first."""
+    cells = [(row.arm, row.old, row.new, row.change) for row in corners]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    yield from [""] if cells else []
+    if sum(widths) + 2 * len(widths) <= _WIDEST:
+        yield from ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+        return
+    header, *rows = cells
+    yield f"corners; {header[1]}; {header[2]}"
+    for row in rows:
+        yield f"  {row[0]}"
+        yield from (f"    {title:<12}  {cell}" for title, cell in zip(("old", "new", header[3]), row[1:], strict=True))
+
+
+def render(upgrade: Upgrade) -> str:
+    """Return the comparison as one JSON document."""
+    document = {"schema": SCHEMA, **{field.name: codec.encode(getattr(upgrade, field.name)) for field in fields(upgrade)}}
+    return json.dumps(document, ensure_ascii=False, indent=1) + "\n"

@@ -16,9 +16,10 @@ from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import html, junit, markdown
 from pytest_specdec.report import run as run_document
-from pytest_specdec.report.comparison import compare, lines, render, upgrade
+from pytest_specdec.report.comparison import compare, upgrade
 from pytest_specdec.report.run import PytestOutcome
-from pytest_specdec.report.upgrade import UpgradeWord
+from pytest_specdec.report.upgrade import UpgradeWord, render
+from pytest_specdec.report.upgrade import lines as upgrade_lines
 from pytest_specdec.stats.logit_shift import LogitShift
 from tests.report.runs import ENVIRONMENT, FAILED, GREEDY, GREEN, HOSTILE, MIXED, SPEED, acceptance, judgement, run_of
 
@@ -34,6 +35,10 @@ SHIFT = LogitShift(nats=0.03, low=0.02, high=0.04, prompts=20, positions=410)
 SAME = BaselineChange(relation=BaselineRelation.SAME, shift=SHIFT, allowed=0.05, prompts=20, answers=6)
 CHANGED = replace(SAME, relation=BaselineRelation.CHANGED, kinds=(ChangeKind.WEIGHTS,), allowed=0.01)
 TOO_LITTLE = replace(SAME, relation=BaselineRelation.UNKNOWN, shift=None, why="too few prompts were scored in both runs")
+
+
+def lines(changes):
+    return upgrade_lines(upgrade(changes, "old-run"))
 
 
 def test_a_run_against_itself_differs_in_nothing():
