@@ -140,7 +140,7 @@ PROBLEMS = [
     (LEAST + "gates: {speedup: {}}\n", ["3  gates.speedup: found none, expected at least one"]),
     (
         LEAST + "gates: {speed: {at_least: 1}}\n",
-        ["3  gates.speed: found an unknown key, expected speedup, acceptance_length or verify_noise; did you mean 'speedup'?"],
+        ["3  gates.speed: found an unknown key, expected speedup, acceptance_length, upgrade or verify_noise; did you mean 'speedup'?"],
     ),
     (LEAST + "limits: {boot_s: ten}\n", ['3  limits.boot_s: found "ten", expected a number']),
     (

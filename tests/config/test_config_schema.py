@@ -32,7 +32,7 @@ def test_a_schema_is_one(schema):
 @pytest.mark.parametrize(
     "properties, cls, derived",
     [
-        (PROPERTIES, config.Config, {"name", "path", "text", "golden"}),
+        (PROPERTIES, config.Config, {"name", "path", "text", "golden", "upgrade"}),
         (PROPERTIES["engine"]["properties"], config.EngineSettings, set()),
         (SCHEMA["$defs"]["overlay"]["properties"], config.Overlay, set()),
         (SCHEMA["$defs"]["variant"]["properties"], config.VariantSettings, {"name"}),
