@@ -152,10 +152,10 @@ UPGRADES: Mapping[str, Upgrade] = {
         title="a verify step that waits", word=_SLOWER, kind="the verify step of draft-k3", variant={"fault": "slow-verify"}, suites=_SPEED
     ),
     "worse-drafter": Upgrade(
-        title="the drafter's weights rounded to 3 bits",
+        title="the drafter's weights rounded to 2 bits",
         word=_SLOWER,
         kind="SLOWER: the drafter of draft-k3;",
-        drafter=quantise(3),
+        drafter=quantise(2),
         suites=_SPEED,
     ),
     "refused-bias": Upgrade(
@@ -166,7 +166,7 @@ UPGRADES: Mapping[str, Upgrade] = {
         suites=_REQUESTS,
     ),
     "dropped-seed": Upgrade(
-        title="seeds are dropped", word=_OFFERS_LESS, kind="now ignores seed", engine={"fault": "seed-ignored"}, suites=_REQUESTS
+        title="a verify step that drops the seed", word=_BROKE, kind="1 new finding", variant={"fault": "seed-ignored"}, suites=_REQUESTS
     ),
 }
 

@@ -106,7 +106,7 @@ class Slowdown:
 class ComparedSpeed:
     """The speeds of two runs."""
 
-    figures: tuple[ChangedFigure, ...] = ()
+    ratios: tuple[ChangedFigure, ...] = ()
     not_gated: str = ""
     """Why figures are shown and not gated; empty where they are."""
     slower: tuple[Slowdown, ...] = ()
@@ -114,14 +114,14 @@ class ComparedSpeed:
     @property
     def undecided(self) -> tuple[ChangedFigure, ...]:
         """The gated figures that are neither surely above their gate nor surely below it."""
-        return tuple(figure for figure in self.figures if figure.at_least is not None and figure.ruling is GateRuling.OPEN)
+        return tuple(figure for figure in self.ratios if figure.at_least is not None and figure.ruling is GateRuling.OPEN)
 
     def without(self, variants: Iterable[str]) -> ComparedSpeed:
         """Return the comparison without some variants, whose speed counts for nothing."""
         left_out = frozenset(variants)
         return replace(
             self,
-            figures=tuple(figure for figure in self.figures if figure.arm not in left_out),
+            ratios=tuple(figure for figure in self.ratios if figure.arm not in left_out),
             slower=tuple(slow for slow in self.slower if slow.arm not in left_out),
         )
 
@@ -173,7 +173,7 @@ def compare(old: SpeedRecord, new: SpeedRecord, gates: UpgradeGates, *, boot_sd:
     alpha = SPEED_ALPHA / max(1, sum(threshold is not None for threshold in thresholds))
     figures = tuple(_rule(one, threshold, alpha) for one, threshold in zip(measured, thresholds, strict=True))
     unfit = next((one.unfit for one in measured if one.unfit), "")
-    return ComparedSpeed(figures=figures, not_gated=(elsewhere or unfit) if figures else "", slower=tuple(_find_slow_parts(figures, gates)))
+    return ComparedSpeed(ratios=figures, not_gated=(elsewhere or unfit) if figures else "", slower=tuple(_find_slow_parts(figures, gates)))
 
 
 def _describe_machines(old: SpeedRecord, new: SpeedRecord) -> str:

@@ -314,7 +314,7 @@ def _speed_lines(comparison: Comparison) -> Iterator[str]:
     yield from map(str, comparison.measures)
     if speed.not_gated and not comparison.unlike:
         yield printable(f"not gated: {speed.not_gated}")
-    for figure in speed.figures:
+    for figure in speed.ratios:
         ruling = f"; at least {figure.at_least:g}: {figure.ruling.value}" if figure.at_least is not None else ""
         yield printable(f"{speed_change.describe(figure)}{ruling}")
 

@@ -105,7 +105,7 @@ def _promises(run: Run, variant: str = "") -> Iterator[Promise]:
 def _describe_ratios(arm: str, speed: ComparedSpeed | None) -> Iterator[str]:
     """Yield each ratio of an arm in few words; of several workloads the first."""
     shown: dict[UpgradeFigure, ChangedFigure] = {}
-    for figure in speed.figures if speed is not None else ():
+    for figure in speed.ratios if speed is not None else ():
         if figure.arm == arm:
             shown.setdefault(figure.figure, figure)
     for kind, figure in shown.items():

@@ -184,7 +184,7 @@ DECODE = ChangedFigure(
     at_least=0.95,
     ruling=GateRuling.MISSED,
 )
-SLOW = ComparedSpeed(figures=(DECODE,), slower=(Slowdown(part=SlowPart.STEP, arm="draft-k3", why="0.72x"),))
+SLOW = ComparedSpeed(ratios=(DECODE,), slower=(Slowdown(part=SlowPart.STEP, arm="draft-k3", why="0.72x"),))
 DECIDED_OLD = replace(run_of(GOOD_TOO, judgement(replace(SPEED, outcome=Outcome.PASS))), status=DECIDED)
 TODAY = date(2026, 11, 27)
 
@@ -200,7 +200,7 @@ def test_a_slower_step_leads_where_the_answers_are_right():
     changed = compare(DECIDED_OLD, DECIDED_OLD, CHANGED, speed=SLOW)
     assert changed.headline.endswith("; slower: the verify step of draft-k3"), "said beside what leads"
     open_ = replace(DECODE, low=0.7, high=1.1, ruling=GateRuling.OPEN)
-    assert compare(DECIDED_OLD, DECIDED_OLD, SAME, speed=ComparedSpeed(figures=(open_,))).headline.endswith(
+    assert compare(DECIDED_OLD, DECIDED_OLD, SAME, speed=ComparedSpeed(ratios=(open_,))).headline.endswith(
         "no finding in either run; whether it is slower is not decided"
     )
 
@@ -304,7 +304,7 @@ def test_the_corners_are_in_every_format_and_escaped():
 def test_corners_that_do_not_fit_stand_below_each_other():
     text = list(lines(compare(DECIDED_OLD, DECIDED_OLD, SAME, speed=SLOW)))
     assert [line.split("  ")[0] for line in text[2:5]] == ["corner", "baseline", "draft-k3"]
-    wide = replace(SLOW, figures=(DECODE, *(replace(DECODE, figure=kind) for kind in (UpgradeFigure.TTFT, UpgradeFigure.LENGTH))))
+    wide = replace(SLOW, ratios=(DECODE, *(replace(DECODE, figure=kind) for kind in (UpgradeFigure.TTFT, UpgradeFigure.LENGTH))))
     stacked = list(lines(compare(DECIDED_OLD, DECIDED_OLD, SAME, speed=wide)))
     assert stacked[2:5] == [
         "corners; old: reference 0.1.0; new: reference 0.1.0",
