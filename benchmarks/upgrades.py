@@ -51,7 +51,7 @@ _SPEED = (
     "speed/test_speed.py::test_enough_drafts_are_accepted",
     "speed/test_speed.py::test_as_many_drafts_are_accepted_as_before_in_sampled_answers",
 )
-_REQUESTS = ("greedy", "parameters", "seeds")
+_REQUESTS = ("greedy", "parameters")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +73,8 @@ class Upgrade:
     """Arguments of the variant."""
     suites: tuple[str, ...] = _TOKENS
     """What it is judged by; the build before is judged by the same."""
+    depth: str = "smoke"
+    """Of both runs."""
     drafter: Callable[[Path], None] | None = None
     """What is done to a copy of the drafter's checkpoint; None where it is the same."""
 
@@ -166,7 +168,12 @@ UPGRADES: Mapping[str, Upgrade] = {
         suites=_REQUESTS,
     ),
     "dropped-seed": Upgrade(
-        title="a verify step that drops the seed", word=_BROKE, kind="1 new finding", variant={"fault": "seed-ignored"}, suites=_REQUESTS
+        title="a verify step that drops the seed",
+        word=_BROKE,
+        kind="1 new finding",
+        variant={"fault": "seed-ignored"},
+        suites=("greedy", "seeds"),
+        depth="standard",
     ),
 }
 
@@ -180,11 +187,12 @@ def main() -> int:
     began_s, rows = time.monotonic(), []
     with tempfile.TemporaryDirectory() as folder:
         names = arguments.names or list(UPGRADES)
-        before = {suites: Path(folder) / f"old-{number}" for number, suites in enumerate({UPGRADES[name].suites: None for name in names})}
-        for suites, old in before.items():
-            judge(Upgrade(title="before", word="", suites=suites), Path(folder) / f"before-{old.name}", old)
+        ways = dict.fromkeys((UPGRADES[name].suites, UPGRADES[name].depth) for name in names)
+        before = {way: Path(folder) / f"old-{number}" for number, way in enumerate(ways)}
+        for (suites, depth), old in before.items():
+            judge(Upgrade(title="before", word="", suites=suites, depth=depth), Path(folder) / f"before-{old.name}", old)
         for name in names:
-            old = before[UPGRADES[name].suites]
+            old = before[UPGRADES[name].suites, UPGRADES[name].depth]
             row = {"table": "upgrades", "form": name, **follow(UPGRADES[name], Path(folder) / name, old)}
             sys.stdout.write("  ".join(map(str, list(row.values())[1:])) + "\n")
             sys.stdout.flush()
@@ -231,7 +239,7 @@ def judge(upgrade: Upgrade, folder: Path, run: Path, *options: str) -> tuple[int
         "no:cacheprovider",
         "--specdec-exit-codes",
     ]
-    options = (*options, f"--specdec-config={folder / 'upgrade.yaml'}", f"--specdec-run-dir={run}", "--specdec-depth=smoke")
+    options = (*options, f"--specdec-config={folder / 'upgrade.yaml'}", f"--specdec-run-dir={run}", f"--specdec-depth={upgrade.depth}")
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=_RUN_S, check=False)
     return done.returncode, done.stdout + done.stderr
 
