@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.config import load
-from pytest_specdec.errors import RunError
+from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.baseline import BOOT_SD, stated_boot_sd
@@ -53,7 +53,7 @@ def compare_with_earlier(earlier: Path, root: Path, judged: Run, *, day: date, c
     old = read_run(earlier)
     try:
         return compare(earlier, root, old, judged, day=day, config=config)
-    except RunError as error:
+    except SpecdecError as error:
         reason = f"{error.where}: {error.what}" if error.where else error.what
         gates = UpgradeGates() if config is None else config.upgrade
         return comparison.compare(old, judged, not_compared=reason, gates=gates, day=day)
