@@ -313,7 +313,7 @@ def _compare_lengths(variant: str, old: Sequence[DraftedWorkload], new: Sequence
         return
     sides = zip(*((_mean(before), _mean(after)) for before, after in by_prompt.values()), strict=True)
     change = compare_lengths(*map(list, sides))
-    limits, ratio = _RelativeLimits(change=change), 1.0 + change.part
+    limits, ratio = _RelativeLimits(change=change), 1.0 + change.relative
     yield _Measured(figure=UpgradeFigure.LENGTH, arm=variant, workload="", old=change.stored, new=change.now, ratio=ratio, limits=limits)
 
 

@@ -211,7 +211,7 @@ def _say_unanswered(captured: Captured, judged: ArmDocuments, baseline: ArmDocum
             Outcome.REFUSED,
             f"every structured request was refused: {', '.join(judged.refused_kinds)}",
             evidence=document_counts.evidence(captured, (judged,)),
-            parameters={pile.arm: pile.effects for pile in (judged, baseline)},
+            parameters={documents.arm: documents.effects for documents in (judged, baseline)},
         )
     arm = baseline.arm if judged.answered else judged.arm
     return say(captured, Outcome.INVALID, f"{arm} has no answer to a structured request")
@@ -321,7 +321,7 @@ def _pass_documents(
         cell=f"{judged.checked - faulty} of {judged.checked}",
         promise=CheckedDocuments(documents=len(judged.documents), invalid=faulty),
         figures=document_counts.figures(judged, others) | _compared_tokens(choices),
-        parameters={pile.arm: pile.effects for pile in (judged, *others) if pile.arm != CONTROL},
+        parameters={documents.arm: documents.effects for documents in (judged, *others) if documents.arm != CONTROL},
     )
 
 
