@@ -16,10 +16,14 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from pytest_specdec.model.workload import JSON
+
 ARCHITECTURE: Final = "Qwen3ForCausalLM"
 EAGLE3: Final = "LlamaForCausalLMEagle3"
 """The architecture of a head, which has no tokenizer of its own."""
 PACKAGED: Final = Path(__file__).parent / "checkpoints"
+_SAMPLING: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""Fields of a generation_config.json that vLLM takes as defaults of requests (``ModelConfig.get_diff_sampling_param``)."""
 _FILES: Final = ("config.json", "model.safetensors", "tokenizer.json")
 
 
@@ -82,6 +86,13 @@ def read(model: str, architecture: str = ARCHITECTURE) -> Checkpoint:
     folder = locate(model, architecture)
     shape = _read_shape(folder / "config.json", architecture)
     return Checkpoint(folder=folder, shape=shape, tensors=_load_tensors(folder / "model.safetensors"))
+
+
+def read_defaults(folder: Path) -> Mapping[str, JSON]:
+    """Return the sampling parameters of a generation_config.json; empty without any."""
+    path = folder / "generation_config.json"
+    stated = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return {name: stated[name] for name in _SAMPLING if stated.get(name) is not None}
 
 
 def _read_shape(path: Path, architecture: str) -> Shape:

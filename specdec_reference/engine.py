@@ -73,6 +73,7 @@ class ReferenceEngine:
         self._tell: Callable[[list[Delta]], None] = lambda _: None
         self._stopping = False
         self._arrived = count()
+        self._defaults = checkpoint.read_defaults(target.folder)
         self._grammars: Grammars | None = None
         self._ended = False
         self.failure: BaseException | None = None
@@ -107,7 +108,12 @@ class ReferenceEngine:
         )
 
     def parse(self, route: Route, body: JSON) -> EngineRequest:
-        """Return the request of a body; raises Refusal."""
+        """Return the request of a body; raises Refusal.
+
+        Sampling parameters that it leaves out are those of the checkpoint's generation_config.json, as with vLLM.
+        """
+        if isinstance(body, dict):
+            body = {**body, **{name: value for name, value in self._defaults.items() if body.get(name) is None}}
         return openai_request.parse(route, body, self.tokenizer, self.limits)
 
     def response(self, route: Route, request: EngineRequest) -> ResponseOptions:

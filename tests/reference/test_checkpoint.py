@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from pytest_specdec.errors import EngineError
+from pytest_specdec.model.workload import Route
 from specdec_reference import checkpoint
 from specdec_reference.cli import ServerSettings, Speculation
 from specdec_reference.engine import ReferenceEngine
@@ -70,3 +71,14 @@ def test_a_draft_of_another_vocabulary_is_refused(tmp_path):
     folder = changed(tmp_path, "config.json", lambda c: c.update(vocab_size=5000))
     with pytest.raises(EngineError, match="another vocabulary"):
         ReferenceEngine(ServerSettings(model="target", speculation=Speculation(method="draft_model", tokens=2, model=str(folder))))
+
+
+def test_default_sampling_parameters_are_those_of_the_generation_config(tmp_path):
+    folder = changed(tmp_path, "generation_config.json", lambda document: document.update(temperature=0.6, top_k=20, eos_token_id=5))
+    assert checkpoint.read_defaults(folder) == {"temperature": 0.6, "top_k": 20}
+    assert checkpoint.read_defaults(tmp_path) == checkpoint.read_defaults(checkpoint.locate("target")) == {}
+    engine = ReferenceEngine(ServerSettings(model=str(folder), max_model_len=64))
+    plain, stated = (
+        engine.parse(Route.COMPLETIONS, {"prompt": "A", **more}) for more in ({"top_k": None}, {"temperature": 1.0, "top_k": 5})
+    )
+    assert [(request.temperature, request.top_k, request.top_p) for request in (plain, stated)] == [(0.6, 20, 1.0), (1.0, 5, 1.0)]
