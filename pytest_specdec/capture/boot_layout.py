@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.model.pair import BASELINE, CONTROL, SCORER, DraftKind, DraftSampling, Pair
+from pytest_specdec.model.pair import BASELINE, CONTROL, OLD_BASELINE, SCORER, DraftKind, DraftSampling, Pair
 from pytest_specdec.model.plan import Boot, Placement, Role, ScoringTask
 from pytest_specdec.model.workload import Depth, Workload
+from pytest_specdec.prompts.calibration import DEFAULTS
 from pytest_specdec.stats.request_params import penalties
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from collections.abc import Set as AbstractSet
 
     from pytest_specdec.model.plan import Plan
@@ -21,6 +22,7 @@ _FEW = 5
 """Top tokens if the draft's distribution is one-hot: as good as twenty, and several times cheaper."""
 _ONE = 1
 """Top tokens of a drafter that drafts its best token: nothing else is used."""
+_CALIBRATED = frozenset({Role.BASELINE, Role.CONTROL, Role.VARIANT})
 _NEIGHBOURS = 2
 """Variant boots between two baseline boots: with three, one would have no baseline boot next to it."""
 
@@ -84,20 +86,41 @@ def add_calibration(planned: Iterable[Boot], calibration: Sequence[Workload], wo
 
     Boots of the baseline and the first of each variant answer the calibration too. It is scored with all its top
     tokens. The variants report the results of their verify kernel, the baseline those of decoding one token at a
-    time. One baseline boot is scored by the other and one by itself: the difference is the part of the noise that
-    stays the same within one boot.
+    time. Requests without sampling parameters are the baseline's alone. One baseline boot is scored by the other and
+    one by itself: the difference is the part of the noise that stays the same within one boot.
     """
     boots = tuple(planned)
-    arms = [arm for boot in boots if _is_calibrated(boot) for arm in boot.arms]
-    tasks = tuple(ScoringTask(arm=arm, workload=workload.name, top_tokens=workload.top_tokens) for workload in calibration for arm in arms)
+    tasks = tuple(
+        ScoringTask(arm=arm, workload=workload.name, top_tokens=workload.top_tokens)
+        for workload in calibration
+        for boot in boots
+        if _calibrates(boot, workload.name)
+        for arm in boot.arms
+    )
     for boot in boots:
-        answers = _workload_names(workloads) if _is_calibrated(boot) else boot.answers
+        is_calibrated = boot.role in _CALIBRATED
+        answers = tuple(name for name in _workload_names(workloads) if _calibrates(boot, name)) if is_calibrated else boot.answers
         scores = (*boot.scores, *tasks) if boot.scores and boot.role is not Role.DRAFT else boot.scores
         yield replace(boot, answers=answers, scores=scores)
 
 
-def _is_calibrated(boot: Boot) -> bool:
-    return boot.role in {Role.BASELINE, Role.CONTROL, Role.VARIANT}
+def add_old_answers(planned: Iterable[Boot], old_answers: Collection[str]) -> Iterator[Boot]:
+    """Yield the boots, the baseline's scoring the old engine's answers too.
+
+    ``old_answers`` names the workloads that the old engine's baseline answered. They are scored with as many top tokens
+    as the baseline's own answers, and last: a run that ends early has the scores of its own verdicts first.
+    """
+    for boot in planned:
+        tasks = [task for task in boot.scores if task.arm == BASELINE and task.workload in old_answers]
+        yield replace(boot, scores=(*boot.scores, *(replace(task, arm=OLD_BASELINE) for task in tasks)))
+
+
+def _calibrates(boot: Boot, workload: str) -> bool:
+    """Return True if a boot answers ``workload``, of a plan with a calibration.
+
+    Default sampling parameters are those of the baseline: a variant has no need to show its own.
+    """
+    return boot.role in _CALIBRATED and (boot.role is not Role.VARIANT or workload != DEFAULTS)
 
 
 def timed_apart(planned: Sequence[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:

@@ -22,7 +22,7 @@ from pytest_specdec.model.families import FamilyRow, with_outside
 from pytest_specdec.model.pair import Pair, Variant
 from pytest_specdec.model.plan import Judgement, Plan, Rates
 from pytest_specdec.model.workload import Depth, Family, Workload
-from pytest_specdec.prompts.calibration import plain_draws
+from pytest_specdec.prompts.calibration import default_draws, plain_draws
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -53,6 +53,7 @@ def make(
     enlarged: Mapping[str, int] | None = None,
     deadline_s: float | None = None,
     speed_boots: int = 1,
+    old_answers: Collection[str] = (),
 ) -> Plan:
     """Return the plan of ``wanted`` under ``config``.
 
@@ -61,7 +62,9 @@ def make(
     the families of other packages. ``rates`` come from the model's size by default. ``enlarged`` gives the requests
     of workloads that send more than the depth's number, by default what long boots allow in ``deadline_s``. Under a
     deadline the time of further rounds is 0, since none are sent. Speed is measured over ``speed_boots`` boots of
-    each variant. N variants with D draft models take N + 2 + D boots, at smoke depth one less.
+    each variant. N variants with D draft models take N + 2 + D boots, at smoke depth one less. ``old_answers`` names
+    the workloads that the engine before an upgrade answered: the baseline scores those answers too, unless another
+    server scores in its place.
 
     Raises PlanError if selected tests do not go together, ConfigError or EngineError for a variant without drafts.
     """
@@ -91,6 +94,7 @@ def make(
         attached=attached,
         has_speed_boots=_has_speed_boots(config, attached),
         speed_boots=speed_boots,
+        old_answers=old_answers if config.scorer is None else (),
     )
     usual_plan = lay_out(judged_workloads)
     request_counts = enlargement.counts(usual_plan, workloads_by_name, deadline_s) if enlarged is None else enlarged
@@ -142,6 +146,7 @@ def _lay_out(
     attached: frozenset[str],
     has_speed_boots: bool,
     speed_boots: int,
+    old_answers: Collection[str],
 ) -> Plan:
     """Return the plan with its workloads, boots and estimated seconds.
 
@@ -154,6 +159,7 @@ def _lay_out(
         boot_layout.move_scores_to_scorer(boot_layout.add_calibration(served_boots, calibration, workloads), has_scorer=has_scorer),
         workloads,
     )
+    layout = boot_layout.add_old_answers(layout, old_answers)
     layout = boot_layout.timed_apart(tuple(layout), workloads) if has_speed_boots else layout
     further = boot_layout.further(plan.pairs, judged, speed_boots, placement=plan.placement, servers=plan.servers)
     boots = tuple(replace(boot, index=index, attached=is_attached(boot, attached)) for index, boot in enumerate((*layout, *further)))
@@ -289,11 +295,11 @@ def _is_sent(workload: Workload, depth: Depth) -> bool:
 
 
 def calibrations(judged: Sequence[Workload], depth: Depth) -> tuple[Workload, ...]:
-    """Return the calibration workload if anything is to be scored.
+    """Return the calibration workloads if anything is to be scored.
 
     Every verdict that rests on scores rests on the noise of the run.
     """
-    return (plain_draws(depth),) if any(workload.scored for workload in judged) else ()
+    return (plain_draws(depth), default_draws(depth)) if any(workload.scored for workload in judged) else ()
 
 
 def _has_speed_boots(config: Config, attached: frozenset[str]) -> bool:

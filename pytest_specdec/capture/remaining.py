@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.capture.room import deciding_boot
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import run_documents, server_failures, transcripts
-from pytest_specdec.model.pair import BASELINE
+from pytest_specdec.model.pair import BASELINE, OLD_BASELINE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -69,7 +69,12 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
     answers = frozenset((arm, name) for arm, name in valid_keys if name not in torn_workloads)
     # Scores that cannot be had are not missing: no server is booted for them.
     unscorable = bool(run_documents.unscorable(directory))
-    tasks = [(boot, task) for boot in plan.boots for task in boot.scores if unscorable or (task.arm, task.workload) in answers]
+    tasks = [
+        (boot, task)
+        for boot in plan.boots
+        for task in boot.scores
+        if unscorable or task.arm == OLD_BASELINE or (task.arm, task.workload) in answers
+    ]
     return ReusableResults(
         answers=answers,
         scores=frozenset(

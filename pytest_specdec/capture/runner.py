@@ -17,8 +17,9 @@ from pytest_specdec.capture.server import orphans
 from pytest_specdec.config import variables
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import CaptureError, EngineError, RunError
-from pytest_specdec.files import run_documents
+from pytest_specdec.files import old_answers, run_documents
 from pytest_specdec.files.run_directory import atomic_write
+from pytest_specdec.model.pair import OLD_BASELINE
 from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.status import State, Status
 
@@ -113,10 +114,13 @@ def _begin_completeness(config: Config, plan: Plan, directory: RunDirectory, reu
     """
     if reusable is None:
         run_documents.write_environment(directory, environment.environment(config, ""))
-        return Completeness(plan)
-    version = run_documents.read_environment(directory).engine_version
-    completeness = Completeness(plan, earlier=run_documents.read_status(directory), version=version)
-    completeness.keep(reusable)
+        completeness = Completeness(plan)
+    else:
+        version = run_documents.read_environment(directory).engine_version
+        completeness = Completeness(plan, earlier=run_documents.read_status(directory), version=version)
+        completeness.keep(reusable)
+    for name in old_answers.stored(directory, plan):
+        completeness.record_transcript(OLD_BASELINE, name, "")
     return completeness
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from pytest_specdec.files import captured, run_documents, transcripts
+from pytest_specdec.files import captured, old_answers, run_documents, transcripts
 from pytest_specdec.model.baseline_record import BaselineRecord, GreedyAnswer, Prefix
 from pytest_specdec.model.captured import ReportedDraws
-from pytest_specdec.model.pair import BASELINE, CONTROL
+from pytest_specdec.model.pair import BASELINE, CONTROL, OLD_BASELINE
 from pytest_specdec.model.plan import Role
 from pytest_specdec.model.workload import Route
 
@@ -27,9 +27,9 @@ _TOKEN_BYTES = 8
 def read(directory: RunDirectory) -> BaselineRecord:
     """Return what a run directory holds of the baseline's distribution.
 
-    Every scored answer counts, whichever arm gave it: the scores are the baseline's own. Where another server scored, as a config with
-    ``scorer:`` asks, its scores are of another engine: neither they nor the noise count. Raises RunError if the plan or a file that is
-    there is invalid.
+    Every scored answer counts, whichever arm gave it: the scores are the baseline's own. Prompts are those of the run's own arms. Where
+    another server scored, as a config with ``scorer:`` asks, its scores are of another engine: neither they nor the noise count. Raises
+    RunError if the plan or a file that is there is invalid.
     """
     plan = run_documents.read_plan(directory)
     is_own = all(boot.role is not Role.SCORER for boot in plan.boots)
@@ -37,13 +37,17 @@ def read(directory: RunDirectory) -> BaselineRecord:
     prefixes: dict[bytes, Prefix] = {}
     greedy: dict[str, GreedyAnswer] = {}
     chats: set[str] = set()
+    began: dict[str, str] = {}
     for workload in plan.workloads:
         sent = run_documents.read_workload(directory, plan, workload.name)
         for asks, answer in _greedy_answers(directory, sent, is_own=is_own):
             greedy.setdefault(asks, answer)
-        for request, prompt_ids, answer_ids, positions in _scored_answers(directory, plan, sent):
+        own = transcripts.read(directory, BASELINE, workload.name)
+        began |= {} if own is None else {workload.name: own.started_at}
+        for arm, request, prompt_ids, answer_ids, positions in _scored_answers(directory, plan, sent):
             prompt = request.prompt_key
-            prompts.setdefault(prompt, prompt_ids)
+            if arm != OLD_BASELINE:
+                prompts.setdefault(prompt, prompt_ids)
             if request.route is Route.CHAT:
                 chats.add(prompt)
             for key, position in zip(_prefix_digests(prompt_ids, answer_ids), positions, strict=True):
@@ -55,6 +59,8 @@ def read(directory: RunDirectory) -> BaselineRecord:
         prefixes=prefixes if is_own else {},
         greedy=greedy,
         draws=draws if is_own else ReportedDraws(),
+        began=began,
+        old_answers=tuple(old_answers.read(directory, plan, draws)) if is_own else (),
     )
 
 
@@ -95,8 +101,8 @@ def _first_passes(directory: RunDirectory, arm: str, workload: Workload) -> Mapp
 
 def _scored_answers(
     directory: RunDirectory, plan: Plan, workload: Workload
-) -> Iterator[tuple[Request, tuple[int, ...], tuple[int, ...], tuple[Position, ...]]]:
-    """Yield request, ids of prompt and answer, and positions of all answers that the baseline scored.
+) -> Iterator[tuple[str, Request, tuple[int, ...], tuple[int, ...], tuple[Position, ...]]]:
+    """Yield arm, request, ids of prompt and answer, and positions of all answers that the baseline scored.
 
     An answer whose prompt is unknown, or that has other tokens than were scored, is left out.
     """
@@ -110,7 +116,7 @@ def _scored_answers(
                 continue
             prompt_ids = answer.prompt_token_ids or score.prompt_token_ids
             if prompt_ids:
-                yield request, prompt_ids, answer.choice.token_ids, score.positions
+                yield arm, request, prompt_ids, answer.choice.token_ids, score.positions
 
 
 def _prefix_digests(prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> Iterator[bytes]:

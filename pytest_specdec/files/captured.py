@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.pair import Pair
     from pytest_specdec.model.plan import Judgement, Plan
     from pytest_specdec.model.transcript import Position, Score, ServerFailure, Transcript
-    from pytest_specdec.model.workload import Workload
+    from pytest_specdec.model.workload import Request, Workload
 
 _AGAIN = "capture again, or restore the files that the capture wrote"
 
@@ -86,7 +86,7 @@ def _calibration_answers(directory: RunDirectory, plan: Plan, arms: Sequence[str
     A draw is a reported log-probability and its scored position. Files that cannot be read are skipped.
     """
     for workload in calibrating_workloads(plan):
-        request_ids = {request.id for request in workload.requests if request.unprocessed and "logprobs" in request.body}
+        request_ids = {request.id for request in workload.requests if _reports(request)}
         earlier_tokens: dict[tuple[str, int], tuple[int, ...]] = {}
         for arm in arms if request_ids else ():
             with suppress(RunError):
@@ -95,7 +95,12 @@ def _calibration_answers(directory: RunDirectory, plan: Plan, arms: Sequence[str
 
 def calibrating_workloads(plan: Plan) -> tuple[Workload, ...]:
     """Return the workloads whose plain draws calibrate: all of them if the plan has none for that purpose."""
-    return tuple(workload for workload in plan.workloads if workload.calibrates) or plan.workloads
+    return tuple(workload for workload in plan.workloads if workload.calibrates and any(map(_reports, workload.requests))) or plan.workloads
+
+
+def _reports(request: Request) -> bool:
+    """Return True if the log-probabilities of an answer are those of the scored distribution."""
+    return request.unprocessed and "logprobs" in request.body
 
 
 def _answers_of_arm(

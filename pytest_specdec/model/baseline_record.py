@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from pytest_specdec.model.captured import ReportedDraws
+from pytest_specdec.model.captured import Captured, ReportedDraws
 from pytest_specdec.model.transcript import Choice, Position
 
 __all__ = ["BaselineRecord", "GreedyAnswer", "Prefix"]
@@ -48,3 +48,8 @@ class BaselineRecord:
     """By :attr:`Request.asks`. Of several passes it is the first, since later ones ask the same."""
     draws: ReportedDraws
     """Plain draws of the calibration, which tell the noise of the run."""
+    began: Mapping[str, str] = field(default_factory=dict)
+    """When the baseline began to answer each workload, by name: it tells this run from others."""
+    old_answers: tuple[Captured, ...] = ()
+    """Answers of the baseline before the upgrade under this run's scores, workload by workload, in the variant's place; this run's own are
+    in the control's. Empty if none were scored."""

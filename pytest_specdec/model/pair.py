@@ -5,11 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["BASELINE", "CONTROL", "SCORER", "Draft", "DraftKind", "DraftSampling", "Pair", "Variant"]
+__all__ = ["BASELINE", "CONTROL", "OLD_BASELINE", "SCORER", "Draft", "DraftKind", "DraftSampling", "Pair", "Variant", "old_arm"]
 
 BASELINE = "baseline"
 CONTROL = "control"
 SCORER = "scorer"
+
+
+def old_arm(name: str) -> str:
+    """Return the storage name of an arm of the old engine in the new engine's run.
+
+    No variant's name has a dot, so the name cannot be another arm's.
+    """
+    return f"old.{name}"
+
+
+OLD_BASELINE = old_arm(BASELINE)
+"""The baseline of the engine before an upgrade: its answers in the run of the engine after it."""
 
 
 class DraftKind(StrEnum):

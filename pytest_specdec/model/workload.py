@@ -82,7 +82,7 @@ _NEUTRAL = {
 _ENDING = {"stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output"}
 """Fields that decide where an answer ends and leave the distribution alone."""
 CALIBRATION = ".calibration"
-"""How the name ends of the workload that the noise of a run is measured by."""
+"""How the names end of the workloads that measure the servers themselves: the noise of a run, and their defaults."""
 _LIMITS = ("max_completion_tokens", "max_tokens")
 OWN = "own:"
 """How the ids begin of requests that come from the prompts of a config."""
@@ -159,6 +159,11 @@ class Request:
         might change it.
         """
         return self.body.keys() <= _NEUTRAL and self.body.get("temperature") == 1.0 and self.body.get("top_p", 1.0) == 1.0
+
+    @property
+    def draws_by_default(self) -> bool:
+        """True if it states no sampling parameter, so that the server's own defaults apply, and its client stays."""
+        return self.abort_after is None and self.body.keys() <= _NEUTRAL - {"temperature", "top_p"}
 
     @property
     def takes_likeliest(self) -> bool:
@@ -349,7 +354,7 @@ class Workload:
 
     @property
     def calibrates(self) -> bool:
-        """True if this workload measures the run's noise and gets no verdict."""
+        """True if this workload measures the servers themselves and gets no verdict."""
         return self.name.endswith(CALIBRATION)
 
     @property

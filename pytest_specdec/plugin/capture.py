@@ -14,7 +14,7 @@ import pytest
 from pytest_specdec.capture import environment, remaining, runner
 from pytest_specdec.config import variables
 from pytest_specdec.errors import RunError, SpecdecError
-from pytest_specdec.files import run_documents
+from pytest_specdec.files import old_answers, run_documents
 from pytest_specdec.files.run_directory import RunDirectory, writable
 from pytest_specdec.model.status import State, Status
 from pytest_specdec.plugin import commands, marker
@@ -143,6 +143,8 @@ def _prepare_directory(directory: RunDirectory, run: RunState, *, is_begun: bool
     if not is_begun:
         run_documents.write_variables(directory, variables.digests(run.config.text, os.environ))
     run_documents.write_plan(directory, run.plan)
+    if run.settings.against is not None:
+        old_answers.copy(run.settings.against, directory, run.plan)
 
 
 def _check_boots(run: RunState, directory: RunDirectory) -> None:

@@ -10,7 +10,9 @@ import pytest
 
 from pytest_specdec.config import validate
 from pytest_specdec.errors import ConfigError, SpecdecError
+from pytest_specdec.files import old_answers
 from pytest_specdec.judge import registry
+from pytest_specdec.model.pair import OLD_BASELINE
 from pytest_specdec.plugin import marker, run_state
 
 if TYPE_CHECKING:
@@ -147,7 +149,18 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: S
         enlarged={name: len(earlier_plan.workload(name).requests) for name in earlier_plan.enlarged} if earlier_plan else None,
         deadline_s=run.settings.deadline_s,
         speed_boots=run.speed_boots,
+        old_answers=_old_answers(run, earlier_plan),
     )
+
+
+def _old_answers(run: RunState, begun: Plan | None) -> frozenset[str]:
+    """Return the workloads whose answers of an earlier engine are scored too.
+
+    They are those that the run of ``--specdec-against`` has answers to. A run that is resumed or continued keeps its own.
+    """
+    if begun is not None:
+        return frozenset(task.workload for boot in begun.boots for task in boot.scores if task.arm == OLD_BASELINE)
+    return old_answers.answered(run.settings.against) if run.settings.against else frozenset()
 
 
 def _deselected_marks(marks: Container[pytest.Item], collected: Iterable[pytest.Item]) -> Iterator[SpecdecMark]:

@@ -1,6 +1,7 @@
-"""Calibration: plain draws that report their log-probabilities, the same whichever tests are selected.
+"""Calibration: requests that measure the servers themselves, the same whichever tests are selected.
 
-What was reported and what is scored give the noise of the run. No verdict is given on them.
+What plain draws reported and what is scored give the noise of the run. Draws without sampling parameters show the server's defaults, which
+an upgrade may change. No verdict is given on either.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ if TYPE_CHECKING:
     from pytest_specdec.model.workload import JSON
     from pytest_specdec.prompts.prompts import Prompt
 
-__all__ = ["plain_draws"]
+__all__ = ["DEFAULTS", "default_draws", "plain_draws"]
 
 _REQUESTS = {Depth.SMOKE: 12}
 """At other depths 32; at smoke depth one boot answers them twice, as the baseline and as the control."""
 _TOKENS = 64
 """Of each answer. Half of a small model's tokens show nothing of a scoring bias, so that fewer would leave it unseen."""
+DEFAULTS = f"defaults{CALIBRATION}"
+"""The workload that shows the baseline's default sampling parameters."""
+_DEFAULT_REQUESTS = {Depth.SMOKE: 12}
+_DEFAULT_TOKENS = 32
+"""Of each answer. A temperature of 0.6 in place of 1.0 shows within 300 tokens of each baseline."""
 
 
 def plain_draws(depth: Depth) -> Workload:
@@ -36,3 +42,15 @@ def plain_draws(depth: Depth) -> Workload:
 def _reporting_request(prompt: Prompt) -> Request:
     body: dict[str, JSON] = {"max_tokens": _TOKENS, "temperature": 1.0, "top_p": 1.0, **reporting_fields(prompt.route, 1)}
     return Request(id=prompt.id, route=prompt.route, body={**prompt.content, **body})
+
+
+def default_draws(depth: Depth) -> Workload:
+    """Return the workload to learn the baseline's default sampling parameters at ``depth``.
+
+    It sends the first bundled prompts without any sampling parameter and without seeds, as a plain client does.
+    """
+    prompts = ALL.items[: _DEFAULT_REQUESTS.get(depth, 24)]
+    requests = tuple(
+        Request(id=prompt.id, route=prompt.route, body={**prompt.content, "max_tokens": _DEFAULT_TOKENS}) for prompt in prompts
+    )
+    return Workload(name=DEFAULTS, version=1, requests=requests, concurrency=32)

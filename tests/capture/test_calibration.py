@@ -115,10 +115,10 @@ def test_the_chat_route_is_asked_in_its_own_words(config, drawn):
 
 def test_one_calibration_serves_all_sampling_of_a_run(config, drawn, workload):
     plan = plan_of(config, replace(drawn, name="other"), drawn)
-    assert [one.name for one in plan.workloads] == ["drawn", NAME, "other"]
+    assert [one.name for one in plan.workloads] == ["defaults.calibration", "drawn", NAME, "other"]
     assert {judgement.workload for judgement in plan.judgements} == {"drawn", "other"}
     fuller = plan_of(config, drawn, workload("timed", timed=True), workload("wild", may_kill=True))
-    assert fuller.boots[0].answers == ("timed", "drawn", NAME, "wild")
+    assert fuller.boots[0].answers == ("timed", "defaults.calibration", "drawn", NAME, "wild")
 
 
 def test_the_noise_is_measured_by_the_same_requests_whichever_tests_are_selected(config, drawn, workload):

@@ -45,7 +45,7 @@ def sizes(plan):
 
 def test_long_boots_are_asked_up_to_ten_times_what_is_sampled_and_nothing_else(plan):
     found = plan()
-    assert sizes(found) == {"sampled": 50, "greedy": 5, "timed": 5, "both": 50, "noise.calibration": 32}
+    assert sizes(found) == {"sampled": 50, "greedy": 5, "timed": 5, "both": 50, "noise.calibration": 32, "defaults.calibration": 24}
     assert found.enlarged == {"sampled": 5, "both": 5}
 
 

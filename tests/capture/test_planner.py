@@ -17,7 +17,7 @@ from pytest_specdec.config.config import Overlay
 from pytest_specdec.errors import EngineError, PlanError
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.families import CORRECTNESS_ALPHA, FAMILIES, Budget
-from pytest_specdec.model.pair import DraftKind
+from pytest_specdec.model.pair import OLD_BASELINE, DraftKind
 from pytest_specdec.model.plan import Placement, Role
 from pytest_specdec.model.transcript import ScoringRoute
 from pytest_specdec.model.workload import Depth, Family
@@ -50,6 +50,30 @@ def test_in_turn_n_variants_and_d_drafts_take_n_2_d_boots(plan, workload):
     arms = ("draft-k3", "ngram-k3", "control", "baseline")
     assert scored(boots[3]) == [(arm, name) for name in ("greedy", "sampled") for arm in arms]
     assert scored(boots[4]) == [("draft-k3", "sampled"), ("control", "sampled")]
+
+
+@pytest.mark.parametrize("placement, depth, scoring", [
+    (Placement.IN_TURN, Depth.STANDARD, "control"),
+    (Placement.IN_TURN, Depth.SMOKE, "control"),
+    (Placement.SIDE_BY_SIDE, Depth.STANDARD, "baseline"),
+])  # fmt: skip
+def test_the_scoring_baseline_scores_the_old_answers_last_with_as_many_top_tokens_as_its_own(config, workload, placement, depth, scoring):
+    selected = [SelectedWorkload(workload=workload(name), family=Family.GREEDY) for name in ("greedy", "other")]
+    planned = make(replace(config, placement=placement), selected, depth, old_answers=("greedy", "elsewhere"))
+    (boot,) = [boot for boot in planned.boots if any(task.arm == OLD_BASELINE for task in boot.scores)]
+    own = next(task for task in boot.scores if (task.arm, task.workload) == ("baseline", "greedy"))
+    assert (boot.arm, boot.scores[-1]) == (scoring, replace(own, arm=OLD_BASELINE))
+    alone = make(replace(config, placement=placement), selected, depth)
+    assert [replace(boot, scores=tuple(task for task in boot.scores if task.arm != OLD_BASELINE)) for boot in planned.boots] == list(
+        alone.boots
+    )
+    assert planned.estimate_s >= alone.estimate_s
+
+
+def test_a_scorer_of_another_engine_scores_no_old_answers(config, workload):
+    selected = [SelectedWorkload(workload=workload("greedy"), family=Family.GREEDY)]
+    planned = make(replace(config, scorer=config.engine), selected, Depth.STANDARD, old_answers=("greedy",))
+    assert not [task for boot in planned.boots for task in boot.scores if task.arm == OLD_BASELINE]
 
 
 @pytest.fixture

@@ -66,6 +66,21 @@ def test_a_stored_run_is_compared_without_a_server(project, earlier):
     assert len(project.captures) == 2
 
 
+def test_the_old_answers_are_in_the_new_run_whose_replay_and_resume_keep_them(project, earlier, begun_here):
+    for path in earlier.glob("transcripts/baseline/*.jsonl"):
+        header, *answers = map(json.loads, path.read_text().splitlines())
+        answers = [{**answer, "prompt_token_ids": [7, 8]} for answer in answers]
+        path.write_text("".join(json.dumps(line) + "\n" for line in (header, *answers)))
+    project.outcome("Outcome.PASS", ", scored=True").run("--specdec-against=old", "--specdec-run-dir=new")
+    new = project.path / "new"
+    assert '"prompt_token_ids":[7,8]' in (new / "transcripts/old.baseline/chat.jsonl").read_text()
+    assert (new / "scores/baseline/old.baseline/chat.jsonl").is_file()
+    result = project.run("--specdec-replay=new", "--specdec-against=old", config=None)
+    result.stdout.fnmatch_lines(["  old tokens: * answers scored by the new baseline"])
+    begun_here(new)
+    assert project.run("--specdec-resume=new").ret == 0, "without the option, by the plan that it was begun with"
+
+
 @pytest.mark.nightly
 def test_workers_compare_once(project, earlier):
     result = project.outcome("Outcome.PASS").run("--specdec-against=old", "-n2", subprocess=True)

@@ -1,0 +1,128 @@
+"""Old answers: those of the baseline before an upgrade, in the run of the engine after it, whose baseline scores their tokens.
+
+They keep the prompt ids that the old run recorded: another chat template then changes nothing of what is scored.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import run_documents, transcripts
+from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.model.captured import Captured
+from pytest_specdec.model.pair import BASELINE, OLD_BASELINE, Draft, DraftKind, Variant
+from pytest_specdec.model.workload import Family
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_specdec.model.captured import ReportedDraws
+    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.transcript import Answer
+    from pytest_specdec.model.workload import Request, Workload
+
+__all__ = ["answered", "copy", "read", "stored"]
+
+_NO_DRAFTS = Variant(name=OLD_BASELINE, draft=Draft(kind=DraftKind.UNKNOWN, tokens=1))
+
+
+def answered(earlier: Path) -> frozenset[str]:
+    """Return the workloads that the baseline of an earlier run answered.
+
+    Raises RunError if its plan is invalid.
+    """
+    directory = RunDirectory.open(earlier)
+    names = (workload.name for workload in run_documents.read_plan(directory).workloads)
+    return frozenset(name for name in names if directory.transcript(BASELINE, name).is_file())
+
+
+def copy(earlier: Path, directory: RunDirectory, plan: Plan) -> None:
+    """Write the old baseline's answers that ``plan`` scores into ``directory``.
+
+    An answer belongs to the request that asks the same, in the workload of the same name. A workload without such
+    answers is left out, and so is one whose files cannot be read or written: the comparison of the two runs says why.
+    Answers that are there already are left as they are, since they may have their scores.
+    """
+    source = RunDirectory(earlier)
+    with suppress(RunError):
+        old_plan = run_documents.read_plan(source)
+        shared = {workload.name for workload in old_plan.workloads} & _scored_names(plan)
+        for name in sorted(shared):
+            if not directory.transcript(OLD_BASELINE, name).exists():
+                with suppress(RunError):
+                    _copy_workload(source, old_plan.workload(name), directory, plan.workload(name))
+
+
+def stored(directory: RunDirectory, plan: Plan) -> tuple[str, ...]:
+    """Return the workloads with old answers to be scored in ``directory``."""
+    return tuple(name for name in sorted(_scored_names(plan)) if directory.transcript(OLD_BASELINE, name).is_file())
+
+
+def read(directory: RunDirectory, plan: Plan, calibration: ReportedDraws) -> Iterator[Captured]:
+    """Yield the old baseline's answers with their scores, workload by workload.
+
+    They stand in the variant's place, and the run's own baseline in the control's: what either shows is judged alike.
+    Raises RunError if a file is invalid.
+    """
+    for name in stored(directory, plan):
+        old, own = (transcripts.read(directory, arm, name) for arm in (OLD_BASELINE, BASELINE))
+        if old is None or own is None:
+            continue
+        yield Captured(
+            pair=replace(plan.pairs[0], variant=_NO_DRAFTS),
+            workload=run_documents.read_workload(directory, plan, name).with_room(own.room),
+            family=Family.SAMPLING,
+            baseline=own,
+            control=own,
+            speculative=old,
+            scores={arm: transcripts.read_scores(directory, BASELINE, arm, name) for arm in (OLD_BASELINE, BASELINE)},
+            calibration=calibration,
+            scored_by=plan.scored_by(name),
+            capabilities=run_documents.read_capabilities(directory),
+        )
+
+
+def _scored_names(plan: Plan) -> set[str]:
+    return {task.workload for boot in plan.boots for task in boot.scores if task.arm == OLD_BASELINE}
+
+
+def _copy_workload(source: RunDirectory, sent: Workload, directory: RunDirectory, workload: Workload) -> None:
+    """Write one workload's old answers. Raises RunError for invalid files."""
+    transcript = transcripts.read(source, BASELINE, workload.name)
+    if transcript is None:
+        return
+    scores = transcripts.read_scores(source, BASELINE, BASELINE, workload.name)
+    prompts = {score.key: score.prompt_token_ids for score in scores}
+    first_passes = (answer for answer in transcript.answers if answer.ok and answer.choice.token_ids and not answer.pass_index)
+    completed = (replace(answer, prompt_token_ids=answer.prompt_token_ids or prompts.get(answer.key, ())) for answer in first_passes)
+    answers = tuple(_match({answer.request_id: answer for answer in completed if answer.prompt_token_ids}, sent, workload))
+    if answers:
+        header = replace(transcript, arm=OLD_BASELINE, digest=workload.digest, answers=(), counters=None, server_failures=(), restarts=0)
+        transcripts.write(directory, replace(header, answers=answers, boot=0))
+
+
+def _match(old: dict[str, Answer], sent: Workload, workload: Workload) -> Iterator[Answer]:
+    """Yield old answers to the requests of ``workload``, in their order, under their ids.
+
+    Of several requests that ask the same each takes an answer of its own. A drawn answer under a seed that an earlier one
+    had is left out: it is no independent draw.
+    """
+    by_asks: dict[str, list[Request]] = {}
+    for request in sent.requests:
+        if request.id in old:
+            by_asks.setdefault(request.asks, []).append(request)
+    seeds: set[object] = set()
+    for request in workload.requests:
+        candidates = by_asks.get(request.asks, [])
+        taken = next((candidate for candidate in candidates if candidate.seed == request.seed), candidates[0] if candidates else None)
+        if taken is None:
+            continue
+        candidates.remove(taken)
+        is_again = not taken.greedy and taken.seed is not None and taken.seed in seeds
+        seeds.add(taken.seed)
+        if not is_again:
+            yield replace(old[taken.id], request_id=request.id)
