@@ -1,7 +1,8 @@
 """Baseline change: whether two runs' baselines give the same answers, and what kind of change there is if not.
 
 Compared are the prompts' token ids, the distributions after the same prefixes (stats/logit_shift.py), and the answers at temperature 0:
-the first tokens that differ, and their ends where the tokens are the same. What is tolerated comes from the noise that both runs measured:
+the first tokens that differ, and their ends where the tokens are the same. Where the new baseline scored what the old one answered, every
+token of it is compared, sampled ones too (judge/old_tokens.py). What is tolerated comes from the noise that both runs measured:
 a reported log-probability and its score differ by the noise of two kernels, a² + b² in variance. The scores of two runs differ by 2 a² at
 most, and so by no more than the sum of both runs' squares, whichever of the kernels is the noisier one. Medians of other than normal noise
 need not keep that bound: the tolerance is twice as large, and a shift has to exceed it by its median and by its upper tenth.
@@ -16,17 +17,20 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from pytest_specdec.judge import old_tokens
+from pytest_specdec.judge.old_tokens import TokenDifference
 from pytest_specdec.stats import logit_shift, proportions
 from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from pytest_specdec.judge.old_tokens import OldTokens
     from pytest_specdec.model.baseline_record import BaselineRecord, GreedyAnswer
     from pytest_specdec.model.transcript import Choice, Position
     from pytest_specdec.stats.logit_shift import LogitShift
 
-__all__ = ["BaselineChange", "BaselineRelation", "ChangeKind", "TokenDifference", "compare"]
+__all__ = ["BaselineChange", "BaselineRelation", "ChangeKind", "compare"]
 
 RESOLUTION = 1e-3
 """Nats per logit that never count as a change: far less than any kernel's noise but that of single precision."""
@@ -67,21 +71,10 @@ class ChangeKind(StrEnum):
     MODEL = "another model, or one that answers wrongly"
     SOME_PROMPTS = "a shift after some of the prompts"
     NOISE = "the new build's own numbers are noisier than those of any kernel"
+    DEFAULTS = "default sampling parameters"
+    DRAWS = "sampled answers follow another distribution"
     ANSWERS = "single answers differ by more than noise"
     ENDS = "answers end elsewhere after the same tokens"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenDifference:
-    """The first token at which two answers at temperature 0 differ."""
-
-    request_id: str
-    index: int
-    """From 0."""
-    old_id: int
-    new_id: int
-    gap: float
-    """Nats that the new choice lies below the best token by the old run's scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +105,8 @@ class BaselineChange:
     """Of the differences, those that noise does not explain."""
     other_ends: tuple[str, ...] = ()
     """Requests whose answers end elsewhere after the same tokens, by id."""
+    old: OldTokens | None = None
+    """The old baseline's tokens under the new scores; None where the new run scored none of this old run."""
 
     @property
     def is_worse(self) -> bool:
@@ -123,8 +118,9 @@ def compare(old: BaselineRecord, new: BaselineRecord) -> BaselineChange:
     """Return how the baseline of ``new`` relates to that of ``old``.
 
     CHANGED if prompts have other token ids, if the shift is certainly larger than the noise of both runs explains, over all prompts or
-    after more of them than by chance, if the new run is noisier than kernels are, or if more answers differ beyond noise, or end elsewhere,
-    than between each baseline and its control. UNKNOWN if none of it shows, and a run did not measure its noise or too little was compared.
+    after more of them than by chance, if the new run is noisier than kernels are, if more answers differ beyond noise, or end elsewhere,
+    than between each baseline and its control, or if sampled tokens show another distribution or other defaults. UNKNOWN if none of it
+    shows, and a run did not measure its noise or too little was compared.
     """
     comparison = _Comparison(old, new)
     change = comparison.measured()
@@ -154,6 +150,9 @@ class _Comparison:
         self._shift = logit_shift.measure(self._by_prompt.values())
         self._tie = _near_tie(max(self.allowed, min(self._shift.high, NUMERICS_UP_TO) if self._shift else 0.0))
         self._is_exact = len(known) == len(self._noises) and all(noise.high <= RESOLUTION for noise in known)
+        self._is_broad = self._shift is not None and self._shift.low > max(self.allowed, NUMERICS_UP_TO)
+        scored = [each for each in new.old_answers if each.speculative.started_at == old.began.get(each.workload.name)]
+        self._old_tokens = old_tokens.examine(scored, near_tie=self._tie if self.allowed else 0.0)
 
     def measured(self) -> BaselineChange:
         """Return the comparison's figures, with the relation SAME."""
@@ -173,6 +172,7 @@ class _Comparison:
             differences=tuple(differences),
             beyond=sum(difference.gap > self._tie for difference in differences) if self.allowed else 0,
             other_ends=tuple(before.request_id for before, after in self._answers if _ends_elsewhere(before.choice, after.choice)),
+            old=self._old_tokens,
         )
 
     def kinds(self, change: BaselineChange) -> Iterator[ChangeKind]:
@@ -181,7 +181,9 @@ class _Comparison:
             yield ChangeKind.CHAT_TEMPLATE if set(change.other_prompts) <= self._old.chats else ChangeKind.TOKENIZER
         if self.allowed:
             yield from self._shifts(change.shift)
-            if self._has_more(change.beyond, lambda before, after: _is_beyond(_first_difference(before, after), self._tie)):
+            yield from self._other_draws()
+            has_wrong = self._has_more_wrong()
+            if has_wrong or self._has_more(change.beyond, lambda before, after: _is_beyond(_first_difference(before, after), self._tie)):
                 yield ChangeKind.ANSWERS
         if self._has_more(len(change.other_ends), lambda before, after: _ends_elsewhere(before.choice, after)):
             yield ChangeKind.ENDS
@@ -190,19 +192,26 @@ class _Comparison:
         """Return why nothing seen is not the same as nothing changed; empty if enough was seen."""
         shift_high = change.shift.high if change.shift else 0.0
         controls_tell = self._has_more(change.answers, lambda before, after: _is_beyond(_first_difference(before, after), 0.0))
+        likeliest = change.old.likeliest if change.old else 0
         reasons = (
             (
                 not self.allowed,
                 "a run did not measure its noise, as a config with a scorer or an engine without log-probabilities does not",
             ),
             (
-                change.dated_prompts > 0,
+                change.dated_prompts > 0 and not likeliest,
                 f"{change.dated_prompts} prompts differ in a few token ids, as where the chat template writes the date",
             ),
             (change.shift is None, "too few prompts were scored in both runs"),
             (shift_high > 2.0 * self.allowed, f"too few prompts to tell a shift of {shift_high:.2g} nats per logit from noise"),
-            (change.answers < LEAST_ANSWERS, f"too few answers at temperature 0 are in both runs: {change.answers}"),
-            (not controls_tell, "the controls' answers are missing, or differ too often for any number of other answers to show"),
+            (
+                max(change.answers, likeliest) < LEAST_ANSWERS,
+                f"too few answers at temperature 0 are in both runs: {max(change.answers, likeliest)}",
+            ),
+            (
+                not controls_tell and not self._has_more_wrong(likeliest),
+                "the controls' answers are missing, or differ too often for any number of other answers to show",
+            ),
         )
         return next((reason for holds, reason in reasons if holds), "")
 
@@ -220,6 +229,33 @@ class _Comparison:
         before, after = self._noises
         if before is not None and after is not None and after.low > NOISIER * max(before.high, RESOLUTION):
             yield ChangeKind.NUMERICS if after.nats <= NUMERICS_UP_TO else ChangeKind.NOISE
+
+    def _other_draws(self) -> Iterator[ChangeKind]:
+        """Yield the kinds of change that sampled tokens show.
+
+        Nothing is read from them after a broad shift, which explains other tokens.
+        """
+        if self._old_tokens is None or self._is_broad:
+            return
+        if self._old_tokens.has_other_defaults:
+            yield ChangeKind.DEFAULTS
+        if self._old_tokens.draws_otherwise:
+            yield ChangeKind.DRAWS
+
+    def _has_more_wrong(self, wrong_answers: int | None = None) -> bool:
+        """Return True if more old answers have wrong tokens by the new scores than answers have by those of their own run.
+
+        ``wrong_answers`` are those of the comparison by default. By Fisher's exact test; a single one is enough if both runs measured no
+        noise.
+        """
+        old = self._old_tokens
+        count = old.wrong_answers if old and wrong_answers is None else wrong_answers
+        if not old or not count:
+            return False
+        if self._is_exact:
+            return True
+        own = [_has_wrong(answer, self._tie) for record in (self._old, self._new) for answer in record.greedy.values() if answer.positions]
+        return bool(own) and proportions.greater_than_other(count, old.likeliest, sum(own), len(own)) <= ALPHA
 
     def _has_more(self, count: int, is_other: Callable[[GreedyAnswer, Choice], bool]) -> bool:
         """Return True if so many answers are other ones, and fewer by far between each run's own baseline and control.
@@ -277,6 +313,11 @@ def _first_difference(before: GreedyAnswer, after: Choice) -> TokenDifference | 
     gap = max(position.top_logprobs) - (min(position.top_logprobs) if logprob is None else logprob)
     old_id = before.choice.token_ids[index]
     return TokenDifference(request_id=before.request_id, index=index, old_id=old_id, new_id=new_id, gap=gap)
+
+
+def _has_wrong(answer: GreedyAnswer, near_tie: float) -> bool:
+    """Return True if a token lies further below the best one, by its own run's scores, than noise explains."""
+    return any(max(position.top_logprobs, default=position.logprob) - position.logprob > near_tie for position in answer.positions)
 
 
 def _is_beyond(difference: TokenDifference | None, near_tie: float) -> bool:

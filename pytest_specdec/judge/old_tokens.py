@@ -1,0 +1,211 @@
+"""Old tokens: what the baseline before an upgrade answered, under the scores of the one after it.
+
+Every old token counts, also after the first one that the new baseline would have chosen otherwise. At temperature 0 an old token is wrong
+if it lies further below the new best one than both runs' noise explains. Above it the old tokens are bet on against the new distribution,
+and an alarm counts if the new baseline's own tokens do not show the same. Requests without sampling parameters show the servers' defaults.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import log
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.greedy_gap import scored_answers
+from pytest_specdec.judge.sampling.data import gather
+from pytest_specdec.judge.sampling.verdict import compare_at_bias
+from pytest_specdec.judge.verdicts import LN_10
+from pytest_specdec.stats import default_parameters
+from pytest_specdec.stats.betting import wealth_process
+from pytest_specdec.stats.bettors import bettors
+from pytest_specdec.stats.token_distribution import raw_distribution
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pytest_specdec.judge.greedy_gap import ScoredAnswer
+    from pytest_specdec.model.captured import Captured
+    from pytest_specdec.model.transcript import Position, Score, Transcript
+    from pytest_specdec.model.workload import Request
+    from pytest_specdec.stats.default_parameters import DefaultsComparison
+
+__all__ = ["ALPHA", "OldTokens", "SampledBet", "TokenDifference", "examine"]
+
+ALPHA = 1e-3
+"""Level of the bets on sampled tokens, all workloads together, and of the test of default parameters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenDifference:
+    """A token at temperature 0, and the other run's choice in its place."""
+
+    request_id: str
+    index: int
+    """From 0."""
+    old_id: int
+    new_id: int
+    gap: float
+    """Nats between the two by the scores of one run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledBet:
+    """The evidence that one workload's old tokens do not follow the new baseline's distribution."""
+
+    workload: str
+    tokens: int
+    log10_evidence: float
+    """At its highest."""
+    name: str
+    """Of the difference that the best bet is on."""
+    nats_per_token: float
+    """What the best bet gained; the divergence of the two distributions is at least as large, on average."""
+    is_alarm: bool
+    """Whether it reached the level of its alarm, and the new baseline's own tokens do not show the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldTokens:
+    """The old baseline's tokens under the new baseline's scores."""
+
+    answers: int
+    """Scored ones."""
+    tokens: int
+    unscored: int = 0
+    """Answers that the new baseline did not score."""
+    likeliest: int = 0
+    """Of the answers, those at temperature 0."""
+    wrong: tuple[TokenDifference, ...] = ()
+    """Their tokens that noise does not explain, the widest gap first, each with the new baseline's best one."""
+    wrong_answers: int = 0
+    """Answers with such a token."""
+    bets: tuple[SampledBet, ...] = ()
+    """By workload, the strongest first."""
+    defaults: DefaultsComparison | None = None
+    """None without requests that state no sampling parameter in both runs."""
+
+    @property
+    def draws_otherwise(self) -> bool:
+        """True if sampled tokens do not follow the new distribution."""
+        return any(bet.is_alarm for bet in self.bets)
+
+    @property
+    def has_other_defaults(self) -> bool:
+        """True if the servers' default sampling parameters are not the same."""
+        return self.defaults is not None and self.defaults.log_evidence >= -log(ALPHA)
+
+
+def examine(old_answers: Sequence[Captured], *, near_tie: float) -> OldTokens | None:
+    """Return what the old answers show; None without any.
+
+    ``near_tie`` is the largest gap of two tokens that noise explains, in nats. 0 stands for an unknown noise: no token is called wrong
+    then, and nothing is bet. Bets allow for the noise of the run that scored, or the least that any bet allows for; .15 nats of noise in
+    the other run paid none of them (tests/judge).
+    """
+    workloads = [_with_scores(captured) for captured in old_answers]
+    if not workloads:
+        return None
+    answers = [answer for captured in workloads for answer in captured.speculative.answers]
+    likeliest = list(_likeliest_answers(workloads))
+    wrong = [difference for answer in likeliest for difference in _wrong_tokens(answer, near_tie)] if near_tie else []
+    return OldTokens(
+        answers=len(answers),
+        tokens=sum(len(answer.choice.token_ids) for answer in answers),
+        unscored=sum(len(captured.speculative.answers) for captured in old_answers) - len(answers),
+        likeliest=len(likeliest),
+        wrong=tuple(sorted(wrong, key=lambda difference: (-difference.gap, difference.request_id, difference.index))),
+        wrong_answers=sum(max(answer.gaps) > near_tie for answer in likeliest) if near_tie else 0,
+        bets=tuple(sorted(_bets(workloads), key=lambda bet: -bet.log10_evidence)) if near_tie else (),
+        defaults=_compare_defaults(workloads),
+    )
+
+
+def _with_scores(captured: Captured) -> Captured:
+    """Return the same with the answers of the first pass that have the scores of their tokens."""
+    old = _drop_unscored(captured.speculative, captured.scores.get(captured.arm, ()))
+    own = _drop_unscored(captured.baseline, captured.scores.get(captured.baseline.arm, ()))
+    return replace(captured, speculative=old, baseline=own, control=own)
+
+
+def _drop_unscored(transcript: Transcript, scores: Sequence[Score]) -> Transcript:
+    token_ids = {score.key: tuple(position.token_id for position in score.positions) for score in scores}
+    answers = (answer for answer in transcript.answers if answer.ok and not answer.pass_index and answer.choice.token_ids)
+    return replace(transcript, answers=tuple(answer for answer in answers if token_ids.get(answer.key) == answer.choice.token_ids))
+
+
+def _select(captured: Captured, is_wanted: Callable[[Request], bool]) -> Captured:
+    """Return the same with the answers to requests that ``is_wanted`` selects."""
+    ids = {request.id for request in captured.workload.requests if is_wanted(request)}
+    old, own = (
+        replace(transcript, answers=tuple(answer for answer in transcript.answers if answer.request_id in ids))
+        for transcript in (captured.speculative, captured.baseline)
+    )
+    return replace(captured, speculative=old, baseline=own, control=own)
+
+
+def _likeliest_answers(workloads: Iterable[Captured]) -> Iterator[ScoredAnswer]:
+    """Yield the old answers at temperature 0 with their gaps."""
+    for captured in workloads:
+        likeliest = _select(captured, lambda request: request.takes_likeliest)
+        yield from scored_answers(likeliest.speculative, captured.scores[captured.arm])
+
+
+def _wrong_tokens(scored: ScoredAnswer, near_tie: float) -> Iterator[TokenDifference]:
+    """Yield the tokens of an answer that lie further below the best one than noise explains."""
+    for index, (position, gap) in enumerate(zip(scored.positions, scored.gaps, strict=True)):
+        if gap > near_tie:
+            best = max(zip(position.top_logprobs, position.top_ids, strict=True))[1]
+            yield TokenDifference(request_id=scored.answer.request_id, index=index, old_id=position.token_id, new_id=best, gap=gap)
+
+
+def _bets(workloads: Sequence[Captured]) -> Iterator[SampledBet]:
+    """Yield the bet on each workload's sampled tokens.
+
+    Requests without a temperature are left out: what distribution they ask for is the server's own choice.
+    """
+    sampled = [_select(captured, lambda request: "temperature" in request.body and not request.greedy) for captured in workloads]
+    sampled = [captured for captured in sampled if captured.speculative.answers]
+    for captured in sampled:
+        if (bet := _bet(captured, ALPHA / len(sampled))) is not None:
+            yield bet
+
+
+def _bet(captured: Captured, alpha: float) -> SampledBet | None:
+    """Return the bet on one workload's tokens; None if they cannot be judged."""
+    gathered = gather(captured)
+    if gathered.observed is None or (gathered.calibration is not None and not gathered.calibration.valid):
+        return None
+    wealth = wealth_process(bettors(gathered.observed))
+    is_alarm = wealth.tokens_to(-log(alpha)) is not None
+    if is_alarm:
+        comparison = compare_at_bias(captured, gathered.observed, wealth.winner, scoring_bias=0.0)
+        is_alarm = comparison is None or comparison.holds
+    return SampledBet(
+        workload=captured.workload.name,
+        tokens=gathered.observed.tokens,
+        log10_evidence=wealth.peak / LN_10,
+        name=wealth.winner.name,
+        nats_per_token=wealth.winner.log_wealth / gathered.observed.tokens,
+        is_alarm=is_alarm,
+    )
+
+
+def _compare_defaults(workloads: Sequence[Captured]) -> DefaultsComparison | None:
+    """Return the comparison of both baselines' default sampling parameters.
+
+    None if one of them answered no request that states none.
+    """
+    defaults = [_select(captured, lambda request: request.draws_by_default) for captured in workloads]
+    old = [position for captured in defaults for position in _positions(captured.speculative, captured)]
+    own = [position for captured in defaults for position in _positions(captured.baseline, captured)]
+    if not old or not own:
+        return None
+    top_tokens = max(captured.workload.top_tokens for captured in defaults)
+    vocabulary = max(captured.vocabulary for captured in defaults)
+    return default_parameters.compare(*(raw_distribution(positions, top_tokens, vocabulary) for positions in (old, own)))
+
+
+def _positions(transcript: Transcript, captured: Captured) -> Iterator[Position]:
+    """Yield the scored positions of an arm's answers."""
+    for answer in scored_answers(transcript, captured.scores.get(transcript.arm, ())):
+        yield from answer.positions

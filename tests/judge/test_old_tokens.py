@@ -1,0 +1,192 @@
+"""The old baseline's tokens under the new baseline's scores: wrong ones at temperature 0, another distribution, other defaults."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_specdec.judge import baseline_change
+from pytest_specdec.judge.baseline_change import BaselineRelation, ChangeKind
+from pytest_specdec.judge.old_tokens import examine
+from pytest_specdec.model.captured import Captured
+from pytest_specdec.model.pair import OLD_BASELINE, DraftKind
+from pytest_specdec.model.transcript import Answer, Choice, Position, Score, Transcript
+from pytest_specdec.model.workload import Family, Request, Route, Workload
+from tests.judge.captured_values import a_pair
+from tests.judge.captured_values import calibration as draws
+from tests.judge.test_baseline_change import EXACT, normal, record
+
+VOCABULARY, LENGTH = 30, 64
+NEAR_TIE = 0.05
+BODIES = {
+    "greedy": {"temperature": 0.0, "max_tokens": LENGTH},
+    "sampled": {"temperature": 1.0, "max_tokens": LENGTH},
+    "default": {"max_tokens": LENGTH},
+    "nucleus": {"temperature": 1.0, "top_p": 0.8, "max_tokens": LENGTH},
+}
+
+
+def truncate(logits, top_p):
+    """Leave the most probable tokens that hold ``top_p`` together."""
+    lines = np.exp(logits - logits.max(axis=1, keepdims=True))
+    order = np.argsort(-lines, axis=1)
+    ranked = np.take_along_axis(lines / lines.sum(axis=1, keepdims=True), order, axis=1)
+    cut = np.take_along_axis(ranked.cumsum(axis=1) - ranked >= top_p, np.argsort(order, axis=1), axis=1)
+    return np.where(cut, -np.inf, logits)
+
+
+def emit(rng, logits, temperature):
+    """Draw one token after each prefix; a prefix is its place, so that both servers have the same ones."""
+    if not temperature:
+        return logits.argmax(axis=1)
+    return (logits / temperature + rng.gumbel(size=logits.shape)).argmax(axis=1)
+
+
+def positions(tokens, logits):
+    lines = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    order = np.argsort(-lines, axis=1)
+    return tuple(
+        Position(token_id=int(token), logprob=float(line[token]), top_ids=tuple(map(int, ids)), top_logprobs=tuple(map(float, line[ids])))
+        for token, line, ids in zip(tokens, lines, order, strict=True)
+    )
+
+
+def scored_by_the_new_baseline(seed=1, *, kind="sampled", requests=16, old=1.0, new=1.0, numerics=0.0, wrong=()):
+    """One workload: the old server draws at temperature ``old``, the new one at ``new`` and with other numerics, and scores both."""
+    rng = np.random.default_rng(seed)
+    bodies = [Request(id=f"{kind}-{i}", route=Route.COMPLETIONS, body={"prompt": f"p{i}", **BODIES[kind]}) for i in range(requests)]
+    workload = Workload(name=kind, version=1, requests=tuple(bodies), top_tokens=VOCABULARY)
+    answers, scores = {"baseline": [], OLD_BASELINE: []}, {"baseline": [], OLD_BASELINE: []}
+    for number, request in enumerate(bodies):
+        model = rng.normal(0.0, 2.0, (LENGTH, VOCABULARY))
+        scorer = model + numerics * rng.normal(size=model.shape)
+        for arm, logits, temperature in ((OLD_BASELINE, model, old), ("baseline", scorer, new)):
+            tokens = emit(rng, truncate(logits, BODIES[kind].get("top_p", 1.1)), 0.0 if kind == "greedy" else temperature)
+            if arm == OLD_BASELINE and number in wrong:
+                tokens[50] = model[50].argmin()
+            choice = Choice(token_ids=tuple(map(int, tokens)), finish_reason="length")
+            answers[arm].append(Answer(request_id=request.id, status=200, prompt_token_ids=(number,), choices=(choice,)))
+            scores[arm].append(Score(request_id=request.id, arm=arm, under="baseline", positions=positions(tokens, scorer)))
+    arms = {
+        arm: Transcript(arm=arm, boot=0, workload=kind, digest=workload.digest, answers=tuple(given), started_at="then")
+        for arm, given in answers.items()
+    }
+    return Captured(
+        pair=a_pair(DraftKind.UNKNOWN),
+        workload=workload,
+        family=Family.SAMPLING,
+        baseline=arms["baseline"],
+        control=arms["baseline"],
+        speculative=arms[OLD_BASELINE],
+        scores={arm: tuple(given) for arm, given in scores.items()},
+        calibration=draws(400),
+    )
+
+
+def examined(*workloads, near_tie=NEAR_TIE):
+    return examine(workloads, near_tie=near_tie)
+
+
+def test_without_old_answers_there_is_nothing_to_say():
+    assert examined() is None
+
+
+@pytest.mark.parametrize("numerics, near_tie", [(0.0, NEAR_TIE), (0.03, 0.6)])
+def test_the_same_model_shows_nothing_under_other_numerics(numerics, near_tie):
+    kinds = [scored_by_the_new_baseline(kind=kind, requests=6, numerics=numerics) for kind in ("greedy", "sampled", "default")]
+    old = examined(*kinds, near_tie=near_tie)
+    assert (old.answers, old.tokens, old.likeliest, old.unscored) == (18, 18 * LENGTH, 6, 0)
+    assert (old.wrong, old.wrong_answers, old.draws_otherwise, old.has_other_defaults) == ((), 0, False, False)
+
+
+def test_other_numerics_move_the_boundary_of_a_nucleus_and_pay_no_bet():
+    assert examined(scored_by_the_new_baseline(kind="nucleus", numerics=0.15)).bets[0].log10_evidence < 1.0
+
+
+def test_a_wrong_token_counts_after_the_first_difference_too():
+    captured = scored_by_the_new_baseline(kind="greedy", wrong=(3,))
+    first = captured.scores["baseline"][3].positions
+    old = examined(captured)
+    (wrong,) = old.wrong
+    assert (wrong.request_id, wrong.index, wrong.new_id, old.wrong_answers) == ("greedy-3", 50, first[50].token_id, 1)
+    assert wrong.gap > NEAR_TIE
+    assert not examined(captured, near_tie=0.0).wrong, "nothing is wrong where the noise is unknown"
+
+
+def test_sampled_tokens_of_another_temperature_are_another_distribution():
+    old = examined(scored_by_the_new_baseline(old=0.6))
+    (bet,) = old.bets
+    assert (old.draws_otherwise, bet.workload, bet.tokens) == (True, "sampled", 16 * LENGTH)
+    assert bet.log10_evidence > 10.0
+    assert bet.nats_per_token > 0.02
+
+
+def test_what_the_new_baselines_own_tokens_show_too_is_no_change():
+    """Both servers draw at 0.6 where 1 is asked for: the scores do not say what is drawn, and the upgrade changed nothing."""
+    old = examined(scored_by_the_new_baseline(old=0.6, new=0.6))
+    assert old.bets[0].log10_evidence > 10.0
+    assert not old.draws_otherwise
+
+
+def test_requests_without_a_temperature_show_default_parameters_and_nothing_else():
+    old = examined(scored_by_the_new_baseline(kind="default", requests=5, old=1.0, new=0.6))
+    assert (old.has_other_defaults, old.bets) == (True, ())
+    assert (old.defaults.old.temperature, old.defaults.new.temperature) == (pytest.approx(1.0, abs=0.11), pytest.approx(0.6, abs=0.11))
+    same = examined(scored_by_the_new_baseline(kind="default", requests=5, old=0.6, new=0.6))
+    assert not same.has_other_defaults
+
+
+def test_answers_without_scores_are_counted_and_left_out():
+    captured = scored_by_the_new_baseline()
+    scores = {**captured.scores, OLD_BASELINE: captured.scores[OLD_BASELINE][2:]}
+    old = examined(replace(captured, scores=scores))
+    assert (old.answers, old.unscored) == (14, 2)
+
+
+def changed(rng, *old_answers, began="then", **fields):
+    old, new = record(rng), record(rng, **fields)
+    return baseline_change.compare(replace(old, began=dict.fromkeys(BODIES, began)), replace(new, old_answers=old_answers))
+
+
+@pytest.mark.parametrize("fields, kind", [
+    ({"kind": "greedy", "wrong": (3,)}, ChangeKind.ANSWERS),
+    ({"old": 0.6}, ChangeKind.DRAWS),
+    ({"kind": "default", "requests": 5, "new": 0.6}, ChangeKind.DEFAULTS),
+])  # fmt: skip
+def test_each_is_a_change_that_is_worse(fields, kind):
+    change = changed(np.random.default_rng(2), scored_by_the_new_baseline(**fields))
+    assert (change.relation, change.kinds, change.is_worse) == (BaselineRelation.CHANGED, (kind,), True)
+
+
+def test_scores_of_another_old_run_are_not_compared():
+    change = changed(np.random.default_rng(2), scored_by_the_new_baseline(old=0.6), began="later")
+    assert (change.relation, change.old) == (BaselineRelation.SAME, None)
+
+
+def test_after_a_broad_shift_other_draws_are_no_kind_of_their_own():
+    weights = np.random.default_rng(5).normal(0.0, 0.3, (40, 15, 8))
+    change = changed(np.random.default_rng(2), scored_by_the_new_baseline(old=0.6), change=lambda logits: logits + weights)
+    assert change.kinds[0] is ChangeKind.WEIGHTS
+    assert ChangeKind.DRAWS not in change.kinds
+    assert change.old.draws_otherwise
+
+
+def test_old_tokens_decide_what_controls_and_dated_prompts_left_open():
+    rng = np.random.default_rng(2)
+    old = record(rng, decode=normal(0.01), prefill=EXACT)
+    new = replace(old, prompts={**old.prompts, "p3": (4,)})
+    assert baseline_change.compare(old, new).relation is BaselineRelation.UNKNOWN
+    scored = replace(new, old_answers=(scored_by_the_new_baseline(kind="greedy"),))
+    assert baseline_change.compare(replace(old, began={"greedy": "then"}), scored).relation is BaselineRelation.SAME
+
+
+@pytest.mark.statistics
+def test_healthy_pairs_raise_no_alarm():
+    """Forty pairs of runs, exact and with noise of .03 nats in the scores: none alarms at a level of one in a thousand."""
+    found = [
+        examined(scored_by_the_new_baseline(seed, numerics=0.03 * (seed % 2)), scored_by_the_new_baseline(seed, kind="default"))
+        for seed in range(40)
+    ]
+    assert not any(old.draws_otherwise or old.has_other_defaults for old in found)
