@@ -106,6 +106,11 @@ def _ignore_end(folder: Path) -> None:
         path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "eos_token_id": 0}), encoding="utf-8")
 
 
+def _cool(folder: Path) -> None:
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "temperature": 0.6}), encoding="utf-8")
+
+
 _WEIGHTS = "a broad shift, as of quantised weights or caches"
 _NUMERICS = "numerics, as of another kernel or precision"
 UPGRADES: Mapping[str, Upgrade] = {
@@ -127,6 +132,7 @@ UPGRADES: Mapping[str, Upgrade] = {
     "end": Upgrade(
         title="the end of sequence is ignored", word=_CHANGED, kind="answers end elsewhere after the same tokens", change=_ignore_end
     ),
+    "temperature": Upgrade(title="another default temperature", word=_CHANGED, kind="default sampling parameters", change=_cool),
     "accept-all": Upgrade(title="drafts are accepted without verification", word=_BROKE, variant={"fault": "accept-all"}),
     "inverted": Upgrade(title="the acceptance ratio is inverted", word=_BROKE, variant={"fault": "inverted-ratio"}),
     "int4-accept-all": Upgrade(

@@ -12,6 +12,7 @@ from pytest_specdec.judge.speed_change import ComparedSpeed
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.promise import AcceptedLength, Speedup
 from pytest_specdec.model.upgrade_gates import Tolerance, UpgradeGates
+from pytest_specdec.report import old_tokens
 from pytest_specdec.report.capability_change import compare_capabilities, describe_healed
 from pytest_specdec.report.corners import list_corners
 from pytest_specdec.report.environment import Change, conditions, list_changes
@@ -355,6 +356,7 @@ def _baseline_lines(change: BaselineChange) -> Iterator[str]:
         yield printable(f"  {difference.request_id}, token {difference.index + 1}: {tokens}, {difference.gap:.2f} nats apart")
     if change.other_ends:
         yield printable(f"  end elsewhere: {', '.join(change.other_ends[:_SHOWN])}")
+    yield from old_tokens.lines(change.old)
 
 
 def _outcomes(run: Run) -> dict[str, str]:

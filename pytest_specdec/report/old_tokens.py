@@ -1,0 +1,53 @@
+"""The lines of a comparison on the old baseline's tokens, as the new baseline scored them."""
+
+from __future__ import annotations
+
+from math import log
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.old_tokens import ALPHA
+from pytest_specdec.report.escape import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_specdec.judge.old_tokens import OldTokens, SampledBet
+    from pytest_specdec.stats.default_parameters import DefaultsComparison
+
+_SHOWN = 3
+"""Wrong tokens that are listed."""
+
+
+def lines(old: OldTokens | None) -> Iterator[str]:
+    """Yield what the new baseline's scores say of the old tokens."""
+    if old is None:
+        yield "old tokens: the new run scored none of this old run; a capture under --specdec-against does"
+        return
+    unscored = f"; {old.unscored} more were not scored" if old.unscored else ""
+    yield f"old tokens: {old.tokens:,} of {old.answers} answers scored by the new baseline{unscored}"
+    if old.likeliest:
+        wrong = f"{len(old.wrong)} wrong beyond noise, in {old.wrong_answers} answers"
+        yield f"  at temperature 0: {old.likeliest} answers, {wrong}"
+        for difference in old.wrong[:_SHOWN]:
+            tokens = f"id {difference.old_id} -> id {difference.new_id}"
+            yield printable(f"    {difference.request_id}, token {difference.index + 1}: {tokens}, {difference.gap:.2f} nats apart")
+    yield from (printable(f"  {_describe_bet(bet)}") for bet in (old.bets if old.draws_otherwise else old.bets[:1]))
+    if old.defaults:
+        yield f"  default sampling parameters: {_describe_defaults(old.defaults, is_other=old.has_other_defaults)}"
+
+
+def _describe_bet(bet: SampledBet) -> str:
+    """Return the evidence of one workload's sampled tokens in words."""
+    evidence = f"evidence 10^{bet.log10_evidence:.1f}, {bet.workload}, {bet.tokens:,} tokens"
+    if not bet.is_alarm:
+        return f"sampled: no other distribution shows (highest {evidence})"
+    return f"sampled: another distribution, as of {bet.name}; {bet.nats_per_token:.2g} nats per token ({evidence})"
+
+
+def _describe_defaults(defaults: DefaultsComparison, *, is_other: bool) -> str:
+    """Return the comparison of default sampling parameters in words."""
+    evidence = f"evidence 10^{defaults.log_evidence / log(10.0):.1f}, alarm at 10^{-log(ALPHA) / log(10.0):.0f}"
+    tokens = f"{defaults.old_tokens:,} old and {defaults.new_tokens:,} new tokens"
+    if not is_other:
+        return f"no difference shows ({evidence}, {tokens})"
+    return f"about {defaults.old} -> about {defaults.new} ({evidence}, {tokens})"
