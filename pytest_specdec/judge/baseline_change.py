@@ -7,7 +7,7 @@ a reported log-probability and its score differ by the noise of two kernels, a²
 most, and so by no more than the sum of both runs' squares, whichever of the kernels is the noisier one. Medians of other than normal noise
 need not keep that bound: the tolerance is twice as large, and a shift has to exceed it by its median and by its upper tenth.
 
-Nothing is called the same by what was not seen. UNKNOWN says why.
+Nothing is called the same by what was not seen, or by what chance hardly explains. UNKNOWN says why.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_specdec.judge.old_tokens import OldTokens
     from pytest_specdec.model.baseline_record import BaselineRecord, GreedyAnswer
     from pytest_specdec.model.transcript import Choice, Position
-    from pytest_specdec.stats.logit_shift import LogitShift
+    from pytest_specdec.stats.logit_shift import Beyond, LogitShift
 
 __all__ = ["BaselineChange", "BaselineRelation", "ChangeKind", "compare"]
 
@@ -50,6 +50,10 @@ DATED = 4
 """Token ids in which two prompts of one length may differ by what the template writes of the day."""
 ALPHA = 1e-3
 """Level of each test: of the shift, and of each number that is compared with that of the runs' own boots."""
+DOUBTFUL = 0.1
+"""P-value of such a number up to which baselines are not called the same."""
+FAR = 3.0
+"""Times the tolerance beyond which the distributions after a single prompt keep baselines from being called the same."""
 
 
 class BaselineRelation(StrEnum):
@@ -70,10 +74,12 @@ class ChangeKind(StrEnum):
     WEIGHTS = "a broad shift, as of quantised weights or caches"
     MODEL = "another model, or one that answers wrongly"
     SOME_PROMPTS = "a shift after some of the prompts"
+    SOME_POSITIONS = "a shift at some positions after many prompts"
     NOISE = "the new build's own numbers are noisier than those of any kernel"
     DEFAULTS = "default sampling parameters"
     DRAWS = "sampled answers follow another distribution"
     ANSWERS = "single answers differ by more than noise"
+    REPEATS = "the new build does not repeat its own answers at temperature 0"
     ENDS = "answers end elsewhere after the same tokens"
 
 
@@ -118,9 +124,10 @@ def compare(old: BaselineRecord, new: BaselineRecord) -> BaselineChange:
     """Return how the baseline of ``new`` relates to that of ``old``.
 
     CHANGED if prompts have other token ids, if the shift is certainly larger than the noise of both runs explains, over all prompts or
+    CHANGED if prompts have other token ids, if the shift is certainly larger than the noise of both runs explains, over all prompts or
     after more of them than by chance, if the new run is noisier than kernels are, if more answers differ beyond noise, or end elsewhere,
     than between each baseline and its control, or if sampled tokens show another distribution or other defaults. UNKNOWN if none of it
-    shows, and a run did not measure its noise or too little was compared.
+    shows, and a run did not measure its noise, too little was compared, or something differs more often than chance readily explains.
     """
     comparison = _Comparison(old, new)
     change = comparison.measured()
@@ -149,7 +156,8 @@ class _Comparison:
         self._by_prompt = _shared_positions(old, new)
         self._shift = logit_shift.measure(self._by_prompt.values())
         self._tie = _near_tie(max(self.allowed, min(self._shift.high, NUMERICS_UP_TO) if self._shift else 0.0))
-        self._is_exact = len(known) == len(self._noises) and all(noise.high <= RESOLUTION for noise in known)
+        differences = (abs(reported - position.logprob) for record in (old, new) for reported, position in record.draws)
+        self._is_exact = len(known) == len(self._noises) and max(differences) <= SIGMAS * RESOLUTION
         self._is_broad = self._shift is not None and self._shift.low > max(self.allowed, NUMERICS_UP_TO)
         scored = [each for each in new.old_answers if each.speculative.started_at == old.began.get(each.workload.name)]
         self._old_tokens = old_tokens.examine(scored, near_tie=self._tie if self.allowed else 0.0)
@@ -182,16 +190,17 @@ class _Comparison:
         if self.allowed:
             yield from self._shifts(change.shift)
             yield from self._other_draws()
-            has_wrong = self._has_more_wrong()
-            if has_wrong or self._has_more(change.beyond, lambda before, after: _is_beyond(_first_difference(before, after), self._tie)):
+            if self._p_of_beyond(change) <= ALPHA or self._has_more_wrong():
                 yield ChangeKind.ANSWERS
-        if self._has_more(len(change.other_ends), lambda before, after: _ends_elsewhere(before.choice, after)):
+            if self._repeats_less():
+                yield ChangeKind.REPEATS
+        if self._p_of_ends(change) <= ALPHA:
             yield ChangeKind.ENDS
 
     def why_unknown(self, change: BaselineChange) -> str:
         """Return why nothing seen is not the same as nothing changed; empty if enough was seen."""
         shift_high = change.shift.high if change.shift else 0.0
-        controls_tell = self._has_more(change.answers, lambda before, after: _is_beyond(_first_difference(before, after), 0.0))
+        controls_tell = self._p_of_answers(change.answers, lambda before, after: _is_beyond(_first_difference(before, after), 0.0)) <= ALPHA
         likeliest = change.old.likeliest if change.old else 0
         reasons = (
             (
@@ -213,7 +222,22 @@ class _Comparison:
                 "the controls' answers are missing, or differ too often for any number of other answers to show",
             ),
         )
-        return next((reason for holds, reason in reasons if holds), "")
+        return next((reason for holds, reason in reasons if holds), "") or next(self._doubts(change), "")
+
+    def _doubts(self, change: BaselineChange) -> Iterator[str]:
+        """Yield what is too little to be a change, and more than chance readily explains."""
+        unscored = sum(_differs_unscored(before, after.choice) for before, after in self._answers)
+        prompts, far = self._count_beyond(self.allowed).prompts, self._count_beyond(FAR * self.allowed).prompts
+        is_far = far > self._count_own_beyond(FAR * self.allowed).prompts
+        doubts = (
+            (self._p_of_beyond(change), f"answers at temperature 0 differ by more than noise: {change.beyond}"),
+            (self._p_of_ends(change), f"answers end elsewhere: {len(change.other_ends)}"),
+            (self._p_of_answers(unscored, _differs_unscored), f"answers differ where no score tells by how much: {unscored}"),
+            (self._p_of_prompts(), f"prompts with other distributions: {prompts}"),
+            (self._p_of_prompts(largest=True), "some positions have other distributions"),
+            (0.0 if is_far else 1.0, f"prompts with other distributions, by far more than noise explains: {far}"),
+        )
+        yield from (f"{what}, which is no proof and hardly chance" for p, what in doubts if p <= DOUBTFUL)
 
     def _shifts(self, shift: LogitShift | None) -> Iterator[ChangeKind]:
         """Yield the kinds of change that distributions and noise show."""
@@ -221,11 +245,10 @@ class _Comparison:
             is_numerics, is_weights = shift.nats <= NUMERICS_UP_TO, shift.nats <= WEIGHTS_UP_TO
             yield ChangeKind.NUMERICS if is_numerics else ChangeKind.WEIGHTS if is_weights else ChangeKind.MODEL
         else:
-            beyond = logit_shift.count_beyond(self._by_prompt.values(), self.allowed)
-            own = [logit_shift.count_beyond(record.draws.answers, self.allowed) for record in (self._old, self._new)]
-            trials = sum(len(record.draws.answers) for record in (self._old, self._new))
-            if beyond and proportions.greater_than_other(beyond, len(self._by_prompt), sum(own), trials) <= ALPHA:
+            if self._p_of_prompts() <= ALPHA:
                 yield ChangeKind.SOME_PROMPTS
+            elif self._p_of_prompts(largest=True) <= ALPHA:
+                yield ChangeKind.SOME_POSITIONS
         before, after = self._noises
         if before is not None and after is not None and after.low > NOISIER * max(before.high, RESOLUTION):
             yield ChangeKind.NUMERICS if after.nats <= NUMERICS_UP_TO else ChangeKind.NOISE
@@ -257,34 +280,82 @@ class _Comparison:
         own = [_has_wrong(answer, self._tie) for record in (self._old, self._new) for answer in record.greedy.values() if answer.positions]
         return bool(own) and proportions.greater_than_other(count, old.likeliest, sum(own), len(own)) <= ALPHA
 
-    def _has_more(self, count: int, is_other: Callable[[GreedyAnswer, Choice], bool]) -> bool:
-        """Return True if so many answers are other ones, and fewer by far between each run's own baseline and control.
+    def _p_of_prompts(self, *, largest: bool = False) -> float:
+        """Return the p-value of as many prompts beyond the tolerance, by Fisher's exact test against the runs' own draws.
 
-        By Fisher's exact test; a single one is enough if both runs measured no noise.
+        It is 0 for a single one if both runs measured no noise.
         """
-        if not count:
-            return False
-        if self._is_exact:
-            return True
-        repeated = [(answer, answer.control) for record in (self._old, self._new) for answer in record.greedy.values()]
-        own = [is_other(answer, control) for answer, control in repeated if control is not None]
-        return bool(own) and proportions.greater_than_other(count, len(self._answers), sum(own), len(own)) <= ALPHA
+        shared, own = self._count_beyond(self.allowed, largest=largest), self._count_own_beyond(self.allowed, largest=largest)
+        if shared.prompts and not own.prompts and self._is_exact:
+            return 0.0
+        return proportions.greater_than_other(shared.prompts, shared.compared, own.prompts, own.compared)
+
+    def _count_beyond(self, nats: float, *, largest: bool = False) -> Beyond:
+        """Return the prompts beyond ``nats`` between the two runs."""
+        return logit_shift.count_beyond(self._by_prompt.values(), nats, largest=largest)
+
+    def _count_own_beyond(self, nats: float, *, largest: bool = False) -> Beyond:
+        """Return the same within the two runs, of their own draws."""
+        draws = (answer for record in (self._old, self._new) for answer in record.draws.answers)
+        return logit_shift.count_beyond(draws, nats, largest=largest)
+
+    def _p_of_beyond(self, change: BaselineChange) -> float:
+        return self._p_of_answers(change.beyond, lambda before, after: _is_beyond(_first_difference(before, after), self._tie))
+
+    def _p_of_ends(self, change: BaselineChange) -> float:
+        return self._p_of_answers(len(change.other_ends), lambda before, after: _ends_elsewhere(before.choice, after))
+
+    def _p_of_answers(self, count: int, is_other: Callable[[GreedyAnswer, Choice], bool]) -> float:
+        """Return the p-value of so many other answers, by Fisher's exact test against each run's own baseline and control.
+
+        It is 0 for a single one if both runs measured no noise, and the old one repeated all of its answers.
+        """
+        before, after = ([is_other(answer, control) for answer, control in _repeats(record)] for record in (self._old, self._new))
+        if count and self._is_exact and not any(before):
+            return 0.0
+        own, trials = sum(before) + sum(after), len(before) + len(after)
+        return proportions.greater_than_other(count, len(self._answers), own, trials) if count else 1.0
+
+    def _repeats_less(self) -> bool:
+        """Return True if the new baseline and its control differ more often than the old ones did."""
+        before, after = (
+            [_is_beyond(_first_difference(answer, control), self._tie) for answer, control in _repeats(record)]
+            for record in (self._old, self._new)
+        )
+        return proportions.greater_than_other(sum(after), len(after), sum(before), len(before)) <= ALPHA
+
+
+def _repeats(record: BaselineRecord) -> Iterator[tuple[GreedyAnswer, Choice]]:
+    """Yield the answers at temperature 0 that the control gave too."""
+    yield from ((answer, answer.control) for answer in record.greedy.values() if answer.control is not None)
 
 
 def _shared_positions(old: BaselineRecord, new: BaselineRecord) -> dict[str, list[tuple[float, Position]]]:
     """Return what both runs scored after the same prefixes, by prompt.
 
     Each is the old log-probability of the old token, and the new position as if it had been emitted there too; nothing where the new run
-    does not tell its log-probability. Empty if a run was scored by another engine's server, whose distribution is not the baseline's.
+    does not bound its log-probability. Empty if a run was scored by another engine's server, whose distribution is not the baseline's.
     """
     by_prompt: dict[str, list[tuple[float, Position]]] = {}
     for key, before in old.prefixes.items():
         after = new.prefixes.get(key)
-        logprob = _logprob_of(before.position.token_id, after.position) if after else None
+        logprob = _highest_logprob_of(before.position, after.position) if after else None
         if after is not None and logprob is not None and not math.isnan(before.position.logprob):
             position = replace(after.position, token_id=before.position.token_id, logprob=logprob)
             by_prompt.setdefault(before.prompt, []).append((before.position.logprob, position))
     return by_prompt
+
+
+def _highest_logprob_of(before: Position, after: Position) -> float | None:
+    """Return the log-probability after the upgrade of the token emitted before.
+
+    That of the last listed token is the highest it may have if it is not listed itself: the shift then counts at its least. None if a
+    token as improbable as before need not be listed.
+    """
+    logprob = _logprob_of(before.token_id, after)
+    if logprob is None and after.top_logprobs and min(after.top_logprobs) < before.logprob:
+        return min(after.top_logprobs)
+    return logprob
 
 
 def _logprob_of(token: int, position: Position) -> float | None:
@@ -318,6 +389,12 @@ def _first_difference(before: GreedyAnswer, after: Choice) -> TokenDifference | 
 def _has_wrong(answer: GreedyAnswer, near_tie: float) -> bool:
     """Return True if a token lies further below the best one, by its own run's scores, than noise explains."""
     return any(max(position.top_logprobs, default=position.logprob) - position.logprob > near_tie for position in answer.positions)
+
+
+def _differs_unscored(before: GreedyAnswer, after: Choice) -> bool:
+    """Return True if two answers to one request have another token, and the first run does not tell how probable it was."""
+    index = first_difference(before.choice.token_ids, after.token_ids)
+    return index < min(len(before.choice.token_ids), len(after.token_ids)) and _first_difference(before, after) is None
 
 
 def _is_beyond(difference: TokenDifference | None, near_tie: float) -> bool:

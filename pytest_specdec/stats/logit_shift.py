@@ -2,9 +2,9 @@
 
 The shift of one prompt is the square of the logit noise that would explain its differences (stats/logprob_noise.py), by the median of its
 positions, which a few jumps do not move, and by their upper tenth, which differs from it where noise is on a grid or has a heavy tail: of
-a shift the smaller of the two counts, of a noise the larger. Over prompts the median is taken again, with limits from order statistics: the
-number of prompts below their median is binomial at 1/2, whatever their distribution (Conover 1999, section 3.2). Positions of one prompt
-may depend on each other, prompts do not.
+a shift the smaller of the two counts, of a noise and of every upper limit the larger. Over prompts the median is taken again, with limits
+from order statistics: the number of prompts below their median is binomial at 1/2, whatever their distribution (Conover 1999, section 3.2).
+Positions of one prompt may depend on each other, prompts do not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.model.transcript import Position
 
-__all__ = ["ERROR", "LogitShift", "count_beyond", "measure"]
+__all__ = ["ERROR", "Beyond", "LogitShift", "count_beyond", "measure"]
 
 ERROR = 1e-3 / 3.0
 """Probability that the median lies beyond one limit. A comparison uses three: the lower one of the shift, the upper ones of two noises."""
@@ -32,6 +32,8 @@ _TENTH, _TENTH_SQUARE = 0.9, 2.7055435
 """The quantile that leaves an upper tenth, and that of a squared standard normal variable."""
 _LEAST_POSITIONS = 10
 """Positions that a prompt needs for its upper tenth to count."""
+_OF_FEW = 3.0
+"""Times a size that the shift of a prompt with fewer positions has to exceed: one normal position is beyond twice its sd in 1 of 20."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,14 @@ class LogitShift:
     positions: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beyond:
+    """The prompts whose own shift is larger than a size."""
+
+    prompts: int
+    compared: int
+
+
 def measure(by_prompt: Iterable[Sequence[tuple[float, Position]]], *, largest: bool = False) -> LogitShift | None:
     """Return the shift between two distributions, or a noise if ``largest``; None for too few prompts to limit it.
 
@@ -54,18 +64,20 @@ def measure(by_prompt: Iterable[Sequence[tuple[float, Position]]], *, largest: b
     :data:`ERROR` need 12 prompts.
     """
     squared = [values for pairs in by_prompt if (values := _squares(pairs))]
-    medians = np.sort([_variance(values, largest=largest) for values in squared])
+    medians, upper = (np.sort([_variance(values, largest=each) for values in squared]) for each in (largest, True))
     rank = _lowest_rank(len(medians))
     if not rank:
         return None
-    low, middle, high = math.sqrt(medians[rank - 1]), math.sqrt(float(np.median(medians))), math.sqrt(medians[len(medians) - rank])
+    low, middle, high = math.sqrt(medians[rank - 1]), math.sqrt(float(np.median(medians))), math.sqrt(upper[len(upper) - rank])
     return LogitShift(nats=middle, low=low, high=high, prompts=len(medians), positions=sum(map(len, squared)))
 
 
-def count_beyond(by_prompt: Iterable[Sequence[tuple[float, Position]]], nats: float) -> int:
-    """Return the number of prompts whose own shift is larger than ``nats``."""
-    squared = (values for pairs in by_prompt if (values := _squares(pairs)))
-    return sum(_variance(values, largest=False) > nats**2 for values in squared)
+def count_beyond(by_prompt: Iterable[Sequence[tuple[float, Position]]], nats: float, *, largest: bool = False) -> Beyond:
+    """Return how many prompts have a shift of their own larger than ``nats``, by the larger of its two estimates if ``largest``."""
+    squared = [values for pairs in by_prompt if (values := _squares(pairs))]
+    limits = (nats * (1.0 if len(values) >= _LEAST_POSITIONS else _OF_FEW) for values in squared)
+    beyond = sum(_variance(values, largest=largest) > limit**2 for values, limit in zip(squared, limits, strict=True))
+    return Beyond(prompts=beyond, compared=len(squared))
 
 
 def _squares(pairs: Sequence[tuple[float, Position]]) -> list[float]:

@@ -238,3 +238,91 @@ def test_an_answer_cut_by_another_limit_ends_nowhere_else(rng):
     first = old.greedy["p2"]
     cut = replace(first, choice=replace(first.choice, token_ids=first.choice.token_ids[:-3]))
     assert compare(old, replace(old, greedy={**old.greedy, "p2": cut})).other_ends == ()
+
+
+NOISE = {"decode": normal(0.02), "prefill": normal(0.02)}
+
+
+def shifted(sd, *, prompts=slice(None), first=0):
+    """A change of all logits of some prompts from a position on."""
+    far = np.random.default_rng(5).normal(0.0, sd, (2 * PROMPTS, LENGTH, TOKENS))
+
+    def change(logits):
+        logits = logits.copy()
+        logits[prompts, first:] += far[prompts, first:]
+        return logits
+
+    return change
+
+
+def with_controls(old, new, names):
+    """The record ``old``, whose control gave some answers of ``new``."""
+    return replace(old, greedy={**old.greedy, **{name: replace(old.greedy[name], control=new.greedy[name].choice) for name in names}})
+
+
+def test_a_shift_late_in_every_answer_is_none_of_the_median(rng):
+    """As of a cache that goes stale: the last third of all positions, whose best tokens hardly change."""
+    change = compare(record(rng, **NOISE), record(rng, change=shifted(0.3, first=10), **NOISE))
+    assert (change.kinds, change.beyond, change.shift.low < change.allowed) == ((ChangeKind.SOME_POSITIONS,), 0, True)
+
+
+def test_one_shifted_prompt_is_proof_between_exact_servers_and_a_doubt_between_noisy_ones(rng):
+    """The best tokens stay, so that no answer at temperature 0 shows it."""
+    change = compare(record(rng), record(rng, change=shifted(0.01, prompts=[3])))
+    assert (change.kinds, change.alike) == ((ChangeKind.SOME_PROMPTS,), PROMPTS)
+    old, new = record(rng, **NOISE), record(rng, change=shifted(3.0, prompts=[3]), **NOISE)
+    assert compare(old, new).why.startswith("prompts with other distributions, by far more than noise explains: 1")
+
+
+def test_tokens_that_the_new_run_no_longer_lists_are_shifts(rng):
+    """Lists of two tokens: where another model puts the old token third, its log-probability is that of the second at most."""
+
+    def cut(position):
+        return replace(position, top_ids=position.top_ids[:2], top_logprobs=position.top_logprobs[:2])
+
+    def unlist(position, odd):
+        ids = tuple((token + 1) % TOKENS for token in position.top_ids) if odd else position.top_ids
+        return replace(position, token_id=ids[0], top_ids=ids, logprob=position.top_logprobs[0])
+
+    old = record(rng)
+    old = replace(old, prefixes={key: replace(one, position=cut(one.position)) for key, one in old.prefixes.items()})
+    new = {key: replace(one, position=unlist(one.position, number % 3)) for number, (key, one) in enumerate(old.prefixes.items())}
+    change = compare(old, replace(old, prefixes=new))
+    assert (change.kinds, change.shift.positions > 200) == ((ChangeKind.WEIGHTS,), True)
+
+
+def test_an_exact_server_that_did_not_repeat_itself_proves_nothing_by_one_answer(rng):
+    old, other = record(rng), record(rng, change=wrong_at(range(8)))
+    new = replace(old, greedy={**old.greedy, "p7": replace(other.greedy["p7"], control=other.greedy["p7"].choice)})
+    assert compare(old, new).kinds == (ChangeKind.ANSWERS,)
+    assert compare(with_controls(old, other, ["p1", "p2"]), new).kinds == ()
+
+
+def test_a_server_that_jumped_in_its_draws_is_not_exact(rng):
+    """A rate of jumps that no median shows: one other answer is a jump as well."""
+    old, new = record(rng), record(rng, change=wrong_at([2]))
+    first, *rest = old.draws.answers
+    draws = ReportedDraws(answers=(((first[0][0] - 1.0, first[0][1]), *first[1:]), *rest))
+    assert compare(old, new).kinds == (ChangeKind.ANSWERS,)
+    assert compare(replace(old, draws=draws), new).kinds == ()
+
+
+def test_a_new_build_that_no_longer_repeats_its_answers_is_changed(rng):
+    """Half of its answers are others in every boot, and would excuse all that differ from the old ones."""
+    old, other = record(rng, **NOISE), record(rng, change=wrong_at(range(14)), **NOISE)
+    change = compare(old, with_controls(old, other, [f"p{prompt}" for prompt in range(14)]))
+    assert (change.kinds, change.is_worse) == ((ChangeKind.REPEATS,), True)
+
+
+def test_answers_that_differ_unscored_are_not_the_same(rng):
+    """The greedy answers' scores are missing; the prefixes come from another suite."""
+    old, other = record(rng, **NOISE), record(rng, change=wrong_at(range(14)), **NOISE)
+    unscored = replace(old, greedy={name: replace(answer, positions=()) for name, answer in old.greedy.items()})
+    assert "no score tells by how much" in compare(unscored, replace(unscored, greedy=other.greedy)).why
+
+
+def test_more_wrong_answers_than_chance_explains_are_not_the_same(rng):
+    """Four of six at smoke depth, and none of twelve of the runs' own: Fisher's p is .005."""
+    old, new = record(rng, **NOISE), record(rng, change=wrong_at(range(4)), **NOISE)
+    old, new = (replace(each, greedy={f"p{prompt}": each.greedy[f"p{prompt}"] for prompt in range(6)}) for each in (old, new))
+    assert compare(old, new).why == "answers at temperature 0 differ by more than noise: 4, which is no proof and hardly chance"

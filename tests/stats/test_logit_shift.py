@@ -77,4 +77,17 @@ def test_each_limit_errs_as_seldom_as_stated(draw, monkeypatch):
 def test_prompts_beyond_a_shift_are_counted_by_their_own():
     rng = np.random.default_rng(6)
     near, far = prompts(rng.normal(0.0, 0.03, 7 * 25), 25), prompts(rng.normal(0.0, 1.0, 3 * 25), 25)
-    assert logit_shift.count_beyond([*near, *far], 0.1) == 3
+    assert logit_shift.count_beyond([*near, *far], 0.1) == logit_shift.Beyond(prompts=3, compared=10)
+
+
+def test_a_prompt_of_one_position_is_not_beyond_by_noise():
+    """One position of 20 is beyond twice the standard deviation, which over a prompt of many positions is one of thousands."""
+    draws = np.random.default_rng(8).normal(0.0, 0.03, 400)
+    assert logit_shift.count_beyond(prompts(draws, 1), 0.06).prompts == 0
+    assert logit_shift.count_beyond(prompts(draws * 10.0, 1), 0.06).prompts > 100
+
+
+def test_the_upper_limit_of_many_short_prompts_covers_the_shift():
+    """The smaller of two estimates is too small, by more than the limits of 1,000 prompts are apart."""
+    shift = measure(prompts(np.random.default_rng(9).normal(0.0, 0.05, 1000 * 12), 12))
+    assert (shift.nats < 0.05, shift.high > 0.05) == (True, True)
