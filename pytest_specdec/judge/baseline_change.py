@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from pytest_specdec.judge import old_tokens
 from pytest_specdec.judge.old_tokens import TokenDifference
 from pytest_specdec.stats import logit_shift, proportions
+from pytest_specdec.stats.logprob_noise import INVALID_ABOVE
 from pytest_specdec.stats.sequences import first_difference
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ __all__ = ["BaselineChange", "BaselineRelation", "ChangeKind", "compare"]
 RESOLUTION = 1e-3
 """Nats per logit that never count as a change: far less than any kernel's noise but that of single precision."""
 NUMERICS_UP_TO = 0.1
-"""Nats per logit up to which a shift, or a run's noise, is one of kernels or precision: bfloat16 across engines shows .03."""
+"""Nats per logit up to which a shift is one of kernels or precision: bfloat16 across engines shows .03."""
 WEIGHTS_UP_TO = 1.0
 """Nats per logit up to which a shift is one of quantised weights or caches, beyond which the model is another one or answers wrongly."""
 SIGMAS = 6.0
@@ -190,7 +191,7 @@ class _Comparison:
         if self.allowed:
             yield from self._shifts(change.shift)
             yield from self._other_draws()
-            if self._p_of_beyond(change) <= ALPHA or self._has_more_wrong():
+            if self._p_of_beyond(change.beyond) <= ALPHA or self._has_more_wrong():
                 yield ChangeKind.ANSWERS
             if self._repeats_less():
                 yield ChangeKind.REPEATS
@@ -200,7 +201,7 @@ class _Comparison:
     def why_unknown(self, change: BaselineChange) -> str:
         """Return why nothing seen is not the same as nothing changed; empty if enough was seen."""
         shift_high = change.shift.high if change.shift else 0.0
-        controls_tell = self._p_of_answers(change.answers, lambda before, after: _is_beyond(_first_difference(before, after), 0.0)) <= ALPHA
+        controls_tell = self._p_of_beyond(change.answers) <= ALPHA
         likeliest = change.old.likeliest if change.old else 0
         reasons = (
             (
@@ -219,7 +220,7 @@ class _Comparison:
             ),
             (
                 not controls_tell and not self._has_more_wrong(likeliest),
-                "the controls' answers are missing, or differ too often for any number of other answers to show",
+                "the controls' answers are missing, or differ beyond noise too often for any number of other answers to show",
             ),
         )
         return next((reason for holds, reason in reasons if holds), "") or next(self._doubts(change), "")
@@ -230,7 +231,7 @@ class _Comparison:
         prompts, far = self._count_beyond(self.allowed).prompts, self._count_beyond(FAR * self.allowed).prompts
         is_far = far > self._count_own_beyond(FAR * self.allowed).prompts
         doubts = (
-            (self._p_of_beyond(change), f"answers at temperature 0 differ by more than noise: {change.beyond}"),
+            (self._p_of_beyond(change.beyond), f"answers at temperature 0 differ by more than noise: {change.beyond}"),
             (self._p_of_ends(change), f"answers end elsewhere: {len(change.other_ends)}"),
             (self._p_of_answers(unscored, _differs_unscored), f"answers differ where no score tells by how much: {unscored}"),
             (self._p_of_prompts(), f"prompts with other distributions: {prompts}"),
@@ -251,7 +252,7 @@ class _Comparison:
                 yield ChangeKind.SOME_POSITIONS
         before, after = self._noises
         if before is not None and after is not None and after.low > NOISIER * max(before.high, RESOLUTION):
-            yield ChangeKind.NUMERICS if after.nats <= NUMERICS_UP_TO else ChangeKind.NOISE
+            yield ChangeKind.NUMERICS if after.nats <= INVALID_ABOVE else ChangeKind.NOISE
 
     def _other_draws(self) -> Iterator[ChangeKind]:
         """Yield the kinds of change that sampled tokens show.
@@ -299,8 +300,8 @@ class _Comparison:
         draws = (answer for record in (self._old, self._new) for answer in record.draws.answers)
         return logit_shift.count_beyond(draws, nats, largest=largest)
 
-    def _p_of_beyond(self, change: BaselineChange) -> float:
-        return self._p_of_answers(change.beyond, lambda before, after: _is_beyond(_first_difference(before, after), self._tie))
+    def _p_of_beyond(self, count: int) -> float:
+        return self._p_of_answers(count, lambda before, after: _is_beyond(_first_difference(before, after), self._tie))
 
     def _p_of_ends(self, change: BaselineChange) -> float:
         return self._p_of_answers(len(change.other_ends), lambda before, after: _ends_elsewhere(before.choice, after))

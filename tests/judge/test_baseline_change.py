@@ -326,3 +326,20 @@ def test_more_wrong_answers_than_chance_explains_are_not_the_same(rng):
     old, new = record(rng, **NOISE), record(rng, change=wrong_at(range(4)), **NOISE)
     old, new = (replace(each, greedy={f"p{prompt}": each.greedy[f"p{prompt}"] for prompt in range(6)}) for each in (old, new))
     assert compare(old, new).why == "answers at temperature 0 differ by more than noise: 4, which is no proof and hardly chance"
+
+
+def test_near_ties_of_the_controls_hide_no_beyond(rng):
+    """Six answers, as at smoke depth: the controls take other tokens in most of them, none by more than noise."""
+    noise = {"decode": normal(0.1), "prefill": normal(0.05)}
+    six = [f"p{prompt}" for prompt in range(6)]
+    runs = [with_controls(record(rng, **noise), record(rng, **noise), six) for _ in range(2)]
+    few = [replace(run, greedy={name: run.greedy[name] for name in six}) for run in runs]
+    others = [answer.control.token_ids != answer.choice.token_ids for run in few for answer in run.greedy.values()]
+    assert sum(others) > 3
+    assert compare(*few).relation is BaselineRelation.SAME
+
+
+def test_a_kernel_of_a_tenth_of_a_nat_is_numerics(rng):
+    """What a run measures is the noise of two kernels, the larger by the root of 2."""
+    change = compare(record(rng, decode=normal(0.02), prefill=normal(0.02)), record(rng, decode=normal(0.1), prefill=normal(0.1)))
+    assert (change.kinds, change.is_worse) == ((ChangeKind.NUMERICS,), False)
