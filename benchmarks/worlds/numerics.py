@@ -113,10 +113,14 @@ WORLDS: Final = {
 
 
 class Boot:
-    """One boot of one server: what it keeps, and what its kernels make of logits."""
+    """One boot of one server: what it keeps, and what its kernels make of logits.
 
-    def __init__(self, world: World, number: int, seed: int) -> None:
+    It serves the logits ``table`` [CONTEXTS, VOCABULARY]; the language's own where it is None.
+    """
+
+    def __init__(self, world: World, number: int, seed: int, *, table: Logits | None = None) -> None:
         self.world = world
+        self._table = language().target if table is None else table
         self.number = number
         random = np.random.default_rng([seed, number])
         self._contexts = random.standard_normal((CONTEXTS, VOCABULARY), dtype=np.float32) * world.per_boot if world.per_boot else None
@@ -125,7 +129,7 @@ class Boot:
     def target(self, prefixes: Hashes, kernel: Kernel, random: np.random.Generator) -> Logits:
         """Return the target's logits [N, V] behind ``prefixes`` [N] as ``kernel`` computes them now."""
         rows = row_of(prefixes)
-        logits = self._varied(language().target[rows], prefixes, kernel, random)
+        logits = self._varied(self._table[rows], prefixes, kernel, random)
         if self.world.tilt is not None and kernel in self.world.tilt:
             logits *= np.float32(self.world.tilt[kernel])
         return _rounded(logits, language().level[rows]) if self.world.grid else logits
