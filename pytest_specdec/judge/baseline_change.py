@@ -220,7 +220,7 @@ class _Comparison:
             ),
             (
                 not controls_tell and not self._has_more_wrong(likeliest),
-                "the controls' answers are missing, or differ beyond noise too often for any number of other answers to show",
+                "the controls' answers are missing, or differ beyond noise too often for any other answers to show",
             ),
         )
         return next((reason for holds, reason in reasons if holds), "") or next(self._doubts(change), "")
@@ -245,11 +245,10 @@ class _Comparison:
         if shift is not None and shift.low > self.allowed:
             is_numerics, is_weights = shift.nats <= NUMERICS_UP_TO, shift.nats <= WEIGHTS_UP_TO
             yield ChangeKind.NUMERICS if is_numerics else ChangeKind.WEIGHTS if is_weights else ChangeKind.MODEL
-        else:
-            if self._p_of_prompts() <= ALPHA:
-                yield ChangeKind.SOME_PROMPTS
-            elif self._p_of_prompts(largest=True) <= ALPHA:
-                yield ChangeKind.SOME_POSITIONS
+        elif self._p_of_prompts() <= ALPHA:
+            yield ChangeKind.SOME_PROMPTS
+        elif self._p_of_prompts(largest=True) <= ALPHA:
+            yield ChangeKind.SOME_POSITIONS
         before, after = self._noises
         if before is not None and after is not None and after.low > NOISIER * max(before.high, RESOLUTION):
             yield ChangeKind.NUMERICS if after.nats <= INVALID_ABOVE else ChangeKind.NOISE
