@@ -46,7 +46,7 @@ def test_few_frames_lead_from_the_hook_to_an_untimed_request(config, workload, t
 
     monkeypatch.setattr(Completions, "create", counted)
     monkeypatch.setattr(boot_checks, "require", lambda _: None)
-    settings = SimpleNamespace(replay=None, taken_up=None, resume=None, deadline_s=None)
+    settings = SimpleNamespace(replay=None, taken_up=None, resume=None, deadline_s=None, against=None)
     run = SimpleNamespace(settings=settings, config=in_turn, plan=plan, root=tmp_path / "run", session="s", refusal="")
     plugins = SimpleNamespace(getplugin=lambda _: None)
     option = SimpleNamespace(collectonly=False, setupplan=False)
