@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import environment, locks
 from pytest_specdec.config import load, shipped, variables
+from pytest_specdec.config.engines import describe
 from pytest_specdec.doctor import attached, boot_checks, config_checks, machine
 from pytest_specdec.doctor.arms import arms
 from pytest_specdec.doctor.check import Level, error_check, ok
@@ -130,23 +131,32 @@ def _run_checks(config: Config, depth: Depth, baselines: Path, here: Path) -> It
         yield from config_checks.prompts(config)
     yield from config_checks.waivers(config, datetime.now(tz=UTC).date())
     try:
-        engine = engine_of(config.engine.kind)
-        pair = config_checks.pair(config, engine)
-        yield from pair
-        servers = arms(config, engine, os.environ)
+        engines = {place: engine_of(build.engine.kind) for place, build in config.builds.items()}
+        pairs = [check for place, build in config.builds.items() for check in config_checks.pair(build, engines[place])]
+        yield from dict.fromkeys(pairs)
+        servers = {place: arms(build, engines[place], os.environ) for place, build in config.builds.items()}
     except EngineError as error:
         yield error_check("engine", error)
         return
     with ThreadPoolExecutor() as pool:
-        is_refused = any(check.level is Level.FAIL for check in pair)
+        is_refused = any(check.level is Level.FAIL for check in pairs)
         plan = None if is_refused else pool.submit(config_checks.plan, config, depth, here)
-        yield from attached.checks(config, engine, servers)
-        yield from boot_checks.checks(config, engine, servers, pool)
+        for place, build in config.builds.items():
+            yield from _introduce(place, config)
+            yield from attached.checks(build, engines[place], servers[place])
+            yield from boot_checks.checks(build, engines[place], servers[place], pool)
         yield machine.disk(here / RUNS)
         yield machine.leases(locks.folder())
         yield from config_checks.gates(config, baselines, environment.environment(config, ""))
         if plan:  # else the refusal above would be said again
             yield plan.result()
+
+
+def _introduce(place: str, config: Config) -> Iterator[Check]:
+    """Yield what tells one of two engines from the other, before the checks of its servers; nothing for a config of one."""
+    if config.old is not None:
+        engine, other = (config.old, config.engine) if place == "engines.old" else (config.engine, config.old)
+        yield ok("engines", f"{place.removeprefix('engines.')}: {describe(engine, other)}")
 
 
 def _print_checks(checks: Iterable[Check], command: str, secrets: Secrets) -> int:

@@ -23,6 +23,8 @@ class TimedArm:
     runner: WorkloadRunner
     speculative: bool
     """Whether it is a variant; the others are boots of the baseline."""
+    old: bool = False
+    """Whether it is of the engine in use, which is sent as many passes and decides nothing of their number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +87,13 @@ class Alternation:
         Returns True too if more passes would show nothing, as when an arm has no server or no time left, or when no
         baseline is timed here. A single pass counts as steady, since it has no spread.
         """
-        if not all(arm.runner.is_available for arm in self.arms):
+        arms = [arm for arm in self.arms if not arm.old]
+        if not all(arm.runner.is_available for arm in arms):
             return True
-        baselines = tuple(self._gated_answers(arm) for arm in self.arms if not arm.speculative)
+        baselines = tuple(self._gated_answers(arm) for arm in arms if not arm.speculative)
         if not baselines:
             return True
-        variant_paces = (paces(baselines, self._gated_answers(arm)) for arm in self.arms if arm.speculative)
+        variant_paces = (paces(baselines, self._gated_answers(arm)) for arm in arms if arm.speculative)
         pass_ratios = (variant.response.log_ratios for variant in variant_paces if variant is not None)
         return all(len(log_ratios) < 2 or is_steady(log_ratios, self.boot_sd) for log_ratios in pass_ratios)  # noqa: PLR2004 - one has no spread
 

@@ -223,7 +223,7 @@ class BootSession:
         """
         self.reporter.check()
         self.reporter.step(self.boot, StepKind.ANSWERING, arm, workload.name, of=len(workload.requests) * workload.passes)
-        baseline = None if arm == BASELINE else self._baseline_answers(workload)
+        baseline = None if arm == BASELINE or self.boot.role.is_old else self._baseline_answers(workload)
         deadlines = Deadlines(self._request_s(workload), baseline, paced=self.boot.role is Role.VARIANT)
         return WorkloadRunner(
             self.arm,
@@ -363,6 +363,9 @@ class BootSession:
         The first server's version and the names of attached models go into the environment. Raises CaptureError if an
         earlier server had another version: the answers would not be those of one engine.
         """
+        if self.boot.role.is_old:
+            self.completeness.enter_old_version(self.arm.version)
+            return
         directory, recorded = self.recipes.directory, run_documents.read_environment(self.recipes.directory)
         updated = recorded
         if self.boot.role is not Role.SCORER and self.completeness.enter_version(self.arm.version):

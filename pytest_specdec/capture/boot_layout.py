@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.model.pair import BASELINE, CONTROL, OLD_BASELINE, SCORER, DraftKind, DraftSampling, Pair
+from pytest_specdec.model.pair import BASELINE, CONTROL, OLD_BASELINE, SCORER, DraftKind, DraftSampling, Pair, arm_of, old_arm
 from pytest_specdec.model.plan import Boot, Placement, Role, ScoringTask
 from pytest_specdec.model.workload import Depth, Workload
 from pytest_specdec.prompts.calibration import DEFAULTS
@@ -166,6 +166,35 @@ def further(
             yield from (*variants, baseline) if placement is Placement.IN_TURN else (baseline, *variants)
 
 
+def interleave_old(planned: Iterable[Boot], workloads: Sequence[Workload], *, placement: Placement) -> Iterator[Boot]:
+    """Yield the boots, each timed one of the baseline or a variant next to a boot of the same arm of the engine in use.
+
+    These answer timed workloads and nothing else. In turn the order is old, new, new, old …: steady drift of the machine adds as much to
+    one engine as to the other. Side by side the old one comes second, up with the first, and their requests alternate. The control has no
+    counterpart: each engine's own run shows how much its boots vary.
+    """
+    timed = frozenset(workload.name for workload in workloads if workload.timed)
+    old_comes_first = placement is Placement.IN_TURN
+    for boot in planned:
+        answers = tuple(name for name in boot.answers if name in timed)
+        if not answers or not (boot.also_baseline or boot.role in _OLD_ROLES):
+            yield boot
+            continue
+        old = Boot(
+            index=0,
+            role=_OLD_ROLES.get(boot.role, Role.OLD_BASELINE),
+            arm=old_arm(BASELINE if boot.also_baseline else boot.arm),
+            answers=answers,
+            timed=True,
+            number=boot.number,
+        )
+        yield from (old, boot) if old_comes_first else (boot, old)
+        old_comes_first = placement is Placement.IN_TURN and not old_comes_first
+
+
+_OLD_ROLES = {Role.BASELINE: Role.OLD_BASELINE, Role.VARIANT: Role.OLD_VARIANT}
+
+
 def _timed_boot(role: Role, arm: str, timed: tuple[str, ...], number: int) -> Boot:
     return Boot(index=0, role=role, arm=arm, answers=timed, timed=True, number=number)
 
@@ -207,12 +236,14 @@ def needless(boot: Boot, plan: Plan, dead: AbstractSet[str]) -> str:
     """Return the reason why nothing needs ``boot``, empty otherwise.
 
     ``dead`` variants did not come up. Nothing needs a draft model, a control or a scorer that serves such variants
-    only, or a further boot to measure their speed.
+    only, or a further boot to measure their speed, of either engine.
     """
+    if boot.role.is_old and boot.arm in dead:
+        return f"not booted again: {boot.arm} did not come up"
     if boot.role is Role.DRAFT:
         served = {task.arm for task in boot.scores} - {CONTROL}
-    elif boot.number > 1 and boot.role is Role.VARIANT:
-        served = {boot.arm}
+    elif boot.role is Role.OLD_VARIANT or (boot.number > 1 and boot.role is Role.VARIANT):
+        served = {arm_of(boot.arm)}
     elif boot.role in {Role.CONTROL, Role.SCORER} or boot.number > 1:
         served = {pair.name for pair in plan.pairs}
     else:

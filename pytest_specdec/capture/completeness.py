@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import estimate
-from pytest_specdec.errors import CaptureError
+from pytest_specdec.errors import BootError, CaptureError
 from pytest_specdec.model.status import BootTime, MissingAnswers, State, Status
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class Completeness:
         """
         self._plan = plan
         self._version = version
+        self._old_version = ""
         self._answered: set[tuple[str, str]] = set()
         self._scored: set[tuple[int, str, str]] = set()
         self._answer_gaps: dict[tuple[str, str], str] = {}
@@ -75,6 +76,17 @@ class Completeness:
             self._version = self._version or version
             return is_first
 
+    def enter_old_version(self, version: str) -> None:
+        """Record the version of the engine in use.
+
+        Raises BootError if an earlier server of that engine had another one: such a boot counts as missing.
+        """
+        with self._lock:
+            if version and self._old_version and version != self._old_version:
+                what = "the old engine has another version than its earlier servers in this run"
+                raise BootError(what, found=version, expected=self._old_version, remedy="install nothing while a run captures")
+            self._old_version = self._old_version or version
+
     def record_end(self, boot: Boot, arm: ArmServer) -> None:
         """Record a stopped server's restarts, times and busy fraction.
 
@@ -119,7 +131,7 @@ class Completeness:
     def record_error(self, boot: Boot, error: SpecdecError) -> None:
         """Record the error of a boot with work left undone."""
         self.record_reason(boot, str(error))
-        self._lasting = self._lasting or error.lasting
+        self._lasting = self._lasting or (error.lasting and not boot.role.is_old)
 
     def record_reason(self, boot: Boot, reason: str) -> None:
         """Record why a boot has work left undone, if not by an error of its own."""
@@ -131,10 +143,14 @@ class Completeness:
         ``done_s`` are the seconds that steps took. ``error`` is the error that ended the whole capture, empty without
         one, and ``lasting`` whether the same command ends in it again.
         """
-        missing = tuple(entry for boot in self._plan.boots for entry in self._missing_results(boot, error))
+        missing, missing_old = (
+            tuple(entry for boot in self._plan.boots if boot.role.is_old is is_old for entry in self._missing_results(boot, error))
+            for is_old in (False, True)
+        )
         return Status(
             state=State.INCOMPLETE if missing or error else State.COMPLETE,
             missing=missing,
+            missing_old=missing_old,
             boots=self._boots,
             restarts=self._restarts,
             wall_s=round(self._wall_s + wall_s, 3),

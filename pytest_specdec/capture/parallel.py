@@ -56,9 +56,24 @@ def boot_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
     scoring = [boot for boot in boots if boot.scores]
     staying = tuple(scoring if len(boots) <= servers else scoring[: max(1, servers - 1)])
     changing = [boot for boot in boots if not boot.scores] + [boot for boot in scoring if boot not in staying]
-    room = max(1, servers - len(staying))
-    waves = tuple(tuple(changing[start : start + room]) for start in range(0, len(changing), room))
+    waves = tuple(_fill_waves(changing, max(1, servers - len(staying))))
     return BootWaves(staying=staying, waves=waves or ((),), further=tuple(_group_by_baseline(further)))
+
+
+def _fill_waves(boots: Sequence[Boot], room: int) -> Iterator[tuple[Boot, ...]]:
+    """Yield waves of at most ``room`` boots.
+
+    A boot of the engine in use is in the wave of the one before it, its counterpart, if two boots fit.
+    """
+    wave: list[Boot] = []
+    for index, boot in enumerate(boots):
+        has_counterpart = index + 1 < len(boots) and boots[index + 1].role.is_old and not boot.role.is_old
+        if len(wave) + (2 if has_counterpart and room > 1 else 1) > room:
+            yield tuple(wave)
+            wave = []
+        wave.append(boot)
+    if wave:
+        yield tuple(wave)
 
 
 def _group_by_baseline(further: Sequence[Boot]) -> Iterator[tuple[Boot, ...]]:
@@ -305,7 +320,7 @@ class _Workers:
             worker.session.completeness.record_error(worker.boot, error)
             if not worker.up:
                 worker.queue.close()  # nothing takes answers out of the queue, and arms would wait for room
-            if worker.boot.role is Role.VARIANT and not worker.up and not worker.boot.small_cache:
+            if (worker.boot.role is Role.VARIANT or worker.boot.role.is_old) and not worker.up and not worker.boot.small_cache:
                 self._dead.add(worker.boot.arm)
             if worker.boot.scores and worker.boot.role not in {Role.DRAFT, Role.SCORER}:
                 self._fail(error)
@@ -391,7 +406,10 @@ def _alternation(runners: Sequence[tuple[BootSession, WorkloadRunner]], earlier:
     """
     session = runners[0][0]
     return Alternation(
-        arms=[TimedArm(runner=runner, speculative=arm_session.boot.role is Role.VARIANT) for arm_session, runner in runners],
+        arms=[
+            TimedArm(runner=runner, speculative=arm_session.boot.role.speculates, old=arm_session.boot.role.is_old)
+            for arm_session, runner in runners
+        ],
         boot_sd=stated_boot_sd(session.recipes.config.gates),
         may_extend=session.recipes.plan.depth is not Depth.SMOKE and math.isinf(session.reporter.left_s),
         earlier=earlier,

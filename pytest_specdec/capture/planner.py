@@ -13,14 +13,14 @@ from pytest_specdec.capture import boot_layout, enlargement, estimate, extension
 from pytest_specdec.capture.placement import attached_arms, is_attached, is_served
 from pytest_specdec.capture.rates import scale_to_size
 from pytest_specdec.capture.workloads import drop_unread_scores, enlarge, limit_concurrency
-from pytest_specdec.config import gates, golden
+from pytest_specdec.config import engines, gates, golden
 from pytest_specdec.engines import arguments
 from pytest_specdec.engines.optional import SmallCache
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import PlanError
 from pytest_specdec.model.families import FamilyRow, with_outside
 from pytest_specdec.model.pair import Pair, Variant
-from pytest_specdec.model.plan import Judgement, Plan, Rates
+from pytest_specdec.model.plan import Judgement, OldEngine, Placement, Plan, Rates
 from pytest_specdec.model.workload import Depth, Family, Workload
 from pytest_specdec.prompts.calibration import default_draws, plain_draws
 
@@ -86,15 +86,18 @@ def make(
         golden=golden_floors,
     )
     _check_speed_boots(speed_boots, judged_workloads, attached)
+    _check_room_for_old(config, plan, speed_boots)
+    calibration = calibrations(judged_workloads, depth)
     lay_out = partial(
         _lay_out,
         plan,
-        calibration=calibrations(judged_workloads, depth),
+        calibration=calibration,
         has_scorer=config.scorer is not None,
         attached=attached,
         has_speed_boots=_has_speed_boots(config, attached),
         speed_boots=speed_boots,
-        old_answers=old_answers if config.scorer is None else (),
+        old_answers=_old_answers(config, old_answers, (*judged_workloads, *calibration)),
+        has_old=config.old is not None,
     )
     usual_plan = lay_out(judged_workloads)
     request_counts = enlargement.counts(usual_plan, workloads_by_name, deadline_s) if enlarged is None else enlarged
@@ -105,6 +108,20 @@ def make(
         enlarged={name: len(usual_plan.workload(name).requests) for name in request_counts},
         again_s=extension.again_s(full_plan) if deadline_s is None else 0.0,
     )
+
+
+def with_old(plan: Plan, config: Config, old_plan: Plan) -> Plan:
+    """Return the plan of a config with ``engines``, with what comes before it: ``old_plan``, of the engine in use."""
+    if config.old is None:
+        return plan
+    old = OldEngine(
+        build=engines.describe(config.old, config.engine),
+        new_build=engines.describe(config.engine, config.old),
+        model=config.old.model,
+        boots=len(old_plan.boots),
+        estimate_s=old_plan.estimate_s,
+    )
+    return replace(plan, old=old)
 
 
 def plan_servers(config: Config, rates: Rates, depth: Depth = Depth.STANDARD, *, draft_scored: bool = False) -> Plan:
@@ -137,6 +154,17 @@ def _plan_without_boots(config: Config, machine_placement: MachinePlacement, rat
     )
 
 
+def _old_answers(config: Config, answered: Collection[str], workloads: Sequence[Workload]) -> Collection[str]:
+    """Return the workloads of which an earlier baseline's answers are scored: those ``answered`` in an earlier run.
+
+    With ``engines`` the engine in use answers all of ``workloads`` first; timed ones it answers again, under its own name. A scorer scores
+    none: its distribution is not the new baseline's.
+    """
+    if config.scorer is not None:
+        return ()
+    return answered if config.old is None else tuple(workload.name for workload in workloads if not workload.timed)
+
+
 def _lay_out(
     plan: Plan,
     judged: Sequence[Workload],
@@ -147,11 +175,12 @@ def _lay_out(
     has_speed_boots: bool,
     speed_boots: int,
     old_answers: Collection[str],
+    has_old: bool,
 ) -> Plan:
     """Return the plan with its workloads, boots and estimated seconds.
 
     The calibration is added before scores move to a scorer, which then scores it too. Timed workloads get boots of
-    their own only with ``has_speed_boots``.
+    their own only with ``has_speed_boots``, and boots of the engine in use with ``has_old``.
     """
     workloads = tuple(sorted((*judged, *calibration), key=_plan_sort_key))
     served_boots = (boot for boot in boot_layout.layout(plan.pairs, judged, plan.depth, plan.placement) if is_served(boot, attached))
@@ -161,8 +190,10 @@ def _lay_out(
     )
     layout = boot_layout.add_old_answers(layout, old_answers)
     layout = boot_layout.timed_apart(tuple(layout), workloads) if has_speed_boots else layout
-    further = boot_layout.further(plan.pairs, judged, speed_boots, placement=plan.placement, servers=plan.servers)
-    boots = tuple(replace(boot, index=index, attached=is_attached(boot, attached)) for index, boot in enumerate((*layout, *further)))
+    servers = plan.servers // (2 if has_old else 1)
+    further = boot_layout.further(plan.pairs, judged, speed_boots, placement=plan.placement, servers=servers)
+    both = boot_layout.interleave_old((*layout, *further), workloads, placement=plan.placement) if has_old else (*layout, *further)
+    boots = tuple(replace(boot, index=index, attached=is_attached(boot, attached)) for index, boot in enumerate(both))
     steps = estimate.steps(boots, workloads, plan.rates, route=plan.route)
     estimate_s = estimate.total(steps, plan.servers) + estimate.judging_s(len(plan.judgements))
     return replace(plan, workloads=workloads, boots=boots, estimate_s=estimate_s)
@@ -327,6 +358,19 @@ def _check_speed_boots(speed_boots: int, workloads: Sequence[Workload], attached
     if not any(workload.timed for workload in workloads):
         what = "no selected test measures speed, for which alone there are further boots"
         raise PlanError(what, where=where, found="no timed workload", expected="one, as in suites/speed", remedy=f"remove {where}")
+
+
+_MIN_SERVERS_OF_BOTH = 4
+"""A baseline and a variant of either engine, whose timed requests alternate."""
+
+
+def _check_room_for_old(config: Config, plan: Plan, speed_boots: int) -> None:
+    """Raise PlanError if further boots of two engines do not fit side by side."""
+    if config.old is None or speed_boots == 1 or plan.placement is Placement.IN_TURN or plan.servers >= _MIN_SERVERS_OF_BOTH:
+        return
+    what, found = "a baseline and a variant of two engines do not fit side by side", f"at most {plan.servers} servers at once"
+    expected = f"at least {_MIN_SERVERS_OF_BOTH}, or one server at a time"
+    raise PlanError(what, where="--specdec-boots", found=found, expected=expected, remedy="write `placement: in-turn`")
 
 
 def _name_sort_key(entry: SelectedWorkload) -> tuple[str, Family]:

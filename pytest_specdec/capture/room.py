@@ -37,7 +37,7 @@ def deciding_boot(plan: Plan, workload: str) -> Boot | None:
     take a server down, so that it is not sent twice: short documents show as well that the server survives.
     """
     is_judged = any((judgement.workload, judgement.family) == (workload, Family.STRUCTURED) for judgement in plan.judgements)
-    first_boot = next((boot for boot in plan.boots if workload in boot.answers), None)
+    first_boot = next((boot for boot in plan.boots if workload in boot.answers and not boot.role.is_old), None)
     if first_boot is None or not is_judged or plan.workload(workload).may_kill:
         return None
     return first_boot if first_boot.arms[0] == BASELINE else None

@@ -70,6 +70,8 @@ def record(
         boots_to_start = [boot for boot in boots if not boot.attached]
         if any(boot.role is not Role.SCORER for boot in boots_to_start):
             engine.check(config)
+        if config.old and any(boot.role.is_old for boot in boots_to_start):
+            engine_of(config.old.kind).check(config.of_old())
         if config.scorer and any(boot.role is Role.SCORER for boot in boots_to_start):
             engine_of(config.scorer.kind).check(config.of_scorer())
         recipes.check()

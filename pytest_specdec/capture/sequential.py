@@ -37,7 +37,7 @@ def run(boots: Sequence[Boot], recipes: ServerRecipes, reporter: Reporter, compl
                 _score_answers(session)
         except EngineError as error:
             completeness.record_error(boot, error)
-            if isinstance(error, BootError) and boot.role is Role.VARIANT and not boot.small_cache:
+            if isinstance(error, BootError) and (boot.role is Role.VARIANT or boot.role.is_old) and not boot.small_cache:
                 dead_variants.add(boot.arm)
             if boot.role in {Role.BASELINE, Role.CONTROL} and not boot.small_cache and boot.number == 1:
                 raise

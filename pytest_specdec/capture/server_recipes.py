@@ -17,6 +17,7 @@ from pytest_specdec.engines.optional import SmallCache
 from pytest_specdec.engines.protocol import ServerSetup
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.files.secrets import Secrets
+from pytest_specdec.model.pair import arm_of
 from pytest_specdec.model.plan import Role
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class ServerRecipes:
             dialect=engine_of(config.engine.kind).dialect(config, setup),
             setup=setup,
             command=command,
-            draft_tokens=self.plan.pair(boot.arm).variant.draft.tokens if boot.role is Role.VARIANT else 0,
+            draft_tokens=self.plan.pair(arm_of(boot.arm)).variant.draft.tokens if boot.role.speculates else 0,
             log=self.directory.server_log(boot.index, boot.arm),
             boot_s=config.limits.boot_s,
             stop_s=config.limits.stop_s,
@@ -113,7 +114,7 @@ class ServerRecipes:
             args=merge(engine.args, speed.args, overlay.args, _small_cache_args(self.config_of(boot)) if boot.small_cache else {}),
             env=env,
             api_key=api_key,
-            speculative=boot.role is Role.VARIANT,
+            speculative=boot.role.speculates,
             headers={**_expand_values(engine.headers, "headers"), **_expand_values(overlay.headers, "headers")},
             body={**engine.body, **overlay.body},
             served_as=overlay.served_as or ("" if boot.role is Role.DRAFT else engine.served_as or ""),
@@ -126,14 +127,16 @@ class ServerRecipes:
     def config_of(self, boot: Boot) -> Config:
         """Return the config for the server of ``boot``.
 
-        The scorer has an engine of its own.
+        The scorer has an engine of its own, and so has an arm of the engine in use.
         """
-        return self.config.of_scorer() if boot.role is Role.SCORER else self.config
+        if boot.role is Role.SCORER:
+            return self.config.of_scorer()
+        return self.config.of_old() if boot.role.is_old else self.config
 
     def _overlay(self, boot: Boot) -> Overlay | VariantSettings:
         """Return the config's settings for this boot's arm alone."""
-        if boot.role is Role.VARIANT:
-            return self.config.variant(boot.arm)
+        if boot.role.speculates:
+            return self.config.variant(arm_of(boot.arm))
         if boot.role is Role.SCORER:
             return Overlay()
         return self.config.draft if boot.role is Role.DRAFT else self.config.baseline

@@ -196,6 +196,8 @@ class Config:
     """For the draft model served alone."""
     speed: Overlay | None = None
     """Laid over the engine where seconds count: timed workloads are then sent to servers of their own."""
+    old: EngineSettings | None = None
+    """The engine in use, where ``engines`` names it: ``engine`` is then the one that may replace it."""
     scorer: EngineSettings | None = None
     """A further server of the same weights that scores tokens."""
     may_kill: bool = False
@@ -242,6 +244,21 @@ class Config:
             msg = f"{self.name} has no scorer"
             raise ValueError(msg)
         return replace(self, engine=self.scorer, baseline=Overlay(), variants=(), draft=Overlay(), scorer=None)
+
+    def of_old(self) -> Config:
+        """Return a config whose engine is the one in use, with the variants as they are.
+
+        Raises ValueError without one.
+        """
+        if self.old is None:
+            msg = f"{self.name} has no engines"
+            raise ValueError(msg)
+        return replace(self, engine=self.old, old=None)
+
+    @property
+    def builds(self) -> Mapping[str, Config]:
+        """The config of each engine by its place, ``engines.old`` first; of one engine, this config under ``engine``."""
+        return {"engine": self} if self.old is None else {"engines.old": self.of_old(), "engines.new": self}
 
     def concurrency(self, *, attached: bool) -> int | None:
         """Return the limit on requests in flight at one server.

@@ -74,15 +74,21 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
 
     These are settings without an image, and options that would take the container out of this package's control.
     """
-    for name in ("engine", "scorer"):
-        engine = document.data.get(name) if isinstance(document.data, Mapping) else None
+    data = document.data if isinstance(document.data, Mapping) else {}
+    engines = data.get("engines")
+    builds: dict[KeyPath, JSON] = {("engines", name): build for name, build in engines.items()} if isinstance(engines, Mapping) else {}
+    sections: dict[KeyPath, JSON] = {("engine",): data.get("engine"), **builds, ("scorer",): data.get("scorer")}
+    for path, engine in sections.items():
         docker = engine.get("docker") if isinstance(engine, Mapping) else None
         if not isinstance(engine, Mapping) or not isinstance(docker, Mapping):
             continue
-        if "image" not in engine:
-            yield validate.problem(document, (name, "docker"), "settings of docker without an image", f"{name}.image beside them")
+        # An image of `engines` is laid over `engine`, and settings of docker there hold for either.
+        beside = () if path == ("scorer",) else (sections[("engine",)], *(builds.values() if path == ("engine",) else ()))
+        if not any(isinstance(section, Mapping) and "image" in section for section in (engine, *beside)):
+            place = validate.dotted_path(path)
+            yield validate.problem(document, (*path, "docker"), "settings of docker without an image", f"{place}.image beside them")
         options = docker.get("options")
-        yield from _refused_options(document, (name, "docker", "options"), options if isinstance(options, list) else [])
+        yield from _refused_options(document, (*path, "docker", "options"), options if isinstance(options, list) else [])
 
 
 def _refused_options(document: YamlDocument, path: KeyPath, options: Sequence[JSON]) -> Iterator[Problem]:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_specdec.config import docker_settings, gates, shipped, validate, variables, waivers
+from pytest_specdec.config import docker_settings, engines, gates, shipped, validate, variables, waivers
 from pytest_specdec.config.config import Config, EngineSettings, Limits, Overlay, Published, Reasoning, VariantSettings
+from pytest_specdec.config.engines import EngineName
 from pytest_specdec.errors import ConfigError, RunError
 from pytest_specdec.files import yaml
 from pytest_specdec.files.run_directory import read_text
@@ -48,8 +49,11 @@ FEATURES: frozenset[str] = frozenset((*_OPENAI, *_ENGINES, *_FORMATS, *_FAMILIES
 _SUFFIXES = (".yaml", ".yml")
 
 
-def load(path: Path) -> Config:
+def load(path: Path, alone: EngineName | None = None) -> Config:
     """Return the config in the file ``path``, with every ``${VAR}`` as written.
+
+    Of a config with ``engines``, its engine is the new one and :attr:`Config.old` the other. With ``alone`` it is that one, as if the
+    config named no other.
 
     Raises ConfigError with all of its problems at once. Models and programs are not looked for here; the engine does
     that.
@@ -68,13 +72,21 @@ def load(path: Path) -> Config:
         *gates.check_upgrade(document),
         *waivers.problems(document),
     )
+    if not problems:
+        problems = tuple(engines.problems(document))
     if problems:
         raise validate.error(problems)
-    data: Any = document.data
+    whole: Any = document.data
+    has_engines = "engines" in whole
+    if alone and not has_engines:
+        what, remedy = "the config names one engine", "leave out --specdec-engine, or write engines.old and engines.new"
+        raise ConfigError(what, where=str(path), found=f"--specdec-engine={alone} and no `engines`", expected="two engines", remedy=remedy)
+    data: Any = engines.lay_over(whole, alone or EngineName.NEW)
     return Config(
         name=path.stem,
         path=path,
-        text=text,
+        text=engines.restricted_text(text, alone) if alone and has_engines else text,
+        old=_engine_settings(engines.lay_over(whole, EngineName.OLD)["engine"]) if has_engines and not alone else None,
         engine=_engine_settings(data["engine"]),
         variants=tuple(_variant_settings(name, settings) for name, settings in data["variants"].items()),
         baseline=Overlay(**_overlay_fields(data.get("baseline", {}))),
@@ -174,6 +186,7 @@ def _check_required_features(document: YamlDocument) -> Iterator[Problem]:
 
 def _all_args(data: JSON) -> Iterator[tuple[yaml.KeyPath, JSON]]:
     """Yield every ``args`` of a config with its path."""
+    yield from engines.arguments_by_place(data) if isinstance(data, Mapping) else ()
     for key, section in data.items() if isinstance(data, Mapping) else ():
         if key in {"engine", "scorer", "baseline", "draft", "speed"} and isinstance(section, Mapping):
             yield (key, "args"), section.get("args")

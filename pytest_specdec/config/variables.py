@@ -63,6 +63,7 @@ def fill(config: Config, environ: Mapping[str, str]) -> Config:
     return replace(
         config,
         engine=_expand_engine(config.engine, environ, "engine"),
+        old=_expand_engine(config.old, environ, "engine") if config.old else None,
         scorer=_expand_engine(config.scorer, environ, "scorer") if config.scorer else None,
         variants=tuple(_expand_layer(variant, environ, ("variants", variant.name)) for variant in config.variants),
         baseline=_expand_layer(config.baseline, environ, ("baseline",)),
@@ -198,7 +199,7 @@ def find_misplaced(document: YamlDocument) -> Iterator[Problem]:
                 document, path, match[0], "${NAME} with nothing else in the braces", "write the value into the environment"
             )
     for path in _key_paths(document.data, ()):
-        if names(path[-1]) and path[:3] != ("engine", "docker", "volumes"):
+        if names(path[-1]) and path[-3:-1] != ("docker", "volumes"):
             yield validate.problem(document, path, f"a variable in the name {path[-1]}", "a name; variables are filled into values")
 
 
@@ -254,7 +255,7 @@ def _private_part(path: KeyPath) -> str:
     It is ``headers``, ``body`` or ``env``. Every variable in such a section is taken for a secret. Empty if the value
     stands elsewhere.
     """
-    part = path[2:3] if path[:1] == ("variants",) else path[1:2]
+    part = path[2:3] if path[:1] in {("variants",), ("engines",)} else path[1:2]
     return str(part[0]) if part and part[0] in _PRIVATE else ""
 
 

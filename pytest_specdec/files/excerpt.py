@@ -58,6 +58,7 @@ def _restrict(source: RunDirectory, plan: Plan, judgement: Judgement) -> Plan:
         extensions={name: further for name, further in plan.extensions.items() if name in answered},
         withheld={},
         enlarged={name: requests for name, requests in plan.enlarged.items() if name in answered},
+        old=None,
     )
 
 

@@ -102,6 +102,16 @@ class RunDirectory:
         return self.root / "progress.jsonl"
 
     @property
+    def old(self) -> Path:
+        """The run of the engine in use, of a config with ``engines``; a run directory of its own."""
+        return self.root / "old"
+
+    @property
+    def old_session(self) -> Path:
+        """The output of the session that captured and judged the engine in use."""
+        return self.root / "old.log"
+
+    @property
     def run(self) -> Path:
         """The machine-readable report."""
         return self.root / "run.json"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.files import run_documents, transcripts
+from pytest_specdec.files import old_timings, run_documents, transcripts
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.plan import Role
 from pytest_specdec.model.speed_record import DraftedWorkload, SpeedRecord, TimedWorkload
@@ -31,12 +32,28 @@ def read(directory: RunDirectory) -> SpeedRecord:
     )
 
 
+def read_predecessor(old: RunDirectory, new: RunDirectory) -> SpeedRecord:
+    """Return the same of the run ``old``, as it is compared with ``new``.
+
+    Timed answers of the old engine that ``new`` holds, of boots in turn with its own, take the place of the run's own.
+    Raises RunError if a file that is there is invalid.
+    """
+    record, plan = read(old), run_documents.read_plan(new)
+    alternated = {
+        name: TimedWorkload(workload=run_documents.read_workload(new, plan, name), boots=boots, alternated=True)
+        for name, boots in old_timings.read(new).items()
+    }
+    return replace(record, timed={**record.timed, **alternated})
+
+
 def _read_timed(directory: RunDirectory, plan: Plan, workload: Workload) -> TimedWorkload:
     """Return the answers of every boot; those to ungated requests are left out."""
     sent = run_documents.read_workload(directory, plan, workload.name)
     gated = frozenset(request.id for request in sent.gated_requests)
     boots: dict[str, tuple[Transcript, ...]] = {}
     for boot in plan.boots:
+        if boot.role.is_old:
+            continue
         transcript = transcripts.read(directory, boot.arms[0], workload.name) if workload.name in boot.answers else None
         if transcript is not None:
             arm = BASELINE if boot.role is Role.CONTROL else boot.arm

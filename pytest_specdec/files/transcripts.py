@@ -107,11 +107,12 @@ def write_scores(directory: RunDirectory, under: str, arm: str, workload: str, s
 
 
 def beside(directory: RunDirectory, plan: Plan, workload: str, arms: Collection[str]) -> Iterator[Transcript]:
-    """Yield the answers of all arms but ``arms``.
+    """Yield the answers of all arms but ``arms``, and but those of the engine before an upgrade.
 
     They are to ``workload``; unreadable ones are left out.
     """
-    for arm in (arm for boot in plan.boots if workload in boot.answers for arm in boot.arms if arm not in arms):
+    answering = (boot for boot in plan.boots if workload in boot.answers and not boot.role.is_old)
+    for arm in (arm for boot in answering for arm in boot.arms if arm not in arms):
         with suppress(RunError):
             transcript = read(directory, arm, workload)
             if transcript is not None:

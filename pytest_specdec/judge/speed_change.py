@@ -2,7 +2,8 @@
 
 Boots are the units, as within a run (stats/speedup.py), with one difference: the machine may be faster during one run than during the
 other, and all boots of a run share that. So the boots of a run count as one, and the log-ratio of two runs has twice the variance of one
-boot, however many were booted. How much boots vary is estimated from the boots of both runs, over the stated prior.
+boot, however many were booted. Boots of both engines that came in turn share the machine, and each counts. How much boots vary is estimated
+from the boots of both runs, over the stated prior.
 
 Accepted tokens per verify step are compared prompt by prompt (stats/acceptance_change.py).
 """
@@ -228,7 +229,8 @@ def _compare_timed(old: TimedWorkload, new: TimedWorkload, boot_sd: float) -> It
             boots = _compare_boots(before, after, select, whole=is_whole)
             if boots is None:
                 continue
-            estimate = boots.estimate(spreads.get(figure, BootSpread(stated_sd=boot_sd)))
+            shares = 1.0 / len(before) + 1.0 / len(after) if old.alternated else RUNS
+            estimate = boots.estimate(spreads.get(figure, BootSpread(stated_sd=boot_sd)), shares)
             if arm == BASELINE and estimate is not None:
                 spreads[figure] = estimate.boots
             yield _Measured(
@@ -270,11 +272,14 @@ class _ComparedBoots:
     levels: BootLevels
     """The new run's boots as the speculative ones, over the first old boot."""
 
-    def estimate(self, spread: BootSpread) -> Estimate | None:
-        """Return the log-ratio of the runs with its error; None with one pass. ``spread`` is that of other boots."""
+    def estimate(self, spread: BootSpread, shares: float) -> Estimate | None:
+        """Return the log-ratio of the runs with its error; None with one pass.
+
+        ``spread`` is that of other boots. ``shares`` is the variance of the log-ratio over that of one boot.
+        """
         if min(map(len, self.blocks)) < LEAST_PASSES:
             return None
-        return replace(across_blocks(self.blocks, [self.levels], spread), shares=RUNS)
+        return replace(across_blocks(self.blocks, [self.levels], spread), shares=shares)
 
 
 _SELECTED: Mapping[UpgradeFigure, Callable[[ArmTimings], ComparedFigure | None]] = {

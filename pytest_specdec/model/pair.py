@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["BASELINE", "CONTROL", "OLD_BASELINE", "SCORER", "Draft", "DraftKind", "DraftSampling", "Pair", "Variant", "old_arm"]
+__all__ = ["BASELINE", "CONTROL", "OLD_BASELINE", "SCORER", "Draft", "DraftKind", "DraftSampling", "Pair", "Variant", "arm_of", "old_arm"]
 
 BASELINE = "baseline"
 CONTROL = "control"
@@ -22,6 +22,11 @@ def old_arm(name: str) -> str:
 
 OLD_BASELINE = old_arm(BASELINE)
 """The baseline of the engine before an upgrade: its answers in the run of the engine after it."""
+
+
+def arm_of(name: str) -> str:
+    """Return the arm that a storage name of either engine stands for: ``k3`` of ``old.k3``, and of ``k3``."""
+    return name.removeprefix(old_arm(""))
 
 
 class DraftKind(StrEnum):

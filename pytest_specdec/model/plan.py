@@ -19,6 +19,7 @@ __all__ = [
     "ROUNDS",
     "Boot",
     "Judgement",
+    "OldEngine",
     "Placement",
     "Plan",
     "Rates",
@@ -54,6 +55,20 @@ class Role(StrEnum):
     DRAFT = "draft"
     SCORER = "scorer"
     """A further server of the same weights, maybe of another engine, that scores in the baseline's place."""
+    OLD_BASELINE = "old baseline"
+    """The baseline of the engine in use, for its speed alone: no judge of a pair sees it."""
+    OLD_VARIANT = "old variant"
+    """A variant of the engine in use, likewise."""
+
+    @property
+    def speculates(self) -> bool:
+        """Whether its server is one that speculates."""
+        return self in {Role.VARIANT, Role.OLD_VARIANT}
+
+    @property
+    def is_old(self) -> bool:
+        """Whether its server is of the engine in use, in a run of the one that may replace it."""
+        return self in {Role.OLD_BASELINE, Role.OLD_VARIANT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +97,7 @@ class Boot:
     """From 0, in the order of the run."""
     role: Role
     arm: str
-    """``baseline``, ``control``, ``scorer``, the variant's name, or the draft model."""
+    """``baseline``, ``control``, ``scorer``, the variant's name, or the draft model; with ``old.`` before it, one of the engine in use."""
     answers: tuple[str, ...] = ()
     """Workloads answered, by name."""
     also_baseline: bool = False
@@ -150,6 +165,21 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OldEngine:
+    """The run of the engine in use, which comes before that of the engine under test."""
+
+    build: str
+    """What is started, as the config names it: a venv, an executable or an image; empty where only arguments differ."""
+    new_build: str
+    """The same of the engine under test."""
+    model: str
+    boots: int
+    """Servers of that run."""
+    estimate_s: float
+    """Seconds that it is expected to take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Everything a run will do."""
 
@@ -185,6 +215,8 @@ class Plan:
     """By workload that sends more because boots take long: the requests that the depth would send otherwise."""
     golden: tuple[GoldenFloor, ...] = ()
     """What the config's golden file asks of each pair, as it was read for this run; empty without one."""
+    old: OldEngine | None = None
+    """The run of the engine in use that this one is compared with; None where the config names one engine."""
 
     @property
     def golden_gates(self) -> tuple[Gate, ...]:

@@ -18,6 +18,8 @@ class TimedWorkload:
     workload: Workload
     boots: Mapping[str, tuple[Transcript, ...]]
     """By arm, ``baseline`` or a variant: the transcripts of its boots, each boot once."""
+    alternated: bool = False
+    """Whether these boots came in turn with those that they are compared with, so that both met the same state of the machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

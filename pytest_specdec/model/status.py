@@ -72,6 +72,8 @@ class Status:
 
     state: State
     missing: tuple[MissingAnswers, ...] = ()
+    missing_old: tuple[MissingAnswers, ...] = ()
+    """Timed answers of the engine in use; the run is complete without them, since no verdict of a pair rests on them."""
     boots: int = 0
     """Servers started as planned."""
     restarts: int = 0

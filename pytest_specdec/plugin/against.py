@@ -96,5 +96,6 @@ def _compare_speeds(old: Path, new: Path, config: Config | None, gates: UpgradeG
     from pytest_specdec.judge import speed_change  # noqa: PLC0415 - imports numpy
 
     boot_sd = BOOT_SD if config is None else stated_boot_sd(config.gates)
-    before, after = (speed_record.read(RunDirectory.open(path)) for path in (old, new))
+    before_directory, directory = RunDirectory.open(old), RunDirectory.open(new)
+    before, after = speed_record.read_predecessor(before_directory, directory), speed_record.read(directory)
     return speed_change.compare(before, after, gates, boot_sd=boot_sd)

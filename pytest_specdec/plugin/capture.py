@@ -13,11 +13,12 @@ import pytest
 
 from pytest_specdec.capture import environment, remaining, runner
 from pytest_specdec.config import variables
-from pytest_specdec.errors import RunError, SpecdecError
+from pytest_specdec.engines.registry import engine_of
+from pytest_specdec.errors import EngineError, RunError, SpecdecError
 from pytest_specdec.files import old_answers, run_documents
 from pytest_specdec.files.run_directory import RunDirectory, writable
 from pytest_specdec.model.status import State, Status
-from pytest_specdec.plugin import commands, marker
+from pytest_specdec.plugin import commands, marker, old_engine
 from pytest_specdec.plugin.progress import Ticker, last_word
 from pytest_specdec.report import plan
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 _BUSY = 1.0
 """Load per core from which on a capture has to wait for the processor: other programs use all of it."""
+_LEAST_S = 1.0
+"""Seconds of a capture whose time another one has used up: it ends in the error of a deadline."""
 
 
 def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool) -> Status | None:
@@ -58,8 +61,9 @@ def capture(run: RunState, tell: Callable[[Progress], None], *, in_worker: bool)
         try:
             with exit_on_sigterm():
                 _check_boots(run, directory)
-                status = record(run.config, run.plan, directory, deadline_s=run.settings.deadline_s, tell=tell)
-                return _ask_open_requests_again(run, directory, status, tell)
+                left_s = _judge_old(run, directory, tell)
+                status = record(run.config, run.plan, directory, deadline_s=left_s, tell=tell)
+                return _require_old(run, directory, _ask_open_requests_again(run, directory, status, tell))
         except SpecdecError as error:
             return _write_failure(run, directory, str(error), lasting=error.lasting)
         except pytest.exit.Exception as error:
@@ -102,6 +106,7 @@ def _is_finished(run: RunState) -> bool:
     try:
         state = run_documents.read_status(directory).state
         is_whole = run.settings.resume is not None and state is State.COMPLETE and not remaining.has_unexplained(directory, run.plan)
+        is_whole = is_whole and (run.config.old is None or old_engine.is_judged(directory.old))
     except RunError:
         return False
     return state is not State.RUNNING and (is_ours or is_whole)
@@ -156,10 +161,56 @@ def _check_boots(run: RunState, directory: RunDirectory) -> None:
     from pytest_specdec.doctor import boot_checks  # noqa: PLC0415 - only the process that captures pays for it
 
     try:
-        boot_checks.require(run.config)
+        for place, config in run.config.builds.items():
+            with _name_engine(place):
+                boot_checks.require(config)
     except SpecdecError:
         runner.begin(run.config, run.plan, directory)
         raise
+
+
+@contextmanager
+def _name_engine(place: str) -> Iterator[None]:
+    """Say in an error of an engine which of two engines it is."""
+    try:
+        yield
+    except EngineError as error:
+        if place == "engine":
+            raise
+        what = f"{place}: {error.what}"
+        raise type(error)(what, where=error.where, found=error.found, expected=error.expected, remedy=error.remedy) from None
+
+
+def _judge_old(run: RunState, directory: RunDirectory, tell: Callable[[Progress], None]) -> float | None:
+    """Have the engine in use captured and judged first, if the config names one.
+
+    Returns the seconds that are left of ``--specdec-deadline``; None without one. The documents that every run has are written first: an
+    interrupted session can then be resumed.
+    """
+    total_s = run.settings.deadline_s
+    if run.config.old is None:
+        return total_s
+    for place, config in run.config.builds.items():
+        with _name_engine(place):
+            engine_of(config.engine.kind).check(config)
+    runner.begin(run.config, run.plan, directory)
+    try:
+        took_s = old_engine.judge(run, tell)
+    except BaseException as ended:
+        _write_failure(run, directory, f"the old engine's session was ended by {type(ended).__name__}: {ended}")
+        raise
+    old_answers.copy(directory.old, directory, run.plan)
+    return None if total_s is None else max(total_s - took_s, _LEAST_S)
+
+
+def _require_old(run: RunState, directory: RunDirectory, status: Status) -> Status:
+    """Return the status, incomplete if the engine in use left no run to compare with."""
+    reason = old_engine.why_missing(directory.root) if run.config.old else ""
+    if not reason or status.error:
+        return status
+    status = replace(status, state=State.INCOMPLETE, error=directory.secrets.mask(reason))
+    run_documents.write_status(directory, status)
+    return status
 
 
 def _ask_open_requests_again(run: RunState, directory: RunDirectory, status: Status, tell: Callable[[Progress], None]) -> Status:
@@ -207,7 +258,7 @@ def follow(config: pytest.Config, root: Path, over: threading.Event, *, every_s:
         ticker.say(line)
     is_late = over.is_set()
     while _final_status(directory, session) is None and not over.wait(every_s):
-        for step in run_documents.read_progress(directory)[-1:]:
+        for step in run_documents.read_progress(directory)[-1:] or old_engine.read_progress(root):
             ticker(step)
     status = _final_status(directory, session)
     if status is not None:

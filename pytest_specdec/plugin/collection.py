@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
     from pytest_specdec.capture.planner import SelectedWorkload
+    from pytest_specdec.config.config import Config
     from pytest_specdec.model.plan import Plan
     from pytest_specdec.plugin.marker import SpecdecMark
     from pytest_specdec.plugin.run_state import RunState
@@ -138,19 +139,23 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: S
 
     selected_names, earlier_plan = {marker.pair_name(item) for item in marks}, run.begun
     pair_names = tuple(name for name in run.pair_names if name in selected_names)
-    return planner.make(
-        run.config,
-        _select_workloads(marks.values()),
-        run.depth,
-        pair_names,
-        _select_workloads(left_out),
-        outside=run.outside,
-        rates=earlier_plan.rates if earlier_plan else rates.expected_rates(run.config, run.root.parent),
-        enlarged={name: len(earlier_plan.workload(name).requests) for name in earlier_plan.enlarged} if earlier_plan else None,
-        deadline_s=run.settings.deadline_s,
-        speed_boots=run.speed_boots,
-        old_answers=_old_answers(run, earlier_plan),
-    )
+
+    def make(config: Config) -> Plan:
+        return planner.make(
+            config,
+            _select_workloads(marks.values()),
+            run.depth,
+            pair_names,
+            _select_workloads(left_out),
+            outside=run.outside,
+            rates=earlier_plan.rates if earlier_plan else rates.expected_rates(config, run.runs),
+            enlarged={name: len(earlier_plan.workload(name).requests) for name in earlier_plan.enlarged} if earlier_plan else None,
+            deadline_s=run.deadline_s,
+            speed_boots=run.speed_boots,
+            old_answers=_old_answers(run, earlier_plan),
+        )
+
+    return planner.with_old(make(run.config), run.config, make(run.config.of_old())) if run.config.old else make(run.config)
 
 
 def _old_answers(run: RunState, begun: Plan | None) -> frozenset[str]:

@@ -10,6 +10,7 @@ from pytest_specdec.config import shipped
 from pytest_specdec.report.run import Commands
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import pytest
@@ -68,20 +69,24 @@ def _command_with_option(config: pytest.Config, option: str, run: Path) -> str:
 
     Any other option that names a run is removed, since a session may have only one.
     """
-    arguments = [*_without_run_options([str(argument) for argument in config.invocation_params.args]), option, as_typed(run, config)]
+    arguments = [
+        *without_options([str(argument) for argument in config.invocation_params.args], RUN_OPTIONS),
+        option,
+        as_typed(run, config),
+    ]
     return f"pytest {shlex.join(arguments)}"
 
 
-def _without_run_options(arguments: list[str]) -> list[str]:
-    """Return the arguments without options that name a run.
+def without_options(arguments: Sequence[str], options: Sequence[str]) -> list[str]:
+    """Return the arguments without some options that take a value.
 
     Their values are removed too.
     """
     remaining, is_value = [], False
     for argument in arguments:
         # the value is a word of its own unless the option holds it after "="
-        if is_value or argument.partition("=")[0] in RUN_OPTIONS:
-            is_value = argument in RUN_OPTIONS
+        if is_value or argument.partition("=")[0] in options:
+            is_value = argument in options
         else:
             remaining.append(argument)
     return remaining

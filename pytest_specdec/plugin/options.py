@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+ENGINES = ("old", "new")
 DEPTHS = ("smoke", "standard", "deep")
 REPORT_FORMATS = "pytest_specdec.report_formats"
 """The group of entry points by which report formats are found."""
@@ -27,6 +28,8 @@ class Settings:
     """A path or a bare name; None when neither option nor ini key names one."""
     config_given: bool
     """Whether the command line names it."""
+    engine: str | None
+    """The one of the config's ``engines`` that is judged alone; None for all that the config names."""
     run_dir: Path | None
     replay: Path | None
     resume: Path | None
@@ -80,6 +83,7 @@ def add(parser: pytest.Parser) -> None:
         help="Engine, model and variants to judge: a YAML file, or the name of one here, in suites/configs or in the package.",
     )
     option("--specdec-depth", metavar="DEPTH", help=f"Number of requests: {', '.join(DEPTHS)} (default: standard).")
+    option("--specdec-engine", metavar="NAME", help="Of a config with `engines`, judge this one alone: old or new.")
     option("--specdec-run-dir", metavar="DIR", help="Run directory, new or empty (default: .specdec/<config>-<UTC time>).")
     _add_stored_runs(group)
     option(
@@ -205,6 +209,7 @@ def resolve(config: pytest.Config) -> Settings:
     return Settings(
         config=config_name or config.getini("specdec_config") or None,
         config_given=config_name is not None,
+        engine=_engine_name(config.getoption("--specdec-engine"), replay),
         run_dir=run_dir,
         replay=replay,
         resume=resume,
@@ -332,6 +337,14 @@ def _has_plan(option: str, folder: Path) -> bool:
     except OSError as error:
         msg = f"{option}: cannot read {folder}: {error.strerror}"
         raise pytest.UsageError(msg) from None
+
+
+def _engine_name(name: str | None, replay: Path | None) -> str | None:
+    """Return the engine to judge alone; raise pytest.UsageError for an unknown one, and in a replay, whose engine is stored."""
+    if name is not None and replay:
+        msg = "--specdec-engine: found --specdec-replay; expected a new run: the old engine's run is in the folder old of the new one's"
+        raise pytest.UsageError(msg)
+    return None if name is None else _require_choice(ENGINES, name, "--specdec-engine")
 
 
 def _boot_count(count: int | None, replay: Path | None) -> int | None:

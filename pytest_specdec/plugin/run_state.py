@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_specdec.config import golden, lint, load, prompt_file, variables
+from pytest_specdec.config.engines import EngineName
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import ConfigError, RunError, SpecdecError
 from pytest_specdec.files import captured, run_documents
@@ -21,6 +22,7 @@ from pytest_specdec.gates import baseline_file
 from pytest_specdec.judge import registry
 from pytest_specdec.model.families import with_outside
 from pytest_specdec.model.workload import Depth
+from pytest_specdec.plugin import old_engine
 from pytest_specdec.plugin.options import SETTINGS
 
 if TYPE_CHECKING:
@@ -53,6 +55,10 @@ class RunState:
         """Of the pair lint."""
         self.session = uuid.uuid4().hex
         """The id of the session, which all its workers share."""
+        self.arguments: tuple[str, ...] = ()
+        """Of the session's command line."""
+        self.invoked_in = Path()
+        """The folder that the session was started in."""
         self.refusal = ""
         """Why this session may not or cannot capture into the run directory; then it judges nothing of it either."""
         self.reported: dict[str, str] = {}
@@ -103,6 +109,20 @@ class RunState:
         if self.begun and not self.settings.depth_given:
             return self.begun.depth
         return Depth(self.settings.depth)
+
+    @property
+    def deadline_s(self) -> float | None:
+        """Seconds that the capture of one engine is planned with: half of those given where the config names two."""
+        return old_engine.deadline_s(self.settings.deadline_s) if self.config.old else self.settings.deadline_s
+
+    @property
+    def runs(self) -> Path:
+        """The folder of earlier runs, whose times the estimate rests on.
+
+        The run of an engine in use lies in that of the engine under test, and so one folder deeper.
+        """
+        folder = self.root.parent
+        return folder.parent if (folder / "plan.json").is_file() else folder
 
     @property
     def speed_boots(self) -> int:
@@ -224,13 +244,26 @@ def _make_state(config: pytest.Config) -> RunState:
         stored_config = _replayed_config(config, plan)
         plan = _replayed_plan(settings, stored_config, plan)
         return RunState(settings, stored_config, root=settings.replay, plan=plan, warnings=_depth_warnings(settings, plan))
-    loaded_config = load.load(_config_path(config))
+    loaded_config = load.load(_config_path(config), EngineName(settings.engine) if settings.engine else None)
+    _check_predecessor(settings, loaded_config)
     baseline_file.check(settings.baselines, loaded_config.name)
     filled_config = variables.fill(loaded_config, os.environ)
     state = RunState(settings, filled_config, root=root(config), plan=None, warnings=_lint_warnings(filled_config))
+    handed = getattr(config, "workerinput", {})
+    state.arguments = tuple(handed.get(ARGUMENTS, map(str, config.invocation_params.args)))
+    state.invoked_in = Path(handed.get(INVOKED_IN, config.invocation_params.dir))
     state.prompts = prompt_file.read(state.config)
     state.session = getattr(config, "workerinput", {}).get(SESSION, state.session)
     return state
+
+
+def _check_predecessor(settings: Settings, config: Config) -> None:
+    """Raise ConfigError for an earlier run beside the config's own."""
+    if config.old is not None and settings.against:
+        where = f"{config.path}  engines"
+        what, expected = "the run has two predecessors", "either `engines` or --specdec-against"
+        found = f"engines.old, and --specdec-against={settings.against}"
+        raise ConfigError(what, where=where, found=found, expected=expected, remedy="--specdec-engine=new judges the new engine alone")
 
 
 def baselines_folder(settings: Settings) -> Path:
@@ -293,13 +326,20 @@ def _lint_warnings(config: Config) -> tuple[str, ...]:
     """
     mask = variables.secrets_of(config.text).mask
     try:
-        return tuple(mask(str(problem)) for problem in lint.check(config, engine_of(config.engine.kind).rules))
+        problems = [str(problem) for build in config.builds.values() for problem in lint.check(build, engine_of(build.engine.kind).rules)]
+        return tuple(map(mask, dict.fromkeys(problems)))
     except ConfigError as error:
         raise ConfigError(mask(error.what), remedy=error.remedy) from None
 
 
 HANDED = "specdec_root"
 """Under this key the controller hands its workers the run directory."""
+
+ARGUMENTS = "specdec_arguments"
+"""Under this one, the arguments of its command line."""
+
+INVOKED_IN = "specdec_invoked_in"
+"""Under this one, the folder that it was started in."""
 
 SESSION = "specdec_session"
 """Under this one, the id of the session: a run that bears another one is not of this session, however alike the two are."""

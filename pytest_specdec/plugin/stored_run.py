@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _MOST = 4
 """Differences in the message."""
-_FREE = {"estimate_s", "again_s", "placement_reason"}
+_FREE = {"estimate_s", "again_s", "placement_reason", "old"}
 """Fields of a plan that are for people only."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,7 +20,7 @@ from pytest_specdec.gates.accepted_lengths import CellLengths
 from pytest_specdec.model.baseline import VERIFY_NOISE
 from pytest_specdec.model.promise import AcceptedLength
 from pytest_specdec.model.workload import Family
-from pytest_specdec.plugin import commands, judgements, report_files, run_state, traces, waivers
+from pytest_specdec.plugin import commands, judgements, old_engine, report_files, run_state, traces, waivers
 from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.report import table, terminal
 from pytest_specdec.report.plan import own_prompts
@@ -134,11 +135,13 @@ class SummaryPlugin:
             session.exitstatus = self.run.run_class.exit_code
 
     def _compare_with_earlier(self, run: Run) -> Run:
-        """Compare the run with that of ``--specdec-against``, and return it with the result among its notes."""
+        """Compare the run with that of ``--specdec-against``, or of its own old engine, and return it with the result among its notes."""
         settings = self._config.stash[SETTINGS]
-        earlier = settings.against
+        earlier = settings.against or old_engine.earlier(self._root)
         if earlier is None:
             return run
+        if settings.against is None and (reason := old_engine.why_missing(self._root)):
+            return replace(run, notes=(f"UPGRADE not judged: {'; '.join(reason.splitlines())}", *run.notes))
         from pytest_specdec.plugin import against  # noqa: PLC0415 - only a comparison pays for it
 
         state = run_state.state_or_error(self._config)
@@ -153,7 +156,7 @@ class SummaryPlugin:
         baseline_notes = baseline_file.notes(settings.baselines, plan.config, environment)
         baselines = baseline_file.read_conditions(run_state.baselines_folder(settings), plan.config, environment) if environment else ()
         status = _read_or_none(run_documents.read_status, directory)
-        status_notes = (*_capture_error(status), *status.warnings) if status else ()
+        status_notes = (*_capture_error(status), *status.warnings, *_missing_old(status)) if status else ()
         capabilities = _read_or_none(run_documents.read_capabilities, directory) or {}
         untested_notes = table.untested_routes(capabilities)
         state = run_state.state_or_error(self._config)  # the controller of several processes has none yet
@@ -345,6 +348,12 @@ def _capture_error(status: Status) -> tuple[str, ...]:
     """
     lines = [line.strip() for line in status.error.splitlines()]
     return (f"THE CAPTURE ENDED IN AN ERROR: {'; '.join(lines)}",) if lines and not status.missing else ()
+
+
+def _missing_old(status: Status) -> tuple[str, ...]:
+    """Return a line for each arm of the engine in use that was not timed, of a capture that came to its end."""
+    gaps = () if status.error else status.missing_old
+    return tuple(f"{gap.arm}: not timed beside the new engine: {next(iter(gap.reason.splitlines()), '')}" for gap in gaps)
 
 
 def _print(reporter: pytest.TerminalReporter, lines: Sequence[terminal.Line]) -> None:

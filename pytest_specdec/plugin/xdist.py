@@ -63,9 +63,11 @@ class Controller:
     def pytest_configure_node(self, node: WorkerNode) -> None:
         """Give a worker the data of the session's run.
 
-        These are run directory, session id and, to continue a run, the round.
+        These are run directory, session id, the command line's arguments and, to continue a run, the round.
         """
         node.workerinput[run_state.HANDED] = str(self._root)
+        node.workerinput[run_state.ARGUMENTS] = [str(argument) for argument in self._config.invocation_params.args]
+        node.workerinput[run_state.INVOKED_IN] = str(self._config.invocation_params.dir)
         node.workerinput[run_state.SESSION] = self._session
         if self._config.stash[SETTINGS].continued:
             from pytest_specdec.plugin import stored_run  # noqa: PLC0415 - only a run that is taken further pays for it

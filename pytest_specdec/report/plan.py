@@ -22,6 +22,7 @@ def lines(plan: Plan, *, origin: str, replayed: bool) -> tuple[str, ...]:
     """
     costs = (
         _describe_cost(plan),
+        *_old_engine_lines(plan),
         *_further_pass_lines(plan),
         *_repeat_lines(plan),
         *_enlargement_lines(plan),
@@ -75,6 +76,25 @@ def _describe_duration(plan: Plan) -> str:
     if not plan.rates.known:
         return "minutes unknown before the first boot"
     return f"about {clock(plan.estimate_s)}" + (f" ({plan.rates.source})" if plan.rates.source else "")
+
+
+def _old_engine_lines(plan: Plan) -> tuple[str, ...]:
+    """Return lines on the engine in use, whose run comes first.
+
+    A model of its own is said, since answers may change by it. () for a run of one engine.
+    """
+    old = plan.old
+    if old is None:
+        return ()
+    minutes = f", about {clock(old.estimate_s)}, {clock(old.estimate_s + plan.estimate_s)} for both" if plan.rates.known else ""
+    again = sum(boot.role.is_old for boot in plan.boots)
+    timed = f"; {_plural(again, 'boot')} above {'are' if again != 1 else 'is'} of the old engine, for its speed" if again else ""
+    models = (f"THE MODELS DIFFER: old {old.model}, new {plan.model}; answers may change by that",) if old.model != plan.model else ()
+    return (
+        f"old engine, captured and judged first: {old.build}; {_plural(old.boots, 'boot')}{minutes}",
+        f"new engine: {old.new_build}{timed}",
+        *models,
+    )
 
 
 _COSTLY = {Family.SAMPLING, Family.SPEED}

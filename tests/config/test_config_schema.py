@@ -32,7 +32,8 @@ def test_a_schema_is_one(schema):
 @pytest.mark.parametrize(
     "properties, cls, derived",
     [
-        (PROPERTIES, config.Config, {"name", "path", "text", "golden", "upgrade"}),
+        (PROPERTIES.keys() - {"engines"}, config.Config, {"name", "path", "text", "golden", "upgrade", "old"}),  # engines: engine, and old
+        (SCHEMA["$defs"]["build"]["properties"], config.EngineSettings, {"kind", "api_key", "url", "served_as", "headers", "body"}),
         (PROPERTIES["engine"]["properties"], config.EngineSettings, set()),
         (SCHEMA["$defs"]["overlay"]["properties"], config.Overlay, set()),
         (SCHEMA["$defs"]["variant"]["properties"], config.VariantSettings, {"name"}),

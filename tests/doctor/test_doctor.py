@@ -51,6 +51,16 @@ def test_a_sound_config_passes_every_check_and_ends_with_the_next_command(doctor
     assert "none failed" in lines[-2]
 
 
+def test_both_engines_are_checked_and_told_apart(doctor, here, vllm):
+    vllm()
+    (here / "model").mkdir(exist_ok=True)
+    (here / "mine.yaml").write_text(VLLM + "engines: {old: {}, new: {venv: gone}}\n")
+    code, out = doctor("mine.yaml")
+    assert code == 1
+    assert [row[19:] for row in rows(out, "engines")] == ["old: venv venv", "new: venv gone"]
+    assert [row[:6].strip() for row in rows(out, "engine")] == ["ok", "FAIL"]
+
+
 def test_the_depth_decides_the_boots(doctor, config, vllm):
     vllm()
     config()

@@ -1,0 +1,114 @@
+"""``engines`` of a config: two builds of one engine, each laid over ``engine``, whose upgrade one run judges."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from pytest_specdec.config import validate
+from pytest_specdec.files import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_specdec.config.config import EngineSettings
+    from pytest_specdec.config.validate import Problem
+    from pytest_specdec.files.yaml import KeyPath, YamlDocument
+    from pytest_specdec.model.workload import JSON
+
+__all__ = ["EngineName", "arguments_by_place", "describe", "lay_over", "problems", "restricted_text"]
+
+_PROGRAMS = ("executable", "venv", "image")
+"""Of these an engine has one: that of ``engines`` replaces that of ``engine``, whichever it is."""
+
+
+class EngineName(StrEnum):
+    """Which of a config's two engines is meant."""
+
+    OLD = "old"
+    """The engine in use."""
+    NEW = "new"
+    """The one that may replace it."""
+
+
+def lay_over(data: Mapping[str, Any], name: EngineName) -> dict[str, Any]:
+    """Return a config's data with one of its ``engines`` as its only ``engine``.
+
+    Arguments and variables are laid over those of ``engine`` one by one, every other setting replaces its own. Data without ``engines``
+    comes back as it is.
+    """
+    rest = {key: value for key, value in data.items() if key != "engines"}
+    if "engines" not in data:
+        return rest
+    engine, overlay = dict(data["engine"]), dict(data["engines"][name.value])
+    if any(program in overlay for program in _PROGRAMS):
+        engine = {key: value for key, value in engine.items() if key not in _PROGRAMS}
+    # `docker` says how an image is run, and is nothing to a program that runs in none.
+    if "venv" in overlay or "executable" in overlay:
+        engine.pop("docker", None)
+    merged = {key: {**_mapping(engine.get(key)), **_mapping(overlay[key])} for key in ("args", "env") if key in overlay}
+    return {**rest, "engine": {**engine, **overlay, **merged}}
+
+
+def restricted_text(text: str, name: EngineName) -> str:
+    """Return the text of a config restricted to one of its ``engines``, which a run of that engine alone keeps."""
+    data: Any = yaml.load(text, "config.yaml").data
+    return f"# Written by pytest-specdec: the config as engines.{name.value} has it.\n{yaml.dump(lay_over(data, name))}"
+
+
+def describe(engine: EngineSettings, other: EngineSettings) -> str:
+    """Return what tells an engine from the other one, without the values of arguments and variables, which may be secrets."""
+    names = (name for name in (*_PROGRAMS, "model") if getattr(engine, name) != getattr(other, name))
+    parts = [f"{name} {value}" for name in names if (value := getattr(engine, name))]
+    for kind, own, others in (("args", engine.args, other.args), ("env", engine.env, other.env)):
+        changed = [name for name in dict.fromkeys((*own, *others)) if own.get(name) != others.get(name)]
+        present, absent = ([name for name in changed if (name in own) is is_own] for is_own in (True, False))
+        parts += [f"{kind} {', '.join(present)}"] if present else []
+        parts += [f"no {kind} {', '.join(absent)}"] if absent else []
+    parts += ["docker settings of its own"] if engine.docker != other.docker and engine.image else []
+    return "; ".join(parts) or f"{engine.kind} as `engine` names it"
+
+
+def problems(document: YamlDocument) -> Iterator[Problem]:
+    """Yield the problems of ``engines`` that the JSON Schema cannot express.
+
+    These are two engines without a difference, and servers that run already, whose build is not decided here.
+    """
+    data = document.data
+    engines = data.get("engines") if isinstance(data, Mapping) else None
+    if not (isinstance(data, Mapping) and isinstance(engines, Mapping) and isinstance(data.get("engine"), Mapping)):
+        return
+    if not all(isinstance(engines.get(name.value), Mapping) for name in EngineName):
+        return  # the schema says so
+    for path in _attached(data):
+        hint = "capture the engine in use first, and give that run as --specdec-against"
+        yield validate.problem(document, path, "a server that runs already, beside `engines`", "servers that are started here", hint)
+    if lay_over(data, EngineName.OLD)["engine"] == lay_over(data, EngineName.NEW)["engine"]:
+        expected = "old and new to differ: in venv, executable, image, args, env or model"
+        yield validate.problem(document, ("engines",), "two identical engines", expected)
+
+
+def arguments_by_place(data: Mapping[str, JSON]) -> Iterator[tuple[KeyPath, JSON]]:
+    """Yield the ``args`` of each of the ``engines`` with its path."""
+    engines = data.get("engines")
+    for name, engine in engines.items() if isinstance(engines, Mapping) else ():
+        if isinstance(engine, Mapping):
+            yield ("engines", name, "args"), engine.get("args")
+
+
+def _attached(data: Mapping[str, Any]) -> Iterator[KeyPath]:
+    """Yield the place of each address of a server that runs already; the scorer may have one."""
+    variants = data.get("variants")
+    sections: dict[KeyPath, Any] = {(key,): data.get(key) for key in ("engine", "baseline", "draft")}
+    sections |= {("variants", name): variant for name, variant in variants.items()} if isinstance(variants, Mapping) else {}
+    for path, section in sections.items():
+        if isinstance(section, Mapping) and "url" in section:
+            yield (*path, "url")
+
+
+def _mapping(value: JSON) -> Mapping[str, JSON]:
+    """Return arguments or variables as a mapping, also those that are a string of JSON."""
+    parsed = json.loads(value) if isinstance(value, str) else value
+    return parsed if isinstance(parsed, Mapping) else {}

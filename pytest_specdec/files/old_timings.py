@@ -1,0 +1,35 @@
+"""Old timings: timed answers of the engine in use, sent between those of the engine under test and stored in its run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.files import run_documents, transcripts
+from pytest_specdec.model.pair import arm_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.files.run_directory import RunDirectory
+    from pytest_specdec.model.transcript import Transcript
+
+__all__ = ["read"]
+
+
+def read(directory: RunDirectory) -> Mapping[str, Mapping[str, tuple[Transcript, ...]]]:
+    """Return the old engine's timed answers by workload, then by arm: ``baseline`` or a variant, a transcript per boot.
+
+    Compared with those of the same arm in the same run, they share the machine's state: pass by pass side by side, boot by boot in turn.
+    A boot without whole answers is left out, and so is a workload without any. Raises RunError if a file that is there is invalid.
+    """
+    plan = run_documents.read_plan(directory)
+    by_workload: dict[str, dict[str, tuple[Transcript, ...]]] = {}
+    for boot in plan.boots:
+        for name in boot.answers if boot.role.is_old else ():
+            transcript = transcripts.read(directory, boot.arms[0], name)
+            if transcript is not None:
+                gated = {request.id for request in run_documents.read_workload(directory, plan, name).gated_requests}
+                by_arm = by_workload.setdefault(name, {})
+                arm = arm_of(boot.arm)
+                by_arm[arm] = (*by_arm.get(arm, ()), transcript.part(gated))
+    return by_workload

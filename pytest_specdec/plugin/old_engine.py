@@ -1,0 +1,151 @@
+"""The engine in use, of a config with ``engines``: captured and judged by a pytest session of its own, before the new engine.
+
+Its run is a run directory like any other, in the folder ``old`` of this one's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_specdec.config.engines import EngineName
+from pytest_specdec.errors import RunError
+from pytest_specdec.files import run_documents
+from pytest_specdec.files.run_directory import RunDirectory, writable
+from pytest_specdec.model.pair import old_arm
+from pytest_specdec.model.status import State
+from pytest_specdec.plugin import commands
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pytest_specdec.model.status import Progress
+    from pytest_specdec.plugin.run_state import RunState
+
+__all__ = ["arguments", "deadline_s", "earlier", "is_judged", "judge", "read_progress", "why_missing"]
+
+_EVERY_S = 0.5
+"""Seconds between two looks at the session's progress."""
+_END_S = 60.0
+"""Seconds that an interrupted session gets to stop its servers, besides the config's ``limits.stop_s``."""
+_VALUED = (*commands.RUN_OPTIONS, "--specdec-deadline", "--specdec-accept-regression", "--junitxml", "--junit-xml")
+"""Options with a value that the session has otherwise, or not at all."""
+_SWITCHES = ("--specdec-update-baselines",)
+"""The baseline file is that of the engine under test."""
+_OURS = ("PYTEST_CURRENT_TEST", "GITHUB_STEP_SUMMARY")
+"""Variables of this session alone; so are those of pytest-xdist's workers."""
+_LAST_LINES = 5
+
+
+def deadline_s(total_s: float | None) -> float | None:
+    """Return the part of ``--specdec-deadline`` that each engine is planned with, half of it; None without one."""
+    return None if total_s is None else total_s / 2
+
+
+def earlier(root: Path) -> Path | None:
+    """Return the directory of the old engine's run in a run; None for a run of one engine."""
+    directory = RunDirectory(root)
+    try:
+        return directory.old if run_documents.read_plan(directory).old is not None else None
+    except RunError:
+        return None
+
+
+def is_judged(old: Path) -> bool:
+    """Return True if the old engine's run is complete and has its report."""
+    directory = RunDirectory(old)
+    try:
+        return directory.run.is_file() and run_documents.read_status(directory).state is State.COMPLETE
+    except RunError:
+        return False
+
+
+def why_missing(root: Path) -> str:
+    """Return why there is no run of the old engine to compare with; empty if there is one."""
+    directory = RunDirectory(root)
+    if RunDirectory(directory.old).run.is_file():
+        return ""
+    try:
+        lines = directory.old_session.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    last = "\n".join(lines[-_LAST_LINES:])
+    return f"the old engine's session left no run.json; its output is in {directory.old_session}" + (f":\n{last}" if last else "")
+
+
+def read_progress(root: Path) -> tuple[Progress, ...]:
+    """Return the last step of the old engine's capture, its arms by their names in this run; () before it has begun."""
+    return tuple(replace(step, arm=old_arm(step.arm)) for step in run_documents.read_progress(RunDirectory(RunDirectory(root).old))[-1:])
+
+
+def judge(run: RunState, tell: Callable[[Progress], None]) -> float:
+    """Capture and judge the old engine, unless that is done; return the seconds that it took.
+
+    A session that was ended before is resumed. What comes of it is in its run directory, and its output beside that. If this session is
+    interrupted, so is that one: it stops its servers first.
+
+    Raises RunError if the output cannot be written.
+    """
+    directory = RunDirectory(run.root)
+    if is_judged(directory.old):
+        return 0.0
+    began_s = time.monotonic()
+    with writable(directory.old_session), directory.old_session.open("ab") as output:
+        process = subprocess.Popen(  # noqa: S603 - the very command line of this session
+            arguments(run.arguments, directory.old, run.settings.deadline_s),
+            cwd=run.invoked_in,
+            env=_environment(os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # Ctrl-C reaches this session alone, which passes on one signal: two would disturb the end of the servers.
+            start_new_session=True,
+        )
+    with _end_with(process, run.config.limits.stop_s):
+        while process.poll() is None:
+            for step in read_progress(run.root):
+                tell(step)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_EVERY_S)
+    return time.monotonic() - began_s
+
+
+def arguments(own: Sequence[str], old: Path, total_s: float | None) -> tuple[str, ...]:
+    """Return the command of the old engine's session: this session's own, for that engine, into ``old``.
+
+    A run that is there is resumed.
+    """
+    repeated = [argument for argument in commands.without_options(own, _VALUED) if argument not in _SWITCHES]
+    target = "--specdec-resume" if RunDirectory(old).plan.is_file() else "--specdec-run-dir"
+    part_s = deadline_s(total_s)
+    deadline = () if part_s is None else (f"--specdec-deadline={part_s:g}",)
+    return (sys.executable, "-m", "pytest", *repeated, f"--specdec-engine={EngineName.OLD}", f"{target}={old}", *deadline)
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name not in _OURS and not name.startswith("PYTEST_XDIST_")}
+
+
+@contextmanager
+def _end_with(process: subprocess.Popen[bytes], stop_s: float) -> Iterator[None]:
+    """End the old engine's session if the block is left by an exception, and wait for it."""
+    try:
+        yield
+    except BaseException as error:
+        is_terminated = isinstance(error, pytest.exit.Exception | SystemExit)
+        process.send_signal(signal.SIGTERM if is_terminated else signal.SIGINT)
+        try:
+            process.wait(_END_S + stop_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        raise
