@@ -33,7 +33,11 @@ def test_a_schema_is_one(schema):
     "properties, cls, derived",
     [
         (PROPERTIES.keys() - {"engines"}, config.Config, {"name", "path", "text", "golden", "upgrade", "old"}),  # engines: engine, and old
-        (SCHEMA["$defs"]["build"]["properties"], config.EngineSettings, {"kind", "api_key", "url", "served_as", "headers", "body"}),
+        (
+            SCHEMA["$defs"]["build"]["properties"],
+            config.EngineSettings,
+            {"kind", "api_key", "url", "served_as", "headers", "body", "environment"},
+        ),
         (PROPERTIES["engine"]["properties"], config.EngineSettings, set()),
         (SCHEMA["$defs"]["overlay"]["properties"], config.Overlay, set()),
         (SCHEMA["$defs"]["variant"]["properties"], config.VariantSettings, {"name"}),
