@@ -45,7 +45,8 @@ class CapabilityChange:
     def __str__(self) -> str:
         """Return the line that people read: ``now refuses min_p, which was honoured: baseline, draft-k3``."""
         verb = _VERBS[self.new].replace("-", " ")
-        return printable(f"now {verb} {self.feature}, which was {self.old.value}: {', '.join(self.arms)}")
+        says = "now" if self.is_loss or self.new is not ParameterEffect.IGNORED else "by a single probe, which noise can mislead, now"
+        return printable(f"{says} {verb} {self.feature}, which was {self.old.value}: {', '.join(self.arms)}")
 
 
 def compare_capabilities(old: Run, new: Run) -> tuple[CapabilityChange, ...]:

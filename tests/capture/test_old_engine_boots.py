@@ -15,6 +15,7 @@ from pytest_specdec.capture.remaining import reusable_results
 from pytest_specdec.config.config import Overlay
 from pytest_specdec.errors import BootError, PlanError
 from pytest_specdec.files import captured, old_timings, transcripts
+from pytest_specdec.model.pair import OLD_BASELINE
 from pytest_specdec.model.plan import Boot, Placement, Role
 from pytest_specdec.model.status import State
 from pytest_specdec.model.workload import Depth, Family
@@ -72,6 +73,14 @@ def test_further_boots_have_counterparts_under_names_of_their_own(plan):
 def test_without_timed_workloads_or_without_engines_the_old_one_is_not_booted(plan, config):
     assert not [boot for boot in plan(timed=False).boots if boot.role.is_old]
     assert not [boot for boot in plan(config=config).boots if boot.role.is_old]
+
+
+def test_the_new_baseline_scores_what_the_old_one_answered_and_no_timed_answers(plan):
+    made = plan()
+    scored = {task.workload for boot in made.boots for task in boot.scores if task.arm == OLD_BASELINE}
+    own = {task.workload for boot in made.boots for task in boot.scores if task.arm == "baseline"}
+    assert scored == own != set()
+    assert "timed" not in scored
 
 
 def test_side_by_side_counterparts_are_up_together(plan, both):

@@ -65,3 +65,17 @@ def test_drafts_that_depend_on_load_and_attached_servers_are_not_compared(planne
     pair = replace(PAIR, variant=Variant(name="v", draft=draft))
     record = planned(boot(0, Role.VARIANT, "v", WORKLOAD.name, attached=True), pair=pair)
     assert (record.drafted, record.machine) == ({"v": ()}, "")
+
+
+def test_boots_of_the_old_engine_in_turn_with_the_new_ones_are_its_speed(planned, directory):
+    """They take the place of what the old run timed alone, and are no boots of the new engine."""
+    record = planned(
+        boot(0, Role.OLD_BASELINE, "old.baseline", TIMED.name),
+        boot(1, Role.BASELINE, "baseline", WORKLOAD.name, TIMED.name),
+        boot(2, Role.VARIANT, "v", TIMED.name),
+        boot(3, Role.OLD_VARIANT, "old.v", TIMED.name),
+    )
+    assert record.timed[TIMED.name].boots.keys() == {"baseline", "v"}
+    before = speed_record.read_predecessor(directory, directory).timed[TIMED.name]
+    assert {arm: [one.boot for one in of_arm] for arm, of_arm in before.boots.items()} == {"baseline": [0], "v": [3]}
+    assert (before.alternated, record.timed[TIMED.name].alternated) == (True, False)

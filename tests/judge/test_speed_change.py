@@ -90,6 +90,13 @@ def test_the_boots_of_a_run_count_as_one():
     assert math.log(more.high / more.low) < math.log(few.high / few.low), "they show how much boots vary"
 
 
+def test_boots_that_came_in_turn_share_the_machine_and_each_counts():
+    """Two boots of each engine in turn have half the variance of two runs: 1/2 + 1/2 of one boot's, for 2."""
+    alternated = replace(OLD, timed={name: replace(timed, alternated=True) for name, timed in OLD.timed.items()})
+    apart, in_turn = (figure(compare(record(), old=old), BASELINE, UpgradeFigure.DECODE) for old in (OLD, alternated))
+    assert math.log(in_turn.high / in_turn.low) < 0.8 * math.log(apart.high / apart.low)
+
+
 def test_how_much_the_baselines_boots_vary_counts_for_the_variants_too():
     loss = 110.0
     assert compare(record(variant=(loss,))).slower

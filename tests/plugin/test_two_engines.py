@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.upgrades import quantise
-from pytest_specdec.files import run_documents
+from pytest_specdec.files import old_answers, run_documents
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.status import Progress, State, Status
 from pytest_specdec.plugin import old_engine
@@ -105,6 +105,15 @@ def test_a_deadline_is_shared_and_the_new_engine_gets_what_is_left(one, judged):
     one("--specdec-deadline=100s")
     assert "--specdec-deadline=50" in judged.commands[0]
     assert one.project.captures[-1]["deadline_s"] == pytest.approx(70.0)
+
+
+def test_the_new_run_gets_the_old_answers_to_score_once_they_are_there(one, judged, monkeypatch):
+    one("--specdec-engine=old", "--specdec-run-dir=kept")
+    judged.source, copied = one.project.path / "kept", []
+    monkeypatch.setattr(old_answers, "copy", lambda earlier, directory, plan: copied.append((earlier, directory.root, earlier.is_dir())))
+    one("--specdec-run-dir=both")
+    root = one.project.path / "both"
+    assert copied == [(root / "old", root, True)]
 
 
 def test_a_session_that_leaves_no_run_is_an_error_of_the_run_and_no_verdict_is_lost(one, monkeypatch):

@@ -227,7 +227,9 @@ def test_a_newly_refused_parameter_is_a_finding_of_the_upgrade_and_a_newly_honou
     changes = compare(before, after, SAME)
     assert changes.headline == f"THE NEW RUN OFFERS LESS: now refuses min_p, which was honoured: baseline; {WITHIN}"
     assert (changes.word, changes.names) == (UpgradeWord.WORSE, ("refuses-min_p",))
-    assert "  now ignores seed, which was honoured: baseline" in lines(changes), "a probe's one answer may be chance: said, and no loss"
+    assert "  by a single probe, which noise can mislead, now ignores seed, which was honoured: baseline" in lines(changes), (
+        "a probe's one answer may be chance: said, and no loss"
+    )
     better = compare(after, before, SAME)
     assert (better.word, better.names) == (UpgradeWord.FINE, ())
     assert "  now honours min_p, which was refused: baseline" in lines(better)
