@@ -144,7 +144,13 @@ def page(name: str, engine: ReleasedEngine, releases: Sequence[Release], finding
     links = [
         f"[{release.version}-{variant}]: runs/{name}-{release.version}-{variant}.json" for release in releases for variant in release.runs
     ]
-    parts = [head, *_variant_tables(releases, letters), *_finding_table(releases, letters), *_missing(name, releases)]
+    parts = [
+        head,
+        *_variant_tables(releases, letters),
+        *_finding_table(releases, letters),
+        *_missing(name, releases),
+        *_open(engine, releases),
+    ]
     return "\n".join([*parts, *links]) + "\n"
 
 
@@ -250,6 +256,12 @@ def _missing(name: str, releases: Iterable[Release]) -> Iterator[str]:
     ]
     if rows:
         yield "## Releases without a verdict\n\n" + table(["release", "the last line of its log"], rows)
+
+
+def _open(engine: ReleasedEngine, releases: Iterable[Release]) -> Iterator[str]:
+    stored = {release.version for release in releases}
+    if versions := [version for version in engine.releases if version not in stored]:
+        yield f"Not run yet: {', '.join(versions)}.\n"
 
 
 def _index(engines: Mapping[str, ReleasedEngine], read: Mapping[str, Sequence[Release]]) -> str:

@@ -117,3 +117,8 @@ def test_what_was_not_judged_is_called_so(green, outcome, word):
 def test_a_release_without_a_verdict_says_what_its_log_ends_with(red):
     releases = [Release(version="3.0", runs={VARIANT: red}), Release(version="2.0", runs={}, reason="collecting\nno such release\n")]
     assert "| 2.0 | [no such release](runs/engine-2.0.txt) |" in page("engine", ENGINE, releases, [PROMPTS])
+
+
+def test_a_release_that_was_not_run_is_named_as_such(red):
+    assert "Not run yet: 2.0, 1.0." in page("engine", ENGINE, [Release(version="3.0", runs={VARIANT: red})], [PROMPTS])
+    assert "Not run yet" not in write(red, red, red)
