@@ -53,7 +53,21 @@ FINDINGS: Mapping[str, tuple[ReleaseFinding, ...]] = {
             words=("top-k-one",),
         ),
     ),
-    "mlx-lm": (),
+    "mlx-lm": (
+        ReleaseFinding(
+            title="With a draft model, penalties forget the prompt",
+            page="findings/mlx-lm-0.32.2.md#with-a-draft-model-penalties-forget-the-prompt",
+            families=frozenset({Family.PARAMETERS, Family.CONCURRENCY}),
+            words=("penalties or biases are ignored", "presence_penalty is ignored", "penalised"),
+        ),
+        ReleaseFinding(
+            title="Not of speculation: a prompt of token ids, as context sends them, is answered 404 with and without a draft model, "
+            "and this project takes that for answers that are missing",
+            page="findings/mlx-lm-0.32.2.md#the-engines-with-and-without-speculation",
+            families=frozenset({Family.CONTEXT}),
+            words=("got 404 (text input must be of type",),
+        ),
+    ),
     "transformers": (),
     "llama-cpp": (),
 }

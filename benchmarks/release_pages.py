@@ -46,10 +46,10 @@ Written by `python -m benchmarks.releases --engine {name}`, no part of it by han
 Each release and variant is a run of its own of `suites/configs/{config}.yaml`, at {depth} depth, {dates}, on {machine}.
 A cell links to the run.json of its run, which `python -m pytest_specdec report` renders in any format.
 
-- *ok*: all judgements of the family passed, or all but those that were refused or open
+- *ok*: all judgements of the family passed, or all but those that were refused; *ok in part*: others are open
 - **wrong**, **not speculating**: the engine's fault. A letter names the finding below
 - *refused*: such requests are answered with an error by design
-- *open*: too few answers to decide at this depth
+- *open*: not decided, by too few answers at this depth or because the request has no effect on the baseline either
 - *not captured*: the answers are missing
 
 Neither speed nor a full cache is judged: of models of 4 M parameters a speed says nothing.
@@ -198,6 +198,9 @@ _WORDS = {
 """Of each outcome; the first that a family has is that of its cell."""
 
 
+_OPEN = frozenset({Outcome.INCONCLUSIVE, Outcome.NOT_DECIDED})
+
+
 def _word(judgements: Collection[JudgementResult]) -> str:
     """Return the word for a family's judgements. Answers that are missing count before what passed, and after what is wrong."""
     outcomes = {judgement.verdict.outcome for judgement in judgements if judgement.verdict}
@@ -205,7 +208,7 @@ def _word(judgements: Collection[JudgementResult]) -> str:
     is_missing = any(judgement.verdict is None and judgement.result is PytestOutcome.ERROR for judgement in judgements)
     if worst is None or (is_missing and worst not in {Outcome.FAIL, Outcome.NOT_SPECULATING}):
         return "not captured"
-    return _WORDS[worst]
+    return "ok in part" if worst is Outcome.PASS and outcomes & _OPEN else _WORDS[worst]
 
 
 def is_red(judgement: JudgementResult) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 from benchmarks import release_pages
 from pytest_specdec.files import yaml
 from pytest_specdec.model.workload import Family
+from specdec_reference import pad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,7 +77,7 @@ ENGINES: Mapping[str, Engine] = {
         title="mlx-lm on a CPU",
         kind="mlx_lm",
         config="mlx-lm",
-        releases=("0.32.2", "0.32.1", "0.32.0", "0.31.3", "0.31.2", "0.30.7", "0.29.1"),
+        releases=("0.32.2", "0.32.1", "0.32.0", "0.31.3", "0.30.7", "0.29.1"),
         about="The packages are `mlx-lm` as released with the newest `mlx[cpu]` that each takes.",
     ),
     "transformers": Engine(
@@ -159,6 +161,7 @@ def without_folders(text: str) -> str:
 def _run(name: str, version: str, variant: str, depth: str, log: Path) -> bool:
     """Run the suites, or go on with a run that was cut off; return whether they came to a verdict."""
     config, run = FOLDER / f"{name}-{version}.yaml", FOLDER / "runs" / f"{name}-{version}-{variant}"
+    write_checkpoints(FOLDER / "checkpoints")
     config.write_text(yaml.dump(release_config(ENGINES[name], version)), encoding="utf-8")
     where = ["--specdec-resume" if (run / "plan.json").exists() else "--specdec-run-dir", str(run.relative_to(ROOT))]
     suites = [f"suites/{family}" for family in Family if family not in ENGINES[name].left_out]
@@ -169,8 +172,14 @@ def _run(name: str, version: str, variant: str, depth: str, log: Path) -> bool:
 
 def _log(command: Sequence[str], log: Path, accepted: set[int]) -> bool:
     """Run a command with its output at the end of ``log``; return whether its exit code is one of ``accepted``."""
+    cache = FOLDER / "hub"
+    cache.mkdir(exist_ok=True)
+    env = {
+        **os.environ,
+        "HF_HUB_CACHE": str(cache),
+    }  # empty: earlier releases of mlx-lm and transformers list models by it, and fail without one
     with log.open("ab") as output:
-        code = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
+        code = subprocess.run(command, cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
     return code in accepted
 
 
@@ -178,10 +187,20 @@ def _holds_verdicts(document: Path) -> bool:
     return document.exists() and bool(json.loads(document.read_text(encoding="utf-8"))["judged"])
 
 
+def write_checkpoints(folder: Path) -> None:
+    """Write the models of suites/configs/mlx-lm.yaml, with ``rope_theta`` at the top level too, where mlx-lm before 0.32 looks."""
+    for name, model, layers in (("target-f32", "target", 4), ("draft-f32", "draft", 1)):
+        if not (folder / name).exists():
+            pad.write(model, layers, folder / name, single=True)
+            config = folder / name / "config.json"
+            read = json.loads(config.read_text(encoding="utf-8"))
+            config.write_text(json.dumps({**read, "rope_theta": read["rope_parameters"]["rope_theta"]}, indent=1) + "\n", encoding="utf-8")
+
+
 def release_config(engine: Engine, version: str) -> dict[str, JSON]:
-    """Return the engine's config with the release's environment in place of its own."""
+    """Return the engine's config with the release's environment in place of its own, and the models of :func:`write_checkpoints`."""
     path = CONFIGS / f"{engine.config}.yaml"
-    read = yaml.load(path.read_text(encoding="utf-8"), str(path)).data
+    read = yaml.load(path.read_text(encoding="utf-8").replace("../../.specdec/checkpoints/", "checkpoints/"), str(path)).data
     assert isinstance(read, dict)
     assert isinstance(read["engine"], dict)
     settings = {key: value for key, value in read["engine"].items() if key not in {"venv", "executable"}}

@@ -114,6 +114,14 @@ def test_what_was_not_judged_is_called_so(green, outcome, word):
     assert f"[{word}][3.0-{VARIANT}]" in cells(write(run, green, green), "3.0")
 
 
+def test_a_family_of_which_some_is_open_is_ok_in_part(green):
+    first = next(index for index, one in enumerate(green.judgements) if one.family == Family.LOGPROBS)
+    one = green.judgements[first]
+    is_open = replace(one, result=PytestOutcome.SKIPPED, verdict=replace(one.verdict, outcome=Outcome.INCONCLUSIVE))
+    run = replace(green, judgements=(*green.judgements[:first], is_open, *green.judgements[first + 1 :]))
+    assert f"[ok in part][3.0-{VARIANT}]" in cells(write(run, green, green), "3.0")
+
+
 def test_a_release_without_a_verdict_says_what_its_log_ends_with(red):
     releases = [Release(version="3.0", runs={VARIANT: red}), Release(version="2.0", runs={}, reason="collecting\nno such release\n")]
     assert "| 2.0 | [no such release](runs/engine-2.0.txt) |" in page("engine", ENGINE, releases, [PROMPTS])
