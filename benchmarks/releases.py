@@ -135,6 +135,7 @@ def judge(name: str, version: str, only: Sequence[str], depth: str) -> list[str]
     release_pages.RUNS.mkdir(parents=True, exist_ok=True)
     is_there = not wanted or _log(["bash", str(SCRIPTS / f"{engine.kind}.sh"), version, str(environment)], log, {0})
     missing = [variant for variant in wanted if not (is_there and _store(name, version, variant, depth, log))]
+    release_pages.reason_path(name, version).unlink(missing_ok=True)
     if missing:
         lines = without_folders(log.read_text(encoding="utf-8", errors="replace")).splitlines()
         release_pages.reason_path(name, version).write_text("\n".join(lines[-_LAST_LINES:]) + "\n", encoding="utf-8")
