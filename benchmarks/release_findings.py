@@ -61,11 +61,16 @@ FINDINGS: Mapping[str, tuple[ReleaseFinding, ...]] = {
             words=("penalties or biases are ignored", "presence_penalty is ignored", "penalised"),
         ),
         ReleaseFinding(
-            title="Not of speculation: a prompt of token ids, as context sends them, is answered 404 with and without a draft model, "
-            "and this project takes that for answers that are missing",
+            title="A limit of this project: mlx-lm takes no prompts of token ids, as context sends them, answers 404, and the answers count as missing",
             page="findings/mlx-lm-0.32.2.md#the-engines-with-and-without-speculation",
             families=frozenset({Family.CONTEXT}),
             words=("got 404 (text input must be of type",),
+        ),
+        ReleaseFinding(
+            title="Not of speculation: the baseline loses penalties and biases of requests in a batch, and cannot judge",
+            page="findings/mlx-lm-0.32.2.md#without-speculation-in-0313-penalties-and-biases-of-a-batch-are-lost",
+            families=frozenset({Family.PARAMETERS}),
+            words=("the control fails parameters", "the baseline repeats itself, but penalties or biases are ignored"),
         ),
     ),
     "transformers": (),

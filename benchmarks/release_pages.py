@@ -50,7 +50,7 @@ A cell links to the run.json of its run, which `python -m pytest_specdec report`
 - **wrong**, **not speculating**: the engine's fault. A letter names the finding below
 - *refused*: such requests are answered with an error by design
 - *open*: not decided, by too few answers at this depth or because the request has no effect on the baseline either
-- *not captured*: the answers are missing
+- *invalid*: the baseline itself fails, and no variant can be judged by it; *not captured*: the answers are missing
 
 Neither speed nor a full cache is judged: of models of 4 M parameters a speed says nothing.
 """
@@ -205,15 +205,16 @@ def _word(judgements: Collection[JudgementResult]) -> str:
     """Return the word for a family's judgements. Answers that are missing count before what passed, and after what is wrong."""
     outcomes = {judgement.verdict.outcome for judgement in judgements if judgement.verdict}
     worst = next((outcome for outcome in _WORDS if outcome in outcomes), None)
-    is_missing = any(judgement.verdict is None and judgement.result is PytestOutcome.ERROR for judgement in judgements)
-    if worst is None or (is_missing and worst not in {Outcome.FAIL, Outcome.NOT_SPECULATING}):
-        return "not captured"
+    errors = [judgement for judgement in judgements if judgement.verdict is None and judgement.result is PytestOutcome.ERROR]
+    if worst is None or (errors and worst not in {Outcome.FAIL, Outcome.NOT_SPECULATING}):
+        return _WORDS[Outcome.INVALID] if any(judgement.is_invalid for judgement in errors) else "not captured"
     return "ok in part" if worst is Outcome.PASS and outcomes & _OPEN else _WORDS[worst]
 
 
 def is_red(judgement: JudgementResult) -> bool:
     """Return True if a judgement failed, or could not be made."""
-    return judgement.has_fault or judgement.result is PytestOutcome.ERROR
+    is_invalid = judgement.verdict is not None and judgement.verdict.outcome is Outcome.INVALID
+    return judgement.has_fault or is_invalid or judgement.result is PytestOutcome.ERROR
 
 
 def unexplained(releases: Iterable[Release], findings: Sequence[ReleaseFinding]) -> list[str]:

@@ -78,7 +78,7 @@ ENGINES: Mapping[str, Engine] = {
         kind="mlx_lm",
         config="mlx-lm",
         releases=("0.32.2", "0.32.1", "0.32.0", "0.31.3", "0.30.7", "0.29.1"),
-        about="The packages are `mlx-lm` as released with the newest `mlx[cpu]` that each takes.",
+        about="The packages are `mlx-lm` as released with the newest `mlx[cpu]` of its minor version (0.31.3: 0.32.4).",
     ),
     "transformers": Engine(
         title="transformers serve",

@@ -98,13 +98,16 @@ def test_what_no_finding_explains_is_listed(red, green):
     assert len(unexplained(releases, [replace(PROMPTS, variants=frozenset({"ngram-k3"}))])) == 1
 
 
-def test_answers_that_are_missing_are_red_and_outweigh_what_passed(green):
+@pytest.mark.parametrize("is_invalid, word", [(False, "not captured"), (True, "invalid")])
+def test_answers_that_are_missing_are_red_and_outweigh_what_passed(green, is_invalid, word):
     lost = tuple(
-        replace(one, result=PytestOutcome.ERROR, verdict=None, error="no answers") if one.family == Family.LOGPROBS else one
+        replace(one, result=PytestOutcome.ERROR, verdict=None, error="no answers", is_invalid=is_invalid)
+        if one.family == Family.LOGPROBS
+        else one
         for one in green.judgements
     )
     run = replace(green, judgements=lost)
-    assert f"[not captured][3.0-{VARIANT}]" in cells(write(run, green, green), "3.0")
+    assert f"[{word}][3.0-{VARIANT}]" in cells(write(run, green, green), "3.0")
     assert unexplained([Release(version="3.0", runs={VARIANT: run})], [PROMPTS])
 
 
@@ -112,6 +115,12 @@ def test_answers_that_are_missing_are_red_and_outweigh_what_passed(green):
 def test_what_was_not_judged_is_called_so(green, outcome, word):
     run = with_logprobs(green, outcome, PytestOutcome.SKIPPED)
     assert f"[{word}][3.0-{VARIANT}]" in cells(write(run, green, green), "3.0")
+
+
+def test_a_verdict_that_the_baseline_is_invalid_needs_a_finding_too(green):
+    run = with_logprobs(green, Outcome.INVALID, PytestOutcome.FAILED)
+    assert f"[invalid][3.0-{VARIANT}]" in " ".join(cells(write(run, green, green), "3.0"))
+    assert unexplained([Release(version="3.0", runs={VARIANT: run})], [])
 
 
 def test_a_family_of_which_some_is_open_is_ok_in_part(green):
