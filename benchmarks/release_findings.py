@@ -28,9 +28,16 @@ class ReleaseFinding:
     words: tuple[str, ...] = ()
     """One of them stands in the verdict's headline, names or evidence, or in the error; empty where any will do."""
 
+    of_variant: bool = True
+    """Whether it is a fault of the variant; else it is the reason why nothing could be judged."""
+
     def explains(self, judgement: JudgementResult) -> bool:
         """Return True if it is a cause of a red ``judgement``."""
-        if judgement.family not in self.families or (self.variants and judgement.pair not in self.variants):
+        if (
+            judgement.has_fault != self.of_variant
+            or judgement.family not in self.families
+            or (self.variants and judgement.pair not in self.variants)
+        ):
             return False
         verdict = judgement.verdict
         text = "\n".join((verdict.headline, verdict.names, *verdict.evidence)) if verdict else judgement.error
@@ -61,16 +68,18 @@ FINDINGS: Mapping[str, tuple[ReleaseFinding, ...]] = {
             words=("penalties or biases are ignored", "presence_penalty is ignored", "penalised"),
         ),
         ReleaseFinding(
-            title="A limit of this project: mlx-lm takes no prompts of token ids, as context sends them, answers 404, and the answers count as missing",
+            title="A limit of this project: context sends prompts of token ids, mlx-lm answers 404, and the answers count as missing",
             page="findings/mlx-lm-0.32.2.md#the-engines-with-and-without-speculation",
             families=frozenset({Family.CONTEXT}),
             words=("got 404 (text input must be of type",),
+            of_variant=False,
         ),
         ReleaseFinding(
             title="Not of speculation: the baseline loses penalties and biases of requests in a batch, and cannot judge",
             page="findings/mlx-lm-0.32.2.md#without-speculation-in-0313-penalties-and-biases-of-a-batch-are-lost",
             families=frozenset({Family.PARAMETERS}),
             words=("the control fails parameters", "the baseline repeats itself, but penalties or biases are ignored"),
+            of_variant=False,
         ),
     ),
     "transformers": (),

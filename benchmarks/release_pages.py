@@ -63,8 +63,8 @@ Every red cell of the tables is explained by a finding, and every finding has th
 
 """
 _SINCE = """
-*since* and *until* are the oldest and the newest of these releases with a run that shows it. Another finding can hide one, and at
-smoke depth a rare one can be missed: *shown by* counts the releases that show it.
+*since* and *until* are the oldest and the newest of these releases with a run that shows it, *or before* where no older one
+could show it. Another finding can hide one, and at smoke depth a rare one can be missed: *shown by* counts the releases that show it.
 """
 
 
@@ -238,9 +238,11 @@ def _finding_table(releases: Sequence[Release], letters: Mapping[ReleaseFinding,
 
 
 def _finding_row(finding: ReleaseFinding, releases: Sequence[Release]) -> list[str]:
-    judged = [release.version for release in releases if release.runs]
+    able = [release for release in releases if release.runs]
+    judged = [release.version for release in able]
     showing = _showing(finding, releases)
-    since = f"{showing[-1]} or before" if showing[-1] == judged[-1] else showing[-1]
+    older = able[judged.index(showing[-1]) + 1 :]
+    since = showing[-1] if older and _can_tell(older[0], _families(finding, releases)) else f"{showing[-1]} or before"
     until = f"{showing[0]}, the newest" if showing[0] == judged[0] else showing[0]
     variants = dict.fromkeys(judgement.pair for release in releases for judgement in release.red if finding.explains(judgement))
     text = f"{finding.title} ([evidence](../{finding.page}))" if finding.page else finding.title
@@ -250,6 +252,17 @@ def _finding_row(finding: ReleaseFinding, releases: Sequence[Release]) -> list[s
 def _showing(finding: ReleaseFinding, releases: Iterable[Release]) -> list[str]:
     """Return the releases with a red judgement that ``finding`` explains, in the order of ``releases``."""
     return [release.version for release in releases if any(map(finding.explains, release.red))]
+
+
+def _families(finding: ReleaseFinding, releases: Iterable[Release]) -> frozenset[str]:
+    """Return the families that show ``finding``."""
+    return frozenset(str(judgement.family) for release in releases for judgement in release.red if finding.explains(judgement))
+
+
+def _can_tell(release: Release, families_showing: frozenset[str]) -> bool:
+    """Return True if a finding that these families show would show in the release: each of them was judged there."""
+    judged = {str(judgement.family) for run in release.runs.values() for judgement in run.judgements if judgement.judged}
+    return families_showing <= judged
 
 
 def _missing(name: str, releases: Iterable[Release]) -> Iterator[str]:

@@ -86,6 +86,12 @@ def test_a_release_without_a_run_is_none_that_a_finding_is_not_in(red):
     assert finding_row(write(red, red, None))[3:] == ["2.0 or before", "3.0, the newest", "2 of 2"]
 
 
+def test_an_older_release_that_could_not_be_judged_does_not_say_since_when(red, green):
+    unable = with_logprobs(green, Outcome.INVALID, PytestOutcome.FAILED)
+    assert finding_row(write(red, unable, green))[3] == "3.0 or before"
+    assert finding_row(write(red, green, unable))[3] == "3.0"
+
+
 def test_a_finding_that_no_run_shows_has_no_row(green):
     assert "prompts are off" not in write(green, green, green)
 
@@ -120,7 +126,8 @@ def test_what_was_not_judged_is_called_so(green, outcome, word):
 def test_a_verdict_that_the_baseline_is_invalid_needs_a_finding_too(green):
     run = with_logprobs(green, Outcome.INVALID, PytestOutcome.FAILED)
     assert f"[invalid][3.0-{VARIANT}]" in " ".join(cells(write(run, green, green), "3.0"))
-    assert unexplained([Release(version="3.0", runs={VARIANT: run})], [])
+    assert unexplained([Release(version="3.0", runs={VARIANT: run})], [PROMPTS])
+    assert unexplained([Release(version="3.0", runs={VARIANT: run})], [replace(PROMPTS, words=(), of_variant=False)]) == []
 
 
 def test_a_family_of_which_some_is_open_is_ok_in_part(green):
