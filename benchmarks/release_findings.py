@@ -75,8 +75,8 @@ FINDINGS: Mapping[str, tuple[ReleaseFinding, ...]] = {
             of_variant=False,
         ),
         ReleaseFinding(
-            title="Not of speculation: the baseline loses penalties and biases of requests in a batch, and cannot judge",
-            page="findings/mlx-lm-0.32.2.md#without-speculation-in-0313-penalties-and-biases-of-a-batch-are-lost",
+            title="Not of speculation: the baseline's own penalties or biases are wrong, and it cannot judge",
+            page="findings/mlx-lm-0.32.2.md#without-speculation-before-032-penalties-are-wrong",
             families=frozenset({Family.PARAMETERS}),
             words=("the control fails parameters", "the baseline repeats itself, but penalties or biases are ignored"),
             of_variant=False,
