@@ -5,7 +5,7 @@ Written from the run.json files under docs/releases/runs and the findings of ``r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,6 +79,8 @@ class ReleasedEngine:
     """The newest first."""
     about: str
     """What was installed, and how; whole sentences."""
+    causes: Mapping[str, str] = field(default_factory=dict)
+    """By release without a verdict, why it has none, where that was looked into."""
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -148,7 +150,7 @@ def page(name: str, engine: ReleasedEngine, releases: Sequence[Release], finding
         head,
         *_variant_tables(releases, letters),
         *_finding_table(releases, letters),
-        *_missing(name, releases),
+        *_missing(name, engine, releases),
         *_open(engine, releases),
     ]
     return "\n".join([*parts, *links]) + "\n"
@@ -265,14 +267,17 @@ def _can_tell(release: Release, families_showing: frozenset[str]) -> bool:
     return families_showing <= judged
 
 
-def _missing(name: str, releases: Iterable[Release]) -> Iterator[str]:
+def _missing(name: str, engine: ReleasedEngine, releases: Iterable[Release]) -> Iterator[str]:
     rows = [
-        [release.version, f"[{release.reason.strip().splitlines()[-1]}](runs/{name}-{release.version}.txt)"]
+        [
+            release.version,
+            f"[{engine.causes.get(release.version) or release.reason.strip().splitlines()[-1]}](runs/{name}-{release.version}.txt)",
+        ]
         for release in releases
         if release.reason
     ]
     if rows:
-        yield "## Releases without a verdict\n\n" + table(["release", "the last line of its log"], rows)
+        yield "## Releases without a verdict\n\n" + table(["release", "why, or the last line of its log"], rows)
 
 
 def _open(engine: ReleasedEngine, releases: Iterable[Release]) -> Iterator[str]:

