@@ -102,9 +102,9 @@ def _name_with_digest(config: Config, name: str) -> str:
 
 
 def _digest_flags(config: Config, variant: str) -> str:
-    """Return a digest of the arguments of both arms.
+    """Return a digest of the arguments of the baseline and of ``variant``, and of those that they share.
 
-    ``${VAR}`` stays as written: a variable may be a secret.
+    Of a config with two ``engines`` they are the new one's. ``${VAR}`` stays as written: a variable may be a secret.
     """
     document = yaml.load(config.text, str(config.path)).data
     data: Any = lay_over(document, EngineName.NEW) if isinstance(document, dict) else {}

@@ -84,6 +84,7 @@ def scorer(config: Config, environ: Mapping[str, str]) -> Arm | None:
         return None
     scorer_config = config.of_scorer()
     arm = _make_arm(scorer_config, environ, SCORER, (SCORER,), scorer_config.baseline, model=scorer_config.engine.model)
+    # Its arguments stand under ``scorer`` in the file, not under ``engine``.
     return replace(arm, paths={plain(key): (SCORER, "args", key) for key in scorer_config.engine.args})
 
 

@@ -128,22 +128,22 @@ def _footprint(config: Config, engine: Engine) -> Footprint:
 def require(config: Config) -> None:
     """Raise EngineError if a server would fail at boot.
 
-    The error has all reasons for that. It is a BootError if each of them may pass: a port, a device or memory in use.
+    The error has all reasons for that. It is a BootError if each of them may go away by itself: a port, a device or memory in use.
 
     A command line that the engine's parser has accepted before is not checked again, since the parser imports the whole
     framework to answer. A marker file remembers it, and is written only if every check passes.
     """
     engine = engine_of(config.engine.kind)
     servers = _Servers(config=config, engine=engine, arms=tuple(_servers_to_start(arms(config, engine, os.environ))))
-    markers: list[Path] = []
+    markers: list[Path] = []  # filled by _check_arguments
     with ThreadPoolExecutor(max_workers=1) as pool:
         argument_checks = _check_arguments(servers, pool, markers)
         scorer_servers = _scorer_to_start(config)
         scorer_checks = tuple(_rename_to_scorer(_check_arguments(scorer_servers, pool, markers))) if scorer_servers else ()
-        lasting = [*argument_checks, *scorer_checks, *_check_models(config, engine, servers.arms)]
-        passing = [*_check_machine(config, engine, servers.arms)]
-    kind = EngineError if any(map(_ends_boot, lasting)) else BootError
-    _raise_if_failed(config, [check for check in (*lasting, *passing) if _ends_boot(check)], kind)
+        permanent = [*argument_checks, *scorer_checks, *_check_models(config, engine, servers.arms)]
+        temporary = [*_check_machine(config, engine, servers.arms)]
+    kind = EngineError if any(map(_ends_boot, permanent)) else BootError
+    _raise_if_failed(config, [check for check in (*permanent, *temporary) if _ends_boot(check)], kind)
     for path in markers:
         path.touch()
 

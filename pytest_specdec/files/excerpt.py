@@ -86,10 +86,11 @@ def _paths(source: RunDirectory, excerpt: Plan, judgement: Judgement) -> Iterato
     yield from (source.config, source.environment, source.status)
     yield from sorted(source.capabilities.glob("*.json"))
     yield from sorted(source.baselines.rglob("*.yaml"))
-    is_silent = _has_silent_route(source, excerpt, judgement)
+    # Where an arm answered nothing on a route, the judge looks whether the others did.
+    needs_all_arms = _has_silent_route(source, excerpt, judgement)
     for boot in excerpt.boots:
         yield from (source.scores(boot.under, task.arm, task.workload) for task in boot.scores)
-        for name in boot.answers if is_silent or boot.arm in _arms(judgement) else ():
+        for name in boot.answers if needs_all_arms or boot.arm in _arms(judgement) else ():
             yield source.workload(name)
             for arm in boot.arms:
                 yield from (source.transcript(arm, stored) for stored in server_failures.stored_names(source, arm, name))

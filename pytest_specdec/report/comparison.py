@@ -313,7 +313,7 @@ def _speed_lines(comparison: Comparison) -> Iterator[str]:
     speed = comparison.speed or ComparedSpeed()
     yield from (f"slower: {slow.part.value}: {slow.why}" for slow in speed.slower)
     yield from map(str, comparison.measures)
-    if speed.not_gated and not comparison.unlike:
+    if speed.not_gated and not comparison.unlike:  # else the section's title says why
         yield printable(f"not gated: {speed.not_gated}")
     for figure in speed.ratios:
         ruling = f"; at least {figure.at_least:g}: {figure.ruling.value}" if figure.at_least is not None else ""

@@ -100,7 +100,10 @@ def draw_classes(runs: Sequence[DatedRun], classes: Sequence[RunClass], first: d
 
 
 def mark(run_class: RunClass, x: float, title: str = "") -> str:
-    """Return the mark of a class: shapes differ, since colours may not be seen."""
+    """Return the SVG path of a class's mark at ``x``: shapes differ, since colours may not be seen.
+
+    ``title`` is a whole, escaped ``<title>`` element.
+    """
     kind = _CLASS_MARKS[run_class]
     shapes = {
         RunClass.CLEAN: f"M{x:.1f} 7v8",

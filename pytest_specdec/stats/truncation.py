@@ -51,9 +51,9 @@ class Truncation:
 
 
 def margin(temperature: Floats, noise: float) -> Floats:
-    """Return the untested factor of mass [N] around a boundary.
+    """Return for each of N tokens the factor by which its mass has to be above or below a boundary to be tested.
 
-    No test uses tokens within it on either side. ``noise`` is that of the logits.
+    ``noise`` is the standard deviation of one logit; the difference of two has sqrt(2) times that.
     """
     return np.asarray(np.exp(max(LOGIT_MARGIN, DEVIATIONS * sqrt(2.0) * noise) / temperature))
 

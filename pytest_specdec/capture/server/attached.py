@@ -123,7 +123,8 @@ class AttachedArm(ArmServer):
         super().__init__(recipe, heartbeat, left_s)
         self.warnings: list[str] = []
         """Warnings collected between workloads."""
-        self._speak: Callable[[ServerSetup], Dialect] | None = speak
+        # None once the dialect is chosen.
+        self._make_dialect: Callable[[ServerSetup], Dialect] | None = speak
         self._traffic: Traffic | None = None
         self._card: Mapping[str, JSON] | None = None
         """Its model's entry in its list at the beginning of the visit; None if it lists no models."""
@@ -193,13 +194,13 @@ class AttachedArm(ArmServer):
         Raises BootError at once if it refuses in a way that waiting does not change, else if it does not answer in
         time.
         """
-        setup, is_first = self.recipe.setup, self._speak is not None
+        setup, is_first = self.recipe.setup, self._make_dialect is not None
         while True:
             reply = look(setup, _MODELS, seconds=max(1.0, min(SECONDS, until_s - time.monotonic())))
             if reply.status not in {*_GONE, *_DENIED}:
                 names = listed_models(reply.text) if reply.status == _OK else {}
                 check_model(setup, list(names))
-                answer = ask(setup, self._resolve_dialect(), self.recipe.draft_tokens, until_s)
+                answer = ask(setup, self._choose_dialect(), self.recipe.draft_tokens, until_s)
                 if isinstance(answer, ReadyServer):
                     self._card = _lasting_fields(names.get(answer.model))
                     return answer
@@ -214,11 +215,11 @@ class AttachedArm(ArmServer):
             time.sleep(_PAUSE_S)
         raise _no_answer_error(setup, reply)
 
-    def _resolve_dialect(self) -> Dialect:
-        """Return the dialect, chosen once the server first answers."""
-        if self._speak is not None:
-            self.recipe = replace(self.recipe, dialect=self._speak(self.recipe.setup))
-            self._speak = None
+    def _choose_dialect(self) -> Dialect:
+        """Return the dialect. The first call chooses it, since the server has answered by then."""
+        if self._make_dialect is not None:
+            self.recipe = replace(self.recipe, dialect=self._make_dialect(self.recipe.setup))
+            self._make_dialect = None
         return self.recipe.dialect
 
 
