@@ -212,6 +212,7 @@ def follow(upgrade: Upgrade, folder: Path, old: Path) -> dict[str, object]:
     """Judge one build against the run ``old``; return its headline, and whether it is the right one."""
     code, output = judge(upgrade, folder, folder / "run", f"--specdec-against={old}")
     headline = next((line.removeprefix("UPGRADE: ") for line in output.splitlines() if line.startswith("UPGRADE: ")), output[-300:])
+    headline = headline.replace(str(folder.parent), "")
     right = headline.startswith(upgrade.word) and upgrade.kind in headline and code == upgrade.code
     return {"build": upgrade.title, "headline": headline, "exit": code, "right": right}
 

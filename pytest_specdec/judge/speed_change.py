@@ -111,6 +111,8 @@ class ComparedSpeed:
     not_gated: str = ""
     """Why figures are shown and not gated; empty where they are."""
     slower: tuple[Slowdown, ...] = ()
+    doubtful: tuple[ChangedFigure, ...] = ()
+    """Figures that would miss their gate, of times that are not the servers' alone."""
 
     @property
     def undecided(self) -> tuple[ChangedFigure, ...]:
@@ -124,6 +126,7 @@ class ComparedSpeed:
             self,
             ratios=tuple(figure for figure in self.ratios if figure.arm not in left_out),
             slower=tuple(slow for slow in self.slower if slow.arm not in left_out),
+            doubtful=tuple(figure for figure in self.doubtful if figure.arm not in left_out),
         )
 
 
@@ -174,7 +177,13 @@ def compare(old: SpeedRecord, new: SpeedRecord, gates: UpgradeGates, *, boot_sd:
     alpha = SPEED_ALPHA / max(1, sum(threshold is not None for threshold in thresholds))
     figures = tuple(_rule(one, threshold, alpha) for one, threshold in zip(measured, thresholds, strict=True))
     unfit = next((one.unfit for one in measured if one.unfit), "")
-    return ComparedSpeed(ratios=figures, not_gated=(elsewhere or unfit) if figures else "", slower=tuple(_find_slow_parts(figures, gates)))
+    as_if_fit = (_rule(one, _threshold(one, gates), alpha) for one in measured if one.unfit and not elsewhere)
+    return ComparedSpeed(
+        ratios=figures,
+        not_gated=(elsewhere or unfit) if figures else "",
+        slower=tuple(_find_slow_parts(figures, gates)),
+        doubtful=tuple(figure for figure in as_if_fit if figure.ruling is GateRuling.MISSED),
+    )
 
 
 def _describe_machines(old: SpeedRecord, new: SpeedRecord) -> str:

@@ -20,6 +20,7 @@ from pytest_specdec.report.escape import printable
 from pytest_specdec.report.upgrade import (
     Answers,
     CornerRow,
+    Pace,
     Speculation,
     Upgrade,
     UpgradeHeadline,
@@ -123,6 +124,19 @@ class Comparison:
         return tuple(dict.fromkeys((*parts, *findings)))
 
     @property
+    def _pace(self) -> Pace:
+        if self._slow:
+            return Pace.SLOWER
+        return Pace.DOUBTFUL if self.speed is not None and self.speed.doubtful else Pace.HELD
+
+    @property
+    def _doubt(self) -> str:
+        """Why the new run may be slower, in words; empty where nothing looks so."""
+        if self._pace is not Pace.DOUBTFUL or self.speed is None:
+            return ""
+        return f"{speed_change.describe(self.speed.doubtful[0])}, but {self.speed.not_gated}"
+
+    @property
     def losses(self) -> tuple[CapabilityChange, ...]:
         """What the new servers offer no longer, accepted losses left out."""
         return tuple(change for change in self.capabilities if change.is_loss and not self.review.accepts(change.name))
@@ -135,7 +149,7 @@ class Comparison:
     @property
     def case(self) -> UpgradeHeadline:
         """The headline's cell of the closed table."""
-        return choose_headline(self.answers, self.speculation, offers_less=bool(self.losses), is_slower=bool(self._slow))
+        return choose_headline(self.answers, self.speculation, offers_less=bool(self.losses), pace=self._pace)
 
     @property
     def word(self) -> UpgradeWord:
@@ -170,7 +184,7 @@ class Comparison:
             UpgradeHeadline.WRONG: f"WRONG IN THE NEW RUN: {unlooked}; {self._baselines}",
             UpgradeHeadline.OFFERS_LESS: f"THE NEW RUN OFFERS LESS: {self._offers_less}; {self._baselines}",
             UpgradeHeadline.SLOWER: f"SLOWER: {', '.join(self._slow)}; {self._baselines}",
-            UpgradeHeadline.CANNOT_SAY: f"CANNOT SAY: {self.undecided}; {self._baselines}",
+            UpgradeHeadline.CANNOT_SAY: f"CANNOT SAY: {'; '.join(filter(None, (self.undecided, self._doubt)))}; {self._baselines}",
             UpgradeHeadline.WORSE: f"WORSE: {new}; {self._baselines}",
             UpgradeHeadline.NO_NEW_FINDING: "; ".join(filter(None, (self._findings_alone, self.undecided, self._baselines))),
         }[self.case]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Answers",
     "CornerRow",
+    "Pace",
     "Speculation",
     "Upgrade",
     "UpgradeHeadline",
@@ -64,6 +65,16 @@ class Speculation(StrEnum):
     """The new run decided too little."""
 
 
+class Pace(StrEnum):
+    """What became of speed."""
+
+    HELD = "held"
+    """Nothing is surely slower, or no speed was compared."""
+    DOUBTFUL = "doubtful"
+    """Something looks slower than the config allows, in times that are not the servers' alone."""
+    SLOWER = "slower"
+
+
 class UpgradeHeadline(StrEnum):
     """The headlines of an upgrade: a closed table, of which :func:`choose_headline` is every cell."""
 
@@ -78,7 +89,7 @@ class UpgradeHeadline(StrEnum):
     """Something that the old servers honoured is refused, ignored, or not survived."""
     SLOWER = "slower"
     CANNOT_SAY = "cannot say"
-    """The baselines are the same, and the new run decided too little."""
+    """The baselines are the same, and the new run decided too little, or speeds look lower and were not measured alone."""
     WORSE = "worse, baselines not compared"
     NO_NEW_FINDING = "no new finding, baselines not compared"
 
@@ -93,7 +104,7 @@ class UpgradeHeadline(StrEnum):
         return UpgradeWord.UNKNOWN if answers is Answers.TOLERATED and self is UpgradeHeadline.CHANGED_OPEN else UpgradeWord.WORSE
 
 
-def choose_headline(answers: Answers, speculation: Speculation, *, offers_less: bool, is_slower: bool) -> UpgradeHeadline:
+def choose_headline(answers: Answers, speculation: Speculation, *, offers_less: bool, pace: Pace) -> UpgradeHeadline:
     """Return the headline of an upgrade, for every combination of facts.
 
     A finding of speculation leads, then a change of the baseline's answers that is not tolerated, then what the servers no longer offer,
@@ -104,13 +115,14 @@ def choose_headline(answers: Answers, speculation: Speculation, *, offers_less: 
         return UpgradeHeadline.BOTH if has_changed else UpgradeHeadline.BROKE if answers is Answers.SAME else UpgradeHeadline.WORSE
     if speculation is Speculation.UNLOOKED:
         return UpgradeHeadline.CHANGED_WRONG if has_changed else UpgradeHeadline.WRONG
-    if answers is not Answers.CHANGED and (offers_less or is_slower):
+    if answers is not Answers.CHANGED and (offers_less or pace is Pace.SLOWER):
         return UpgradeHeadline.OFFERS_LESS if offers_less else UpgradeHeadline.SLOWER
     if has_changed:
         return UpgradeHeadline.CHANGED if speculation is Speculation.FOLLOWS else UpgradeHeadline.CHANGED_OPEN
     if answers is Answers.UNKNOWN:
         return UpgradeHeadline.NO_NEW_FINDING
-    return UpgradeHeadline.SAFE if speculation is Speculation.FOLLOWS else UpgradeHeadline.CANNOT_SAY
+    is_whole = speculation is Speculation.FOLLOWS and pace is not Pace.DOUBTFUL
+    return UpgradeHeadline.SAFE if is_whole else UpgradeHeadline.CANNOT_SAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,6 +129,13 @@ def test_what_is_not_comparable_is_shown_and_not_gated(new, why):
     assert round(figure(compared, BASELINE, UpgradeFigure.DECODE).ratio, 1) == 0.5
     assert {one.at_least for one in compared.ratios} == {None}
     assert not compared.slower
+    looks_slower = BASELINE in {one.arm for one in compared.doubtful}
+    assert looks_slower is (compared.not_gated not in {"of two machines, not comparable", "of an unknown machine"})
+
+
+def test_a_disturbed_time_that_looks_no_slower_leaves_no_doubt():
+    assert not compare(record(windows=0, machine_load=9.0)).doubtful
+    assert not compare(record((50.0,), (90.0,), 0, machine_load=9.0)).without([VARIANT]).doubtful[1:]
 
 
 def test_other_traffic_and_other_words_are_not_compared():

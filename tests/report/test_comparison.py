@@ -66,6 +66,22 @@ def test_the_same_fault_in_another_variant_is_one_that_the_old_run_did_not_look_
     assert compare(run_of(GOOD), run_of(RED, other)).headline.startswith("WORSE: 1 new finding;"), "one fault, in two variants"
 
 
+def test_an_upgrade_that_looks_slower_beside_other_work_is_not_called_safe():
+    figure = ChangedFigure(
+        figure=UpgradeFigure.DECODE, arm="baseline", workload="chat", old=100.0, new=27.0, ratio=0.27, low=0.2, high=0.36
+    )
+    busy = ComparedSpeed(ratios=(figure,), not_gated="9.0 processes to a core of the client's machine", doubtful=(figure,))
+    changes = compare(OLD, OLD, SAME, speed=busy)
+    assert (changes.word, changes.headline.split(";")[0]) == (
+        UpgradeWord.UNKNOWN,
+        (
+            "CANNOT SAY: decode speed of baseline (chat): 100 tokens/s -> 27 tokens/s, 0.27x [0.20, 0.36], "
+            "but 9.0 processes to a core of the client's machine"
+        ),
+    )
+    assert compare(OLD, OLD, SAME, speed=replace(busy, doubtful=())).word is UpgradeWord.FINE
+
+
 def test_figures_are_shown_with_what_forbids_to_compare_them():
     fast = judgement(replace(SPEED, outcome=Outcome.PASS))
     there = replace(ENVIRONMENT, processor="another")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from pytest_specdec.report.upgrade import Answers, Speculation, UpgradeHeadline, UpgradeWord, choose_headline
+from pytest_specdec.report.upgrade import Answers, Pace, Speculation, UpgradeHeadline, UpgradeWord, choose_headline
 
 CELLS = [
     # answers, speculation: headline and word without a loss or a slowdown, and with offers-less or slower
@@ -31,16 +31,20 @@ CELLS = [
 def test_every_combination_of_facts_has_its_headline_and_word():
     assert {(answers, speculation) for answers, speculation, *_ in CELLS} == set(product(Answers, Speculation))
     for answers, speculation, headline, word, yields in CELLS:
-        for offers_less, is_slower in product((False, True), repeat=2):
-            case = choose_headline(answers, speculation, offers_less=offers_less, is_slower=is_slower)
-            leads = yields and (offers_less or is_slower)
+        for offers_less, pace in product((False, True), Pace):
+            case = choose_headline(answers, speculation, offers_less=offers_less, pace=pace)
+            leads = yields and (offers_less or pace is Pace.SLOWER)
             expected = (UpgradeHeadline.OFFERS_LESS if offers_less else UpgradeHeadline.SLOWER) if leads else headline
-            where = (answers, speculation, offers_less, is_slower)
+            where = (answers, speculation, offers_less, pace)
+            if headline is UpgradeHeadline.SAFE and pace is Pace.DOUBTFUL and not leads:
+                expected, word_of = UpgradeHeadline.CANNOT_SAY, UpgradeWord.UNKNOWN
+            else:
+                word_of = UpgradeWord.WORSE if leads else word
             assert (case, where) == (expected, where)
-            assert (case.word(answers), where) == (UpgradeWord.WORSE if leads else word, where)
+            assert (case.word(answers), where) == (word_of, where)
 
 
 def test_every_headline_has_a_cell():
-    sides = product(Answers, Speculation, (False, True), (False, True))
-    reached = {choose_headline(answers, speculation, offers_less=less, is_slower=slow) for answers, speculation, less, slow in sides}
+    sides = product(Answers, Speculation, (False, True), Pace)
+    reached = {choose_headline(answers, speculation, offers_less=less, pace=pace) for answers, speculation, less, pace in sides}
     assert reached == set(UpgradeHeadline)
