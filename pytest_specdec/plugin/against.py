@@ -60,9 +60,9 @@ def compare_with_earlier(earlier: Path, root: Path, judged: Run, *, day: date, c
 
 
 def with_upgrade(judged: Run, changes: Comparison, earlier: str) -> Run:
-    """Return the run with the comparison, whose headline is among its notes, which every report shows."""
+    """Return the run with the comparison, whose headline is the first of its notes."""
     upgrade = comparison.upgrade(changes, earlier)
-    return replace(judged, upgrade=upgrade, notes=(f"UPGRADE from {earlier}: {changes.headline}", *judged.notes))
+    return replace(judged, upgrade=upgrade, notes=(upgrade.note, *judged.notes))
 
 
 def _check_two_runs(old: Path, new: Path) -> None:

@@ -197,7 +197,8 @@ class Comparison:
         losses = {UpgradeHeadline.OFFERS_LESS: ""}.get(self.case, f"offers less: {self._offers_less}" if self.losses else "")
         is_open = self.case in {UpgradeHeadline.SLOWER, UpgradeHeadline.OFFERS_LESS} and bool(self.undecided)
         speed = self.speed or ComparedSpeed()
-        timed = "whether it is slower is not decided" if speed.undecided else "speeds are shown and not gated" if speed.not_gated else ""
+        why = printable(f"speeds are not gated: {speed.not_gated}") if speed.not_gated else ""
+        timed = "whether it is slower is not decided" if speed.undecided else why
         return (
             speeds,
             losses,
@@ -301,6 +302,7 @@ def _list_sections(comparison: Comparison) -> Iterator[UpgradeSection]:
     )
     unlike = f" ({comparison.unlike})" if comparison.unlike else ""
     yield UpgradeSection(title="findings", lines=tuple(printable(f"{title}: {one}") for title, of_kind in findings for one in of_kind))
+    yield UpgradeSection(title="changes", lines=tuple(_change_lines(comparison)))
     yield UpgradeSection(title="accepted changes", lines=comparison.review.lines)
     yield UpgradeSection(title="baseline", lines=tuple(_baseline_lines(comparison.baseline)) if comparison.baseline else ())
     yield UpgradeSection(title="judgements", lines=tuple(map(str, comparison.judgements)), is_detail=True)
@@ -322,6 +324,14 @@ def upgrade(comparison: Comparison, earlier: str) -> Upgrade:
     )
 
 
+def _change_lines(comparison: Comparison) -> Iterator[str]:
+    """Yield the names of the changes that nobody has accepted, and how to accept one, where they make the upgrade worse."""
+    names = [name for name in comparison.names if not comparison.review.accepts(name)]
+    if names and comparison.is_worse:
+        yield ", ".join(names)
+        yield "if the upgrade means it, accept it by that name: gates.upgrade.accept, with change, reason, owner and expires"
+
+
 def _speed_lines(comparison: Comparison) -> Iterator[str]:
     """Yield what became slower, the verdicts' figures of both runs, and each ratio with the ruling on its gate."""
     speed = comparison.speed or ComparedSpeed()
@@ -332,6 +342,8 @@ def _speed_lines(comparison: Comparison) -> Iterator[str]:
     for figure in speed.ratios:
         ruling = f"; at least {figure.at_least:g}: {figure.ruling.value}" if figure.at_least is not None else ""
         yield printable(f"{speed_change.describe(figure)}{ruling}")
+    if speed.undecided:
+        yield "to decide: judge both builds in one run (engines.old and engines.new), at standard depth, with --specdec-boots 4"
 
 
 def _shorten(text: str) -> str:
@@ -358,7 +370,7 @@ def _baseline_lines(change: BaselineChange) -> Iterator[str]:
     if change.shift:
         shift = change.shift
         limits = f"{shift.nats:.2g} nats per logit apart [{shift.low:.2g}, {shift.high:.2g}]"
-        explained = f"; the noise of both runs explains {change.allowed:.2g}" if change.allowed else ""
+        explained = f"; the noise of both runs explains up to {change.allowed:.2g}" if change.allowed else ""
         yield f"distributions: {limits} over {shift.positions:,} positions of {shift.prompts} prompts{explained}"
     if change.answers:
         yield (

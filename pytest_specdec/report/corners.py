@@ -30,7 +30,7 @@ _SHORT = {UpgradeFigure.DECODE: "decode", UpgradeFigure.TTFT: "first token", Upg
 def list_corners(old: Run, new: Run, baseline: BaselineChange | None, speed: ComparedSpeed | None) -> tuple[CornerRow, ...]:
     """Return the header, a row of the baseline and a row per variant of either run."""
     variants = dict.fromkeys((*old.pairs, *new.pairs))
-    header = CornerRow(arm="corner", old=f"old: {_describe_engine(old)}", new=f"new: {_describe_engine(new)}", change="new over old")
+    header = CornerRow(arm="arm", old=f"old: {_describe_engine(old)}", new=f"new: {_describe_engine(new)}", change="new over old")
     answers = _describe_answers(baseline)
     rows = [
         CornerRow(

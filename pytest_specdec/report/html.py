@@ -92,7 +92,7 @@ def _upgrade(upgrade: Upgrade, *, level: int = 2) -> Iterator[str]:
     yield f'<p class="answer {_UPGRADE_TONES[upgrade.word].value}">{_text(upgrade.headline)}</p>'
     if upgrade.corners:
         rows = [[_whole_line(_text(row.arm)), *map(_text, (row.old, row.new, row.change))] for row in upgrade.corners]
-        yield from _table(rows, "The corners: old and new run by baseline and variant", Cells.PROSE)
+        yield from _table(rows, "Old and new run by baseline and variant", Cells.PROSE)
     for section in upgrade.sections:
         yield f"<details open><summary>{_text(section.title)}</summary>{_pre(section.lines)}</details>"
 

@@ -21,13 +21,12 @@ _SHOWN = 3
 def lines(old: OldTokens | None) -> Iterator[str]:
     """Yield what the new baseline's scores say of the old tokens."""
     if old is None:
-        yield "old tokens: the new run scored none of this old run; a capture under --specdec-against does"
+        yield "old answers: the new run scored none of them; a capture under --specdec-against does"
         return
     unscored = f"; {old.unscored} more were not scored" if old.unscored else ""
-    yield f"old tokens: {old.tokens:,} of {old.answers} answers scored by the new baseline{unscored}"
+    yield f"old answers: {old.answers}, of {old.tokens:,} tokens, scored by the new baseline{unscored}"
     if old.likeliest:
-        wrong = f"{len(old.wrong)} wrong beyond noise, in {old.wrong_answers} answers"
-        yield f"  at temperature 0: {old.likeliest} answers, {wrong}"
+        yield f"  at temperature 0: {len(old.wrong)} tokens wrong beyond noise, in {old.wrong_answers} of {old.likeliest} answers"
         for difference in old.wrong[:_SHOWN]:
             tokens = f"id {difference.old_id} -> id {difference.new_id}"
             yield printable(f"    {difference.request_id}, token {difference.index + 1}: {tokens}, {difference.gap:.2f} nats apart")

@@ -46,7 +46,7 @@ def lines(run: Run) -> tuple[Line, ...]:
         *([_plain_line(untested)] if run.judgements and (untested := answer.not_tested(run)) else []),
         *_speed_lines(run),
         *_capability_lines(run),
-        *(_plain_line(f"note: {note}") for note in run.notes),
+        *(_plain_line(f"note: {note}") for note in run.notes if run.upgrade is None or note != run.upgrade.note),
     )
 
 

@@ -162,6 +162,11 @@ class Upgrade:
     sections: tuple[UpgradeSection, ...] = ()
     """In the order of the report."""
 
+    @property
+    def note(self) -> str:
+        """The headline as a note of the run, for reports without a place of its own for it."""
+        return f"UPGRADE from {self.earlier}: {self.headline}"
+
 
 def lines(upgrade: Upgrade, *, details: bool = True) -> Iterator[str]:
     """Yield the comparison as people read it on a terminal; ``details`` tells whether long sections are in it."""
@@ -183,7 +188,7 @@ def _corner_lines(corners: Sequence[CornerRow]) -> Iterator[str]:
         yield from ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
         return
     header, *rows = cells
-    yield f"corners; {header[1]}; {header[2]}"
+    yield f"by arm; {header[1]}; {header[2]}"
     for row in rows:
         yield f"  {row[0]}"
         yield from (f"    {title:<12}  {cell}" for title, cell in zip(("old", "new", header[3]), row[1:], strict=True))

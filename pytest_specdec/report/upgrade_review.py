@@ -40,9 +40,10 @@ def review(acceptances: Iterable[AcceptedChange], names: Iterable[str], day: dat
 def _describe(accepted: AcceptedChange, names: tuple[str, ...], day: date) -> Iterator[str]:
     """Yield what an acceptance does in this comparison."""
     if accepted.change not in names:
-        there_are = f"; the changes here are {', '.join(names)}" if names else ""
-        yield f"not used: {accepted.source} accepts {accepted.change}, which is no change of this upgrade{there_are}; remove it"
+        remedy = f"the changes here are {', '.join(names)}; correct or remove it" if names else "remove it"
+        yield f"not used: {accepted.source} accepts {accepted.change}, which is no change of this upgrade; {remedy}"
     elif day > accepted.expires:
-        yield f"expired: {accepted.source} accepted {accepted.change} until {accepted.expires}; ask {accepted.owner}"
+        last_day = f"accepted {accepted.change} until {accepted.expires}"
+        yield f"expired: {accepted.source} {last_day}; ask {accepted.owner}, then renew or remove it"
     else:
         yield f"accepted: {accepted} ({accepted.source})"

@@ -44,6 +44,7 @@ def test_the_last_word_and_the_exit_code_follow_both_comparisons(project, earlie
     assert result.ret == code
     result.stdout.fnmatch_lines([f"UPGRADE: {headline}", "RESULT: *"])
     (note, *_) = project.document["notes"]
+    assert not [line for line in result.outlines if line.startswith("note: UPGRADE")], "once on the terminal"
     assert note.startswith("UPGRADE from old: ")
     stored = run.read(next(project.runs[0].glob("run.json")).read_text(), "run.json")
     assert (stored.run_class.value, stored.upgrade.headline) == (project.document["class"], note.removeprefix("UPGRADE from old: "))
@@ -76,7 +77,7 @@ def test_the_old_answers_are_in_the_new_run_whose_replay_and_resume_keep_them(pr
     assert '"prompt_token_ids":[7,8]' in (new / "transcripts/old.baseline/chat.jsonl").read_text()
     assert (new / "scores/baseline/old.baseline/chat.jsonl").is_file()
     result = project.run("--specdec-replay=new", "--specdec-against=old", config=None)
-    result.stdout.fnmatch_lines(["  old tokens: * answers scored by the new baseline"])
+    result.stdout.fnmatch_lines(["  old answers: *, scored by the new baseline"])
     begun_here(new)
     assert project.run("--specdec-resume=new").ret == 0, "without the option, by the plan that it was begun with"
 
@@ -95,7 +96,8 @@ def test_a_file_that_cannot_be_read_costs_no_verdict(project, earlier, monkeypat
 
 
 @pytest.mark.parametrize("given, words", [
-    ("nowhere", "--specdec-against: found no plan.json in *nowhere; expected a directory that a capture wrote*"),
+    ("nowhere", "--specdec-against: found no directory *nowhere; expected a directory that a capture wrote*"),
+    (".", "--specdec-against: found no plan.json in *; expected a directory that a capture wrote*"),
     ("", "--specdec-against: found an empty value*"),
 ])  # fmt: skip
 def test_what_is_no_run_is_said_before_anything_boots(project, given, words):
@@ -118,7 +120,7 @@ def test_an_earlier_run_of_another_schema_is_one_error(project, earlier):
 def test_a_run_is_not_its_own_predecessor(project, earlier):
     result = project.run("--specdec-replay=old", "--specdec-against=old", config=None)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --specdec-against: found *old, the run that is judged itself; expected an earlier one"])
+    result.stderr.fnmatch_lines(["ERROR: --specdec-against: found *old, the run that is judged itself; expected the run of the build *"])
 
 
 @pytest.mark.parametrize("option", ["--specdec-against", "--specdec-replay"])
@@ -145,7 +147,7 @@ gates:
 
 @pytest.mark.parametrize("day, code, note", [
     ("2027-01-31", 0, "accepted: ends: the model has a new end of turn (owner ada, until 2027-01-31) (tiny.yaml:*)"),
-    ("2027-02-01", 1, "expired: tiny.yaml:* accepted ends until 2027-01-31; ask ada"),
+    ("2027-02-01", 1, "expired: tiny.yaml:* accepted ends until 2027-01-31; ask ada, then renew or remove it"),
 ])  # fmt: skip
 def test_a_reviewed_change_is_accepted_by_name_until_its_day(project, earlier, monkeypatch, day, code, note):
     give(monkeypatch, CHANGED)

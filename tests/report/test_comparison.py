@@ -179,7 +179,10 @@ def test_what_differs_of_the_baselines_is_listed():
         "",
         "baseline:",
         "  prompts: all 20 have the same token ids",
-        "  distributions: 0.03 nats per logit apart [0.02, 0.04] over 410 positions of 20 prompts; the noise of both runs explains 0.01",
+        (
+            "  distributions: 0.03 nats per logit apart [0.02, 0.04] over 410 positions of 20 prompts; "
+            "the noise of both runs explains up to 0.01"
+        ),
         "  answers at temperature 0: 4 of 6 alike, 1 with another token, 1 of them beyond noise; 1 end elsewhere",
         "    chat-07, token 18: id 777 -> id 806, 1.25 nats apart",
     ]
@@ -213,12 +216,18 @@ def test_a_slower_step_leads_where_the_answers_are_right():
     changes = compare(DECIDED_OLD, DECIDED_OLD, SAME, speed=SLOW)
     assert changes.headline == f"SLOWER: the verify step of draft-k3; {WITHIN}"
     assert (changes.word, changes.names) == (UpgradeWord.WORSE, ("slower-step",))
+    assert "  slower-step" in lines(changes), "the name that an acceptance needs"
     changed = compare(DECIDED_OLD, DECIDED_OLD, CHANGED, speed=SLOW)
     assert changed.headline.endswith("; slower: the verify step of draft-k3"), "said beside what leads"
+
+
+def test_a_speed_that_decides_nothing_says_why_or_what_would_decide():
     open_ = replace(DECODE, low=0.7, high=1.1, ruling=GateRuling.OPEN)
-    assert compare(DECIDED_OLD, DECIDED_OLD, SAME, speed=ComparedSpeed(ratios=(open_,))).headline.endswith(
-        "no finding in either run; whether it is slower is not decided"
-    )
+    undecided = compare(DECIDED_OLD, DECIDED_OLD, SAME, speed=ComparedSpeed(ratios=(open_,)))
+    assert undecided.headline.endswith("no finding in either run; whether it is slower is not decided")
+    assert any(line.startswith("  to decide: judge both builds in one run") for line in lines(undecided))
+    shown = ComparedSpeed(ratios=(replace(open_, at_least=None),), not_gated="a busy machine\x1b")
+    assert compare(DECIDED_OLD, DECIDED_OLD, SAME, speed=shown).headline.endswith("; speeds are not gated: a busy machine␛")
 
 
 def test_a_new_finding_of_speed_alone_breaks_no_answer():
@@ -277,12 +286,15 @@ def test_a_reviewed_change_is_accepted_by_name_until_its_day():
     said = list(changes.review.lines)
     assert said[0] == "accepted: weights: the step is safer (owner ada, until 2026-11-27) (qwen.yaml:9)"
     assert said[2] == (
-        "not used: qwen.yaml:9 accepts ends, which is no change of this upgrade; the changes here are weights, slower-step; remove it"
+        "not used: qwen.yaml:9 accepts ends, which is no change of this upgrade; "
+        "the changes here are weights, slower-step; correct or remove it"
     )
     late = compare(DECIDED_OLD, DECIDED_OLD, CHANGED, gates=gates, day=date(2026, 11, 28))
     assert late.word is UpgradeWord.WORSE
-    assert late.review.lines[0] == "expired: qwen.yaml:9 accepted weights until 2026-11-27; ask ada"
+    assert late.review.lines[0] == "expired: qwen.yaml:9 accepted weights until 2026-11-27; ask ada, then renew or remove it"
     assert "accepted changes:" in list(lines(late))
+    assert "  weights" in list(lines(late))
+    assert "changes:" not in list(lines(changes)), "all of them are accepted"
 
 
 def test_a_known_failure_that_healed_names_its_waiver():
@@ -321,11 +333,11 @@ def test_the_corners_are_in_every_format_and_escaped():
 
 def test_corners_that_do_not_fit_stand_below_each_other():
     text = list(lines(compare(DECIDED_OLD, DECIDED_OLD, SAME, speed=SLOW)))
-    assert [line.split("  ")[0] for line in text[2:5]] == ["corner", "baseline", "draft-k3"]
+    assert [line.split("  ")[0] for line in text[2:5]] == ["arm", "baseline", "draft-k3"]
     wide = replace(SLOW, ratios=(DECODE, *(replace(DECODE, figure=kind) for kind in (UpgradeFigure.TTFT, UpgradeFigure.LENGTH))))
     stacked = list(lines(compare(DECIDED_OLD, DECIDED_OLD, SAME, speed=wide)))
     assert stacked[2:5] == [
-        "corners; old: reference 0.1.0; new: reference 0.1.0",
+        "by arm; old: reference 0.1.0; new: reference 0.1.0",
         "  baseline",
         "    old           22.96 tokens/s, first token 25.6 ms",
     ]

@@ -16,15 +16,15 @@ def defaults(log_evidence):
 
 
 def test_a_run_that_was_not_captured_against_the_old_one_says_how_to():
-    assert list(lines(None)) == ["old tokens: the new run scored none of this old run; a capture under --specdec-against does"]
+    assert list(lines(None)) == ["old answers: the new run scored none of them; a capture under --specdec-against does"]
 
 
 def test_every_kind_of_difference_has_its_line_and_three_wrong_tokens_are_shown():
     old = OldTokens(answers=50, tokens=3000, unscored=2, likeliest=6, wrong=WRONG, wrong_answers=4, bets=(BET,), defaults=defaults(11.0))
     text = list(lines(old))
     assert text == [
-        "old tokens: 3,000 of 50 answers scored by the new baseline; 2 more were not scored",
-        "  at temperature 0: 6 answers, 4 wrong beyond noise, in 4 answers",
+        "old answers: 50, of 3,000 tokens, scored by the new baseline; 2 more were not scored",
+        "  at temperature 0: 4 tokens wrong beyond noise, in 4 of 6 answers",
         *(text[2:5]),
         "  sampled: another distribution, as of T too low; 0.021 nats per token (evidence 10^4.2, chat, 1,200 tokens)",
         (
