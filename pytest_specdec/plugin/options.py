@@ -317,7 +317,8 @@ def _check_taken_up(option: str, run: Path | None, others: dict[str, Path | None
 def _check_stored_run(option: str, run: Path | None) -> None:
     """Raise pytest.UsageError if ``run`` is no stored run, or cannot be read."""
     if run is not None and not _has_plan(option, run):
-        msg = f"{option}: found no plan.json in {run}; expected a directory that a capture wrote, such as one under .specdec/"
+        found = f"no plan.json in {run}" if run.is_dir() else f"no directory {run}"
+        msg = f"{option}: found {found}; expected a directory that a capture wrote, such as one under .specdec/"
         raise pytest.UsageError(msg)
 
 
@@ -326,7 +327,7 @@ def _check_against(earlier: Path | None, run: Path | None) -> None:
     option = "--specdec-against"
     _check_stored_run(option, earlier)
     if earlier is not None and run is not None and earlier.resolve() == run.resolve():
-        msg = f"{option}: found {run}, the run that is judged itself; expected an earlier one"
+        msg = f"{option}: found {run}, the run that is judged itself; expected the run of the build before the upgrade"
         raise pytest.UsageError(msg)
 
 
