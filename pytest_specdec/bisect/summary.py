@@ -21,7 +21,7 @@ def opening(record: Record) -> str:
     question, between = record.question, len(record.releases) - 2
     runs = 2 + math.ceil(math.log2(between + 1)) + 1
     done = f"; {len(record.trials)} runs are there already" if record.trials else ""
-    return f"good {question.good}, bad {question.bad}, {between} releases between: about {runs} runs{done}"
+    return f"good {question.good}, bad {question.bad}, {between} release{'s' * (between != 1)} between: about {runs} runs{done}"
 
 
 def trial_line(trial: Trial, width: int) -> str:
@@ -50,7 +50,8 @@ def _open_lines(record: Record, step: Ask) -> tuple[str, ...]:
 def _result_lines(record: Record, result: Result) -> tuple[str, ...]:
     if result.end is End.END_UNTESTABLE:
         (release,) = result.untestable
-        return (f"{release} cannot be tested: {record.of(release)[-1].headline}", *_look(record.of(release)[-1]))
+        trial, remedy = record.of(release)[-1], "mend that, or give the search another end: --good, --bad"
+        return (f"{release} cannot be tested: {trial.headline}", *_look(trial), f"Next: {remedy}.")
     if result.end is End.BAD_IS_GOOD:
         runs = len(record.of(result.last_good))
         remedy = "select the test that shows the fault, at the depth that shows it; state --detection where a run does not always show it"
