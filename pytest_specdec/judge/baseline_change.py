@@ -125,7 +125,6 @@ def compare(old: BaselineRecord, new: BaselineRecord) -> BaselineChange:
     """Return how the baseline of ``new`` relates to that of ``old``.
 
     CHANGED if prompts have other token ids, if the shift is certainly larger than the noise of both runs explains, over all prompts or
-    CHANGED if prompts have other token ids, if the shift is certainly larger than the noise of both runs explains, over all prompts or
     after more of them than by chance, if the new run is noisier than kernels are, if more answers differ beyond noise, or end elsewhere,
     than between each baseline and its control, or if sampled tokens show another distribution or other defaults. UNKNOWN if none of it
     shows, and a run did not measure its noise, too little was compared, or something differs more often than chance readily explains.

@@ -57,11 +57,11 @@ class Comparison:
     undecided: str
     """Why the new run decided too little; empty where it decided all that the old one did."""
     found: tuple[VariantFinding, ...]
-    """Findings that only the new run has, of families that the old one judged too."""
+    """Findings that only the new run has, where the old one judged too."""
     unjudged: tuple[VariantFinding, ...]
-    """Findings of the new run, of a variant or a family that the old one did not judge."""
+    """Findings of the new run, where the old one judged nothing."""
     gone: tuple[VariantFinding, ...]
-    """Findings that only the old run has, of families that the new one judged too."""
+    """Findings that only the old run has, where the new one judged too."""
     kept: tuple[VariantFinding, ...]
     """Findings of both."""
     judgements: tuple[Change, ...]
@@ -257,7 +257,7 @@ def compare(
     return Comparison(
         baseline=baseline,
         not_compared=not_compared,
-        undecided=describe_undecided(new, judged_before - judged_now),
+        undecided=describe_undecided(new, judged_before),
         found=tuple(finding for finding in after if finding not in before and is_judged(finding, judged_before)),
         unjudged=tuple(finding for finding in after if finding not in before and not is_judged(finding, judged_before)),
         gone=tuple(finding for finding in list_findings(old) if finding not in expected and is_judged(finding, judged_now)),

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from pytest_specdec.model.status import State
+from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report.run import PytestOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from pytest_specdec.report.run import Run
+    from pytest_specdec.report.run import JudgementResult, Run
 
-__all__ = ["VariantFinding", "count", "describe_undecided", "is_judged", "list_findings", "list_judged", "number"]
+__all__ = ["Place", "VariantFinding", "count", "describe_undecided", "is_judged", "list_findings", "list_judged", "number"]
+
+
+Place: TypeAlias = tuple[str, Family, str]
+"""Where something is judged: variant, family and workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +28,13 @@ class VariantFinding:
 
     variant: str
     name: str
-    families: frozenset[Family] = field(default=frozenset(), compare=False)
-    """The families that saw it."""
+    places: frozenset[Place] = field(default=frozenset(), compare=False)
+    """Where it was seen."""
 
     @property
     def is_of_speed(self) -> bool:
         """True if speed alone saw it."""
-        return self.families == {Family.SPEED}
+        return {family for _, family, _ in self.places} == {Family.SPEED}
 
     def __str__(self) -> str:
         """Return the line that people read."""
@@ -50,32 +55,33 @@ def list_findings(run: Run, *, waived: bool = False) -> tuple[VariantFinding, ..
     """Return the findings of a run, with those that a waiver expects if ``waived``."""
     results = [j for j in run.judgements if j.result is PytestOutcome.WAIVED] if waived else []
     known = (
-        VariantFinding(variant=j.pair, name=j.verdict.names or j.verdict.headline, families=frozenset({j.family}))
+        VariantFinding(variant=j.pair, name=j.verdict.names or j.verdict.headline, places=frozenset({_place(j)}))
         for j in results
         if j.verdict is not None
     )
     causes = (
-        VariantFinding(variant=pair, name=cause.name, families=frozenset(failure.family for failure in (cause.leader, *cause.followers)))
+        VariantFinding(variant=pair, name=cause.name, places=frozenset(map(_place, cause.failures)))
         for pair, of_pair in run.causes.items()
         for cause in of_pair
     )
     return (*causes, *known)
 
 
-def list_judged(run: Run) -> frozenset[tuple[str, Family]]:
-    """Return the variants and families of which a judgement knows something."""
-    return frozenset((j.pair, j.family) for j in run.judgements if j.judged)
+def list_judged(run: Run) -> frozenset[Place]:
+    """Return where a judgement knows something."""
+    return frozenset(_place(j) for j in run.judgements if j.judged)
 
 
-def is_judged(finding: VariantFinding, judged: frozenset[tuple[str, Family]]) -> bool:
-    """Return True if one of the finding's families is among those ``judged`` for its variant."""
-    return any((finding.variant, family) in judged for family in finding.families)
+def is_judged(finding: VariantFinding, judged: frozenset[Place]) -> bool:
+    """Return True if one of the finding's places is among those ``judged``."""
+    return bool(finding.places & judged)
 
 
-def describe_undecided(new: Run, lost: frozenset[tuple[str, Family]]) -> str:
+def describe_undecided(new: Run, before: frozenset[Place]) -> str:
     """Return why a run decided too little; empty if nothing is open.
 
-    ``lost`` are the variants and families that an earlier run judged, and this one did not.
+    ``before`` are the places that an earlier run judged. Of a family that this run judged elsewhere, a workload counts if it was not
+    judged at all, or refused: what came to no decision there is allowed to, as the depth or the config says.
     """
     if new.status is None or new.status.state is not State.COMPLETE or new.status.error:
         return "the new run is incomplete"
@@ -85,5 +91,22 @@ def describe_undecided(new: Run, lost: frozenset[tuple[str, Family]]) -> str:
         return f"{len(new.undecided)} judgements of the new run were not made or not decided"
     if new.suspicious:
         return "the new run has suspicious verdicts"
-    correctness = sorted(f"{variant} {family.value}" for variant, family in lost if family is not Family.SPEED)
-    return f"the new run did not judge {', '.join(correctness)}" if correctness else ""
+    lost = ", ".join(_describe_lost(new, before))
+    return f"the new run did not judge {lost}" if lost else ""
+
+
+def _describe_lost(new: Run, before: frozenset[Place]) -> Iterator[str]:
+    """Yield what was judged before and is no more, variant by variant, speed left out: ``draft-k3 greedy (chat)``."""
+    now = list_judged(new)
+    families = {(variant, family) for variant, family, _ in now}
+    answered = now | {_place(j) for j in new.judgements if j.verdict is not None and j.verdict.outcome is not Outcome.REFUSED}
+    for variant, family in sorted({(variant, family) for variant, family, _ in before if family is not Family.SPEED}):
+        workloads = sorted(workload for *of, workload in before - answered if of == [variant, family])
+        if (variant, family) not in families:
+            yield f"{variant} {family.value}"
+        elif workloads:
+            yield f"{variant} {family.value} ({', '.join(workloads)})"
+
+
+def _place(judgement: JudgementResult) -> Place:
+    return (judgement.pair, judgement.family, judgement.workload)

@@ -147,6 +147,24 @@ def test_what_the_new_run_did_not_judge_again_is_neither_safe_nor_gone():
     assert (changes.gone, changes.word) == ((), UpgradeWord.UNKNOWN)
 
 
+@pytest.mark.parametrize("there, outcome", [
+    ((), "not judged"),
+    ((judgement(replace(GREEDY, workload="drawn", outcome=Outcome.REFUSED), PytestOutcome.SKIPPED),), "refused"),
+])  # fmt: skip
+def test_a_workload_that_the_new_run_did_not_judge_again_is_neither_safe_nor_gone(there, outcome):
+    broken = judgement(replace(FAILED, pair="draft-k3", workload="drawn"), PytestOutcome.FAILED)
+    for before in (broken, judgement(replace(GREEDY, workload="drawn"))):
+        changes = compare(replace(run_of(GOOD, before), status=DECIDED), replace(run_of(GOOD, *there), status=DECIDED), SAME)
+        assert changes.headline == f"CANNOT SAY: the new run did not judge draft-k3 greedy (drawn); {WITHIN}", outcome
+        assert (changes.gone, changes.word) == ((), UpgradeWord.UNKNOWN)
+
+
+def test_a_workload_that_comes_to_no_decision_where_that_is_allowed_leaves_the_upgrade_safe():
+    open_ = judgement(replace(GREEDY, workload="drawn", outcome=Outcome.INCONCLUSIVE), PytestOutcome.SKIPPED)
+    old = replace(run_of(GOOD, judgement(replace(GREEDY, workload="drawn"))), status=DECIDED)
+    assert compare(old, replace(run_of(GOOD, open_), status=DECIDED), SAME).word is UpgradeWord.FINE
+
+
 def test_a_finding_that_the_old_run_did_not_look_for_is_no_change():
     changes = compare(replace(run_of(judgement(SAMPLED)), status=DECIDED), replace(run_of(judgement(SAMPLED), RED), status=DECIDED), SAME)
     assert changes.headline == f"WRONG IN THE NEW RUN: 1 finding that the old run did not look for; {WITHIN}"
