@@ -9,6 +9,7 @@ import pytest
 
 from pytest_specdec.__main__ import main
 from pytest_specdec.errors import RunError
+from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.report import html, markdown, run, terminal
 from pytest_specdec.report.upgrade import CornerRow, Upgrade, UpgradeSection, UpgradeWord
 from tests.report.histories import history
@@ -118,6 +119,24 @@ def test_two_runs_are_compared(tmp_path, capsys, old, new, code, first):
         (tmp_path / name / "run.json").write_text(run.render(sample), encoding="utf-8")
     assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new")]) == code
     assert capsys.readouterr().out.startswith(first)
+
+
+def test_without_transcripts_the_new_runs_config_still_says_what_is_accepted(tmp_path, capsys):
+    """The old run as an artifact of a nightly keeps it: run.json alone."""
+    accepted = "[{change: refuses-json_schema, reason: nobody asks for one, owner: ada, expires: 2999-12-31}]"
+    for folder, support in (("old", FeatureSupport.HONOURED), ("new", FeatureSupport.REFUSED)):
+        sample = replace(GREEN, capabilities={"baseline": Capabilities(support={"json_schema": support})})
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "run.json").write_text(run.render(sample), encoding="utf-8")
+    assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new")]) == 1
+    (tmp_path / "new/config.yaml").write_text(
+        "engine: {kind: reference, model: target}\n"
+        "variants: {ngram-k3: {args: {speculative-config: {method: ngram, num_speculative_tokens: 3, prompt_lookup_max: 4}}}}\n"
+        f"gates: {{upgrade: {{accept: {accepted}}}}}\n",
+        encoding="utf-8",
+    )
+    assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new")]) == 0
+    assert "accepted: refuses-json_schema: nobody asks for one" in capsys.readouterr().out
 
 
 @pytest.fixture

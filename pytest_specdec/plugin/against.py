@@ -33,13 +33,12 @@ def compare(old: Path, new: Path, old_run: Run, new_run: Run, *, day: date, conf
     theirs is invalid, or if both are the same run, and ConfigError for an invalid config.
     """
     _check_two_runs(old, new)
+    stated = config or _read_config(new)
+    gates = UpgradeGates() if stated is None else stated.upgrade
     missing = [str(path) for path in (old, new) if not (path / "plan.json").is_file()]
     if missing:
         why = f"no run directory with transcripts and scores: {', '.join(missing)}"
-        gates = UpgradeGates() if config is None else config.upgrade
         return comparison.compare(old_run, new_run, not_compared=why, gates=gates, day=day)
-    stated = config or _read_config(new)
-    gates = UpgradeGates() if stated is None else stated.upgrade
     return comparison.compare(
         old_run, new_run, _compare_baselines(old, new), speed=_compare_speeds(old, new, stated, gates), gates=gates, day=day
     )
