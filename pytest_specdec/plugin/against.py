@@ -13,6 +13,7 @@ from pytest_specdec.model.baseline import BOOT_SD, stated_boot_sd
 from pytest_specdec.model.upgrade_gates import UpgradeGates
 from pytest_specdec.plugin.report_files import read_run
 from pytest_specdec.report import comparison
+from pytest_specdec.report.upgrade import Upgrade, UpgradeWord
 
 if TYPE_CHECKING:
     from datetime import date
@@ -47,7 +48,8 @@ def compare(old: Path, new: Path, old_run: Run, new_run: Run, *, day: date, conf
 def compare_with_earlier(earlier: Path, root: Path, judged: Run, *, day: date, config: Config | None) -> Comparison:
     """Return the comparison of the run in ``root`` with an earlier one.
 
-    A file that cannot be read is the reason for what is not compared, so that the session's own verdicts are not lost.
+    A file that cannot be read is the reason for what is not compared, so that the session's own verdicts are not lost. Raises RunError if
+    that is the earlier run's report.
     """
     old = read_run(earlier)
     try:
@@ -62,6 +64,13 @@ def with_upgrade(judged: Run, changes: Comparison, earlier: str) -> Run:
     """Return the run with the comparison, whose headline is the first of its notes."""
     upgrade = comparison.upgrade(changes, earlier)
     return replace(judged, upgrade=upgrade, notes=(upgrade.note, *judged.notes))
+
+
+def without_comparison(judged: Run, reason: str, earlier: str) -> Run:
+    """Return the run without a comparison for the ``reason``, which is among its notes: whether it is safe to upgrade is not decided."""
+    why = "; ".join(line.strip() for line in reason.splitlines())
+    upgrade = Upgrade(word=UpgradeWord.UNKNOWN, earlier=earlier, headline=f"NOT JUDGED: {why}")
+    return replace(judged, upgrade=upgrade, notes=(f"UPGRADE not judged: {why}", *judged.notes))
 
 
 def _check_two_runs(old: Path, new: Path) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
 from pytest_specdec.config import variables
-from pytest_specdec.errors import RunError
+from pytest_specdec.errors import RunError, SpecdecError
 from pytest_specdec.files import run_documents, transcripts
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.files.secrets import Secrets
@@ -140,14 +139,18 @@ class SummaryPlugin:
         earlier = settings.against or old_engine.earlier(self._root)
         if earlier is None:
             return run
-        if settings.against is None and (reason := old_engine.why_missing(self._root)):
-            return replace(run, notes=(f"UPGRADE not judged: {'; '.join(reason.splitlines())}", *run.notes))
         from pytest_specdec.plugin import against  # noqa: PLC0415 - only a comparison pays for it
 
+        typed = self._as_typed(earlier)
+        if settings.against is None and (reason := old_engine.why_missing(self._root)):
+            return against.without_comparison(run, reason, typed)
         state = run_state.state_or_error(self._config)
         config = None if isinstance(state, str) else state.config
-        changes = against.compare_with_earlier(earlier, self._root, run, day=settings.day, config=config)
-        return against.with_upgrade(run, changes, self._as_typed(earlier))
+        try:
+            changes = against.compare_with_earlier(earlier, self._root, run, day=settings.day, config=config)
+        except SpecdecError as error:
+            return against.without_comparison(run, str(error), typed)
+        return against.with_upgrade(run, changes, typed)
 
     def _gather_run(self) -> Run:
         """Return the run with all data for the reports."""

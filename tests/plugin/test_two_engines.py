@@ -130,6 +130,21 @@ def test_a_session_that_leaves_no_run_is_an_error_of_the_run_and_no_verdict_is_l
     assert json.loads((one.project.runs[0] / "status.json").read_text())["state"] == "incomplete"
 
 
+@pytest.mark.parametrize("spoil, why", [
+    (shutil.rmtree, "the old engine's session left no run.json; *"),
+    (lambda old: (old / "run.json").write_text('{"schema": "pytest-specdec/run/3"}'), "an older release wrote this run; *"),
+])  # fmt: skip
+def test_a_replay_without_a_readable_old_run_is_undecided_and_keeps_its_verdicts(one, judged, spoil, why):
+    one("--specdec-engine=old", "--specdec-run-dir=kept")
+    judged.source = one.project.path / "kept"
+    one("--specdec-run-dir=both")
+    spoil(one.project.path / "both/old")
+    result = one.project.run("--specdec-replay=both", "--specdec-exit-codes", config=None)
+    result.assert_outcomes(passed=1)
+    assert result.ret == 76
+    result.stdout.fnmatch_lines([f"*UPGRADE not judged: {why}", "RESULT: undecided*"])
+
+
 def test_a_run_is_resumed_with_the_old_engines_if_that_is_not_judged(one, judged):
     one("--specdec-engine=old", "--specdec-run-dir=kept")
     judged.source = one.project.path / "kept"
