@@ -162,6 +162,10 @@ class _Comparison:
         scored = [each for each in new.old_answers if each.speculative.started_at == old.began.get(each.workload.name)]
         self._old_tokens = old_tokens.examine(scored, near_tie=self._tie if self.allowed else 0.0)
 
+    @property
+    def _shares_chats(self) -> bool:
+        return not self._old.chats.isdisjoint(self._shared)
+
     def measured(self) -> BaselineChange:
         """Return the comparison's figures, with the relation SAME."""
         changed = {prompt: ids for prompt, ids in self._shared.items() if tuple(ids[0]) != tuple(ids[1])}
@@ -211,6 +215,11 @@ class _Comparison:
                 change.dated_prompts > 0 and not likeliest,
                 f"{change.dated_prompts} prompts differ in a few token ids, as where the chat template writes the date",
             ),
+            (
+                change.dated_prompts > 0 and len(self._old.days) == 1 and self._old.days == self._new.days,
+                f"{change.dated_prompts} prompts differ in a few token ids, and both runs are of one day: no date explains them",
+            ),
+            (bool(self._old.chats & self._old.prompts.keys()) and not self._shares_chats, "no chat's prompt was scored in both runs"),
             (change.shift is None, "too few prompts were scored in both runs"),
             (shift_high > 2.0 * self.allowed, f"too few prompts to tell a shift of {shift_high:.2g} nats per logit from noise"),
             (

@@ -53,3 +53,8 @@ class BaselineRecord:
     old_answers: tuple[Captured, ...] = ()
     """Answers of the baseline before the upgrade under this run's scores, workload by workload, in the variant's place; this run's own are
     in the control's. Empty if none were scored."""
+
+    @property
+    def days(self) -> frozenset[str]:
+        """The days on which the baseline began to answer, UTC, ISO 8601; empty if that is unknown."""
+        return frozenset(moment.partition("T")[0] for moment in self.began.values() if moment)

@@ -198,6 +198,18 @@ def test_what_was_not_seen_is_unknown(rng):
     assert compare(*noisy).why.startswith("the controls' answers are missing"), "no number of other answers would be too many"
 
 
+def test_chats_that_the_new_run_did_not_score_are_not_the_same(rng):
+    """As where a new server no longer tells the prompt ids of a chat: what its template gives is not seen."""
+    old = record(rng)
+    chats = frozenset({"c0", "c1"})
+    whole = replace(old, chats=chats, prompts={**old.prompts, "c0": (90,), "c1": (91,)})
+    assert compare(whole, whole).relation is BaselineRelation.SAME
+    unseen = compare(whole, replace(whole, chats=frozenset(), prompts=old.prompts))
+    assert (unseen.relation, unseen.why) == (BaselineRelation.UNKNOWN, "no chat's prompt was scored in both runs")
+    fewer = replace(whole, prompts={**old.prompts, "c0": (90,)})
+    assert compare(whole, fewer).relation is BaselineRelation.SAME, "as at a lower depth"
+
+
 def test_without_noise_a_difference_proves_nothing(rng):
     noise = {"decode": normal(0.03), "prefill": normal(0.03)}
     unmeasured = [replace(record(rng, **noise), draws=ReportedDraws()) for _ in range(2)]

@@ -20,6 +20,7 @@ from tests.judge.test_baseline_change import EXACT, normal, record
 
 VOCABULARY, LENGTH = 30, 64
 NEAR_TIE = 0.05
+MORNING, EVENING, NEXT_DAY = (f"2026-11-{moment}:00+00:00" for moment in ("27T08:00", "27T20:00", "28T08:00"))
 BODIES = {
     "greedy": {"temperature": 0.0, "max_tokens": LENGTH},
     "sampled": {"temperature": 1.0, "max_tokens": LENGTH},
@@ -53,7 +54,7 @@ def positions(tokens, logits):
     )
 
 
-def scored_by_the_new_baseline(seed=1, *, kind="sampled", requests=16, old=1.0, new=1.0, numerics=0.0, wrong=()):
+def scored_by_the_new_baseline(seed=1, *, kind="sampled", requests=16, old=1.0, new=1.0, numerics=0.0, wrong=(), began="then"):
     """One workload: the old server draws at temperature ``old``, the new one at ``new`` and with other numerics, and scores both."""
     rng = np.random.default_rng(seed)
     bodies = [Request(id=f"{kind}-{i}", route=Route.COMPLETIONS, body={"prompt": f"p{i}", **BODIES[kind]}) for i in range(requests)]
@@ -70,7 +71,7 @@ def scored_by_the_new_baseline(seed=1, *, kind="sampled", requests=16, old=1.0, 
             answers[arm].append(Answer(request_id=request.id, status=200, prompt_token_ids=(number,), choices=(choice,)))
             scores[arm].append(Score(request_id=request.id, arm=arm, under="baseline", positions=positions(tokens, scorer)))
     arms = {
-        arm: Transcript(arm=arm, boot=0, workload=kind, digest=workload.digest, answers=tuple(given), started_at="then")
+        arm: Transcript(arm=arm, boot=0, workload=kind, digest=workload.digest, answers=tuple(given), started_at=began)
         for arm, given in answers.items()
     }
     return Captured(
@@ -180,6 +181,17 @@ def test_old_tokens_decide_what_controls_and_dated_prompts_left_open():
     assert baseline_change.compare(old, new).relation is BaselineRelation.UNKNOWN
     scored = replace(new, old_answers=(scored_by_the_new_baseline(kind="greedy"),))
     assert baseline_change.compare(replace(old, began={"greedy": "then"}), scored).relation is BaselineRelation.SAME
+
+
+def test_a_date_in_the_template_does_not_explain_other_ids_of_one_day():
+    """Such as another token for the end of a turn, one id of each prompt: old tokens do not show it, after the old prompts."""
+    rng = np.random.default_rng(2)
+    old = record(rng, decode=normal(0.01), prefill=EXACT)
+    new = replace(old, prompts={**old.prompts, "p3": (4,)}, old_answers=(scored_by_the_new_baseline(kind="greedy", began=MORNING),))
+    of_one_day = baseline_change.compare(replace(old, began={"greedy": MORNING}), replace(new, began={"greedy": EVENING}))
+    assert (of_one_day.relation, of_one_day.dated_prompts) == (BaselineRelation.UNKNOWN, 1)
+    of_two = baseline_change.compare(replace(old, began={"greedy": MORNING}), replace(new, began={"greedy": NEXT_DAY}))
+    assert of_two.relation is BaselineRelation.SAME
 
 
 @pytest.mark.statistics
