@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import speed_change
 from pytest_specdec.judge.baseline_change import RESOLUTION, BaselineRelation, ChangeKind
-from pytest_specdec.judge.speed_change import ComparedSpeed
+from pytest_specdec.judge.speed_change import ComparedSpeed, UpgradeFigure
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.promise import AcceptedLength, Speedup
 from pytest_specdec.model.upgrade_gates import Tolerance, UpgradeGates
+from pytest_specdec.model.workload import Family
 from pytest_specdec.report import old_tokens
 from pytest_specdec.report.capability_change import compare_capabilities, describe_healed
 from pytest_specdec.report.corners import list_corners
@@ -46,6 +47,10 @@ _SHOWN = 3
 """Differing answers, and prompts with other ids, that are listed."""
 
 
+_ANSWERED = frozenset({UpgradeHeadline.SAFE, UpgradeHeadline.CHANGED})
+"""The headlines that leave speed as the last question."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """The differences between two runs."""
@@ -72,6 +77,8 @@ class Comparison:
     """Why speeds cannot be compared, such as two machines; empty where they can."""
     speed: ComparedSpeed | None
     """None where no timed answers were compared."""
+    untimed: tuple[str, ...]
+    """Variants whose speed the old run measured, and of which nothing gates a ratio."""
     capabilities: tuple[CapabilityChange, ...]
     healed: tuple[str, ...]
     """A line for each waived failure of the old run that the new one passes."""
@@ -205,6 +212,9 @@ class Comparison:
             f"not decided: {self.undecided}" if is_open else "",
             f"the runs name two models: {self.models}" if self.models and self.answers is not Answers.SAME else "",
             "" if slow else timed,
+            f"speed of {', '.join(self.untimed)} is not compared"
+            if self.untimed and self.case in _ANSWERED and not speed.not_gated
+            else "",
         )
 
     @property
@@ -266,6 +276,7 @@ def compare(
         measures=tuple(_figure_changes(old, new)),
         unlike=_unlike(old.environment, new.environment),
         speed=counted,
+        untimed=tuple(_list_untimed(old, new, counted)),
         capabilities=capabilities,
         healed=tuple(describe_healed(old, new)),
         environment=tuple(list_changes(conditions(old.environment), conditions(new.environment))),
@@ -274,6 +285,15 @@ def compare(
         gates=gates,
         review=review(gates.accepted, _list_names(baseline, counted, capabilities), day),
     )
+
+
+def _list_untimed(old: Run, new: Run, speed: ComparedSpeed | None) -> Iterator[str]:
+    """Yield the variants whose speed the old run measured and no gate is held against, except where speed counts for nothing."""
+    gated = (
+        {figure.arm for figure in speed.ratios if figure.at_least is not None and figure.figure is UpgradeFigure.DECODE} if speed else set()
+    )
+    measured = {j.pair for j in old.judgements if j.judged and j.family is Family.SPEED}
+    yield from sorted(measured - gated - {*old.not_counted, *new.not_counted})
 
 
 def _list_names(baseline: BaselineChange | None, speed: ComparedSpeed | None, capabilities: Sequence[CapabilityChange]) -> tuple[str, ...]:

@@ -248,6 +248,21 @@ def test_a_speed_that_decides_nothing_says_why_or_what_would_decide():
     assert compare(DECIDED_OLD, DECIDED_OLD, SAME, speed=shown).headline.endswith("; speeds are not gated: a busy machine␛")
 
 
+@pytest.mark.parametrize("speed, says", [
+    (None, True),
+    (ComparedSpeed(), True),
+    (ComparedSpeed(ratios=(replace(DECODE, at_least=None, ruling=GateRuling.OPEN),)), True),
+    (ComparedSpeed(ratios=(replace(DECODE, ruling=GateRuling.PROVEN),)), False),
+])  # fmt: skip
+def test_a_speed_that_the_old_run_measured_and_nothing_compares_is_said(speed, says):
+    """As where the new run timed nothing, or answered each timed request once."""
+    fast = judgement(replace(SPEED, outcome=Outcome.PASS))
+    old = replace(run_of(GOOD, fast), status=DECIDED)
+    changes = compare(old, replace(run_of(GOOD), status=DECIDED), SAME, speed=speed)
+    assert (changes.word, changes.headline.endswith("; speed of draft-k3 is not compared")) == (UpgradeWord.FINE, says)
+    assert "not compared" not in compare(replace(run_of(GOOD), status=DECIDED), old, SAME, speed=speed).headline
+
+
 def test_a_new_finding_of_speed_alone_breaks_no_answer():
     slow = judgement(replace(SPEED, outcome=Outcome.FAIL, names="the step is too dear"), PytestOutcome.FAILED)
     changes = compare(DECIDED_OLD, replace(run_of(GOOD_TOO, slow), status=DECIDED), SAME)
