@@ -99,8 +99,11 @@ def environment_command(config: Config, environ: Mapping[str, str]) -> tuple[str
     """Return the command that makes an environment: the config's, or the shipped one of its engine.
 
     Empty for a config that takes the release's name alone. Raises ConfigError if the config does not depend on the release,
-    and EngineError if there is no command.
+    or names two engines, and EngineError if there is no command.
     """
+    if config.old is not None:
+        what, remedy = "the config names two engines", "write the settings of engines.new under `engine`, in a copy of the config beside it"
+        raise ConfigError(what, where=f"{config.path}  engines", found="engines.old and engines.new", expected="one engine", remedy=remedy)
     names = variables.names(yaml.load(config.text, str(config.path)).data)
     if ENVIRONMENT not in names and VERSION not in names:
         what, actual = "the config is the same for every release", f"neither ${{{ENVIRONMENT}}} nor ${{{VERSION}}}"

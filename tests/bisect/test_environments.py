@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_specdec.bisect import environments as rooms
@@ -108,6 +110,13 @@ def test_the_shipped_command_of_the_engine_is_the_default(config, tmp_path, monk
     assert environment_command(config("venv: '${SPECDEC_ENVIRONMENT}'"), {}) == (
         *("bash", str(tmp_path / "reference.sh"), "{version}", "{folder}"),
     )
+
+
+def test_a_config_of_two_engines_is_one_error(config):
+    """Every trial would judge both, and come to no answer for one."""
+    one = config("image: 'vllm:v${SPECDEC_VERSION}'")
+    with pytest.raises(ConfigError, match="the config names two engines"):
+        environment_command(replace(one, old=one.engine), {})
 
 
 def test_a_config_that_is_the_same_for_every_release_is_one_error(config):
