@@ -8,7 +8,7 @@ and an alarm counts if the new baseline's own tokens do not show the same. Reque
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import log
+from math import isnan, log
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.greedy_gap import scored_answers
@@ -128,7 +128,8 @@ def _with_scores(captured: Captured) -> Captured:
 
 
 def _drop_unscored(transcript: Transcript, scores: Sequence[Score]) -> Transcript:
-    token_ids = {score.key: tuple(position.token_id for position in score.positions) for score in scores}
+    told = (score for score in scores if all(position.top_logprobs or not isnan(position.logprob) for position in score.positions))
+    token_ids = {score.key: tuple(position.token_id for position in score.positions) for score in told}
     answers = (answer for answer in transcript.answers if answer.ok and not answer.pass_index and answer.choice.token_ids)
     return replace(transcript, answers=tuple(answer for answer in answers if token_ids.get(answer.key) == answer.choice.token_ids))
 

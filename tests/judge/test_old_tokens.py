@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -144,6 +145,16 @@ def test_answers_without_scores_are_counted_and_left_out():
     scores = {**captured.scores, OLD_BASELINE: captured.scores[OLD_BASELINE][2:]}
     old = examined(replace(captured, scores=scores))
     assert (old.answers, old.unscored) == (14, 2)
+
+
+def test_a_position_without_any_log_probability_is_no_score():
+    """As where a server's null was stored: the comparison stands at the session's end, and an error there would cost its verdicts."""
+    captured = scored_by_the_new_baseline(kind="greedy")
+    first, *others = captured.scores[OLD_BASELINE]
+    blank = replace(first.positions[3], logprob=math.nan, top_ids=(), top_logprobs=())
+    spoilt = replace(first, positions=(*first.positions[:3], blank, *first.positions[4:]))
+    old = examined(replace(captured, scores={**captured.scores, OLD_BASELINE: (spoilt, *others)}))
+    assert (old.answers, old.unscored) == (15, 1)
 
 
 def changed(rng, *old_answers, began="then", **fields):
