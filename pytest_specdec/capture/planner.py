@@ -25,7 +25,7 @@ from pytest_specdec.model.workload import Depth, Family, Workload
 from pytest_specdec.prompts.calibration import default_draws, plain_draws
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pytest_specdec.capture.placement import MachinePlacement
     from pytest_specdec.config.config import Config
@@ -99,7 +99,20 @@ def make(
         old_answers=_old_answers(config, old_answers, (*judged_workloads, *calibration)),
         has_old=config.old is not None,
     )
-    usual_plan = lay_out(judged_workloads)
+    return _enlarge_plan(lay_out, lay_out(judged_workloads), workloads_by_name, enlarged, deadline_s)
+
+
+def _enlarge_plan(
+    lay_out: Callable[[Sequence[Workload]], Plan],
+    usual_plan: Plan,
+    workloads_by_name: Mapping[str, Workload],
+    enlarged: Mapping[str, int] | None,
+    deadline_s: float | None,
+) -> Plan:
+    """Return the plan of the same boots with as many requests as they leave time for, and the time of further rounds.
+
+    ``workloads_by_name`` are the judged ones as selected. ``enlarged`` and ``deadline_s`` are those of :func:`make`.
+    """
     request_counts = enlargement.counts(usual_plan, workloads_by_name, deadline_s) if enlarged is None else enlarged
     enlarged_workloads = enlarge(usual_plan.workloads, workloads_by_name, request_counts)
     full_plan = lay_out([workload for workload in enlarged_workloads if workload.name in workloads_by_name])

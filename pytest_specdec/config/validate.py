@@ -80,6 +80,10 @@ _PATTERNS = {
     "^[a-z][a-z0-9_-]*(\\.[a-z][a-z0-9_-]*)+$": "the dotted name of another package's family, such as acme.tone",
     "^(https?://|\\$\\{)": "an address, such as http://10.0.0.7:8000",
     "^[A-Za-z0-9][A-Za-z0-9._-]*$": "a name of letters, digits and ._- that begins with a letter or digit, such as refund-01",
+    (
+        "^(chat-template|tokenizer|numerics|weights|model|some-prompts|some-positions|noise|defaults|draws|answers|repeats|ends"
+        "|slower-baseline|slower-drafter|slower-step|slower-variant|(refuses|ignores|fails-on)-.+)$"
+    ): "the name of a change, such as chat-template, slower-drafter or refuses-min_p; the comparison lists them",
     "^[A-Za-z_][A-Za-z0-9_]*$": "the name of a variable, such as OMP_NUM_THREADS",
 }
 _PLACES = ("executable", "venv", "image")
@@ -209,6 +213,7 @@ _WORDS: Mapping[str, Callable[[_Error], _Words]] = {
     "minProperties": lambda _: _Words("none", "at least one"),
     "uniqueItems": lambda error: _Words(f"{_join_names(_repeated_items(error.instance), 'and')} twice", "each once"),
     "exclusiveMinimum": lambda error: _Words(_describe_value(error.instance), f"more than {error.validator_value}"),
+    "maximum": lambda error: _Words(_describe_value(error.instance), f"at most {error.validator_value}"),
 }
 """Every keyword of the schemas that an error can come from; a test reads them and says so."""
 _NAMES: Mapping[str, Callable[[_Error], _Words]] = {

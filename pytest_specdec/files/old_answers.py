@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.workload import Request, Workload
 
-__all__ = ["answered", "copy", "read", "stored"]
+__all__ = ["copy", "list_answered", "list_stored", "read"]
 
 _NO_DRAFTS = Variant(name=OLD_BASELINE, draft=Draft(kind=DraftKind.UNKNOWN, tokens=1))
 
 
-def answered(earlier: Path) -> frozenset[str]:
+def list_answered(earlier: Path) -> frozenset[str]:
     """Return the workloads that the baseline of an earlier run answered.
 
     Raises RunError if its plan is invalid.
@@ -57,7 +57,7 @@ def copy(earlier: Path, directory: RunDirectory, plan: Plan) -> None:
                     _copy_workload(source, old_plan.workload(name), directory, plan.workload(name))
 
 
-def stored(directory: RunDirectory, plan: Plan) -> tuple[str, ...]:
+def list_stored(directory: RunDirectory, plan: Plan) -> tuple[str, ...]:
     """Return the workloads with old answers to be scored in ``directory``."""
     return tuple(name for name in sorted(_scored_names(plan)) if directory.transcript(OLD_BASELINE, name).is_file())
 
@@ -68,7 +68,7 @@ def read(directory: RunDirectory, plan: Plan, calibration: ReportedDraws) -> Ite
     They stand in the variant's place, and the run's own baseline in the control's: what either shows is judged alike.
     Raises RunError if a file is invalid.
     """
-    for name in stored(directory, plan):
+    for name in list_stored(directory, plan):
         old, own = (transcripts.read(directory, arm, name) for arm in (OLD_BASELINE, BASELINE))
         if old is None or own is None:
             continue

@@ -130,7 +130,7 @@ def compare(old: BaselineRecord, new: BaselineRecord) -> BaselineChange:
     shows, and a run did not measure its noise, too little was compared, or something differs more often than chance readily explains.
     """
     comparison = _Comparison(old, new)
-    change = comparison.measured()
+    change = comparison.measure()
     kinds = tuple(comparison.kinds(change))
     if kinds:
         return replace(change, relation=BaselineRelation.CHANGED, kinds=kinds)
@@ -166,7 +166,7 @@ class _Comparison:
     def _shares_chats(self) -> bool:
         return not self._old.chats.isdisjoint(self._shared)
 
-    def measured(self) -> BaselineChange:
+    def measure(self) -> BaselineChange:
         """Return the comparison's figures, with the relation SAME."""
         changed = {prompt: ids for prompt, ids in self._shared.items() if tuple(ids[0]) != tuple(ids[1])}
         dated = [prompt for prompt, (before, after) in changed.items() if _is_dated(before, after)]

@@ -128,8 +128,8 @@ def _with_scores(captured: Captured) -> Captured:
 
 
 def _drop_unscored(transcript: Transcript, scores: Sequence[Score]) -> Transcript:
-    told = (score for score in scores if all(position.top_logprobs or not isnan(position.logprob) for position in score.positions))
-    token_ids = {score.key: tuple(position.token_id for position in score.positions) for score in told}
+    informative = (score for score in scores if all(position.top_logprobs or not isnan(position.logprob) for position in score.positions))
+    token_ids = {score.key: tuple(position.token_id for position in score.positions) for score in informative}
     answers = (answer for answer in transcript.answers if answer.ok and not answer.pass_index and answer.choice.token_ids)
     return replace(transcript, answers=tuple(answer for answer in answers if token_ids.get(answer.key) == answer.choice.token_ids))
 

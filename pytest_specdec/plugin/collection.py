@@ -165,7 +165,7 @@ def _old_answers(run: RunState, begun: Plan | None) -> frozenset[str]:
     """
     if begun is not None:
         return frozenset(task.workload for boot in begun.boots for task in boot.scores if task.arm == OLD_BASELINE)
-    return old_answers.answered(run.settings.against) if run.settings.against else frozenset()
+    return old_answers.list_answered(run.settings.against) if run.settings.against else frozenset()
 
 
 def _deselected_marks(marks: Container[pytest.Item], collected: Iterable[pytest.Item]) -> Iterator[SpecdecMark]:

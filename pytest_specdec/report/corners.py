@@ -78,10 +78,10 @@ def _describe_variant(run: Run, variant: str) -> str:
     if variant not in run.pairs:
         return "not judged"
     names = list(dict.fromkeys(cause.name for cause in run.causes.get(variant, ())))
-    found = f"{len(names)} finding{'s' * (len(names) != 1)}: {', '.join(names)}" if names else "no finding"
+    findings = f"{len(names)} finding{'s' * (len(names) != 1)}: {', '.join(names)}" if names else "no finding"
     if variant in run.not_counted:
-        return f"{found}; speed {NOT_COUNTED}"
-    return "; ".join((found, *_describe_promises(run, variant)))
+        return f"{findings}; speed {NOT_COUNTED}"
+    return "; ".join((findings, *_describe_promises(run, variant)))
 
 
 def _describe_promises(run: Run, variant: str) -> Iterator[str]:

@@ -8,6 +8,8 @@ import pytest
 
 from pytest_specdec.config import gates, load
 from pytest_specdec.errors import ConfigError
+from pytest_specdec.judge.baseline_change import ChangeKind
+from pytest_specdec.judge.speed_change import SlowPart
 from pytest_specdec.model.pair import Draft, DraftKind, Pair, Variant
 from pytest_specdec.model.upgrade_gates import Tolerance, UpgradeGates
 
@@ -90,6 +92,8 @@ def test_an_upgrades_gates_are_read_with_the_line_of_each_accepted_change(read):
 @pytest.mark.parametrize("old, new, problem", [
     ("warn", "maybe", "gates.upgrade.baseline_change: found"),
     ("0.9", ".nan", "gates.upgrade.slower.baseline: found nan, expected a number"),
+    ("0.9", "95", "gates.upgrade.slower.baseline: found 95"),
+    ("chat-template", "chat-templat", 'gates.upgrade.accept[0].change: found "chat-templat", expected the name of a change'),
     ("2027-01-31", "2027-02-30", "gates.upgrade.accept[0].expires: found '2027-02-30', expected a day, such as 2027-01-31"),
     (", owner: ada", "", "gates.upgrade.accept[0].owner: found nothing"),
     ("slower:", "slow:", "did you mean 'slower'?"),
@@ -99,3 +103,11 @@ def test_a_wrong_gate_of_an_upgrade_is_named(read, old, new, problem):
     with pytest.raises(ConfigError) as caught:
         read(UPGRADE.replace(old, new))
     assert problem in str(caught.value)
+
+
+def test_every_name_of_a_change_can_be_accepted(read):
+    kinds = [kind.name.lower().replace("_", "-") for kind in ChangeKind]
+    names = [*kinds, *(f"slower-{part.name.lower()}" for part in SlowPart), "refuses-min_p", "ignores-seed", "fails-on-logit_bias"]
+    for name in names:
+        (accepted,) = read(UPGRADE.replace("chat-template", name)).upgrade.accepted
+        assert accepted.change == name

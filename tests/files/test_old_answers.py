@@ -66,7 +66,7 @@ def test_an_arm_of_the_old_engine_has_a_name_that_no_variant_has():
 
 
 def test_answers_are_those_to_the_same_requests_with_the_prompt_ids_of_the_old_run(old_run, new_run, new_plan):
-    assert old_answers.answered(old_run.root) == {WORKLOAD.name}
+    assert old_answers.list_answered(old_run.root) == {WORKLOAD.name}
     old_answers.copy(old_run.root, new_run, new_plan)
     copied = transcripts.read(new_run, OLD_BASELINE, WORKLOAD.name)
     assert [(each.request_id, each.prompt_token_ids, each.choice.token_ids) for each in copied.answers] == [
@@ -75,7 +75,7 @@ def test_answers_are_those_to_the_same_requests_with_the_prompt_ids_of_the_old_r
         ("now-chat-02", (6,), (5,)),
     ]
     assert (copied.digest, copied.started_at) == (new_plan.workload(WORKLOAD.name).digest, "2026-11-21T06:00:00Z")
-    assert old_answers.stored(new_run, new_plan) == (WORKLOAD.name,)
+    assert old_answers.list_stored(new_run, new_plan) == (WORKLOAD.name,)
 
 
 def test_drawn_answers_under_one_seed_are_copied_once(old_run, new_run, new_plan, plan):
@@ -107,7 +107,7 @@ def test_what_cannot_be_copied_costs_the_new_run_nothing(old_run, new_run, new_p
     else:
         path.write_text('{"schema": "of another release"}\n')
     old_answers.copy(old_run.root, new_run, new_plan)
-    assert old_answers.stored(new_run, new_plan) == ()
+    assert old_answers.list_stored(new_run, new_plan) == ()
 
 
 def test_the_new_record_has_old_prefixes_and_its_own_prompts(old_run, new_run, new_plan, transcript):
