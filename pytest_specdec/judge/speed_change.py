@@ -13,9 +13,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING
 
 from pytest_specdec.gates.rulings import PROVEN_ERROR, SPEED_ERROR, GateRuling
+from pytest_specdec.judge.acceptance.length import totals
 from pytest_specdec.judge.acceptance.stored import lengths
 from pytest_specdec.model.baseline import BOOT_SD, LEAST_SHARED
 from pytest_specdec.model.families import SPEED_ALPHA
@@ -181,7 +184,7 @@ def compare(old: SpeedRecord, new: SpeedRecord, gates: UpgradeGates, *, boot_sd:
     return ComparedSpeed(
         ratios=figures,
         not_gated=(elsewhere or unfit) if figures else "",
-        slower=tuple(_find_slow_parts(figures, gates)),
+        slower=tuple(_find_slow_parts(figures, gates, _compare_timed_lengths(old, new))),
         doubtful=tuple(figure for figure in as_if_fit if figure.ruling is GateRuling.MISSED),
     )
 
@@ -345,18 +348,42 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _find_slow_parts(figures: Sequence[ChangedFigure], gates: UpgradeGates) -> Iterator[Slowdown]:
+def _compare_timed_lengths(old: SpeedRecord, new: SpeedRecord) -> Mapping[tuple[str, str], float]:
+    """Return the ratio of accepted tokens per verify step in the timed answers themselves, by variant and workload.
+
+    A drafter may be worse at some texts than at others, so that the ratio of other workloads would put its loss down to the step.
+    Left out where a run's timed answers show no steps.
+    """
+    ratios = {}
+    for name in old.timed.keys() & new.timed.keys():
+        before, after = old.timed[name], new.timed[name]
+        for arm in before.boots.keys() & after.boots.keys():
+            sums = [[steps for boot in side.boots[arm] for steps in totals(boot).values()] for side in (before, after)]
+            if all(sums):
+                stored, now = (reduce(add, of_side) for of_side in sums)
+                ratios[arm, name] = now.length / stored.length
+    return ratios
+
+
+def _find_slow_parts(
+    figures: Sequence[ChangedFigure], gates: UpgradeGates, accepted: Mapping[tuple[str, str], float]
+) -> Iterator[Slowdown]:
     """Yield what became slower: the baseline, then of each variant the drafter, the step, or either."""
     missed = [figure for figure in figures if figure.ruling is GateRuling.MISSED]
     slow_baseline = next((figure for figure in missed if figure.arm == BASELINE), None)
     if slow_baseline is not None:
         yield Slowdown(part=SlowPart.BASELINE, arm=BASELINE, why=describe(slow_baseline))
     for variant in dict.fromkeys(figure.arm for figure in missed if figure.arm != BASELINE):
-        yield from _find_slow_parts_of(variant, figures, gates, is_baseline_slow=slow_baseline is not None)
+        yield from _find_slow_parts_of(variant, figures, gates, accepted, is_baseline_slow=slow_baseline is not None)
 
 
 def _find_slow_parts_of(
-    variant: str, figures: Sequence[ChangedFigure], gates: UpgradeGates, *, is_baseline_slow: bool
+    variant: str,
+    figures: Sequence[ChangedFigure],
+    gates: UpgradeGates,
+    accepted: Mapping[tuple[str, str], float],
+    *,
+    is_baseline_slow: bool,
 ) -> Iterator[Slowdown]:
     """Yield what became slower of one variant.
 
@@ -372,13 +399,15 @@ def _find_slow_parts_of(
     if decode is None:
         return
     plain = next((one.ratio for one in figures if _is_decode(one, BASELINE) and one.workload == decode.workload), 1.0)
-    accepted = 1.0 if length is None else length.ratio
-    step = decode.ratio / (plain * accepted)
-    parts = f"{describe(decode)}; the baseline {plain:.2f}x, accepted tokens {accepted:.2f}x, so that a verify step costs {1.0 / step:.2f}x"
+    accepted_ratio = accepted.get((variant, decode.workload), 1.0 if length is None else length.ratio)
+    step = decode.ratio / (plain * accepted_ratio)
+    cost = f"so that a verify step costs {1.0 / step:.2f}x"
+    parts = f"{describe(decode)}; the baseline {plain:.2f}x, accepted tokens {accepted_ratio:.2f}x, {cost}"
+    is_known = length is not None or (variant, decode.workload) in accepted
     if step < gates.variant:
-        yield Slowdown(part=SlowPart.VARIANT if length is None else SlowPart.STEP, arm=variant, why=parts)
+        yield Slowdown(part=SlowPart.STEP if is_known else SlowPart.VARIANT, arm=variant, why=parts)
     elif not is_drafter and not is_baseline_slow:
-        _, part = min((plain, SlowPart.BASELINE), (accepted, SlowPart.DRAFTER), (step, SlowPart.STEP))
+        _, part = min((plain, SlowPart.BASELINE), (accepted_ratio, SlowPart.DRAFTER), (step, SlowPart.STEP))
         yield Slowdown(part=part, arm=variant, why=parts)
 
 

@@ -22,8 +22,9 @@ DRAFTED = a_workload(requests(24))
 GATES = UpgradeGates()
 
 
-def boot(arm, per_s, number, **fields):
-    return replace(transcript(arm, [timed(per_s=per_s * WOBBLE[i], pass_index=i) for i in range(5)]), boot=number, **fields)
+def boot(arm, per_s, number, windows=(), **fields):
+    answers = [timed(per_s=per_s * WOBBLE[i], pass_index=i, windows=windows) for i in range(5)]
+    return replace(transcript(arm, answers), boot=number, **fields)
 
 
 def lengths(windows):
@@ -69,6 +70,19 @@ def figure(compared, arm, kind):
 ])  # fmt: skip
 def test_what_became_slower_is_told_apart(new, parts):
     assert [slow.part for slow in compare(new).slower] == parts
+
+
+def test_a_drafter_worse_at_the_timed_texts_alone_is_not_put_down_to_the_step():
+    """The timed answers' own steps count: the loss of .5 is that of half the tokens per step, whatever other workloads show."""
+    long, short = (1, *(4 for _ in range(25))), (1, *(2 for _ in range(50)))
+    old, new = (
+        replace(
+            whole,
+            timed={"chat": replace(whole.timed["chat"], boots={**whole.timed["chat"].boots, VARIANT: (boot(VARIANT, per_s, 10, w),)})},
+        )
+        for whole, per_s, w in ((OLD, 180.0, long), (record(), 90.0, short))
+    )
+    assert [slow.part for slow in compare(new, old=old).slower] == [SlowPart.DRAFTER]
 
 
 def test_a_ratio_has_an_interval_of_boots_and_an_even_share_of_the_budget():
