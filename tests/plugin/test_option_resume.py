@@ -78,7 +78,7 @@ def test_another_machine_or_version_is_told(project, stored):
 def test_what_is_no_run_is_refused(project):
     result = project.tests().run("--specdec-resume=nowhere")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --specdec-resume: *plan.json*nowhere*"])
+    result.stderr.fnmatch_lines(["ERROR: --specdec-resume: found no directory *nowhere; *a directory that a capture wrote*"])
 
 
 @pytest.mark.parametrize("other", ["--specdec-replay", "--specdec-run-dir"])
