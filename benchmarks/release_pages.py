@@ -27,12 +27,12 @@ __all__ = [
     "Release",
     "ReleasedEngine",
     "is_red",
+    "list_unexplained",
     "page",
     "pages",
     "read_releases",
     "reason_path",
     "stored_path",
-    "unexplained",
 ]
 
 ROOT = Path(__file__).parents[1]
@@ -103,7 +103,7 @@ class Release:
     """The end of the log of a run that did not."""
 
     @property
-    def red(self) -> tuple[JudgementResult, ...]:
+    def red_judgements(self) -> tuple[JudgementResult, ...]:
         """The judgements that the page has to explain."""
         return tuple(judgement for run in self.runs.values() for judgement in run.judgements if is_red(judgement))
 
@@ -151,7 +151,7 @@ def page(name: str, engine: ReleasedEngine, releases: Sequence[Release], finding
         *_variant_tables(releases, letters),
         *_finding_table(releases, letters),
         *_missing(name, engine, releases),
-        *_open(engine, releases),
+        *_list_not_run(engine, releases),
     ]
     return "\n".join([*parts, *links]) + "\n"
 
@@ -219,12 +219,12 @@ def is_red(judgement: JudgementResult) -> bool:
     return judgement.has_fault or is_invalid or judgement.result is PytestOutcome.ERROR
 
 
-def unexplained(releases: Iterable[Release], findings: Sequence[ReleaseFinding]) -> list[str]:
+def list_unexplained(releases: Iterable[Release], findings: Sequence[ReleaseFinding]) -> list[str]:
     """Return a line for each red judgement that no finding explains."""
     return [
         f"{release.version} {judgement.nodeid}: {_headline(judgement)}"
         for release in releases
-        for judgement in release.red
+        for judgement in release.red_judgements
         if not any(finding.explains(judgement) for finding in findings)
     ]
 
@@ -246,19 +246,19 @@ def _finding_row(finding: ReleaseFinding, releases: Sequence[Release]) -> list[s
     older = able[judged.index(showing[-1]) + 1 :]
     since = showing[-1] if older and _can_tell(older[0], _families(finding, releases)) else f"{showing[-1]} or before"
     until = f"{showing[0]}, the newest" if showing[0] == judged[0] else showing[0]
-    variants = dict.fromkeys(judgement.pair for release in releases for judgement in release.red if finding.explains(judgement))
+    variants = dict.fromkeys(judgement.pair for release in releases for judgement in release.red_judgements if finding.explains(judgement))
     text = f"{finding.title} ([evidence](../{finding.page}))" if finding.page else finding.title
     return [text, ", ".join(variants), since, until, f"{len(showing)} of {len(judged)}"]
 
 
 def _showing(finding: ReleaseFinding, releases: Iterable[Release]) -> list[str]:
     """Return the releases with a red judgement that ``finding`` explains, in the order of ``releases``."""
-    return [release.version for release in releases if any(map(finding.explains, release.red))]
+    return [release.version for release in releases if any(map(finding.explains, release.red_judgements))]
 
 
 def _families(finding: ReleaseFinding, releases: Iterable[Release]) -> frozenset[str]:
     """Return the families that show ``finding``."""
-    return frozenset(str(judgement.family) for release in releases for judgement in release.red if finding.explains(judgement))
+    return frozenset(str(judgement.family) for release in releases for judgement in release.red_judgements if finding.explains(judgement))
 
 
 def _can_tell(release: Release, families_showing: frozenset[str]) -> bool:
@@ -280,7 +280,7 @@ def _missing(name: str, engine: ReleasedEngine, releases: Iterable[Release]) -> 
         yield "## Releases without a verdict\n\n" + table(["release", "why, or the last line of its log"], rows)
 
 
-def _open(engine: ReleasedEngine, releases: Iterable[Release]) -> Iterator[str]:
+def _list_not_run(engine: ReleasedEngine, releases: Iterable[Release]) -> Iterator[str]:
     stored = {release.version for release in releases}
     if versions := [version for version in engine.releases if version not in stored]:
         yield f"Not run yet: {', '.join(versions)}.\n"

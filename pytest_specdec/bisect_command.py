@@ -15,7 +15,7 @@ from pytest_specdec.bisect import record as records
 from pytest_specdec.bisect import summary
 from pytest_specdec.bisect.environments import Environments, environment_command
 from pytest_specdec.bisect.record import Question, Record, Trial
-from pytest_specdec.bisect.releases import between, list_released
+from pytest_specdec.bisect.releases import list_released, select_between
 from pytest_specdec.bisect.search import DETECTION, Answer, Ask, End
 from pytest_specdec.bisect.trial import Runner
 from pytest_specdec.capture.runner import raise_on_sigterm
@@ -112,7 +112,7 @@ def _take_up(arguments: Namespace, config: Config, folder: Path) -> Record:
         releases = tuple(filter(None, (release.strip() for release in arguments.releases.split(","))))
     else:
         releases = list_released(arguments.package or config.engine.kind.replace("_", "-"), (arguments.good, arguments.bad))
-    return Record(question=question, releases=between(releases, arguments.good, arguments.bad))
+    return Record(question=question, releases=select_between(releases, arguments.good, arguments.bad))
 
 
 def _search(record: Record, environments: Environments, runner: Runner, folder: Path) -> int:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.simulation import observe, trace_of
-from pytest_specdec.stats.bettors import bettors, in_some_answers, parent_name, window
+from pytest_specdec.stats.bettors import bettors, window
 from pytest_specdec.stats.fault_models import ReusedNumber
+from pytest_specdec.stats.sparse_bettors import in_some_answers, parent_name
 from pytest_specdec.stats.verify_slots import NO_DRAFT, filter_chances
 
 if TYPE_CHECKING:

@@ -65,7 +65,7 @@ def _measure(options: argparse.Namespace) -> Iterator[dict[str, object]]:
         for form in capture(options.folder):
             sys.stderr.write(f"captured: {form}\n")
     if "captured" in what:
-        yield from _captured(options.folder)
+        yield from _compare_captured(options.folder)
 
 
 def _size(depth: Depth, runs: int) -> Iterator[dict[str, object]]:
@@ -127,7 +127,7 @@ def _planted_row(form: str, title: str, nats: float | None, changes: Sequence[Ba
     }
 
 
-def _captured(folder: Path) -> Iterator[dict[str, object]]:
+def _compare_captured(folder: Path) -> Iterator[dict[str, object]]:
     """Yield a row for each captured run as the new one, upgraded to from every other one."""
     pairs = list(compare_pairs(folder))
     for new in dict.fromkeys(pair.new for pair in pairs):

@@ -67,13 +67,13 @@ def _weights(nats: float, *, share: float = 1.0) -> Callable[[Logits], Logits]:
     return table
 
 
-def _scaled(power: float) -> Callable[[Logits], Logits]:
+def _scale_logits(power: float) -> Callable[[Logits], Logits]:
     return lambda logits: (logits * power).astype(np.float32)
 
 
 PLANTED: Final[Mapping[str, Planted]] = {
     **{f"{nats:g}": Planted(title="another weight for every logit", table=_weights(nats), nats=nats) for nats in (0.03, 0.1, 0.3, 1, 3)},
-    **{f"x{power:g}": Planted(title="logits times a factor", table=_scaled(power)) for power in (1.01, 1.05, 1.1)},
+    **{f"x{power:g}": Planted(title="logits times a factor", table=_scale_logits(power)) for power in (1.01, 1.05, 1.1)},
     **{
         f"0.5 at {share:.0%}": Planted(title="other logits after a share of contexts", table=_weights(0.5, share=share))
         for share in (0.01, 0.05, 0.2)
@@ -143,7 +143,7 @@ def make_record(world: str, number: int, depth: Depth, *, planted: Planted | Non
 def _greedy_answers(workload: Workload, baseline: ArmAnswers, control: ArmAnswers, scored: Sequence[Score]) -> dict[str, GreedyAnswer]:
     repeats = {each.request_id: each.choice for each in control.transcript.answers}
     positions = {score.request_id: score.positions for score in scored}
-    asked = ((workload.by_id[each.request_id], each.choice) for each in baseline.transcript.answers)
+    answered_requests = ((workload.by_id[each.request_id], each.choice) for each in baseline.transcript.answers)
     return {
         request.asks: GreedyAnswer(
             request_id=request.id,
@@ -152,6 +152,6 @@ def _greedy_answers(workload: Workload, baseline: ArmAnswers, control: ArmAnswer
             positions=positions[request.id],
             control=repeats[request.id],
         )
-        for request, choice in asked
+        for request, choice in answered_requests
         if request.takes_likeliest
     }

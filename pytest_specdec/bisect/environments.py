@@ -27,7 +27,7 @@ _GIB = 1 << 30
 _LOG_LINES = 3
 """Of a command that failed: they stand in the table of releases."""
 _COMPLETE = ".complete"
-"""Ends the name of a file beside a folder whose command has exited with 0."""
+"""Suffix of the file that marks a folder as complete: its command has exited with 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

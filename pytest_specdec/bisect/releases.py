@@ -17,7 +17,7 @@ _LISTED = "Available versions:"
 _REMEDY = "list them, from old to new: --releases V1,V2,…"
 
 
-def between(releases: Sequence[str], good: str, bad: str) -> tuple[str, ...]:
+def select_between(releases: Sequence[str], good: str, bad: str) -> tuple[str, ...]:
     """Return the releases from ``good`` to ``bad``, both included.
 
     ``releases`` are in order, from old to new. An end that they lack is put at its place, since ``git rev-list good..bad``

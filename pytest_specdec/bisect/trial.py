@@ -50,7 +50,7 @@ class Runner:
         """
         began = time.monotonic()
         undecided = [trial.run for trial in earlier[-1:] if trial.exit_code == RunClass.UNDECIDED.exit_code]
-        run = self.start / undecided[0] if undecided else self._unused(release)
+        run = self.start / undecided[0] if undecided else self._next_run_directory(release)
         command = pytest_command(self.question, run, continues=bool(undecided))
         log = run.with_name(f"{run.name}.log")
         code = process.run(command, log, variables, folder=self.start, deadline=self.deadline)
@@ -62,7 +62,7 @@ class Runner:
             return Trial(release=release, answer=answer, seconds=seconds, run=place, exit_code=code, headline=reason)
         return read_trial(release, stored, targets, run_directory=place, exit_code=code, seconds=seconds)
 
-    def _unused(self, release: str) -> Path:
+    def _next_run_directory(self, release: str) -> Path:
         """Return a run directory that is not there: what an interrupt has left stays."""
         number = 1
         while (path := self.root / f"{safe(release)}-{number}").exists():

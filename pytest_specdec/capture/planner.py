@@ -123,7 +123,7 @@ def _enlarge_plan(
     )
 
 
-def with_old(plan: Plan, config: Config, old_plan: Plan) -> Plan:
+def add_old_engine(plan: Plan, config: Config, old_plan: Plan) -> Plan:
     """Return the plan of a config with ``engines``, with what comes before it: ``old_plan``, of the engine in use."""
     if config.old is None:
         return plan
@@ -374,7 +374,7 @@ def _check_speed_boots(speed_boots: int, workloads: Sequence[Workload], attached
 
 
 _MIN_SERVERS_OF_BOTH = 4
-"""A baseline and a variant of either engine, whose timed requests alternate."""
+"""Servers up at once to time two engines side by side: a baseline and a variant of each."""
 
 
 def _check_room_for_old(config: Config, plan: Plan, speed_boots: int) -> None:

@@ -58,7 +58,7 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
     variants_with_findings = _variants_with_findings(directory, plan)
     planned_keys = [(arm, name) for boot in plan.boots for name in boot.answers for arm in boot.arms]
     whole_keys = {key for key in planned_keys if _is_whole(directory, plan, *key, variants_with_findings)}
-    # Of a timed workload all arms or none; the engine in use, whose speed no verdict rests on, may lack some.
+    # A timed workload counts with all of its arms or not at all; the old engine's may be missing, since no verdict needs them.
     judged_keys = [(arm, name) for boot in plan.boots if not boot.role.is_old for name in boot.answers for arm in boot.arms]
     torn_workloads = {name for _, name in planned_keys if plan.workload(name).timed} & {
         name for arm, name in judged_keys if (arm, name) not in whole_keys

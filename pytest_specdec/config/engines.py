@@ -82,7 +82,7 @@ def problems(document: YamlDocument) -> Iterator[Problem]:
         return
     if not all(isinstance(engines.get(name.value), Mapping) for name in EngineName):
         return  # the schema says so
-    for path in _attached(data):
+    for path in _list_addresses(data):
         hint = "capture the engine in use first, and give that run as --specdec-against"
         yield validate.problem(document, path, "a server that runs already, beside `engines`", "servers that are started here", hint)
     if lay_over(data, EngineName.OLD)["engine"] == lay_over(data, EngineName.NEW)["engine"]:
@@ -98,7 +98,7 @@ def arguments_by_place(data: Mapping[str, JSON]) -> Iterator[tuple[KeyPath, JSON
             yield ("engines", name, "args"), engine.get("args")
 
 
-def _attached(data: Mapping[str, Any]) -> Iterator[KeyPath]:
+def _list_addresses(data: Mapping[str, Any]) -> Iterator[KeyPath]:
     """Yield the place of each address of a server that runs already; the scorer may have one."""
     variants = data.get("variants")
     sections: dict[KeyPath, Any] = {(key,): data.get(key) for key in ("engine", "baseline", "draft")}

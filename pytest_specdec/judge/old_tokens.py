@@ -102,7 +102,7 @@ def examine(old_answers: Sequence[Captured], *, near_tie: float) -> OldTokens | 
     then, and nothing is bet. Bets allow for the noise of the run that scored, or the least that any bet allows for; .15 nats of noise in
     the other run paid none of them (tests/judge).
     """
-    workloads = [_with_scores(captured) for captured in old_answers]
+    workloads = [_keep_scored(captured) for captured in old_answers]
     if not workloads:
         return None
     answers = [answer for captured in workloads for answer in captured.speculative.answers]
@@ -120,7 +120,7 @@ def examine(old_answers: Sequence[Captured], *, near_tie: float) -> OldTokens | 
     )
 
 
-def _with_scores(captured: Captured) -> Captured:
+def _keep_scored(captured: Captured) -> Captured:
     """Return the same with the answers of the first pass that have the scores of their tokens."""
     old = _drop_unscored(captured.speculative, captured.scores.get(captured.arm, ()))
     own = _drop_unscored(captured.baseline, captured.scores.get(captured.baseline.arm, ()))

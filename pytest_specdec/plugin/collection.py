@@ -155,7 +155,7 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: S
             old_answers=_old_answers(run, earlier_plan),
         )
 
-    return planner.with_old(make(run.config), run.config, make(run.config.of_old())) if run.config.old else make(run.config)
+    return planner.add_old_engine(make(run.config), run.config, make(run.config.of_old())) if run.config.old else make(run.config)
 
 
 def _old_answers(run: RunState, begun: Plan | None) -> frozenset[str]:

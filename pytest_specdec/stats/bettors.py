@@ -1,9 +1,7 @@
 """The bettors: the faults that are bet on, the tokens of each bet, and the shares of the starting wealth.
 
-Bettors on some answers give every answer the same small probability to be faulty and begin anew in each. Faults of a cache hit, of one slot
-of a batch or of a mixed batch need them: a bettor on all tokens loses in sound answers what it earns in faulty ones. Bets on the emitted
-token's own two probabilities, p(x) and q(x), reach beyond the top tokens, for which a table has one remainder: they need lower bounds of q
-that add up to one at most over the vocabulary, and an upper bound of p at the emitted token.
+Bets on the emitted token's own two probabilities, p(x) and q(x), reach beyond the top tokens, for which a table has one remainder: they
+need lower bounds of q that add up to one at most over the vocabulary, and an upper bound of p at the emitted token.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from pytest_specdec.stats.betting import Bettor, unit_bettor
 from pytest_specdec.stats.draft_distribution import SplitRemainder, at_drafts, bonus_chance, favourite, merge_remainder, one_hot, overlap
 from pytest_specdec.stats.duplicates import HAZARDS, hazard
 from pytest_specdec.stats.fault_models import BONUS, CATALOGUE, GENERIC, Alternative, Fault, ReusedNumber
+from pytest_specdec.stats.sparse_bettors import sparse_bettors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -26,70 +25,18 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.verify_slots import Observed, SlotChances
 
 __all__ = [
-    "FAULTY_SHARES",
     "RATIO_OF_RAW",
     "accepts_raw_ratio",
     "bettors",
     "catalogue_tables",
     "excess",
     "expected_payoffs",
-    "in_some_answers",
     "leak",
-    "parent_name",
     "refine_remainder",
-    "sparse_bettors",
     "state_stake",
     "surrogate",
-    "wealth_within_answers",
     "window",
 ]
-
-FAULTY_SHARES = (0.02, 0.1, 0.3)
-"""Fractions of faulty answers that are bet on."""
-
-
-def sparse_bettors(panel: Iterable[Bettor], last: Bools) -> Iterator[Bettor]:
-    """Yield bettors on some answers only, for each of ``panel``.
-
-    For each pi of FAULTY_SHARES one has wealth ``W = prod_r (1 - pi + pi E_r)``. E_r is the wealth of the bettor begun anew at answer r, up
-    to the token at hand; ``last`` [N] marks the ends of answers. Within r only the last factor changes. It is the mixture of a stake that
-    rests and one that is bet, so that its mean given all earlier tokens, of r and of earlier answers, is at most its value before the
-    token. W is a product of such factors, each starting at 1: a non-negative supermartingale, so that the test may stop after any token,
-    and W may be mixed with others. Answers drawn at the same time do no harm: every bet is on the distribution of one token given its
-    prefix, and the order of the answers is fixed before any is drawn.
-    """
-    for bettor in panel:
-        for chance in FAULTY_SHARES:
-            yield in_some_answers(bettor, chance, last)
-
-
-def in_some_answers(bettor: Bettor, chance: float, last: Bools) -> Bettor:
-    """Return ``bettor`` begun anew at every answer, a fraction of them faulty.
-
-    The fraction is ``chance``.
-    """
-    wealth = np.logaddexp(np.log1p(-chance), np.log(chance) + wealth_within_answers(bettor, last))
-    paid = np.diff(wealth, prepend=0.0)
-    starts = np.concatenate([[True], last[:-1]])
-    paid[starts] = wealth[starts]
-    return replace(bettor, name=f"{bettor.name}{_share_in_words(chance)}", log_payoffs=paid, chance=chance)
-
-
-def parent_name(bettor: Bettor) -> str:
-    """Return the name of the same bettor on all answers."""
-    return bettor.name.removesuffix(_share_in_words(bettor.chance))
-
-
-def _share_in_words(chance: float) -> str:
-    return f", in {chance:.0%} of the answers"
-
-
-def wealth_within_answers(bettor: Bettor, last: Bools) -> Floats:
-    """Return the log wealth [N] of ``bettor``, begun anew at every answer."""
-    wealth = bettor.log_payoffs.cumsum()
-    ends = np.concatenate([[0.0], wealth[last]])
-    return np.asarray(wealth - ends[np.concatenate([[0], last[:-1].cumsum()])])
-
 
 LEAST = 1e-5
 """Least mass that is not rounding."""

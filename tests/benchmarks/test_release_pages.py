@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.release_findings import ReleaseFinding
-from benchmarks.release_pages import Release, ReleasedEngine, page, unexplained
+from benchmarks.release_pages import Release, ReleasedEngine, list_unexplained, page
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
 from pytest_specdec.report import run as run_document
@@ -98,10 +98,10 @@ def test_a_finding_that_no_run_shows_has_no_row(green):
 
 def test_what_no_finding_explains_is_listed(red, green):
     releases = [Release(version="2.0", runs={VARIANT: red}), Release(version="1.0", runs={VARIANT: green})]
-    assert unexplained(releases, [PROMPTS]) == []
-    (line,) = unexplained(releases, [replace(PROMPTS, words=("another fault",))])
+    assert list_unexplained(releases, [PROMPTS]) == []
+    (line,) = list_unexplained(releases, [replace(PROMPTS, words=("another fault",))])
     assert line.startswith("2.0 suites/logprobs/")
-    assert len(unexplained(releases, [replace(PROMPTS, variants=frozenset({"ngram-k3"}))])) == 1
+    assert len(list_unexplained(releases, [replace(PROMPTS, variants=frozenset({"ngram-k3"}))])) == 1
 
 
 @pytest.mark.parametrize("is_invalid, word", [(False, "not captured"), (True, "invalid")])
@@ -114,7 +114,7 @@ def test_answers_that_are_missing_are_red_and_outweigh_what_passed(green, is_inv
     )
     run = replace(green, judgements=lost)
     assert f"[{word}][3.0-{VARIANT}]" in cells(write(run, green, green), "3.0")
-    assert unexplained([Release(version="3.0", runs={VARIANT: run})], [PROMPTS])
+    assert list_unexplained([Release(version="3.0", runs={VARIANT: run})], [PROMPTS])
 
 
 @pytest.mark.parametrize("outcome, word", [(Outcome.REFUSED, "refused"), (Outcome.INCONCLUSIVE, "open"), (Outcome.NOT_DECIDED, "open")])
@@ -126,8 +126,8 @@ def test_what_was_not_judged_is_called_so(green, outcome, word):
 def test_a_verdict_that_the_baseline_is_invalid_needs_a_finding_too(green):
     run = with_logprobs(green, Outcome.INVALID, PytestOutcome.FAILED)
     assert f"[invalid][3.0-{VARIANT}]" in " ".join(cells(write(run, green, green), "3.0"))
-    assert unexplained([Release(version="3.0", runs={VARIANT: run})], [PROMPTS])
-    assert unexplained([Release(version="3.0", runs={VARIANT: run})], [replace(PROMPTS, words=(), of_variant=False)]) == []
+    assert list_unexplained([Release(version="3.0", runs={VARIANT: run})], [PROMPTS])
+    assert list_unexplained([Release(version="3.0", runs={VARIANT: run})], [replace(PROMPTS, words=(), of_variant=False)]) == []
 
 
 def test_a_family_of_which_some_is_open_is_ok_in_part(green):

@@ -37,5 +37,5 @@ def test_the_deadline_ends_the_command_and_its_children(tmp_path, monkeypatch):
     for _ in range(1000):
         if has_ended(child):
             return
-        time.sleep(0.01)
+        time.sleep(0.01)  # the kernel ends the process in its own time
     pytest.fail(f"process {child} runs on")

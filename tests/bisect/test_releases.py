@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from pytest_specdec.bisect import releases
-from pytest_specdec.bisect.releases import between, list_released, parse_versions
+from pytest_specdec.bisect.releases import list_released, parse_versions, select_between
 from pytest_specdec.errors import SpecdecError
 
 PIP = "WARNING: a location is ignored\nvllm (0.32.0)\nAvailable versions: 0.32.0, 0.31.1, 0.31.0, 0.30.0\n  INSTALLED: 0.31.0\n"
@@ -20,13 +20,13 @@ PIP = "WARNING: a location is ignored\nvllm (0.32.0)\nAvailable versions: 0.32.0
     ("2", "3"),
 ])  # fmt: skip
 def test_an_end_that_is_not_listed_is_put_at_its_place(listed):
-    assert between(listed, "1", "4") == ("1", "2", "3", "4")
+    assert select_between(listed, "1", "4") == ("1", "2", "3", "4")
 
 
 @pytest.mark.parametrize("good, bad", [("3", "1"), ("2", "2")])
 def test_ends_in_the_wrong_order_are_one_error(good, bad):
     with pytest.raises(SpecdecError, match="the bad release is not after the good one"):
-        between(("1", "2", "3"), good, bad)
+        select_between(("1", "2", "3"), good, bad)
 
 
 def test_releases_are_those_of_pip_from_old_to_new():

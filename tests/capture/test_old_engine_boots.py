@@ -10,7 +10,7 @@ from pytest_specdec.capture import runner
 from pytest_specdec.capture.boot_layout import interleave_old, needless
 from pytest_specdec.capture.completeness import Completeness
 from pytest_specdec.capture.parallel import boot_waves
-from pytest_specdec.capture.planner import SelectedWorkload, make, with_old
+from pytest_specdec.capture.planner import SelectedWorkload, add_old_engine, make
 from pytest_specdec.capture.remaining import reusable_results
 from pytest_specdec.config.config import Overlay
 from pytest_specdec.errors import BootError, PlanError
@@ -169,6 +169,6 @@ def test_a_capture_leaves_timed_answers_of_both_and_the_judges_of_pairs_see_one_
 
 
 def test_the_plan_says_what_comes_before_it(plan, both, config):
-    made = with_old(plan(), both, plan(config=both.of_old()))
+    made = add_old_engine(plan(), both, plan(config=both.of_old()))
     assert (made.old.build, made.old.new_build, made.old.model, made.old.boots) == ("env OLD_BUILD", "no env OLD_BUILD", "big", 4)
-    assert with_old(plan(config=config), config, made).old is None
+    assert add_old_engine(plan(config=config), config, made).old is None

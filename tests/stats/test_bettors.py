@@ -14,18 +14,17 @@ from pytest_specdec.stats.betting import unit_bettor, wealth_process
 from pytest_specdec.stats.bettors import (
     AT_THE_BONUS,
     DRAWN,
-    FAULTY_SHARES,
     PARAMS_IGNORED,
     SPARSE,
     SURROGATE,
     WITH_DRAFT_DISTRIBUTION,
     WITHOUT_DRAFT_DISTRIBUTION,
     bettors,
-    sparse_bettors,
     surrogate,
 )
 from pytest_specdec.stats.draft_distribution import bonus_chance, one_hot
 from pytest_specdec.stats.fault_models import CATALOGUE, Fault
+from pytest_specdec.stats.sparse_bettors import FAULTY_SHARES, sparse_bettors
 
 BANK = zipf(np.random.default_rng(1), positions=12, vocabulary=64, top_tokens=8)
 LN = np.log

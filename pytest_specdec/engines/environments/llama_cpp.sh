@@ -12,7 +12,7 @@ sources=$folder/.sources
 "$python" -m pip -qq --disable-pip-version-check download --no-binary :all: --no-deps --dest "$sources" "llama-cpp-python==$version"
 tar xzf "$sources"/llama_cpp_python-*.tar.gz -C "$sources"
 tree=$(echo "$sources"/llama_cpp_python-*/vendor/llama.cpp)
-# Earlier releases want curl unless told otherwise; later ones do not know the setting.
+# Earlier releases need libcurl unless LLAMA_CURL is off; later ones ignore the setting.
 cmake -S "$tree" -B "$tree/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_OPENSSL=OFF -DLLAMA_CURL=OFF -DBUILD_SHARED_LIBS=OFF \
   -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF >/dev/null
 cmake --build "$tree/build" --target llama-server --parallel "$(nproc)" >/dev/null

@@ -15,9 +15,10 @@ import numpy as np
 
 from pytest_specdec.judge.sampling.fault_scope import fault_scope
 from pytest_specdec.stats.betting import at_outcome, partial_stake, table
-from pytest_specdec.stats.bettors import RATIO_OF_RAW, accepts_raw_ratio, expected_payoffs, parent_name, state_stake
+from pytest_specdec.stats.bettors import RATIO_OF_RAW, accepts_raw_ratio, expected_payoffs, state_stake
 from pytest_specdec.stats.draft_distribution import SplitRemainder, index_of, one_hot, overlap
 from pytest_specdec.stats.fault_models import CATALOGUE, GENERIC, Fault, ratio
+from pytest_specdec.stats.sparse_bettors import parent_name
 from pytest_specdec.stats.verify_slots import NO_DRAFT
 
 if TYPE_CHECKING:

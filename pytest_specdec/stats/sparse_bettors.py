@@ -1,0 +1,66 @@
+"""Sparse bettors: bets that some answers are faulty and the others sound.
+
+Bettors on some answers give every answer the same small probability to be faulty and begin anew in each. Faults of a cache hit, of one slot
+of a batch or of a mixed batch need them: a bettor on all tokens loses in sound answers what it earns in faulty ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pytest_specdec.stats.betting import Bettor
+    from pytest_specdec.stats.token_distribution import Bools, Floats
+
+__all__ = ["FAULTY_SHARES", "in_some_answers", "parent_name", "sparse_bettors", "wealth_within_answers"]
+
+FAULTY_SHARES = (0.02, 0.1, 0.3)
+"""Fractions of faulty answers that are bet on."""
+
+
+def sparse_bettors(panel: Iterable[Bettor], last: Bools) -> Iterator[Bettor]:
+    """Yield bettors on some answers only, for each of ``panel``.
+
+    For each pi of FAULTY_SHARES one has wealth ``W = prod_r (1 - pi + pi E_r)``. E_r is the wealth of the bettor begun anew at answer r, up
+    to the token at hand; ``last`` [N] marks the ends of answers. Within r only the last factor changes. It is the mixture of a stake that
+    rests and one that is bet, so that its mean given all earlier tokens, of r and of earlier answers, is at most its value before the
+    token. W is a product of such factors, each starting at 1: a non-negative supermartingale, so that the test may stop after any token,
+    and W may be mixed with others. Answers drawn at the same time do no harm: every bet is on the distribution of one token given its
+    prefix, and the order of the answers is fixed before any is drawn.
+    """
+    for bettor in panel:
+        for chance in FAULTY_SHARES:
+            yield in_some_answers(bettor, chance, last)
+
+
+def in_some_answers(bettor: Bettor, chance: float, last: Bools) -> Bettor:
+    """Return ``bettor`` begun anew at every answer, a fraction of them faulty.
+
+    The fraction is ``chance``.
+    """
+    wealth = np.logaddexp(np.log1p(-chance), np.log(chance) + wealth_within_answers(bettor, last))
+    paid = np.diff(wealth, prepend=0.0)
+    starts = np.concatenate([[True], last[:-1]])
+    paid[starts] = wealth[starts]
+    return replace(bettor, name=f"{bettor.name}{_share_in_words(chance)}", log_payoffs=paid, chance=chance)
+
+
+def parent_name(bettor: Bettor) -> str:
+    """Return the name of the same bettor on all answers."""
+    return bettor.name.removesuffix(_share_in_words(bettor.chance))
+
+
+def _share_in_words(chance: float) -> str:
+    return f", in {chance:.0%} of the answers"
+
+
+def wealth_within_answers(bettor: Bettor, last: Bools) -> Floats:
+    """Return the log wealth [N] of ``bettor``, begun anew at every answer."""
+    wealth = bettor.log_payoffs.cumsum()
+    ends = np.concatenate([[0.0], wealth[last]])
+    return np.asarray(wealth - ends[np.concatenate([[0], last[:-1].cumsum()])])
