@@ -23,7 +23,7 @@ def test_the_pages_are_what_the_command_writes():
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_finding_explains_every_red_judgement(name):
-    assert release_pages.unexplained(release_pages.read_releases(name, ENGINES[name]), FINDINGS[name]) == []
+    assert release_pages.list_unexplained(release_pages.read_releases(name, ENGINES[name]), FINDINGS[name]) == []
 
 
 def test_the_evidence_of_every_finding_is_a_page():
