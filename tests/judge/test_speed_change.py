@@ -147,8 +147,9 @@ def test_what_is_not_comparable_is_shown_and_not_gated(new, why):
     assert looks_slower is (compared.not_gated not in {"of two machines, not comparable", "of an unknown machine"})
 
 
-def test_a_disturbed_time_that_looks_no_slower_leaves_no_doubt():
+def test_a_disturbed_time_leaves_no_doubt_where_it_looks_no_slower_or_is_of_another_machine():
     assert not compare(record(windows=0, machine_load=9.0)).doubtful
+    assert not compare(record((50.0,), (90.0,), 0, machine="other", machine_load=9.0)).doubtful
     assert not compare(record((50.0,), (90.0,), 0, machine_load=9.0)).without([VARIANT]).doubtful[1:]
 
 
