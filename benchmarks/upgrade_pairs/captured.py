@@ -8,6 +8,7 @@ forms, and no sample of chance.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import permutations
 from typing import TYPE_CHECKING
 
@@ -64,8 +65,9 @@ def compare_pairs(folder: Path) -> Iterator[CapturedPair]:
     """Yield the comparison of every two runs that ``folder`` holds, either way round."""
     places = {form: _place(folder, form) / "run" for form in FORMS}
     runs = {form: read_run(place) for form, place in places.items() if (place / "run.json").exists()}
+    today = datetime.now(tz=UTC).date()
     for old, new in permutations(runs, 2):
-        changes = compare(places[old], places[new], runs[old], runs[new])
+        changes = compare(places[old], places[new], runs[old], runs[new], day=today)
         yield CapturedPair(old=old, new=new, headline=changes.headline, change=changes.baseline)
 
 

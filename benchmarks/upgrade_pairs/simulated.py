@@ -44,6 +44,7 @@ _NOISIER: Final = 2.0
 _BAND: Final = 1.6
 """Times that ratio, and one over it, within which either answer is right: noise is measured from 12 draws."""
 _SEED: Final = 20_261_127
+_VARIANT: Final = "draft-k3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ def is_noisier(old: World, new: World) -> bool | None:
 
 
 class _Run:
-    """One run: a baseline, its control, which scores, and no variant."""
+    """One run: a baseline, its control, which scores, and a variant."""
 
     def __init__(self, world: str, number: int, planted: Planted | None, *, one_boot: bool) -> None:
         seed = zlib.crc32(f"{world} {planted.title if planted else ''} {number}".encode())
@@ -103,6 +104,7 @@ class _Run:
         self._random = np.random.Generator(np.random.SFC64([_SEED, seed]))
         self._baseline = Boot(WORLDS[world], 0, seed, table=table)
         self._control = self._baseline if one_boot else Boot(WORLDS[world], 1, seed, table=table)
+        self._variant = Boot(WORLDS[world], 2, seed, table=table)
 
     def answer(self, arm: str, workload: Workload) -> ArmAnswers:
         return answer(arm, workload, self._baseline if arm == BASELINE else self._control, self._random)
@@ -110,10 +112,13 @@ class _Run:
     def score(self, answers: ArmAnswers, workload: Workload) -> tuple[Score, ...]:
         return scores(answers, self._control, self._random, top_tokens=workload.top_tokens)
 
-    def draws(self, depth: Depth) -> ReportedDraws:
-        """Return what the baseline reports of plain draws, each with its score."""
+    def draws(self, arm: str, depth: Depth) -> ReportedDraws:
+        """Return what an arm reports of plain draws, each with its score."""
         workload = plain_draws(depth)
-        answers = self.answer(BASELINE, workload)
+        if arm == _VARIANT:
+            answers = answer(arm, workload, self._variant, self._random, speculates=True)
+        else:
+            answers = self.answer(arm, workload)
         scored = self.score(answers, workload)
         return ReportedDraws(answers=tuple(tuple(zip(answers.reported[score.key], score.positions, strict=True)) for score in scored))
 
@@ -121,7 +126,8 @@ class _Run:
 def make_record(world: str, number: int, depth: Depth, *, planted: Planted | None = None, one_boot: bool = False) -> BaselineRecord:
     """Return what one run at ``depth`` knows of its baseline, by the workloads of the suites of greedy and sampling.
 
-    The control is another boot, and scores, as at standard depth; with ``one_boot`` it is the same, as at smoke depth.
+    The control is another boot, and scores, as at standard depth; with ``one_boot`` it is the same, as at smoke depth. The variant reports
+    plain draws and nothing else.
     """
     run = _Run(world, number, planted, one_boot=one_boot)
     prompts: dict[str, tuple[int, ...]] = {}
@@ -137,7 +143,16 @@ def make_record(world: str, number: int, depth: Depth, *, planted: Planted | Non
                 for prefix, position in zip(answers.prefixes[score.key].tolist(), score.positions, strict=True):
                     prefixes.setdefault(prefix.to_bytes(8), Prefix(prompt=prompt, position=position))
         greedy |= _greedy_answers(workload, *arms, scored[0])
-    return BaselineRecord(prompts=prompts, chats=frozenset(), prefixes=prefixes, greedy=greedy, draws=run.draws(depth))
+    return BaselineRecord(
+        prompts=prompts,
+        chats=frozenset(),
+        prefixes=prefixes,
+        greedy=greedy,
+        draws=run.draws(BASELINE, depth),
+        boots=1 if one_boot else 2,
+        variant_draws=(run.draws(_VARIANT, depth),),
+        single_precision=WORLDS[world].single_precision,
+    )
 
 
 def _greedy_answers(workload: Workload, baseline: ArmAnswers, control: ArmAnswers, scored: Sequence[Score]) -> dict[str, GreedyAnswer]:

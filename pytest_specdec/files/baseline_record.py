@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.files import captured, old_answers, run_documents, transcripts
 from pytest_specdec.model.baseline_record import BaselineRecord, GreedyAnswer, Prefix
-from pytest_specdec.model.captured import ReportedDraws
+from pytest_specdec.model.captured import Capabilities, ReportedDraws
 from pytest_specdec.model.pair import BASELINE, CONTROL, OLD_BASELINE
 from pytest_specdec.model.plan import Role
 from pytest_specdec.model.workload import Route
@@ -52,13 +52,19 @@ def read(directory: RunDirectory) -> BaselineRecord:
                 chats.add(prompt)
             for key, position in zip(_prefix_digests(prompt_ids, answer_ids), positions, strict=True):
                 prefixes.setdefault(key, Prefix(prompt=prompt, position=position))
-    draws = captured.read_calibration(directory, plan) or captured.read_calibration(directory, plan, BASELINE, CONTROL)
+    arms = captured.arms_of_other_boots(plan)
+    other_boots = captured.read_calibration(directory, plan, *arms) if arms else ReportedDraws()
+    draws = other_boots or captured.read_calibration(directory, plan, BASELINE, CONTROL)
+    baseline = run_documents.read_capabilities(directory).get(BASELINE, Capabilities())
     return BaselineRecord(
         prompts=prompts,
         chats=frozenset(chats),
         prefixes=prefixes if is_own else {},
         greedy=greedy,
         draws=draws if is_own else ReportedDraws(),
+        boots=2 if other_boots else 1,
+        variant_draws=tuple(captured.read_calibration(directory, plan, pair.name) for pair in plan.pairs) if is_own else (),
+        single_precision=baseline.single_precision,
         began=began,
         old_answers=tuple(old_answers.read(directory, plan, draws)) if is_own else (),
     )

@@ -46,7 +46,7 @@ def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> Reporte
     """
     answers: list[tuple[tuple[float, Position], ...]] = []
     tokens_left = MOST_TOKENS
-    for answer in _calibration_answers(directory, plan, arms or _arms_of_other_boots(plan)):
+    for answer in _calibration_answers(directory, plan, arms or arms_of_other_boots(plan) or (BASELINE, CONTROL)):
         answers.append(answer[:tokens_left])
         tokens_left -= len(answers[-1])
         if not tokens_left:
@@ -59,7 +59,7 @@ def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibra
 
     ``decode`` is empty only if neither boot of the baseline reported any plain draws.
     """
-    other_boot_arms = _arms_of_other_boots(plan)
+    other_boot_arms = arms_of_other_boots(plan) or (BASELINE, CONTROL)
     same_boot_arms = tuple(arm for arm in (BASELINE, CONTROL) if arm not in other_boot_arms)
     return Calibrations(
         decode=read_calibration(directory, plan, *other_boot_arms) or read_calibration(directory, plan, BASELINE, CONTROL),
@@ -68,16 +68,16 @@ def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibra
     )
 
 
-def _arms_of_other_boots(plan: Plan) -> tuple[str, ...]:
+def arms_of_other_boots(plan: Plan) -> tuple[str, ...]:
     """Return the baseline's arms whose calibration was scored by another boot.
 
-    Their reports and scores then differ by what varies between boots, as the variant's do. Returns both arms if every
-    arm was scored by its own boot.
+    Their reports and scores then differ by what varies between boots, as the variant's do. Empty if every arm was scored
+    by its own boot.
     """
     scored_names = [workload.name for workload in plan.workloads if workload.calibrates or workload.scored]
     calibrating = [name for name in scored_names if plan.workload(name).calibrates] or scored_names[:1]
     self_scored = {arm for name in calibrating for arm in plan.scored_by(name)}
-    return tuple(arm for arm in (BASELINE, CONTROL) if arm not in self_scored) or (BASELINE, CONTROL)
+    return tuple(arm for arm in (BASELINE, CONTROL) if arm not in self_scored)
 
 
 def _calibration_answers(directory: RunDirectory, plan: Plan, arms: Sequence[str]) -> Iterator[tuple[tuple[float, Position], ...]]:

@@ -2,10 +2,9 @@
 
 Compared are the prompts' token ids, the distributions after the same prefixes (stats/logit_shift.py), and the answers at temperature 0:
 the first tokens that differ, and their ends where the tokens are the same. Where the new baseline scored what the old one answered, every
-token of it is compared, sampled ones too (judge/old_tokens.py). What is tolerated comes from the noise that both runs measured:
-a reported log-probability and its score differ by the noise of two kernels, a² + b² in variance. The scores of two runs differ by 2 a² at
-most, and so by no more than the sum of both runs' squares, whichever of the kernels is the noisier one. Medians of other than normal noise
-need not keep that bound: the tolerance is twice as large, and a shift has to exceed it by its median and by its upper tenth.
+token of it is compared, sampled ones too (judge/old_tokens.py). What is tolerated comes from the noise that both runs measured
+(judge/baseline_noise.py): a shift has to exceed it by its median and by its upper tenth. Where a run had one boot of its baseline, a shift
+that boots may keep is no change and not nothing.
 
 Nothing is called the same by what was not seen, or by what chance hardly explains. UNKNOWN says why.
 """
@@ -17,7 +16,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from pytest_specdec.judge import old_tokens
+from pytest_specdec.judge import baseline_noise, old_tokens
+from pytest_specdec.judge.baseline_noise import NUMERICS_UP_TO, RESOLUTION, SIGMAS
 from pytest_specdec.judge.old_tokens import TokenDifference
 from pytest_specdec.stats import logit_shift, proportions
 from pytest_specdec.stats.logprob_noise import INVALID_ABOVE
@@ -26,6 +26,7 @@ from pytest_specdec.stats.sequences import first_difference
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from pytest_specdec.judge.baseline_noise import AllowedShift
     from pytest_specdec.judge.old_tokens import OldTokens
     from pytest_specdec.model.baseline_record import BaselineRecord, GreedyAnswer
     from pytest_specdec.model.transcript import Choice, Position
@@ -33,16 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BaselineChange", "BaselineRelation", "ChangeKind", "compare"]
 
-RESOLUTION = 1e-3
-"""Nats per logit that never count as a change: far less than any kernel's noise but that of single precision."""
-NUMERICS_UP_TO = 0.1
-"""Nats per logit up to which a shift is one of kernels or precision: bfloat16 across engines shows .03."""
 WEIGHTS_UP_TO = 1.0
 """Nats per logit up to which a shift is one of quantised weights or caches, beyond which the model is another one or answers wrongly."""
-SIGMAS = 6.0
-"""Standard deviations of the difference of two logits within which two choices at temperature 0 are a near-tie."""
-MARGIN = 2.0
-"""Times the variance of both runs' noise that is tolerated."""
 NOISIER = 2.0
 """Times the old run's noise, a standard deviation, from which on the new run's is a change."""
 LEAST_ANSWERS = 5
@@ -96,6 +89,8 @@ class BaselineChange:
     """None if too few prompts have scores in both runs."""
     allowed: float = 0.0
     """Nats per logit that the noise of both runs explains; 0 if a run did not measure it."""
+    boots_allow: float = 0.0
+    """The same with what boots may keep; larger where a run had one boot of its baseline."""
     prompts: int = 0
     """Prompts in both runs."""
     other_prompts: tuple[str, ...] = ()
@@ -145,22 +140,18 @@ class _Comparison:
         self._old, self._new = old, new
         shared = old.prompts.keys() & new.prompts.keys()
         self._shared = {prompt: (old.prompts[prompt], new.prompts[prompt]) for prompt in sorted(shared)}
-        self._noises = tuple(logit_shift.measure(record.draws.answers, largest=True) for record in (old, new))
-        known = [noise for noise in self._noises if noise is not None]
-        self.allowed = 0.0
-        if len(known) == len(self._noises):
-            self.allowed = math.sqrt(RESOLUTION**2 + MARGIN * sum(min(noise.high, NUMERICS_UP_TO) ** 2 for noise in known))
+        self._noise = baseline_noise.measure(old, new)
+        self._allowed, self._boots_allow = (self._noise.measured.nats, self._noise.with_boots.nats) if self._noise else (0.0, 0.0)
         same = {prompt for prompt, (before, after) in self._shared.items() if tuple(before) == tuple(after)}
         answers = ((before, new.greedy[asks]) for asks, before in old.greedy.items() if asks in new.greedy)
         self._answers = [(before, after) for before, after in answers if before.prompt in same]
         self._by_prompt = _shared_positions(old, new)
         self._shift = logit_shift.measure(self._by_prompt.values())
-        self._tie = _near_tie(max(self.allowed, min(self._shift.high, NUMERICS_UP_TO) if self._shift else 0.0))
-        differences = (abs(reported - position.logprob) for record in (old, new) for reported, position in record.draws)
-        self._is_exact = len(known) == len(self._noises) and max(differences) <= SIGMAS * RESOLUTION
-        self._is_broad = self._shift is not None and self._shift.low > max(self.allowed, NUMERICS_UP_TO)
+        self._tie = _near_tie(max(self._allowed, min(self._shift.high, NUMERICS_UP_TO)) if self._shift else self._boots_allow)
+        self._is_exact = self._noise is not None and self._noise.is_exact
+        self._is_broad = self._shift is not None and self._shift.low > max(self._allowed, NUMERICS_UP_TO)
         scored = [each for each in new.old_answers if each.speculative.started_at == old.began.get(each.workload.name)]
-        self._old_tokens = old_tokens.examine(scored, near_tie=self._tie if self.allowed else 0.0)
+        self._old_tokens = old_tokens.examine(scored, near_tie=self._tie if self._noise else 0.0)
 
     @property
     def _shares_chats(self) -> bool:
@@ -175,14 +166,15 @@ class _Comparison:
         return BaselineChange(
             relation=BaselineRelation.SAME,
             shift=self._shift,
-            allowed=self.allowed,
+            allowed=self._allowed,
+            boots_allow=self._boots_allow,
             prompts=len(self._shared),
             other_prompts=tuple(prompt for prompt in changed if prompt not in dated),
             dated_prompts=len(dated),
             answers=len(self._answers),
             alike=sum(_are_alike(before.choice, after.choice) for before, after in self._answers),
             differences=tuple(differences),
-            beyond=sum(difference.gap > self._tie for difference in differences) if self.allowed else 0,
+            beyond=sum(difference.gap > self._tie for difference in differences) if self._noise else 0,
             other_ends=tuple(before.request_id for before, after in self._answers if _ends_elsewhere(before.choice, after.choice)),
             old=self._old_tokens,
         )
@@ -191,8 +183,10 @@ class _Comparison:
         """Yield what changed, the kind that explains the others first."""
         if change.other_prompts:
             yield ChangeKind.CHAT_TEMPLATE if set(change.other_prompts) <= self._old.chats else ChangeKind.TOKENIZER
-        if self.allowed:
-            yield from self._shifts(change.shift)
+        if self._noise:
+            yield from self._shifts(self._noise.with_boots)
+            if self._noise.new.low > NOISIER * max(self._noise.old.high, RESOLUTION):
+                yield ChangeKind.NUMERICS if self._noise.new.nats <= INVALID_ABOVE else ChangeKind.NOISE
             yield from self._other_draws()
             if self._p_of_beyond(change.beyond) <= ALPHA or self._has_more_wrong():
                 yield ChangeKind.ANSWERS
@@ -208,7 +202,7 @@ class _Comparison:
         likeliest = change.old.likeliest if change.old else 0
         reasons = (
             (
-                not self.allowed,
+                not self._noise,
                 "a run did not measure its noise, as a config with a scorer or an engine without log-probabilities does not",
             ),
             (
@@ -221,7 +215,8 @@ class _Comparison:
             ),
             (bool(self._old.chats & self._old.prompts.keys()) and not self._shares_chats, "no chat's prompt was scored in both runs"),
             (change.shift is None, "too few prompts were scored in both runs"),
-            (shift_high > 2.0 * self.allowed, f"too few prompts to tell a shift of {shift_high:.2g} nats per logit from noise"),
+            (self._is_of_boots(), self._describe_boots()),
+            (shift_high > 2.0 * self._allowed, f"too few prompts to tell a shift of {shift_high:.2g} nats per logit from noise"),
             (
                 max(change.answers, likeliest) < LEAST_ANSWERS,
                 f"too few answers at temperature 0 are in both runs: {max(change.answers, likeliest)}",
@@ -236,30 +231,42 @@ class _Comparison:
     def _doubts(self, change: BaselineChange) -> Iterator[str]:
         """Yield what is too little to be a change, and more than chance readily explains."""
         unscored = sum(_differs_unscored(before, after.choice) for before, after in self._answers)
-        prompts, far = self._count_beyond(self.allowed).prompts, self._count_beyond(FAR * self.allowed).prompts
-        is_far = far > self._count_own_beyond(FAR * self.allowed).prompts
+        allowed = self._noise.measured if self._noise else None
+        if allowed is None:
+            return
+        prompts, far = (self._count_beyond(times * allowed.nats).prompts for times in (1.0, FAR))
+        is_far = far > allowed.count_beyond(FAR * allowed.nats).prompts
         doubts = (
             (self._p_of_beyond(change.beyond), f"answers at temperature 0 differ by more than noise: {change.beyond}"),
             (self._p_of_ends(change), f"answers end elsewhere: {len(change.other_ends)}"),
             (self._p_of_answers(unscored, _differs_unscored), f"answers differ where no score tells by how much: {unscored}"),
-            (self._p_of_prompts(), f"prompts with other distributions: {prompts}"),
-            (self._p_of_prompts(largest=True), "some positions have other distributions"),
+            (self._p_of_prompts(allowed), f"prompts with other distributions: {prompts}"),
+            (self._p_of_prompts(allowed, largest=True), "some positions have other distributions"),
             (0.0 if is_far else 1.0, f"prompts with other distributions, by far more than noise explains: {far}"),
         )
         yield from (f"{what}, which is no proof and hardly chance" for p, what in doubts if p <= DOUBTFUL)
 
-    def _shifts(self, shift: LogitShift | None) -> Iterator[ChangeKind]:
-        """Yield the kinds of change that distributions and noise show."""
-        if shift is not None and shift.low > self.allowed:
+    def _shifts(self, allowed: AllowedShift) -> Iterator[ChangeKind]:
+        """Yield the kind of change that distributions show beyond what is allowed."""
+        shift = self._shift
+        if shift is not None and shift.low > allowed.nats:
             is_numerics, is_weights = shift.nats <= NUMERICS_UP_TO, shift.nats <= WEIGHTS_UP_TO
             yield ChangeKind.NUMERICS if is_numerics else ChangeKind.WEIGHTS if is_weights else ChangeKind.MODEL
-        elif self._p_of_prompts() <= ALPHA:
+        elif self._p_of_prompts(allowed) <= ALPHA:
             yield ChangeKind.SOME_PROMPTS
-        elif self._p_of_prompts(largest=True) <= ALPHA:
+        elif self._p_of_prompts(allowed, largest=True) <= ALPHA:
             yield ChangeKind.SOME_POSITIONS
-        before, after = self._noises
-        if before is not None and after is not None and after.low > NOISIER * max(before.high, RESOLUTION):
-            yield ChangeKind.NUMERICS if after.nats <= INVALID_ABOVE else ChangeKind.NOISE
+
+    def _is_of_boots(self) -> bool:
+        """Return True if distributions differ by more than noise within a boot explains; what boots may keep is not asked."""
+        return self._noise is not None and any(self._shifts(self._noise.measured))
+
+    def _describe_boots(self) -> str:
+        """Return why such a difference is unknown, and what would tell."""
+        one_boot = [name for name, record in (("old", self._old), ("new", self._new)) if record.boots == 1]
+        runs = f"the {one_boot[0]} run" if len(one_boot) == 1 else "each run"
+        apart = f"the {self._shift.nats:.2g} nats per logit between the runs" if self._shift else "what is between the runs"
+        return f"{runs} had one boot of its baseline, which may keep {apart}: judge at standard depth, where the control is another boot"
 
     def _other_draws(self) -> Iterator[ChangeKind]:
         """Yield the kinds of change that sampled tokens show.
@@ -288,12 +295,12 @@ class _Comparison:
         own = [_has_wrong(answer, self._tie) for record in (self._old, self._new) for answer in record.greedy.values() if answer.positions]
         return bool(own) and proportions.greater_than_other(count, old.likeliest, sum(own), len(own)) <= ALPHA
 
-    def _p_of_prompts(self, *, largest: bool = False) -> float:
-        """Return the p-value of as many prompts beyond the tolerance, by Fisher's exact test against the runs' own draws.
+    def _p_of_prompts(self, allowed: AllowedShift, *, largest: bool = False) -> float:
+        """Return the p-value of as many prompts beyond what is allowed, by Fisher's exact test against the runs' own draws.
 
         It is 0 for a single one if both runs measured no noise.
         """
-        shared, own = self._count_beyond(self.allowed, largest=largest), self._count_own_beyond(self.allowed, largest=largest)
+        shared, own = self._count_beyond(allowed.nats, largest=largest), allowed.count_beyond(allowed.nats, largest=largest)
         if shared.prompts and not own.prompts and self._is_exact:
             return 0.0
         return proportions.greater_than_other(shared.prompts, shared.compared, own.prompts, own.compared)
@@ -301,11 +308,6 @@ class _Comparison:
     def _count_beyond(self, nats: float, *, largest: bool = False) -> Beyond:
         """Return the prompts beyond ``nats`` between the two runs."""
         return logit_shift.count_beyond(self._by_prompt.values(), nats, largest=largest)
-
-    def _count_own_beyond(self, nats: float, *, largest: bool = False) -> Beyond:
-        """Return the same within the two runs, of their own draws."""
-        draws = (answer for record in (self._old, self._new) for answer in record.draws.answers)
-        return logit_shift.count_beyond(draws, nats, largest=largest)
 
     def _p_of_beyond(self, count: int) -> float:
         return self._p_of_answers(count, lambda before, after: _is_beyond(_first_difference(before, after), self._tie))

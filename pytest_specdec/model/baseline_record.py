@@ -48,6 +48,12 @@ class BaselineRecord:
     """By :attr:`Request.asks`. Of several passes it is the first, since later ones ask the same."""
     draws: ReportedDraws
     """Plain draws of the calibration, which tell the noise of the run."""
+    boots: int
+    """Boots of the baseline that they show: 2 where another one scored them, 1 where what a boot keeps is in both numbers of a draw."""
+    variant_draws: tuple[ReportedDraws, ...] = ()
+    """The same of each variant, which is another boot of the build that scored them."""
+    single_precision: bool = False
+    """Whether the baseline computes in float32 with nothing quantised; False if unknown."""
     began: Mapping[str, str] = field(default_factory=dict)
     """When the baseline began to answer each workload, by name: it tells this run from others."""
     old_answers: tuple[Captured, ...] = ()

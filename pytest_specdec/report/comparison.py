@@ -7,7 +7,8 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import speed_change
-from pytest_specdec.judge.baseline_change import RESOLUTION, BaselineRelation, ChangeKind
+from pytest_specdec.judge.baseline_change import BaselineRelation, ChangeKind
+from pytest_specdec.judge.baseline_noise import RESOLUTION
 from pytest_specdec.judge.speed_change import ComparedSpeed, UpgradeFigure
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.promise import AcceptedLength, Speedup
@@ -391,6 +392,7 @@ def _baseline_lines(change: BaselineChange) -> Iterator[str]:
         shift = change.shift
         limits = f"{shift.nats:.2g} nats per logit apart [{shift.low:.2g}, {shift.high:.2g}]"
         explained = f"; the noise of both runs explains up to {change.allowed:.2g}" if change.allowed else ""
+        explained += f", and {change.boots_allow:.2g} with what boots may keep" if change.boots_allow > change.allowed else ""
         yield f"distributions: {limits} over {shift.positions:,} positions of {shift.prompts} prompts{explained}"
     if change.answers:
         yield (

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import baseline_record, run_documents, transcripts
+from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.plan import Boot, Role
 from pytest_specdec.model.transcript import Answer, Choice, Position, Score
 from tests.files.conftest import REQUESTS, WORKLOAD
@@ -78,3 +79,26 @@ def test_scores_of_other_tokens_than_were_answered_are_left_out(run):
     transcripts.write_scores(run, "baseline", "baseline", WORKLOAD.name, [score("baseline", 0, (1, 2, 9))])
     (greedy,) = baseline_record.read(run).greedy.values()
     assert greedy.positions == ()
+
+
+@pytest.mark.parametrize("has_another_boot, boots, reported", [(True, 2, {-0.1}), (False, 1, {-0.1, -0.2})])
+def test_a_record_tells_the_boots_of_its_draws_and_has_those_of_each_variant(run, plan, transcript, has_another_boot, boots, reported):
+    """The control scores; where it answered as the baseline too, as at smoke depth, no other boot of the baseline is in the draws."""
+    body = {"prompt": "p", "max_tokens": 9, "temperature": 1.0, "logprobs": 1}
+    workload = replace(WORKLOAD, requests=tuple(replace(request, body=body) for request in REQUESTS))
+    planned = [
+        replace(boot, also_baseline=boot.role is Role.CONTROL and not has_another_boot)
+        for boot in plan.boots
+        if has_another_boot or boot.role is not Role.BASELINE
+    ]
+    run_documents.write_plan(run, replace(plan, workloads=(workload,), boots=tuple(planned)))
+    for arm, logprob, last in (("baseline", -0.1, 3), ("control", -0.2, 4), ("v", -0.3, 3)):
+        choice = Choice(token_ids=(1, 2, last), logprobs=(logprob,) * 3)
+        answers = (Answer(request_id="chat-00", status=200, prompt_token_ids=PROMPT, choices=(choice,)),)
+        transcripts.write(run, transcript(arm, digest=workload.digest, answers=answers, server_failures=()))
+    record = baseline_record.read(run)
+    assert (record.boots, {logprob for logprob, _ in record.draws}) == (boots, reported)
+    assert [{logprob for logprob, _ in draws} for draws in record.variant_draws] == [{-0.3}]
+    assert not record.single_precision
+    run_documents.write_capabilities(run, "baseline", Capabilities(single_precision=True))
+    assert baseline_record.read(run).single_precision

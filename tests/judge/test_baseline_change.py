@@ -74,7 +74,9 @@ def record(rng, *, decode=EXACT, prefill=EXACT, change=lambda logits: logits, fi
         for row in [positions(best[prompt], scored[prompt])]
     )
     prompts = {f"p{prompt}": (prompt,) for prompt in range(PROMPTS)}
-    return BaselineRecord(prompts=prompts, chats=frozenset(prompts), prefixes=prefixes, greedy=greedy, draws=ReportedDraws(answers=draws))
+    return BaselineRecord(
+        prompts=prompts, chats=frozenset(prompts), prefixes=prefixes, greedy=greedy, draws=ReportedDraws(answers=draws), boots=2
+    )
 
 
 @pytest.fixture

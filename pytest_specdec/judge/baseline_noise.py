@@ -1,0 +1,124 @@
+"""Baseline noise: how far the scores of two runs' baselines may lie apart though nothing changed.
+
+A logit that a server computes after a prefix is the model's, plus what its boot adds there at every call alike (standard deviation b), plus
+what the call adds by its kernel: prefill (p), which scores, decode (d) or verify (v). In variance:
+
+    a draw of the baseline and its score, of one boot           d² + p²
+    the same, scored by another boot of the baseline            d² + p² + 2 b²
+    a draw of a variant and its score by the baseline           v² + p² + 2 b²
+    the scores of two runs                                      p² + b² of the old one and p² + b² of the new one
+
+One boot of the baseline does not identify b. Its variants are other boots of the same build, and the third line limits b from above. It
+is no measure of b, since a verify kernel may be noisier than others by itself. So there are two limits: within the lower one noise
+explains a shift, beyond the upper one it does not, and between them it is not known. They are one where both runs had two boots.
+
+Medians of other than normal noise need not keep such sums: both limits are :data:`MARGIN` times as large, in variance.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from pytest_specdec.stats import logit_shift
+from pytest_specdec.stats.noise_comparison import tolerated_floor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pytest_specdec.model.baseline_record import BaselineRecord
+    from pytest_specdec.model.captured import ReportedDraws
+    from pytest_specdec.stats.logit_shift import Beyond, LogitShift
+
+__all__ = ["NUMERICS_UP_TO", "RESOLUTION", "SIGMAS", "AllowedShift", "BaselineNoise", "measure"]
+
+RESOLUTION = 1e-3
+"""Nats per logit that never count as a change: far less than any kernel's noise but that of single precision."""
+NUMERICS_UP_TO = 0.1
+"""Nats per logit up to which a shift is one of kernels or precision, and a run's noise counts: bfloat16 across engines shows .03."""
+SIGMAS = 6.0
+"""Standard deviations of the difference of two logits within which two choices at temperature 0 are a near-tie."""
+MARGIN = 2.0
+"""Times the variance of both runs' noise that is tolerated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllowedShift:
+    """A shift that noise of both runs explains, and the draws that show this noise."""
+
+    nats: float
+    """Per logit."""
+    draws: tuple[ReportedDraws, ...]
+    """Of the old run, and of the new one."""
+
+    def count_beyond(self, nats: float, *, largest: bool = False) -> Beyond:
+        """Return the prompts of the draws beyond ``nats``."""
+        return logit_shift.count_beyond(chain.from_iterable(each.answers for each in self.draws), nats, largest=largest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineNoise:
+    """The noise of two runs, in both of which it was measured."""
+
+    old: LogitShift
+    """Between draws of the baseline and their scores, as of the other two."""
+    new: LogitShift
+    measured: AllowedShift
+    with_boots: AllowedShift
+    """With what boots may keep; the same as ``measured`` where both runs had two boots of the baseline."""
+    is_exact: bool
+    """Whether no draw shows noise, those of other boots included."""
+
+
+def measure(old: BaselineRecord, new: BaselineRecord) -> BaselineNoise | None:
+    """Return the noise of two runs; None if one of them did not measure it."""
+    before, after = (logit_shift.measure(record.draws.answers, largest=True) for record in (old, new))
+    if before is None or after is None:
+        return None
+    boots = tuple(_BetweenBoots.of(record, noise) for record, noise in ((old, before), (new, after)))
+    return BaselineNoise(
+        old=before,
+        new=after,
+        measured=AllowedShift(nats=_limit((before.high, after.high)), draws=(old.draws, new.draws)),
+        with_boots=AllowedShift(nats=_limit(each.nats for each in boots), draws=tuple(each.draws for each in boots)),
+        is_exact=all(each.is_exact for each in boots),
+    )
+
+
+def _limit(noises: Iterable[float]) -> float:
+    """Return the shift up to which the noises of two runs explain it."""
+    return math.sqrt(RESOLUTION**2 + MARGIN * sum(min(noise, NUMERICS_UP_TO) ** 2 for noise in noises))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BetweenBoots:
+    """What is known of the noise between two boots of one run's build."""
+
+    nats: float
+    """Upper limit, per logit; no less than that within one boot."""
+    draws: ReportedDraws
+    """Those of another boot than scored them; of the same boot where there are none."""
+    is_exact: bool
+
+    @classmethod
+    def of(cls, record: BaselineRecord, noise: LogitShift) -> _BetweenBoots:
+        """Return the limit by a run's draws.
+
+        Each variant limits it, and the lowest limit counts: it errs with a probability of ``logit_shift.ERROR`` times the variants at most.
+        Without any it is the noise that judges grant to a run of one boot.
+        """
+        if record.boots > 1:
+            return cls(nats=noise.high, draws=record.draws, is_exact=_shows_none(record.draws))
+        limits = [(limit.high, draws) for draws in record.variant_draws if (limit := logit_shift.measure(draws.answers, largest=True))]
+        if not limits:
+            granted = tolerated_floor(single_precision=record.single_precision, one_boot=True)
+            is_exact = record.single_precision and _shows_none(record.draws)
+            return cls(nats=max(noise.high, granted), draws=record.draws, is_exact=is_exact)
+        lowest, draws = min(limits, key=lambda limit: limit[0])
+        return cls(nats=max(noise.high, lowest), draws=draws, is_exact=_shows_none(record.draws) and _shows_none(draws))
+
+
+def _shows_none(draws: ReportedDraws) -> bool:
+    return max((abs(reported - position.logprob) for reported, position in draws), default=0.0) <= SIGMAS * RESOLUTION
