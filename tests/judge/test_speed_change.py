@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from scipy.linalg import hadamard
 
 from pytest_specdec.gates.rulings import GateRuling
 from pytest_specdec.judge import speed_change
@@ -14,6 +15,7 @@ from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.speed_record import DraftedWorkload, SpeedRecord, TimedWorkload
 from pytest_specdec.model.timing import ClientLoad
 from pytest_specdec.model.upgrade_gates import UpgradeGates
+from pytest_specdec.stats.boot_spread import BootSpread
 from tests.judge.captured_values import VARIANT, a_workload, answer, requests, timed, transcript
 
 WOBBLE = (1.00, 1.01, 0.99, 1.02, 0.98)
@@ -109,6 +111,20 @@ def test_boots_that_came_in_turn_share_the_machine_and_each_counts():
     alternated = replace(OLD, timed={name: replace(timed, alternated=True) for name, timed in OLD.timed.items()})
     apart, in_turn = (figure(compare(record(), old=old), BASELINE, UpgradeFigure.DECODE) for old in (OLD, alternated))
     assert math.log(in_turn.high / in_turn.low) < 0.8 * math.log(apart.high / apart.low)
+
+
+@pytest.mark.parametrize("old, new", [(1, 1), (2, 2), (1, 4), (3, 2)])
+def test_the_passes_of_every_boot_widen_the_interval_by_their_share(old, new):
+    """Passes of independent boots, each of variance s^2: that of the ratio of their centres is s^2 (1/n + 1/m) / passes."""
+    patterns = hadamard(8)[1:] * 0.02
+    boots = [
+        replace(transcript(BASELINE, [timed(per_s=100.0 * math.exp(off), pass_index=i) for i, off in enumerate(pattern)]), boot=number)
+        for number, pattern in enumerate(patterns[: old + new])
+    ]
+    select = speed_change._SELECTED[UpgradeFigure.DECODE]
+    estimate = speed_change._compare_boots(boots[:old], boots[old:], select, whole=False).estimate(BootSpread(stated_sd=0.01), 2.0)
+    variance = 0.02**2 * 8.0 / 7.0
+    assert estimate.within == pytest.approx(variance * (1.0 / old + 1.0 / new) / 8.0, rel=1e-3)
 
 
 def test_how_much_the_baselines_boots_vary_counts_for_the_variants_too():
