@@ -2,7 +2,8 @@
 
 ``size`` compares simulated healthy runs of two numerics, and of one twice. Truth is the planted noise: answers changed where the new run is
 more than twice as noisy as the old one, and then by numerics alone. ``power`` compares a healthy run with one of planted weights; the
-printed upper limit has to cover the planted shift in 95 % of pairs. ``capture`` runs two suites on the reference engine in every form that
+printed upper limit has to cover the planted shift in 95 % of pairs. Rows "of one boot" are of runs whose baseline is its own control, as at
+smoke depth on real servers. ``capture`` runs two suites on the reference engine in every form that
 the folder does not hold, and ``captured`` compares every two runs that it holds, by the whole headline.
 
 Exit 1 where a healthy pair is called broken, or changed otherwise than by numerics, or a limit covers too seldom.
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from pytest_specdec.judge.baseline_change import BaselineChange
 
+_BOOTS = ((False, HEALTHY), (True, ("exact", "g.03", "boot.1", "tok.03", "bf16.03")))
+"""Whether runs have one boot of their baseline, and the worlds whose healthy runs are compared."""
 _OLD = ("exact", "bf16.03")
 """Worlds that weights are planted in."""
 _COVERED = 0.95
@@ -70,16 +73,22 @@ def _measure(options: argparse.Namespace) -> Iterator[dict[str, object]]:
 
 def _size(depth: Depth, runs: int) -> Iterator[dict[str, object]]:
     """Yield a row for each world that healthy runs are upgraded to, from itself and from every other one."""
-    records = {world: [make_record(world, number, depth) for number in range(runs)] for world in HEALTHY}
-    for new in HEALTHY:
-        same = [compare(one, other) for one, other in combinations(records[new], 2)]
-        yield _healthy_row(f"{new} -> {new}, {depth}", [(change, False) for change in same])
-        changes = [
-            (compare(records[old][number], records[new][number]), is_noisier(WORLDS[old], WORLDS[new]))
-            for old, number in product(HEALTHY, range(runs))
-            if old != new
-        ]
-        yield _healthy_row(f"others -> {new}, {depth}", changes)
+    for one_boot, worlds in _BOOTS:
+        records = {world: [make_record(world, number, depth, one_boot=one_boot) for number in range(runs)] for world in worlds}
+        form = _describe_form(depth, one_boot=one_boot)
+        for new in worlds:
+            same = [compare(one, other) for one, other in combinations(records[new], 2)]
+            yield _healthy_row(f"{new} -> {new}, {form}", [(change, False) for change in same])
+            changes = [
+                (compare(records[old][number], records[new][number]), is_noisier(WORLDS[old], WORLDS[new]))
+                for old, number in product(worlds, range(runs))
+                if old != new
+            ]
+            yield _healthy_row(f"others -> {new}, {form}", changes)
+
+
+def _describe_form(depth: Depth, *, one_boot: bool) -> str:
+    return f"{depth} of one boot" if one_boot else str(depth)
 
 
 def _healthy_row(form: str, changes: Sequence[tuple[BaselineChange, bool | None]]) -> dict[str, object]:
@@ -102,11 +111,12 @@ def _healthy_row(form: str, changes: Sequence[tuple[BaselineChange, bool | None]
 
 def _power(depth: Depth, runs: int) -> Iterator[dict[str, object]]:
     """Yield a row for each world and planted change: how it is called, and how often the printed limit covers it."""
-    for world in _OLD:
-        old = [make_record(world, number, depth) for number in range(runs)]
-        for form, planted in PLANTED.items():
-            new = (make_record(world, number, depth, planted=planted) for number in range(runs))
-            yield _planted_row(f"{world}, {form}, {depth}", planted.title, planted.nats, list(map(compare, old, new)))
+    for (one_boot, _), world in product(_BOOTS, _OLD):
+        old = [make_record(world, number, depth, one_boot=one_boot) for number in range(runs)]
+        for name, planted in PLANTED.items():
+            new = (make_record(world, number, depth, planted=planted, one_boot=one_boot) for number in range(runs))
+            form = f"{world}, {name}, {_describe_form(depth, one_boot=one_boot)}"
+            yield _planted_row(form, planted.title, planted.nats, list(map(compare, old, new)))
 
 
 def _planted_row(form: str, title: str, nats: float | None, changes: Sequence[BaselineChange]) -> dict[str, object]:

@@ -102,23 +102,19 @@ class _Run:
         seed = zlib.crc32(f"{world} {planted.title if planted else ''} {number}".encode())
         table = planted.table(language().target) if planted else None
         self._random = np.random.Generator(np.random.SFC64([_SEED, seed]))
-        self._baseline = Boot(WORLDS[world], 0, seed, table=table)
-        self._control = self._baseline if one_boot else Boot(WORLDS[world], 1, seed, table=table)
-        self._variant = Boot(WORLDS[world], 2, seed, table=table)
+        numbers = {BASELINE: 0, CONTROL: 0 if one_boot else 1, _VARIANT: 2}
+        self._boots = {arm: Boot(WORLDS[world], number, seed, table=table) for arm, number in numbers.items()}
 
     def answer(self, arm: str, workload: Workload) -> ArmAnswers:
-        return answer(arm, workload, self._baseline if arm == BASELINE else self._control, self._random)
+        return answer(arm, workload, self._boots[arm], self._random, speculates=arm == _VARIANT)
 
     def score(self, answers: ArmAnswers, workload: Workload) -> tuple[Score, ...]:
-        return scores(answers, self._control, self._random, top_tokens=workload.top_tokens)
+        return scores(answers, self._boots[CONTROL], self._random, top_tokens=workload.top_tokens)
 
     def draws(self, arm: str, depth: Depth) -> ReportedDraws:
         """Return what an arm reports of plain draws, each with its score."""
         workload = plain_draws(depth)
-        if arm == _VARIANT:
-            answers = answer(arm, workload, self._variant, self._random, speculates=True)
-        else:
-            answers = self.answer(arm, workload)
+        answers = self.answer(arm, workload)
         scored = self.score(answers, workload)
         return ReportedDraws(answers=tuple(tuple(zip(answers.reported[score.key], score.positions, strict=True)) for score in scored))
 

@@ -205,6 +205,8 @@ def test_what_differs_of_the_baselines_is_listed():
         "    chat-07, token 18: id 777 -> id 806, 1.25 nats apart",
     ]
     assert "\x1b" not in "".join(text)
+    one_boot = next(line for line in lines(compare(GREEN, GREEN, replace(change, boots_allow=0.2))) if "distributions:" in line)
+    assert one_boot.endswith("the noise of both runs explains up to 0.01, 0.2 with what a boot may keep")
     other = list(lines(compare(GREEN, GREEN, replace(CHANGED, other_prompts=('["chat", {}]',)))))
     assert other[other.index("baseline:") + 1 :][:2] == ["  prompts: 1 of 20 have other token ids", '    ["chat", {}]']
 
