@@ -10,7 +10,7 @@ from pytest_specdec.capture import environment, locks
 from pytest_specdec.capture.burst_probe import BurstProbe
 from pytest_specdec.capture.capabilities import CapabilityProbe
 from pytest_specdec.capture.deadlines import Deadlines
-from pytest_specdec.capture.room import deciding_boot, last_whole_round, sufficient_room
+from pytest_specdec.capture.room import last_whole_round, limit_setting_boot, sufficient_room
 from pytest_specdec.capture.scoring import TranscriptScorer, scorer
 from pytest_specdec.capture.server import context_limit
 from pytest_specdec.capture.server.attached import AttachedArm
@@ -166,7 +166,7 @@ class BootSession:
         if self.boot.role is not Role.VARIANT:
             self.probe()
         for arm, workload in workloads:
-            deciding = deciding_boot(self.recipes.plan, workload.name)
+            deciding = limit_setting_boot(self.recipes.plan, workload.name)
             if deciding is not None and arm == BASELINE:
                 result = self._answer_last_whole_round(workload)
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_specdec.capture.room import deciding_boot
+from pytest_specdec.capture.room import limit_setting_boot
 from pytest_specdec.errors import RunError
 from pytest_specdec.files import run_documents, server_failures, transcripts
 from pytest_specdec.model.pair import BASELINE, OLD_BASELINE
@@ -66,7 +66,9 @@ def reusable_results(directory: RunDirectory, plan: Plan) -> ReusableResults:
     # A boot that answers as baseline and as control has both or none.
     valid_keys = whole_keys - _two_armed_answers_to_repeat(plan, whole_keys)
     # Where the baseline sets the token limits of all arms, none counts without it.
-    torn_workloads |= {name for _, name in planned_keys if (BASELINE, name) not in valid_keys and deciding_boot(plan, name) is not None}
+    torn_workloads |= {
+        name for _, name in planned_keys if (BASELINE, name) not in valid_keys and limit_setting_boot(plan, name) is not None
+    }
     answers = frozenset((arm, name) for arm, name in valid_keys if name not in torn_workloads)
     # Scores that cannot be had are not missing: no server is booted for them.
     unscorable = bool(run_documents.unscorable(directory))

@@ -27,19 +27,19 @@ _ROUNDS_LEFT = 3
 """Times the last round that must be left for a further one, which has twice its tokens and other arms after it."""
 
 
-def deciding_boot(plan: Plan, workload: str) -> Boot | None:
-    """Return the baseline's boot deciding a workload's token limits.
+def limit_setting_boot(plan: Plan, workload: str) -> Boot | None:
+    """Return the baseline's boot that settles a workload's token limits for all arms; None if they stay as planned.
 
-    It may raise them if the documents of the workload are judged.
-
-    Returns None if the baseline is not the first to answer, as in turn at smoke depth: its one boot comes last, when
-    the variants' servers are gone. Side by side the other arms wait for it. Returns None too for a workload that may
-    take a server down, so that it is not sent twice: short documents show as well that the server survives.
+    If a workload is judged as structured output, the baseline answers first, and again under larger limits if most of its documents are
+    cut off. Servers side by side wait for it. The limits stay as planned if another arm answers first: with servers in turn at smoke depth
+    the baseline boots last. They also stay for a workload that may take a server down, so that it is not sent twice; documents that are
+    cut off show just as well that the server survives.
     """
-    is_judged = any((judgement.workload, judgement.family) == (workload, Family.STRUCTURED) for judgement in plan.judgements)
+    is_judged_as_structured = any((judgement.workload, judgement.family) == (workload, Family.STRUCTURED) for judgement in plan.judgements)
     first_boot = next((boot for boot in plan.boots if workload in boot.answers and not boot.role.is_old), None)
-    if first_boot is None or not is_judged or plan.workload(workload).may_kill:
+    if first_boot is None or not is_judged_as_structured or plan.workload(workload).may_kill:
         return None
+    # At smoke depth one boot answers as the baseline, then as the control.
     return first_boot if first_boot.arms[0] == BASELINE else None
 
 

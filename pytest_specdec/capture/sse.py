@@ -60,10 +60,7 @@ class Arrival:
 
 
 def arrivals(stamped: Sequence[tuple[float, Mapping[str, JSON]]]) -> tuple[Arrival, ...]:
-    """Return the chunks of a stream with content, in order.
-
-    Chunks without tokens and characters are left out.
-    """
+    """Return the chunks of a stream that bring tokens or characters, reasoning included, in order."""
     sizes = ((at_s, responses.size(chunk)) for at_s, chunk in stamped)
     return tuple(Arrival(at_s=at_s, size=size) for at_s, size in sizes if size.token_ids or size.characters)
 
@@ -73,7 +70,7 @@ def timing(sized: Sequence[Arrival], usage: Usage | None, *, sent_s: float, done
 
     ``sized`` are the chunks with content. Without a stream only the times of sending and end are known.
     """
-    burst = first(sized)
+    burst = first_burst(sized)
     if burst is None:
         return Timing(sent_s=sent_s, first_s=None, done_s=done_s)
     arrivals_us = [round((arrival.at_s - burst.at_s) * 1e6) for arrival in sized]
@@ -88,11 +85,11 @@ def timing(sized: Sequence[Arrival], usage: Usage | None, *, sent_s: float, done
     )
 
 
-def first(sized: Sequence[Arrival]) -> Burst | None:
+def first_burst(sized: Sequence[Arrival]) -> Burst | None:
     """Return the first burst of a stream's chunks; None without any.
 
-    It ends at the first gap that shows that the client waited for a chunk: chunks without such a gap were there
-    already.
+    It ends at the first gap that shows that the client waited for a chunk: chunks without such a gap had arrived when the client read the
+    first.
     """
     if not sized:
         return None

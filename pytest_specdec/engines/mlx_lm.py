@@ -156,7 +156,7 @@ class MlxLm:
         if config.engine.image:
             what = "mlx-lm runs in no container here"
             raise EngineError(what, where="engine.image", found=config.engine.image, remedy="set engine.venv instead")
-        self._program(config)
+        self._find_program(config)
         checkpoint.require_model(config)
         target = Path(config.resolve(config.engine.model))
         for variant in config.variants:
@@ -170,7 +170,7 @@ class MlxLm:
         drafter = args.get(_DRAFT_MODEL)
         if isinstance(drafter, str):
             args[_DRAFT_MODEL] = config.resolve(drafter)
-        return Command(argv=(self._program(config), *flags(args)), env=setup.env, secrets=setup.secrets)
+        return Command(argv=(self._find_program(config), *flags(args)), env=setup.env, secrets=setup.secrets)
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
         """Return the command lines to ask the package and its parser."""
@@ -199,5 +199,5 @@ class MlxLm:
         document = checkpoint.read_config(model)
         return not checkpoint.is_quantised(model) and (document.get("dtype") or document.get("torch_dtype")) == "float32"
 
-    def _program(self, config: Config) -> str:
+    def _find_program(self, config: Config) -> str:
         return locate.program(config, "mlx_lm.server", default=shutil.which("mlx_lm.server"), remedy=_REMEDY)

@@ -292,23 +292,23 @@ class Transformers:
         return (model,)
 
     def check(self, config: Config) -> None:
-        """Check the program, the model and the place of settings.
+        """Raise EngineError if the engine cannot run this config.
 
-        Looks for ``transformers``, for a model given as a path, and for settings in a place where they would
-        undo the requests' own.
+        ``transformers`` and a model given as a path have to exist, and no container image may be set. A variant's drafting has to use known
+        settings, under ``args``: a ``generation_config`` in ``body`` would replace the sampling parameters of every request.
         """
         if config.engine.image:
             what = "transformers serve runs in no container here"
             raise EngineError(what, where="engine.image", found=config.engine.image, remedy="set engine.venv instead")
         for variant in config.variants:
-            _read_drafting(variant.args)
+            _read_drafting(variant.args)  # raises for an unknown setting
         variants = {f"variants.{variant.name}": variant.body for variant in config.variants}
         for where, body in {"engine": config.engine.body, "baseline": config.baseline.body, **variants}.items():
             if "generation_config" in body:
                 what = "generation_config in `body` takes the place of what every request asks for"
                 remedy = f"write the drafting as `args: {{{_SETTING}: {{...}}}}` of a variant"
                 raise EngineError(what, where=f"{where}.body", found="generation_config", remedy=remedy)
-        self._program(config)
+        self._find_program(config)  # raises if it is missing
         checkpoint.require_model(config)
 
     def command(self, config: Config, setup: ServerSetup) -> Command:
@@ -319,7 +319,7 @@ class Transformers:
         args = {name: value for name, value in setup.args.items() if plain(name) != _SETTING}
         server_flags = flags({"host": HOST, **args, "port": setup.port})
         return Command(
-            argv=(self._program(config), "serve", config.resolve(setup.model), *server_flags), env=setup.env, secrets=setup.secrets
+            argv=(self._find_program(config), "serve", config.resolve(setup.model), *server_flags), env=setup.env, secrets=setup.secrets
         )
 
     def program(self, argv: Sequence[str]) -> EngineProgram:
@@ -356,7 +356,7 @@ class Transformers:
         quantised = "quantization" in args or checkpoint.is_quantised(model)
         return not quantised and (stored if dtype == "auto" else dtype) == "float32"
 
-    def _program(self, config: Config) -> str:
+    def _find_program(self, config: Config) -> str:
         return locate.program(config, "transformers", default=shutil.which("transformers"), remedy=_REMEDY)
 
 

@@ -57,13 +57,14 @@ def read_calibration(directory: RunDirectory, plan: Plan, *arms: str) -> Reporte
 def read_calibrations(directory: RunDirectory, plan: Plan, pair: str) -> Calibrations:
     """Return the run's calibrations for the judges of ``pair``.
 
-    ``decode`` is empty only if neither boot of the baseline reported any plain draws.
+    ``decode`` has the draws that another boot of the baseline scored than drew them, ``same_boot`` those that the same boot scored. If
+    none of the first reported log-probabilities, ``decode`` has those of both boots: it is empty only if neither boot reported any.
     """
-    other_boot_arms = arms_of_other_boots(plan) or (BASELINE, CONTROL)
-    same_boot_arms = tuple(arm for arm in (BASELINE, CONTROL) if arm not in other_boot_arms)
+    scored_by_other_boot = arms_of_other_boots(plan) or (BASELINE, CONTROL)
+    scored_by_same_boot = tuple(arm for arm in (BASELINE, CONTROL) if arm not in scored_by_other_boot)
     return Calibrations(
-        decode=read_calibration(directory, plan, *other_boot_arms) or read_calibration(directory, plan, BASELINE, CONTROL),
-        same_boot=read_calibration(directory, plan, *same_boot_arms) if same_boot_arms else ReportedDraws(),
+        decode=read_calibration(directory, plan, *scored_by_other_boot) or read_calibration(directory, plan, BASELINE, CONTROL),
+        same_boot=read_calibration(directory, plan, *scored_by_same_boot) if scored_by_same_boot else ReportedDraws(),
         verify=read_calibration(directory, plan, pair),
     )
 

@@ -241,7 +241,7 @@ def _compare_logprobs(captured: Captured) -> Verdict:
 
     Late tokens are compared only if there are enough of them, and then at half of alpha.
     """
-    arm, baseline = reported_logprobs(captured, captured.arm), _baseline_reports(captured)
+    arm, baseline = reported_logprobs(captured, captured.arm), _baseline_logprobs(captured)
     if not baseline.tokens:
         why = baseline.unmatched[0] if baseline.unmatched else "none of its answers was scored"
         return say(captured, Outcome.INVALID, f"the baseline reported no log-probabilities to compare with: {why}")
@@ -260,15 +260,16 @@ def _compare_logprobs(captured: Captured) -> Verdict:
     return speculating(captured, rejecting=False) or _pass_logprobs(captured, analyses[0])
 
 
-def _baseline_reports(captured: Captured) -> ReportedLogprobs:
-    """Return the reports of the baseline boot that the arm is compared with.
+def _baseline_logprobs(captured: Captured) -> ReportedLogprobs:
+    """Return the reported log-probabilities of one of the baseline's boots, to compare the arm's with.
 
-    A boot that another boot scored is preferred, since the variant was scored by another server too: a boot's own scores share its noise.
-    The other boot is taken if that one has no scored token; the preferred one is returned, empty, if neither has.
+    The boot whose answers another boot scored is preferred, since the variant was scored by another server too: reports and scores of one
+    boot share its noise. If the preferred boot has no scored token, the other boot's are returned.
     """
+    scored_themselves = set(captured.scored_by)
     arms = [boot.arm for boot in captured.baseline_boots]
-    first, *others = (reported_logprobs(captured, arm) for arm in sorted(arms, key=lambda arm: arm in captured.scored_by))
-    return next((reports for reports in (first, *others) if reports.tokens), first)
+    preferred, *others = (reported_logprobs(captured, arm) for arm in sorted(arms, key=lambda arm: arm in scored_themselves))
+    return next((boot for boot in (preferred, *others) if boot.tokens), preferred)
 
 
 def _analyse(captured: Captured, arm: ReportedLogprobs, baseline: ReportedLogprobs, alpha: float) -> _LogprobAnalysis:

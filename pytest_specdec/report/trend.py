@@ -87,10 +87,13 @@ class DatedRun:
         if environment is None:
             return {}
         own = {variant: environment.variants[variant]} if variant in environment.variants else {}
-        return {**conditions(replace(environment, variants=own)), **self._versions(workload)}
+        return {**conditions(replace(environment, variants=own)), **self._workload_versions(workload)}
 
-    def _versions(self, workload: str) -> dict[str, str]:
-        """Return the version of a workload, or what stands for all of them."""
+    def _workload_versions(self, workload: str) -> dict[str, str]:
+        """Return the version of ``workload``, under its label.
+
+        An empty name stands for all workloads: their number and one digest over all of them are returned.
+        """
         summaries = self.workloads
         if not workload:
             digest = hashlib.sha256("".join(sorted(one.digest for one in summaries)).encode()).hexdigest()
@@ -131,7 +134,7 @@ class Series:
     unfit: tuple[SeriesPoint, ...]
     """Those that are only shown."""
     steps: tuple[Step, ...]
-    leads: bool
+    stands_for_measure: bool
     """Whether it stands for its measure: the plainest workload's."""
 
     @property
@@ -375,27 +378,32 @@ def _trend(variant: str, runs: tuple[DatedRun, ...]) -> Trend:
     leading = {quantity.measure: quantity for quantity in reversed(quantities)}
     timed = leading.get(SPEEDUP)
     series = (
-        _series(variant, quantity, runs, leads=leading[quantity.measure] == quantity)
+        _series(variant, quantity, runs, stands_for_measure=leading[quantity.measure] == quantity)
         for quantity in quantities
         if quantity.measure not in {DECODE, BASELINE_DECODE} or timed is None or quantity.workload == timed.workload
     )
     return Trend(variant=variant, runs=runs, classes=tuple(one.run_class for one in own), series=tuple(series))
 
 
-def _series(variant: str, quantity: Quantity, runs: Sequence[DatedRun], *, leads: bool) -> Series:
-    """Return the series of one quantity with its steps."""
+def _series(variant: str, quantity: Quantity, runs: Sequence[DatedRun], *, stands_for_measure: bool) -> Series:
+    """Return the series of one quantity over ``runs``, with the steps in it.
+
+    Values that are unfit to compare are shown, but not tested for steps. ``stands_for_measure``: of its measure's workloads this one is
+    the plainest.
+    """
     measured = ((dated, dated.variants[variant].measured.get(quantity)) for dated in runs)
     points = tuple(SeriesPoint(dated=dated, measurement=one) for dated, one in measured if one is not None)
     compared = tuple(point for point in points if not point.measurement.unfit)
     values = [point.measurement.value for point in compared]
     use_logs = quantity.measure.is_ratio and min(values, default=0.0) > 0.0
+    # Changes of a ratio are factors: as logs, a doubling and a halving are equally large.
     changes = find_change_points([log(value) for value in values] if use_logs else values, ALPHA)
     return Series(
         quantity=quantity,
         points=compared,
         unfit=tuple(point for point in points if point.measurement.unfit),
         steps=tuple(_steps(variant, quantity, compared, changes)),
-        leads=leads,
+        stands_for_measure=stands_for_measure,
     )
 
 

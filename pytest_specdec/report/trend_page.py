@@ -88,7 +88,7 @@ def _history(history: History) -> Iterator[str]:
 def _figures(trend: Trend, runs: Sequence[DatedRun]) -> Iterator[str]:
     """Yield the charts that lead or have a step, the others folded, and a sentence for what never varied."""
     drawn = [series for series in trend.series if not series.is_constant or series.unfit]
-    shown = [series for series in drawn if series.leads or series.steps]
+    shown = [series for series in drawn if series.stands_for_measure or series.steps]
     others = [series for series in drawn if series not in shown]
     yield f'<div class="figures">{"".join(_figure(series, runs) for series in shown)}</div>'
     equal = "; ".join(f"{series.quantity.title} {series.typical}" for series in trend.series if series not in drawn)

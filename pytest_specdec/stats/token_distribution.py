@@ -151,12 +151,12 @@ class TokenDistribution:
 
 
 def raw_distribution(positions: Sequence[Position], top_tokens: int, vocabulary: int = 0) -> RawDistribution:
-    """Return the arrays of ``positions``, by falling probability.
+    """Return ``positions`` as arrays, one row each, with at most ``top_tokens`` top tokens by falling probability.
 
-    Each has ``top_tokens`` top tokens at most. Servers add the chosen token to the list if it is not among the most probable ones; beyond
-    ``top_tokens`` it is cut off again, since the outcome may not decide which tokens are top tokens.
+    Servers append the emitted token to a list that lacks it. A list is then longer than ``top_tokens`` and is cut off again: which tokens
+    are top tokens must not depend on the token emitted. ``vocabulary`` is the number of tokens in it, 0 if unknown.
     """
-    width = max(1, *(len(position.top_ids) for position in positions))
+    width = max([1, *(len(position.top_ids) for position in positions)])
     ids = np.full((len(positions), width), -1, dtype=np.int64)
     logprobs = np.full((len(positions), width), -np.inf)
     for row, position in enumerate(positions):

@@ -9,7 +9,7 @@ import pytest
 from pytest_specdec.capture import remaining, runner
 from pytest_specdec.capture.completeness import Completeness
 from pytest_specdec.capture.planner import SelectedWorkload, make
-from pytest_specdec.capture.room import deciding_boot, last_whole_round, sufficient_room
+from pytest_specdec.capture.room import last_whole_round, limit_setting_boot, sufficient_room
 from pytest_specdec.capture.workload_runner import WorkloadResult
 from pytest_specdec.errors import BootError, DeadlineError
 from pytest_specdec.files import captured, transcripts
@@ -99,7 +99,7 @@ def test_a_further_round_that_is_not_whole_costs_none_of_the_answers_before(furt
 
 def test_other_arms_wait_until_the_baseline_has_answered_or_never_will():
     plan = make(BESIDE, wanted(), Depth.STANDARD)
-    boot = deciding_boot(plan, "documents")
+    boot = limit_setting_boot(plan, "documents")
 
     def settled(enter=lambda account: None):
         account = Completeness(plan)
@@ -120,7 +120,7 @@ def wanted(**fields):
 def test_only_a_baseline_that_is_asked_first_decides():
     def decides(placement, depth, family=Family.STRUCTURED, config=CONFIG, **fields):
         asked = [SelectedWorkload(workload=replace(documents(), **fields), family=family)]
-        boot = deciding_boot(make(replace(config, placement=placement), asked, depth), "documents")
+        boot = limit_setting_boot(make(replace(config, placement=placement), asked, depth), "documents")
         assert boot is None or boot.arms[0] == "baseline"
         return boot is not None
 

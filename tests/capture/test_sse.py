@@ -64,7 +64,7 @@ def stream(*, steps=80, late=0, tokens=1, **said):
 
 @pytest.mark.parametrize("late, tokens", [(0, 1), (1, 1), (30, 30), (80, 80)])
 def test_all_that_waited_belongs_to_the_first_burst(late, tokens):
-    found = sse.first(sse.arrivals(stream(late=late)))
+    found = sse.first_burst(sse.arrivals(stream(late=late)))
     assert found.tokens(None) == tokens
     assert found.at_s == stream(late=late)[0][0]
 
@@ -73,17 +73,17 @@ def test_a_stall_later_on_changes_nothing():
     """Only the first stamp is used: what piles up behind it is counted when it comes, and it comes before the end."""
     stamped = stream()
     piled = [*stamped[:20], *((stamped[60][0] + i * READ_S, part) for i, (_, part) in enumerate(stamped[20:60])), *stamped[61:]]
-    assert sse.first(sse.arrivals(piled)).tokens(None) == 1
+    assert sse.first_burst(sse.arrivals(piled)).tokens(None) == 1
 
 
 def test_tokens_that_the_server_put_into_one_chunk_came_together():
-    assert sse.first(sse.arrivals(stream(tokens=4))).tokens(None) == 4
-    assert sse.first(sse.arrivals(stream(tokens=4, late=3))).tokens(None) == 12
+    assert sse.first_burst(sse.arrivals(stream(tokens=4))).tokens(None) == 4
+    assert sse.first_burst(sse.arrivals(stream(tokens=4, late=3))).tokens(None) == 12
 
 
 @pytest.mark.parametrize("late, tokens", [(0, 1), (20, 20), (80, 80)])
 def test_without_ids_the_share_of_the_text_says_how_many(late, tokens):
-    found = sse.first(sse.arrivals(stream(late=late, ids=False)))
+    found = sse.first_burst(sse.arrivals(stream(late=late, ids=False)))
     assert found.tokens(Usage(prompt_tokens=5, completion_tokens=80)) == tokens
     assert found.tokens(None) is None
 
@@ -91,12 +91,12 @@ def test_without_ids_the_share_of_the_text_says_how_many(late, tokens):
 def test_chunks_that_bring_nothing_are_not_first():
     role, usage = {"choices": [{"index": 0, "delta": {"role": "assistant"}}]}, {"choices": []}
     stamped = [(99.0, role), *stream(steps=2), (101.0, usage)]
-    assert sse.first(sse.arrivals(stamped)).at_s == stamped[1][0]
-    assert sse.first(sse.arrivals([(99.0, role), (101.0, usage)])) is None
+    assert sse.first_burst(sse.arrivals(stamped)).at_s == stamped[1][0]
+    assert sse.first_burst(sse.arrivals([(99.0, role), (101.0, usage)])) is None
 
 
 def test_an_answer_of_tokens_without_text_is_counted_by_its_ids():
-    assert sse.first(sse.arrivals(stream(text=""))).tokens(None) == 1
+    assert sse.first_burst(sse.arrivals(stream(text=""))).tokens(None) == 1
 
 
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
@@ -104,7 +104,7 @@ def test_reasoning_is_content_to_the_first_stamp_and_to_shares(name):
     """Four characters of reasoning in half a second, then four of text."""
     deltas = [{"role": "assistant", "content": ""}, *[{name: "a"}] * 4, *[{"content": "b"}] * 4]
     stamped = [(i * 0.1, {"choices": [{"index": 0, "delta": delta}]}) for i, delta in enumerate(deltas)]
-    found = sse.first(sse.arrivals(stamped))
+    found = sse.first_burst(sse.arrivals(stamped))
     assert (found.at_s, found.text_fraction) == (0.1, 1 / 8)
     assert found.tokens(Usage(prompt_tokens=1, completion_tokens=8)) == 1
 

@@ -52,11 +52,11 @@ def test_the_invalid_rate_of_every_arm_comes_with_its_exact_limits():
 
 
 BAD = [
-    ("{" + GOOD, "character 1:", Flaw.FORM),
+    ("{" + GOOD, "character 1:", Flaw.NOT_ENFORCED),
     ("Sure! " + GOOD, "character 0:", Flaw.BEFORE),
     (GOOD[:-1], "in the middle of the document", Flaw.CUT_OFF),
     (GOOD + GOOD, "where JSON wants the end", Flaw.BEHIND),
-    ('{"name": "A\x01da", "age": 3}', r'"\x01"', Flaw.FORM),
+    ('{"name": "A\x01da", "age": 3}', r'"\x01"', Flaw.NOT_ENFORCED),
     ('{"name": "Ada", "age": "36"}', "$.age", Flaw.RULES),
     ('{"name": "Ada"}', "'age' is a required property", Flaw.RULES),
     ("[1]", 'begins with "["', Flaw.KIND),
@@ -198,7 +198,7 @@ def test_whole_documents_and_beginnings_are_counted_apart():
 def test_an_invalid_beginning_fails_where_all_are_cut():
     cut = texts(*['{"name": "Ada", "a'] * 9, '{"name": Ada', finish="length")
     verdict = judged(cut, texts(*['{"name": "Ada", "a'] * 10, finish="length"))
-    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, Flaw.FORM.value)
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, Flaw.NOT_ENFORCED.value)
 
 
 @pytest.mark.parametrize("text", ["", "  "])
@@ -318,6 +318,9 @@ def test_a_baseline_without_answers_is_no_standard():
     verdict = judged(texts(GOOD, GOOD, GOOD), no)
     assert verdict.outcome is Outcome.INVALID
     assert "baseline has no answer" in verdict.headline
+    refuses_one_kind = [*texts(GOOD, GOOD), *[answer(f"chat-{i:02}", status=400, error="no") for i in (2, 3)]]
+    half = judged(refuses_one_kind, [*no, answer("chat-03", status=400, error="no")], formats=[SCHEMA, SCHEMA, OBJECT, OBJECT])
+    assert half.outcome is Outcome.INVALID, "the variant answers two of four: not every request was refused"
 
 
 def test_a_pass_needs_speculation():

@@ -27,6 +27,8 @@ __all__ = ["CONFIDENCE", "Sensitivity", "promise"]
 CONFIDENCE = 0.99
 LEAKS = (*np.arange(0.01, 0.2, 0.01).tolist(), *np.arange(0.2, 1.0001, 0.05).tolist())
 """Leaks tried, 0..1: the share of rejected draft tokens that is emitted all the same; 1 is accept-all."""
+_TYPICAL_LEAK = 0.2
+"""One of them, reported even if a smaller one would have been caught: a size that readers can picture."""
 POWERS = (1.07, 0.93, 1.25, 0.8, 2.0, 0.5)
 """Wrong temperatures tried, as powers of the requested distribution, the gentlest first."""
 
@@ -84,20 +86,24 @@ class Sensitivity:
         return {
             "promised_probability": CONFIDENCE,
             **({} if smallest is None else {"smallest_leak_ruled_out": smallest}),
-            **({"leak_20_percent_shown": self.leaks[0.2]} if self.leaks else {}),
+            **({"leak_20_percent_shown": self.leaks[_TYPICAL_LEAK]} if self.leaks else {}),
         }
 
     def __str__(self) -> str:
         """Return the gentlest leak caught, else a temperature, then the untested faults."""
-        return f"{self.tokens:,} sampled tokens checked; {self._draft_faults() or self._temperature()}{self._gaps()}"
+        return f"{self.tokens:,} sampled tokens checked; {self._describe_caught_leaks() or self._temperature()}{self._gaps()}"
 
-    def _draft_faults(self) -> str:
+    def _describe_caught_leaks(self) -> str:
+        """Return in words which shares of rejected drafts, if emitted, would have been caught; empty if none.
+
+        They are the typical share, or the smallest caught if that is larger; and the smallest caught too if that is smaller.
+        """
         smallest = self.smallest_leak
         if smallest is None:
             return ""
-        named = _nearest(self.leaks, max(0.2, smallest))
-        text = f"emitting {named:.0%} of the draft tokens that should be rejected would have been caught ({likely(self.leaks[named])})"
-        return text if smallest == named else f"{text}, {smallest:.0%} too ({likely(self.leaks[smallest])})"
+        typical = _nearest(self.leaks, max(_TYPICAL_LEAK, smallest))
+        text = f"emitting {typical:.0%} of the draft tokens that should be rejected would have been caught ({likely(self.leaks[typical])})"
+        return text if smallest == typical else f"{text}, {smallest:.0%} too ({likely(self.leaks[smallest])})"
 
     def _temperature(self) -> str:
         sure = [power for power, chance in self.tilts.items() if chance >= CONFIDENCE]

@@ -41,7 +41,7 @@ class ArmDocuments:
     """The same of features, such as ``regex``: all kinds of them."""
 
     @property
-    def effects(self) -> dict[str, str]:
+    def support_by_feature(self) -> dict[str, str]:
         """What the arm does with each feature: ``honoured`` if it has documents of it, ``refused`` if every request was."""
         return {**dict.fromkeys(sorted({d.feature for d in self.documents}), _HONOURED), **dict.fromkeys(self.refused_features, _REFUSED)}
 

@@ -17,7 +17,7 @@ __all__ = ["Document", "Flaw", "OutputFormat", "Reading", "documents"]
 class Flaw(StrEnum):
     """Faults of an answer to a request with a grammar."""
 
-    FORM = "the grammar is not enforced on speculated tokens"
+    NOT_ENFORCED = "the grammar is not enforced on speculated tokens"
     BEFORE = "text stands in front of the document"
     BEHIND = "text goes on behind the document"
     CUT_OFF = "a document ends in the middle and is called finished"

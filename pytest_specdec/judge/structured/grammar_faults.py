@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
     from pytest_specdec.judge.structured.documents import Document, OutputFormat
 
-__all__ = ["BEHIND_REASONING", "OF_ANOTHER", "STUCK", "endless", "fault_name"]
+__all__ = ["BEHIND_REASONING", "OF_OTHER_REQUEST", "STUCK", "endless", "fault_name"]
 
 BEHIND_REASONING = "the grammar is not enforced behind the reasoning"
-OF_ANOTHER = "documents obey the grammar of another request"
+OF_OTHER_REQUEST = "documents obey the grammar of another request"
 STUCK = "the grammar is stuck in white space until the limit"
 
 _WHITE = 24
 """Characters of white space at the end of a cut answer from which on it counts as endless."""
-_ENOUGH = 3
+_ENOUGH_DOCUMENTS = 3
 """Documents that must have something in common before a fault is named after it."""
 
 
@@ -36,23 +36,24 @@ def endless(documents: Iterable[Document]) -> list[Document]:
 
 
 def fault_name(documents: Sequence[Document], formats: Sequence[OutputFormat]) -> str:
-    """Return the name of the fault in an arm's documents.
+    """Return the name of the fault in an arm's documents, by what the faulty ones have in common.
 
-    It is named after the reasoning if all faulty documents and not all sound ones have some, or after another request's grammar if most
-    of the faulty ones obey such a grammar. Otherwise it is the commonest flaw.
+    It is BEHIND_REASONING if all faulty documents follow reasoning and some sound ones have none. Otherwise it is OF_OTHER_REQUEST if most
+    faulty ones obey a strict format: they break their own, so that format is another request's. Both need ``_ENOUGH_DOCUMENTS`` of each.
+    Otherwise it is the commonest flaw.
     """
     faulty = [document for document in documents if document.fault]
-    plain_sound = [document for document in documents if not document.fault and not document.reasoned]
-    if min(len(faulty), len(plain_sound)) >= _ENOUGH and all(document.reasoned for document in faulty):
+    sound_without_reasoning = [document for document in documents if not document.fault and not document.reasoned]
+    if min(len(faulty), len(sound_without_reasoning)) >= _ENOUGH_DOCUMENTS and all(document.reasoned for document in faulty):
         return BEHIND_REASONING
-    others = _select_closed(formats)
-    if len(faulty) >= _ENOUGH and 2 * sum(_obeys_any(document, others) for document in faulty) > len(faulty):
-        return OF_ANOTHER
-    (flaw, _), *_ = Counter(document.reading.flaw or Flaw.FORM for document in faulty).most_common(1)
+    strict_formats = _select_strict(formats)
+    if len(faulty) >= _ENOUGH_DOCUMENTS and 2 * sum(_obeys_any(document, strict_formats) for document in faulty) > len(faulty):
+        return OF_OTHER_REQUEST
+    (flaw, _), *_ = Counter(document.reading.flaw or Flaw.NOT_ENFORCED for document in faulty).most_common(1)
     return flaw.value
 
 
-def _select_closed(formats: Sequence[OutputFormat]) -> list[OutputFormat]:
+def _select_strict(formats: Sequence[OutputFormat]) -> list[OutputFormat]:
     """Return the formats that few texts satisfy, each once.
 
     They are choices, and schemas of objects with required properties and no additional ones. A document that obeys another of them does

@@ -110,7 +110,7 @@ def _faulty(fault: str, flaw: Flaw, *, whole: bool = True) -> Reading:
 def _syntax_flaw(text: str, syntax: JsonScan) -> Flaw:
     if syntax.wanted == _THE_END:
         return Flaw.BEHIND
-    return Flaw.FORM if text[: syntax.bad].strip() else Flaw.BEFORE
+    return Flaw.NOT_ENFORCED if text[: syntax.bad].strip() else Flaw.BEFORE
 
 
 def _is_rarely_enforced(path: Iterable[object]) -> bool:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["judge"]
 
 ROOM = "give the documents more room behind the reasoning with `reasoning: {tokens: ...}` in the config, or switch the reasoning off"
-NOT_ENFORCED = Flaw.FORM.value
+NOT_ENFORCED = Flaw.NOT_ENFORCED.value
 WRONG_CHOICE = "tokens that the grammar allows and the baseline would not choose"
 UNPROBED = frozenset({"regex", "choice", "grammar"})
 """Features that no capability probe tests: the baseline's own answers show whether they are enforced."""
@@ -123,7 +123,9 @@ def _judge_documents(captured: Captured, requested: Mapping[str, OutputFormat]) 
     judged = read_documents(captured.speculative, wanted)
     others = tuple(read_documents(transcript, wanted) for transcript in captured.baseline_boots)
     if not judged.answered or not others[0].answered:
-        return _say_not_enforced(captured, not_enforced) if not_enforced and not wanted else _say_unanswered(captured, judged, others[0])
+        if not_enforced and not wanted:
+            return _say_not_enforced(captured, not_enforced)
+        return _say_nothing_to_judge(captured, judged, others[0])
     try:
         choices = _compare_choices(captured)
     except ValueError as error:
@@ -203,15 +205,19 @@ def _check_choices(captured: Captured, choices: GreedyChoices) -> Verdict | None
     )
 
 
-def _say_unanswered(captured: Captured, judged: ArmDocuments, baseline: ArmDocuments) -> Verdict:
-    """Return REFUSED if requests were refused by kind, else INVALID."""
-    if judged.refused_kinds:
+def _say_nothing_to_judge(captured: Captured, judged: ArmDocuments, baseline: ArmDocuments) -> Verdict:
+    """Return the verdict if the judged arm or the baseline has no documents.
+
+    It is REFUSED if the judged arm answered none and refused kinds of grammars, which is no fault; else INVALID, with the arm that did not
+    answer.
+    """
+    if judged.refused_kinds and not judged.answered:
         return say(
             captured,
             Outcome.REFUSED,
             f"every structured request was refused: {', '.join(judged.refused_kinds)}",
             evidence=document_counts.evidence(captured, (judged,)),
-            parameters={documents.arm: documents.effects for documents in (judged, baseline)},
+            parameters={documents.arm: documents.support_by_feature for documents in (judged, baseline)},
         )
     arm = baseline.arm if judged.answered else judged.arm
     return say(captured, Outcome.INVALID, f"{arm} has no answer to a structured request")
@@ -321,7 +327,7 @@ def _pass_documents(
         cell=f"{judged.checked - faulty} of {judged.checked}",
         promise=CheckedDocuments(documents=len(judged.documents), invalid=faulty),
         figures=document_counts.figures(judged, others) | _compared_tokens(choices),
-        parameters={documents.arm: documents.effects for documents in (judged, *others) if documents.arm != CONTROL},
+        parameters={documents.arm: documents.support_by_feature for documents in (judged, *others) if documents.arm != CONTROL},
     )
 
 
