@@ -71,7 +71,10 @@ def ratio(numerator: Floats, denominator: Floats) -> Floats:
 
     It is 1 for a denominator of 0.
     """
-    return np.where(denominator > numerator, numerator / np.where(denominator > 0, denominator, 1.0), 1.0)
+    # Divided only where it is below 1: by a denominator near the smallest number a quotient would overflow.
+    return np.divide(
+        numerator, denominator, out=np.ones(np.broadcast_shapes(numerator.shape, denominator.shape)), where=denominator > numerator
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

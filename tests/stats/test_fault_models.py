@@ -53,6 +53,12 @@ def test_every_alternative_is_a_distribution(one, seed, certain):
     assert m.sum(axis=1) == pytest.approx(1.0)
 
 
+def test_an_acceptance_of_1_is_not_divided_for():
+    """A top list reaches to where probabilities are the smallest numbers there are."""
+    with np.errstate(all="raise"):
+        assert ratio(np.array([1.0, 0.0, 0.25]), np.array([5e-324, 0.0, 0.5])).tolist() == [1.0, 1.0, 0.5]
+
+
 @pytest.mark.parametrize("one", [one for one in CATALOGUE if one.name != "residual not normalised"], ids=lambda one: one.name)
 def test_a_draft_that_is_the_target_hides_every_fault_of_the_ratio(one):
     p, _ = distributions(3)
