@@ -31,7 +31,16 @@ from pytest_specdec.report.upgrade import (
     choose_headline,
 )
 from pytest_specdec.report.upgrade_review import Review, review
-from pytest_specdec.report.variant_findings import VariantFinding, count, describe_undecided, is_judged, list_findings, list_judged, number
+from pytest_specdec.report.variant_findings import (
+    VariantFinding,
+    count,
+    describe_undecided,
+    is_judged,
+    list_findings,
+    list_judged,
+    list_places,
+    number,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,6 +51,7 @@ if TYPE_CHECKING:
     from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.report.capability_change import CapabilityChange
     from pytest_specdec.report.run import JudgementResult, Run
+    from pytest_specdec.report.variant_findings import Place
 
 _WIDEST = 120
 _SHOWN = 3
@@ -63,11 +73,13 @@ class Comparison:
     undecided: str
     """Why the new run decided too little; empty where it decided all that the old one did."""
     found: tuple[VariantFinding, ...]
-    """Findings that only the new run has, where the old one judged too."""
+    """Findings that only the new run has, where the old one judged too and not all was wrong."""
+    renamed: tuple[VariantFinding, ...]
+    """Findings that only the new run has, all where the old one failed by another name. Whether the cause is the same is not known."""
     unjudged: tuple[VariantFinding, ...]
     """Findings of the new run, where the old one judged nothing."""
     gone: tuple[VariantFinding, ...]
-    """Findings that only the old run has, where the new one judged too."""
+    """Findings that only the old run has, where the new one judged too and failed nowhere."""
     kept: tuple[VariantFinding, ...]
     """Findings of both."""
     judgements: tuple[Change, ...]
@@ -117,7 +129,13 @@ class Comparison:
             return Speculation.BROKE
         if self.unjudged:
             return Speculation.UNLOOKED
-        return Speculation.OPEN if self.undecided else Speculation.FOLLOWS
+        return Speculation.OPEN if self._open else Speculation.FOLLOWS
+
+    @property
+    def _open(self) -> str:
+        """Why it is not known whether speculation follows; empty where it is."""
+        renamed = f"{count(self.renamed, 'finding')} where the old run failed by another name" if self.renamed else ""
+        return "; ".join(filter(None, (self.undecided, renamed)))
 
     @property
     def _broken(self) -> tuple[VariantFinding, ...]:
@@ -180,7 +198,7 @@ class Comparison:
     @property
     def _lead(self) -> str:
         """The beginning of the headline, by its cell."""
-        new, open_ = count(self._broken, "new finding"), f"whether speculation follows is not decided: {self.undecided}"
+        new, open_ = count(self._broken, "new finding"), f"whether speculation follows is not decided: {self._open}"
         unlooked = f"{count(self.unjudged, 'finding')} that the old run did not look for"
         return {
             UpgradeHeadline.SAFE: f"SAFE TO UPGRADE, as far as both runs were judged: {self._baselines}; {self._findings_alone.lower()}",
@@ -192,9 +210,9 @@ class Comparison:
             UpgradeHeadline.WRONG: f"WRONG IN THE NEW RUN: {unlooked}; {self._baselines}",
             UpgradeHeadline.OFFERS_LESS: f"THE NEW RUN OFFERS LESS: {self._offers_less}; {self._baselines}",
             UpgradeHeadline.SLOWER: f"SLOWER: {', '.join(self._slow)}; {self._baselines}",
-            UpgradeHeadline.CANNOT_SAY: f"CANNOT SAY: {'; '.join(filter(None, (self.undecided, self._doubt)))}; {self._baselines}",
+            UpgradeHeadline.CANNOT_SAY: f"CANNOT SAY: {'; '.join(filter(None, (self._open, self._doubt)))}; {self._baselines}",
             UpgradeHeadline.WORSE: f"WORSE: {new}; {self._baselines}",
-            UpgradeHeadline.NO_NEW_FINDING: "; ".join(filter(None, (self._findings_alone, self.undecided, self._baselines))),
+            UpgradeHeadline.NO_NEW_FINDING: "; ".join(filter(None, (self._findings_alone, self._open, self._baselines))),
         }[self.case]
 
     @property
@@ -203,14 +221,14 @@ class Comparison:
         slow = ", ".join(self._slow)
         speeds = {UpgradeHeadline.SLOWER: ""}.get(self.case, f"slower: {slow}" if slow else "")
         losses = {UpgradeHeadline.OFFERS_LESS: ""}.get(self.case, f"offers less: {self._offers_less}" if self.losses else "")
-        is_open = self.case in {UpgradeHeadline.SLOWER, UpgradeHeadline.OFFERS_LESS} and bool(self.undecided)
+        is_open = self.case in {UpgradeHeadline.SLOWER, UpgradeHeadline.OFFERS_LESS} and bool(self._open)
         speed = self.speed or ComparedSpeed()
         why = printable(f"speeds are not gated: {speed.not_gated}") if speed.not_gated else ""
         timed = "whether it is slower is not decided" if speed.undecided else why
         return (
             speeds,
             losses,
-            f"not decided: {self.undecided}" if is_open else "",
+            f"not decided: {self._open}" if is_open else "",
             f"the runs name two models: {self.models}" if self.models and self.answers is not Answers.SAME else "",
             "" if slow else timed,
             f"speed of {', '.join(self.untimed)} is not compared"
@@ -263,15 +281,20 @@ def compare(
     """
     before, after, expected = list_findings(old, waived=True), list_findings(new), list_findings(new, waived=True)
     judged_before, judged_now = list_judged(old), list_judged(new)
+    only_new = [finding for finding in after if finding not in before]
+    comparable = [finding for finding in only_new if is_judged(finding, judged_before)]
+    failed_before = list_places(before)
+    renamed = tuple(finding for finding in comparable if finding.places & judged_before <= failed_before)
     capabilities = compare_capabilities(old, new)
     counted = None if speed is None else speed.without((*old.not_counted, *new.not_counted))
     return Comparison(
         baseline=baseline,
         not_compared=not_compared,
         undecided=describe_undecided(new, judged_before),
-        found=tuple(finding for finding in after if finding not in before and is_judged(finding, judged_before)),
-        unjudged=tuple(finding for finding in after if finding not in before and not is_judged(finding, judged_before)),
-        gone=tuple(finding for finding in list_findings(old) if finding not in expected and is_judged(finding, judged_now)),
+        found=tuple(finding for finding in comparable if finding not in renamed),
+        renamed=renamed,
+        unjudged=tuple(finding for finding in only_new if finding not in comparable),
+        gone=tuple(_list_gone(list_findings(old), expected, judged_now)),
         kept=tuple(finding for finding in after if finding in before),
         judgements=tuple(list_changes(_outcomes(old), _outcomes(new))),
         measures=tuple(_figure_changes(old, new)),
@@ -286,6 +309,12 @@ def compare(
         gates=gates,
         review=review(gates.accepted, _list_names(baseline, counted, capabilities), day),
     )
+
+
+def _list_gone(before: Sequence[VariantFinding], after: Sequence[VariantFinding], judged: frozenset[Place]) -> Iterator[VariantFinding]:
+    """Yield the findings of the old run that the new one judged and has not, under any name."""
+    failed = list_places(after)
+    yield from (finding for finding in before if finding not in after and is_judged(finding, judged) and not finding.places & failed)
 
 
 def _list_untimed(old: Run, new: Run, speed: ComparedSpeed | None) -> Iterator[str]:
@@ -317,6 +346,7 @@ def _list_sections(comparison: Comparison) -> Iterator[UpgradeSection]:
     """Yield the parts of the comparison that have anything to say, the most important first."""
     findings = (
         ("new", comparison.found),
+        ("failed before too, by another name", comparison.renamed),
         ("not judged before", comparison.unjudged),
         ("gone", comparison.gone),
         ("as before", comparison.kept),

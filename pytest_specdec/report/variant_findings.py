@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.report.run import JudgementResult, Run
 
-__all__ = ["Place", "VariantFinding", "count", "describe_undecided", "is_judged", "list_findings", "list_judged", "number"]
+__all__ = ["Place", "VariantFinding", "count", "describe_undecided", "is_judged", "list_findings", "list_judged", "list_places", "number"]
 
 
 Place: TypeAlias = tuple[str, Family, str]
@@ -70,6 +70,11 @@ def list_findings(run: Run, *, waived: bool = False) -> tuple[VariantFinding, ..
 def list_judged(run: Run) -> frozenset[Place]:
     """Return where a judgement knows something."""
     return frozenset(_place(j) for j in run.judgements if j.judged)
+
+
+def list_places(findings: Sequence[VariantFinding]) -> frozenset[Place]:
+    """Return where any of the findings was seen."""
+    return frozenset(place for finding in findings for place in finding.places)
 
 
 def is_judged(finding: VariantFinding, judged: frozenset[Place]) -> bool:

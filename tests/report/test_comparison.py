@@ -172,6 +172,21 @@ def test_a_finding_that_the_old_run_did_not_look_for_is_no_change():
     assert "  not judged before: draft-k3: accept-all" in list(lines(changes))
 
 
+def test_a_failure_by_another_name_broke_nothing_and_healed_nothing():
+    """Stock vLLM 0.31 and 0.32 read one bug's temperatures from memory never written, so that its name varies."""
+    other = judgement(replace(FAILED, pair="draft-k3", names="only the first draft token is accepted"), PytestOutcome.FAILED)
+    old, new = (replace(run_of(GOOD, one), status=DECIDED) for one in (RED, other))
+    changes = compare(old, new, SAME)
+    assert changes.headline == f"CANNOT SAY: 1 finding where the old run failed by another name; {WITHIN}"
+    assert (changes.found, changes.gone, changes.word) == ((), (), UpgradeWord.UNKNOWN)
+    assert "  failed before too, by another name: draft-k3: only the first draft token is accepted" in list(lines(changes))
+    sampled = replace(FAILED, pair="draft-k3", names="accept-all", workload="drawn")
+    both = judgement(replace(sampled, names=other.verdict.names), PytestOutcome.FAILED)
+    passed_before = replace(run_of(GOOD, RED, judgement(replace(sampled, outcome=Outcome.PASS, names="", finding=None))), status=DECIDED)
+    wider = compare(passed_before, replace(run_of(GOOD, other, both), status=DECIDED), SAME)
+    assert wider.headline.startswith("SPECULATION BROKE IN THE NEW RUN: 1 new finding"), "it fails where the old run passed"
+
+
 def test_a_waiver_that_lapsed_is_no_new_finding():
     waived = replace(RED, result=PytestOutcome.WAIVED)
     changes = compare(replace(run_of(waived), status=DECIDED), replace(run_of(RED), status=DECIDED), SAME)
