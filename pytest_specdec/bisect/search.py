@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from pytest_specdec.errors import SpecdecError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -79,6 +81,10 @@ class _Tally:
     untestable: int
 
     @property
+    def runs(self) -> int:
+        return self.good + self.bad + self.open + self.untestable
+
+    @property
     def is_untestable(self) -> bool:
         return not self.bad and (self.untestable > 0 or self.open >= _MOST_OPEN)
 
@@ -88,11 +94,20 @@ def next_step(releases: Sequence[str], trials: Sequence[Trial], detection: float
 
     ``releases`` are in order, from the good end to the bad one. A red run is decisive: its false-alarm rate is that of a
     run, 0.001 for correctness. Green runs are decisive once they are as many as :func:`runs_needed` says; both the release before the
-    result and the bad end need two of them at least.
+    result and the bad end need two of them at least. Raises SpecdecError if the next run would be of a release that has had
+    every run that could decide it: the search would not end.
     """
     tallies = [_count(release, trials) for release in releases]
     needed = runs_needed(min(detection, _estimate_detection(tallies)))
     decisive = max(needed, _DECISIVE_RUNS)
+    step = _choose(releases, tallies, needed, decisive)
+    if isinstance(step, Ask):
+        _require_progress(step.release, tallies[releases.index(step.release)], decisive)
+    return step
+
+
+def _choose(releases: Sequence[str], tallies: Sequence[_Tally], needed: int, decisive: int) -> Ask | Result:
+    """Return the next step; ``decisive`` green runs settle a release that the result rests on, ``needed`` any other."""
     if not tallies[-1].bad:
         return _settle_end(releases, tallies, -1, decisive)
     good, bad = _bounds(tallies, needed)
@@ -107,6 +122,20 @@ def next_step(releases: Sequence[str], trials: Sequence[Trial], detection: float
         return Ask(release=releases[good])
     end = End.FOUND if bad == good + 1 else End.NARROWED
     return Result(end=end, last_good=releases[good], first_bad=releases[bad], untestable=tuple(releases[good + 1 : bad]))
+
+
+def _require_progress(release: str, tally: _Tally, decisive: int) -> None:
+    """Raise SpecdecError if a release has had as many runs as any release can need.
+
+    Those are one run short of ``decisive`` green ones, one short of the undecided ones after which it counts as untestable, and
+    the run that settles it.
+    """
+    most = decisive + _MOST_OPEN - 1
+    if tally.runs >= most:
+        what, expected = f"the search makes no progress at {release}", f"an answer within {most} runs"
+        counts = f"{tally.good} good, {tally.bad} bad, {tally.open} undecided, {tally.untestable} untestable runs"
+        remedy = f"this is an error of the search: report it with the folder's bisect.json; to go on, leave {release} out of --releases"
+        raise SpecdecError(what, where=release, found=counts, expected=expected, remedy=remedy)
 
 
 def runs_needed(detection: float) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_specdec.__main__ import main
-from pytest_specdec.bisect import process
+from pytest_specdec.bisect import process, search
 from pytest_specdec.errors import DeadlineError
 from pytest_specdec.files.run_directory import atomic_write
 from pytest_specdec.model.verdict import Outcome
@@ -25,6 +25,7 @@ NAMES = ("0.1", "0.2", "0.3", "0.4", "0.5")
 GREEN = run_of(judgement(GREEDY, nodeid="test_it"))
 RED = run_of(judgement(replace(FAILED, pair="draft-k3"), PytestOutcome.FAILED, nodeid="test_it"))
 UNDECIDED = run_of(judgement(replace(GREEDY, outcome=Outcome.INCONCLUSIVE), PytestOutcome.FAILED, nodeid="test_it"))
+WITHOUT_VERDICT = run_of(judgement(None, PytestOutcome.SKIPPED, nodeid="test_it", pair="draft-k3", workload="chat", family=GREEDY.family))
 
 
 class Server:
@@ -34,6 +35,7 @@ class Server:
         self.asked = []
         self.made = []
         self.commands = []
+        self.log = "ERROR: unknown option\n"
         self.answers = {release: RED if release >= "0.3" else GREEN for release in NAMES}
         """By release a run, a list of them for one after the other, an exit code without a run, or an exception."""
 
@@ -51,7 +53,7 @@ class Server:
         if isinstance(answer, BaseException):
             raise answer
         if isinstance(answer, int):
-            atomic_write(log, "ERROR: unknown option\n")
+            atomic_write(log, self.log)
             return answer
         (directory,) = [word.partition("=")[2] for word in command if word.startswith(("--specdec-run-dir=", "--specdec-continue="))]
         atomic_write(Path(directory) / "run.json", runs.render(answer))
@@ -120,6 +122,21 @@ def test_a_bisect_that_is_out_of_time_says_what_is_left(server, capsys):
     assert capsys.readouterr().out.endswith("The ends are not verified yet; the next run is of 0.1. The same command goes on.\n")
 
 
+def test_no_environment_is_made_after_the_time_is_up(server, capsys):
+    assert bisect("--minutes", "1e-9") == 1
+    assert "The time is up.\n" in capsys.readouterr().out
+    assert not server.made
+
+
+def test_a_search_without_progress_is_one_error_and_keeps_its_runs(server, capsys, monkeypatch):
+    """Planted: a release that cannot be tested is not left out."""
+    monkeypatch.setattr(search._Tally, "is_untestable", False)
+    server.answers["0.2"] = 4
+    assert bisect() == 2
+    assert "the search makes no progress at 0.2\n" in capsys.readouterr().err
+    assert [trial["release"] for trial in state()["trials"]] == ["0.5", "0.1", "0.3", *["0.2"] * 4]
+
+
 def test_an_undecided_run_is_continued(server):
     server.answers["0.3"] = [UNDECIDED, RED]
     assert bisect() == 0
@@ -139,11 +156,19 @@ def test_a_flaky_release_is_found_though_its_first_run_was_green(server, capsys)
     (dict.fromkeys(NAMES, GREEN), "0.5, the bad end, is green in 2 runs."),
     (dict.fromkeys(NAMES, RED), "0.1, the good end, is bad: accept-all"),
     (dict.fromkeys(NAMES, 4), "0.5 cannot be tested: ERROR: unknown option"),
-], ids=["green", "red", "usage"])  # fmt: skip
+    (dict.fromkeys(NAMES, replace(run_of(), status=None)), "0.5 cannot be tested: no test has a result"),
+    (dict.fromkeys(NAMES, WITHOUT_VERDICT), "0.5 cannot be tested: no verdict"),
+], ids=["green", "red", "usage", "no test", "no verdict"])  # fmt: skip
 def test_ends_that_are_not_as_stated_are_said(server, capsys, answers, line):
     server.answers = answers
     assert bisect() == 1
     assert line in capsys.readouterr().out
+
+
+def test_a_run_without_output_is_said_with_its_exit_code(server, capsys):
+    server.answers, server.log = dict.fromkeys(NAMES, 4), ""
+    assert bisect() == 1
+    assert "0.5 cannot be tested: no output; exit code 4\n" in capsys.readouterr().out
 
 
 def test_another_name_at_the_bad_end_is_said(server, capsys):

@@ -58,3 +58,13 @@ def test_a_package_without_releases_is_one_error_with_pips_word(pip):
         list_released("vlm", ())
     assert caught.value.found == "ERROR: No matching distribution found for vlm"
     assert "--releases V1,V2" in caught.value.remedy
+
+
+def test_a_pip_that_does_not_answer_is_one_error(monkeypatch):
+    def wait(command, *, timeout, **_):
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(releases.subprocess, "run", wait)
+    with pytest.raises(SpecdecError, match="pip lists no releases of vllm") as caught:
+        list_released("vllm", ())
+    assert caught.value.found == "no answer within 120 s"

@@ -7,7 +7,9 @@ import random
 
 import pytest
 
+from pytest_specdec.bisect import search as searches
 from pytest_specdec.bisect.search import DETECTION, MISS, Answer, Ask, End, Result, Trial, next_step, runs_needed
+from pytest_specdec.errors import SpecdecError
 
 FIVE = ("1", "2", "3", "4", "5")
 
@@ -115,3 +117,15 @@ def test_a_fault_that_comes_and_goes_is_seldom_put_at_another_release(shows, sta
 
 def test_nothing_is_asked_twice_that_decides_nothing():
     assert next_step(FIVE, []) == Ask(release="5")
+
+
+@pytest.mark.parametrize("answer, release", [
+    (faulty_from("4", FIVE, _3=Answer.UNTESTABLE), "3"),
+    (lambda *_: Answer.OPEN, "5"),
+], ids=["between the ends", "at an end"])  # fmt: skip
+def test_a_search_without_progress_is_one_error(monkeypatch, answer, release):
+    """Planted: releases that cannot be tested are not left out."""
+    monkeypatch.setattr(searches._Tally, "is_untestable", False)
+    with pytest.raises(SpecdecError, match=f"the search makes no progress at {release}") as caught:
+        search(FIVE, answer)
+    assert caught.value.expected == "an answer within 4 runs"
