@@ -262,6 +262,12 @@ def test_a_top_k_that_is_off_is_0_and_a_log_probability_alone_1(dialect):
     assert (body["top_k"], body["logprobs"], body["temperature"]) == (0, 1, 0.0)
 
 
+@pytest.mark.parametrize("request_", [chat(logprobs=False), chat(logprobs=None), completion(logprobs=False), completion(logprobs=None)])
+def test_a_request_without_log_probabilities_asks_for_none(dialect, request_):
+    """Before, False was taken for 0."""
+    assert "logprobs" not in dialect.sent(request_, stream=False)
+
+
 SCHEMA = {"type": "object"}
 
 

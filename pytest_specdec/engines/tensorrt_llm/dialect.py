@@ -217,12 +217,9 @@ def _completion_body(body: Mapping[str, JSON], ids: Sequence[int]) -> dict[str, 
     if "max_completion_tokens" in fields:
         fields["max_tokens"] = fields.pop("max_completion_tokens")
     top_count = fields.pop("top_logprobs", 0)
-    if fields.get("logprobs") is True:
-        fields["logprobs"] = top_count
-    if fields.get("logprobs") == 0:  # here none, elsewhere the token's own
-        fields["logprobs"] = 1
-    if fields.get("logprobs") is False:
-        del fields["logprobs"]
+    requested = fields.pop("logprobs", None)
+    if requested is not None and requested is not False:
+        fields["logprobs"] = (top_count if requested is True else requested) or 1  # 0 is none here, elsewhere the token's own
     return {**fields, "prompt": list(ids), "detokenize": False}
 
 
