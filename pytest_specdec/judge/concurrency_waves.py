@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.greedy_gap import distinct_gaps, scored_answers
+from pytest_specdec.judge.logprob_lists import asked_top
 from pytest_specdec.judge.penalised_scores import penalised_scores
 from pytest_specdec.judge.tolerance import tolerance
 from pytest_specdec.prompts.company import marker
@@ -144,7 +145,7 @@ def _traits(request: Request) -> set[str]:
         "seeds": request.seed is not None,
         "penalties": bool(body.get("presence_penalty") or body.get("frequency_penalty")),
         "grammar": request.grammar is not None,
-        "log-probabilities": bool(body.get("logprobs")),
+        "log-probabilities": asked_top(request) is not None,
         "leaving": request.abort_after is not None,
     }
     return {trait for trait, has_trait in traits.items() if has_trait}

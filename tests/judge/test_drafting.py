@@ -152,6 +152,7 @@ def test_drafts_that_fail_where_the_request_bends_the_distribution_are_no_findin
     ({"top_p": 0.9}, "requests with top-p"),
     ({"top_k": 5}, "requests with top-k"),
     ({"min_p": 0.1}, "requests with min-p"),
+    ({"logprobs": 0}, "requests with log-probabilities"),
     ({"prompt_logprobs": 1}, "requests with log-probabilities of the prompt"),
 ])  # fmt: skip
 def test_a_parameter_that_switches_drafting_off_is_named(body, kind):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge.draft_steps import DraftStep, StepSum, steps, total
+from pytest_specdec.judge.logprob_lists import asked_top
 from pytest_specdec.model.workload import Route
 from pytest_specdec.stats.request_params import penalties
 
@@ -138,7 +139,7 @@ def request_kinds(part: Captured, request: Request, answer: Answer, in_flight: i
     """Return every kind of a request, from a closed set of plural nouns."""
     body, prompt = request.body, answer.usage.prompt_tokens if answer.usage else len(answer.prompt_token_ids)
     named = {
-        "requests with log-probabilities": body.get("logprobs") not in {None, False},
+        "requests with log-probabilities": asked_top(request) is not None,
         "requests with log-probabilities of the prompt": body.get("prompt_logprobs") is not None,
         "requests with a grammar": request.grammar is not None,
         "requests with penalties": not penalties(body).neutral,
