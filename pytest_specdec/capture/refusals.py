@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_specdec.capture.client import TimedAnswer
     from pytest_specdec.capture.server.server import ArmServer
+    from pytest_specdec.model.workload import JSON
 
 _PAUSE_S = 0.5
 """Seconds before a request is sent again that got a status of keys, quotas and proxies."""
@@ -80,8 +82,31 @@ def _compare_with_one_token(arm: ArmServer, request: Request, sent: TimedAnswer,
     if check.answer.ok:
         if is_refusal:
             return sent if request.route is ONE_TOKEN.route else _compare_with_plain(arm, request, sent)
-        return replace(sent, denial=f"{_describe_refusal(request, sent)}, twice, while other requests are answered")
+        if sent.answer.refused and (ids := _prompt_of_ids(request)):
+            return _compare_with_one_id(arm, request, sent, ids[:1])
+        return _deny_among_answers(request, sent)
     return _deny_for_lost_access(arm, request, sent, check)
+
+
+def _prompt_of_ids(request: Request) -> Sequence[JSON]:
+    """Return the token ids that are a request's prompt; empty for a text."""
+    prompt = request.body.get("prompt")
+    return prompt if isinstance(prompt, Sequence) and all(isinstance(token, int) for token in prompt) else ()
+
+
+def _compare_with_one_id(arm: ArmServer, request: Request, sent: TimedAnswer, prompt: Sequence[JSON]) -> TimedAnswer:
+    """Send one token id as the prompt and classify ``sent``, a 404 of a route that answers texts.
+
+    A server that takes text alone may say so with 404, as mlx-lm does; it says so to this request too.
+    """
+    check = _send_check(arm, replace(ONE_TOKEN, id="one-id", body={**ONE_TOKEN.body, "prompt": prompt}), sent)
+    if check.ending is not None:
+        return check
+    return sent if check.answer.status == sent.answer.status else _deny_among_answers(request, sent)
+
+
+def _deny_among_answers(request: Request, sent: TimedAnswer) -> TimedAnswer:
+    return replace(sent, denial=f"{_describe_refusal(request, sent)}, twice, while other requests are answered")
 
 
 def _compare_with_plain(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:

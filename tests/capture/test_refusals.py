@@ -189,6 +189,21 @@ def test_what_a_4xx_is_taken_for(statuses, asked, comes):
     assert not arm.lost or found.denial == arm.lost
 
 
+IDS = Request(id="a", route=Route.COMPLETIONS, body={"prompt": (7, 8, 9), "max_tokens": 24})
+
+
+@pytest.mark.parametrize("one_id, comes", [(404, "404"), (200, "denied"), (401, "denied"), (400, "denied"), (None, "died"), (HANG, "hung")])
+def test_a_404_to_token_ids_is_a_refusal_if_one_id_alone_gets_it_too(one_id, comes):
+    """As of mlx-lm, which takes text alone. A model unloaded for a moment answers the one id again."""
+    arm = Arm([404, 404, 200, one_id], answered_chat=False)
+    arm.answered[Route.COMPLETIONS] = EARLIER
+    found = refusals.examine(arm, IDS, arm.send(IDS), lambda: arm.send(IDS))
+    assert arm.asked == [*THREE, "one-id"]
+    denied = "denied" if "twice, while other requests are answered" in found.denial else ""
+    assert (denied or (found.ending.value if found.ending else str(found.answer.status))) == comes
+    assert found.answer.request_id == "a"
+
+
 def test_a_404_of_a_route_that_was_answered_before_is_no_refusal():
     arm = Arm([404, 404, 200], answered_chat=True)
     assert "twice, while other requests are answered" in refusals.examine(arm, CHAT, arm.send(CHAT), lambda: arm.send(CHAT)).denial

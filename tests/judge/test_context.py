@@ -77,6 +77,15 @@ def test_a_wrong_token_is_named_by_how_near_the_limit_is(flaw, name, index):
     assert verdict.example == Example(symptom=Symptom.ANSWER, request_id=name)
 
 
+def test_a_server_of_text_alone_refuses_the_workload_in_its_own_words():
+    """mlx-lm says so with 404, transformers with 422; both arms and the control do."""
+    words = "text input must be of type str"
+    answers = [answer(request.id, status=404, error=words) for request in LONG_256.requests]
+    verdict = context.judge(captured("context", answers, answers, answers, workload=LONG_256))
+    assert (verdict.outcome, verdict.cell) == (Outcome.REFUSED, "404")
+    assert verdict.headline == f'all {len(answers)} requests were refused with 404: "{words}"; the baseline refuses them too'
+
+
 def test_what_one_boot_of_the_baseline_refuses_decides_nothing():
     verdict = judged(EDGES_256, refused("limit-exact"), control={"limit-exact": refused("limit-exact")})
     assert verdict.outcome is Outcome.PASS
