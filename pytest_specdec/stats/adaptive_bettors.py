@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pytest_specdec.stats import betting
-from pytest_specdec.stats.betting import Bettor
+from pytest_specdec.stats.betting import Bettor, unit_bettor
 from pytest_specdec.stats.draft_distribution import at_drafts
 from pytest_specdec.stats.fault_models import CATALOGUE, Fault
 from pytest_specdec.stats.verify_slots import REMAINDER
@@ -140,7 +140,7 @@ def _guess_bettors(observed: Observed, learned: AdaptiveInputs, allowance: float
     for alternative in GUESSES:
         paid = np.zeros(observed.tokens)
         paid[at_drafts_only] = _log_payoffs(part, at_drafts(alternative, p, q), allowance)
-        yield Bettor(name=alternative.name + OF_GUESS, fault=Fault.RULE, weight=1.0, log_payoffs=paid, guessed=True)
+        yield unit_bettor(alternative.name + OF_GUESS, Fault.RULE, paid, guessed=True, variation_of=(alternative.name,))
 
 
 def _learned_bettors(

@@ -12,6 +12,7 @@ decoding than in scoring) pays some bettor on either arm. It cancels in the diff
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import lru_cache
 from math import log, sqrt
 from typing import TYPE_CHECKING, TypeVar
@@ -32,6 +33,7 @@ __all__ = [
     "Bettor",
     "ControlDifference",
     "Earnings",
+    "Stretch",
     "WealthProcess",
     "at_jumps",
     "at_outcome",
@@ -63,6 +65,13 @@ DOUBT = log(10.0)
 """Log wealth of the control against its own scores that a healthy one reaches in a tenth of runs at most (Ville)."""
 
 
+class Stretch(StrEnum):
+    """Tokens of an answer that a bettor on the state after a rejected draft bets on, in words."""
+
+    AFTER_REJECTION = "right after a rejection"
+    REJECTED_BEFORE = "once a draft was rejected"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bettor:
     """One bettor: the fault it bets on, its share of the starting wealth, and its payoff at each token."""
@@ -76,6 +85,10 @@ class Bettor:
     """Whether its view rests on a guess at the draft."""
     chance: float = 0.0
     """Fraction of faulty answers that it bets on; 0 for a bet that all are faulty."""
+    stretch: Stretch | None = None
+    """Tokens that it bets on, for a bettor on the state after a rejected draft."""
+    variation_of: tuple[str, ...] = ()
+    """Names of the bettors on the same fault that it is a variation of, the nearest first."""
 
     @property
     def log_wealth(self) -> float:
@@ -121,9 +134,9 @@ class WealthProcess:
         return max(self.bettors, key=lambda bettor: np.log(bettor.weight) + bettor.log_wealth)
 
 
-def unit_bettor(name: str, fault: Fault, log_payoffs: Floats, *, guessed: bool = False) -> Bettor:
+def unit_bettor(name: str, fault: Fault, log_payoffs: Floats, *, guessed: bool = False, variation_of: tuple[str, ...] = ()) -> Bettor:
     """Return a bettor of weight 1, scaled later within its group."""
-    return Bettor(name=name, fault=fault, weight=1.0, log_payoffs=log_payoffs, guessed=guessed)
+    return Bettor(name=name, fault=fault, weight=1.0, log_payoffs=log_payoffs, guessed=guessed, variation_of=variation_of)
 
 
 def bet(distribution: TokenDistribution, m: Floats) -> Floats:
@@ -397,13 +410,12 @@ def _squared_error(earned: Earnings, rate: float) -> float:
 
 
 def counterpart(bettor: Bettor, others: tuple[Bettor, ...]) -> Bettor | None:
-    """Return another arm's bettor of the same fault, by name.
+    """Return another arm's bettor of the same fault: of the same name, or else the nearest that ``bettor`` is a variation of.
 
-    Its name begins the name of ``bettor``, since variations of a bettor append to its name; the longest such name is taken. None without
-    one.
+    None without one.
     """
-    same = [other for other in others if bettor.name.startswith(other.name)]
-    return max(same, key=lambda other: len(other.name)) if same else None
+    by_name = {other.name: other for other in others}
+    return next((by_name[name] for name in (bettor.name, *bettor.variation_of) if name in by_name), None)
 
 
 def least_score(control_peak: float) -> float:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_specdec.stats import adaptive_bettors, betting, fault_models, jumps
-from pytest_specdec.stats.betting import Bettor, unit_bettor
+from pytest_specdec.stats.betting import Bettor, Stretch, unit_bettor
 from pytest_specdec.stats.draft_distribution import SplitRemainder, at_drafts, bonus_chance, favourite, merge_remainder, one_hot, overlap
 from pytest_specdec.stats.duplicates import HAZARDS, hazard
 from pytest_specdec.stats.fault_models import BONUS, CATALOGUE, GENERIC, Alternative, Fault, ReusedNumber
@@ -135,7 +135,7 @@ def _guessed_catalogue(observed: Observed, suffix: str, distribution: Callable[[
     """
     for alternative in CATALOGUE:
         paid = betting.partial_stake(betting.bet(observed.distribution, distribution(alternative)), stake)
-        yield unit_bettor(alternative.name + suffix, alternative.fault, paid, guessed=True)
+        yield unit_bettor(alternative.name + suffix, alternative.fault, paid, guessed=True, variation_of=(alternative.name,))
 
 
 def _at_any_draft(alternative: Alternative, p: Floats) -> Floats:
@@ -166,10 +166,6 @@ REUSED = {
     ReusedNumber.DRAFT.value: fault_models.decided_by_the_draft,
     ReusedNumber.RECOVERY.value: fault_models.recovered_by_the_rejection,
 }
-STATEWISE: tuple[tuple[str, Callable[[SlotChances], Floats]], ...] = (
-    (" right after a rejection", lambda slot_chances: slot_chances.after_rejection),
-    (" once a draft was rejected", lambda slot_chances: slot_chances.rejected_before),
-)
 
 WITH_DRAFT_DISTRIBUTION = {
     "catalogue": 0.45,
@@ -264,14 +260,9 @@ def expected_payoffs(observed: Observed, bettor: Bettor) -> Floats | None:
 
 
 def state_stake(bettor: Bettor, observed: Observed) -> Floats:
-    """Return the stake [N] of a bettor on the state, as a fraction.
-
-    Raises KeyError for any other bettor.
-    """
-    for words, chance in STATEWISE:
-        if bettor.name.endswith(words):
-            return chance(observed.slot_chances)
-    raise KeyError(bettor.name)
+    """Return the stake [N] of a bettor on the state, as a fraction."""
+    assert bettor.stretch is not None, "no other bettor has one"
+    return _stake_on(bettor.stretch, observed.slot_chances)
 
 
 def accepts_raw_ratio(observed: Observed) -> Floats:
@@ -403,6 +394,7 @@ def _bonus_bettors(observed: Observed, slot_chances: SlotChances) -> Iterator[Be
             PARAMS_IGNORED + AT_THE_BONUS,
             Fault.BONUS,
             betting.partial_stake(betting.raw_payoffs(observed.distribution), slot_chances.bonus),
+            variation_of=(PARAMS_IGNORED,),
         )
 
 
@@ -414,7 +406,8 @@ def _bonus_at_large(observed: Observed, generic: Iterable[Bettor], slot_chances:
     if not observed.slots_known:
         return
     for bettor in generic:
-        yield unit_bettor(bettor.name + AT_THE_BONUS, Fault.BONUS, betting.partial_stake(bettor.log_payoffs, slot_chances.bonus))
+        paid = betting.partial_stake(bettor.log_payoffs, slot_chances.bonus)
+        yield unit_bettor(bettor.name + AT_THE_BONUS, Fault.BONUS, paid, variation_of=(bettor.name,))
 
 
 def _state_bettors(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> Iterator[Bettor]:
@@ -425,8 +418,15 @@ def _state_bettors(observed: Observed, generic: Iterable[Bettor], slot_chances: 
     if not observed.slots_known:
         return
     for bettor in generic:
-        for words, chance in STATEWISE:
-            yield unit_bettor(bettor.name + words, Fault.STATE, betting.partial_stake(bettor.log_payoffs, chance(slot_chances)))
+        for stretch in Stretch:
+            paid = betting.partial_stake(bettor.log_payoffs, _stake_on(stretch, slot_chances))
+            on_state = unit_bettor(f"{bettor.name} {stretch.value}", Fault.STATE, paid, variation_of=(bettor.name,))
+            yield replace(on_state, stretch=stretch)
+
+
+def _stake_on(stretch: Stretch, slot_chances: SlotChances) -> Floats:
+    """Return the probabilities [N] that a token is of a stretch."""
+    return slot_chances.after_rejection if stretch is Stretch.AFTER_REJECTION else slot_chances.rejected_before
 
 
 def _answer_bettors(observed: Observed) -> Iterator[Bettor]:

@@ -47,16 +47,13 @@ def in_some_answers(bettor: Bettor, chance: float, last: Bools) -> Bettor:
     paid = np.diff(wealth, prepend=0.0)
     starts = np.concatenate([[True], last[:-1]])
     paid[starts] = wealth[starts]
-    return replace(bettor, name=f"{bettor.name}{_share_in_words(chance)}", log_payoffs=paid, chance=chance)
+    name = f"{bettor.name}, in {chance:.0%} of the answers"
+    return replace(bettor, name=name, log_payoffs=paid, chance=chance, variation_of=(bettor.name, *bettor.variation_of))
 
 
 def parent_name(bettor: Bettor) -> str:
     """Return the name of the same bettor on all answers."""
-    return bettor.name.removesuffix(_share_in_words(bettor.chance))
-
-
-def _share_in_words(chance: float) -> str:
-    return f", in {chance:.0%} of the answers"
+    return bettor.variation_of[0] if bettor.chance else bettor.name
 
 
 def wealth_within_answers(bettor: Bettor, last: Bools) -> Floats:

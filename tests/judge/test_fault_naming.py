@@ -8,7 +8,7 @@ import pytest
 from benchmarks.bank import Asked, asking, zipf
 from benchmarks.simulation import RIGHT, Rules, blurred, simulate
 from pytest_specdec.judge.sampling.fault_naming import Acceptance, acceptance, name
-from pytest_specdec.stats.betting import Bettor, wealth_process
+from pytest_specdec.stats.betting import Bettor, Stretch, wealth_process
 from pytest_specdec.stats.bettors import bettors, expected_payoffs, state_stake
 from pytest_specdec.stats.fault_models import Fault
 
@@ -35,7 +35,8 @@ def observed(asked=None, before=0.1, drafted=3, *, known=True):
 
 
 def bettor(fault, wealth, words="b", weight=1.0):
-    return Bettor(name=words, fault=fault, weight=weight, log_payoffs=np.full(100, wealth / 100))
+    stretch = Stretch.REJECTED_BEFORE if fault is Fault.STATE else None
+    return Bettor(name=words, fault=fault, weight=weight, log_payoffs=np.full(100, wealth / 100), stretch=stretch)
 
 
 def paid(fault, here, there, at, words="b"):
