@@ -40,28 +40,30 @@ BROKEN: Mapping[Family, str] = {
 def correctness(run: Run) -> CellText:
     """Return the run's answer on correctness.
 
-    It reports the faults found in the answers.
+    It reports the faults found in the answers. It is the answer on speculation where the run is compared with an earlier one: the
+    baseline's own answers may have changed then, which the comparison says.
     """
+    subject = "CORRECTNESS" if run.upgrade is None else "SPECULATION"
     results = [j for j in run.judgements if j.family is not Family.SPEED]
     if not results:
-        return CellText(text="CORRECTNESS: not tested", tone=Tone.UNSURE)
+        return CellText(text=f"{subject}: not tested", tone=Tone.UNSURE)
     red = [j for j in results if j.has_fault]
     if red:
         failure_kind = "NOISE ABOVE ITS GATE" if all(j.misses_noise_gate for j in red) else "FAILED"
         findings = sum(any(failure in red for failure in finding.failures) for finding in run.findings)
-        return CellText(text=f"CORRECTNESS: {failure_kind}, {findings} finding{'s' * (findings != 1)} ({_pair_names(red)})", tone=Tone.BAD)
+        return CellText(text=f"{subject}: {failure_kind}, {findings} finding{'s' * (findings != 1)} ({_pair_names(red)})", tone=Tone.BAD)
     if not any(j.judged for j in results) or run.refusing:
         whose = f" of {', '.join(run.refusing)}: all refused" if any(j.judged for j in results) else ""
-        return CellText(text=printable(f"CORRECTNESS: nothing could be judged{whose}"), tone=Tone.BAD)
+        return CellText(text=printable(f"{subject}: nothing could be judged{whose}"), tone=Tone.BAD)
     failed = [j for j in results if j.result in {PytestOutcome.FAILED, PytestOutcome.ERROR}]
     if failed:
-        return CellText(text=f"CORRECTNESS: {_describe_unjudged(failed, len(results))}", tone=Tone.BAD)
+        return CellText(text=f"{subject}: {_describe_unjudged(failed, len(results))}", tone=Tone.BAD)
     suspicious = [j for j in results if j.verdict and j.verdict.outcome is Outcome.SUSPICIOUS]
     if suspicious:
-        return CellText(text=f"CORRECTNESS: SUSPICIOUS ({_pair_names(suspicious)})", tone=Tone.UNSURE)
+        return CellText(text=f"{subject}: SUSPICIOUS ({_pair_names(suspicious)})", tone=Tone.UNSURE)
     limits = _limits_of_pass(results)
     finding = "nothing new found" if any(j.result is PytestOutcome.WAIVED for j in results) else "nothing wrong found"
-    return CellText(text=f"CORRECTNESS: {'; '.join((finding, *limits))}", tone=Tone.UNSURE if limits else Tone.GOOD)
+    return CellText(text=f"{subject}: {'; '.join((finding, *limits))}", tone=Tone.UNSURE if limits else Tone.GOOD)
 
 
 def _limits_of_pass(results: list[JudgementResult]) -> tuple[str, ...]:

@@ -71,6 +71,8 @@ def _head(run: Run) -> Iterator[str]:
     tone, title = (Tone.UNSURE, "Nothing new found") if is_new else (_CLASS_TONES.get(run_class, Tone.UNSURE), _TITLES[run_class])
     yield f'<p class="class {tone.value}">{_text(title)}</p>'
     yield f"<h1>{_text(f'{plan.config}: {environment.describe_served(run)}')}</h1>"
+    if run.upgrade is not None:
+        yield f'<p class="answer {_UPGRADE_TONES[run.upgrade.word].value}">{_text(f"UPGRADE: {run.upgrade.headline}")}</p>'
     if run.judgements:
         for part in (answer.correctness(run), answer.speed(run)):
             yield f'<p class="answer {part.tone.value}">{_text(part.text)}</p>'

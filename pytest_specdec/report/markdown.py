@@ -94,6 +94,8 @@ def _head_lines(run: Run) -> Iterator[str]:
     yield ""
     how = f"{plan.depth.value} depth{', judged again from stored answers' if run.replayed else ''}"
     yield f"{escape(environment.describe_served(run))}; {how}. {counts}. The baseline is the same server without speculation."
+    if run.upgrade is not None:
+        yield f"\n{_WORD_SIGNS[run.upgrade.word]} **UPGRADE: {escape(run.upgrade.headline)}**"
     if run.judgements:
         yield f"\n**{escape(answer.correctness(run).text)}** · **{escape(answer.speed(run).text)}**"
     yield from (f"\n❌ **{escape(fault.text)}**" for fault in answer.faults(run))

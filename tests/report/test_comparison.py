@@ -14,7 +14,7 @@ from pytest_specdec.model.status import State, Status
 from pytest_specdec.model.upgrade_gates import AcceptedChange, Tolerance, UpgradeGates
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
-from pytest_specdec.report import html, junit, markdown
+from pytest_specdec.report import answer, html, junit, markdown
 from pytest_specdec.report import run as run_document
 from pytest_specdec.report.comparison import compare, upgrade
 from pytest_specdec.report.run import PytestOutcome
@@ -379,6 +379,15 @@ def test_the_corners_are_in_every_format_and_escaped():
     assert "specdec.upgrade.draft-k3.change" in texts[2]
     assert json.loads(render(shown))["case"] == "slower"
     assert run_document.read(texts[3], "run.json").upgrade == shown
+
+
+def test_no_report_opens_with_nothing_wrong_where_the_baselines_answers_changed():
+    """The answer on correctness is about speculation alone, which follows: the upgrade's headline stands before it."""
+    run = replace(run_of(GOOD), status=DECIDED, upgrade=upgrade(compare(OLD, OLD, CHANGED), "old-run"))
+    assert answer.correctness(run).text == "SPECULATION: nothing wrong found"
+    assert answer.correctness(replace(run, upgrade=None)).text == "CORRECTNESS: nothing wrong found"
+    for text in (markdown.render(run), html.render(run)):
+        assert 0 < text.index("UPGRADE: ANSWERS CHANGED") < text.index("SPECULATION: nothing wrong found")
 
 
 def test_corners_that_do_not_fit_stand_below_each_other():
