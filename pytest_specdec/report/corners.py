@@ -14,7 +14,7 @@ from pytest_specdec.report.run import NOT_COUNTED
 from pytest_specdec.report.upgrade import CornerRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pytest_specdec.judge.baseline_change import BaselineChange
     from pytest_specdec.judge.speed_change import ChangedFigure, ComparedSpeed
@@ -31,12 +31,12 @@ def list_corners(old: Run, new: Run, baseline: BaselineChange | None, speed: Com
     """Return the header, a row of the baseline and a row per variant of either run."""
     variants = dict.fromkeys((*old.pairs, *new.pairs))
     header = CornerRow(arm="arm", old=f"old: {_describe_engine(old)}", new=f"new: {_describe_engine(new)}", change="new over old")
-    answers = _describe_answers(baseline)
+    answers, speeds = _describe_answers(baseline), _first_figures(BASELINE, speed)
     rows = [
         CornerRow(
             arm=BASELINE,
-            old=_describe_baseline(old),
-            new=_describe_baseline(new),
+            old=_describe_compared({kind: figure.old for kind, figure in speeds.items()}) or _describe_baseline(old),
+            new=_describe_compared({kind: figure.new for kind, figure in speeds.items()}) or _describe_baseline(new),
             change="; ".join((answers, *_describe_ratios(BASELINE, speed))),
         ),
         *(
@@ -64,13 +64,22 @@ def _describe_answers(change: BaselineChange | None) -> str:
     return "the same answers" if change.relation is BaselineRelation.SAME else "other answers"
 
 
+def _describe_compared(speeds: Mapping[UpgradeFigure, float]) -> str:
+    """Return the baseline's speeds as the ratios compare them, over the requests of both runs; empty without its decode speed."""
+    return _describe_speeds(speeds[UpgradeFigure.DECODE], speeds.get(UpgradeFigure.TTFT)) if UpgradeFigure.DECODE in speeds else ""
+
+
 def _describe_baseline(run: Run) -> str:
     """Return the baseline's speed, as the first timed verdict has it."""
     speedup = next((promise for promise in _promises(run) if isinstance(promise, Speedup)), None)
     if speedup is None:
         return "not timed"
-    first = f", first token {1e3 * speedup.ttft.baseline:,.3g} ms" if speedup.ttft else ""
-    return f"{speedup.response.baseline:,.4g} tokens/s{first}"
+    return _describe_speeds(speedup.response.baseline, speedup.ttft.baseline if speedup.ttft else None)
+
+
+def _describe_speeds(tokens_per_s: float, ttft_s: float | None) -> str:
+    first = f", first token {1e3 * ttft_s:,.3g} ms" if ttft_s is not None else ""
+    return f"{tokens_per_s:,.4g} tokens/s{first}"
 
 
 def _describe_variant(run: Run, variant: str) -> str:
@@ -103,11 +112,16 @@ def _promises(run: Run, variant: str = "") -> Iterator[Promise]:
 
 
 def _describe_ratios(arm: str, speed: ComparedSpeed | None) -> Iterator[str]:
-    """Yield each ratio of an arm in few words; of several workloads the first."""
-    shown: dict[UpgradeFigure, ChangedFigure] = {}
-    for figure in speed.ratios if speed is not None else ():
-        if figure.arm == arm:
-            shown.setdefault(figure.figure, figure)
-    for kind, figure in shown.items():
+    """Yield each ratio of an arm in few words."""
+    for kind, figure in _first_figures(arm, speed).items():
         limits = f" [{figure.low:.2f}, {figure.high:.2f}]" if figure.has_limits else ""
         yield f"{_SHORT[kind]} {figure.ratio:.2f}x{limits}"
+
+
+def _first_figures(arm: str, speed: ComparedSpeed | None) -> Mapping[UpgradeFigure, ChangedFigure]:
+    """Return the compared figures of an arm; of several workloads the first."""
+    first: dict[UpgradeFigure, ChangedFigure] = {}
+    for figure in speed.ratios if speed is not None else ():
+        if figure.arm == arm:
+            first.setdefault(figure.figure, figure)
+    return first

@@ -390,6 +390,19 @@ def test_no_report_opens_with_nothing_wrong_where_the_baselines_answers_changed(
         assert 0 < text.index("UPGRADE: ANSWERS CHANGED") < text.index("SPECULATION: nothing wrong found")
 
 
+def test_the_baselines_speed_is_that_of_the_ratio_beside_it():
+    """The verdict's own, of all its requests and boots, is another figure: two speeds of one server in one report are one too many."""
+    plain = replace(DECODE, arm="baseline", old=231.0, new=219.5, ratio=0.95)
+    first = replace(plain, figure=UpgradeFigure.TTFT, old=0.0119, new=0.0138)
+    text = list(
+        lines(compare(DECIDED_OLD, DECIDED_OLD, SAME, speed=ComparedSpeed(ratios=(plain, first, replace(plain, workload="other")))))
+    )
+    assert "    old           231 tokens/s, first token 11.9 ms" in text
+    assert "    new           219.5 tokens/s, first token 13.8 ms" in text
+    assert any("decode speed of baseline (vacation): 231 tokens/s -> 219.5 tokens/s" in line for line in text)
+    assert not any("22.96" in line for line in text)
+
+
 def test_corners_that_do_not_fit_stand_below_each_other():
     text = list(lines(compare(DECIDED_OLD, DECIDED_OLD, SAME, speed=SLOW)))
     assert [line.split("  ")[0] for line in text[2:5]] == ["arm", "baseline", "draft-k3"]
