@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.config import load
-from pytest_specdec.errors import RunError, SpecdecError
+from pytest_specdec.errors import ConfigError, RunError, SpecdecError
 from pytest_specdec.files import run_documents
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.baseline import BOOT_SD, stated_boot_sd
 from pytest_specdec.model.upgrade_gates import UpgradeGates
 from pytest_specdec.plugin.report_files import read_run
 from pytest_specdec.report import comparison
+from pytest_specdec.report.environment import list_flags
 from pytest_specdec.report.upgrade import Upgrade, UpgradeWord
 
 if TYPE_CHECKING:
@@ -40,8 +42,16 @@ def compare(old: Path, new: Path, old_run: Run, new_run: Run, *, day: date, conf
     if missing:
         why = f"no run directory with transcripts and scores: {', '.join(missing)}"
         return comparison.compare(old_run, new_run, not_compared=why, gates=gates, day=day)
+    flags = [_list_flags(path) for path in (old, new)]
     return comparison.compare(
-        old_run, new_run, _compare_baselines(old, new), speed=_compare_speeds(old, new, stated, gates), gates=gates, day=day
+        old_run,
+        new_run,
+        _compare_baselines(old, new),
+        speed=_compare_speeds(old, new, stated, gates),
+        gates=gates,
+        day=day,
+        old_flags=flags[0] if all(flags) else {},
+        new_flags=flags[1] if all(flags) else {},
     )
 
 
@@ -88,6 +98,14 @@ def _read_config(new: Path) -> Config | None:
     """Return the config that a run was captured with; None where it is not stored."""
     path = RunDirectory(new).config
     return load.load(path) if path.is_file() else None
+
+
+def _list_flags(path: Path) -> dict[str, str]:
+    """Return the flags of a run's servers by name, as its stored config has them; empty where this release cannot read it."""
+    with suppress(ConfigError):
+        config = _read_config(path)
+        return list_flags(config) if config is not None else {}
+    return {}
 
 
 def _compare_baselines(old: Path, new: Path) -> BaselineChange:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import speed_change
@@ -17,7 +18,7 @@ from pytest_specdec.model.workload import Family
 from pytest_specdec.report import old_tokens
 from pytest_specdec.report.capability_change import compare_capabilities, describe_healed
 from pytest_specdec.report.corners import list_corners
-from pytest_specdec.report.environment import Change, conditions, list_changes
+from pytest_specdec.report.environment import Change, list_changes, list_environment_changes
 from pytest_specdec.report.escape import printable
 from pytest_specdec.report.upgrade import (
     Answers,
@@ -43,7 +44,7 @@ from pytest_specdec.report.variant_findings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pytest_specdec.judge.baseline_change import BaselineChange
     from pytest_specdec.judge.speed_change import Slowdown, SlowPart
@@ -273,11 +274,14 @@ def compare(
     speed: ComparedSpeed | None = None,
     gates: UpgradeGates = UpgradeGates(),  # noqa: B008 - frozen
     day: date = date.min,
+    old_flags: Mapping[str, str] = MappingProxyType({}),
+    new_flags: Mapping[str, str] = MappingProxyType({}),
 ) -> Comparison:
     """Return what changed from ``old`` to ``new``.
 
     ``baseline`` is how their baselines relate, and ``speed`` how their speeds do. Where ``baseline`` is None, ``not_compared`` says why.
-    ``gates`` say what is tolerated; accepted changes are held against ``day``.
+    ``gates`` say what is tolerated; accepted changes are held against ``day``. ``old_flags`` and ``new_flags`` are those of the runs'
+    servers, empty where one of the configs is not there.
     """
     before, after, expected = list_findings(old, waived=True), list_findings(new), list_findings(new, waived=True)
     judged_before, judged_now = list_judged(old), list_judged(new)
@@ -303,7 +307,7 @@ def compare(
         untimed=tuple(_list_untimed(old, new, counted)),
         capabilities=capabilities,
         healed=tuple(describe_healed(old, new)),
-        environment=tuple(list_changes(conditions(old.environment), conditions(new.environment))),
+        environment=tuple(list_environment_changes(old, new, old_flags, new_flags)),
         models="" if old.plan.model == new.plan.model else f"{old.plan.model} -> {new.plan.model}",
         corners=list_corners(old, new, baseline, counted),
         gates=gates,

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.report.escape import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
+    from pytest_specdec.config.config import Config
     from pytest_specdec.model.baseline import Environment, StoredBaseline
+    from pytest_specdec.model.workload import JSON
     from pytest_specdec.report.run import Run
 
 NOT_STORED = "not stored"
 """Stands for what the release that wrote the run, or the file, did not write."""
 _NONE = "-"
-_ENGINE = "engine"
+_ENGINE, _FLAGS = "engine", "flags"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +81,7 @@ def describe_served(run: Run) -> str:
 
 def _part(variant: str, name: str) -> str:
     """Return the name of a part of a variant: ``draft-k3 dtype``."""
-    return f"{variant} {name}{' (digest)' if name == 'flags' else ''}"
+    return f"{variant} {name}{' (digest)' if name == _FLAGS else ''}"
 
 
 def _served_names(environment: Environment) -> Iterator[tuple[str, str]]:
@@ -90,6 +95,40 @@ def _count_devices(devices: tuple[str, ...]) -> str:
     """Return the accelerators by name, equal ones counted."""
     counts = {name: devices.count(name) for name in devices}
     return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
+
+
+def list_flags(config: Config) -> dict[str, str]:
+    """Return the flags of a config's servers by name: those of all servers, of the baseline's alone and of each variant's.
+
+    Parts of a flag that is a mapping have a name each: ``draft-k3 flag speculative-config.method``. ``${VAR}`` stays as written.
+    """
+    sections = {"flag": config.engine.args, f"{BASELINE} flag": config.baseline.args}
+    sections |= {f"{variant.name} flag": variant.args for variant in config.variants}
+    return {f"{title} {name}": value for title, args in sections.items() for name, value in _flatten(args)}
+
+
+def _flatten(values: Mapping[str, JSON]) -> Iterator[tuple[str, str]]:
+    """Yield each value that is no mapping under the keys that lead to it, joined by dots."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from ((f"{name}.{key}", part) for key, part in _flatten(value))
+        else:
+            yield name, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def list_environment_changes(old: Run, new: Run, old_flags: Mapping[str, str], new_flags: Mapping[str, str]) -> Iterator[Change]:
+    """Yield what differs of two runs' environments, and the flags that differ.
+
+    Digests of the flags are left out where the flags themselves are named.
+    """
+    flags, environments = tuple(list_changes(old_flags, new_flags)), (old.environment, new.environment)
+    before, after = (conditions(_without_digests(one) if flags and one else one) for one in environments)
+    yield from (*list_changes(before, after), *flags)
+
+
+def _without_digests(environment: Environment) -> Environment:
+    variants = environment.variants.items()
+    return replace(environment, variants={name: {k: v for k, v in parts.items() if k != _FLAGS} for name, parts in variants})
 
 
 def list_changes(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:

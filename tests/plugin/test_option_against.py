@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import date
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from pytest_specdec.judge.baseline_change import BaselineChange, BaselineRelatio
 from pytest_specdec.plugin import against
 from pytest_specdec.report import run
 from pytest_specdec.stats.logit_shift import LogitShift
+from tests.report.runs import ENVIRONMENT, run_of
 
 SAME = BaselineChange(relation=BaselineRelation.SAME, shift=LogitShift(nats=0.0, low=0.0, high=0.0, prompts=20, positions=400), prompts=20)
 CHANGED = BaselineChange(relation=BaselineRelation.CHANGED, kinds=(ChangeKind.ENDS,), answers=3, other_ends=("chat-1",))
@@ -51,6 +55,34 @@ def test_the_last_word_and_the_exit_code_follow_both_comparisons(project, earlie
     assert project.document["class"] == {0: "clean", 1: "finding", 75: "infrastructure", 76: "undecided"}[code]
     (folder,) = project.runs
     assert "UPGRADE from old: " in (folder / "report.md").read_text()
+
+
+CONFIG = """
+engine: {{kind: reference, model: target, args: {{max-num-seqs: {sequences}, hf-token: "${{HF_TOKEN}}"}}}}
+variants:
+  small-draft: {{args: {{speculative-config: {{method: draft_model, num_speculative_tokens: {tokens}}}}}}}
+"""
+
+
+def test_the_flags_that_changed_are_named_with_both_values(tmp_path, monkeypatch):
+    """And a config that cannot be read leaves the digests to say that some flag did."""
+    give(monkeypatch, SAME)
+    monkeypatch.setattr(against, "_compare_speeds", lambda *_: None)
+    folders, judged = [tmp_path / name for name in ("old", "new")], []
+    for folder, sequences, tokens in zip(folders, (8, 4), (3, 5), strict=True):
+        folder.mkdir()
+        (folder / "plan.json").touch()
+        (folder / "config.yaml").write_text(CONFIG.format(sequences=sequences, tokens=tokens))
+        variants = {"small-draft": {"draft": f"model draft, {tokens} tokens", "flags": f"digest{tokens}"}}
+        judged.append(run_of(environment=replace(ENVIRONMENT, variants=variants)))
+    compare = partial(against.compare, *folders, *judged, day=date(2026, 11, 27))
+    assert [str(change) for change in compare().environment] == [
+        "small-draft draft: model draft, 3 tokens -> model draft, 5 tokens",
+        "flag max-num-seqs: 8 -> 4",
+        "small-draft flag speculative-config.num_speculative_tokens: 3 -> 5",
+    ]
+    (folders[0] / "config.yaml").write_text("engine: {kind: reference, no-such-key: 1}\n")
+    assert [str(change) for change in compare().environment][1:] == ["small-draft flags (digest): digest3 -> digest5"]
 
 
 def test_pytests_own_code_is_red_too(project, earlier, monkeypatch):
