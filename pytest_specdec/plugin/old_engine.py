@@ -37,10 +37,12 @@ _EVERY_S = 0.5
 """Seconds between two looks at the session's progress."""
 _END_S = 60.0
 """Seconds that an interrupted session gets to stop its servers, besides the config's ``limits.stop_s``."""
-_VALUED = (*commands.RUN_OPTIONS, "--specdec-deadline", "--specdec-accept-regression", "--junitxml", "--junit-xml")
+_BENCHMARKS = ("--benchmark-json", "--benchmark-save", "--benchmark-compare-fail")
+"""pytest-benchmark opens its JSON file with the session: both would write to one, over each other."""
+_VALUED = (*commands.RUN_OPTIONS, "--specdec-deadline", "--specdec-accept-regression", "--junitxml", "--junit-xml", *_BENCHMARKS)
 """Options with a value that the session has otherwise, or not at all."""
-_SWITCHES = ("--specdec-update-baselines",)
-"""The baseline file is that of the engine under test."""
+_SWITCHES = ("--specdec-update-baselines", "--benchmark-autosave")
+"""The baseline file and the saved benchmarks are those of the engine under test."""
 _OURS = ("PYTEST_CURRENT_TEST", "GITHUB_STEP_SUMMARY")
 """Variables of this session alone; so are those of pytest-xdist's workers."""
 _LAST_LINES = 5

@@ -176,7 +176,8 @@ def test_an_interrupt_of_the_old_engines_session_leaves_a_run_to_resume(one, jud
 
 def test_the_old_engines_command_is_that_of_the_session_into_its_own_folder(tmp_path):
     own = ["suites", "-k", "chat", "--specdec-run-dir", "new", "--specdec-deadline=90", "--specdec-update-baselines",
-           "--specdec-accept-regression=why", "--junitxml=it.xml", "-n2", "--specdec-config=x"]  # fmt: skip
+           "--specdec-accept-regression=why", "--junitxml=it.xml", "-n2", "--specdec-config=x",
+           "--benchmark-json=b.json", "--benchmark-save", "it", "--benchmark-autosave", "--benchmark-compare-fail=min:5%"]  # fmt: skip
     begin = (sys.executable, "-m", "pytest", "suites", "-k", "chat", "-n2", "--specdec-config=x", "--specdec-engine=old")
     assert old_engine.arguments(own, tmp_path / "old", None) == (*begin, f"--specdec-run-dir={tmp_path / 'old'}")
     (tmp_path / "old").mkdir()
