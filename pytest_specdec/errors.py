@@ -5,6 +5,7 @@ SpecdecError                  what, where, found, expected, remedy
 ├── PlanError                 the selected tests cannot be captured under this config
 ├── EngineError               an engine is not installed, or refuses what the config asks
 │   ├── BootError             a server died or never got ready; carries command, exit code, log tail
+│   │   ├── FirstRequestError a server died of the request that was to show that it is ready
 │   │   └── SetupError        a server refuses its command line, the key, the model or the route
 │   └── RequestError          a server answered outside the protocol
 ├── CaptureError              a capture could not finish; what it had is kept
@@ -24,6 +25,7 @@ __all__ = [
     "ConfigError",
     "DeadlineError",
     "EngineError",
+    "FirstRequestError",
     "LeaseError",
     "PlanError",
     "RequestError",
@@ -79,6 +81,10 @@ class BootError(EngineError):
     """A server died at boot or never got ready."""
 
     lasting = False
+
+
+class FirstRequestError(BootError):
+    """A server came up and died of its first request, which asks for one token."""
 
 
 class SetupError(BootError):

@@ -96,6 +96,7 @@ class ServerRecipes:
             stop_s=config.limits.stop_s,
             concurrency=config.concurrency(attached=setup.attached is not None),
             may_kill=config.may_kill,
+            judged=boot.role is Role.VARIANT,
         )
 
     def _setup(self, boot: Boot) -> ServerSetup:

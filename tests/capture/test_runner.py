@@ -21,11 +21,13 @@ from pytest_specdec.capture.runner import record
 from pytest_specdec.capture.server import watchdog
 from pytest_specdec.engines.vllm import VllmDialect
 from pytest_specdec.files import captured, run_documents, transcripts
+from pytest_specdec.judge import liveness
 from pytest_specdec.model.captured import FeatureSupport
 from pytest_specdec.model.penalty_window import PenaltyWindow
 from pytest_specdec.model.plan import Placement
 from pytest_specdec.model.status import State
 from pytest_specdec.model.transcript import FailureKind, ScoringRoute, SpecCounters
+from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Depth, Family
 from pytest_specdec.prompts.context import EDGES
 
@@ -196,6 +198,27 @@ def test_a_variant_that_does_not_boot_does_not_lose_the_others(run, config, work
     assert not status.lasting
     assert transcripts.read(directory, "ngram-k3", "greedy") is not None
     assert transcripts.read_scores(directory, "baseline", "ngram-k3", "greedy")
+
+
+def test_a_variant_that_dies_of_every_request_is_a_finding_from_its_first_on(run, config, workload, directory, with_args):
+    """As vLLM 0.30 on a CPU, at its first drafting step: the one-token request of its boot is one like any other."""
+    status = run(with_args(config, "draft-k3", die_on="e"), workload(concurrency=1))
+    assert (status.state, status.missing, status.boots) == (State.COMPLETE, (), 2)
+    transcript = transcripts.read(directory, "draft-k3", "greedy")
+    first, *_ = transcript.server_failures
+    assert (first.request_id, first.ending, first.recurred) == ("p0", FailureKind.DIED, True)
+    assert "ready" not in {failure.request_id for failure in transcript.server_failures}
+    verdict = liveness.judge(captured.read(directory, run.plan, run.plan.judgements[0], ()))
+    assert (verdict.outcome, verdict.names) == (Outcome.FAIL, "the server dies on a request")
+    assert verdict.headline == "the server dies on request p0, alone on a fresh server too; the baseline answers it"
+
+
+@pytest.mark.parametrize("arm, args", [("baseline", {"die_on": "e"}), ("draft-k3", {"die_on": "Hello", "boot": "die"})])
+def test_other_deaths_at_a_boot_are_no_finding(run, config, workload, with_args, arm, args):
+    """Without a baseline nothing is judged, and a server that never comes up was asked nothing."""
+    status = run(with_args(config, arm, **args), workload())
+    assert status.state is State.INCOMPLETE
+    assert "died at boot" in {missing.arm: missing.reason for missing in status.missing}[arm]
 
 
 def test_a_command_line_that_a_server_refuses_is_no_matter_of_a_retry(run, config, workload, directory, with_args):

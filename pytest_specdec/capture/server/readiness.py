@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from pytest_specdec.capture import sse
@@ -12,7 +13,7 @@ from pytest_specdec.capture.client import Client
 from pytest_specdec.capture.server import ports
 from pytest_specdec.capture.transport import HTTPX, ExchangeLimits, Transport
 from pytest_specdec.engines import json_reply
-from pytest_specdec.errors import BootError, SetupError
+from pytest_specdec.errors import BootError, FirstRequestError, SetupError
 from pytest_specdec.model.workload import Request, Route
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ class Reply:
     """None if no answer came."""
     text: str
     """The body, or how the connection ended."""
+
+    @property
+    def is_failure(self) -> bool:
+        """True if the server failed: no answer, or 5xx."""
+        return self.status is None or self.status >= HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def get(setup: ServerSetup, path: str | None, *, seconds: float = SECONDS) -> str | None:
@@ -105,23 +111,32 @@ class ReadyServer:
 
 
 def wait(
-    server: ServerProcess, setup: ServerSetup, dialect: Dialect, *, draft_tokens: int, boot_s: float, heartbeat: Callable[[], None]
+    server: ServerProcess,
+    setup: ServerSetup,
+    dialect: Dialect,
+    *,
+    draft_tokens: int,
+    boot_s: float,
+    heartbeat: Callable[[], None],
+    asks: bool = True,
 ) -> ReadyServer:
-    """Wait until ``server`` answers a one-token completion.
+    """Wait until ``server`` answers a one-token completion; without ``asks`` until its health endpoint answers.
 
     ``heartbeat`` is called meanwhile. The port is checked before and after, so that no foreign process answers in the
     server's place.
 
     Raises BootError with the command, the exit code and the last log lines if the server ends before that or takes
-    longer than ``boot_s``.
+    longer than ``boot_s``; FirstRequestError if it was healthy, and ended after a one-token completion without an answer or with 5xx.
     """
-    until_s, last_reason = time.monotonic() + boot_s, "nothing listens yet"
+    until_s, last_reason, answer = time.monotonic() + boot_s, "nothing listens yet", None
     while time.monotonic() < until_s:
         if server.exit_code is not None:
-            raise _not_ready_error(server, f"died at boot: {server.ended}", "read the log; the same command by hand shows the same")
+            remedy = "read the log; the same command by hand shows the same"
+            is_of_request = dialect.health_path is not None and isinstance(answer, Reply) and answer.is_failure
+            raise _not_ready_error(server, f"died at boot: {server.ended}", remedy, FirstRequestError if is_of_request else BootError)
         if dialect.health_path is None or get(setup, dialect.health_path, seconds=_left_s(until_s)) is not None:
             check_port(server, setup.port)
-            answer = ask(setup, dialect, draft_tokens, until_s)
+            answer = ask(setup, dialect, draft_tokens, until_s) if asks else _connect(setup, dialect, draft_tokens, until_s)
             check_port(server, setup.port)  # a foreign process may have begun to listen meanwhile
             if isinstance(answer, ReadyServer) and not server.ended:
                 _check_build(server, dialect)
@@ -174,6 +189,13 @@ def ask(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float)
     return Reply(status=status, text=f"a one-token completion got {status or 'no answer'}: {sent.answer.error}")
 
 
+def _connect(setup: ServerSetup, dialect: Dialect, draft_tokens: int, until_s: float) -> ReadyServer:
+    """Return the server as ready, without a request for a token."""
+    model = _served_model(setup, _left_s(until_s))
+    client = Client(setup, dialect, model=model, draft_tokens=draft_tokens)
+    return ReadyServer(model=model, version=_read_version(setup, dialect, _left_s(until_s)), client=client)
+
+
 def _served_model(setup: ServerSetup, seconds: float) -> str:
     """Return the model name to use in requests.
 
@@ -213,10 +235,10 @@ def parse_object(text: str | None) -> Mapping[str, JSON]:
         return {}
 
 
-def _not_ready_error(server: ServerProcess, what: str, remedy: str) -> BootError:
-    """Return the error with the command and the last log lines."""
+def _not_ready_error(server: ServerProcess, what: str, remedy: str, kind: type[BootError] = BootError) -> BootError:
+    """Return the error with the command and the last log lines; a SetupError after the exit code of a refused command."""
     tail = "\n".join(server.log_tail())
-    kind = SetupError if server.exit_code in _REFUSED_COMMAND else BootError
+    kind = SetupError if server.exit_code in _REFUSED_COMMAND else kind
     return kind(
         f"the server {server.command.secrets.mask(what)}",
         where=str(server.log),

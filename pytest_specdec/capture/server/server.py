@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from pytest_specdec.capture.server import orphans
 from pytest_specdec.capture.server.process import ServerProcess, defer_signals
 from pytest_specdec.capture.server.readiness import SECONDS, check_port, get, wait
-from pytest_specdec.errors import BootError, DeadlineError, SpecdecError
+from pytest_specdec.errors import BootError, DeadlineError, FirstRequestError, SpecdecError
 from pytest_specdec.model.transcript import Usage
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class ServerRecipe:
     """Whether an attached server gets again the requests on which it failed."""
     peer: ServerSetup | None = None
     """The baseline's server for an attached variant, if it has another address: only its counters are read."""
+    judged: bool = False
+    """Whether its deaths are judged: one at its first request then shows at the workloads' own, after a start without that request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +154,8 @@ class ArmServer:
         """The sum of all readings of counters that every reading resets."""
         self._drained_preemptions: int | None = None
         """The same sum of preemptions."""
+        self._asks = True
+        """Whether a start asks for one token; not after the server has died of that."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -382,6 +386,21 @@ class ArmServer:
                 client.close()
 
     def _start(self) -> None:
+        """Start the server and wait for readiness.
+
+        A judged server that dies of the one-token request is started once more and has no such request from then on. If it stays up, what
+        it does with the workloads' requests is judged beside the baseline's answers; else it does not boot.
+        """
+        try:
+            self._launch()
+        except FirstRequestError:
+            if not self.recipe.judged:
+                raise
+            self.stop(0.0)
+            self._asks = False
+            self._launch()
+
+    def _launch(self) -> None:
         """Start the server, leave a note, and wait for readiness.
 
         The note lets a later run end the server if this process is killed. The watchdog kills the server a moment
@@ -399,6 +418,7 @@ class ArmServer:
             draft_tokens=recipe.draft_tokens,
             boot_s=min(recipe.boot_s, self.left_s()),
             heartbeat=self._heartbeat,
+            asks=self._asks,
         )
         self._client, self.version, self.model = ready.client, ready.version, ready.model
         self.note_processes()
