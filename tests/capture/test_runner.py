@@ -265,6 +265,15 @@ def test_a_server_that_refuses_a_token_is_not_ready(run, config, workload, with_
     assert "a one-token completion got 400: not supported" in status.missing[0].reason
 
 
+def test_a_healthy_server_without_its_model_thread_is_not_ready_and_names_the_exception(run, config, workload, with_args):
+    """As mlx-lm before 0.32: the thread that loads the model dies, and the access log runs on."""
+    thread = "Traceback (most recent call last):\n  File \"server.py\", line 9, in _generate\nKeyError: 'rope_theta'"
+    config = replace(with_args(config, hang_on="Hello", say=thread + "\nGET /health" * 30), limits=replace(config.limits, boot_s=0.5))
+    status = run(config, workload())
+    assert "first exception in its log: KeyError: 'rope_theta' (server.py:9, in _generate)\n" in status.missing[0].reason
+    assert "was not ready after 0.5 s (a one-token completion got no answer" in status.missing[0].reason
+
+
 def test_a_request_that_kills_the_server_again_is_named_and_the_rest_goes_on(run, config, workload, directory, with_args):
     status = run(with_args(config, "draft-k3", die_on="p2 of greedy"), workload(), workload("next"))
     assert (status.state, status.boots, status.restarts) == (State.COMPLETE, 2, 2)

@@ -236,13 +236,17 @@ def parse_object(text: str | None) -> Mapping[str, JSON]:
 
 
 def _not_ready_error(server: ServerProcess, what: str, remedy: str, kind: type[BootError] = BootError) -> BootError:
-    """Return the error with the command and the last log lines; a SetupError after the exit code of a refused command."""
+    """Return the error with the command, the first exception in the log, if any, and its last lines.
+
+    It is a SetupError after the exit code of a refused command.
+    """
+    first = f"first exception in its log: {cause}\n" if (cause := server.cause()) else ""
     tail = "\n".join(server.log_tail())
     kind = SetupError if server.exit_code in _REFUSED_COMMAND else kind
     return kind(
         f"the server {server.command.secrets.mask(what)}",
         where=str(server.log),
-        found=f"command: {server.command}\nexit code: {server.exit_code}\nlast lines of its log:\n{tail}",
+        found=f"command: {server.command}\nexit code: {server.exit_code}\n{first}last lines of its log:\n{tail}",
         expected="an answer to a one-token completion",
         remedy=remedy,
     )
