@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from pytest_specdec.judge import speed_change
 from pytest_specdec.judge.baseline_change import BaselineRelation, ChangeKind
-from pytest_specdec.judge.baseline_noise import RESOLUTION
 from pytest_specdec.judge.speed_change import ComparedSpeed, UpgradeFigure
 from pytest_specdec.model.pair import BASELINE
 from pytest_specdec.model.promise import AcceptedLength, Speedup
 from pytest_specdec.model.upgrade_gates import Tolerance, UpgradeGates
 from pytest_specdec.model.workload import Family
-from pytest_specdec.report import old_tokens
+from pytest_specdec.report import baseline_lines
 from pytest_specdec.report.capability_change import compare_capabilities, describe_healed
 from pytest_specdec.report.corners import list_corners
 from pytest_specdec.report.environment import Change, list_changes, list_environment_changes
@@ -53,10 +52,6 @@ if TYPE_CHECKING:
     from pytest_specdec.report.capability_change import CapabilityChange
     from pytest_specdec.report.run import JudgementResult, Run
     from pytest_specdec.report.variant_findings import Place
-
-_WIDEST = 120
-_SHOWN = 3
-"""Differing answers, and prompts with other ids, that are listed."""
 
 
 _ANSWERED = frozenset({UpgradeHeadline.SAFE, UpgradeHeadline.CHANGED})
@@ -251,7 +246,7 @@ class Comparison:
             return (
                 f"the baseline's answers changed ({self._kinds}), {'as accepted' if self.answers is Answers.SAME else 'which is tolerated'}"
             )
-        return f"the baselines' answers are the same, their distributions typically within {_within(self.baseline)}"
+        return f"the baselines' answers are the same, their distributions typically within {baseline_lines.within(self.baseline)}"
 
     @property
     def _offers_less(self) -> str:
@@ -359,7 +354,7 @@ def _list_sections(comparison: Comparison) -> Iterator[UpgradeSection]:
     yield UpgradeSection(title="findings", lines=tuple(printable(f"{title}: {one}") for title, of_kind in findings for one in of_kind))
     yield UpgradeSection(title="changes", lines=tuple(_change_lines(comparison)))
     yield UpgradeSection(title="accepted changes", lines=comparison.review.lines)
-    yield UpgradeSection(title="baseline", lines=tuple(_baseline_lines(comparison.baseline)) if comparison.baseline else ())
+    yield UpgradeSection(title="baseline", lines=tuple(baseline_lines.lines(comparison.baseline)) if comparison.baseline else ())
     yield UpgradeSection(title="judgements", lines=tuple(map(str, comparison.judgements)), is_detail=True)
     yield UpgradeSection(title=f"speed and acceptance{unlike}", lines=tuple(_speed_lines(comparison)))
     yield UpgradeSection(title="capabilities", lines=(*map(str, comparison.capabilities), *comparison.healed))
@@ -399,47 +394,6 @@ def _speed_lines(comparison: Comparison) -> Iterator[str]:
         yield printable(f"{speed_change.describe(figure)}{ruling}")
     if speed.undecided:
         yield "to decide: judge both builds in one run (engines.old and engines.new), at standard depth, with --specdec-boots 4"
-
-
-def _shorten(text: str) -> str:
-    """Return a text on one line of at most :data:`_WIDEST` characters."""
-    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
-
-
-def _within(change: BaselineChange | None) -> str:
-    """Return the size up to which distributions are the same: ``0.0012 nats per logit``."""
-    return f"{max(change.shift.high if change and change.shift else 0.0, RESOLUTION):.2g} nats per logit"
-
-
-def _baseline_lines(change: BaselineChange) -> Iterator[str]:
-    """Yield what was compared of the baselines, and what differs first."""
-    if not change.prompts:
-        yield "prompts: none was scored in both runs"
-    elif change.other_prompts:
-        yield f"prompts: {len(change.other_prompts)} of {change.prompts} have other token ids"
-        yield from (printable(f"  {_shorten(prompt)}") for prompt in change.other_prompts[:_SHOWN])
-    elif change.dated_prompts:
-        yield f"prompts: {change.dated_prompts} of {change.prompts} differ in a few token ids, as where the template writes the date"
-    else:
-        yield f"prompts: all {change.prompts} have the same token ids"
-    if change.shift:
-        shift = change.shift
-        limits = f"{shift.nats:.2g} nats per logit apart [{shift.low:.2g}, {shift.high:.2g}]"
-        explained = f"; the noise of both runs explains up to {change.allowed:.2g}" if change.allowed else ""
-        keeps_more = change.boots_allow > change.allowed + RESOLUTION
-        explained += f", {change.boots_allow:.2g} with what a boot may keep" if keeps_more else ""
-        yield f"distributions: {limits} over {shift.positions:,} positions of {shift.prompts} prompts{explained}"
-    if change.answers:
-        yield (
-            f"answers at temperature 0: {change.alike} of {change.answers} alike, {len(change.differences)} with another token, "
-            f"{change.beyond} of them beyond noise; {len(change.other_ends)} end elsewhere"
-        )
-    for difference in change.differences[:_SHOWN]:
-        tokens = f"id {difference.old_id} -> id {difference.new_id}"
-        yield printable(f"  {difference.request_id}, token {difference.index + 1}: {tokens}, {difference.gap:.2f} nats apart")
-    if change.other_ends:
-        yield printable(f"  end elsewhere: {', '.join(change.other_ends[:_SHOWN])}")
-    yield from old_tokens.lines(change.old)
 
 
 def _outcomes(run: Run) -> dict[str, str]:

@@ -1,0 +1,61 @@
+"""How two baselines relate, line by line, as the comparison of two runs shows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_specdec.judge.baseline_noise import RESOLUTION
+from pytest_specdec.report import old_tokens
+from pytest_specdec.report.escape import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_specdec.judge.baseline_change import BaselineChange
+
+__all__ = ["lines", "within"]
+
+_WIDEST = 120
+_SHOWN = 3
+"""Differing answers, and prompts with other ids, that are listed."""
+
+
+def _shorten(text: str) -> str:
+    """Return a text on one line of at most :data:`_WIDEST` characters."""
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+
+
+def within(change: BaselineChange | None) -> str:
+    """Return the size up to which distributions are the same: ``0.0012 nats per logit``."""
+    return f"{max(change.shift.high if change and change.shift else 0.0, RESOLUTION):.2g} nats per logit"
+
+
+def lines(change: BaselineChange) -> Iterator[str]:
+    """Yield what was compared of the baselines, and what differs first."""
+    if not change.prompts:
+        yield "prompts: none was scored in both runs"
+    elif change.other_prompts:
+        yield f"prompts: {len(change.other_prompts)} of {change.prompts} have other token ids"
+        yield from (printable(f"  {_shorten(prompt)}") for prompt in change.other_prompts[:_SHOWN])
+    elif change.dated_prompts:
+        yield f"prompts: {change.dated_prompts} of {change.prompts} differ in a few token ids, as where the template writes the date"
+    else:
+        yield f"prompts: all {change.prompts} have the same token ids"
+    if change.shift:
+        shift = change.shift
+        limits = f"{shift.nats:.2g} nats per logit apart [{shift.low:.2g}, {shift.high:.2g}]"
+        explained = f"; the noise of both runs explains up to {change.allowed:.2g}" if change.allowed else ""
+        keeps_more = change.boots_allow > change.allowed + RESOLUTION
+        explained += f", {change.boots_allow:.2g} with what a boot may keep" if keeps_more else ""
+        yield f"distributions: {limits} over {shift.positions:,} positions of {shift.prompts} prompts{explained}"
+    if change.answers:
+        yield (
+            f"answers at temperature 0: {change.alike} of {change.answers} alike, {len(change.differences)} with another token, "
+            f"{change.beyond} of them beyond noise; {len(change.other_ends)} end elsewhere"
+        )
+    for difference in change.differences[:_SHOWN]:
+        tokens = f"id {difference.old_id} -> id {difference.new_id}"
+        yield printable(f"  {difference.request_id}, token {difference.index + 1}: {tokens}, {difference.gap:.2f} nats apart")
+    if change.other_ends:
+        yield printable(f"  end elsewhere: {', '.join(change.other_ends[:_SHOWN])}")
+    yield from old_tokens.lines(change.old)
