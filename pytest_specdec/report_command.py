@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError, SpecdecError
+from pytest_specdec.files import archive
 from pytest_specdec.files.run_directory import atomic_write, writable
 from pytest_specdec.plugin import against
 from pytest_specdec.plugin.report_files import FileFormat, load_format, read_document, read_run
@@ -62,7 +63,7 @@ _ABOUT_SHOW = "Print the judgements of a stored run whose test id holds TEST, wi
 
 def add(commands: _SubParsersAction[ArgumentParser]) -> None:
     """Register the four commands."""
-    about = "a run directory, or its run.json"
+    about = "a run directory, an archive of one, or its run.json"
     parser = commands.add_parser("report", help="render stored runs again", description=_ABOUT_REPORT, allow_abbrev=False)
     parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help=about)
     parser.add_argument(
@@ -83,7 +84,7 @@ def add(commands: _SubParsersAction[ArgumentParser]) -> None:
     parser.add_argument("--format", choices=[*_COMPARED], default="text", help="how it is printed (default: text)")
     parser.set_defaults(run=compare)
     parser = commands.add_parser("trend", help="follow the figures of many runs", description=_ABOUT_TREND, allow_abbrev=False)
-    where = "a run directory, a folder with run directories at any depth, or a run.json under any name"
+    where = "a run directory or an archive of one, a folder with run directories at any depth, or a run.json under any name"
     parser.add_argument("folders", metavar="FOLDER", nargs="+", type=Path, help=where)
     formats = "md, html or both with a comma between them (default: md)"
     parser.add_argument("--format", metavar="FORMATS", default="md", help=formats)
@@ -97,7 +98,8 @@ def report(arguments: Namespace) -> int:
     try:
         formats = _load_formats(names, arguments)
         for path in arguments.runs:
-            stored = read_run(path)
+            with archive.unpack(path) as folder:
+                stored = read_run(folder)
             if _TERMINAL in names:
                 _print_lines(terminal.FORMAT.render(stored))
                 sys.stdout.writelines(f"{line}\n" for line in terminal.upgrade_lines(stored))
@@ -124,13 +126,18 @@ def _load_formats(names: Sequence[str], arguments: Namespace) -> list[FileFormat
     if formats and arguments.out and len(arguments.runs) > 1:
         what, remedy = "the reports of several runs would write over each other", "name one run, or leave --out away"
         raise SpecdecError(what, where="--out", found=f"{len(arguments.runs)} runs", expected="one", remedy=remedy)
+    packed = next(filter(archive.is_archive, arguments.runs), None)
+    if formats and packed is not None and not arguments.out:
+        what, remedy = "the reports of an archive need a folder", "name one: --out DIR"
+        raise SpecdecError(what, where="--out", found=f"{packed}, and no --out", expected="a folder for the files", remedy=remedy)
     return formats
 
 
 def show(arguments: Namespace) -> int:
     """Print the judgements that match; return the exit code."""
     try:
-        stored = read_run(arguments.run_path)
+        with archive.unpack(arguments.run_path) as folder:
+            stored = read_run(folder)
         matching = judgements_matching(stored, arguments.test, arguments.run_path)
     except RunError as error:
         return refuse(error)
@@ -141,8 +148,8 @@ def show(arguments: Namespace) -> int:
 def compare(arguments: Namespace) -> int:
     """Print what changed; return the exit code."""
     try:
-        runs = read_run(arguments.old), read_run(arguments.new)
-        changes = against.compare(arguments.old, arguments.new, *runs, day=datetime.now(tz=UTC).date())
+        with archive.unpack(arguments.old) as old, archive.unpack(arguments.new) as new:
+            changes = against.compare(old, new, read_run(old), read_run(new), day=datetime.now(tz=UTC).date())
     except SpecdecError as error:
         return refuse(error)
     sys.stdout.write(_COMPARED[arguments.format](comparison.upgrade(changes, printable(str(arguments.old)))))
@@ -188,7 +195,8 @@ def _read_trends(folders: Iterable[Path]) -> trend.Trends:
     runs, unread = [], []
     for path in dict.fromkeys(path for folder in folders for path in _documents(folder)):
         try:
-            runs.append(trend.read(read_document(path), str(path)))
+            with archive.unpack(path) as run:
+                runs.append(trend.read(read_document(_document(run)), str(path)))
         except RunError as error:
             unread.append(printable(f"{path}: {error.what}: {' '.join(error.found.split())}"))
     sys.stderr.writelines(f"not read: {line}\n" for line in unread)
@@ -200,7 +208,7 @@ def _read_trends(folders: Iterable[Path]) -> trend.Trends:
 
 
 def _documents(folder: Path) -> Iterator[Path]:
-    """Yield each run.json below a folder, sorted; the path itself if it is no folder."""
+    """Yield each run.json below a folder, sorted; the path itself, of a file or an archive, if it is no folder."""
     if not folder.is_dir():
         yield folder
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -234,17 +235,50 @@ def test_a_run_is_not_compared_with_itself_or_a_copy_of_itself(tmp_path, capsys)
         assert (output.out, output.err.splitlines()[0]) == ("", "a run is given as its own predecessor")
 
 
-@pytest.mark.parametrize("content, first", [
-    (edit_document(schema="pytest-specdec/run/3").encode(), "an older release wrote this run"),
-    (b"\x1f\x8b\x08 an archive, cut off", "there is no run to read"),
+@pytest.mark.parametrize("name, content, first", [
+    ("old.json", edit_document(schema="pytest-specdec/run/3").encode(), "an older release wrote this run"),
+    ("old.json", b"\x1f\x8b\x08 no text", "there is no run to read"),
+    ("old.tar.gz", b"\x1f\x8b\x08 an archive, cut off", "the archive cannot be read"),
 ])  # fmt: skip
-def test_what_cannot_be_compared_is_one_clear_error(tmp_path, capsys, content, first):
-    (tmp_path / "old.tar.gz").write_bytes(content)
+def test_what_cannot_be_compared_is_one_clear_error(tmp_path, capsys, name, content, first):
+    (tmp_path / name).write_bytes(content)
     (tmp_path / "run.json").write_text(run.render(GREEN), encoding="utf-8")
-    assert main(["compare", str(tmp_path / "old.tar.gz"), str(tmp_path / "run.json")]) == 2
+    assert main(["compare", str(tmp_path / name), str(tmp_path / "run.json")]) == 2
     output = capsys.readouterr()
     assert (output.out, output.err.splitlines()[0]) == ("", first)
-    assert "old.tar.gz" in output.err
+    assert name in output.err
+
+
+@pytest.fixture
+def packed(tmp_path):
+    """Two runs as archives, as CI systems keep them, and their texts."""
+    for name, form, sample in (("old", "zip", GREEN), ("new", "gztar", MIXED)):
+        (tmp_path / name / "night").mkdir(parents=True)
+        dated = replace(sample, made_at="2026-01-05T02:30:00+00:00")
+        (tmp_path / name / "night/run.json").write_text(run.render(dated), encoding="utf-8")
+        shutil.make_archive(str(tmp_path / name), form, tmp_path / name)
+    return tmp_path / "old.zip", tmp_path / "new.tar.gz"
+
+
+def test_each_command_takes_an_archive_as_it_takes_its_folder(tmp_path, capsys, packed):
+    old, new = packed
+    folders = tmp_path / "old/night", tmp_path / "new/night"
+    for command, code in ((["report"], 0), (["show", "test"], 0), (["compare"], 1), (["trend"], 0)):
+        count = 2 if command == ["compare"] else 1
+        outputs = []
+        for paths in (packed, folders):
+            assert main([command[0], *map(str, paths[:count]), *command[1:]]) == code
+            outputs.append(capsys.readouterr().out.replace(f"{paths[0]}/run.json", "RUN").replace(str(paths[0]), "RUN"))
+        assert outputs[0] == outputs[1] != ""
+    assert sorted(tmp_path.glob("*")) == sorted([old, new, tmp_path / "old", tmp_path / "new"]), "nothing is written beside them"
+
+
+def test_report_files_of_an_archive_need_a_folder(tmp_path, capsys, packed):
+    old, _ = packed
+    assert main(["report", str(old), "--format=md"]) == 2
+    assert capsys.readouterr().err.startswith("the reports of an archive need a folder\n  where:    --out")
+    assert main(["report", str(old), "--format=md", f"--out={tmp_path / 'out'}"]) == 0
+    assert (tmp_path / "out/report.md").is_file()
 
 
 def test_a_stored_run_shows_its_upgrade_again(tmp_path, capsys):

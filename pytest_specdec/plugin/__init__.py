@@ -70,7 +70,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     """
     settings = config.stash[options.SETTINGS]
     if settings.replay:
-        return f"specdec: replay of {settings.replay}"
+        return f"specdec: replay of {settings.archives.get(settings.replay, settings.replay)}"
     if settings.taken_up:
         return f"specdec: {'resume' if settings.resume else 'continuation'} of {settings.taken_up}"
     return f"specdec: {settings.config or 'no config'}, {settings.depth}" if settings.asked else None

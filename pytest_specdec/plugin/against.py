@@ -38,7 +38,7 @@ def compare(old: Path, new: Path, old_run: Run, new_run: Run, *, day: date, conf
     _check_two_runs(old, new)
     stated = config or _read_config(new)
     gates = UpgradeGates() if stated is None else stated.upgrade
-    missing = [str(path) for path in (old, new) if not (path / "plan.json").is_file()]
+    missing = [name for name, path in (("the old run", old), ("the new run", new)) if not (path / "plan.json").is_file()]
     if missing:
         why = f"no run directory with transcripts and scores: {', '.join(missing)}"
         return comparison.compare(old_run, new_run, not_compared=why, gates=gates, day=day)

@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from pytest_specdec.config import shipped
+from pytest_specdec.plugin.options import SETTINGS
 from pytest_specdec.report.run import Commands
 
 if TYPE_CHECKING:
@@ -20,10 +21,11 @@ RUN_OPTIONS = ("--specdec-run-dir", "--specdec-replay", "--specdec-resume", "--s
 
 
 def as_typed(path: Path, config: pytest.Config) -> str:
-    """Return ``path`` as a user would type it in the invocation directory.
+    """Return ``path`` as a user would type it in the invocation directory, for an unpacked run its archive.
 
     It is relative unless it lies two or more folders up.
     """
+    path = config.stash[SETTINGS].archives.get(path, path)
     relative = os.path.relpath(path, config.invocation_params.dir)
     return str(path) if relative.startswith(os.path.join("..", "..")) else relative  # noqa: PTH118 - a text is compared
 

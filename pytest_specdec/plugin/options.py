@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ENGINES = ("old", "new")
 DEPTHS = ("smoke", "standard", "deep")
@@ -36,6 +41,8 @@ class Settings:
     continued: Path | None
     against: Path | None
     """The earlier run that this one is compared with; None without one."""
+    archives: Mapping[Path, Path]
+    """Of each run that was unpacked for this session the archive, by the folder that it is in until the session ends."""
     depth: str
     depth_given: bool
     """Whether the command line names it, or the run that is resumed."""
@@ -124,8 +131,8 @@ def _add_stored_runs(group: pytest.OptionGroup) -> None:
     option(
         "--specdec-replay",
         metavar="RUN",
-        help="Judge a stored run, or that of a repro folder, again without a server, with its depth, false-alarm shares and config; "
-        "--specdec-config overrides the config. Writes reports only into --specdec-run-dir; the run stays unchanged.",
+        help="Judge a stored run, its archive, or that of a repro folder, again without a server, with its depth, false-alarm shares and "
+        "config; --specdec-config overrides the config. Writes reports only into --specdec-run-dir; the run stays unchanged.",
     )
     option(
         "--specdec-resume",
@@ -142,8 +149,8 @@ def _add_stored_runs(group: pytest.OptionGroup) -> None:
     option(
         "--specdec-against",
         metavar="RUN",
-        help="Compare with an earlier run, such as one of the engine release in use: whether the baseline's own answers changed, and what "
-        "is new of speculation. Fails also if the baseline's answers changed by more than numerics.",
+        help="Compare with an earlier run, or its archive, such as one of the engine release in use: whether the baseline's own answers "
+        "changed, and what is new of speculation. Fails also if the baseline's answers changed by more than numerics.",
     )
 
 
@@ -199,12 +206,13 @@ def resolve(config: pytest.Config) -> Settings:
     """
     _check_empty(config)
     config_name, depth = config.getoption("--specdec-config"), config.getoption("--specdec-depth")
-    run_dir, replay = _path_option(config, "--specdec-run-dir"), _replayed_run(config)
+    archives: dict[Path, Path] = {}
+    run_dir, replay = _path_option(config, "--specdec-run-dir"), _replayed_run(config, archives)
     _check_run_dir(config, run_dir)
     resume, continued = _path_option(config, "--specdec-resume"), _path_option(config, "--specdec-continue")
     _check_taken_up("--specdec-resume", resume, {"--specdec-replay": replay, "--specdec-run-dir": run_dir})
     _check_taken_up("--specdec-continue", continued, {"--specdec-replay": replay, "--specdec-run-dir": run_dir, "--specdec-resume": resume})
-    against = _path_option(config, "--specdec-against")
+    against = _stored_run(config, "--specdec-against", archives)
     _check_against(against, replay or resume or continued)
     return Settings(
         config=config_name or config.getini("specdec_config") or None,
@@ -215,6 +223,7 @@ def resolve(config: pytest.Config) -> Settings:
         resume=resume,
         continued=continued,
         against=against,
+        archives=archives,
         depth=_require_choice(
             DEPTHS, depth or config.getini("specdec_depth") or "standard", "--specdec-depth" if depth else "ini key specdec_depth"
         ),
@@ -247,12 +256,38 @@ def _path_option(config: pytest.Config, option: str) -> Path | None:
     return None if value is None else config.invocation_params.dir / Path(value).expanduser()
 
 
-def _replayed_run(config: pytest.Config) -> Path | None:
+def _stored_run(config: pytest.Config, option: str, archives: dict[Path, Path]) -> Path | None:
+    """Return the folder of an option's stored run, that of an archive until the session ends; None if no run is named.
+
+    ``archives`` gets the folder of one. Raises pytest.UsageError for an archive that holds no run.
+    """
+    path = _path_option(config, option)
+    if path is None:
+        return None
+    from pytest_specdec.errors import RunError  # noqa: PLC0415 - only a session with a stored run pays for it
+    from pytest_specdec.files import archive  # noqa: PLC0415 - the same
+
+    until_end = ExitStack()
+    config.add_cleanup(until_end.close)
+    try:
+        folder = until_end.enter_context(archive.unpack(path))
+    except RunError as error:
+        msg = f"{option}: {error}"
+        raise pytest.UsageError(msg) from None
+    except OSError as error:
+        msg = f"{option}: cannot read {path}: {error.strerror}"
+        raise pytest.UsageError(msg) from None
+    if folder != path:
+        archives[folder] = path
+    return folder
+
+
+def _replayed_run(config: pytest.Config, archives: dict[Path, Path]) -> Path | None:
     """Return the run directory to replay, that of a repro if a repro's folder is named.
 
     None if no run is named. Raises pytest.UsageError if the folder holds no run.
     """
-    folder = _path_option(config, "--specdec-replay")
+    folder = _stored_run(config, "--specdec-replay", archives)
     if folder is None or _has_plan("--specdec-replay", folder):
         return folder
     from pytest_specdec.files.run_directory import REPRO_RUN  # noqa: PLC0415 - only a replay of a repro pays for it
@@ -317,7 +352,7 @@ def _check_taken_up(option: str, run: Path | None, others: dict[str, Path | None
 def _check_stored_run(option: str, run: Path | None) -> None:
     """Raise pytest.UsageError if ``run`` is no stored run, or cannot be read."""
     if run is not None and not _has_plan(option, run):
-        found = f"no plan.json in {run}" if run.is_dir() else f"no directory {run}"
+        found = f"no plan.json in {run}" if run.is_dir() else f"the file {run}" if run.is_file() else f"no directory {run}"
         msg = f"{option}: found {found}; expected a directory that a capture wrote, such as one under .specdec/"
         raise pytest.UsageError(msg)
 

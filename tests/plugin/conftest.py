@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -218,6 +219,15 @@ def _no_ci(monkeypatch):
 @pytest.fixture
 def project(pytester):
     return Project(pytester)
+
+
+@pytest.fixture
+def temporary(tmp_path_factory, monkeypatch):
+    """An empty folder for this test's temporary folders, also for those of its sessions."""
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import zipfile
 from dataclasses import replace
 from datetime import date
 from functools import partial
@@ -127,12 +129,42 @@ def test_a_file_that_cannot_be_read_costs_no_verdict(project, earlier, monkeypat
     result.stdout.fnmatch_lines([f"UPGRADE: NO FINDING in either run; *is unknown: *{transcript.name}*", "RESULT: undecided*"])
 
 
+def test_an_archive_of_the_earlier_run_is_as_good_as_its_folder(project, earlier, temporary):
+    shutil.make_archive(str(project.path / "artifact"), "zip", earlier.parent, "old")
+    shutil.rmtree(earlier)
+    result = project.outcome("Outcome.PASS").run("--specdec-against=artifact.zip", "--specdec-run-dir=new")
+    result.stdout.fnmatch_lines(["UPGRADE: NO FINDING in either run; whether the baseline's answers changed is unknown: *"])
+    document = json.loads((project.path / "new/run.json").read_text())
+    assert document["notes"][0].startswith("UPGRADE from artifact.zip: "), "not of a folder that is gone"
+    assert list(temporary.glob("specdec-*")) == []
+    replayed = project.run("--specdec-replay=new", "--specdec-against=artifact.zip", config=None)
+    replayed.stdout.fnmatch_lines(["UPGRADE: NO FINDING in either run; *"])
+
+
+def test_an_archive_that_holds_no_run_is_said_before_anything_boots(project, temporary):
+    with zipfile.ZipFile(project.path / "artifact.zip", "w") as packed:
+        packed.writestr("notes.txt", "")
+    result = project.outcome("Outcome.PASS").run("--specdec-against=artifact.zip")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --specdec-against: the archive holds no run", "  where:    *artifact.zip"])
+    assert (project.captures, list(temporary.glob("specdec-*"))) == ([], [])
+
+
+def test_an_archive_of_the_run_itself_is_no_predecessor(project, earlier):
+    shutil.make_archive(str(project.path / "copy"), "gztar", earlier)
+    result = project.run("--specdec-replay=copy.tar.gz", "--specdec-against=old", "--specdec-exit-codes", config=None)
+    result.stdout.fnmatch_lines(["UPGRADE: NO FINDING *copy.tar.gz*: a run is given as its own predecessor"])
+    assert result.ret == 76
+
+
 @pytest.mark.parametrize("given, words", [
+    ("file.txt", "--specdec-against: found the file *file.txt; expected a directory that a capture wrote*"),
     ("nowhere", "--specdec-against: found no directory *nowhere; expected a directory that a capture wrote*"),
     (".", "--specdec-against: found no plan.json in *; expected a directory that a capture wrote*"),
     ("", "--specdec-against: found an empty value*"),
 ])  # fmt: skip
 def test_what_is_no_run_is_said_before_anything_boots(project, given, words):
+    (project.path / "file.txt").touch()
     result = project.outcome("Outcome.PASS").run(f"--specdec-against={given}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: {words}"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 
@@ -25,6 +27,17 @@ def test_a_replay_captures_nothing_and_leaves_the_run_alone(project, stored, wor
     assert len(project.captures) == 1
     assert contents(stored) == before
     assert project.runs == [stored]
+
+
+@pytest.mark.parametrize("workers", [(), pytest.param(("-n2",), marks=pytest.mark.nightly)], ids=["alone", "xdist"])
+def test_an_archive_is_replayed_and_named_in_what_to_type_next(project, stored, temporary, workers):
+    shutil.make_archive(str(project.path / "night"), "gztar", stored.parent)
+    project.outcome("Outcome.FAIL")
+    result = project.run("--specdec-replay=night.tar.gz", "--specdec-run-dir=again", *workers, config=None, subprocess=bool(workers))
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["*--specdec-replay night.tar.gz"])
+    assert str(temporary) not in (project.path / "again/run.json").read_text() + result.stdout.str()
+    assert list(temporary.glob("specdec-*")) == []
 
 
 def test_a_replay_that_fails_exits_like_any_other(project, stored):

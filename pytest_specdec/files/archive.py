@@ -1,0 +1,155 @@
+"""An archive of a stored run, unpacked into a temporary folder for as long as the run is read.
+
+Only regular files and folders come out of it, only below that folder, and only up to a bound: a CI system hands over what anybody uploaded.
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+import shutil
+import stat
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING
+
+from pytest_specdec.errors import RunError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["SUFFIXES", "is_archive", "unpack"]
+
+SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst", ".zip")
+_MOST_BYTES = 4 << 30
+"""Of all files together: forty times what the longest run has written."""
+_MOST_FILES = 50_000
+_CHUNK_BYTES = 1 << 20
+_RUN_FILES = {"plan.json", "run.json"}
+"""Either shows that a folder is a run."""
+_MOST_NAMES = 4
+"""Runs that the message names."""
+_REMEDY = "pack the run directory again: tar -czf old-run.tar.gz old-run"
+_LINKS = {tarfile.SYMTYPE: "a link", tarfile.LNKTYPE: "a link"}
+_UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError, ValueError, RuntimeError)
+"""What the readers raise at bytes that are none of theirs; the last also for a password, and for a method of packing that Python lacks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """One thing in an archive."""
+
+    name: str
+    size: int
+    """Bytes when unpacked."""
+    kind: str
+    """``file``, ``folder``, or in words what else it is."""
+    read: Callable[[], IO[bytes] | None]
+
+
+def is_archive(path: Path) -> bool:
+    """Return True for a file, or nothing yet, under an archive's name."""
+    return path.name.lower().endswith(SUFFIXES) and not path.is_dir()
+
+
+@contextmanager
+def unpack(path: Path) -> Iterator[Path]:
+    """Yield the folder of the run in an archive, removed after the block; any other path as it is.
+
+    Raises RunError if the archive cannot be read, holds what no run has, or holds no run or several; OSError where ``path`` cannot be
+    looked at.
+    """
+    if not is_archive(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix=f"specdec-{path.name[:60]}-", ignore_cleanup_errors=True) as folder:
+        try:
+            _extract(path, Path(folder))
+        except _UNREADABLE as error:
+            raise _error(path, "the archive cannot be read", str(error) or type(error).__name__, "a complete archive") from None
+        except OSError as error:
+            expected = f"a readable archive, and room in {tempfile.gettempdir()}"
+            raise _error(path, "the archive cannot be unpacked", error.strerror or str(error), expected) from None
+        yield _find_run(path, Path(folder))
+
+
+def _extract(path: Path, folder: Path) -> None:
+    """Write the files of an archive below ``folder``. Raises RunError for what no run has, and what the readers raise."""
+    left_bytes = _MOST_BYTES
+    for count, entry in enumerate(_entries(path), start=1):
+        left_bytes -= entry.size
+        if count > _MOST_FILES or left_bytes < 0:
+            excess = f"more than {_MOST_FILES:,} files" if count > _MOST_FILES else f"more than {_MOST_BYTES:,} bytes when unpacked"
+            raise _error(path, "the archive is too large for a run", excess, f"at most {_MOST_FILES:,} files and {_MOST_BYTES:,} bytes")
+        target = folder / _relative_name(path, entry)
+        if entry.kind == "folder":
+            target.mkdir(parents=True, exist_ok=True)
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source = entry.read()
+        assert source is not None, "a regular file has content"
+        with source, target.open("xb") as file:
+            shutil.copyfileobj(source, file, _CHUNK_BYTES)
+
+
+def _relative_name(path: Path, entry: _Entry) -> PurePosixPath:
+    """Return an entry's place below the folder. Raises RunError for a place outside of it, and for anything but a file or folder."""
+    name = PurePosixPath(entry.name)
+    if name.is_absolute() or ".." in name.parts:
+        raise _error(path, "the archive holds a path outside of its folder", entry.name, "names below the folder that was packed")
+    if entry.kind not in {"file", "folder"}:
+        raise _error(path, f"the archive holds {entry.kind}", entry.name, "regular files and folders")
+    return name
+
+
+def _entries(path: Path) -> Iterator[_Entry]:
+    """Yield the entries in the order in which they are stored; each has to be read before the next."""
+    if path.name.lower().endswith(".zip"):
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                kind = "folder" if info.is_dir() else _kind_of(info.external_attr >> 16)
+                yield _Entry(name=info.filename, size=info.file_size, kind=kind, read=partial(archive.open, info))
+        return
+    if path.name.lower().endswith(".zst") and "zst" not in tarfile.TarFile.OPEN_METH:
+        expected, remedy = f"Python 3.14, or another of {', '.join(SUFFIXES)}", f"unpack it and name the folder, or {_REMEDY}"
+        raise _error(path, "this Python reads no zstd archive", path.name, expected, remedy)
+    with tarfile.open(path) as tar:
+        for member in tar:
+            kind = "folder" if member.isdir() else "file" if member.isreg() else _LINKS.get(member.type, "a device")
+            yield _Entry(name=member.name, size=member.size, kind=kind, read=partial(tar.extractfile, member))
+
+
+def _kind_of(mode: int) -> str:
+    """Return the kind of a zip's entry by its Unix mode, 0 where other systems packed it."""
+    return {0: "file", stat.S_IFREG: "file", stat.S_IFLNK: "a link"}.get(stat.S_IFMT(mode), "a device")
+
+
+def _find_run(path: Path, folder: Path) -> Path:
+    """Return the one run below ``folder``; those inside of a run, such as that of the old engine, are parts of it.
+
+    Raises RunError if there is none, or more than one.
+    """
+    runs = []
+    for parent, folders, names in os.walk(folder):
+        folders.sort()
+        if not _RUN_FILES.isdisjoint(names):
+            runs.append(Path(parent))
+            folders.clear()
+    if len(runs) == 1:
+        return runs[0]
+    what = "the archive holds several runs" if runs else "the archive holds no run"
+    listed = ", ".join(str(run.relative_to(folder)) for run in runs[:_MOST_NAMES])
+    more = f" and {len(runs) - _MOST_NAMES} more" if len(runs) > _MOST_NAMES else ""
+    remedy = "unpack it, and name the folder of the run" if runs else _REMEDY
+    raise _error(path, what, f"{listed}{more}" or "no plan.json and no run.json in it", "one run directory", remedy)
+
+
+def _error(path: Path, what: str, found: str, expected: str, remedy: str = _REMEDY) -> RunError:
+    return RunError(what, where=str(path), found=found, expected=expected, remedy=remedy)
