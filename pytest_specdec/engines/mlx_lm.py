@@ -51,7 +51,7 @@ class MlxLmDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body with neutral values and log-probabilities asked for.
 
-        Neutral values stand in for parameters that the request leaves out. The ids come with the
+        Neutral values stand in for parameters that the request leaves out, unless the server's own are to show. The ids come with the
         log-probabilities. A stream is asked for its usage.
         """
         body = {name: value for name, value in request.body.items() if name != "top_logprobs"}
@@ -60,7 +60,7 @@ class MlxLmDialect(PlainDialect):
         for name in ("presence", "frequency", "repetition"):
             if body.get(f"{name}_penalty"):
                 fields[f"{name}_context_size"] = _ALL_TOKENS
-        return {**_NEUTRAL, **body, **fields, **(with_usage(request) if stream else {})}
+        return {**({} if request.server_defaults else _NEUTRAL), **body, **fields, **(with_usage(request) if stream else {})}
 
     def reply(self, data: Mapping[str, JSON]) -> Mapping[str, JSON]:
         """Take the ids out of ``logprobs.content``.

@@ -133,6 +133,8 @@ class Request:
     """Chunks of a stream after which the client leaves; None to read it to its end."""
     stream: bool | None = None
     """Whether its answer is streamed; None where its workload says."""
+    server_defaults: bool = False
+    """Whether the server's own sampling parameters are to show: no dialect states others in their place."""
 
     @property
     def digest(self) -> str:

@@ -51,6 +51,7 @@ def default_draws(depth: Depth) -> Workload:
     """
     prompts = ALL.items[: _DEFAULT_REQUESTS.get(depth, 24)]
     requests = tuple(
-        Request(id=prompt.id, route=prompt.route, body={**prompt.content, "max_tokens": _DEFAULT_TOKENS}) for prompt in prompts
+        Request(id=prompt.id, route=prompt.route, body={**prompt.content, "max_tokens": _DEFAULT_TOKENS}, server_defaults=True)
+        for prompt in prompts
     )
     return Workload(name=DEFAULTS, version=1, requests=requests, concurrency=32)

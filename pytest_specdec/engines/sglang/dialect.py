@@ -60,10 +60,10 @@ class SglangDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body in SGLang's names, with ids asked for.
 
-        Sampling values that the request leaves out are neutral. The ids are those of prompt and answer. The counts of
+        Sampling values that the request leaves out are neutral, unless the server's own are to show. The ids are those of prompt and answer. The counts of
         speculation are asked for too.
         """
-        body = {**_NEUTRAL, **_rename_fields(request.body, request.route)}
+        body = {**({} if request.server_defaults else _NEUTRAL), **_rename_fields(request.body, request.route)}
         chat_fields = _STREAMED_CHAT if stream else _CHAT_IDS
         id_fields = chat_fields if request.route is Route.CHAT else _IDS
         return {**body, **id_fields, "return_spec_tokens_details": True, **(with_usage(request) if stream else {})}

@@ -92,11 +92,12 @@ class TensorRtLlmDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body in the engine's own names.
 
-        Parameters that the request leaves out are neutral. The prompt is sent as ids if they are known.
+        Parameters that the request leaves out are neutral, unless the server's own are to show. The prompt is sent as ids if they are known.
         """
         ids = self._prompt_ids(request)
-        body: dict[str, JSON] = {**_NEUTRAL, **request.body, **(with_usage(request) if stream else {})}
-        if body["top_k"] == -1:
+        neutral = {} if request.server_defaults else _NEUTRAL
+        body: dict[str, JSON] = {**neutral, **request.body, **(with_usage(request) if stream else {})}
+        if body.get("top_k") == -1:
             body["top_k"] = 0
         body = structured.translate(body)
         return _completion_body(body, ids) if ids else body
