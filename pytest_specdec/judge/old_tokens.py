@@ -15,6 +15,7 @@ from pytest_specdec.judge.greedy_gap import scored_answers
 from pytest_specdec.judge.sampling.data import gather
 from pytest_specdec.judge.sampling.verdict import compare_at_bias
 from pytest_specdec.judge.verdicts import LN_10
+from pytest_specdec.model.workload import Route
 from pytest_specdec.stats import default_parameters
 from pytest_specdec.stats.betting import wealth_process
 from pytest_specdec.stats.bettors import bettors
@@ -192,11 +193,21 @@ def _bet(captured: Captured, alpha: float) -> SampledBet | None:
 
 
 def _compare_defaults(workloads: Sequence[Captured]) -> DefaultsComparison | None:
-    """Return the comparison of both baselines' default sampling parameters.
+    """Return the comparison of both baselines' default sampling parameters, on the route where the evidence is highest.
 
-    None if one of them answered no request that states none.
+    A server may have other defaults on each: SGLang takes the checkpoint's for chats alone. The evidence is divided by the routes compared,
+    so that their mean bounds it. None if no route was asked without parameters on both baselines.
     """
-    defaults = [_select(captured, lambda request: request.draws_by_default) for captured in workloads]
+    by_route = [defaults for route in Route if (defaults := _compare_defaults_on(route, workloads)) is not None]
+    if not by_route:
+        return None
+    strongest = max(by_route, key=lambda defaults: defaults.log_evidence)
+    return replace(strongest, log_evidence=strongest.log_evidence - log(len(by_route)))
+
+
+def _compare_defaults_on(route: Route, workloads: Sequence[Captured]) -> DefaultsComparison | None:
+    """Return the comparison on one route; None if one of the baselines answered no request there that states no parameter."""
+    defaults = [_select(captured, lambda request: request.route is route and request.draws_by_default) for captured in workloads]
     old = [position for captured in defaults for position in _positions(captured.speculative, captured)]
     own = [position for captured in defaults for position in _positions(captured.baseline, captured)]
     if not old or not own:

@@ -140,6 +140,19 @@ def test_requests_without_a_temperature_show_default_parameters_and_nothing_else
     assert not same.has_other_defaults
 
 
+def test_other_defaults_of_one_route_show_beside_a_route_that_keeps_its_own():
+    """As SGLang has it: chats take the checkpoint's parameters, completions none. No one choice of parameters fits both routes."""
+    completions = scored_by_the_new_baseline(kind="default", requests=8, seed=1)
+    chats = scored_by_the_new_baseline(kind="default", requests=4, old=0.7, new=0.15)
+    asked = tuple(replace(request, route=Route.CHAT) for request in chats.workload.requests)
+    old = examined(completions, replace(chats, workload=replace(chats.workload, requests=asked)))
+    assert old.has_other_defaults
+    assert (old.defaults.old_tokens, old.defaults.new_tokens) == (4 * LENGTH, 4 * LENGTH), "of that route alone"
+    assert old.defaults.new.temperature == pytest.approx(0.15, abs=0.06)
+    unchanged = scored_by_the_new_baseline(kind="default", requests=4, seed=2)
+    assert not examined(completions, replace(unchanged, workload=replace(unchanged.workload, requests=asked))).has_other_defaults
+
+
 def test_answers_without_scores_are_counted_and_left_out():
     captured = scored_by_the_new_baseline()
     scores = {**captured.scores, OLD_BASELINE: captured.scores[OLD_BASELINE][2:]}

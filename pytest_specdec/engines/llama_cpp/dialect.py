@@ -58,8 +58,8 @@ class LlamaCppDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body with neutral values and fields for ids.
 
-        Neutral values stand in for parameters that the request leaves out, for which the server would take its own, unless those are to show.
-        The repetition penalty gets the server's own name.
+        Neutral values stand in for parameters that the request leaves out, for which the server would take its own.
+        A request for the own ones stays without. The repetition penalty gets the server's own name.
         """
         neutral = {} if request.server_defaults else {**_NEUTRAL, "repeat_last_n": _LAST_TOKENS}
         body = {**neutral, **super().sent(request, stream=stream), **_TOKENS}

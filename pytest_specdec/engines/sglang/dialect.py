@@ -60,8 +60,8 @@ class SglangDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body in SGLang's names, with ids asked for.
 
-        Sampling values that the request leaves out are neutral, unless the server's own are to show. The ids are those of prompt and answer. The counts of
-        speculation are asked for too.
+        Sampling values that the request leaves out are neutral, unless the server's own are to show. The ids are those of
+        prompt and answer. The counts of speculation are asked for too.
         """
         body = {**({} if request.server_defaults else _NEUTRAL), **_rename_fields(request.body, request.route)}
         chat_fields = _STREAMED_CHAT if stream else _CHAT_IDS

@@ -92,7 +92,8 @@ class TensorRtLlmDialect(PlainDialect):
     def sent(self, request: Request, *, stream: bool) -> Mapping[str, JSON]:
         """Return the body in the engine's own names.
 
-        Parameters that the request leaves out are neutral, unless the server's own are to show. The prompt is sent as ids if they are known.
+        Parameters that the request leaves out are neutral, unless the server's own are to show. The prompt is sent as ids
+        if they are known.
         """
         ids = self._prompt_ids(request)
         neutral = {} if request.server_defaults else _NEUTRAL

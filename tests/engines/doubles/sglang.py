@@ -4,7 +4,9 @@ It shows how we read SGLang, nothing about SGLang itself. Every behaviour names 
 ``sglang/srt``. Reported log-probabilities are raw, as SGLang's are at temperature 0 and under SGLANG_RETURN_ORIGINAL_LOGPROB=1. What the
 model underneath has not (min_p, repetition_penalty, min_tokens, regex, ebnf) is refused. Environment variables of its own:
 
-    SGLANG_DOUBLE_NO_SPEC_DETAILS   no counts of speculation in answers, as before 0.5.19
+    SGLANG_DOUBLE_NO_SPEC_DETAILS   no counts of speculation in answers, as before 0.5.19 (SGLang#33518)
+    SGLANG_DOUBLE_COOL_CHATS        chats that state no temperature are drawn at 0.7, as before SGLang#11304
+    SGLANG_DOUBLE_FIRST_LOGPROB     log-probabilities of the first token alone where it speculates, as before SGLang#19801
     SPECDEC_FAULT                   a fault of the reference engine, planted where it speculates
 """
 
@@ -30,12 +32,14 @@ NGRAM_WINDOW = 12  # arg_groups/speculative_hook.py, _handle_ngram
 TRIE_DEPTH = 18  # arg_groups/fields/spec.py, speculative_ngram_max_trie_depth
 
 
-def python(folder: Path) -> Path:
+def python(folder: Path, **variables: str) -> Path:
     """Return a program that stands in for the python of an environment with SGLang in it: ``python -m sglang.launch_server``."""
     program, root = folder / "python", Path(__file__).parents[3]
+    folder.mkdir(parents=True, exist_ok=True)
     program.write_text(
         "#!/bin/sh\n"
-        f"export PYTHONPATH={shlex.quote(str(root))} OPENBLAS_NUM_THREADS=1\n"
+        + "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+        + f"export PYTHONPATH={shlex.quote(str(root))} OPENBLAS_NUM_THREADS=1\n"
         'if [ "$1 $2" = "-m sglang.launch_server" ]; then\n'
         f'  shift 2; exec {shlex.quote(sys.executable)} -m tests.engines.doubles.sglang "$@"\n'
         "fi\n"

@@ -27,6 +27,9 @@ from specdec_reference.server import _hand_to_event_loop
 
 VERSION = "0.5.23"
 NO_DETAILS = bool(os.environ.get("SGLANG_DOUBLE_NO_SPEC_DETAILS"))
+COOL_CHATS = bool(os.environ.get("SGLANG_DOUBLE_COOL_CHATS"))
+FIRST_LOGPROB = bool(os.environ.get("SGLANG_DOUBLE_FIRST_LOGPROB"))
+COOL = {"temperature": 0.7}
 SEED_WITHOUT_ONE = 42  # sampling/sampling_batch_info.py: deterministic inference draws requests without a seed from this one
 
 # entrypoints/openai/protocol.py: CompletionRequest and ChatCompletionRequest; a field without None refuses null, others are ignored.
@@ -151,6 +154,8 @@ class Served:
         )
         generation = Path(args.model_path) / "generation_config.json"
         self.checkpoints_own = json.loads(generation.read_text()) if generation.is_file() and args.sampling_defaults == "model" else {}
+        # Before SGLang#11304 a chat's defaults were the fields' own, and no file was read.
+        self.checkpoints_own = COOL if COOL_CHATS else self.checkpoints_own
 
     def application(self) -> Starlette:
         """utils/auth.py: a key guards everything but the paths of probes and metrics."""
@@ -392,10 +397,12 @@ class Reply:
             found["output_ids"] = [sequence.emitted for sequence in sequences]
         return {"sglext": found} if found else {}
 
-    def logprobs(self, entries) -> dict[str, Any] | None:
-        """entrypoints/openai/utils.py, to_openai_style_logprobs: tokens by text, offsets of -1."""
+    def logprobs(self, entries, *, first: bool = True) -> dict[str, Any] | None:
+        """entrypoints/openai/utils.py, to_openai_style_logprobs: tokens by text, offsets of -1; ``first`` of those that begin an answer."""
         if self.answering.request.logprobs is None:
             return None
+        if FIRST_LOGPROB and self.served.window > 1:
+            entries = entries[: int(first)]
         words = self.served.engine.tokenizer.words
         if self.route is Route.CHAT:
             return {"content": [self._spoken(entry) for entry in entries]}
@@ -438,7 +445,7 @@ class Reply:
         yield "data: [DONE]\n\n"
 
     def _delta(self, delta) -> dict[str, Any]:
-        choice = {"index": delta.sequence.index, "logprobs": self.logprobs(delta.entries)}
+        choice = {"index": delta.sequence.index, "logprobs": self.logprobs(delta.entries, first=delta.first)}
         if self.route is Route.CHAT:
             return choice | {"delta": {"content": delta.text}, "finish_reason": None}
         choice |= {"text": delta.text, "finish_reason": delta.finish_reason, "matched_stop": delta.stop_reason}

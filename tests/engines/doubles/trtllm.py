@@ -7,6 +7,7 @@ NVIDIA/TensorRT-LLM with the beginning of a commit, or a pull request. Environme
     TRTLLM_DOUBLE_LISTENS_EARLY     accept connections while loading, and answer none of them
     TRTLLM_DOUBLE_SIGINT_ON         a text: a request that holds it ends the server
     TRTLLM_DOUBLE_REFUSES_LOGPROBS  refuse log-probabilities where it speculates, as releases do after August 2026
+    TRTLLM_DOUBLE_GENERATION_CONFIG know the option generation_config, as releases do after August 2026 (TensorRT-LLM#17213)
     SPECDEC_FAULT                   a fault of the reference engine, planted where it speculates
 """
 
@@ -31,6 +32,7 @@ RELEASE = os.environ.get("TRTLLM_DOUBLE_RELEASE", "1.3.0")
 NUMBERS = tuple(int(part) for part in RELEASE.split(".")[:2])
 SIGINT_ON = os.environ.get("TRTLLM_DOUBLE_SIGINT_ON", "")
 REFUSES_LOGPROBS = bool(os.environ.get("TRTLLM_DOUBLE_REFUSES_LOGPROBS"))
+KNOWS_GENERATION_CONFIG = bool(os.environ.get("TRTLLM_DOUBLE_GENERATION_CONFIG"))
 DEFAULT_ROWS = 1000  # pyexecutor keeps so many iterations where iter_stats_max_iterations is null
 
 # llmapi/llm_args.py@0004396 and 1090804222 of the file index: StrictBaseModel, so that an unknown key ends the start.
@@ -40,6 +42,9 @@ OPTIONS = {
     *("kv_cache_config", "speculative_config", "guided_decoding_backend", "dtype", "stream_interval", "attn_backend", "scheduler_config"),
     *("max_batch_size", "max_seq_len", "max_num_tokens", "trust_remote_code", "num_postprocess_workers", "enable_chunked_prefill"),
 }
+OPTIONS |= {"generation_config"} if KNOWS_GENERATION_CONFIG else set()
+# docs/source/features/sampling.md@05ce57b: under `auto`, fields of generation_config.json stand in for those that a request leaves out.
+GENERATION = ("temperature", "top_p", "top_k")
 KV_CACHE = {"enable_block_reuse", "free_gpu_memory_fraction", "max_tokens", "max_gpu_total_bytes", "dtype", "tokens_per_block"}
 # docs/source/features/speculative-decoding.md@04c8822: keys by decoding_type; speculative_model_dir is the older name of speculative_model.
 DECODING = {
@@ -80,6 +85,7 @@ class Double:
     guided: bool
     rows: deque = field(default_factory=deque)
     counts: bool = False
+    defaults: dict = field(default_factory=dict)
 
     @property
     def speculates(self):
@@ -196,7 +202,13 @@ def booted(given, options):
     )
     # docs: without guided_decoding_backend guided requests fail.
     guided = bool(options.get("guided_decoding_backend"))
-    return Double(engine, limits, settings.name, guided, rows, counts=bool(options.get("enable_iter_perf_stats")))
+    defaults = generation_of(given.model) if options.get("generation_config", "trtllm") == "auto" else {}
+    return Double(engine, limits, settings.name, guided, rows, counts=bool(options.get("enable_iter_perf_stats")), defaults=defaults)
+
+
+def generation_of(model):
+    stated = json.loads((Path(model) / "generation_config.json").read_text())
+    return {name: stated[name] for name in GENERATION if name in stated}
 
 
 def row(drafted, accepted):
@@ -322,7 +334,14 @@ class Routes:
         from specdec_reference.request_fields import Refusal
 
         engine = self.double.engine
-        body = {**asked, "prompt": prompt, "model": self.double.model, "return_token_ids": True, "return_tokens_as_token_ids": True}
+        body = {
+            **self.double.defaults,
+            **asked,
+            "prompt": prompt,
+            "model": self.double.model,
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,
+        }
         if (wanted := body.get("response_format")) and wanted.get("type") != "text":
             if not self.double.guided:
                 msg = "guided decoding is not enabled: set guided_decoding_backend"
