@@ -20,6 +20,7 @@ from pytest_specdec.config.config import Limits
 from pytest_specdec.engines.registry import engine_of
 from pytest_specdec.errors import EngineError, RunError
 from pytest_specdec.files import run_documents, transcripts
+from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.captured import Capabilities
 from pytest_specdec.model.pair import BASELINE, OLD_BASELINE, SCORER
 from pytest_specdec.model.plan import Role
@@ -280,14 +281,15 @@ class BootSession:
         """Return the scorer for answers to ``workload`` on this server.
 
         The route is read when the first score is wanted, from the capability probe of the scorer, or of the baseline
-        without a scorer: that probe may not have run yet. A draft model is scored by the baseline's route.
+        without a scorer: that probe may not have run yet. A draft model is scored by the baseline's route. The engine
+        in use is not asked for a prompt's ids: its chat template may be another one.
         """
-        requests = self._fill_prompts(workload).by_id
+        requests = {} if self.boot.role.is_old else self._fill_prompts(workload).by_id
         return TranscriptScorer(
             arm=self.arm,
             under=self.boot.under,
             scorer=lambda: self._scorer(workload),
-            prompt_token_ids=lambda request_id: self.arm.client.prompt_token_ids(requests[request_id]),
+            prompt_token_ids=lambda request_id: self.arm.client.prompt_token_ids(requests[request_id]) if requests else (),
             reporter=self.reporter,
         )
 
@@ -326,12 +328,13 @@ class BootSession:
     def _drop_lasting_gaps(self, task: ScoringTask, missing: str) -> str:
         """Return the reason for missing scores that another capture may get.
 
-        An engine may refuse tokens of the engine before it, as where the vocabulary is another one. That is a fact of
-        the upgrade, and the run is whole without those scores; it gets a warning.
+        An engine may refuse tokens of the engine before or after it, as where the vocabulary is another one. That is a
+        fact of the upgrade, and the run is whole without those scores; it gets a warning.
         """
-        if task.arm != OLD_BASELINE or not missing or self.reporter.left_s <= 0:
+        if (task.arm != OLD_BASELINE and not self.boot.role.is_old) or not missing or self.reporter.left_s <= 0:
             return missing
-        self.completeness.warn(f"{task.arm}, {task.workload}: {missing}")
+        by_old = f" by {self.boot.arm}" if self.boot.role.is_old else ""
+        self.completeness.warn(f"{task.arm}{by_old}, {task.workload}: {missing}")
         return ""
 
     def _drop_missing_ids(self, transcript: Transcript) -> Transcript:
@@ -351,7 +354,7 @@ class BootSession:
         Returns an empty string if it can. A draft model's distribution is obtained in the same way as the baseline's.
         """
         if self.boot.role is not Role.DRAFT:
-            return run_documents.unscorable(self.recipes.directory)
+            return run_documents.unscorable(self._probed_directory)
         dialect = self.arm.recipe.dialect
         if dialect.scoring((0,), (0,), 1) is None and dialect.continuations(((0,),), 1) is None:
             return "the draft model's engine serves no log-probabilities of given tokens"
@@ -401,9 +404,15 @@ class BootSession:
 
     def _scorer(self, workload: Workload) -> Scorer:
         """Return the scorer by the probed route."""
-        by_arm = run_documents.read_capabilities(self.recipes.directory)
+        by_arm = run_documents.read_capabilities(self._probed_directory)
         capabilities = by_arm.get(BASELINE if self.boot.role is Role.DRAFT else self._scoring_arm, Capabilities())
         return scorer(capabilities.route, self.arm, self._request_s(workload), lambda: self.reporter.left_s <= 0)
+
+    @property
+    def _probed_directory(self) -> RunDirectory:
+        """The run whose probes tell how this server scores: the engine in use was probed in its own."""
+        directory = self.recipes.directory
+        return RunDirectory(directory.old) if self.boot.role.is_old else directory
 
     def _baseline_answers(self, workload: Workload) -> Transcript | None:
         """Return the baseline's answers to the very same requests.

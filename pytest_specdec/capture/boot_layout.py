@@ -169,27 +169,47 @@ def further(
 def interleave_old(planned: Iterable[Boot], workloads: Sequence[Workload], *, placement: Placement) -> Iterator[Boot]:
     """Yield the boots, each timed one of the baseline or a variant next to a boot of the same arm of the engine in use.
 
-    These answer timed workloads and nothing else. In turn the order is old, new, new, old …: steady drift of the machine adds as much to
-    one engine as to the other. Side by side the old one comes second, up with the first, and their requests alternate. The control has no
-    counterpart: each engine's own run shows how much its boots vary.
+    These answer timed workloads and nothing else. In turn the order is new, old, old, new …: steady drift of the machine adds as much to
+    one engine as to the other. It begins with the engine that leaves the last old baseline after its counterpart, so that the new
+    baseline's answers are there to be scored. Side by side the old one comes second, up with the first, and their requests alternate. The
+    control has no counterpart: each engine's own run shows how much its boots vary.
     """
+    boots = tuple(planned)
     timed = frozenset(workload.name for workload in workloads if workload.timed)
-    old_comes_first = placement is Placement.IN_TURN
-    for boot in planned:
-        answers = tuple(name for name in boot.answers if name in timed)
-        if not answers or not (boot.also_baseline or boot.role in _OLD_ROLES):
+    with_counterpart = [boot for boot in boots if timed & {*boot.answers} and (boot.also_baseline or boot.role in _OLD_ROLES)]
+    baselines = [number for number, boot in enumerate(with_counterpart) if boot.role is not Role.VARIANT]
+    old_comes_first = placement is Placement.IN_TURN and max(baselines, default=0) % 2 == 1
+    for boot in boots:
+        if boot not in with_counterpart:
             yield boot
             continue
         old = Boot(
             index=0,
             role=_OLD_ROLES.get(boot.role, Role.OLD_BASELINE),
             arm=old_arm(BASELINE if boot.also_baseline else boot.arm),
-            answers=answers,
+            answers=tuple(name for name in boot.answers if name in timed),
             timed=True,
             number=boot.number,
         )
         yield from (old, boot) if old_comes_first else (boot, old)
         old_comes_first = placement is Placement.IN_TURN and not old_comes_first
+
+
+def add_new_answers(planned: Iterable[Boot], workloads: Sequence[Workload]) -> Iterator[Boot]:
+    """Yield the boots, the last one of the engine in use's baseline scoring what the new baseline drew before.
+
+    It scores the workloads that draw tokens at a stated temperature and that the new baseline's scores are of; timed ones belong to the
+    clock. Without such a boot nothing is scored: none is added for it.
+    """
+    boots = tuple(planned)
+    last = max((number for number, boot in enumerate(boots) if boot.role is Role.OLD_BASELINE), default=0)
+    answered = {name for boot in boots[:last] if BASELINE in boot.arms for name in boot.answers}
+    drawn = {workload.name for workload in workloads if not workload.timed and any(request.draws_as_asked for request in workload.requests)}
+    tasks = (task for boot in boots for task in boot.scores if task.arm == BASELINE and task.workload in answered & drawn)
+    scores = tuple(dict.fromkeys(tasks))
+    yield from (
+        replace(boot, scores=scores) if number == last and boot.role is Role.OLD_BASELINE else boot for number, boot in enumerate(boots)
+    )
 
 
 _OLD_ROLES = {Role.BASELINE: Role.OLD_BASELINE, Role.VARIANT: Role.OLD_VARIANT}

@@ -49,13 +49,14 @@ def boot_waves(boots: Sequence[Boot], servers: int) -> BootWaves:
     """Return the waves of ``boots``, at most ``servers`` up at once.
 
     The servers that score stay up through all waves, as long as one more server fits beside them. A draft model that
-    does not fit comes after the boots whose tokens it scores. Further boots for speed are not in these waves.
+    does not fit comes after the boots whose tokens it scores. Further boots for speed are not in these waves. One of the
+    engine in use scores at the end of its wave.
     """
     further = [boot for boot in boots if boot.number > 1]
     boots = [boot for boot in boots if boot.number == 1]
-    scoring = [boot for boot in boots if boot.scores]
+    scoring = [boot for boot in boots if boot.scores and not boot.role.is_old]
     staying = tuple(scoring if len(boots) <= servers else scoring[: max(1, servers - 1)])
-    changing = [boot for boot in boots if not boot.scores] + [boot for boot in scoring if boot not in staying]
+    changing = [boot for boot in boots if boot not in scoring] + [boot for boot in scoring if boot not in staying]
     waves = tuple(_fill_waves(changing, max(1, servers - len(staying))))
     return BootWaves(staying=staying, waves=waves or ((),), further=tuple(_group_by_baseline(further)))
 
@@ -322,7 +323,7 @@ class _Workers:
                 worker.queue.close()  # nothing takes answers out of the queue, and arms would wait for room
             if (worker.boot.role is Role.VARIANT or worker.boot.role.is_old) and not worker.up and not worker.boot.small_cache:
                 self._dead.add(worker.boot.arm)
-            if worker.boot.scores and worker.boot.role not in {Role.DRAFT, Role.SCORER}:
+            if worker.boot.scores and worker.boot.role in {Role.BASELINE, Role.CONTROL}:
                 self._fail(error)
         except BaseException as error:  # noqa: BLE001 - raised in the calling thread
             self._fail(error)

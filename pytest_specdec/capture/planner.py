@@ -193,7 +193,8 @@ def _lay_out(
     """Return the plan with its workloads, boots and estimated seconds.
 
     The calibration is added before scores move to a scorer, which then scores it too. Timed workloads get boots of
-    their own only with ``has_speed_boots``, and boots of the engine in use with ``has_old``.
+    their own only with ``has_speed_boots``, and boots of the engine in use with ``has_old``. These score the new
+    baseline's tokens, unless they run under the config's settings for speed: the old run measured its noise without them.
     """
     workloads = tuple(sorted((*judged, *calibration), key=_plan_sort_key))
     served_boots = (boot for boot in boot_layout.layout(plan.pairs, judged, plan.depth, plan.placement) if is_served(boot, attached))
@@ -206,6 +207,8 @@ def _lay_out(
     servers = plan.servers // (2 if has_old else 1)
     further = boot_layout.further(plan.pairs, judged, speed_boots, placement=plan.placement, servers=servers)
     both = boot_layout.interleave_old((*layout, *further), workloads, placement=plan.placement) if has_old else (*layout, *further)
+    if has_old and not (has_scorer or has_speed_boots):
+        both = boot_layout.add_new_answers(both, workloads)
     boots = tuple(replace(boot, index=index, attached=is_attached(boot, attached)) for index, boot in enumerate(both))
     steps = estimate.steps(boots, workloads, plan.rates, route=plan.route)
     estimate_s = estimate.total(steps, plan.servers) + estimate.judging_s(len(plan.judgements))

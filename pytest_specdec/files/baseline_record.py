@@ -67,6 +67,7 @@ def read(directory: RunDirectory) -> BaselineRecord:
         single_precision=baseline.single_precision,
         began=began,
         old_answers=tuple(old_answers.read(directory, plan, draws)) if is_own else (),
+        new_answers=tuple(old_answers.read_new(directory, plan)),
     )
 
 

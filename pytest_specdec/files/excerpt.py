@@ -46,7 +46,8 @@ def _restrict(source: RunDirectory, plan: Plan, judgement: Judgement) -> Plan:
     answered = _answered_workloads(source, plan, judgement)
 
     def restrict_boot(boot: Boot) -> Boot:
-        tasks = tuple(task for task in boot.scores if task.workload in scored and task.arm in _arms(judgement))
+        is_read = not boot.role.is_old
+        tasks = tuple(task for task in boot.scores if is_read and task.workload in scored and task.arm in _arms(judgement))
         return replace(boot, answers=tuple(name for name in boot.answers if name in answered), scores=tasks)
 
     return replace(

@@ -1,6 +1,7 @@
 """Old answers: those of the baseline before an upgrade, in the run of the engine after it, whose baseline scores their tokens.
 
-They keep the prompt ids that the old run recorded: another chat template then changes nothing of what is scored.
+They keep the prompt ids that the old run recorded: another chat template then changes nothing of what is scored. Where a run has both
+engines, the old baseline scored the new one's answers too.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_specdec.errors import RunError
-from pytest_specdec.files import run_documents, transcripts
+from pytest_specdec.files import captured, run_documents, transcripts
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.captured import Captured
-from pytest_specdec.model.pair import BASELINE, OLD_BASELINE, Draft, DraftKind, Variant
+from pytest_specdec.model.pair import BASELINE, CONTROL, OLD_BASELINE, Draft, DraftKind, Variant
 from pytest_specdec.model.workload import Family
 
 if TYPE_CHECKING:
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_specdec.model.captured import ReportedDraws
-    from pytest_specdec.model.plan import Plan
+    from pytest_specdec.model.plan import Plan, ScoringTask
     from pytest_specdec.model.transcript import Answer
     from pytest_specdec.model.workload import Request, Workload
 
-__all__ = ["copy", "list_answered", "list_stored", "read"]
+__all__ = ["copy", "list_answered", "list_stored", "read", "read_new"]
 
+_NEW_BASELINE = "new.baseline"
+"""The new baseline's name where the old one scored it; no file has it."""
 _NO_DRAFTS = Variant(name=OLD_BASELINE, draft=Draft(kind=DraftKind.UNKNOWN, tokens=1))
 
 
@@ -86,8 +89,52 @@ def read(directory: RunDirectory, plan: Plan, calibration: ReportedDraws) -> Ite
         )
 
 
+def read_new(directory: RunDirectory, plan: Plan) -> Iterator[Captured]:
+    """Yield the new baseline's answers as the old one scored them, workload by workload.
+
+    They stand in the variant's place, and the old baseline's own in the control's, under its own scores and with the noise of its own run,
+    which is in the folder ``old`` of this one. Nothing without that run. Raises RunError if a file is invalid.
+    """
+    before = RunDirectory(directory.old)
+    tasks = list(_tasks_of_old(plan))
+    if not tasks or not before.plan.is_file():
+        return
+    before_plan = run_documents.read_plan(before)
+    calibration = captured.read_calibration(before, before_plan) or captured.read_calibration(before, before_plan, BASELINE, CONTROL)
+    for name in (task.workload for task in tasks):
+        new, own = transcripts.read(directory, BASELINE, name), transcripts.read(before, BASELINE, name)
+        if new is None or own is None:
+            continue
+        own = own.part(_ids_of_same(before_plan.workload(name), plan.workload(name)))
+        yield Captured(
+            pair=replace(plan.pairs[0], variant=replace(_NO_DRAFTS, name=_NEW_BASELINE)),
+            workload=run_documents.read_workload(directory, plan, name).with_room(new.room),
+            family=Family.SAMPLING,
+            baseline=own,
+            control=own,
+            speculative=replace(new, arm=_NEW_BASELINE),
+            scores={
+                _NEW_BASELINE: transcripts.read_scores(directory, OLD_BASELINE, BASELINE, name),
+                BASELINE: transcripts.read_scores(before, BASELINE, BASELINE, name),
+            },
+            calibration=calibration,
+            scored_by=before_plan.scored_by(name),
+            capabilities=run_documents.read_capabilities(before),
+        )
+
+
+def _ids_of_same(sent: Workload, workload: Workload) -> frozenset[str]:
+    """Return the ids under which both workloads ask the same."""
+    asked = {(request.id, request.asks) for request in sent.requests}
+    return frozenset(request.id for request in workload.requests if (request.id, request.asks) in asked)
+
+
 def _scored_names(plan: Plan) -> set[str]:
     return {task.workload for boot in plan.boots for task in boot.scores if task.arm == OLD_BASELINE}
+
+
+def _tasks_of_old(plan: Plan) -> Iterator[ScoringTask]:
+    yield from (task for boot in plan.boots if boot.under == OLD_BASELINE for task in boot.scores)
 
 
 def _copy_workload(source: RunDirectory, sent: Workload, directory: RunDirectory, workload: Workload) -> None:

@@ -2,9 +2,9 @@
 
 Compared are the prompts' token ids, the distributions after the same prefixes (stats/logit_shift.py), and the answers at temperature 0:
 the first tokens that differ, and their ends where the tokens are the same. Where the new baseline scored what the old one answered, every
-token of it is compared, sampled ones too (judge/old_tokens.py). What is tolerated comes from the noise that both runs measured
-(judge/baseline_noise.py): a shift has to exceed it by its median and by its upper tenth. Where a run had one boot of its baseline, a shift
-that boots may keep is no change and not nothing.
+token of it is compared, sampled ones too (judge/old_tokens.py); in a run of two engines the old one scores the new one's sampled tokens as
+well. What is tolerated comes from the noise that both runs measured (judge/baseline_noise.py): a shift has to exceed it by its median and
+by its upper tenth. Where a run had one boot of its baseline, a shift that boots may keep is no change and not nothing.
 
 Nothing is called the same by what was not seen, or by what chance hardly explains. UNKNOWN says why.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from pytest_specdec.judge.baseline_noise import AllowedShift
-    from pytest_specdec.judge.old_tokens import OldTokens
+    from pytest_specdec.judge.old_tokens import NewTokens, OldTokens
     from pytest_specdec.model.baseline_record import BaselineRecord, GreedyAnswer
     from pytest_specdec.model.transcript import Choice, Position
     from pytest_specdec.stats.logit_shift import Beyond, LogitShift
@@ -109,6 +109,8 @@ class BaselineChange:
     """Requests whose answers end elsewhere after the same tokens, by id."""
     old: OldTokens | None = None
     """The old baseline's tokens under the new scores; None where the new run scored none of this old run."""
+    new: NewTokens | None = None
+    """The new baseline's sampled tokens under the old scores; None where this old run's baseline scored none."""
 
     @property
     def is_worse(self) -> bool:
@@ -152,6 +154,8 @@ class _Comparison:
         self._is_broad = self._shift is not None and self._shift.low > max(self._allowed, NUMERICS_UP_TO)
         scored = [each for each in new.old_answers if each.speculative.started_at == old.began.get(each.workload.name)]
         self._old_tokens = old_tokens.examine(scored, near_tie=self._tie if self._noise else 0.0)
+        scored = [each for each in new.new_answers if each.baseline.started_at == old.began.get(each.workload.name)]
+        self._new_tokens = old_tokens.examine_new(scored, is_noise_known=self._noise is not None)
 
     @property
     def _shares_chats(self) -> bool:
@@ -177,6 +181,7 @@ class _Comparison:
             beyond=sum(difference.gap > self._tie for difference in differences) if self._noise else 0,
             other_ends=tuple(before.request_id for before, after in self._answers if _ends_elsewhere(before.choice, after.choice)),
             old=self._old_tokens,
+            new=self._new_tokens,
         )
 
     def kinds(self, change: BaselineChange) -> Iterator[ChangeKind]:
@@ -273,11 +278,11 @@ class _Comparison:
 
         Nothing is read from them after a broad shift, which explains other tokens.
         """
-        if self._old_tokens is None or self._is_broad:
+        if self._is_broad:
             return
-        if self._old_tokens.has_other_defaults:
+        if self._old_tokens and self._old_tokens.has_other_defaults:
             yield ChangeKind.DEFAULTS
-        if self._old_tokens.draws_otherwise:
+        if any(tokens and tokens.draws_otherwise for tokens in (self._old_tokens, self._new_tokens)):
             yield ChangeKind.DRAWS
 
     def _has_more_wrong(self, wrong_answers: int | None = None) -> bool:

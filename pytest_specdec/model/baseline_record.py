@@ -59,6 +59,9 @@ class BaselineRecord:
     old_answers: tuple[Captured, ...] = ()
     """Answers of the baseline before the upgrade under this run's scores, workload by workload, in the variant's place; this run's own are
     in the control's. Empty if none were scored."""
+    new_answers: tuple[Captured, ...] = ()
+    """Answers of this run's baseline under the scores of the one before the upgrade, likewise; that one's own are in the control's place.
+    Empty but in a run of two engines whose old one was booted again."""
 
     @property
     def days(self) -> frozenset[str]:

@@ -56,7 +56,7 @@ class Role(StrEnum):
     SCORER = "scorer"
     """A further server of the same weights, maybe of another engine, that scores in the baseline's place."""
     OLD_BASELINE = "old baseline"
-    """The baseline of the engine in use, for its speed alone: no judge of a pair sees it."""
+    """The baseline of the engine in use, for its speed, and to score the new baseline's tokens: no judge of a pair sees it."""
     OLD_VARIANT = "old variant"
     """A variant of the engine in use, likewise."""
 
@@ -130,10 +130,10 @@ class Boot:
     def under(self) -> str:
         """The model whose distribution this boot's scores give.
 
-        It is a draft model's name, or ``baseline`` for any server of the baseline's weights: both baseline boots
-        and a scorer.
+        It is a draft model's name, ``old.baseline`` for the engine in use, or ``baseline`` for any server of the
+        baseline's weights: both baseline boots and a scorer.
         """
-        return self.arm if self.role is Role.DRAFT else BASELINE
+        return self.arm if self.role in {Role.DRAFT, Role.OLD_BASELINE} else BASELINE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -168,6 +168,11 @@ class Request:
         return self.abort_after is None and self.body.keys() <= _NEUTRAL - {"temperature", "top_p"}
 
     @property
+    def draws_as_asked(self) -> bool:
+        """True if it asks for a temperature above 0: what it draws from is known, also where a server has defaults of its own."""
+        return "temperature" in self.body and not self.greedy
+
+    @property
     def takes_likeliest(self) -> bool:
         """True if each of its tokens is the likeliest of the model's unprocessed distribution, and its client stays."""
         return self.greedy and self.abort_after is None and self.body.keys() <= _NEUTRAL | _ENDING

@@ -59,3 +59,4 @@ def lines(change: BaselineChange) -> Iterator[str]:
     if change.other_ends:
         yield printable(f"  end elsewhere: {', '.join(change.other_ends[:_SHOWN])}")
     yield from old_tokens.lines(change.old)
+    yield from old_tokens.new_lines(change.new)

@@ -1,4 +1,4 @@
-"""The lines of a comparison on the old baseline's tokens, as the new baseline scored them."""
+"""The lines of a comparison on the old baseline's tokens, as the new baseline scored them, and the reverse."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_specdec.report.escape import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_specdec.judge.old_tokens import OldTokens, SampledBet
+    from pytest_specdec.judge.old_tokens import NewTokens, OldTokens, SampledBet
     from pytest_specdec.stats.default_parameters import DefaultsComparison
 
 _SHOWN = 3
@@ -30,9 +30,23 @@ def lines(old: OldTokens | None) -> Iterator[str]:
         for difference in old.wrong[:_SHOWN]:
             tokens = f"id {difference.old_id} -> id {difference.new_id}"
             yield printable(f"    {difference.request_id}, token {difference.index + 1}: {tokens}, {difference.gap:.2f} nats apart")
-    yield from (printable(f"  {_describe_bet(bet)}") for bet in (old.bets if old.draws_otherwise else old.bets[:1]))
+    yield from _bet_lines(old)
     if old.defaults:
         yield f"  default sampling parameters: {_describe_defaults(old.defaults, is_other=old.has_other_defaults)}"
+
+
+def new_lines(new: NewTokens | None) -> Iterator[str]:
+    """Yield what the old baseline's scores say of the new sampled tokens; nothing where it scored none."""
+    if new is None:
+        return
+    unscored = f"; {new.unscored} more were not scored" if new.unscored else ""
+    yield f"new answers: {new.answers} sampled ones, of {new.tokens:,} tokens, scored by the old baseline{unscored}"
+    yield from _bet_lines(new)
+
+
+def _bet_lines(tokens: OldTokens | NewTokens) -> Iterator[str]:
+    """Yield all bets if one of them alarms, else the strongest."""
+    yield from (printable(f"  {_describe_bet(bet)}") for bet in (tokens.bets if tokens.draws_otherwise else tokens.bets[:1]))
 
 
 def _describe_bet(bet: SampledBet) -> str:

@@ -46,7 +46,7 @@ def beside(config, servers):
 
 def test_in_turn_the_engines_alternate_so_that_drift_cancels(plan):
     made = plan()
-    pairs = ["old.baseline", "baseline", "draft-k3", "old.draft-k3", "old.ngram-k3", "ngram-k3"]
+    pairs = ["baseline", "old.baseline", "old.draft-k3", "draft-k3", "ngram-k3", "old.ngram-k3"]
     assert order(made) == [*pairs, "control"]
     assert [boot.index for boot in made.boots] == list(range(len(made.boots)))
     old = [boot for boot in made.boots if boot.role.is_old]
@@ -55,13 +55,13 @@ def test_in_turn_the_engines_alternate_so_that_drift_cancels(plan):
 
 
 def test_at_smoke_depth_the_one_baseline_boot_has_its_counterpart(plan):
-    assert order(plan(depth=Depth.SMOKE)) == ["old.draft-k3", "draft-k3", "ngram-k3", "old.ngram-k3", "old.baseline", "control"]
+    assert order(plan(depth=Depth.SMOKE)) == ["draft-k3", "old.draft-k3", "old.ngram-k3", "ngram-k3", "control", "old.baseline"]
 
 
 def test_boots_apart_for_speed_alternate_too(plan, both):
     made = plan(config=replace(both, speed=Overlay(args={"x": 1})), only=["draft-k3"])
     timed = [boot.arms[-1] for boot in made.boots if boot.timed]
-    assert timed == ["old.baseline", "baseline", "draft-k3", "old.draft-k3", "control"]
+    assert timed == ["baseline", "old.baseline", "old.draft-k3", "draft-k3", "control"]
     assert order(made) == timed
 
 
@@ -82,6 +82,73 @@ def test_the_new_baseline_scores_what_the_old_one_answered_and_no_timed_answers(
     own = {task.workload for boot in made.boots for task in boot.scores if task.arm == "baseline"}
     assert scored == own - {"timed"} != set()
     assert "timed" in own
+
+
+@pytest.fixture
+def drawn(workload):
+    """A workload that draws tokens at a stated temperature, one that draws by default, and one that draws none."""
+
+    def _drawn(**fields):
+        plain = workload(requests=2)
+        asks = {"sampled": {"temperature": 0.7}, "default": {}, "greedy": {"temperature": 0.0}}
+        return [
+            replace(plain, name=name, requests=tuple(replace(r, body={"prompt": name, "max_tokens": 6, **body}) for r in plain.requests))
+            for name, body in asks.items()
+        ] + [workload("timed", timed=True, requests=2, passes=2, concurrency=1, scored=False, **fields)]
+
+    return _drawn
+
+
+def make_for(config, workloads, depth=Depth.STANDARD, boots=1):
+    return make(config, [SelectedWorkload(workload=w, family=Family.GREEDY) for w in workloads], depth, speed_boots=boots)
+
+
+@pytest.mark.parametrize("boots", [1, 2])
+@pytest.mark.parametrize("depth", [Depth.SMOKE, Depth.STANDARD])
+@pytest.mark.parametrize("servers", [1, 4])
+def test_the_last_old_baseline_scores_what_the_new_one_drew_before(both, drawn, depth, servers, boots):
+    """Without a boot for it. What is at temperature 0 the other direction has, and what states none the servers' own defaults decide."""
+    config = beside(both, servers) if servers > 1 else both
+    made = make_for(config, drawn(), depth, boots)
+    *_, last = [boot for boot in made.boots if boot.role is Role.OLD_BASELINE]
+    (answered,) = [boot.index for boot in made.boots if "baseline" in boot.arms and "sampled" in boot.answers]
+    assert {boot.arms[0] for boot in made.boots if boot.role.is_old and boot.scores} == {last.arms[0]}
+    assert [(task.arm, task.workload) for task in last.scores] == [("baseline", "sampled")]
+    assert (last.under, answered < last.index) == ("old.baseline", True)
+    assert last.scores[0] in next(boot for boot in made.boots if boot.scores).scores, "with as many top tokens as the new baseline"
+    assert len(made.boots) == len(make_for(config, [w for w in drawn() if w.name != "sampled"], depth, boots).boots)
+
+
+def test_old_servers_under_settings_for_speed_or_beside_a_scorer_score_nothing(both, drawn):
+    for config in (replace(both, speed=Overlay(args={"x": 1})), replace(both, scorer=both.engine)):
+        assert not [boot for boot in make_for(config, drawn()).boots if boot.role.is_old and boot.scores]
+
+
+def test_an_old_server_that_scores_does_not_stay_up(both, drawn):
+    waves = boot_waves(make_for(beside(both, 3), drawn()).boots, 3)
+    assert [boot.arm for boot in waves.staying] == ["baseline"]
+    assert [boot.arm for boot in waves.waves[0]] == ["old.baseline"]
+
+
+def test_scores_by_the_old_baseline_are_captured_again_and_a_refusal_costs_them_alone(both, drawn, directory):
+    config = replace(both, variants=both.variants[:1])
+    made = make_for(config, [drawn()[0], drawn()[-1]], Depth.SMOKE)
+    runner.record(config, made, directory, deadline_s=None, tell=lambda _: None)
+    assert read_new_scores(directory)
+    assert not reusable_results(directory, made).remaining(made)
+    directory.scores(OLD_BASELINE, "baseline", "sampled").unlink()
+    (boot,) = reusable_results(directory, made).remaining(made)
+    assert (boot.role, boot.answers, [task.workload for task in boot.scores]) == (Role.OLD_BASELINE, (), ["sampled"])
+    refusing = replace(config, old=replace(config.old, args={"no-prompt-logprobs": True}))
+    status = runner.resume(refusing, made, directory, deadline_s=None, tell=lambda _: None)
+    assert (status.state, status.missing, status.missing_old, read_new_scores(directory)) == (State.COMPLETE, (), (), ())
+    (warning,) = status.warnings
+    assert warning.startswith("baseline by old.baseline, sampled: 2 of 2 answers are not scored")
+
+
+def read_new_scores(directory):
+    scores = transcripts.read_scores(directory, OLD_BASELINE, "baseline", "sampled")
+    return tuple(score for score in scores if score.positions)
 
 
 def test_side_by_side_counterparts_are_up_together(plan, both):
@@ -107,7 +174,7 @@ def test_the_layout_is_a_pure_function_of_the_boots(workload):
     boots = [Boot(index=n, role=Role.VARIANT, arm=f"v{n}", answers=("timed", "chat")) for n in range(3)]
     timed = [workload("timed", timed=True), workload("chat")]
     arms = [boot.arm for boot in interleave_old(boots, timed, placement=Placement.IN_TURN)]
-    assert arms == ["old.v0", "v0", "v1", "old.v1", "old.v2", "v2"]
+    assert arms == ["v0", "old.v0", "old.v1", "v1", "v2", "old.v2"]
     arms = [boot.arm for boot in interleave_old(boots, timed, placement=Placement.SIDE_BY_SIDE)]
     assert arms == ["v0", "old.v0", "v1", "old.v1", "v2", "old.v2"]
 
@@ -147,11 +214,14 @@ def test_another_version_of_the_old_engine_costs_that_boot_alone(plan):
 
 
 @pytest.mark.parametrize("servers", [1, 4])
-def test_a_capture_leaves_timed_answers_of_both_and_the_judges_of_pairs_see_one_engine(plan, both, directory, servers):
-    config = beside(both, servers) if servers > 1 else both
-    made = plan(depth=Depth.SMOKE, config=config, only=["draft-k3"])
+def test_a_capture_leaves_timed_answers_of_both_and_the_judges_of_pairs_see_one_engine(drawn, both, directory, servers):
+    """And the old baseline's scores of what the new one drew, under a name of their own."""
+    config = replace(beside(both, servers) if servers > 1 else both, variants=both.variants[:1])
+    made = make_for(config, [drawn()[0], drawn()[-1]], Depth.SMOKE)
     status = runner.record(config, made, directory, deadline_s=None, tell=lambda _: None)
-    assert (status.state, status.missing_old) == (State.COMPLETE, ())
+    assert (status.state, status.missing_old, status.warnings) == (State.COMPLETE, (), ())
+    answers, scores = transcripts.read(directory, "baseline", "sampled").answers, read_new_scores(directory)
+    assert [tuple(position.token_id for position in score.positions) for score in scores] == [each.choice.token_ids for each in answers]
     timings = old_timings.read(directory)
     assert {name: {arm: len(boots) for arm, boots in arms.items()} for name, arms in timings.items()} == {
         "timed": {"baseline": 1, "draft-k3": 1}
