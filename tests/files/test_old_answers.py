@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from pytest_specdec.files import baseline_record, old_answers, run_documents, tr
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.model.captured import ReportedDraws
 from pytest_specdec.model.pair import OLD_BASELINE, old_arm
-from pytest_specdec.model.plan import ScoringTask
+from pytest_specdec.model.plan import Boot, Role, ScoringTask
 from pytest_specdec.model.transcript import Answer, Choice, Position, Score
 from pytest_specdec.model.workload import Request, Route
 from tests.files.conftest import REQUESTS, WORKLOAD
@@ -134,3 +135,45 @@ def test_the_new_record_has_old_prefixes_and_its_own_prompts(old_run, new_run, n
 def test_without_answers_of_its_own_a_workload_is_not_read(old_run, new_run, new_plan):
     old_answers.copy(old_run.root, new_run, new_plan)
     assert not tuple(old_answers.read(new_run, new_plan, ReportedDraws()))
+
+
+@pytest.fixture
+def both(directory, plan, transcript, old_run):
+    """A run of two engines, with the old one's in its folder: its old baseline scored the new one's answers."""
+    after = replace(
+        plan, boots=(*plan.boots, Boot(index=4, role=Role.OLD_BASELINE, arm=OLD_BASELINE, number=2, scores=plan.boots[2].scores[2:]))
+    )
+    root = RunDirectory.create(directory.root.parent / "both")
+    run_documents.write_plan(root, after)
+    answers = (answer("chat-00", (1, 5)), answer("chat-01", (8,)))
+    transcripts.write(root, transcript("baseline", answers=answers, server_failures=(), started_at="now"))
+    scores = [replace(score("baseline", each.request_id, each.choice.token_ids), under=OLD_BASELINE) for each in answers]
+    transcripts.write_scores(root, OLD_BASELINE, "baseline", WORKLOAD.name, scores)
+    directory.root.rename(root.old)
+    return root
+
+
+def test_new_answers_stand_beside_the_old_baselines_own_under_its_scores(both):
+    (new,) = baseline_record.read(both).new_answers
+    assert (new.arm, new.speculative.started_at, new.control.started_at) == ("new.baseline", "now", "2026-11-21T06:00:00Z")
+    assert [each.choice.token_ids for each in new.speculative.answers] == [(1, 5), (8,)]
+    assert {name: [each.positions[0].token_id for each in given] for name, given in new.scores.items()} == {
+        "new.baseline": [1, 8],
+        "baseline": [1, 3, 5],
+    }
+    assert not baseline_record.read(both).prefixes, "scores of the old baseline are none of the new one's distribution"
+
+
+def test_old_answers_to_another_request_of_that_id_are_no_control(both, plan):
+    first, *others = REQUESTS
+    old = RunDirectory(both.old)
+    run_documents.write_plan(
+        old, replace(plan, workloads=(replace(WORKLOAD, requests=(replace(first, body={"prompt": "else"}), *others)),))
+    )
+    (new,) = baseline_record.read(both).new_answers
+    assert [each.request_id for each in new.control.answers] == ["chat-01", "chat-02"]
+
+
+def test_without_the_old_run_new_answers_are_not_read(both):
+    shutil.rmtree(both.old)
+    assert not baseline_record.read(both).new_answers

@@ -1,4 +1,7 @@
-"""The old baseline's tokens under the new baseline's scores: wrong ones at temperature 0, another distribution, other defaults."""
+"""The old baseline's tokens under the new baseline's scores: wrong ones at temperature 0, another distribution, other defaults.
+
+And the new baseline's sampled tokens under the old one's scores.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import pytest
 
 from pytest_specdec.judge import baseline_change
 from pytest_specdec.judge.baseline_change import BaselineRelation, ChangeKind
-from pytest_specdec.judge.old_tokens import examine
+from pytest_specdec.judge.old_tokens import examine, examine_new
 from pytest_specdec.model.captured import Captured
 from pytest_specdec.model.pair import OLD_BASELINE, DraftKind
 from pytest_specdec.model.transcript import Answer, Choice, Position, Score, Transcript
@@ -20,6 +23,7 @@ from tests.judge.captured_values import calibration as draws
 from tests.judge.test_baseline_change import EXACT, normal, record
 
 VOCABULARY, LENGTH = 30, 64
+MASKED = np.arange(VOCABULARY) >= VOCABULARY - 4
 NEAR_TIE = 0.05
 MORNING, EVENING, NEXT_DAY = (f"2026-11-{moment}:00+00:00" for moment in ("27T08:00", "27T20:00", "28T08:00"))
 BODIES = {
@@ -55,8 +59,24 @@ def positions(tokens, logits):
     )
 
 
-def scored_by_the_new_baseline(seed=1, *, kind="sampled", requests=16, old=1.0, new=1.0, numerics=0.0, wrong=(), began="then"):
-    """One workload: the old server draws at temperature ``old``, the new one at ``new`` and with other numerics, and scores both."""
+def mask(logits, leak):
+    """Leave the share ``leak`` of the mass to the last tokens of the vocabulary."""
+    rest = np.log(np.exp(np.where(MASKED, -np.inf, logits)).sum(axis=1, keepdims=True))
+    return np.where(MASKED, rest + (math.log(leak / (1.0 - leak) / MASKED.sum()) if leak else -30.0), logits)
+
+
+def scored_by_the_old_baseline(**fields):
+    """The same with the roles exchanged: the old server scores both."""
+    return scored_by_the_new_baseline(by_old=True, **fields)
+
+
+def scored_by_the_new_baseline(
+    seed=1, *, kind="sampled", requests=16, old=1.0, new=1.0, numerics=0.0, wrong=(), began="then", leak=None, by_old=False
+):
+    """One workload: the old server draws at temperature ``old``, the new one at ``new`` and with other numerics, and scores both.
+
+    With ``leak`` the old server excludes some tokens, and the new one draws them at that share.
+    """
     rng = np.random.default_rng(seed)
     bodies = [Request(id=f"{kind}-{i}", route=Route.COMPLETIONS, body={"prompt": f"p{i}", **BODIES[kind]}) for i in range(requests)]
     workload = Workload(name=kind, version=1, requests=tuple(bodies), top_tokens=VOCABULARY)
@@ -64,7 +84,11 @@ def scored_by_the_new_baseline(seed=1, *, kind="sampled", requests=16, old=1.0, 
     for number, request in enumerate(bodies):
         model = rng.normal(0.0, 2.0, (LENGTH, VOCABULARY))
         scorer = model + numerics * rng.normal(size=model.shape)
-        for arm, logits, temperature in ((OLD_BASELINE, model, old), ("baseline", scorer, new)):
+        model, scorer = (model, scorer) if leak is None else (mask(model, 0.0), mask(scorer, leak))
+        judged, own = (model, old), (scorer, new)
+        if by_old:
+            scorer, judged, own = model, own, judged
+        for arm, (logits, temperature) in ((OLD_BASELINE, judged), ("baseline", own)):
             tokens = emit(rng, truncate(logits, BODIES[kind].get("top_p", 1.1)), 0.0 if kind == "greedy" else temperature)
             if arm == OLD_BASELINE and number in wrong:
                 tokens[50] = model[50].argmin()
@@ -130,6 +154,38 @@ def test_what_the_new_baselines_own_tokens_show_too_is_no_change():
     old = examined(scored_by_the_new_baseline(old=0.6, new=0.6))
     assert old.bets[0].log10_evidence > 10.0
     assert not old.draws_otherwise
+
+
+@pytest.mark.parametrize("numerics", [0.0, 0.03])
+def test_tokens_that_the_old_build_excluded_show_in_the_new_tokens_alone(numerics):
+    fields = {"leak": 0.02, "numerics": numerics}
+    old, new = examined(scored_by_the_new_baseline(**fields)), examine_new([scored_by_the_old_baseline(**fields)], is_noise_known=True)
+    assert (old.draws_otherwise, new.draws_otherwise) == (False, True)
+    assert old.bets[0].log10_evidence < 2.0
+    assert new.bets[0].log10_evidence > 10.0
+    assert (new.answers, new.tokens, new.unscored) == (16, 16 * LENGTH, 0)
+
+
+def test_new_tokens_of_a_healthy_upgrade_show_nothing_and_none_are_bet_on_under_unknown_noise():
+    for fields in ({"numerics": 0.03, "requests": 8}, {"old": 0.6, "new": 0.6, "requests": 8}):
+        assert not examine_new([scored_by_the_old_baseline(**fields)], is_noise_known=True).draws_otherwise
+    assert examine_new([scored_by_the_old_baseline(leak=0.02)], is_noise_known=False).bets == ()
+
+
+def test_only_new_tokens_at_a_stated_temperature_are_bet_on():
+    others = [scored_by_the_old_baseline(kind=kind, requests=4) for kind in ("greedy", "default")]
+    new = examine_new([*others, scored_by_the_old_baseline(requests=3)], is_noise_known=True)
+    assert (new.answers, [bet.workload for bet in new.bets]) == (3, ["sampled"])
+    assert examine_new([], is_noise_known=True) is None
+
+
+def test_new_tokens_are_a_change_of_draws_in_the_run_that_has_both_engines():
+    rng = np.random.default_rng(2)
+    old, new = record(rng), replace(record(rng), new_answers=(scored_by_the_old_baseline(leak=0.02),))
+    change = baseline_change.compare(replace(old, began={"sampled": "then"}), new)
+    assert (change.relation, change.kinds, change.is_worse) == (BaselineRelation.CHANGED, (ChangeKind.DRAWS,), True)
+    elsewhere = baseline_change.compare(replace(old, began={"sampled": "later"}), new)
+    assert (elsewhere.relation, elsewhere.new) == (BaselineRelation.SAME, None)
 
 
 def test_requests_without_a_temperature_show_default_parameters_and_nothing_else():
@@ -220,9 +276,11 @@ def test_a_date_in_the_template_does_not_explain_other_ids_of_one_day():
 
 @pytest.mark.statistics
 def test_healthy_pairs_raise_no_alarm():
-    """Forty pairs of runs, exact and with noise of .03 nats in the scores: none alarms at a level of one in a thousand."""
+    """Forty pairs of runs, and twenty scored by the old baseline, exact and with noise of .03 nats: none alarms at one in a thousand."""
     found = [
         examined(scored_by_the_new_baseline(seed, numerics=0.03 * (seed % 2)), scored_by_the_new_baseline(seed, kind="default"))
         for seed in range(40)
     ]
     assert not any(old.draws_otherwise or old.has_other_defaults for old in found)
+    new = [examine_new([scored_by_the_old_baseline(seed=seed, numerics=0.03 * (seed % 2))], is_noise_known=True) for seed in range(20)]
+    assert not any(each.draws_otherwise for each in new)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_specdec.judge.old_tokens import OldTokens, SampledBet, TokenDifference
-from pytest_specdec.report.old_tokens import lines
+from pytest_specdec.judge.old_tokens import NewTokens, OldTokens, SampledBet, TokenDifference
+from pytest_specdec.report.old_tokens import lines, new_lines
 from pytest_specdec.stats.default_parameters import NEUTRAL, DefaultParameters, DefaultsComparison
 
 COOL = DefaultParameters(temperature=0.6, top_k=0, top_p=0.95)
@@ -41,4 +41,12 @@ def test_nothing_found_is_said_with_its_evidence():
     assert text[1:] == [
         "  sampled: no other distribution shows (highest evidence 10^0.5, chat, 1,200 tokens)",
         "  default sampling parameters: no difference shows (evidence 10^-0.9, alarm at 10^3, 300 old and 310 new tokens)",
+    ]
+
+
+def test_new_tokens_have_their_lines_where_the_old_baseline_scored_them():
+    assert list(new_lines(None)) == []
+    assert list(new_lines(NewTokens(answers=8, tokens=1200, unscored=1, bets=(BET,)))) == [
+        "new answers: 8 sampled ones, of 1,200 tokens, scored by the old baseline; 1 more were not scored",
+        "  sampled: another distribution, as of T too low; 0.021 nats per token (evidence 10^4.2, chat, 1,200 tokens)",
     ]
