@@ -89,6 +89,7 @@ def _old_engine_lines(plan: Plan) -> tuple[str, ...]:
     minutes = f", about {clock(old.estimate_s)}, {clock(old.estimate_s + plan.estimate_s)} for both" if plan.rates.known else ""
     again = sum(boot.role.is_old for boot in plan.boots)
     timed = f"; {_plural(again, 'boot')} above {'are' if again != 1 else 'is'} of the old engine, for its speed" if again else ""
+    timed += " and to score the new one's sampled tokens" if any(boot.role.is_old and boot.scores for boot in plan.boots) else ""
     models = (f"THE MODELS DIFFER: old {old.model}, new {plan.model}; answers may change by that",) if old.model != plan.model else ()
     return (
         f"old engine, captured and judged first: {old.build}; {_plural(old.boots, 'boot')}{minutes}",

@@ -7,14 +7,20 @@ from dataclasses import replace
 import pytest
 
 from pytest_specdec.capture import runner
+from pytest_specdec.capture.boot import BootSession
 from pytest_specdec.capture.boot_layout import interleave_old, needless
 from pytest_specdec.capture.completeness import Completeness
 from pytest_specdec.capture.parallel import boot_waves
 from pytest_specdec.capture.planner import SelectedWorkload, add_old_engine, make
+from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.capture.remaining import reusable_results
+from pytest_specdec.capture.scoring import Continuations, PromptLogprobs
+from pytest_specdec.capture.server_recipes import ServerRecipes
 from pytest_specdec.config.config import Overlay
 from pytest_specdec.errors import BootError, PlanError
-from pytest_specdec.files import captured, old_timings, transcripts
+from pytest_specdec.files import captured, old_timings, run_documents, transcripts
+from pytest_specdec.files.run_directory import RunDirectory
+from pytest_specdec.model.captured import Capabilities, FeatureSupport
 from pytest_specdec.model.pair import OLD_BASELINE
 from pytest_specdec.model.plan import Boot, Placement, Role
 from pytest_specdec.model.status import State
@@ -144,6 +150,20 @@ def test_scores_by_the_old_baseline_are_captured_again_and_a_refusal_costs_them_
     assert (status.state, status.missing, status.missing_old, read_new_scores(directory)) == (State.COMPLETE, (), (), ())
     (warning,) = status.warnings
     assert warning.startswith("baseline by old.baseline, sampled: 2 of 2 answers are not scored")
+
+
+def test_an_old_server_is_scored_by_the_route_that_its_own_run_found(both, drawn, directory):
+    made = make_for(both, drawn(), Depth.SMOKE)
+    run_documents.write_capabilities(directory, "baseline", Capabilities(support={"prompt_logprobs": FeatureSupport.HONOURED}))
+    continued = {"prompt_logprobs": FeatureSupport.REFUSED, "continuations": FeatureSupport.HONOURED}
+    run_documents.write_capabilities(RunDirectory(directory.old), "baseline", Capabilities(support=continued))
+    recipes = ServerRecipes(config=both, plan=made, directory=directory)
+    reporter = Reporter((), 1, None, lambda _: None)
+    scorers = {}
+    for boot in (boot for boot in made.boots if boot.scores):
+        session = BootSession(boot=boot, recipes=recipes, reporter=reporter, completeness=Completeness(made))
+        scorers[boot.arms[0]] = type(session.scoring(made.workload("sampled")).scorer())
+    assert scorers == {"baseline": PromptLogprobs, OLD_BASELINE: Continuations}
 
 
 def read_new_scores(directory):

@@ -22,7 +22,7 @@ PLAIN = Request(id="chat-00", route=Route.CHAT, body={"messages": [], "temperatu
 
 @pytest.fixture
 def whole(plan):
-    """The plan of a run with two variants, five workloads and a draft model."""
+    """The plan of a run with two variants, five workloads, a draft model and an old baseline."""
     (pair,), (chat,) = plan.pairs, plan.workloads
     others = [replace(chat, name=name) for name in NAMES[1:4]]
     calibration = Workload(name=NAMES[4], version=1, requests=(PLAIN,))
@@ -37,13 +37,14 @@ def whole(plan):
     boots = [Boot(index=index, role=roles[index], arm=arm, answers=NAMES) for index, arm in enumerate(ARMS)]
     boots[1] = replace(boots[1], scores=tasks)
     draft = Boot(index=4, role=Role.DRAFT, arm="org/d", scores=tasks)
+    old = Boot(index=5, role=Role.OLD_BASELINE, arm="old.baseline", scores=tasks)
     second = replace(pair, variant=replace(pair.variant, name="w"))
     return replace(
         plan,
         pairs=(pair, second),
         workloads=(chat, *others, calibration),
         judgements=tuple(judgements),
-        boots=(*boots, draft),
+        boots=(*boots, draft, old),
         extensions={"drawn": ("drawn.more1",)},
     )
 
@@ -63,7 +64,7 @@ def run(directory, whole, transcript, scores, environment):
         for workload in whole.workloads:
             answers = transcript(arm, workload=workload.name, digest=workload.digest, server_failures=())
             transcripts.write(directory, replace(answers, answers=answers.answers[: len(workload.requests)]))
-            for under in ("baseline", "org/d"):
+            for under in ("baseline", "org/d", "old.baseline"):
                 transcripts.write_scores(directory, under, arm, workload.name, three(scores(arm, under)))
     return directory
 
@@ -118,6 +119,7 @@ def test_other_variants_workloads_logs_and_digests_of_secrets_are_left_out(run, 
         *(
             f"scores/{under.name}/{arm}/{name}.jsonl"
             for under in (tmp_path / "away/scores").iterdir()
+            if under.name != "old.baseline"
             for arm in ARMS[:3]
             for name in names
         ),
