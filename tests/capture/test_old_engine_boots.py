@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from pytest_specdec.capture import runner
 from pytest_specdec.capture.boot import BootSession
 from pytest_specdec.capture.boot_layout import interleave_old, needless
 from pytest_specdec.capture.completeness import Completeness
-from pytest_specdec.capture.parallel import boot_waves
+from pytest_specdec.capture.parallel import _create_worker, _Workers, boot_waves
 from pytest_specdec.capture.planner import SelectedWorkload, add_old_engine, make
 from pytest_specdec.capture.progress import Reporter
 from pytest_specdec.capture.remaining import reusable_results
@@ -150,6 +151,20 @@ def test_scores_by_the_old_baseline_are_captured_again_and_a_refusal_costs_them_
     assert (status.state, status.missing, status.missing_old, read_new_scores(directory)) == (State.COMPLETE, (), (), ())
     (warning,) = status.warnings
     assert warning.startswith("baseline by old.baseline, sampled: 2 of 2 answers are not scored")
+
+
+def test_an_old_server_that_fails_with_its_scores_undone_ends_no_capture_side_by_side(both, drawn, directory):
+    made = make_for(beside(both, 4), drawn(), Depth.SMOKE)
+    recipes, record = ServerRecipes(config=both, plan=made, directory=directory), Completeness(made)
+
+    def fail(worker):
+        what = "the server did not come up"
+        raise BootError(what)
+
+    for boot in (boot for boot in made.boots if boot.scores):
+        reporter = Reporter((), 1, None, lambda _: None)
+        with nullcontext() if boot.role.is_old else pytest.raises(BootError):
+            _Workers(reporter).run([_create_worker(boot, recipes, reporter, record)], fail)
 
 
 def test_an_old_server_is_scored_by_the_route_that_its_own_run_found(both, drawn, directory):
