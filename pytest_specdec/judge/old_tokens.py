@@ -5,9 +5,10 @@ if it lies further below the new best one than both runs' noise explains. Above 
 and an alarm counts if the new baseline's own tokens do not show the same. Requests without sampling parameters show the servers' defaults.
 
 Old tokens hardly show what a new build adds, as a lost mask does: they have none of it, and pay a bet ε nats each where it took ε of the
-mass. The new baseline's tokens under the old one's scores do. Of 896 sampled tokens of a model with .03 nats of noise, and 2 % of its mass
-on tokens that the old model excluded, the old ones paid 10^.4, and the new ones 10^33; with 1 % 10^.4 and 10^12 (simulated, six runs each).
-So they are bet on too where the old baseline scored them. What is at temperature 0 differs both ways alike.
+mass. The new baseline's sampled tokens under the old one's scores do, where a run has both engines. With 2 % of the mass on tokens that the
+old model excluded, and noise of .03 nats in both, 864 old tokens of the reference engine paid 10^.4, 888 new ones 10^83, and nothing else
+showed a change; simulated, six runs of 896 tokens each, the new ones alarmed six times from 1 % on and three times at .5 %,
+the old ones never below 5 %. What is at temperature 0 differs both ways alike, and so do default parameters.
 """
 
 from __future__ import annotations
