@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from pytest_specdec.judge.parameter_effects import ParameterEffect
 from pytest_specdec.model.status import State
 from pytest_specdec.model.verdict import Outcome
 from pytest_specdec.model.workload import Family
@@ -13,6 +14,7 @@ from pytest_specdec.report.run import PytestOutcome
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from pytest_specdec.model.verdict import Verdict
     from pytest_specdec.report.run import JudgementResult, Run
 
 __all__ = ["Place", "VariantFinding", "count", "describe_undecided", "is_judged", "list_findings", "list_judged", "list_places", "number"]
@@ -68,8 +70,8 @@ def list_findings(run: Run, *, waived: bool = False) -> tuple[VariantFinding, ..
 
 
 def list_judged(run: Run) -> frozenset[Place]:
-    """Return where a judgement knows something."""
-    return frozenset(_place(j) for j in run.judgements if j.judged)
+    """Return where a judgement knows something; of a workload that is refused in part, it knows the rest."""
+    return frozenset(_place(j) for j in run.judgements if j.judged or _is_refused_in_part(j.verdict))
 
 
 def list_places(findings: Sequence[VariantFinding]) -> frozenset[Place]:
@@ -86,7 +88,7 @@ def describe_undecided(new: Run, before: frozenset[Place]) -> str:
     """Return why a run decided too little; empty if nothing is open.
 
     ``before`` are the places that an earlier run judged. Of a family that this run judged elsewhere, a workload counts if it was not
-    judged at all, or refused: what came to no decision there is allowed to, as the depth or the config says.
+    judged at all, or refused as a whole: what came to no decision there is allowed to, as the depth or the config says.
     """
     if new.status is None or new.status.state is not State.COMPLETE or new.status.error:
         return "the new run is incomplete"
@@ -111,6 +113,13 @@ def _describe_lost(new: Run, before: frozenset[Place]) -> Iterator[str]:
             yield f"{variant} {family.value}"
         elif workloads:
             yield f"{variant} {family.value} ({', '.join(workloads)})"
+
+
+def _is_refused_in_part(verdict: Verdict | None) -> bool:
+    """Return True if the variant refused a part of a workload and honoured another; the refused part is among its capabilities."""
+    if verdict is None or verdict.outcome is not Outcome.REFUSED:
+        return False
+    return ParameterEffect.HONOURED.value in verdict.parameters.get(verdict.pair, {}).values()
 
 
 def _place(judgement: JudgementResult) -> Place:

@@ -159,6 +159,17 @@ def test_a_workload_that_the_new_run_did_not_judge_again_is_neither_safe_nor_gon
         assert (changes.gone, changes.word) == ((), UpgradeWord.UNKNOWN)
 
 
+def test_a_workload_of_which_a_part_is_refused_is_judged_by_the_rest():
+    """vLLM 0.31 fails a workload of pairs, of which logit_bias is refused; 0.32 passes the rest of it."""
+    pairs = replace(FAILED, family=Family.PARAMETERS, workload="parameter-pairs", pair="draft-k3", names="answers go on after their end")
+    refused = {"draft-k3": {"logit_bias": "refused", "top_k": "honoured"}}
+    rest = replace(pairs, outcome=Outcome.REFUSED, names="", finding=None, parameters=refused)
+    for parameters, beginning in ((refused, "SAFE TO UPGRADE"), ({}, "CANNOT SAY: the new run did not judge draft-k3 parameters")):
+        new = judgement(replace(rest, parameters=parameters), PytestOutcome.SKIPPED)
+        changes = compare(*(replace(run_of(GOOD, one), status=DECIDED) for one in (judgement(pairs, PytestOutcome.FAILED), new)), SAME)
+        assert changes.headline.startswith(beginning)
+
+
 def test_a_workload_that_comes_to_no_decision_where_that_is_allowed_leaves_the_upgrade_safe():
     open_ = judgement(replace(GREEDY, workload="drawn", outcome=Outcome.INCONCLUSIVE), PytestOutcome.SKIPPED)
     old = replace(run_of(GOOD, judgement(replace(GREEDY, workload="drawn"))), status=DECIDED)
