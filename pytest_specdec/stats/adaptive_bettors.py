@@ -59,10 +59,14 @@ class AdaptiveBettor:
     bonus: bool = False
     """Whether it learns and bets at bonus slots instead of draft slots."""
 
+    @property
+    def plain_name(self) -> str:
+        """Name of the bettor on the tilt alone, at draft slots."""
+        return f"learned {'boldly' if self.start < ADAPTIVE_BETTORS[0].start else 'carefully'}"
+
     def name(self, spread: float) -> str:
         """Return the name of the bettor with this ``spread``."""
-        first = "boldly" if self.start < ADAPTIVE_BETTORS[0].start else "carefully"
-        return f"learned {first}" + (f", and by context ({spread:g})" if spread else "") + (" at the bonus" if self.bonus else "")
+        return self.plain_name + (f", and by context ({spread:g})" if spread else "") + (" at the bonus" if self.bonus else "")
 
     def tilt(self, distribution: TokenDistribution, features: Floats) -> Floats:
         """Return the view [M, K+1] on the tokens of ``distribution``.
@@ -152,9 +156,9 @@ def _learned_bettors(
     for spread in adaptive.spreads:
         paid = np.zeros(len(here))
         paid[here] = _log_payoffs(part, tilt_by_counts(view, seen, spread), allowance)
-        yield Bettor(
-            name=adaptive.name(spread), fault=Fault.BONUS if adaptive.bonus else Fault.RULE, weight=1.0, log_payoffs=paid, guessed=True
-        )
+        name, fault = adaptive.name(spread), Fault.BONUS if adaptive.bonus else Fault.RULE
+        variation_of = (adaptive.plain_name,) if name != adaptive.plain_name else ()
+        yield unit_bettor(name, fault, paid, guessed=True, variation_of=variation_of)
 
 
 def tilt_by_counts(view: Floats, seen: Floats, spread: float) -> Floats:

@@ -359,3 +359,16 @@ def test_who_does_not_bet_on_the_control_is_not_compared_with_it():
     at_the_bonus = found["learned boldly at the bonus"]
     assert at_the_bonus.difference.control != 0.0
     assert at_the_bonus.difference.control == found["learned boldly"].difference.control
+
+
+def test_a_bettor_whose_name_continues_another_s_is_a_variation_of_it():
+    """Names are for people, but variations continue the name of what they vary: a field that lacks one loses a control."""
+    runs = [with_control(toy_speculation.captured(kind), noise=0.0) for kind in ("head", "model", "ngram")]
+    panels = [bettors(gather(arm).observed) for one in runs for arm in (one, one.as_control())]
+    named = {bettor.name: bettor for panel in panels for bettor in panel}
+    assert not [
+        (name, other)
+        for name, bettor in named.items()
+        for other in named
+        if other != name and name.startswith(other) and other not in bettor.variation_of
+    ]
