@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "suites" / "configs" / "vllm-cpu.yaml"
-FIXES = "fix-expand,fix-topk,fork-processes"
+FIXES = "fix-expand,fix-topk,two-processes"
 VARIABLE = "SPECDEC_VLLM_PATCHES"
 HEALTHY, STOCK = "healthy", "stock"
 PLANTED = tuple(fault for fault in planted_in(Place.VLLM) if not FAULTS[fault].timed)

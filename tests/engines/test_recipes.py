@@ -84,12 +84,12 @@ def test_a_recipe_pins_what_vllm_changes_behind_ones_back(path):
 def test_the_stock_build_and_the_faulty_one_differ_from_the_mended_one_in_their_patches_only():
     mended, stock, faulty = (load(ROOT / "suites" / "configs" / f"{name}.yaml") for name in ("vllm-cpu", "vllm-cpu-stock", FAULTY))
     patches = dict(mended.engine.env)
-    assert patches.pop("SPECDEC_VLLM_PATCHES") == "fix-expand,fix-topk,fork-processes"
+    assert patches.pop("SPECDEC_VLLM_PATCHES") == "fix-expand,fix-topk,two-processes"
     assert dict(stock.engine.env) == patches
     assert faulty.engine == mended.engine
     for other in (stock, faulty):
         assert [(v.name, v.args) for v in other.variants] == [(v.name, v.args) for v in mended.variants]
-    assert {variant.env["SPECDEC_VLLM_PATCHES"] for variant in faulty.variants} == {"fix-expand,fix-topk,fork-processes,${SPECDEC_FAULT}"}
+    assert {variant.env["SPECDEC_VLLM_PATCHES"] for variant in faulty.variants} == {"fix-expand,fix-topk,two-processes,${SPECDEC_FAULT}"}
 
 
 SCHEDULED = {"enable-chunked-prefill", "max-num-batched-tokens", "enable-prefix-caching", "async-scheduling"}

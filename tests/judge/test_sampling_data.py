@@ -361,7 +361,7 @@ def test_who_does_not_bet_on_the_control_is_not_compared_with_it():
     assert at_the_bonus.difference.control == found["learned boldly"].difference.control
 
 
-def test_a_bettor_whose_name_continues_another_s_is_a_variation_of_it():
+def test_a_bettor_whose_name_continues_another_name_is_a_variation_of_it():
     """Names are for people, but variations continue the name of what they vary: a field that lacks one loses a control."""
     runs = [with_control(toy_speculation.captured(kind), noise=0.0) for kind in ("head", "model", "ngram")]
     panels = [bettors(gather(arm).observed) for one in runs for arm in (one, one.as_control())]
