@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
+import random
 import shlex
 import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_specdec.capture import locks
 from pytest_specdec.engines.protocol import HOST
-from pytest_specdec.errors import BootError
+from pytest_specdec.errors import BootError, LeaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from pytest_specdec.capture.server.process import ServerProcess
     from pytest_specdec.engines.protocol import Command
@@ -159,20 +165,71 @@ def _program_name(process: Path) -> str:
 
 
 _CHOSEN_PORTS: set[int] = set()
+_FIRST_PORT = 20_000
+_KERNEL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_FIRST_KERNEL_PORT = 32_768
+"""Of Linux, where that file cannot be read."""
+_FEWEST_PORTS = 1_000
+"""Ports below the kernel's own from which one is chosen; where there are fewer, it is one of the kernel's."""
+_RANDOM = random.SystemRandom()
 
 
 def free() -> int:
-    """Return a free port of the loopback interface.
+    """Return a free port of the loopback interface, never the same twice.
 
-    It is chosen by binding it, and never the same twice: servers boot side by side.
+    The server binds it only seconds later. Meanwhile no other program gets it: it lies below the ports that the kernel hands out to clients
+    and to servers that ask for any port, and is reserved among this user's sessions until this process ends.
     """
+    port = next(port for port in _candidates() if port not in _CHOSEN_PORTS and _is_free(port) and _reserve(port))
+    _CHOSEN_PORTS.add(port)
+    return port
+
+
+def _candidates() -> Iterator[int]:
+    """Yield ports, without end."""
+    below_kernel = range(_FIRST_PORT, _first_kernel_port())
     while True:
+        if len(below_kernel) >= _FEWEST_PORTS:
+            yield _RANDOM.choice(below_kernel)
+            continue
         with socket.socket() as probe:
             probe.bind((HOST, 0))
             port = int(probe.getsockname()[1])
-        if port not in _CHOSEN_PORTS:
-            _CHOSEN_PORTS.add(port)
-            return port
+        yield port
+
+
+def _first_kernel_port() -> int:
+    try:
+        return int(_KERNEL_RANGE.read_text(encoding="ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return _FIRST_KERNEL_PORT
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _reserve(port: int) -> bool:
+    """Return False if another session of this user has chosen ``port``; True too where sessions cannot lock anything."""
+    try:
+        fcntl.lockf(_reservations(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except LeaseError:
+        return True
+    except OSError as error:
+        return error.errno not in {errno.EACCES, errno.EAGAIN}
+    return True
+
+
+@lru_cache
+def _reservations() -> int:
+    """Return the descriptor of the file whose byte N is locked for port N. It stays open: closing it would free all of them."""
+    return os.open(locks.folder() / "ports.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def require_port(port: int) -> int:
