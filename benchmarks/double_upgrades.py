@@ -25,7 +25,7 @@ _RUN_S = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class SessionOutput:
     """What one session said of an upgrade."""
 
     code: int
@@ -67,15 +67,15 @@ def follow(name: str, folder: Path) -> list[dict[str, object]]:
     return [{"table": upgrade.engine, "form": f"{name}, {way}", **row(upgrade, judged)} for way, judged in ways]
 
 
-def judge(config: Path, run: Path, *options: str) -> Judged:
+def judge(config: Path, run: Path, *options: str) -> SessionOutput:
     """Capture and judge an upgrade by a few suites at smoke depth."""
     command = [sys.executable, "-m", "pytest", *SUITES, "-q", "-p", "no:cacheprovider", "--specdec-depth=smoke"]
     options = (*options, f"--specdec-config={config}", f"--specdec-run-dir={run}")
     done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, text=True, timeout=_RUN_S, check=False)
-    return Judged(code=done.returncode, output=done.stdout + done.stderr)
+    return SessionOutput(code=done.returncode, output=done.stdout + done.stderr)
 
 
-def row(upgrade: DoubleUpgrade, judged: Judged) -> dict[str, object]:
+def row(upgrade: DoubleUpgrade, judged: SessionOutput) -> dict[str, object]:
     """Return the columns of one way, with whether it said what it has to."""
     right = judged.headline.startswith(upgrade.word) and upgrade.says in judged.output and judged.code == upgrade.code
     return {

@@ -43,7 +43,7 @@ _SAFE, _CHANGED, _BROKE, _BOTH, _SLOWER, _OFFERS_LESS = (
     "THE NEW RUN OFFERS LESS",
 )
 _TIMED: Mapping[str, object] = {"padded-layers": 8}
-"""Arguments of builds whose speed is judged: twice the layers. A step then takes longer than the client needs to read it."""
+"""Arguments of builds whose speed is judged: a model of twice the layers, so that a step takes longer than the client needs to read it."""
 _TOKENS = ("greedy", "sampling")
 _SPEED = (
     "greedy",

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.simulation import observe, trace_of
 from pytest_specdec.stats.bettors import bettors, window
 from pytest_specdec.stats.fault_models import ReusedNumber
-from pytest_specdec.stats.sparse_bettors import in_some_answers, parent_name
+from pytest_specdec.stats.sparse_bettors import bet_on_some_answers, parent_name
 from pytest_specdec.stats.verify_slots import NO_DRAFT, filter_chances
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Grid:
         if not seat.chance:
             return payoffs[seat.name]
         everywhere = replace(seat, name=parent_name(seat), log_payoffs=payoffs[parent_name(seat)])
-        return in_some_answers(everywhere, seat.chance, last).log_payoffs
+        return bet_on_some_answers(everywhere, seat.chance, last).log_payoffs
 
     def _tabled(self, trace: Trace) -> npt.NDArray[np.float32]:
         """Return what the tabled bettors were paid, [S, T, tabled]."""

@@ -2,8 +2,8 @@
 
 ``size`` compares simulated healthy runs of two numerics, and of one twice. Truth is the planted noise: answers changed where the new run is
 more than twice as noisy as the old one, and then by numerics alone. ``power`` compares a healthy run with one of planted weights; the
-printed upper limit has to cover the planted shift in 95 % of pairs. Rows "of one boot" are of runs whose baseline is its own control, as at
-smoke depth on real servers. ``capture`` runs two suites on the reference engine in every form that
+printed upper limit has to cover the planted shift in 95 % of pairs. In rows "of one boot" the baseline is booted once and
+is its own control, as at smoke depth. ``capture`` runs two suites on the reference engine in every form that
 the folder does not hold, and ``captured`` compares every two runs that it holds, by the whole headline.
 
 Exit 1 where a healthy pair is called broken, or changed otherwise than by numerics, or a limit covers too seldom.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytest_specdec.judge.baseline_change import BaselineChange
 
 _BOOTS = ((False, HEALTHY), (True, ("exact", "g.03", "boot.1", "tok.03", "bf16.03")))
-"""Whether runs have one boot of their baseline, and the worlds whose healthy runs are compared."""
+"""Pairs: whether each run has one boot of its baseline alone, and the worlds of the healthy runs that are compared."""
 _OLD = ("exact", "bf16.03")
 """Worlds that weights are planted in."""
 _COVERED = 0.95

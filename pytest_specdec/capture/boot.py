@@ -410,7 +410,7 @@ class BootSession:
 
     @property
     def _probed_directory(self) -> RunDirectory:
-        """The run whose probes tell how this server scores: the engine in use was probed in its own."""
+        """The run whose probes tell how this server scores: for the old engine its own run, else this one."""
         directory = self.recipes.directory
         return RunDirectory(directory.old) if self.boot.role.is_old else directory
 

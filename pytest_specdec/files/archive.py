@@ -69,6 +69,8 @@ def unpack(path: Path) -> Iterator[Path]:
     if not is_archive(path):
         yield path
         return
+    if not path.exists():
+        raise _error(path, "there is no such archive", "no file", "an archive of a run directory", "check the path")
     with tempfile.TemporaryDirectory(prefix=f"specdec-{path.name[:60]}-", ignore_cleanup_errors=True) as folder:
         try:
             _extract(path, Path(folder))

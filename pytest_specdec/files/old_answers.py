@@ -125,8 +125,8 @@ def read_new(directory: RunDirectory, plan: Plan) -> Iterator[Captured]:
 
 def _ids_of_same(sent: Workload, workload: Workload) -> frozenset[str]:
     """Return the ids under which both workloads ask the same."""
-    asked = {(request.id, request.asks) for request in sent.requests}
-    return frozenset(request.id for request in workload.requests if (request.id, request.asks) in asked)
+    before = {(request.id, request.asks) for request in sent.requests}
+    return frozenset(request.id for request in workload.requests if (request.id, request.asks) in before)
 
 
 def _scored_names(plan: Plan) -> set[str]:

@@ -4,7 +4,8 @@ Compared are the prompts' token ids, the distributions after the same prefixes (
 the first tokens that differ, and their ends where the tokens are the same. Where the new baseline scored what the old one answered, every
 token of it is compared, sampled ones too (judge/old_tokens.py); in a run of two engines the old one scores the new one's sampled tokens as
 well. What is tolerated comes from the noise that both runs measured (judge/baseline_noise.py): a shift has to exceed it by its median and
-by its upper tenth. Where a run had one boot of its baseline, a shift that boots may keep is no change and not nothing.
+by its upper tenth. Where a run had one boot of its baseline, a shift as small as
+boots differ by is neither called a change nor nothing: it is unknown.
 
 Nothing is called the same by what was not seen, or by what chance hardly explains. UNKNOWN says why.
 """

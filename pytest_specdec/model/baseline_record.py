@@ -49,7 +49,7 @@ class BaselineRecord:
     draws: ReportedDraws
     """Plain draws of the calibration, which tell the noise of the run."""
     boots: int
-    """Boots of the baseline that they show: 2 where another one scored them, 1 where what a boot keeps is in both numbers of a draw."""
+    """Boots of the baseline in the draws: 2 if one drew and another scored them, 1 if one did both, so that what it keeps does not show."""
     variant_draws: tuple[ReportedDraws, ...] = ()
     """The same of each variant, which is another boot of the build that scored them."""
     single_precision: bool = False
@@ -61,7 +61,7 @@ class BaselineRecord:
     in the control's. Empty if none were scored."""
     new_answers: tuple[Captured, ...] = ()
     """Answers of this run's baseline under the scores of the one before the upgrade, likewise; that one's own are in the control's place.
-    Empty but in a run of two engines whose old one was booted again."""
+    Empty unless the run has both engines and booted the old one again."""
 
     @property
     def days(self) -> frozenset[str]:

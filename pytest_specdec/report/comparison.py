@@ -69,13 +69,13 @@ class Comparison:
     undecided: str
     """Why the new run decided too little; empty where it decided all that the old one did."""
     found: tuple[VariantFinding, ...]
-    """Findings that only the new run has, where the old one judged too and not all was wrong."""
+    """Findings that only the new run has, at a test at least that the old run judged and passed."""
     renamed: tuple[VariantFinding, ...]
-    """Findings that only the new run has, all where the old one failed by another name. Whether the cause is the same is not known."""
+    """Findings that only the new run has, at tests that the old run failed by another name. Whether the cause is the same is not known."""
     unjudged: tuple[VariantFinding, ...]
     """Findings of the new run, where the old one judged nothing."""
     gone: tuple[VariantFinding, ...]
-    """Findings that only the old run has, where the new one judged too and failed nowhere."""
+    """Findings that only the old run has, at tests that the new one judged; it failed none of them."""
     kept: tuple[VariantFinding, ...]
     """Findings of both."""
     judgements: tuple[Change, ...]
@@ -125,10 +125,10 @@ class Comparison:
             return Speculation.BROKE
         if self.unjudged:
             return Speculation.UNLOOKED
-        return Speculation.OPEN if self._open else Speculation.FOLLOWS
+        return Speculation.OPEN if self._speculation_doubt else Speculation.FOLLOWS
 
     @property
-    def _open(self) -> str:
+    def _speculation_doubt(self) -> str:
         """Why it is not known whether speculation follows; empty where it is."""
         renamed = f"{count(self.renamed, 'finding')} where the old run failed by another name" if self.renamed else ""
         return "; ".join(filter(None, (self.undecided, renamed)))
@@ -152,7 +152,7 @@ class Comparison:
         return Pace.DOUBTFUL if self.speed is not None and self.speed.doubtful else Pace.HELD
 
     @property
-    def _doubt(self) -> str:
+    def _speed_doubt(self) -> str:
         """Why the new run may be slower, in words; empty where nothing looks so."""
         if self._pace is not Pace.DOUBTFUL or self.speed is None:
             return ""
@@ -194,7 +194,8 @@ class Comparison:
     @property
     def _lead(self) -> str:
         """The beginning of the headline, by its cell."""
-        new, open_ = count(self._broken, "new finding"), f"whether speculation follows is not decided: {self._open}"
+        new, open_ = count(self._broken, "new finding"), f"whether speculation follows is not decided: {self._speculation_doubt}"
+        doubts = "; ".join(filter(None, (self._speculation_doubt, self._speed_doubt)))
         unlooked = f"{count(self.unjudged, 'finding')} that the old run did not look for"
         return {
             UpgradeHeadline.SAFE: f"SAFE TO UPGRADE, as far as both runs were judged: {self._baselines}; {self._findings_alone.lower()}",
@@ -206,9 +207,9 @@ class Comparison:
             UpgradeHeadline.WRONG: f"WRONG IN THE NEW RUN: {unlooked}; {self._baselines}",
             UpgradeHeadline.OFFERS_LESS: f"THE NEW RUN OFFERS LESS: {self._offers_less}; {self._baselines}",
             UpgradeHeadline.SLOWER: f"SLOWER: {', '.join(self._slow)}; {self._baselines}",
-            UpgradeHeadline.CANNOT_SAY: f"CANNOT SAY: {'; '.join(filter(None, (self._open, self._doubt)))}; {self._baselines}",
+            UpgradeHeadline.CANNOT_SAY: f"CANNOT SAY: {doubts}; {self._baselines}",
             UpgradeHeadline.WORSE: f"WORSE: {new}; {self._baselines}",
-            UpgradeHeadline.NO_NEW_FINDING: "; ".join(filter(None, (self._findings_alone, self._open, self._baselines))),
+            UpgradeHeadline.NO_NEW_FINDING: "; ".join(filter(None, (self._findings_alone, self._speculation_doubt, self._baselines))),
         }[self.case]
 
     @property
@@ -217,14 +218,14 @@ class Comparison:
         slow = ", ".join(self._slow)
         speeds = {UpgradeHeadline.SLOWER: ""}.get(self.case, f"slower: {slow}" if slow else "")
         losses = {UpgradeHeadline.OFFERS_LESS: ""}.get(self.case, f"offers less: {self._offers_less}" if self.losses else "")
-        is_open = self.case in {UpgradeHeadline.SLOWER, UpgradeHeadline.OFFERS_LESS} and bool(self._open)
+        is_open = self.case in {UpgradeHeadline.SLOWER, UpgradeHeadline.OFFERS_LESS} and bool(self._speculation_doubt)
         speed = self.speed or ComparedSpeed()
         why = printable(f"speeds are not gated: {speed.not_gated}") if speed.not_gated else ""
         timed = "whether it is slower is not decided" if speed.undecided else why
         return (
             speeds,
             losses,
-            f"not decided: {self._open}" if is_open else "",
+            f"not decided: {self._speculation_doubt}" if is_open else "",
             f"the runs name two models: {self.models}" if self.models and self.answers is not Answers.SAME else "",
             "" if slow else timed,
             f"speed of {', '.join(self.untimed)} is not compared"

@@ -71,10 +71,9 @@ def ratio(numerator: Floats, denominator: Floats) -> Floats:
 
     It is 1 for a denominator of 0.
     """
-    # Divided only where it is below 1: by a denominator near the smallest number a quotient would overflow.
-    return np.divide(
-        numerator, denominator, out=np.ones(np.broadcast_shapes(numerator.shape, denominator.shape)), where=denominator > numerator
-    )
+    ones = np.ones(np.broadcast_shapes(numerator.shape, denominator.shape))
+    # Only quotients below 1 are computed: by a denominator near the smallest number another one would overflow.
+    return np.divide(numerator, denominator, out=ones, where=denominator > numerator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

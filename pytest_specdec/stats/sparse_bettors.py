@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.betting import Bettor
     from pytest_specdec.stats.token_distribution import Bools, Floats
 
-__all__ = ["FAULTY_SHARES", "in_some_answers", "parent_name", "sparse_bettors", "wealth_within_answers"]
+__all__ = ["FAULTY_SHARES", "bet_on_some_answers", "parent_name", "sparse_bettors", "wealth_within_answers"]
 
 FAULTY_SHARES = (0.02, 0.1, 0.3)
 """Fractions of faulty answers that are bet on."""
@@ -35,14 +35,11 @@ def sparse_bettors(panel: Iterable[Bettor], last: Bools) -> Iterator[Bettor]:
     """
     for bettor in panel:
         for chance in FAULTY_SHARES:
-            yield in_some_answers(bettor, chance, last)
+            yield bet_on_some_answers(bettor, chance, last)
 
 
-def in_some_answers(bettor: Bettor, chance: float, last: Bools) -> Bettor:
-    """Return ``bettor`` begun anew at every answer, a fraction of them faulty.
-
-    The fraction is ``chance``.
-    """
+def bet_on_some_answers(bettor: Bettor, chance: float, last: Bools) -> Bettor:
+    """Return ``bettor`` begun anew at every answer, as a bet that the fraction ``chance`` of them is faulty."""
     wealth = np.logaddexp(np.log1p(-chance), np.log(chance) + wealth_within_answers(bettor, last))
     paid = np.diff(wealth, prepend=0.0)
     starts = np.concatenate([[True], last[:-1]])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.double_upgrades import Judged, row
+from benchmarks.double_upgrades import SessionOutput, row
 from pytest_specdec.config import load
 from pytest_specdec.config.engines import EngineName
 from tests.engines.doubles.upgrades import UPGRADES, write
@@ -41,4 +41,4 @@ def test_the_two_doubles_differ_in_one_behaviour(name, tmp_path):
     (4, "ERROR: no config", False),
 ])  # fmt: skip
 def test_an_upgrade_is_right_by_its_headline_what_it_says_and_its_exit_code(code, output, right):
-    assert row(SAFE, Judged(code=code, output=output))["right"] is right
+    assert row(SAFE, SessionOutput(code=code, output=output))["right"] is right

@@ -83,8 +83,8 @@ def test_without_timed_workloads_or_without_engines_the_old_one_is_not_booted(pl
 
 
 def test_the_new_baseline_scores_what_the_old_one_answered_and_no_timed_answers(both, workload):
-    asked = [workload(), workload("timed", timed=True, requests=2, passes=2, concurrency=1, scored=True)]
-    made = make(both, [SelectedWorkload(workload=w, family=Family.GREEDY) for w in asked], Depth.STANDARD)
+    workloads = [workload(), workload("timed", timed=True, requests=2, passes=2, concurrency=1, scored=True)]
+    made = make(both, [SelectedWorkload(workload=w, family=Family.GREEDY) for w in workloads], Depth.STANDARD)
     scored = {task.workload for boot in made.boots for task in boot.scores if task.arm == OLD_BASELINE}
     own = {task.workload for boot in made.boots for task in boot.scores if task.arm == "baseline"}
     assert scored == own - {"timed"} != set()

@@ -197,11 +197,11 @@ def test_a_404_to_token_ids_is_a_refusal_if_one_id_alone_gets_it_too(one_id, com
     """As of mlx-lm, which takes text alone. A model unloaded for a moment answers the one id again."""
     arm = Arm([404, 404, 200, one_id], answered_chat=False)
     arm.answered[Route.COMPLETIONS] = EARLIER
-    found = refusals.examine(arm, IDS, arm.send(IDS), lambda: arm.send(IDS))
+    examined = refusals.examine(arm, IDS, arm.send(IDS), lambda: arm.send(IDS))
     assert arm.asked == [*THREE, "one-id"]
-    denied = "denied" if "twice, while other requests are answered" in found.denial else ""
-    assert (denied or (found.ending.value if found.ending else str(found.answer.status))) == comes
-    assert found.answer.request_id == "a"
+    denied = "denied" if "twice, while other requests are answered" in examined.denial else ""
+    assert (denied or (examined.ending.value if examined.ending else str(examined.answer.status))) == comes
+    assert examined.answer.request_id == "a"
 
 
 def test_a_404_of_a_route_that_was_answered_before_is_no_refusal():

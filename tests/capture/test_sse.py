@@ -64,9 +64,9 @@ def stream(*, steps=80, late=0, tokens=1, **said):
 
 @pytest.mark.parametrize("late, tokens", [(0, 1), (1, 1), (30, 30), (80, 80)])
 def test_all_that_waited_belongs_to_the_first_burst(late, tokens):
-    found = sse.first_burst(sse.arrivals(stream(late=late)))
-    assert found.tokens(None) == tokens
-    assert found.at_s == stream(late=late)[0][0]
+    burst = sse.first_burst(sse.arrivals(stream(late=late)))
+    assert burst.tokens(None) == tokens
+    assert burst.at_s == stream(late=late)[0][0]
 
 
 def test_a_stall_later_on_changes_nothing():
@@ -83,9 +83,9 @@ def test_tokens_that_the_server_put_into_one_chunk_came_together():
 
 @pytest.mark.parametrize("late, tokens", [(0, 1), (20, 20), (80, 80)])
 def test_without_ids_the_share_of_the_text_says_how_many(late, tokens):
-    found = sse.first_burst(sse.arrivals(stream(late=late, ids=False)))
-    assert found.tokens(Usage(prompt_tokens=5, completion_tokens=80)) == tokens
-    assert found.tokens(None) is None
+    burst = sse.first_burst(sse.arrivals(stream(late=late, ids=False)))
+    assert burst.tokens(Usage(prompt_tokens=5, completion_tokens=80)) == tokens
+    assert burst.tokens(None) is None
 
 
 def test_chunks_that_bring_nothing_are_not_first():
@@ -104,9 +104,9 @@ def test_reasoning_is_content_to_the_first_stamp_and_to_shares(name):
     """Four characters of reasoning in half a second, then four of text."""
     deltas = [{"role": "assistant", "content": ""}, *[{name: "a"}] * 4, *[{"content": "b"}] * 4]
     stamped = [(i * 0.1, {"choices": [{"index": 0, "delta": delta}]}) for i, delta in enumerate(deltas)]
-    found = sse.first_burst(sse.arrivals(stamped))
-    assert (found.at_s, found.text_fraction) == (0.1, 1 / 8)
-    assert found.tokens(Usage(prompt_tokens=1, completion_tokens=8)) == 1
+    burst = sse.first_burst(sse.arrivals(stamped))
+    assert (burst.at_s, burst.text_fraction) == (0.1, 1 / 8)
+    assert burst.tokens(Usage(prompt_tokens=1, completion_tokens=8)) == 1
 
 
 ROLE, USAGE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}, {"choices": []}

@@ -31,9 +31,9 @@ def run(tmp_path):
     """The shipped config with a worker of its own, as vLLM is released."""
     config = tmp_path / "vllm-cpu.yaml"
     config.write_text(CONFIG.read_text().replace(",two-processes", "").replace("../..", str(ROOT)))
-    found = RealRun(tmp_path / "run", str(config), SELECT)
-    yield found
-    found.end()
+    real_run = RealRun(tmp_path / "run", str(config), SELECT)
+    yield real_run
+    real_run.end()
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_without_a_variants_draws_a_boot_may_keep_what_half_precision_is_granted
 
 
 def test_the_least_noisy_variant_limits_what_boots_keep(rng):
-    """A variant whose reported numbers are wrong hides no change."""
+    """One variant that reports wrong log-probabilities must not widen the limit so far that a change of weights passes."""
     weights = np.random.default_rng(5).normal(0.0, 0.15, SHAPE)
     old, new = one_boot(rng, 1, sd=0.0), one_boot(rng, 2, sd=0.0, weights=weights)
     wild = draws_between(rng, kept_by(9, 2.0), kept_by(1, 0.0), **NOISE)

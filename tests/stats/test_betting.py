@@ -26,7 +26,7 @@ from pytest_specdec.stats.betting import (
 )
 from pytest_specdec.stats.bettors import bettors
 from pytest_specdec.stats.fault_models import Fault
-from pytest_specdec.stats.sparse_bettors import in_some_answers
+from pytest_specdec.stats.sparse_bettors import bet_on_some_answers
 from pytest_specdec.stats.token_distribution import Processing, RawDistribution, TokenDistribution, requested
 from pytest_specdec.stats.verify_slots import Observed, slots_from_windows
 
@@ -318,7 +318,7 @@ def test_a_copy_for_some_places_is_held_against_its_original():
     )
     at_the_bonus = Bettor(name="bonus", fault=Fault.IMPROBABLE, weight=1.0, log_payoffs=np.zeros(1), variation_of=("2% greedy",))
     assert counterpart(at_the_bonus, seats) is seats[0]
-    assert counterpart(in_some_answers(at_the_bonus, 0.1, np.array([True])), seats) is seats[0]
+    assert counterpart(bet_on_some_answers(at_the_bonus, 0.1, np.array([True])), seats) is seats[0]
     assert counterpart(seats[1], seats) is seats[1]
     assert counterpart(replace(at_the_bonus, name="2% greedy at the end", variation_of=()), seats) is None, "a name says nothing"
 

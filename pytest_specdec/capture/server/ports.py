@@ -228,7 +228,10 @@ def _reserve(port: int) -> bool:
 
 @lru_cache
 def _reservations() -> int:
-    """Return the descriptor of the file whose byte N is locked for port N. It stays open: closing it would free all of them."""
+    """Return the descriptor of the file of reservations: a lock on its byte N reserves port N.
+
+    It is never closed, which would release all of them.
+    """
     return os.open(locks.folder() / "ports.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
