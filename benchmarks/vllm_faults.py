@@ -79,7 +79,9 @@ OWN = {
 UNPATCHED = {
     HEALTHY: Expected(),
     STOCK: Expected(
-        red={Family.SAMPLING: "evidence", Family.LIVENESS: "top_k"},
+        # Temperatures from memory that nobody wrote kill it now and then, in requests with grammars too. Where those deaths have used up
+        # the restarts, the request with top_k is not sent again alone, and its death is one of the scattered ones.
+        red={Family.SAMPLING: "evidence", Family.LIVENESS: "top_k|scattered failures"},
         may={
             Family.STRUCTURED: "Sampled tokens are wrong above temperature 0 and break grammars by the timing of the batch; "
             "then no draft token is accepted in the very requests judged.",
