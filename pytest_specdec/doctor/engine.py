@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_specdec.doctor.check import Check
     from pytest_specdec.doctor.probe import ProgramResult
     from pytest_specdec.engines.protocol import Engine, EngineProgram
-    from pytest_specdec.files.yaml import YamlDocument
+    from pytest_specdec.files.yaml import KeyPath, YamlDocument
 
 _QUICK_S = 15.0
 _HELP = ("--help=all", "--help")
@@ -186,8 +186,8 @@ def flag_checks(config: Config, commands: Sequence[tuple[Arm, Sequence[str]]], p
     document = yaml.load(config.text, str(config.path))
     flags = [(arm, flag) for arm, argv in commands for flag in flags_of(argv)]
     unknown = [(arm, flag) for arm, flag in flags if not parser_help.knows(flag)]
-    lines = dict.fromkeys(_describe_unknown(arm, flag, parser_help, document) for arm, flag in unknown)
-    failures = [fail("flags", line, remedy="write it as the engine's help does, or take it out") for line in lines]
+    remedies = {_describe_unknown(arm, flag, parser_help, document): _unknown_remedy(arm, flag) for arm, flag in unknown}
+    failures = [fail("flags", line, remedy=remedy) for line, remedy in remedies.items()]
     if parser_help.complaint and not any(flag in parser_help.complaint for _, flag in unknown):
         failures.append(fail("flags", parser_help.complaint, remedy="give the value that the engine's help asks for"))
     return tuple(failures) or (
@@ -204,13 +204,24 @@ def _describe_unknown(arm: Arm, flag: str, parser_help: Help, document: YamlDocu
     return f"{_locate_flag(arm, flag, document)}: found {flag}, which the engine does not know" + (f"; {suggestion}" if suggestion else "")
 
 
-def _locate_flag(arm: Arm, flag: str, document: YamlDocument) -> str:
-    """Return ``file:line  path`` of the argument that gave ``flag``.
+def _unknown_remedy(arm: Arm, flag: str) -> str:
+    """Return what to do about a flag that the engine does not know."""
+    if _argument_path(arm, flag):
+        return "write it as the engine's help does, or take it out"
+    return "a new release is assumed where none is found beside the program: name its environment (engine.venv), or the program in it"
 
-    The argument may have the flag's name, the name without ``no-``, or a name with dots after it. If there is none, the
-    engine's adapter added the flag.
+
+def _argument_path(arm: Arm, flag: str) -> KeyPath | None:
+    """Return the place in the config of the argument that gave ``flag``; None if the engine's adapter added it.
+
+    The argument may have the flag's name, the name without ``no-``, or a name with dots after it.
     """
     name = plain(flag)
     dotted_paths = (path for spelling, path in arm.paths.items() if spelling.partition(".")[0] == name)
-    path = arm.paths.get(name) or arm.paths.get(name.removeprefix("no-")) or next(dotted_paths, None)
+    return arm.paths.get(name) or arm.paths.get(name.removeprefix("no-")) or next(dotted_paths, None)
+
+
+def _locate_flag(arm: Arm, flag: str, document: YamlDocument) -> str:
+    """Return ``file:line  path`` of the argument that gave ``flag``."""
+    path = _argument_path(arm, flag)
     return f"{document.source}:{document.line(path)}  {dotted_path(path)}" if path else f"{arm.name}, added by the engine's adapter"

@@ -40,10 +40,11 @@ def require_program(path: str | None, where: str, expected: str, remedy: str) ->
 def release(program_path: str, package: str) -> str:
     """Return the release of ``package`` in a program's environment.
 
-    An example is ``0.32.0+cpu``. Returns an empty string if it is unknown.
+    An example is ``0.32.0+cpu``. Returns an empty string if it is unknown. The folder of packages is called dist-packages by
+    Debian's Python, which the images of vLLM and SGLang have.
     """
-    site = Path(program_path).resolve().parent.parent / "lib"
-    folders = sorted(site.glob(f"python*/site-packages/{package}-*.dist-info"))
+    environment = Path(program_path).resolve().parent.parent
+    folders = sorted(environment.glob(f"lib/python*/*-packages/{package}-*.dist-info"))
     return folders[0].name.removeprefix(f"{package}-").removesuffix(".dist-info") if folders else ""
 
 

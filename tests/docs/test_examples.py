@@ -14,7 +14,7 @@ from pytest_specdec.report import html, junit, markdown, run
 from pytest_specdec.report.run import RunClass
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
-CLASSES = {"vllm-cpu": RunClass.CLEAN, "vllm-gpu": RunClass.FINDING}
+CLASSES = {"vllm-cpu": RunClass.CLEAN, "vllm-gpu": RunClass.FINDING, "vllm-gpu-wide": RunClass.FINDING}
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -97,6 +97,8 @@ def test_an_unknown_flag_is_told_with_its_line_and_the_nearest_name(commands):
         ("FAIL", f"{loaded.path}:13  variants.a.args.atention", "--atention, which the engine does not know; did you mean '--attention'?"),
         ("FAIL", "a, added by the engine's adapter", "--per-request-spec-decode-metrics, which the engine does not know"),
     ]
+    assert {check.details[-1] for check in checks[:-1]} == {"remedy:   write it as the engine's help does, or take it out"}
+    assert "engine.venv" in checks[-1].details[-1]  # nobody can take out what is in no config
 
 
 def test_a_flag_of_the_settings_for_speed_is_looked_at_too(commands):

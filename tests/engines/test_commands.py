@@ -263,6 +263,12 @@ def test_versions_are_their_leading_numbers(text, numbers):
     assert locate.numbers(text) == numbers
 
 
+@pytest.mark.parametrize("packages", ["python3.12/site-packages", "python3.12/dist-packages", "python3/dist-packages"])
+def test_the_version_of_a_program_is_read_beside_it_as_debian_names_the_folder_too(tmp_path, packages):
+    (tmp_path / "lib" / packages / "vllm-0.26.0.dist-info").mkdir(parents=True)
+    assert locate.release(str(tmp_path / "bin" / "vllm"), "vllm") == "0.26.0"
+
+
 def test_the_version_of_a_program_without_an_environment_is_unknown(tmp_path):
     assert locate.release(str(tmp_path / "bin" / "vllm"), "vllm") == ""
 

@@ -27,7 +27,7 @@ pytestmark = [
 ATTACK = (
     f'{HOSTILE}</pre></style><img src="https://example.invalid/x" onerror="console.error(1)"><script>console.error(2)</script>{"x" * 400}'
 )
-EXAMPLES = ("vllm-gpu", "vllm-cpu")
+EXAMPLES = ("vllm-gpu", "vllm-gpu-wide", "vllm-cpu")
 FAULTS = {
     "console": ("<h1>", "<script>console.error('planted')</script><h1>"),
     "requests": ("<h1>", '<img src="https://example.invalid/planted.png" alt=""><h1>'),
