@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 _PAUSE_S = 0.05
 """Seconds between two checks for another server's answers."""
+_FURTHER_PRESSED_ROUNDS = 2
+"""About a second each; one in 45 judgements of vLLM on two busy cores had no preemption in its first round."""
 _DEFAULT_S = Limits().request_s
 """The default of a workload's deadline and of the config's."""
 
@@ -173,7 +175,7 @@ class BootSession:
             else:
                 if deciding is not None:
                     self._wait_for_baseline(deciding, workload)
-                result = self._answer_round(self.runner(arm, workload, callback_of(arm, workload.name)))
+                result = self._answer_until_preempted(arm, workload, callback_of(arm, workload.name))
             self.keep(result)
         if self.boot.role is Role.VARIANT:
             self.probe()
@@ -190,6 +192,20 @@ class BootSession:
             say=self.reporter.say,
             warn=self.completeness.warn,
         )
+
+    def _answer_until_preempted(self, arm: str, workload: Workload, on_answer: Callable[[Answer], None] | None) -> WorkloadResult:
+        """Answer, and on a small cache again, at most twice, while nothing was preempted.
+
+        A client that is held up between two requests lets a fast server end the first before the last has come: nothing was tested.
+        """
+        result = self._answer_round(self.runner(arm, workload, on_answer))
+        for _ in range(_FURTHER_PRESSED_ROUNDS if self.boot.small_cache else 0):
+            is_tested = result.missing or result.transcript.server_failures or result.transcript.preemptions != 0
+            if is_tested or self.reporter.left_s < 2 * result.transcript.wall_s:
+                break
+            self.reporter.say(f"{workload.name} of {arm} again: its requests did not overlap enough to fill the small cache")
+            result = self._answer_round(self.runner(arm, workload, on_answer))
+        return result
 
     def _answer_round(self, runner: WorkloadRunner) -> WorkloadResult:
         """Send all passes of a runner and return the result.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from pytest_specdec.capture.planner import SelectedWorkload, make
 from pytest_specdec.capture.runner import record
+from pytest_specdec.capture.server.server import ArmServer
 from pytest_specdec.files import captured, transcripts
 from pytest_specdec.files.run_directory import RunDirectory
 from pytest_specdec.judge import pressure
@@ -42,3 +44,24 @@ def test_servers_with_a_small_cache_preempt_and_are_judged_by_the_usual_one(plac
     }
     (judgement,) = (each for each in plan.judgements if each.family is Family.PRESSURE)
     assert pressure.judge(captured.read(directory, plan, judgement, ())).outcome is Outcome.PASS
+
+
+IDLE_ROUNDS = {"baseline": 3, "ngram-k3": 2}
+
+
+def test_requests_that_preempt_nothing_are_sent_again_at_most_twice(tmp_path, monkeypatch):
+    """A round reads the count before and after."""
+    read_count, readings = ArmServer.preemptions, Counter()
+
+    def idle_first(arm):
+        readings[arm] += 1
+        is_idle = readings[arm] <= 2 * IDLE_ROUNDS["ngram-k3" if arm.recipe.setup.speculative else "baseline"]
+        return 0 if is_idle else read_count(arm)
+
+    monkeypatch.setattr(ArmServer, "preemptions", idle_first)
+    config = replace(CONFIG, placement=Placement.IN_TURN, variants=CONFIG.variants[1:])
+    directory, plan, steps = RunDirectory.create(tmp_path / "run"), make(config, WANTED[1:], Depth.STANDARD), []
+    assert record(config, plan, directory, deadline_s=None, tell=steps.append).state is State.COMPLETE
+    preempted = {arm: transcripts.read(directory, arm, TOGETHER.name).preemptions for arm in IDLE_ROUNDS}
+    assert (preempted["baseline"], preempted["ngram-k3"] > 0) == (0, True)
+    assert [step.arm for step in steps if "did not overlap enough" in step.doing] == ["baseline", "baseline", "ngram-k3", "ngram-k3"]
