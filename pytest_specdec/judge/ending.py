@@ -237,7 +237,7 @@ def _describe_late_end(end: AnswerEnd, baseline: BaselineEndings) -> str:
         return ""
     more = len(end.ids) - len(peer.token_ids)
     same = more > 0 and end.ids[: len(peer.token_ids)] == peer.token_ids
-    return f"{more} tokens after the {len(peer.token_ids)} at which the baseline stops" if same else ""
+    return f"{more} token{'s' if more > 1 else ''} after the {len(peer.token_ids)} at which the baseline stops" if same else ""
 
 
 def _describe_wrong_reason(end: AnswerEnd, baseline: BaselineEndings) -> str:
