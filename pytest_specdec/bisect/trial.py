@@ -44,9 +44,11 @@ class Runner:
     """Of ``time.monotonic``; infinite without one."""
 
     def run(self, release: str, variables: Mapping[str, str], earlier: Sequence[Trial], targets: frozenset[str]) -> Trial:
-        """Return the trial of a release.
+        """Run the tests against a release and return the trial.
 
-        After an undecided run, its own is continued at its false-alarm rate; else a new one is made. Raises DeadlineError.
+        ``earlier`` are the trials of the same release. If the last of them is undecided, its run is continued with more answers, which does
+        not raise the false-alarm rate; else a new run is made. ``targets`` are the ids of the tests that the fault turned red at the bad
+        release; if empty, all tests count. Raises DeadlineError.
         """
         began = time.monotonic()
         undecided = [trial.run for trial in earlier[-1:] if trial.exit_code == RunClass.UNDECIDED.exit_code]

@@ -148,7 +148,7 @@ def _plan_without_boots(config: Config, machine_placement: MachinePlacement, rat
 
     The settings are those of engine, model, placement and scoring.
     """
-    scoring_config = config.of_scorer() if config.scorer else config
+    scoring_config = config.scorer_config() if config.scorer else config
     return Plan(
         config=config.name,
         engine=config.engine.kind,

@@ -122,16 +122,17 @@ def _compare_with_plain(arm: ArmServer, request: Request, sent: TimedAnswer) -> 
         arm.answered.setdefault(request.route, _PLAIN_CHAT)
         return sent
     if check.ending is not None or not check.answer.refused:
-        return _refusal_unless_access_lost(arm, request, sent)
+        return _check_access(arm, request, sent)
     if request.route in arm.answered:
         return replace(sent, denial=f"{_describe_refusal(request, sent)}, and so did a plain request on its route, which answered before")
     return replace(sent, on_silent_route=True)
 
 
-def _refusal_unless_access_lost(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
-    """Return the refusal unless even one token is no longer answered.
+def _check_access(arm: ArmServer, request: Request, sent: TimedAnswer) -> TimedAnswer:
+    """Return the refusal ``sent``, as denied if access was lost.
 
-    The plain request failed or was denied, and so says nothing about the refusal.
+    A plain request on the same route has failed or got a status that is no refusal, and so tells nothing about ``sent``. Access is lost if
+    the one-token request of the boot is rejected as well. If that request fails, its failure is returned.
     """
     check = _send_check(arm, ONE_TOKEN, sent)
     if check.ending is not None:

@@ -71,9 +71,9 @@ def record(
         if any(boot.role is not Role.SCORER for boot in boots_to_start):
             engine.check(config)
         if config.old and any(boot.role.is_old for boot in boots_to_start):
-            engine_of(config.old.kind).check(config.of_old())
+            engine_of(config.old.kind).check(config.old_engine_config())
         if config.scorer and any(boot.role is Role.SCORER for boot in boots_to_start):
-            engine_of(config.scorer.kind).check(config.of_scorer())
+            engine_of(config.scorer.kind).check(config.scorer_config())
         recipes.check()
         orphans.sweep(directory.root.parent, held=directory.root)
         for device in devices() if boots_to_start else ():

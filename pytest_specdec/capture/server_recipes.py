@@ -131,8 +131,8 @@ class ServerRecipes:
         The scorer has an engine of its own, and so has an arm of the engine in use.
         """
         if boot.role is Role.SCORER:
-            return self.config.of_scorer()
-        return self.config.of_old() if boot.role.is_old else self.config
+            return self.config.scorer_config()
+        return self.config.old_engine_config() if boot.role.is_old else self.config
 
     def _overlay(self, boot: Boot) -> Overlay | VariantSettings:
         """Return the config's settings for this boot's arm alone."""

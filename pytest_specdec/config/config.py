@@ -235,7 +235,7 @@ class Config:
         resolved = self.path.parent / Path(text).expanduser()
         return str(resolved.absolute()) if text and resolved.exists() else text
 
-    def of_scorer(self) -> Config:
+    def scorer_config(self) -> Config:
         """Return a config whose engine is the scorer, to start its server.
 
         It has no variants and no overlays. Raises ValueError without a scorer.
@@ -245,20 +245,20 @@ class Config:
             raise ValueError(msg)
         return replace(self, engine=self.scorer, baseline=Overlay(), variants=(), draft=Overlay(), scorer=None)
 
-    def of_old(self) -> Config:
-        """Return a config whose engine is the one in use, with the variants as they are.
+    def old_engine_config(self) -> Config:
+        """Return this config with the old engine as its engine.
 
-        Raises ValueError without one.
+        The old engine is the one in use, which the file names under ``engines.old``; the variants stay. Raises ValueError if it names none.
         """
         if self.old is None:
-            msg = f"{self.name} has no engines"
+            msg = f"{self.name} has no engines.old"
             raise ValueError(msg)
         return replace(self, engine=self.old, old=None)
 
     @property
     def builds(self) -> Mapping[str, Config]:
         """The config of each engine by its place, ``engines.old`` first; of one engine, this config under ``engine``."""
-        return {"engine": self} if self.old is None else {"engines.old": self.of_old(), "engines.new": self}
+        return {"engine": self} if self.old is None else {"engines.old": self.old_engine_config(), "engines.new": self}
 
     def concurrency(self, *, attached: bool) -> int | None:
         """Return the limit on requests in flight at one server.

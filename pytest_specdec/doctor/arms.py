@@ -82,7 +82,7 @@ def scorer(config: Config, environ: Mapping[str, str]) -> Arm | None:
     """
     if config.scorer is None:
         return None
-    scorer_config = config.of_scorer()
+    scorer_config = config.scorer_config()
     arm = _make_arm(scorer_config, environ, SCORER, (SCORER,), scorer_config.baseline, model=scorer_config.engine.model)
     # Its arguments stand under ``scorer`` in the file, not under ``engine``.
     return replace(arm, paths={plain(key): (SCORER, "args", key) for key in scorer_config.engine.args})

@@ -75,7 +75,7 @@ def _scorer_to_start(config: Config) -> _Servers | None:
     arm = scorer(config, os.environ)
     if config.scorer is None or arm is None or arm.attached:
         return None
-    return _Servers(config=config.of_scorer(), engine=engine_of(config.scorer.kind), arms=(arm,))
+    return _Servers(config=config.scorer_config(), engine=engine_of(config.scorer.kind), arms=(arm,))
 
 
 def _rename_to_scorer(results: Iterable[Check]) -> Iterator[Check]:

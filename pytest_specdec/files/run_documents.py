@@ -59,11 +59,12 @@ def read_plan(directory: RunDirectory) -> Plan:
 
 
 def _check_alpha(where: str, alpha: float, row: FamilyRow) -> None:
-    """Raise RunError for an impossible share of the false-alarm budget.
+    """Raise RunError if a judgement's share of the false-alarm budget is impossible.
 
-    The plan was then edited: with too small a share no fault would ever be found.
+    ``alpha`` is that share, and ``row`` its family. Only an edited plan has a share above the whole budget, or one so small that no fault
+    would ever be found. A family that draws on no budget may have 0.
     """
-    least_alpha = _LEAST_ALPHA if row.budget.alpha * row.part else 0.0
+    least_alpha = _LEAST_ALPHA if row.budget.alpha and row.part else 0.0
     if not least_alpha <= alpha <= row.budget.alpha:
         what, remedy = (
             f"the plan gives a judgement of {row.name} an impossible share of the false alarms",

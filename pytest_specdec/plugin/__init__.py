@@ -128,7 +128,7 @@ def specdec_captured_run(request: pytest.FixtureRequest, specdec_pair: Pair) -> 
     """
     from pytest_specdec.plugin import verdicts  # noqa: PLC0415 - only tests of ours pay for it
 
-    return verdicts.captured_run(request.node, specdec_pair)
+    return verdicts.read_captured_run(request.node, specdec_pair)
 
 
 @pytest.fixture

@@ -148,14 +148,16 @@ def _make_plan(run: RunState, marks: dict[pytest.Item, SpecdecMark], left_out: S
             pair_names,
             _select_workloads(left_out),
             outside=run.outside,
-            rates=earlier_plan.rates if earlier_plan else rates.expected_rates(config, run.runs),
+            rates=earlier_plan.rates if earlier_plan else rates.expected_rates(config, run.runs_folder),
             enlarged={name: len(earlier_plan.workload(name).requests) for name in earlier_plan.enlarged} if earlier_plan else None,
             deadline_s=run.deadline_s,
             speed_boots=run.speed_boots,
             old_answers=_old_answers(run, earlier_plan),
         )
 
-    return planner.add_old_engine(make(run.config), run.config, make(run.config.of_old())) if run.config.old else make(run.config)
+    return (
+        planner.add_old_engine(make(run.config), run.config, make(run.config.old_engine_config())) if run.config.old else make(run.config)
+    )
 
 
 def _old_answers(run: RunState, begun: Plan | None) -> frozenset[str]:

@@ -116,10 +116,11 @@ class RunState:
         return old_engine.deadline_s(self.settings.deadline_s) if self.config.old else self.settings.deadline_s
 
     @property
-    def runs(self) -> Path:
-        """The folder of earlier runs, whose times the estimate rests on.
+    def runs_folder(self) -> Path:
+        """The folder of earlier runs, from which times are estimated.
 
-        The run of an engine in use lies in that of the engine under test, and so one folder deeper.
+        It is the parent of the run directory. If that parent is a run directory itself, this is the run of the old engine inside the run of
+        the new one, and the folder is one level further up.
         """
         folder = self.root.parent
         return folder.parent if (folder / "plan.json").is_file() else folder

@@ -106,10 +106,11 @@ def _read_stored(run: RunState, judgement: Judgement) -> Captured:
     return stored.read(run.directory, run.plan, judgement, run.gates, run.calibrations(judgement.pair), slo=run.config.slo)
 
 
-def captured_run(item: pytest.Item, pair: Pair) -> CapturedRun:
+def read_captured_run(item: pytest.Item, pair: Pair) -> CapturedRun:
     """Return the answers of ``pair`` to all workloads of the run.
 
-    The test's setup ends in an error as in :func:`read_captured`.
+    The test's setup ends in an error if the answers to the workload of its mark are missing, or if the control fails: the baseline booted
+    again. Other missing workloads are listed in the result. Verdicts are recorded, so that :func:`require_check` notices an unchecked one.
     """
     run, judgement = run_state.get(item.config), _planned_judgement(item, pair)
     measured = _read_or_refuse(item, run, lambda: stored.read_run(run.directory, run.plan, judgement))

@@ -107,8 +107,9 @@ class UpgradeHeadline(StrEnum):
 def choose_headline(answers: Answers, speculation: Speculation, *, offers_less: bool, pace: Pace) -> UpgradeHeadline:
     """Return the headline of an upgrade, for every combination of facts.
 
-    A finding of speculation leads, then a change of the baseline's answers that is not tolerated, then what the servers no longer offer,
-    then speed. A tolerated change is said if nothing else is wrong.
+    A finding of speculation comes first; a change of the baseline's answers, tolerated or not, is named beside it. Without such a finding
+    the order is: a change that is not tolerated, what the servers no longer offer, a slowdown, a tolerated change. An upgrade is safe only
+    if none of these is found, speculation was decided, and no speed is in doubt.
     """
     has_changed = answers in {Answers.TOLERATED, Answers.CHANGED}
     if speculation is Speculation.BROKE:
@@ -121,8 +122,8 @@ def choose_headline(answers: Answers, speculation: Speculation, *, offers_less: 
         return UpgradeHeadline.CHANGED if speculation is Speculation.FOLLOWS else UpgradeHeadline.CHANGED_OPEN
     if answers is Answers.UNKNOWN:
         return UpgradeHeadline.NO_NEW_FINDING
-    is_whole = speculation is Speculation.FOLLOWS and pace is not Pace.DOUBTFUL
-    return UpgradeHeadline.SAFE if is_whole else UpgradeHeadline.CANNOT_SAY
+    is_settled = speculation is Speculation.FOLLOWS and pace is not Pace.DOUBTFUL
+    return UpgradeHeadline.SAFE if is_settled else UpgradeHeadline.CANNOT_SAY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -250,7 +250,7 @@ def adaptive_inputs(observed: Observed, contexts: Ints, previous: Ints) -> Adapt
         block = slice(first, first + BLOCK)
         features = regressors.at(block)
         common = (features @ np.linalg.solve(gram, moment)).clip(0.0, 1.0)
-        rate[block], seen[block] = counts.at(block, common)
+        rate[block], seen[block] = counts.recovery_rates(block, common)
         centred[block, :, :FEATURES] = features[:, :, :FEATURES]
         emitted = np.take_along_axis(features, distribution.outcome[block, None, None], axis=1)[:, 0][flagged[block]]
         gram = gram + emitted.T @ emitted
@@ -369,10 +369,11 @@ class _ContextCounts:
         nothing = np.zeros((3, count))
         return cls(cells=cells, emitted=emitted, ended=observed.slots.ended, seen=nothing[0], flagged=nothing[1], recovered=nothing[2])
 
-    def at(self, here: slice, common: Floats) -> tuple[Floats, Floats]:
-        """Return the shrunken rate at each context, and the counts of tokens.
+    def recovery_rates(self, here: slice, common: Floats) -> tuple[Floats, Floats]:
+        """Return the rates of recovered tokens and the counts, both [M, K+1].
 
-        Rates are shrunk towards ``common`` [M, K+1].
+        ``here`` selects M of the N tokens. For each outcome, the rate is the part of its earlier emissions at this context that replaced a
+        rejected draft token, shrunk towards ``common`` [M, K+1], the rate over all contexts; the count is that of its emissions there.
         """
         cells = self.cells[here]
         return (PRIOR_AT_CONTEXT * common + self.recovered[cells]) / (PRIOR_AT_CONTEXT + self.flagged[cells]), self.seen[cells]

@@ -34,9 +34,10 @@ __all__ = [
 def map_draft(draft: Floats, draft_ids: Ints, ids: Ints, p: Floats) -> Floats:
     """Return the draft's distribution on the baseline's outcomes, [N, K+1].
 
-    ``draft`` [N, J+1] is over its own top tokens ``draft_ids`` [N, J]; ``ids`` [N, K] and ``p`` [N, K+1] are the baseline's. A top token
-    listed by the draft too has the draft's probability. The draft's remainder is distributed over the other outcomes in proportion to p.
-    Tokens listed by the draft alone belong to the remainder.
+    The outcomes are the baseline's top tokens ``ids`` [N, K] and, last, its remainder: all other tokens; ``p`` [N, K+1] are its
+    probabilities. ``draft`` [N, J+1] is over the draft's own top tokens ``draft_ids`` [N, J] and its remainder. A token in both lists gets
+    the draft's probability. Tokens in the draft's list alone count to the baseline's remainder. The draft's remainder is spread in
+    proportion to ``p`` over the baseline's remainder and those of its top tokens that the draft does not list.
     """
     same = _match_ids(ids, draft_ids)
     in_both = same.any(axis=2)

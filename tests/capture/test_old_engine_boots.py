@@ -275,6 +275,6 @@ def test_a_capture_leaves_timed_answers_of_both_and_the_judges_of_pairs_see_one_
 
 
 def test_the_plan_says_what_comes_before_it(plan, both, config):
-    made = add_old_engine(plan(), both, plan(config=both.of_old()))
+    made = add_old_engine(plan(), both, plan(config=both.old_engine_config()))
     assert (made.old.build, made.old.new_build, made.old.model, made.old.boots) == ("env OLD_BUILD", "no env OLD_BUILD", "big", 4)
     assert add_old_engine(plan(config=config), config, made).old is None

@@ -33,7 +33,7 @@ def test_the_engine_is_the_new_one_and_the_old_one_stands_beside_it(write):
     config = load.load(write(WHOLE))
     assert (config.engine.venv, config.engine.executable, config.engine.model) == (".venv", None, "target-int4")
     assert (config.engine.args, config.engine.env) == ({"dtype": "float32", "seed": None}, {"A": "1"})
-    old = config.of_old()
+    old = config.old_engine_config()
     assert (old.engine.venv, old.engine.executable, old.engine.model) == (None, "/old/vllm", "target")
     assert (old.engine.args, old.engine.env) == ({"dtype": "float32", "seed": 0, "block-size": 16}, {"A": "1", "B": "2"})
     assert (old.variants, old.old, old.text) == (config.variants, None, config.text)
@@ -44,7 +44,7 @@ def test_a_config_of_one_engine_has_no_old_one(write):
     config = load.load(write(LEAST))
     assert (config.old, config.builds) == (None, {"engine": config})
     with pytest.raises(ValueError, match="has no engines"):
-        config.of_old()
+        config.old_engine_config()
 
 
 @pytest.mark.parametrize("name", EngineName)
@@ -87,13 +87,13 @@ def test_settings_of_docker_hold_for_the_images_of_both(write):
     text = LEAST.replace("target", "target, docker: {gpus: all}") + "engines: {old: {image: 'a:1'}, new: {image: 'a:2'}}\n"
     config = load.load(write(text))
     assert [build.engine.docker.gpus for build in config.builds.values()] == ["all", "all"]
-    assert load.load(write(text.replace("{image: 'a:1'}", "{venv: v}"))).of_old().engine.docker.gpus == ""
+    assert load.load(write(text.replace("{image: 'a:1'}", "{venv: v}"))).old_engine_config().engine.docker.gpus == ""
 
 
 def test_variables_are_filled_in_both_and_those_of_the_environment_are_secrets_in_both(write):
     text = LEAST + "engines: {old: {venv: '${OLD}', env: {KEY: '${OLD_KEY}'}}, new: {venv: v}}\n"
     environ = {"OLD": "/builds/old", "OLD_KEY": "value-of-a-key"}
-    assert variables.fill(load.load(write(text)), environ).of_old().engine.venv == "/builds/old"
+    assert variables.fill(load.load(write(text)), environ).old_engine_config().engine.venv == "/builds/old"
     assert variables.secrets_of(text, environ).mask("value-of-a-key /builds/old") == "*** /builds/old"
 
 

@@ -368,16 +368,17 @@ class ArmServer:
         return True
 
     def stop(self, stop_s: float) -> None:
-        """End the server if there is one.
+        """End the server, if there is one, and close its client.
 
-        The end of its log, its wall time and its busy time are stored before the client is closed.
+        The server gets ``stop_s`` seconds before it is killed; with 0 it is killed at once. The last lines of its log are kept, and the
+        client's wall and busy time are added to those of earlier servers.
         """
         server, client = self._server, self._client
         self._client = None
         if server is not None:
             self._last_tail = server.log_tail()
             server.stop(stop_s)
-            self.recipe.log.with_suffix(".json").unlink(missing_ok=True)
+            self.recipe.log.with_suffix(".json").unlink(missing_ok=True)  # the note by which a later run ends a server left behind
             self._server = None  # not before: an interrupt in between would leave a server behind
         if client is not None:
             self.wall_s += client.busy.wall_s

@@ -128,9 +128,10 @@ class LlamaCppDialect(PlainDialect):
         return replace(super().traffic(text), generated_tokens=total(text, "tokens_predicted_total"))
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
-        """Ask for one token after each prefix.
+        """Return a request to continue each prefix by one token.
 
-        The most probable tokens are listed. A first token is never drafted, so that the list is the target's own.
+        Its reply lists the ``top_tokens`` most probable tokens after each prefix; the token drawn does not matter. A first token is never
+        drafted, so that the list is the target model's own. If the number of slots is known, the requests take them in turn.
         """
         prompt = [list(prefix) for prefix in prefixes]
         slot_field = {"id_slot": next(self._turns) % self._slots} if self._slots else {}

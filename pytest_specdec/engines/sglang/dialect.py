@@ -146,7 +146,7 @@ class SglangDialect(PlainDialect):
         )
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
-        """Ask the native route for one token at temperature 1, untruncated."""
+        """Return a native request for one token at temperature 1, untruncated."""
         return _generate_request(prefixes[0], top_tokens, temperature=1.0, start=-1)
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:

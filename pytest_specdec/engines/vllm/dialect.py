@@ -176,7 +176,7 @@ class VllmDialect(PlainDialect):
         return tuple(_read_position(entry, token, top_tokens) for entry, token in zip(scored_entries, token_ids, strict=True))
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
-        """Ask for one token at temperature 1, untruncated.
+        """Return a request for one token at temperature 1, untruncated.
 
         The most probable tokens are listed by id.
         """
@@ -211,7 +211,7 @@ class NamedTokensDialect(VllmDialect):
         return {**data, "choices": [_add_token_ids(choice) if isinstance(choice, Mapping) else choice for choice in choices]}
 
     def continuations(self, prefixes: Sequence[Sequence[int]], top_tokens: int) -> ApiRequest | None:
-        """Ask without the field for names.
+        """Return the request without the field for names.
 
         The server is started with the flag for names instead.
         """

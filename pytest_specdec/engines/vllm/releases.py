@@ -130,9 +130,10 @@ def _check_keys(setting: Mapping[str, JSON], version: tuple[int, ...], release: 
 
 
 def _check_method_name(method: str, methods: Collection[str], version: tuple[int, ...], release: str, where: str) -> None:
-    """Raise EngineError for a method unlike any known one.
+    """Raise EngineError for a method that no known release has.
 
-    The pair lint refuses a method that resembles one.
+    A misspelt name, similar to a known one, is left to ``config/lint.py``, which refuses it with a suggestion. A name with a variable in it
+    is not checked, nor is any name for a release newer than ``_LISTED``.
     """
     if method not in methods and "${" not in method and version[:2] <= _LISTED and not nearest(method, methods):
         what = f"vLLM {release} has no drafting method {method}"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pytest_specdec.stats.penalties import Adjustment
     from pytest_specdec.stats.token_distribution import Bools, Floats, Ints, RawDistribution, TokenDistribution
 
-__all__ = ["SEED_AGAIN", "SamplingData", "copies", "distribution_of", "ends", "fresh", "gather", "repeats"]
+__all__ = ["SEED_AGAIN", "SamplingData", "copies", "distribution_key", "ends", "fresh", "gather", "repeats"]
 
 SEED_AGAIN = "seed used before"
 """Reason to leave out an answer to a seed that was used before: it is no independent draw."""
@@ -106,7 +106,7 @@ def _prompts(captured: Captured, answers: Sequence[Answer]) -> list[object]:
     prompts: list[object] = []
     for answer in answers:
         request = requests.get(answer.request_id)
-        key: object = answer.key if request is None else distribution_of(request)
+        key: object = answer.key if request is None else distribution_key(request)
         seed = None if request is None else request.body.get("seed")
         if seed is not None and (key, seed) in seen:
             key = answer.key
@@ -115,10 +115,10 @@ def _prompts(captured: Captured, answers: Sequence[Answer]) -> list[object]:
     return prompts
 
 
-def distribution_of(request: Request) -> str:
-    """Return a key that is equal for requests for the same distribution.
+def distribution_key(request: Request) -> str:
+    """Return a key, equal for requests with the same token distribution.
 
-    It is the request's body without the fields that leave the distribution alone: the seed and those on reported log-probabilities.
+    It is the request's body without the fields that do not change the distribution: ``seed``, ``logprobs`` and ``top_logprobs``.
     """
     return json.dumps({name: value for name, value in request.body.items() if name not in _NOT_SAMPLING}, sort_keys=True)
 
