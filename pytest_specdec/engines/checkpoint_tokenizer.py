@@ -112,7 +112,7 @@ class CheckpointTokenizer:
 
     @cached_property
     def _ids_by_name(self) -> dict[str, list[int]]:
-        """The ids of all tokens with the same text."""
+        """The ids of all tokens with one text, by that text."""
         ids_by_name: dict[str, list[int]] = {}
         for token, name in enumerate(self._names):
             ids_by_name.setdefault(name, []).append(token)

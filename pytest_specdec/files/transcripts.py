@@ -180,7 +180,11 @@ def _encode_logprob(logprob: float) -> JSON:
 
 
 def _decode_score(lines: jsonl.JsonLines, number: int, line: JSON, *, under: str, arm: str) -> Score:
-    """Return the score in a line; raise RunError if it is invalid."""
+    """Return one answer's Score from a line of a score file.
+
+    ``lines`` is the file, for its path in an error, and ``number`` that of the line. ``arm`` emitted the tokens, and the server ``under``
+    scored them. Raises RunError if the line is invalid.
+    """
     try:
         fields: dict[str, Any] = dict(line)  # type: ignore[arg-type]
         positions = tuple(

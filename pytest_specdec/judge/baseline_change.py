@@ -163,7 +163,12 @@ class _Comparison:
         return not self._old.chats.isdisjoint(self._shared)
 
     def measure(self) -> BaselineChange:
-        """Return the comparison's figures, with the relation SAME."""
+        """Return the comparison's figures; SAME stands until :func:`compare` decides.
+
+        :func:`compare` replaces it if the figures show a change, or too little to tell. Changed prompts of one length with at most
+        :data:`DATED` other token ids count as dated: the chat template may have written the day into them. No difference counts as beyond
+        noise if a run did not measure its noise.
+        """
         changed = {prompt: ids for prompt, ids in self._shared.items() if tuple(ids[0]) != tuple(ids[1])}
         dated = [prompt for prompt, (before, after) in changed.items() if _is_dated(before, after)]
         first_differences = [_first_difference(before, after.choice) for before, after in self._answers]

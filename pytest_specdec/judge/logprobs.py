@@ -321,9 +321,11 @@ def _fail_unmatched(captured: Captured, arm: ReportedLogprobs) -> Verdict:
 
 
 def _fail_logprobs(captured: Captured, analysis: _LogprobAnalysis, *, place: str) -> Verdict:
-    """Return FAIL, named by the tokens that are off.
+    """Return FAIL; its name tells if only accepted drafts are off.
 
-    These are the tokens beyond the limit. Without one only the noise is too large, and those beyond three times the baseline's stand in.
+    A token is off if its probability is middling and its reported log-probability lies further from its score than the comparison's limit.
+    If none is, the noise over all tokens is what fails; off are then those further from their scores than three times the baseline's noise.
+    ``place`` follows the number of tokens in the headline: empty, or `` after token 256``.
     """
     off = analysis.far or tuple(token for token in analysis.arm.tokens if abs(token.delta) > 3.0 * analysis.comparison.granted)
     name = OF_ACCEPTED if _all_accepted(off, analysis.arm.tokens) else WRONG

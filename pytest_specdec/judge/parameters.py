@@ -244,9 +244,10 @@ def _fault_name(captured: Captured, judged: ArmEffects, broken: Sequence[Checked
 
 
 def _describe_position(captured: Captured, broken: Sequence[CheckedToken]) -> str:
-    """Return the place in the windows common to all broken tokens.
+    """Return where in their verify windows all rule-breaking tokens lie.
 
-    Empty if there is none. A place is named only if evenly spread tokens would all lie there with a probability of 1% at most.
+    It ends the fault's name: `` at the bonus position``. Empty if a token's window is unknown, if they have no such place in common, or if
+    as many tokens drawn at random from all answers would all lie there with a probability above 1%.
     """
     places = [place for token in broken if (place := _place(captured, token.answer, token.index)) is not None]
     if len(places) < len(broken) or not places:

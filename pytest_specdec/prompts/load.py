@@ -23,15 +23,15 @@ _NUMBERED = 4
 
 
 def levels(prompts: Prompts, *, max_tokens: int = 24, passes: int = 3, alone: int = 1, shared: int = 10) -> Workload:
-    """Return ``alone`` single requests, then a group of 8, 32 and 128 requests.
+    """Return a workload of 1, 8, 32 and 128 simultaneous requests.
 
-    The requests of a group are sent at once, and every answer has ``max_tokens`` tokens. A pass has only one single
-    request, since other workloads time one client. There are three passes: with two, Student's t has one degree of
-    freedom, and hardly a speed could fail.
+    The first ``alone`` requests are sent one by one, then 8, 32 and 128 at once; every answer has ``max_tokens`` tokens. One request alone
+    is enough for a pass, since other workloads time a single client. There are three passes, since the interval of two is too wide for any
+    but an extreme speed to fail: Student's t then has one degree of freedom.
 
-    Every group begins with the same ``shared`` prompts, which :meth:`Prompts.speed` sends with one client, so that the
-    acceptance of their drafts can be compared. Further prompts begin with a number, so that no two requests of a batch
-    surely have the same answer.
+    Every group begins with the same chats, as many of the first ``shared`` as fit. :meth:`Prompts.speed` sends them one at a time, so that
+    the acceptance of their drafts can be compared with it. All others are the first four of these chats with a number in front: prompts
+    that come twice would surely have the same answer.
     """
     waves = (*[1] * alone, *CLIENTS[1:])
     shared_chats = [prompt for prompt in prompts.items if prompt.route is Route.CHAT][:shared]

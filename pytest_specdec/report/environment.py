@@ -166,10 +166,11 @@ def _differ(stored: StoredBaseline, now: Environment) -> BaselineDifference:
 
 
 def _changes_of_gates(stored: StoredBaseline, now: Environment) -> Iterator[Change]:
-    """Yield what differs from the keys of the gates.
+    """Yield the measurement conditions of gates that differ in this run.
 
-    Two gates of one variant may have been measured with different ones: each is then named by its workload. As in
-    :meth:`~pytest_specdec.model.baseline.Gate.changed`, a part without a value on either side is left out.
+    A gate's key holds them: the engine, and its variant's model, draft, dtype and flags. If gates have several values of one, each change
+    names the workloads of its gates. Left out are gates of variants that this run does not have and, as in
+    :meth:`~pytest_specdec.model.baseline.Gate.changed`, values that one side does not state.
     """
     here = conditions(now)
     workloads: dict[str, dict[str, list[str]]] = {}

@@ -204,7 +204,7 @@ def bettors(observed: Observed) -> tuple[Bettor, ...]:
     shares = WITHOUT_DRAFT_DISTRIBUTION if observed.q is None else WITH_DRAFT_DISTRIBUTION
     generic, slot_chances = tuple(_generic_bettors(observed)), observed.slot_chances
     groups = {
-        **(_with_draft_distribution(observed) if observed.q is not None else _without_draft_distribution(observed, generic, slot_chances)),
+        **(_groups_with_q(observed) if observed.q is not None else _groups_without_q(observed, generic, slot_chances)),
         "generic": generic,
         "order": tuple(_order_bettors(observed, slot_chances)),
         "bonus": tuple(_bonus_bettors(observed, slot_chances)),
@@ -218,13 +218,17 @@ def bettors(observed: Observed) -> tuple[Bettor, ...]:
     return (*on_all, *(replace(bettor, weight=scale * bettor.weight) for bettor in on_some))
 
 
-def _with_draft_distribution(observed: Observed) -> dict[str, tuple[Bettor, ...]]:
-    """Return the groups that need the draft's distribution."""
+def _groups_with_q(observed: Observed) -> dict[str, tuple[Bettor, ...]]:
+    """Return the groups of bettors that need the draft's distribution."""
     return {"catalogue": tuple(_catalogue_bettors(observed)), "window": tuple(window(observed))}
 
 
-def _without_draft_distribution(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> dict[str, tuple[Bettor, ...]]:
-    """Return the groups that replace them if the draft's distribution is unknown."""
+def _groups_without_q(observed: Observed, generic: Iterable[Bettor], slot_chances: SlotChances) -> dict[str, tuple[Bettor, ...]]:
+    """Return the groups of bettors used without the draft's distribution.
+
+    They stand in for those of :func:`_groups_with_q`. "surrogate" guesses that drafts are the baseline's best tokens or its draws, "bonus
+    at large" bets on the generic faults at bonus slots only, and "learned" estimates the drafter from earlier tokens.
+    """
     return {
         "surrogate": tuple(surrogate(observed, slot_chances)),
         "bonus at large": tuple(_bonus_at_large(observed, generic, slot_chances)),

@@ -200,25 +200,27 @@ def across_boots(log_ratios: Sequence[float], spread: BootSpread, *, baseline_bo
 
 
 def across_blocks(blocks: Sequence[Sequence[float]], groups: Sequence[BootLevels], earlier: BootSpread) -> Estimate:
-    """Return the ratio expected of other boots, from blocks of passes.
+    """Estimate the speed-up of future boots from blocks of passes.
 
-    ``blocks`` are log-ratios, one per pass, of each variant boot against the baseline boots next to it. ``groups`` are the boots connected
-    by blocks: all of them if servers run one after the other, since neighbours share a baseline boot; those of one wave if they run side
-    by side. ``earlier`` is the boot spread shown by other runs.
+    A boot is one start of a server. ``blocks`` has a block for each boot of the variant: for each pass over the requests the log-ratio of
+    its speed to that of the baseline boots next to it. ``groups`` has the log speeds of all boots, those that blocks connect in one group:
+    all of them if servers run one after the other, since neighbouring blocks share a baseline boot; those started together if they run side
+    by side. ``earlier`` is the spread between boots that other runs showed.
 
-    One after the other, a block measures y_i = S_i - (B_i + B_(i+1)) / 2. Neighbours share a boot, so that blocks covary by sigma^2 / 4,
-    each having 1.5 sigma^2. Together with the differences d_i = B_(i+1) - B_i of the baseline boots around them, they have all contrasts of
-    independent boots S and B of one variance; generalised least squares over them is then least squares over the boots (Gauss-Markov),
-    with a level of its own for each group, since the machine may be faster in one wave than in another:
+    Below, S_i and B_i are the log speeds of the variant's and the baseline's boots in their order, all of variance sigma^2, and a group has
+    n of the one and m of the other. One after the other, block i measures y_i = S_i - (B_i + B_(i+1)) / 2, of variance 1.5 sigma^2; two
+    neighbouring blocks share a boot and covary by sigma^2 / 4. Together with the differences d_i = B_(i+1) - B_i of baseline boots, blocks
+    span all contrasts of the boots, so that generalised least squares over them is ordinary least squares over the boots (Gauss-Markov).
+    Each group has a level of its own, since the machine may be faster when one group runs than when another does:
 
         log-ratio of a group = mean(S) - mean(B)                             its variance: v sigma^2, v = 1/n + 1/m
         log-ratio = sum(log-ratio of a group / v) / sum(1 / v)               its variance: sigma^2 / sum(1 / v)
         squares   = squares of S and of B, about their mean in the group + sum of (log-ratio of a group - log-ratio)^2 / v
-        freedom   = sum(n + m - 2) + (groups - 1)
+        freedom   = sum(n + m - 2) + (number of groups - 1)
 
-    The squares are added to those of earlier runs. One block between two baseline boots gives :func:`across_boots`: the mean of two boots,
-    and d^2 / 2 between them. A steady drift of the machine cancels if the order of boots is symmetric, and adds to the squares. Raises
-    ValueError for a block of fewer than two passes.
+    Squares and their degrees of freedom are added to those of earlier runs, and tell sigma. A single block between two baseline boots gives
+    :func:`across_boots` with their mean, and squares of d^2 / 2. A steady drift of the machine cancels if the order of boots is symmetric,
+    and adds to the squares. Raises ValueError for a block of fewer than two passes.
     """
     if not blocks or min(map(len, blocks)) < 2:  # noqa: PLR2004 - one value has no spread
         msg = f"an interval needs two passes a block, not {[len(block) for block in blocks]}"

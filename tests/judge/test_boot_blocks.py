@@ -24,17 +24,19 @@ def passes(per_s, count=4, **fields):
     return [timed(per_s=per_s * (1.0, 1.01, 0.99, 1.02)[i % 4], pass_index=i, **fields) for i in range(count)]
 
 
+def answers_of(per_s):
+    return per_s if isinstance(per_s, list) else passes(per_s)
+
+
 def arm(name, per_s, boot):
-    answers = per_s if isinstance(per_s, list) else passes(per_s)
-    return replace(transcript(name, answers), boot=boot)
+    return replace(transcript(name, answers_of(per_s)), boot=boot)
 
 
 def run(speculative, baseline, *, gate=GATE, **fields):
     """A run in turn: B S B, S B …, with one baseline boot more than of the variant."""
     workload = a_workload(requests(1), passes=4, stream=True, timed=True, concurrency=1)
-    first = captured(
-        "speed", passes(speculative[0]), passes(baseline[0]), passes(baseline[1]), workload=workload, gates=(gate,), counters=SPECULATING
-    )
+    arms = (answers_of(per_s) for per_s in (speculative[0], *baseline[:2]))
+    first = captured("speed", *arms, workload=workload, gates=(gate,), counters=SPECULATING)
     bases = [arm("control", baseline[1], 2), *(arm(f"baseline.boot{n}", per_s, 2 * n) for n, per_s in enumerate(baseline[2:], 2))]
     blocks = tuple(
         BootBlock(speculative=arm(f"{VARIANT}.boot{n}", per_s, 2 * n - 1), baselines=tuple(bases[n - 2 : n]))
@@ -64,6 +66,20 @@ def test_the_speedup_is_over_all_boots_and_their_spread_is_what_they_differ_by()
     assert sides[1] == pytest.approx(math.prod(base) ** 0.25, rel=0.02)
     calm = speed.judge(run((180.0, 180.0, 180.0), (100.0,) * 4))
     assert calm.figures["boot_sd"] < 0.03 < speed.judge(run((180.0, 140.0, 230.0), (100.0, 120.0, 80.0, 110.0))).figures["boot_sd"]
+
+
+def first_text(per_s, ttft_s, content_s):
+    answers = passes(per_s, ttft_s=ttft_s)
+    return [replace(each, timing=replace(each.timing, content_s=each.timing.sent_s + content_s)) for each in answers]
+
+
+def test_the_time_to_the_first_text_is_over_all_boots_and_has_a_row_only_after_reasoning():
+    plain = speed.judge(run([first_text(180.0, t, t) for t in (0.1, 0.2)], [first_text(100.0, t, t) for t in (0.2, 0.3, 0.4)]))
+    assert not [line for line in plain.evidence if "first text" in line]
+    mine, base = ([first_text(per_s, 0.1, t) for t in times] for per_s, times in ((180.0, (0.2, 0.45)), (100.0, (0.6, 0.6, 0.6))))
+    reasoned = speed.judge(run(mine, base))
+    assert reasoned.figures["speculative_content_ttft_s"] == pytest.approx(0.3), "the geometric mean of .2 and .45 s"
+    assert reasoned.figures["content_ttft_speedup"] == pytest.approx(2.0)
 
 
 def test_a_verdict_says_how_many_boots_it_rests_on_and_what_each_showed():

@@ -184,9 +184,10 @@ class ServerProcess:
         return tuple(line[:_MAX_LINE] for line in self._read_log_end().splitlines()[-lines:])
 
     def cause(self) -> str:
-        """Return the first exception in this server's latest output.
+        """Return the first exception or abort message at the log's end.
 
-        Secrets are struck out. Returns an empty string without one.
+        It is the likely cause of a death or of a failed start: the exception of a traceback with the frame that raised it, or a line like
+        ``Segmentation fault``. Secrets are struck out. Empty if the last 64,000 characters of this server's output have neither.
         """
         return death.cause(self._read_log_end())[:_MAX_LINE]
 

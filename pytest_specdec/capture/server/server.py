@@ -261,9 +261,9 @@ class ArmServer:
         return self._server.log_tail() if self._server else self._last_tail
 
     def cause(self) -> str:
-        """Return the first exception in the current server's log.
+        """Return the first exception or abort message in the server's log.
 
-        The server may have ended. Returns an empty string without an exception, or without a server.
+        The server may have ended. Returns an empty string without either, or without a server.
         """
         return self._server.cause() if self._server else ""
 

@@ -139,9 +139,11 @@ class LlamaCppDialect(PlainDialect):
         return ApiRequest(path=COMPLETIONS, body={"prompt": prompt, "max_tokens": 1, **fields, **slot_field})
 
     def continued(self, reply: Mapping[str, JSON], token_ids: Sequence[int], top_tokens: int) -> tuple[Position, ...]:
-        """Read every choice's list, by the index of its prefix.
+        """Return the distribution at each token, from its prefix's choice.
 
-        Raises RequestError if one is missing.
+        The reply is that to :meth:`continuations`: a choice for each prefix, with its ``index`` and a list of the likeliest next tokens.
+        ``token_ids`` has the token that the judged answer has after each prefix. Raises RequestError if choices and prefixes do not match,
+        or if a choice lists no token.
         """
         choices = reply.get("choices")
         choice_objects = [choice for choice in choices if isinstance(choice, Mapping)] if isinstance(choices, Sequence) else []

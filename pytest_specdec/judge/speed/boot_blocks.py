@@ -146,10 +146,11 @@ def _levels(captured: Captured, compare: _Compare, *, whole: bool) -> Mapping[st
 
 
 def join_blocks(blocks: BootBlocks, *, bursts: int, answers: int) -> ArmTimings:
-    """Return the figures of all blocks as one, with the passes of all blocks.
+    """Return the timings of all blocks joined into one ArmTimings.
 
-    Typical speeds are geometric means over boots, timings with its weight in the estimate, so that the two arms' speeds have the ratio of
-    the estimate.
+    An arm's response speed is the geometric mean over its boots, groups of boots weighted as in :meth:`BootBlocks.estimate`, so that the
+    ratio of the two speeds is that of the estimate. Times to the first token and text and prompt speeds are geometric means over the
+    blocks. ``bursts`` counts the answers of all arms that came in one burst, ``answers`` all of their answers.
     """
     first, of_blocks = blocks.paces[0], blocks.paces
     speculative, baseline = (blocks.first_per_s * math.exp(level) for level in typical(blocks.groups))
@@ -157,6 +158,7 @@ def join_blocks(blocks: BootBlocks, *, bursts: int, answers: int) -> ArmTimings:
         first,
         response=replace(_join_figures([timings.response for timings in of_blocks]), baseline=baseline, speculative=speculative),
         ttft=_join_figures([timings.ttft for timings in of_blocks if timings.ttft is not None]) if first.ttft else None,
+        content=_join_figures([timings.content for timings in of_blocks if timings.content is not None]) if first.content else None,
         prompt=_join_figures([timings.prompt for timings in of_blocks if timings.prompt is not None]) if first.prompt else None,
         requests=min(timings.requests for timings in of_blocks),
         bursts=bursts,
